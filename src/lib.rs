@@ -1,0 +1,1 @@
+//! Bursar keeps the accounts of a shared Kubernetes cluster.

@@ -1,1 +1,9 @@
 //! Bursar keeps the accounts of a shared Kubernetes cluster.
+//!
+//! The product is one pipeline of values, and [`cycle`](../bursar/cycle/index.html) reads like its table of contents:
+//! directories are fetched, what was seen is remembered in the ledger, what is wanted is derived, compared with
+//! what is there, decided as a plan, guarded by limits, and only then executed.
+
+pub mod directory;
+pub mod identity;
+pub mod policy;

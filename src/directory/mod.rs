@@ -1,0 +1,116 @@
+//! What the directories say, as a value: entries, what was wrong with some of them, and whether each read was
+//! complete. The types here, `entry`, `membership` and `merge` are PURE; `ldap` and `ldif` read.
+//!
+//! A missing answer is never an empty answer: a read that is not [`Completeness::Complete`] proves nobody's absence.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::identity::{AccountKind, DirectoryId, PosixIdentity};
+
+/// One pass over all sources, in their order of precedence.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DirectorySnapshot {
+    /// One read for each configured source, also for those that did not answer.
+    pub reads: Vec<SourceRead>,
+}
+
+/// What one source answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceRead {
+    /// Its configured name.
+    pub source: String,
+    /// The server that answered (host of the URL), or the file; absent where none did.
+    pub server: Option<String>,
+    /// Whether absence from `entries` means anything.
+    pub completeness: Completeness,
+    /// Valid entries, sorted by kind and name.
+    pub entries: Vec<Entry>,
+    /// Entries that failed a check; present all the same.
+    pub rejected: Vec<RejectedEntry>,
+    /// How long the read took.
+    pub took: Duration,
+}
+
+/// Whether a read proves absence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "completeness")]
+pub enum Completeness {
+    /// Every page answered success, paging ended, no limit was hit, no referral left, all sentinels seen.
+    Complete,
+    /// Anything else. Nobody of this source is missing because of it.
+    Partial {
+        /// Why, for people.
+        why: String,
+    },
+}
+
+impl fmt::Display for Completeness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Complete => f.write_str("complete"),
+            Self::Partial { why } => write!(f, "partial: {why}"),
+        }
+    }
+}
+
+/// One valid tool, person or group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// What it is.
+    pub kind: AccountKind,
+    /// Its immutable id.
+    pub id: DirectoryId,
+    /// Where it is, for people; may change.
+    pub dn: String,
+    /// Its name, prefix stripped; may change.
+    pub name: String,
+    /// uid, gid and the gids of the groups that name it; absent for groups without a uid of their own.
+    pub posix: Option<PosixIdentity>,
+    /// `homeDirectory`, or the prefix and the name; absent for groups.
+    pub home: Option<PathBuf>,
+    /// Mail address of a person.
+    pub mail: Option<String>,
+    /// Display name of a person.
+    pub display_name: Option<String>,
+    /// The mark that disables it, as `attribute: value`.
+    pub disabled: Option<String>,
+    /// `createTimestamp`: of two new entries with one uid the older wins.
+    pub created: Option<Timestamp>,
+    /// People who maintain the tool or belong to the group, nested groups resolved, with their role.
+    pub members: BTreeMap<DirectoryId, Role>,
+}
+
+/// What a member is in a tool or group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Named by `member`, `memberUid` or `uniqueMember`.
+    Member,
+    /// Named by the class's `managers` attribute.
+    Manager,
+}
+
+/// An entry that failed a check: recorded, shown, counted, and nothing else stops.
+///
+/// With a known id it counts as present and its account keeps the last good identity.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RejectedEntry {
+    /// The source that has it.
+    pub source: String,
+    /// What it would have been.
+    pub kind: AccountKind,
+    /// Where it is.
+    pub dn: String,
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// Its immutable id, if it could be read.
+    pub id: Option<DirectoryId>,
+    /// What is wrong, with the value.
+    pub why: String,
+}

@@ -1,0 +1,338 @@
+//! Who somebody is: POSIX numbers, directory ids and names, parsed once at the edge and passed by value from
+//! there on. PURE: no runtime, no client, no file system, no clock.
+//!
+//! Nothing after `directory/entry.rs` parses a uid; a [`Uid`] that exists is one that may own a pod.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Lowest uid a tenant may have. Below it live the system's own accounts (`login.defs`, `UID_MIN`).
+pub const UID_MIN: u32 = 1000;
+/// Lowest gid a tenant may have: some sites give all people one group between 100 and 999 (`users` is 100).
+pub const GID_MIN: u32 = 100;
+/// Highest uid and gid. 2^31 - 1 and above are negative for signed 32-bit readers, and -1 and -2 mean "nobody".
+pub const ID_MAX: u32 = 2_147_483_646;
+/// Longest name made for Kubernetes, so that prefixes and suffixes still fit the 63 of a DNS label (RFC 1123).
+pub const KUBERNETES_NAME_MAX: usize = 53;
+
+/// Why a value of a directory, a configuration or an annotation is no identity.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// A uid outside [`UID_MIN`]..=[`ID_MAX`].
+    #[error("uid {0} is not in {UID_MIN}..{ID_MAX}")]
+    UidOutOfRange(i64),
+    /// A gid outside [`GID_MIN`]..=[`ID_MAX`].
+    #[error("gid {0} is not in {GID_MIN}..{ID_MAX}")]
+    GidOutOfRange(i64),
+    /// Not a decimal number at all.
+    #[error("{0:?} is not a number")]
+    NotANumber(String),
+    /// Not a DNS label of RFC 1123.
+    #[error("{0:?} is not a namespace name: lower case letters, digits and '-', at most 63, no '-' at either end")]
+    NotANamespace(String),
+    /// A namespace that belongs to Kubernetes or to Bursar.
+    #[error("namespace {0:?} is reserved")]
+    ReservedNamespace(String),
+    /// Not `tool:NAME`, `user:NAME` or `group:NAME`.
+    #[error("{0:?} is not an account: tool:NAME, user:NAME or group:NAME")]
+    NotAnAccount(String),
+}
+
+/// A POSIX user id that a tenant may run as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "i64", into = "i64")]
+pub struct Uid(u32);
+
+/// A POSIX group id that a tenant may run as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "i64", into = "i64")]
+pub struct Gid(u32);
+
+macro_rules! posix_id {
+    ($name:ident, $min:expr, $error:ident) => {
+        impl $name {
+            /// The plain number.
+            #[must_use]
+            pub const fn get(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl TryFrom<i64> for $name {
+            type Error = IdentityError;
+
+            fn try_from(number: i64) -> Result<Self, IdentityError> {
+                u32::try_from(number)
+                    .ok()
+                    .filter(|id| ($min..=ID_MAX).contains(id))
+                    .map(Self)
+                    .ok_or(IdentityError::$error(number))
+            }
+        }
+
+        impl From<$name> for i64 {
+            fn from(id: $name) -> i64 {
+                i64::from(id.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdentityError;
+
+            fn from_str(text: &str) -> Result<Self, IdentityError> {
+                text.parse::<i64>().map_err(|_| IdentityError::NotANumber(text.to_owned())).and_then(Self::try_from)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+posix_id!(Uid, UID_MIN, UidOutOfRange);
+posix_id!(Gid, GID_MIN, GidOutOfRange);
+
+/// What the kernel knows of somebody: it goes by value from the directory entry to the webhook's decision.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PosixIdentity {
+    /// User id of every process.
+    pub uid: Uid,
+    /// Primary group id.
+    pub gid: Gid,
+    /// Supplementary group ids, without the primary one.
+    pub groups: BTreeSet<Gid>,
+}
+
+/// The immutable id of a directory entry: `entryUUID`, `nsUniqueId`, `objectGUID`, or Keycloak's id.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DirectoryId(pub String);
+
+/// The ledger's own immutable id of an account; the `serialNumber` in its certificates.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AccountId(pub String);
+
+impl AccountId {
+    /// The id of the account that `source` knows as `id`. Derived, not drawn, so that a transition stays pure and
+    /// a crash between deciding and storing cannot leave one entry with two ids.
+    #[must_use]
+    pub fn derive(ledger: &str, source: &str, id: &DirectoryId) -> Self {
+        let digest = Sha256::new()
+            .chain_update(ledger)
+            .chain_update([0])
+            .chain_update(source)
+            .chain_update([0])
+            .chain_update(&id.0)
+            .finalize();
+        Self(hex::encode(&digest[..16]))
+    }
+}
+
+/// A cluster, by the name the configuration gives it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ClusterName(pub String);
+
+macro_rules! text_display {
+    ($($name:ident),*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+    )*};
+}
+
+text_display!(DirectoryId, AccountId, ClusterName, NamespaceName);
+
+/// What kind of directory entry an account is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AccountKind {
+    /// A service account of the directory, shared by the people who maintain it.
+    Tool,
+    /// A person.
+    User,
+    /// A directory group.
+    Group,
+}
+
+impl AccountKind {
+    /// `tool`, `user` or `group`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tool => "tool",
+            Self::User => "user",
+            Self::Group => "group",
+        }
+    }
+}
+
+impl fmt::Display for AccountKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for AccountKind {
+    type Err = IdentityError;
+
+    fn from_str(text: &str) -> Result<Self, IdentityError> {
+        match text {
+            "tool" => Ok(Self::Tool),
+            "user" => Ok(Self::User),
+            "group" => Ok(Self::Group),
+            other => Err(IdentityError::NotAnAccount(other.to_owned())),
+        }
+    }
+}
+
+/// An account as people name it: `tool:foo`. Also the common name of its certificates.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct AccountName {
+    /// What it is.
+    pub kind: AccountKind,
+    /// Its current name in the directory, prefix stripped.
+    pub name: String,
+}
+
+impl fmt::Display for AccountName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind, self.name)
+    }
+}
+
+impl FromStr for AccountName {
+    type Err = IdentityError;
+
+    fn from_str(text: &str) -> Result<Self, IdentityError> {
+        match text.split_once(':') {
+            Some((kind, name)) if !name.is_empty() => Ok(Self { kind: kind.parse()?, name: name.to_owned() }),
+            _ => Err(IdentityError::NotAnAccount(text.to_owned())),
+        }
+    }
+}
+
+impl TryFrom<String> for AccountName {
+    type Error = IdentityError;
+
+    fn try_from(text: String) -> Result<Self, IdentityError> {
+        text.parse()
+    }
+}
+
+impl From<AccountName> for String {
+    fn from(account: AccountName) -> String {
+        account.to_string()
+    }
+}
+
+/// A namespace that may belong to a tenant: an RFC 1123 label that is nobody's already.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct NamespaceName(String);
+
+impl NamespaceName {
+    /// The plain text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for NamespaceName {
+    type Error = IdentityError;
+
+    fn try_from(text: String) -> Result<Self, IdentityError> {
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if text.is_empty()
+            || text.len() > 63
+            || !text.chars().all(inner)
+            || text.starts_with('-')
+            || text.ends_with('-')
+        {
+            return Err(IdentityError::NotANamespace(text));
+        }
+        let reserved = text.starts_with("kube-") || ["default", "system", "bursar"].contains(&text.as_str());
+        if reserved { Err(IdentityError::ReservedNamespace(text)) } else { Ok(Self(text)) }
+    }
+}
+
+impl From<NamespaceName> for String {
+    fn from(namespace: NamespaceName) -> String {
+        namespace.0
+    }
+}
+
+/// The name of a directory entry as Kubernetes can carry it: lower case, other characters become `-`, at most
+/// [`KUBERNETES_NAME_MAX`]. If anything was changed or cut, six hex digits of the original's SHA-256 are appended,
+/// so that `a.b` and `a-b` never meet.
+#[must_use]
+pub fn kubernetes_name(original: &str) -> String {
+    let mapped: String = original
+        .chars()
+        .flat_map(char::to_lowercase)
+        .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
+        .collect();
+    let mapped = mapped.trim_matches('-');
+    if mapped == original && original.len() <= KUBERNETES_NAME_MAX {
+        return mapped.to_owned();
+    }
+    let digest = hex::encode(&Sha256::digest(original)[..3]);
+    let kept: String = mapped.chars().take(KUBERNETES_NAME_MAX - digest.len() - 1).collect();
+    let kept = kept.trim_end_matches('-');
+    if kept.is_empty() { format!("x-{digest}") } else { format!("{kept}-{digest}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn root_and_nobody_are_never_a_uid() {
+        for number in [-1, 0, 1, 999, 2_147_483_647, 4_294_967_294, 4_294_967_295] {
+            assert_eq!(Uid::try_from(number), Err(IdentityError::UidOutOfRange(number)));
+        }
+        assert_eq!("1000".parse::<Uid>().map(Uid::get), Ok(1000));
+        assert_eq!("100".parse::<Gid>().map(Gid::get), Ok(100));
+    }
+
+    #[test]
+    fn names_that_look_alike_stay_apart() {
+        assert_eq!(kubernetes_name("a-b"), "a-b");
+        assert_ne!(kubernetes_name("a.b"), kubernetes_name("a-b"));
+        assert_ne!(kubernetes_name("Alice"), kubernetes_name("alice"));
+        assert_ne!(kubernetes_name("..."), kubernetes_name("___"));
+    }
+
+    #[test]
+    fn reserved_namespaces_are_refused() {
+        for name in ["kube-system", "default", "system", "bursar"] {
+            assert_eq!(
+                NamespaceName::try_from(name.to_owned()),
+                Err(IdentityError::ReservedNamespace(name.to_owned()))
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_becomes_a_label(original in "\\PC{1,80}") {
+            let name = kubernetes_name(&original);
+            prop_assert!(name.len() <= KUBERNETES_NAME_MAX);
+            prop_assert!(NamespaceName::try_from(format!("tool-{name}")).is_ok(), "{name}");
+        }
+    }
+}

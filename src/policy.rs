@@ -1,0 +1,298 @@
+//! What the administrators want: classes, quotas, networks, lifetimes, limits, each validated once by `settings.rs`
+//! so that everything built from it afterwards cannot fail. PURE: no runtime, no client, no file system, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use regex::Regex;
+use serde_json::Value;
+
+use crate::identity::{AccountKind, ClusterName};
+
+/// The name the API server knows the daemon by: common name of its certificate, `username` in its RBAC.
+pub const DAEMON_USER: &str = "bursar:daemon";
+
+/// Everything the configuration says about tenants.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// Shown in plans, logs and reports.
+    pub site: String,
+    /// Classes by name.
+    pub classes: BTreeMap<String, Class>,
+    /// Network profiles by name, with the built-in `open` and `isolated`.
+    pub networks: BTreeMap<String, NetworkProfile>,
+    /// Clusters by name.
+    pub clusters: BTreeMap<ClusterName, Cluster>,
+    /// How much may happen at once.
+    pub limits: Limits,
+    /// How long things wait.
+    pub lifecycle: Lifecycle,
+    /// Folders that homes may lie beneath.
+    pub home_prefixes: Vec<PathBuf>,
+}
+
+/// A cluster's public face, as kubeconfigs name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cluster {
+    /// The endpoint whose context becomes `current-context` where none is set.
+    pub default_endpoint: String,
+    /// Endpoints by name; one context each.
+    pub endpoints: BTreeMap<String, Endpoint>,
+}
+
+/// One way to reach an API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `https://host:port`.
+    pub url: String,
+    /// PEM bundle; old and new together during a rollover.
+    pub ca_pem: String,
+    /// kubeconfig `tls-server-name`.
+    pub tls_server_name: Option<String>,
+    /// kubeconfig `proxy-url`.
+    pub proxy: Option<String>,
+}
+
+/// Which directory entries a class is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// Tools.
+    Tools,
+    /// People.
+    Users,
+    /// Groups: workspaces.
+    Groups,
+    /// Namespaces that others create.
+    Adopted,
+}
+
+impl From {
+    /// The kind of account such a class is for; adopted namespaces are for none.
+    #[must_use]
+    pub const fn account_kind(self) -> Option<AccountKind> {
+        match self {
+            Self::Tools => Some(AccountKind::Tool),
+            Self::Users => Some(AccountKind::User),
+            Self::Groups => Some(AccountKind::Group),
+            Self::Adopted => None,
+        }
+    }
+}
+
+/// Narrows a class to some of its entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum When {
+    /// Members of this directory group, nested ones included.
+    Group(String),
+    /// Entries beneath this DN.
+    Base(String),
+}
+
+/// A compiled pattern that compares by its text.
+#[derive(Debug, Clone)]
+pub struct Pattern(pub Regex);
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+/// The configured rule by which directory entries become tenants, and what a tenant of that class gets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Class {
+    /// Its name: the key in `[class.NAME]`, and the label on its namespaces.
+    pub name: String,
+    /// Which entries.
+    pub from: From,
+    /// Only these of them.
+    pub when: Option<When>,
+    /// Where its tenants live.
+    pub clusters: Vec<ClusterName>,
+    /// What a name must look like to become a tenant.
+    pub name_pattern: Pattern,
+    /// Namespace with `{name}`; absent for admins, who are bound cluster-wide instead.
+    pub namespace: Option<String>,
+    /// Where the kubeconfig goes.
+    pub home: Option<HomeRule>,
+    /// ClusterRoles bound in the namespace; cluster-wide where there is none.
+    pub roles: Vec<String>,
+    /// ClusterRoles bound to the namespace's `default` service account.
+    pub service_account_roles: Vec<String>,
+    /// Users that a holder of the credential may impersonate (`kubectl --as`).
+    pub impersonate: Vec<String>,
+    /// What happens to a difference somebody made; [`DriftMode::Revert`] where a kind is not named.
+    pub drift: BTreeMap<String, DriftMode>,
+    /// Pod Security level, enforced, audited and warned of alike.
+    pub pod_security: PodSecurity,
+    /// ResourceQuota `spec.hard`.
+    pub quota: BTreeMap<String, String>,
+    /// Keys that no override may change.
+    pub quota_locked: BTreeSet<String>,
+    /// LimitRange `spec.limits`, ready to be sent; absent: none.
+    pub limit_range: Option<Value>,
+    /// Name of a [`NetworkProfile`].
+    pub network: String,
+    /// What its holders prove themselves with; absent: nothing is issued.
+    pub credential: Option<CredentialRule>,
+    /// NFS volumes.
+    pub volumes: Vec<StaticVolume>,
+    /// Site templates: one parsed YAML document each, with `{name}` and the like still in its strings.
+    pub manifests: Vec<Value>,
+}
+
+/// Where homes of a class are and what is written there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HomeRule {
+    /// The folder homes lie in; a home without `homeDirectory` is `prefix/name`.
+    pub prefix: PathBuf,
+    /// The kubeconfig, relative to the home.
+    pub kubeconfig: PathBuf,
+    /// Make a missing home.
+    pub create: bool,
+}
+
+/// What to do with a difference somebody made in an object of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DriftMode {
+    /// Write ours back.
+    Revert,
+    /// Show it only.
+    Report,
+}
+
+/// A level of the Pod Security Standards (label `pod-security.kubernetes.io/enforce`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodSecurity {
+    /// No restriction.
+    Privileged,
+    /// Known privilege escalations refused.
+    Baseline,
+    /// Current hardening practice.
+    Restricted,
+}
+
+impl PodSecurity {
+    /// The label's value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Privileged => "privileged",
+            Self::Baseline => "baseline",
+            Self::Restricted => "restricted",
+        }
+    }
+}
+
+/// A client certificate and the endpoints it is delivered for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CredentialRule {
+    /// Asked of the signer (`spec.expirationSeconds`); it may grant less.
+    pub lifetime: Duration,
+    /// Names of the cluster's endpoints, one context each.
+    pub endpoints: Vec<String>,
+}
+
+/// A PersistentVolume on NFS with its claim in the tenant's namespace. `{name}` stands in `path` and `mount`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StaticVolume {
+    /// Name of the claim.
+    pub name: String,
+    /// `nfs.server`.
+    pub server: String,
+    /// `nfs.path`.
+    pub path: String,
+    /// Where pods find it (the webhook injects it there).
+    pub mount: Option<String>,
+}
+
+/// NetworkPolicies of a class. An empty profile is `open`: no policy at all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NetworkProfile {
+    /// Deny what no rule allows; false only for `open`.
+    pub default_deny: bool,
+    /// Who may reach the tenant's pods.
+    pub allow_ingress: Vec<Peer>,
+    /// Whom the tenant's pods may reach.
+    pub allow_egress: Vec<Peer>,
+}
+
+/// The other side of an allowed connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Peer {
+    /// Pods of the same namespace.
+    OwnNamespace,
+    /// Pods of the namespace with this `kubernetes.io/metadata.name`.
+    Namespace(String),
+    /// The cluster's DNS: port 53 of kube-system, UDP and TCP.
+    Dns,
+    /// Addresses, on these TCP ports, or on all where none is named.
+    Cidr {
+        /// `192.0.2.0/24`.
+        cidr: String,
+        /// TCP ports.
+        ports: Vec<u16>,
+    },
+}
+
+/// `[limits]`: how much may happen at once. A day is a rolling 24 h.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Tenants suspended in one cycle.
+    pub suspend_per_cycle: Limit,
+    /// Tenants suspended in a day.
+    pub suspend_per_day: Limit,
+    /// Namespaces deleted in one cycle.
+    pub delete_per_cycle: Limit,
+    /// Namespaces deleted in a day.
+    pub delete_per_day: Limit,
+    /// Members removed in one cycle.
+    pub remove_members_per_cycle: Limit,
+    /// Members removed in a day.
+    pub remove_members_per_day: Limit,
+    /// Existing tenants that a policy change may touch in one cycle.
+    pub change_per_cycle: Limit,
+}
+
+/// allowed = min(count, max(1, ceil(percent of the class))); without percent: count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// Never more than this.
+    pub count: u64,
+    /// Nor more than this share of the class.
+    pub percent: Option<u64>,
+}
+
+impl Limit {
+    /// What the limit allows in a class of `size` tenants.
+    #[must_use]
+    pub fn allowed(self, size: u64) -> u64 {
+        self.percent.map_or(self.count, |percent| self.count.min((size * percent).div_ceil(100).max(1)))
+    }
+}
+
+/// `[lifecycle]`: how long things wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lifecycle {
+    /// Absence from complete reads before suspension.
+    pub absent_for: Duration,
+    /// Suspension before archiving.
+    pub retention: Duration,
+    /// Archived before deletion.
+    pub delete_after: Duration,
+    /// A maintainer who leaves may have kept a copy of the certificate: issue another.
+    pub revoke_on_member_removed: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_lets_at_least_one_and_at_most_count_through() {
+        let limit = Limit { count: 5, percent: Some(1) };
+        assert_eq!([0, 1, 100, 101, 400, 10_000].map(|size| limit.allowed(size)), [1, 1, 1, 2, 4, 5]);
+        assert_eq!(Limit { count: 3, percent: None }.allowed(10_000), 3);
+    }
+}

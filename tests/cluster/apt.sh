@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that the tests and the demo run, those that are missing; says nothing if none is.
+set -euo pipefail
+
+missing=()
+for package in slapd ldap-utils sqlite3 openssl util-linux "$@"; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+done
+[ "${#missing[@]}" != 0 ] || exit 0
+
+if [ "$(id -u)" = 0 ]; then root=(); else root=(sudo -n); fi
+echo "apt: installing ${missing[*]}" >&2
+
+# The tests start their own servers: a package must not start one for the whole machine. Debian asks policy-rc.d
+# before it starts a service; one that is there already is the administrator's, and stays.
+if [ ! -e /usr/sbin/policy-rc.d ]; then
+    trap '"${root[@]}" rm -f /usr/sbin/policy-rc.d' EXIT
+    printf '#!/bin/sh\nexit 101\n' | "${root[@]}" tee /usr/sbin/policy-rc.d >/dev/null
+    "${root[@]}" chmod 755 /usr/sbin/policy-rc.d
+fi
+
+log=$(mktemp)
+quietly() { "${root[@]}" env DEBIAN_FRONTEND=noninteractive "$@" >"$log" 2>&1 </dev/null || { cat "$log" >&2; exit 1; }; }
+quietly apt-get update
+quietly apt-get install -y --no-install-recommends "${missing[@]}"
+rm -f "$log"

@@ -4,6 +4,11 @@
 //! directories are fetched, what was seen is remembered in the ledger, what is wanted is derived, compared with
 //! what is there, decided as a plan, guarded by limits, and only then executed.
 
+pub mod contract;
+pub mod desired;
 pub mod directory;
 pub mod identity;
+pub mod ledger;
+pub mod observed;
+pub mod plan;
 pub mod policy;

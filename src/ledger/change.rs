@@ -1,0 +1,123 @@
+//! Every way the ledger can change, as a value: what a read taught, what a plan intends, what came of it, what an
+//! administrator ordered. PURE: no runtime, no client, no file system, no clock.
+//!
+//! The store writes the rows of a [`Change`] and calls [`LedgerState::apply`] with the same value, so memory and
+//! file cannot drift apart; a test loads the file and compares.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Account, Certificate, Delivery, Failure, LedgerState, Note, ObjectKey, ObjectRecord, Order, Spending,
+    StoppedWorkload, Tenant,
+};
+use crate::directory::RejectedEntry;
+use crate::identity::{AccountId, AccountName, ClusterName, Uid};
+
+/// One change; the last value wins. `None` ends what was there.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// A new account, or the whole new content of a known one, memberships included.
+    Account(Box<Account>),
+    /// A uid is from now on this account's.
+    Uid(Uid, AccountId),
+    /// A tenant in a cluster.
+    Tenant(AccountId, ClusterName, Tenant),
+    /// All entries of the last read that failed a check.
+    Rejected(BTreeSet<RejectedEntry>),
+    /// A hold begins or ends.
+    Hold(AccountId, Option<Note>),
+    /// An order is written down.
+    Order(Order),
+    /// An order is carried out.
+    OrderDone(i64),
+    /// A refused set may pass until then, or has passed.
+    Approval(String, Option<Timestamp>),
+    /// What the guard refused in this cycle, whole; empty: nothing.
+    Refusals(Vec<RefusalRecord>),
+    /// So much of a limit is used now, in a class.
+    Spent(Spending, String, u64, Timestamp),
+    /// An object of a tenant.
+    Object(ObjectKey, Option<ObjectRecord>),
+    /// The newest certificate.
+    Certificate(AccountId, ClusterName, Option<Certificate>),
+    /// What stands in a home.
+    Delivery(AccountId, ClusterName, Option<Delivery>),
+    /// A workload that was stopped, or is resumed.
+    Stopped(AccountId, ObjectKey, Option<StoppedWorkload>),
+    /// A step failed, or no longer does.
+    Failure(AccountId, ClusterName, Option<Failure>),
+    /// The counter of generations.
+    LastGeneration(u64),
+}
+
+/// What a limit held back, as `status` and `approve` see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalRecord {
+    /// Hash of the refused set.
+    pub hash: String,
+    /// The key in `[limits]`, or `completeness`.
+    pub limit: String,
+    /// For people.
+    pub why: String,
+    /// Whom.
+    pub accounts: Vec<AccountName>,
+}
+
+/// One row of the history (table `event`): append-only and hash-chained by the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Who made it happen: a login name, or `bursar`.
+    pub actor: String,
+    /// To whom.
+    pub account: Option<AccountName>,
+    /// The account's immutable id.
+    pub account_id: Option<AccountId>,
+    /// What: one word or two, stable (`created`, `suspended`, `certificate issued`, …).
+    pub action: String,
+    /// Why.
+    pub reason: String,
+    /// The administrator's ticket.
+    pub ticket: Option<String>,
+    /// Hash of the plan that did it.
+    pub plan: Option<String>,
+    /// What changed, as JSON; never a secret.
+    pub detail: serde_json::Value,
+}
+
+impl LedgerState {
+    /// Makes the change in memory.
+    pub fn apply(&mut self, change: &Change) {
+        match change.clone() {
+            Change::Account(account) => set(&mut self.accounts, account.id.clone(), Some(*account)),
+            Change::Uid(uid, account) => set(&mut self.uid_history, uid, Some(account)),
+            Change::Tenant(account, cluster, tenant) => set(&mut self.tenants, (account, cluster), Some(tenant)),
+            Change::Rejected(rejected) => self.rejected = rejected,
+            Change::Hold(account, note) => set(&mut self.holds, account, note),
+            Change::Order(order) => self.orders.push(order),
+            Change::OrderDone(id) => self.orders.retain(|order| order.id != id),
+            Change::Approval(hash, until) => set(&mut self.approvals, hash, until),
+            Change::Refusals(refusals) => self.refusals = refusals,
+            Change::Spent(spending, class, amount, at) => {
+                self.spent.push(super::Spent { spending, class, amount, at });
+            }
+            Change::Object(key, record) => set(&mut self.objects, key, record),
+            Change::Certificate(account, cluster, certificate) => {
+                set(&mut self.certificates, (account, cluster), certificate);
+            }
+            Change::Delivery(account, cluster, delivery) => set(&mut self.deliveries, (account, cluster), delivery),
+            Change::Stopped(account, key, stopped) => set(&mut self.stopped, (account, key), stopped),
+            Change::Failure(account, cluster, failure) => set(&mut self.failures, (account, cluster), failure),
+            Change::LastGeneration(generation) => self.last_generation = generation,
+        }
+    }
+}
+
+fn set<K: Ord, V>(map: &mut std::collections::BTreeMap<K, V>, key: K, value: Option<V>) {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
+    };
+}

@@ -1,0 +1,341 @@
+//! What Bursar remembers: accounts, what was delivered to them, what was asked and refused. The types here,
+//! `transition` and `chain` are PURE; `store` keeps them in SQLite.
+//!
+//! [`LedgerState`] is the whole memory a decision may use. The store loads it once and changes it only together
+//! with its rows, so a cycle in which nothing changed reads and writes nothing.
+
+pub mod change;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::directory::{Completeness, RejectedEntry, Role};
+use crate::identity::{
+    AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName, PosixIdentity, Uid,
+};
+
+/// The ledger's content, as the pure stages see it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LedgerState {
+    /// Drawn when the ledger was made; the cluster's owner object names it.
+    pub ledger_id: String,
+    /// The highest generation ever given out.
+    pub last_generation: u64,
+    /// What each source last answered.
+    pub sources: BTreeMap<String, SourceState>,
+    /// Every account ever seen.
+    pub accounts: BTreeMap<AccountId, Account>,
+    /// Every uid ever recorded, and whose it is.
+    pub uid_history: BTreeMap<Uid, AccountId>,
+    /// Tenants an administrator wants left alone.
+    pub holds: BTreeMap<AccountId, Note>,
+    /// Administrators' orders that the next plan carries out.
+    pub orders: Vec<Order>,
+    /// Hashes that may pass the limits, and until when.
+    pub approvals: BTreeMap<String, Timestamp>,
+    /// What a limit held back in the last cycle.
+    pub refusals: Vec<change::RefusalRecord>,
+    /// What of the limits the last 24 hours used.
+    pub spent: Vec<Spent>,
+    /// Accounts that were made tenants.
+    pub tenants: BTreeMap<(AccountId, ClusterName), Tenant>,
+    /// What the API server was told, and what it answered.
+    pub objects: BTreeMap<ObjectKey, ObjectRecord>,
+    /// The newest certificate of each account in each cluster.
+    pub certificates: BTreeMap<(AccountId, ClusterName), Certificate>,
+    /// What stands in each home.
+    pub deliveries: BTreeMap<(AccountId, ClusterName), Delivery>,
+    /// Workloads that a suspension stopped.
+    pub stopped: BTreeMap<(AccountId, ObjectKey), StoppedWorkload>,
+    /// Entries of the last read that failed a check.
+    pub rejected: BTreeSet<RejectedEntry>,
+    /// Steps that failed, and when they are tried again.
+    pub failures: BTreeMap<(AccountId, ClusterName), Failure>,
+}
+
+/// What a source last answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceState {
+    /// The server that answered.
+    pub server: Option<String>,
+    /// Of the last read.
+    pub completeness: Completeness,
+    /// Of the last read.
+    pub entries: u64,
+    /// Of the last read, in milliseconds.
+    pub took_ms: u64,
+    /// When it was last read at all.
+    pub read_at: Timestamp,
+    /// When it last answered completely.
+    pub complete_at: Option<Timestamp>,
+}
+
+/// A tool, user or group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// Immutable.
+    pub id: AccountId,
+    /// What it is.
+    pub kind: AccountKind,
+    /// Its current name in the directory.
+    pub name: String,
+    /// The name for Kubernetes, made once and frozen: what `{name}` stands for.
+    pub kubernetes_name: String,
+    /// The source that has it.
+    pub source: String,
+    /// The directory's immutable id.
+    pub directory_id: DirectoryId,
+    /// Where it last was.
+    pub dn: String,
+    /// Last good identity.
+    pub posix: Option<PosixIdentity>,
+    /// Last good home.
+    pub home: Option<PathBuf>,
+    /// Of a person.
+    pub mail: Option<String>,
+    /// Of a person.
+    pub display_name: Option<String>,
+    /// The mark that disables it in the directory.
+    pub disabled: Option<String>,
+    /// People who maintain it or belong to it.
+    pub members: BTreeMap<DirectoryId, Role>,
+    /// Set while it is missing from complete reads.
+    pub absence: Option<Absence>,
+    /// Where it is in its life.
+    pub state: Lifecycle,
+    /// When `state` began.
+    pub since: Timestamp,
+    /// Why it is suspended.
+    pub suspension: Option<Suspension>,
+    /// The generation whose certificates are good; 0 before the first.
+    pub generation: u64,
+    /// Set when something asks for a new generation that the plan has not carried out yet.
+    pub revocation: Option<Note>,
+}
+
+impl Account {
+    /// `tool:foo`.
+    #[must_use]
+    pub fn account_name(&self) -> AccountName {
+        AccountName { kind: self.kind, name: self.name.clone() }
+    }
+}
+
+/// Absence that was proved, counted as a sum of gaps between complete reads, each gap at most an hour, so that a
+/// clock that jumps or a daemon that was off suspends nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Absence {
+    /// The first complete read without it.
+    pub since: Timestamp,
+    /// The last complete read without it.
+    pub counted_at: Timestamp,
+    /// The sum, in seconds.
+    pub seconds: u64,
+}
+
+/// Where an account is in its life (`state` in the views).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Lifecycle {
+    /// Seen, not served yet.
+    New,
+    /// Served.
+    Active,
+    /// Its access is gone, its things stay.
+    Suspended,
+    /// Exported; its namespace is about to go.
+    Archived,
+    /// Its namespace is gone; its data is not.
+    Deleted,
+}
+
+impl Lifecycle {
+    /// The word of the views.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Active => "active",
+            Self::Suspended => "suspended",
+            Self::Archived => "archived",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
+/// Why an account is, or is to be, suspended.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "cause")]
+pub enum Suspension {
+    /// Missing from complete reads.
+    Absent,
+    /// Marked in the directory.
+    Disabled {
+        /// `attribute: value`.
+        mark: String,
+    },
+    /// By an administrator; ends only by `resume`.
+    Ordered(Note),
+}
+
+/// Who asked for something, and why.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Note {
+    /// Login name, or `bursar`.
+    pub actor: String,
+    /// In their words.
+    pub reason: String,
+    /// Their ticket.
+    pub ticket: Option<String>,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// What an administrator ordered. `Hold`, `Release` and `Approve` take effect when they are written down; these
+/// need a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// Row id.
+    pub id: i64,
+    /// Whom.
+    pub account: AccountId,
+    /// What.
+    pub what: OrderKind,
+    /// Who and why.
+    pub note: Note,
+}
+
+/// The kinds of [`Order`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OrderKind {
+    /// Suspend until resumed.
+    Suspend,
+    /// End an ordered suspension.
+    Resume,
+    /// A new generation: every older certificate is worth nothing.
+    Revoke,
+}
+
+/// A limit's budget of a day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spending {
+    /// Tenants suspended.
+    Suspend,
+    /// Namespaces deleted.
+    Delete,
+    /// Members removed.
+    RemoveMembers,
+}
+
+/// One use of a limit's budget.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spent {
+    /// Which budget.
+    pub spending: Spending,
+    /// Of which class.
+    pub class: String,
+    /// How many.
+    pub amount: u64,
+    /// When; 24 hours later it is free again.
+    pub at: Timestamp,
+}
+
+/// An account's place in a cluster, frozen when it was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenant {
+    /// The first class that took it.
+    pub class: String,
+    /// Its namespace; absent for admins.
+    pub namespace: Option<NamespaceName>,
+    /// When.
+    pub created_at: Timestamp,
+}
+
+/// Names one object of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ObjectKey {
+    /// The cluster.
+    pub cluster: ClusterName,
+    /// `apiVersion`, e.g. `rbac.authorization.k8s.io/v1`.
+    pub api_version: String,
+    /// `kind`.
+    pub kind: String,
+    /// `metadata.namespace`; absent for what is cluster-scoped.
+    pub namespace: Option<String>,
+    /// `metadata.name`.
+    pub name: String,
+}
+
+/// The two digests (hex SHA-256) that make "nothing to do" a comparison.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectRecord {
+    /// Whose it is.
+    pub account: AccountId,
+    /// `metadata.uid` that the server gave it.
+    pub uid: String,
+    /// Of what we wanted.
+    pub wanted: String,
+    /// Of the fields we manage in what the server answered.
+    pub observed: String,
+}
+
+/// A certificate that was issued and delivered. The key is nowhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    /// SHA-256 of the DER, hex: the `credential-id` of the API server's audit events.
+    pub fingerprint: String,
+    /// Of the subject's generation group.
+    pub generation: u64,
+    /// The common name at the time of issue.
+    pub subject: String,
+    /// From the certificate itself.
+    pub not_before: Timestamp,
+    /// From the certificate itself.
+    pub not_after: Timestamp,
+    /// 2/3 of the real lifetime, jittered.
+    pub renew_after: Timestamp,
+}
+
+/// A kubeconfig that stands in a home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    /// The file.
+    pub path: PathBuf,
+    /// Digest (hex SHA-256) of what we put in, without the key: endpoints, names, namespace, fingerprint.
+    pub digest: String,
+    /// When it was written.
+    pub at: Timestamp,
+    /// When it was last seen to be as it should; absent: not at all, or seen broken.
+    pub checked_at: Option<Timestamp>,
+}
+
+/// A workload that a suspension stopped, with what it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoppedWorkload {
+    /// `metadata.uid`: another object of the name is not resumed.
+    pub uid: String,
+    /// `spec.replicas` before; absent for what is suspended by `spec.suspend`, and for bare pods.
+    pub replicas: Option<i32>,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A step that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Which: `apply`, `certificate`, `home`, …
+    pub step: String,
+    /// Why, for people, with the cure.
+    pub reason: String,
+    /// When it first failed.
+    pub since: Timestamp,
+    /// How often since.
+    pub attempts: u64,
+    /// Not before this.
+    pub next_try: Timestamp,
+}

@@ -1,0 +1,104 @@
+//! Digests that make "nothing to do" a comparison: of what we want, and of the fields we manage in what is there.
+//! PURE: no runtime, no client, no file system, no clock.
+
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::contract::MANAGER;
+
+/// Hex SHA-256 of a value, whatever the order of its keys: equal values have equal digests.
+#[must_use]
+pub fn digest(value: &Value) -> String {
+    let mut value = value.clone();
+    value.sort_all_objects();
+    hex::encode(Sha256::digest(value.to_string()))
+}
+
+/// [`digest`] of the fields that our field manager owns in an object of the API server, and of their values.
+///
+/// What others add is not ours and does not count; a field of ours that somebody else changed is no longer ours
+/// (`metadata.managedFields`, Kubernetes' `FieldsV1`), and counts.
+#[must_use]
+pub fn managed_digest(object: &Value) -> String {
+    let managed = object["metadata"]["managedFields"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|entry| entry["manager"] == MANAGER && entry["operation"] == "Apply")
+        .and_then(|entry| entry["fieldsV1"].as_object())
+        .map_or(Value::Null, |fields| project(object, fields));
+    digest(&managed)
+}
+
+/// The part of `value` that `fields` (a `FieldsV1` node) names.
+fn project(value: &Value, fields: &Map<String, Value>) -> Value {
+    let mut kept = Map::new();
+    for (path, below) in fields {
+        let Some(found) = element(value, path) else { continue };
+        let part = match below.as_object() {
+            Some(below) if below.keys().any(|key| key != ".") => project(found, below),
+            _ => found.clone(),
+        };
+        kept.insert(path.clone(), part);
+    }
+    Value::Object(kept)
+}
+
+/// The element that one path segment names: `f:NAME` a field, `k:{..}` an item by its keys, `v:VALUE` an item by
+/// its value, `i:N` an item by its place.
+fn element<'a>(value: &'a Value, segment: &str) -> Option<&'a Value> {
+    let (how, what) = segment.split_once(':')?;
+    match how {
+        "f" => value.get(what),
+        "i" => value.get(what.parse::<usize>().ok()?),
+        "k" => {
+            let keys: Map<String, Value> = serde_json::from_str(what).ok()?;
+            value.as_array()?.iter().find(|item| keys.iter().all(|(key, want)| item.get(key) == Some(want)))
+        }
+        "v" => {
+            let want: Value = serde_json::from_str(what).ok()?;
+            value.as_array()?.iter().find(|item| **item == want)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn quota(pods: &str, ours: &Value, label: &str) -> Value {
+        json!({
+            "metadata": {
+                "labels": {"app": "x", "theirs": label},
+                "resourceVersion": label,
+                "managedFields": [
+                    {"manager": "kubectl-edit", "operation": "Update", "fieldsV1": {"f:metadata": {"f:labels": {"f:theirs": {}}}}},
+                    {"manager": "bursar", "operation": "Apply", "fieldsV1": ours},
+                ],
+            },
+            "spec": {"hard": {"pods": pods}},
+        })
+    }
+
+    #[test]
+    fn only_what_we_manage_counts() {
+        let all = json!({"f:metadata": {"f:labels": {"f:app": {}}}, "f:spec": {"f:hard": {"f:pods": {}}}});
+        let less = json!({"f:metadata": {"f:labels": {"f:app": {}}}});
+        let before = managed_digest(&quota("16", &all, "1"));
+        assert_eq!(before, managed_digest(&quota("16", &all, "2")), "somebody's label is theirs");
+        assert_ne!(before, managed_digest(&quota("32", &all, "1")), "a value of ours");
+        assert_ne!(before, managed_digest(&quota("16", &less, "1")), "a field that was ours");
+    }
+
+    #[test]
+    fn items_are_found_by_key_value_and_place() {
+        let object = json!({"list": [{"name": "a", "x": 1}, {"name": "b", "x": 2}], "set": ["p", "q"]});
+        let fields =
+            json!({"f:list": {"k:{\"name\":\"b\"}": {".": {}, "f:x": {}}}, "f:set": {"v:\"q\"": {}, "i:0": {}}});
+        let kept = project(&object, fields.as_object().expect("an object"));
+        assert_eq!(kept, json!({"f:list": {"k:{\"name\":\"b\"}": {"f:x": 2}}, "f:set": {"v:\"q\"": "q", "i:0": "p"}}));
+    }
+}

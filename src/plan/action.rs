@@ -1,0 +1,138 @@
+//! One thing to do, with every choice made and no secret in it, and the reason for it. PURE: no runtime, no client,
+//! no file system, no clock.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::desired::{DesiredCredential, HomeTarget};
+use crate::identity::{ClusterName, NamespaceName};
+use crate::ledger::{ObjectKey, StoppedWorkload};
+
+/// One write to the world.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "action")]
+pub enum Action {
+    /// Server-side apply.
+    Apply {
+        /// What.
+        key: ObjectKey,
+        /// Whole.
+        manifest: Value,
+        /// Digest of `manifest`.
+        wanted: String,
+        /// `metadata.uid` we know it by. Absent: it is not there; it is read first, and a foreign one is left alone.
+        uid: Option<String>,
+        /// Why.
+        reason: Reason,
+    },
+    /// Deletion with a UID precondition.
+    Delete {
+        /// What.
+        key: ObjectKey,
+        /// Precondition.
+        uid: String,
+        /// Why.
+        reason: Reason,
+    },
+    /// Stops every top-level workload of a namespace and keeps what they were.
+    StopWorkloads {
+        /// Where.
+        cluster: ClusterName,
+        /// Where.
+        namespace: NamespaceName,
+    },
+    /// Gives the workloads that a suspension stopped back what they were.
+    ResumeWorkloads {
+        /// Where.
+        cluster: ClusterName,
+        /// Where.
+        namespace: NamespaceName,
+        /// Which.
+        stopped: Vec<(ObjectKey, StoppedWorkload)>,
+    },
+    /// A test write in the home, a key, a certificate request, and the kubeconfig.
+    IssueCertificate {
+        /// Where.
+        cluster: ClusterName,
+        /// For whom, and what the kubeconfig around it says.
+        credential: DesiredCredential,
+        /// Of the subject.
+        generation: u64,
+        /// Into which home.
+        home: HomeTarget,
+        /// Why.
+        reason: Reason,
+    },
+    /// Takes our entries out of a kubeconfig.
+    RemoveKubeconfig {
+        /// Where.
+        cluster: ClusterName,
+        /// Out of which home.
+        home: HomeTarget,
+        /// Why.
+        reason: Reason,
+    },
+    /// Looks whether what was delivered still stands there.
+    InspectKubeconfig {
+        /// Where.
+        cluster: ClusterName,
+        /// In which home.
+        home: HomeTarget,
+        /// The certificate that should be there.
+        fingerprint: String,
+    },
+}
+
+impl Action {
+    /// The cluster it is about.
+    #[must_use]
+    pub fn cluster(&self) -> &ClusterName {
+        match self {
+            Self::Apply { key, .. } | Self::Delete { key, .. } => &key.cluster,
+            Self::StopWorkloads { cluster, .. }
+            | Self::ResumeWorkloads { cluster, .. }
+            | Self::IssueCertificate { cluster, .. }
+            | Self::RemoveKubeconfig { cluster, .. }
+            | Self::InspectKubeconfig { cluster, .. } => cluster,
+        }
+    }
+}
+
+/// Why something is done. The plan's text, the event's row, the log line and `bursar why` print the same reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "reason", content = "detail")]
+pub enum Reason {
+    /// It is not there.
+    Missing,
+    /// We want something else than before.
+    Changed(Vec<String>),
+    /// Somebody changed it.
+    Drifted(Vec<String>),
+    /// It ends soon.
+    Expiring(Timestamp),
+    /// Its generation is over.
+    Revoked,
+    /// Its tenant is suspended.
+    Suspended,
+    /// Nobody wants it any more.
+    Orphaned,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("missing"),
+            Self::Changed(fields) if fields.is_empty() => f.write_str("changed"),
+            Self::Changed(fields) => write!(f, "{} changed", fields.join(", ")),
+            Self::Drifted(fields) if fields.is_empty() => f.write_str("edited by somebody else"),
+            Self::Drifted(fields) => write!(f, "{} edited by somebody else", fields.join(", ")),
+            Self::Expiring(at) => write!(f, "expires {at:.0}"),
+            Self::Revoked => f.write_str("revoked"),
+            Self::Suspended => f.write_str("suspended"),
+            Self::Orphaned => f.write_str("no longer wanted"),
+        }
+    }
+}

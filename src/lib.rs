@@ -12,3 +12,4 @@ pub mod ledger;
 pub mod observed;
 pub mod plan;
 pub mod policy;
+pub mod telemetry;

@@ -1,0 +1,185 @@
+//! Logs and metrics: what an administrator sees without asking. One event a line to the journal; counters that only
+//! grow, and gauges that are read off the ledger's state when somebody scrapes.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+use tracing_subscriber::EnvFilter;
+
+use crate::ledger::{LedgerState, Lifecycle};
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people and the journal, which adds the time itself.
+    Plain,
+    /// For collectors: one JSON object a line.
+    Json,
+}
+
+/// Sends log lines to standard error. `RUST_LOG` filters; without it Bursar speaks at `info` and its libraries at
+/// `warn`.
+pub fn log_to_stderr(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,bursar=info"));
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    match format {
+        LogFormat::Plain => lines.without_time().with_ansi(false).init(),
+        LogFormat::Json => lines.json().flatten_event(true).init(),
+    }
+}
+
+/// Labels `cluster` and `verb`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RequestLabels {
+    /// The cluster asked.
+    pub cluster: String,
+    /// `apply`, `create`, `get`, …
+    pub verb: String,
+}
+
+/// Label `source`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SourceLabel {
+    source: String,
+}
+
+/// Label `state`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabel {
+    state: &'static str,
+}
+
+/// Label `limit`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitLabel {
+    limit: String,
+}
+
+/// Label `outcome`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
+/// Everything that is counted as it happens.
+#[derive(Debug, Clone, Default)]
+pub struct Metrics {
+    requests: Family<RequestLabels, Counter>,
+    cycles: Family<OutcomeLabel, Counter>,
+    drift_repaired: Counter,
+    refusals: Family<LimitLabel, Counter>,
+}
+
+impl Metrics {
+    /// One request to an API server.
+    pub fn request(&self, cluster: &str, verb: &str) {
+        let labels = RequestLabels { cluster: cluster.to_owned(), verb: verb.to_owned() };
+        self.requests.get_or_create(&labels).inc();
+    }
+
+    /// One cycle: `done`, `failing` or `refused`.
+    pub fn cycle(&self, outcome: &'static str) {
+        self.cycles.get_or_create(&OutcomeLabel { outcome }).inc();
+    }
+
+    /// Objects that somebody changed and we changed back.
+    pub fn drift_repaired(&self, objects: u64) {
+        self.drift_repaired.inc_by(objects);
+    }
+
+    /// Something a limit held back.
+    pub fn refused(&self, limit: &str) {
+        self.refusals.get_or_create(&LimitLabel { limit: limit.to_owned() }).inc();
+    }
+
+    /// All of it in the Prometheus text format, with the gauges of `state` as of `now`.
+    #[must_use]
+    pub fn exposition(&self, state: &LedgerState, now: Timestamp) -> String {
+        let mut registry = Registry::with_prefix("bursar");
+        registry.register("api_requests", "Requests to API servers", self.requests.clone());
+        registry.register("cycles", "Cycles by how they ended", self.cycles.clone());
+        registry.register(
+            "drift_repaired",
+            "Objects that somebody else changed and that were changed back",
+            self.drift_repaired.clone(),
+        );
+        registry.register("refusals", "Plans of which a limit held a part back", self.refusals.clone());
+        state_gauges(&mut registry, state, now);
+        let mut text = String::new();
+        // Writing to a String cannot fail, and half an exposition would be worse than none.
+        if encode(&mut text, &registry).is_err() {
+            text.clear();
+        }
+        text
+    }
+}
+
+fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
+    let read_age = Family::<SourceLabel, Gauge>::default();
+    for (source, read) in &state.sources {
+        let age = read.complete_at.map_or(i64::MAX, |at| now.as_second() - at.as_second());
+        read_age.get_or_create(&SourceLabel { source: source.clone() }).set(age);
+    }
+    registry.register_with_unit(
+        "source_complete_age",
+        "Age of the last complete read of a directory",
+        Unit::Seconds,
+        read_age,
+    );
+    let accounts = Family::<StateLabel, Gauge>::default();
+    for known in [Lifecycle::New, Lifecycle::Active, Lifecycle::Suspended, Lifecycle::Archived, Lifecycle::Deleted] {
+        let count = state.accounts.values().filter(|account| account.state == known).count();
+        accounts.get_or_create(&StateLabel { state: known.as_str() }).set(count_gauge(count));
+    }
+    registry.register("accounts", "Accounts by state", accounts);
+    registry.register("rejected_entries", "Entries that failed a check", gauge(count_gauge(state.rejected.len())));
+    registry.register("failing_tenants", "Tenants with a failing step", gauge(count_gauge(state.failures.len())));
+    let oldest = state.failures.values().map(|failure| now.as_second() - failure.since.as_second()).max();
+    registry.register_with_unit(
+        "oldest_failure_age",
+        "How long the tenant that fails longest has been failing",
+        Unit::Seconds,
+        gauge(oldest.unwrap_or(0)),
+    );
+    let soonest = state.certificates.values().map(|certificate| certificate.not_after.as_second()).min();
+    if let Some(soonest) = soonest {
+        registry.register_with_unit(
+            "soonest_certificate_expiry",
+            "Until the first certificate ends",
+            Unit::Seconds,
+            gauge(soonest - now.as_second()),
+        );
+    }
+}
+
+fn gauge(value: i64) -> Gauge {
+    let gauge = Gauge::default();
+    gauge.set(value);
+    gauge
+}
+
+fn count_gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// [`Metrics`] that many tasks share.
+pub type SharedMetrics = Arc<Metrics>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exposition_ends_as_openmetrics_wants() {
+        let metrics = Metrics::default();
+        metrics.request("prod", "apply");
+        let text = metrics.exposition(&LedgerState::default(), Timestamp::UNIX_EPOCH);
+        assert!(text.contains("bursar_api_requests_total{cluster=\"prod\",verb=\"apply\"} 1"), "{text}");
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

@@ -7,6 +7,7 @@
 pub mod contract;
 pub mod desired;
 pub mod directory;
+pub mod homes;
 pub mod identity;
 pub mod ledger;
 pub mod observed;

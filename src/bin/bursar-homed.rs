@@ -1,2 +1,45 @@
-//! Placeholder until the module lands.
-fn main() {}
+//! Writes in homes, as their owners, on request of `bursard` alone.
+
+use std::process::ExitCode;
+
+use bursar::homes::arguments::Arguments;
+use bursar::homes::{server, worker};
+use clap::Parser as _;
+use tokio::signal::unix::{SignalKind, signal};
+
+fn main() -> ExitCode {
+    // Before any thread exists: the worker becomes another user, and threads do so one by one.
+    if std::env::args_os().nth(1).is_some_and(|first| first == "worker") {
+        return worker::run();
+    }
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 64 } else { 0 });
+        }
+    };
+    tracing_subscriber::fmt().with_writer(std::io::stderr).without_time().with_target(false).init();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::from(78)
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let settings = arguments.settings(jiff::Timestamp::now)?;
+    let listener = server::listener(arguments.socket.as_deref())?;
+    // One thread: the kernel kills a worker when the thread that started it ends.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        sd_notify::notify(&[sd_notify::NotifyState::Ready])?;
+        let shutdown = async {
+            tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+        };
+        Ok(server::serve(listener, settings, shutdown).await?)
+    })
+}

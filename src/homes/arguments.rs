@@ -1,0 +1,44 @@
+//! The command line of `bursar-homed`, which is all of its configuration.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+
+use super::server::{self, HomedError, HomedSettings};
+use super::{Bounds, Prefix};
+
+/// Writes kubeconfigs in homes, as their owners, on request of bursard alone.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "bursar-homed", version)]
+pub struct Arguments {
+    /// Homes lie beneath this directory; may be repeated.
+    #[arg(long = "prefix", value_name = "PATH")]
+    pub prefixes: Vec<PathBuf>,
+    /// As --prefix, and missing homes may be made there; not for exports that squash root.
+    #[arg(long = "create-prefix", value_name = "PATH")]
+    pub create_prefixes: Vec<PathBuf>,
+    /// The only user who may ask: name or uid.
+    #[arg(long, value_name = "NAME", default_value = "bursar")]
+    pub client_user: String,
+    /// Time that one request may take.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub deadline: Duration,
+    /// What a new home is filled with.
+    #[arg(long, value_name = "PATH", default_value = "/etc/skel")]
+    pub skeleton: PathBuf,
+    /// Listen there instead of at the socket that systemd hands over.
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// The settings that they say; `clock` is the wall clock.
+    pub fn settings(&self, clock: fn() -> jiff::Timestamp) -> Result<HomedSettings, HomedError> {
+        let prefix = |allow_create| move |path: &PathBuf| Prefix { path: path.clone(), allow_create };
+        let prefixes = self.prefixes.iter().map(prefix(false)).chain(self.create_prefixes.iter().map(prefix(true)));
+        let bounds = Bounds { skeleton: Some(self.skeleton.clone()), ..Bounds::new(prefixes.collect()) };
+        let settings = HomedSettings::new(bounds, server::client_uid(&self.client_user)?, clock);
+        Ok(HomedSettings { deadline: self.deadline, ..settings })
+    }
+}

@@ -1,0 +1,157 @@
+//! When to stop asking an export that does not answer. Pure: the time is a parameter.
+//!
+//! Only timeouts of **different** accounts count: a user can make each work in the own home late (stop the worker,
+//! which runs as that user; mount a FUSE file system), and must not be able to make others fail by it.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// When a breaker opens and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerSettings {
+    /// Different accounts in a row that were late [3].
+    pub late_accounts: usize,
+    /// How long nothing is tried after that [30 s]; doubled with each failed probe.
+    pub backoff: Duration,
+    /// Longest such time [5 min].
+    pub longest_backoff: Duration,
+}
+
+impl Default for BreakerSettings {
+    fn default() -> Self {
+        Self { late_accounts: 3, backoff: Duration::from_secs(30), longest_backoff: Duration::from_mins(5) }
+    }
+}
+
+/// The breaker of one prefix.
+#[derive(Clone, Debug)]
+pub struct Breaker {
+    settings: BreakerSettings,
+    late: BTreeSet<u32>,
+    open: Option<Open>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    until: Instant,
+    backoff: Duration,
+    probing: bool,
+}
+
+impl Breaker {
+    /// A closed breaker.
+    #[must_use]
+    pub fn new(settings: BreakerSettings) -> Self {
+        Self { settings, late: BTreeSet::new(), open: None }
+    }
+
+    /// Whether to try now; if not, how long until it is tried again. Who was admitted must report one of
+    /// [`answered`](Self::answered), [`timed_out`](Self::timed_out) and [`not_tried`](Self::not_tried).
+    pub fn admit(&mut self, now: Instant) -> Result<(), Duration> {
+        match &mut self.open {
+            None => Ok(()),
+            Some(open) if open.until <= now && !open.probing => {
+                open.probing = true;
+                Ok(())
+            }
+            Some(open) => Err(open.until.saturating_duration_since(now)),
+        }
+    }
+
+    /// The export answered, if only with an error.
+    pub fn answered(&mut self) {
+        self.late.clear();
+        self.open = None;
+    }
+
+    /// Somebody was admitted and never got as far as the export.
+    pub fn not_tried(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.probing = false;
+        }
+    }
+
+    /// The deadline passed. Returns whether the breaker opened now.
+    pub fn timed_out(&mut self, uid: u32, now: Instant) -> bool {
+        self.late.insert(uid);
+        match &mut self.open {
+            Some(open) if open.probing => {
+                open.probing = false;
+                open.backoff = (open.backoff * 2).min(self.settings.longest_backoff);
+                open.until = now + open.backoff;
+                false
+            }
+            None if self.late.len() >= self.settings.late_accounts => {
+                let backoff = self.settings.backoff;
+                self.open = Some(Open { until: now + backoff, backoff, probing: false });
+                true
+            }
+            // Not enough yet; or it began before the breaker opened.
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn opened(now: Instant) -> Breaker {
+        let mut breaker = Breaker::new(BreakerSettings::default());
+        assert!(!breaker.timed_out(1001, now));
+        assert!(!breaker.timed_out(1002, now));
+        assert!(breaker.timed_out(1003, now));
+        breaker
+    }
+
+    #[test]
+    fn one_account_alone_never_opens_it() {
+        let (mut breaker, now) = (Breaker::new(BreakerSettings::default()), Instant::now());
+        for _ in 0..100 {
+            breaker.timed_out(1001, now);
+        }
+        assert_eq!(breaker.admit(now), Ok(()));
+    }
+
+    #[test]
+    fn three_accounts_open_it_and_an_answer_between_does_not() {
+        let now = Instant::now();
+        assert_eq!(opened(now).admit(now), Err(30 * SECOND));
+
+        let mut breaker = Breaker::new(BreakerSettings::default());
+        breaker.timed_out(1001, now);
+        breaker.timed_out(1002, now);
+        breaker.answered();
+        breaker.timed_out(1003, now);
+        assert_eq!(breaker.admit(now), Ok(()));
+    }
+
+    #[test]
+    fn one_probe_is_let_through_and_decides() {
+        let now = Instant::now();
+        let mut breaker = opened(now);
+        let later = now + 31 * SECOND;
+        assert_eq!(breaker.admit(later), Ok(()));
+        assert!(breaker.admit(later).is_err(), "one probe only");
+        breaker.timed_out(1004, later);
+        assert_eq!(breaker.admit(later), Err(60 * SECOND), "doubled");
+
+        let much_later = later + 61 * SECOND;
+        assert_eq!(breaker.admit(much_later), Ok(()));
+        breaker.answered();
+        assert_eq!(breaker.admit(much_later), Ok(()));
+        assert_eq!(breaker.admit(much_later), Ok(()));
+    }
+
+    #[test]
+    fn a_probe_that_never_tried_is_followed_by_another() {
+        let now = Instant::now();
+        let mut breaker = opened(now);
+        let later = now + 31 * SECOND;
+        assert_eq!(breaker.admit(later), Ok(()));
+        breaker.not_tried();
+        assert_eq!(breaker.admit(later), Ok(()));
+    }
+}

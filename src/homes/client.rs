@@ -1,0 +1,123 @@
+//! How the daemon asks `bursar-homed`: bounded, over connections that are used again.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+use zeroize::Zeroizing;
+
+use super::{Answer, HomeError, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request, Response};
+
+/// Requests under way at a time. Twice the workers of one prefix, so that one export that hangs does not keep the
+/// daemon from asking about another; fewer than the connections that the server takes.
+pub const MAX_CONCURRENT: usize = 16;
+
+/// Added to the deadline of the server, which answers by itself when it passes; only a dead server is later.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum HomedClientError {
+    /// Nobody listens there.
+    #[error("bursar-homed is not listening at {}: start it with `systemctl start bursar-homed.socket`", socket.display())]
+    NotListening {
+        /// The socket's path.
+        socket: PathBuf,
+        /// What connecting said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The connection broke, twice.
+    #[error("the connection to bursar-homed broke: see `journalctl -u bursar-homed`")]
+    Broken(#[source] std::io::Error),
+    /// No answer, not even that it is late.
+    #[error("bursar-homed gave no answer within {} s: see `journalctl -u bursar-homed`", .0.as_secs())]
+    TimedOut(Duration),
+    /// What came back is no answer, or the request cannot be sent.
+    #[error("bursar-homed and bursard do not understand each other: {0}; restart both")]
+    Protocol(String),
+    /// It answered, and could not do it.
+    #[error(transparent)]
+    Home(#[from] HomeError),
+}
+
+/// A pool of connections to one socket. Cheap to make: it connects when first asked.
+#[derive(Debug)]
+pub struct HomedClient {
+    socket: PathBuf,
+    deadline: Duration,
+    places: Semaphore,
+    idle: Mutex<Vec<UnixStream>>,
+}
+
+impl HomedClient {
+    /// A client of the server at `socket`, whose deadline for a request is `deadline`.
+    #[must_use]
+    pub fn new(socket: impl Into<PathBuf>, deadline: Duration) -> Self {
+        Self { socket: socket.into(), deadline, places: Semaphore::new(MAX_CONCURRENT), idle: Mutex::default() }
+    }
+
+    /// Asks, and waits for the answer. Every request may be repeated, and is, once, on a connection that the server
+    /// closed meanwhile (it was restarted).
+    pub async fn call(&self, request: &Request) -> Result<Answer, HomedClientError> {
+        let line = encode(request)?;
+        // The semaphore is never closed.
+        let _place = self.places.acquire().await;
+        let patience = self.deadline * 2 + PATIENCE;
+        let called = tokio::time::timeout(patience, self.exchange(&line)).await;
+        let answer = called.map_err(|_| HomedClientError::TimedOut(patience))??;
+        let response: Response =
+            serde_json::from_slice(&answer).map_err(|error| HomedClientError::Protocol(error.to_string()))?;
+        if response.version != PROTOCOL_VERSION {
+            return Err(HomedClientError::Protocol(format!("answer of version {}", response.version)));
+        }
+        Ok(response.result?)
+    }
+
+    async fn exchange(&self, line: &[u8]) -> Result<Vec<u8>, HomedClientError> {
+        let used = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        if let Some(stream) = used
+            && let Ok(answer) = self.converse(stream, line).await
+        {
+            return Ok(answer);
+        }
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|source| HomedClientError::NotListening { socket: self.socket.clone(), source })?;
+        self.converse(stream, line).await.map_err(HomedClientError::Broken)
+    }
+
+    async fn converse(&self, mut stream: UnixStream, line: &[u8]) -> std::io::Result<Vec<u8>> {
+        // A server that refuses says why and closes without reading: what it said is worth more than the broken pipe.
+        let sent = stream.write_all(line).await;
+        let mut answer = Vec::with_capacity(4096);
+        while !answer.ends_with(b"\n") {
+            if answer.len() > MAX_ANSWER_BYTES {
+                return Err(std::io::Error::other("an answer that does not end"));
+            }
+            if stream.read_buf(&mut answer).await? == 0 {
+                sent?;
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        if sent.is_ok() {
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+        }
+        Ok(answer)
+    }
+}
+
+/// The request as its line. The buffer is large enough from the start: a grown one leaves copies of the key.
+fn encode(request: &Request) -> Result<Zeroizing<Vec<u8>>, HomedClientError> {
+    let mut line = Zeroizing::new(Vec::with_capacity(MAX_REQUEST_BYTES));
+    serde_json::to_writer(&mut *line, request).map_err(|error| HomedClientError::Protocol(error.to_string()))?;
+    if line.len() >= MAX_REQUEST_BYTES {
+        return Err(HomedClientError::Protocol(format!("a request of {} bytes", line.len())));
+    }
+    line.push(b'\n');
+    Ok(line)
+}

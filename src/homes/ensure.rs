@@ -1,0 +1,126 @@
+//! Makes a home that is missing: the only thing that is done as root, and only where the settings allow it.
+//!
+//! The directory is made under a temporary name, given away, and renamed: a home that exists is never root's, however
+//! the worker dies. The skeleton is copied later, as the user. Nothing that exists is ever changed.
+
+use std::fs::{File, read_dir};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, RenameFlags, Uid};
+use rustix::io::Errno;
+
+use super::files::{errno_of, open_beneath};
+use super::{HomeError, HomeTarget, Prefix};
+
+/// Files and directories of a skeleton that are copied at most, and how deep. `/etc/skel` has about five.
+const MAX_SKELETON_ENTRIES: usize = 500;
+const MAX_SKELETON_DEPTH: usize = 8;
+
+/// Makes the home of the target beneath its prefix; `false` if something of that name is there already.
+pub(super) fn make_home(prefix: &Prefix, target: &HomeTarget) -> Result<bool, HomeError> {
+    let home = &target.home;
+    let not_allowed = || HomeError::CreateNotAllowed { home: home.clone(), uid: target.uid, gid: target.gid };
+    let (Some(parent_path), Some(name)) = (home.parent(), home.file_name()) else { return Err(not_allowed()) };
+    let relative = parent_path.strip_prefix(&prefix.path).map_err(|_| not_allowed())?;
+    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+    let parent = open_beneath(&prefix.path, relative, parent_path)
+        .map_err(|errno| HomeError::from_errno("openat2", parent_path, errno))?;
+    match fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => return Ok(false),
+        Err(Errno::NOENT) => {}
+        Err(errno) => return Err(HomeError::from_errno("fstatat", home, errno)),
+    }
+    if !prefix.allow_create {
+        return Err(not_allowed());
+    }
+    // In a directory that somebody else can rename in, the name could be another thing by the time it is given away.
+    let found = fs::fstat(&parent).map_err(|errno| HomeError::from_errno("fstat", parent_path, errno))?;
+    if found.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(HomeError::WrongOwner { path: parent_path.to_owned(), found: found.st_uid });
+    }
+    if found.st_mode & 0o022 != 0 {
+        return Err(not_allowed());
+    }
+    // Squashed root may not make it: the reason names the command for the file server.
+    let failed = |call: &str, errno| match errno {
+        Errno::ACCESS | Errno::PERM => not_allowed(),
+        other => HomeError::from_errno(call, home, other),
+    };
+    let mut temporary = std::ffi::OsString::from(".bursar-");
+    temporary.push(name);
+    temporary.push(".tmp");
+    let made = make_empty(&parent, &temporary, target).map_err(|(call, errno)| failed(call, errno)).and_then(|()| {
+        match fs::renameat_with(&parent, &temporary, &parent, name, RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            // Older NFS: an empty directory replaces at most an empty directory.
+            Err(Errno::INVAL | Errno::NOSYS) => fs::renameat(&parent, &temporary, &parent, name)
+                .map(|()| true)
+                .map_err(|errno| failed("renameat", errno)),
+            Err(errno) => Err(failed("renameat2", errno)),
+        }
+    });
+    if !matches!(made, Ok(true)) {
+        let _ = fs::unlinkat(&parent, &temporary, AtFlags::REMOVEDIR);
+    }
+    made
+}
+
+/// Makes a directory under a temporary name and gives it away. One that a killed worker left is removed before; the
+/// server runs one worker a home at a time.
+fn make_empty(parent: &OwnedFd, temporary: &std::ffi::OsStr, target: &HomeTarget) -> Result<(), (&'static str, Errno)> {
+    let _ = fs::unlinkat(parent, temporary, AtFlags::REMOVEDIR);
+    fs::mkdirat(parent, temporary, Mode::RWXU).map_err(|errno| ("mkdirat", errno))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = fs::openat(parent, temporary, flags, Mode::empty()).map_err(|errno| ("openat", errno))?;
+    if rustix::process::geteuid().is_root() {
+        let (uid, gid) = (Uid::from_raw(target.uid), Gid::from_raw(target.gid));
+        fs::fchown(&directory, Some(uid), Some(gid)).map_err(|errno| ("fchown", errno))?;
+    }
+    match fs::fsync(&directory) {
+        Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
+        Err(errno) => Err(("fsync", errno)),
+    }
+}
+
+/// Copies regular files and directories of the skeleton, as the user. What is there already stays.
+pub(super) fn copy_skeleton(skeleton: &Path, home: &OwnedFd) -> Result<(), HomeError> {
+    let mut left = MAX_SKELETON_ENTRIES;
+    copy_directory(skeleton, home, &mut left, 0)
+}
+
+fn copy_directory(from: &Path, to: &OwnedFd, left: &mut usize, depth: usize) -> Result<(), HomeError> {
+    let failed = |path: &Path, error: &std::io::Error| HomeError::from_errno("copy", path, errno_of(error));
+    for entry in read_dir(from).map_err(|error| failed(from, &error))? {
+        let entry = entry.map_err(|error| failed(from, &error))?;
+        let path = entry.path();
+        *left = left.saturating_sub(1);
+        if *left == 0 || depth > MAX_SKELETON_DEPTH {
+            return Ok(());
+        }
+        let found = entry.metadata().map_err(|error| failed(&path, &error))?;
+        let mode = Mode::from_raw_mode(found.permissions().mode() & 0o777);
+        let exclusive = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if found.is_dir() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let copied = match fs::mkdirat(to, entry.file_name(), mode | Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => fs::openat(to, entry.file_name(), flags, Mode::empty()),
+                Err(errno) => Err(errno),
+            };
+            let copied = copied.map_err(|errno| HomeError::from_errno("mkdirat", &path, errno))?;
+            copy_directory(&path, &copied, left, depth + 1)?;
+        } else if found.is_file() {
+            match fs::openat(to, entry.file_name(), OFlags::WRONLY | exclusive, mode) {
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(HomeError::from_errno("openat", &path, errno)),
+                Ok(file) => {
+                    let mut source = File::open(&path).map_err(|error| failed(&path, &error))?;
+                    std::io::copy(&mut source, &mut File::from(file)).map_err(|error| failed(&path, &error))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}

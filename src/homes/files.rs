@@ -1,0 +1,276 @@
+//! Files in one home, reached only through directory descriptors that are held.
+//!
+//! Runs in the worker, as the owner of the home. Each name is resolved by `openat2` beneath the directory above it,
+//! without symbolic links, magic links or mounts inside the home, so what another process swaps meanwhile is refused
+//! or harmless. One code path for local file systems and NFS: a temporary file in the same directory (`O_TMPFILE`
+//! does not exist on NFS), fsync, rename, fsync of the directory.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{self, AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use zeroize::Zeroizing;
+
+use super::{HomeError, HomeTarget};
+
+/// Largest kubeconfig that is read, in bytes; the same as a Secret's limit in Kubernetes. Real ones have some
+/// kilobytes; a sparse file of a terabyte costs a user nothing and must cost us nothing.
+pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// Bytes of a test write: a kubeconfig with two CA bundles, and more than one block, so that quotas count it.
+const TEST_WRITE_BYTES: usize = 16 * 1024;
+
+/// Entries of a directory that are looked at for temporary files of ours. `.kube` holds a handful; a directory that
+/// a user filled with millions must not use up the deadline.
+const MAX_SWEPT_ENTRIES: usize = 4096;
+
+const TEMPORARY_PREFIX: &str = ".bursar-";
+const TEMPORARY_SUFFIX: &str = ".tmp";
+
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+/// In the home also no mounts: a user could mount a FUSE file system there that never answers.
+const IN_HOME: ResolveFlags = BENEATH.union(ResolveFlags::NO_XDEV);
+
+/// A home, held open and known to be its user's.
+#[derive(Debug)]
+pub struct Home {
+    directory: OwnedFd,
+    path: PathBuf,
+    uid: u32,
+}
+
+/// Opens `path` (relative, plain) beneath a prefix, as a place only: no permission to list is needed.
+pub(super) fn open_beneath(prefix: &Path, path: &Path, whole: &Path) -> Result<OwnedFd, Errno> {
+    debug_assert!(whole.ends_with(path) || path == Path::new("."), "{}", whole.display());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let prefix = fs::openat(CWD, prefix, flags, Mode::empty())?;
+    fs::openat2(&prefix, path, flags, Mode::empty(), BENEATH)
+}
+
+impl Home {
+    /// Opens the target's home beneath its prefix.
+    pub fn open(prefix: &Path, target: &HomeTarget) -> Result<Self, HomeError> {
+        let path = target.home.clone();
+        let relative = path.strip_prefix(prefix).map_err(|_| HomeError::NotBeneathPrefix { home: path.clone() })?;
+        let directory = open_beneath(prefix, relative, &path).map_err(|errno| match errno {
+            Errno::NOENT => HomeError::MissingHome { home: path.clone(), uid: target.uid, gid: target.gid },
+            Errno::XDEV => HomeError::NotBeneathPrefix { home: path.clone() },
+            other => HomeError::from_errno("openat2", &path, other),
+        })?;
+        let found = fs::fstat(&directory).map_err(|errno| HomeError::from_errno("fstat", &path, errno))?;
+        if found.st_uid != target.uid {
+            return Err(HomeError::WrongOwner { path, found: found.st_uid });
+        }
+        Ok(Self { directory, path, uid: target.uid })
+    }
+
+    /// The held directory.
+    pub(super) fn directory(&self) -> &OwnedFd {
+        &self.directory
+    }
+
+    /// The directory of a file of this home; `None` if it is not there.
+    pub fn directory_of(&self, file: &Path) -> Result<Option<Directory<'_>>, HomeError> {
+        self.open_parent(file)
+    }
+
+    /// The directory of a file of this home, made if it is not there, mode 0700.
+    pub fn make_directory_of(&self, file: &Path) -> Result<Directory<'_>, HomeError> {
+        if let Some(directory) = self.open_parent(file)? {
+            return Ok(directory);
+        }
+        let mut above = PathBuf::new();
+        for component in file.parent().into_iter().flat_map(Path::components) {
+            let path = self.path.join(&above).join(component);
+            let failed = |call: &str, errno| HomeError::from_errno(call, &path, errno);
+            let held = self.open_directory(&above).map_err(|errno| failed("openat2", errno))?;
+            match fs::mkdirat(&held, component.as_os_str(), Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => above.push(component),
+                Err(errno) => return Err(failed("mkdirat", errno)),
+            }
+        }
+        self.open_parent(file)?.ok_or_else(|| HomeError::from_errno("openat2", self.path.join(above), Errno::NOENT))
+    }
+
+    fn open_parent(&self, file: &Path) -> Result<Option<Directory<'_>>, HomeError> {
+        let parent = file.parent().unwrap_or(Path::new(""));
+        let path = self.path.join(parent);
+        match self.open_directory(parent) {
+            Ok(held) => Ok(Some(Directory { home: self, held, path })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(HomeError::from_errno("openat2", path, errno)),
+        }
+    }
+
+    /// With permission to list and to sync.
+    fn open_directory(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        fs::openat2(&self.directory, path, flags, Mode::empty(), IN_HOME)
+    }
+}
+
+/// A directory of a home, held open.
+#[derive(Debug)]
+pub struct Directory<'home> {
+    home: &'home Home,
+    held: OwnedFd,
+    path: PathBuf,
+}
+
+/// A file as it was found.
+#[derive(Debug)]
+pub struct Existing {
+    /// The content; it may hold the user's credentials, so it is overwritten when dropped.
+    pub content: Zeroizing<Vec<u8>>,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner: always the home's.
+    pub owner: u32,
+    file: File,
+}
+
+impl Directory<'_> {
+    /// Path of a file here, for messages.
+    #[must_use]
+    pub fn path_of(&self, name: &Path) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn failed(&self, operation: &str, name: &Path, errno: Errno) -> HomeError {
+        HomeError::from_errno(operation, self.path_of(name), errno)
+    }
+
+    /// Reads a regular file of the home's owner; `None` if there is none.
+    pub fn read(&self, name: &Path) -> Result<Option<Existing>, HomeError> {
+        // Looked at before it is opened only for the sake of a better reason; what counts is the look after.
+        match fs::statat(&self.held, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.failed("fstatat", name, errno)),
+            Ok(found) => self.check(name, &found)?,
+        }
+        // Non-blocking: a FIFO put there meanwhile must not make us wait for a writer.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let mut file = match fs::openat2(&self.held, name, flags, Mode::empty(), IN_HOME) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.failed("openat2", name, errno)),
+        };
+        let found = fs::fstat(&file).map_err(|errno| self.failed("fstat", name, errno))?;
+        self.check(name, &found)?;
+        let too_large = |size| HomeError::TooLarge { path: self.path_of(name), size, limit: MAX_FILE_BYTES };
+        let size = u64::try_from(found.st_size).unwrap_or(u64::MAX);
+        if size > MAX_FILE_BYTES {
+            return Err(too_large(size));
+        }
+        let mut content = Zeroizing::new(Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1));
+        let read = (&mut file).take(MAX_FILE_BYTES + 1).read_to_end(&mut content);
+        read.map_err(|error| self.failed("read", name, errno_of(&error)))?;
+        if content.len() as u64 > MAX_FILE_BYTES {
+            return Err(too_large(content.len() as u64));
+        }
+        Ok(Some(Existing { content, mode: found.st_mode & 0o7777, owner: found.st_uid, file }))
+    }
+
+    fn check(&self, name: &Path, found: &Stat) -> Result<(), HomeError> {
+        let path = self.path_of(name);
+        match FileType::from_raw_mode(found.st_mode) {
+            FileType::RegularFile if found.st_uid == self.home.uid => Ok(()),
+            FileType::RegularFile => Err(HomeError::WrongOwner { path, found: found.st_uid }),
+            FileType::Symlink => Err(HomeError::Symlink { path }),
+            _ => Err(HomeError::NotARegularFile { path }),
+        }
+    }
+
+    /// Takes away what others may do with a file that holds a private key. `false` if they may nothing.
+    pub fn make_private(&self, name: &Path, existing: &Existing) -> Result<bool, HomeError> {
+        let others = Mode::from_raw_mode(existing.mode) & (Mode::RWXG | Mode::RWXO);
+        if others.is_empty() {
+            return Ok(false);
+        }
+        fs::fchmod(&existing.file, Mode::RUSR | Mode::WUSR).map_err(|errno| self.failed("fchmod", name, errno))?;
+        Ok(true)
+    }
+
+    /// Puts a file there as a whole, mode 0600: either the old one is there or the new one, never a part.
+    pub fn replace(&self, name: &Path, content: &[u8]) -> Result<(), HomeError> {
+        self.sweep();
+        let temporary = temporary_name();
+        let written = self.write_new(&temporary, content).and_then(|()| {
+            fs::renameat(&self.held, &temporary, &self.held, name).map_err(|errno| self.failed("renameat", name, errno))
+        });
+        if let Err(error) = written {
+            let _ = fs::unlinkat(&self.held, &temporary, AtFlags::empty());
+            return Err(error);
+        }
+        self.sync()
+    }
+
+    /// Keeps a file under a second name, which must not exist yet.
+    pub fn keep_as(&self, name: &Path, second: &Path) -> Result<(), HomeError> {
+        match fs::linkat(&self.held, name, &self.held, second, AtFlags::empty()) {
+            Ok(()) => Ok(()),
+            // No hard links there (some FUSE and CIFS): then there is a moment without the file.
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {
+                fs::renameat_with(&self.held, name, &self.held, second, fs::RenameFlags::NOREPLACE)
+                    .map_err(|errno| self.failed("renameat2", second, errno))
+            }
+            Err(errno) => Err(self.failed("linkat", second, errno)),
+        }
+    }
+
+    /// Writes and removes a file as large as a kubeconfig.
+    pub fn test_write(&self) -> Result<(), HomeError> {
+        self.sweep();
+        let temporary = temporary_name();
+        let written = self.write_new(&temporary, &vec![b'#'; TEST_WRITE_BYTES]);
+        let removed = fs::unlinkat(&self.held, &temporary, AtFlags::empty());
+        written?;
+        removed.map_err(|errno| self.failed("unlinkat", &temporary, errno))
+    }
+
+    fn write_new(&self, name: &Path, content: &[u8]) -> Result<(), HomeError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = fs::openat(&self.held, name, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|errno| self.failed("openat", name, errno))?;
+        let mut file = File::from(file);
+        file.write_all(content).map_err(|error| self.failed("write", name, errno_of(&error)))?;
+        // NFS tells of a full disk or quota only here.
+        file.sync_all().map_err(|error| self.failed("fsync", name, errno_of(&error)))
+    }
+
+    fn sync(&self) -> Result<(), HomeError> {
+        match fs::fsync(&self.held) {
+            // File systems that cannot sync a directory have nothing to sync in it.
+            Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
+            Err(errno) => Err(HomeError::from_errno("fsync", &self.path, errno)),
+        }
+    }
+
+    /// Removes temporary files that a killed worker left behind. The server runs one worker a home at a time, so
+    /// none of them is in use. A failure is no reason not to write.
+    fn sweep(&self) {
+        let Ok(entries) = Dir::read_from(&self.held) else { return };
+        for entry in entries.take(MAX_SWEPT_ENTRIES).flatten() {
+            let name = entry.file_name().to_bytes();
+            if name.starts_with(TEMPORARY_PREFIX.as_bytes()) && name.ends_with(TEMPORARY_SUFFIX.as_bytes()) {
+                let _ = fs::unlinkat(&self.held, entry.file_name(), AtFlags::empty());
+            }
+        }
+    }
+}
+
+fn temporary_name() -> PathBuf {
+    PathBuf::from(format!("{TEMPORARY_PREFIX}{}{TEMPORARY_SUFFIX}", uuid::Uuid::new_v4().simple()))
+}
+
+/// The errno of an error of the standard library; EIO if it has none.
+pub(super) fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::WriteZero => Errno::NOSPC,
+        _ => Errno::IO,
+    })
+}

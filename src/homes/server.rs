@@ -1,0 +1,427 @@
+//! The root half of `bursar-homed`: who asks, is it admitted, and one child for each request.
+//!
+//! Requests come in over a Unix socket, one line each, and are handed on to a [`worker`](super::worker) unread apart
+//! from their target: the server never decodes a private key and never touches a home, so a file server that hangs
+//! cannot hang it. A worker that is late is killed; one that cannot be killed (stuck in the kernel) keeps its place
+//! among the workers of its prefix until it is gone, and no other prefix's.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use thiserror::Error;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::process::{Child, Command};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use zeroize::Zeroizing;
+
+use super::breaker::{Breaker, BreakerSettings};
+use super::worker::{Order, place};
+use super::{Bounds, HomeError, HomeTarget, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Prefix, Response};
+
+/// How the server is to run. All of it comes from the command line of the unit.
+#[derive(Clone, Debug)]
+pub struct HomedSettings {
+    /// What requests are held against.
+    pub bounds: Bounds,
+    /// The only uid that may ask.
+    pub client_uid: u32,
+    /// Of a worker, and before that of waiting for a free one [10 s].
+    pub deadline: Duration,
+    /// When to stop asking an export that hangs.
+    pub breaker: BreakerSettings,
+    /// Open connections [64]. The daemon uses a few; each costs a buffer of a request.
+    pub max_connections: usize,
+    /// Workers of one prefix at a time [8]: more only queue at the file server.
+    pub max_workers: usize,
+    /// The program that is started as `PROGRAM worker` [`/proc/self/exe`: this very one, also after an upgrade].
+    pub worker_program: PathBuf,
+    /// The wall clock, for the names of backups.
+    pub clock: fn() -> jiff::Timestamp,
+}
+
+impl HomedSettings {
+    /// The defaults, for these bounds and this client.
+    #[must_use]
+    pub fn new(bounds: Bounds, client_uid: u32, clock: fn() -> jiff::Timestamp) -> Self {
+        Self {
+            bounds,
+            client_uid,
+            deadline: Duration::from_secs(10),
+            breaker: BreakerSettings::default(),
+            max_connections: 64,
+            max_workers: 8,
+            worker_program: PathBuf::from("/proc/self/exe"),
+            clock,
+        }
+    }
+}
+
+/// Why the server cannot start.
+#[derive(Debug, Error)]
+pub enum HomedError {
+    /// Neither a socket from systemd nor a path.
+    #[error("no socket: start bursar-homed.socket, or give --socket PATH")]
+    NoSocket,
+    /// The socket cannot be made or used.
+    #[error("socket {}", path.display())]
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A user name that is not in `/etc/passwd`.
+    #[error("no user `{name}` in /etc/passwd: create it (sysusers.d/bursar.conf) or give --client-user a uid")]
+    NoUser {
+        /// The name.
+        name: String,
+    },
+    /// A setting that cannot be right.
+    #[error("{0}")]
+    Settings(String),
+}
+
+/// The uid of a number or of a name in `/etc/passwd`, where sysusers.d puts the daemon's user.
+pub fn client_uid(name_or_uid: &str) -> Result<u32, HomedError> {
+    if let Ok(uid) = name_or_uid.parse() {
+        return Ok(uid);
+    }
+    std::fs::read_to_string("/etc/passwd")
+        .ok()
+        .and_then(|text| {
+            text.lines().find_map(|line| {
+                let mut fields = line.split(':');
+                (fields.next() == Some(name_or_uid)).then(|| fields.nth(1)?.parse().ok()).flatten()
+            })
+        })
+        .ok_or_else(|| HomedError::NoUser { name: name_or_uid.to_owned() })
+}
+
+/// The socket that systemd hands over, or a new one at `path` (for tests and the demo; a dead one is replaced).
+pub fn listener(path: Option<&Path>) -> Result<StdListener, HomedError> {
+    let Some(path) = path else {
+        let failed = |source| HomedError::Socket { path: PathBuf::from("from systemd"), source };
+        return listenfd::ListenFd::from_env().take_unix_listener(0).map_err(failed)?.ok_or(HomedError::NoSocket);
+    };
+    let failed = |source| HomedError::Socket { path: path.to_owned(), source };
+    let is_dead = std::os::unix::net::UnixStream::connect(path)
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
+    if is_dead {
+        std::fs::remove_file(path).map_err(failed)?;
+    }
+    let listener = StdListener::bind(path).map_err(failed)?;
+    // Who may ask is decided by peer credentials, whoever may connect.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    std::fs::set_permissions(path, mode).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Serves until `shutdown`, then lets requests that run come to their end (at most their deadline).
+pub async fn serve(
+    listener: StdListener,
+    settings: HomedSettings,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), HomedError> {
+    let failed = |source| HomedError::Socket { path: PathBuf::from("listening"), source };
+    check(&settings)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let listener = UnixListener::from_std(listener).map_err(failed)?;
+    let server = Arc::new(Server::new(settings));
+    let connections = Arc::new(Semaphore::new(server.settings.max_connections));
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let mut running = JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            Some(_) = running.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let permit = Arc::clone(&connections).try_acquire_owned();
+                    running.spawn(Arc::clone(&server).connection(stream, permit.ok(), stopped.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "accept");
+                    // Out of descriptors: trying at once would only spin.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+    drop(stop);
+    let _ =
+        tokio::time::timeout(server.settings.deadline, async { while running.join_next().await.is_some() {} }).await;
+    Ok(())
+}
+
+fn check(settings: &HomedSettings) -> Result<(), HomedError> {
+    if settings.bounds.prefixes.is_empty() {
+        return Err(HomedError::Settings("no prefix: without --prefix PATH no home may be touched".into()));
+    }
+    for Prefix { path, .. } in &settings.bounds.prefixes {
+        let is_plain =
+            path.is_absolute() && path.components().skip(1).all(|c| matches!(c, std::path::Component::Normal(_)));
+        if !is_plain || path == Path::new("/") {
+            return Err(HomedError::Settings(format!(
+                "prefix `{}` must be an absolute path other than `/`, without `..`",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The part of a request that the server reads. The work is left to the worker: it may hold a private key.
+#[derive(Deserialize)]
+struct RequestHead {
+    version: u32,
+    target: HomeTarget,
+    #[serde(rename = "work")]
+    _work: IgnoredAny,
+}
+
+struct Server {
+    settings: HomedSettings,
+    /// One for each prefix.
+    exports: BTreeMap<PathBuf, Export>,
+    /// One request a home at a time: two workers would sweep away each other's temporary files.
+    homes: Mutex<BTreeMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+struct Export {
+    breaker: Mutex<Breaker>,
+    workers: Arc<Semaphore>,
+}
+
+/// A lock whose holder panicked holds nothing half-done here: each change is one assignment.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What came of a worker, as far as its export is concerned.
+enum Outcome {
+    Answered(Vec<u8>),
+    Late,
+    NotTried(HomeError),
+}
+
+impl Server {
+    fn new(settings: HomedSettings) -> Self {
+        let export = || Export {
+            breaker: Mutex::new(Breaker::new(settings.breaker)),
+            workers: Arc::new(Semaphore::new(settings.max_workers)),
+        };
+        let exports = settings.bounds.prefixes.iter().map(|prefix| (prefix.path.clone(), export())).collect();
+        Self { settings, exports, homes: Mutex::default() }
+    }
+
+    /// One connection: requests one after the other, until it ends or says something that is no request.
+    async fn connection(
+        self: Arc<Self>,
+        mut stream: UnixStream,
+        permit: Option<OwnedSemaphorePermit>,
+        mut stopped: tokio::sync::watch::Receiver<bool>,
+    ) {
+        let refusal = match stream.peer_cred() {
+            Ok(peer) if peer.uid() == self.settings.client_uid => {
+                permit.is_none().then(|| HomeError::Unavailable { detail: "too many connections".into() })
+            }
+            Ok(peer) => Some(HomeError::Forbidden { uid: peer.uid() }),
+            Err(error) => Some(HomeError::Unavailable { detail: format!("peer credentials: {error}") }),
+        };
+        if let Some(error) = refusal {
+            tracing::warn!(reason = error.reason(), "refused: {error}");
+            let _ = stream.write_all(&Response::new(Err(error)).to_line()).await;
+            return;
+        }
+        let mut buffer = Zeroizing::new(Vec::with_capacity(64 * 1024));
+        loop {
+            let line = tokio::select! {
+                _ = stopped.changed() => return,
+                line = read_line(&mut stream, &mut buffer, self.settings.deadline) => line,
+            };
+            let (answer, goes_on) = match line {
+                Ok(Some(line)) => match serde_json::from_slice::<RequestHead>(&line) {
+                    Ok(head) => (self.answer(&head, &line).await, true),
+                    Err(error) => (refuse(format!("request: {}", place(&error))), false),
+                },
+                Ok(None) => return,
+                Err(detail) => (refuse(detail), false),
+            };
+            if stream.write_all(&answer).await.is_err() || !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// The answer line to one request.
+    async fn answer(&self, head: &RequestHead, line: &[u8]) -> Vec<u8> {
+        let target = &head.target;
+        let started = Instant::now();
+        let answer = self.admit_and_work(head, line).await;
+        let answer = answer.unwrap_or_else(|error| {
+            tracing::warn!(home = %target.home.display(), uid = target.uid, reason = error.reason(), "{error}");
+            Response::new(Err(error)).to_line()
+        });
+        tracing::debug!(home = %target.home.display(), uid = target.uid, elapsed = ?started.elapsed(), "request");
+        answer
+    }
+
+    async fn admit_and_work(&self, head: &RequestHead, line: &[u8]) -> Result<Vec<u8>, HomeError> {
+        let RequestHead { version, target, _work } = head;
+        if *version != PROTOCOL_VERSION {
+            return Err(HomeError::BadRequest { detail: format!("version {version} is not known") });
+        }
+        let prefix = self.settings.bounds.admit(target)?;
+        let unavailable = |detail| HomeError::Unavailable { detail };
+        let export = self.exports.get(&prefix.path).ok_or_else(|| unavailable("no such export".into()))?;
+        lock(&export.breaker).admit(Instant::now()).map_err(|left| {
+            unavailable(format!(
+                "`{}` does not answer; it is tried again in {} s",
+                prefix.path.display(),
+                left.as_secs() + 1
+            ))
+        })?;
+        let outcome = self.work(export, target, line).await;
+        let mut breaker = lock(&export.breaker);
+        match outcome {
+            Outcome::Answered(answer) => {
+                breaker.answered();
+                Ok(answer)
+            }
+            Outcome::NotTried(error) => {
+                breaker.not_tried();
+                Err(error)
+            }
+            Outcome::Late => {
+                if breaker.timed_out(target.uid, Instant::now()) {
+                    tracing::error!(prefix = %prefix.path.display(), "does not answer: its homes wait");
+                }
+                Err(HomeError::TimedOut { home: target.home.clone(), seconds: self.settings.deadline.as_secs() })
+            }
+        }
+    }
+
+    /// Waits for its turn, starts a worker, and waits for its answer until the deadline.
+    async fn work(&self, export: &Export, target: &HomeTarget, line: &[u8]) -> Outcome {
+        let turn = tokio::time::timeout(self.settings.deadline, async {
+            let home = self.home_lock(&target.home).lock_owned().await;
+            (home, Arc::clone(&export.workers).acquire_owned().await)
+        });
+        let Ok((home, Ok(permit))) = turn.await else {
+            let detail = "all workers of this export are busy".to_owned();
+            return Outcome::NotTried(HomeError::Unavailable { detail });
+        };
+        let mut child = match self.start() {
+            Ok(child) => child,
+            Err(error) => {
+                return Outcome::NotTried(HomeError::Unavailable { detail: format!("cannot start a worker: {error}") });
+            }
+        };
+        let outcome = match tokio::time::timeout(self.settings.deadline, self.converse(&mut child, line)).await {
+            Ok(answer) => Outcome::Answered(answer.unwrap_or_else(|error| Response::new(Err(error)).to_line())),
+            Err(_) => Outcome::Late,
+        };
+        if let Outcome::Late = outcome {
+            let _ = child.start_kill();
+            // Stuck in the kernel it dies when the file server answers. Until then it keeps its place and its home.
+            tokio::spawn(async move {
+                let _ = child.wait().await;
+                drop((home, permit));
+            });
+        }
+        outcome
+    }
+
+    fn home_lock(&self, home: &Path) -> Arc<tokio::sync::Mutex<()>> {
+        let mut homes = lock(&self.homes);
+        homes.retain(|_, lock| Arc::strong_count(lock) > 1);
+        Arc::clone(homes.entry(home.to_owned()).or_default())
+    }
+
+    fn start(&self) -> std::io::Result<Child> {
+        Command::new(&self.settings.worker_program)
+            .arg0("bursar-homed")
+            .arg("worker")
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+    }
+
+    /// Hands order and request to the worker and takes its one line.
+    async fn converse(&self, child: &mut Child, line: &[u8]) -> Result<Vec<u8>, HomeError> {
+        let died = |detail: String| HomeError::WorkerDied { detail };
+        let order = Order {
+            bounds: self.settings.bounds.clone(),
+            date: (self.settings.clock)().strftime("%Y%m%dT%H%M%SZ").to_string(),
+        };
+        let mut order = serde_json::to_vec(&order).map_err(|error| died(error.to_string()))?;
+        order.push(b'\n');
+        if let Some(mut input) = child.stdin.take() {
+            // A worker that died does not read; how it ended says more than a broken pipe.
+            if input.write_all(&order).await.is_ok() {
+                let _ = input.write_all(line).await;
+            }
+        }
+        let mut answer = Vec::new();
+        if let Some(output) = child.stdout.take() {
+            let read = output.take(MAX_ANSWER_BYTES as u64).read_to_end(&mut answer).await;
+            read.map_err(|error| died(error.to_string()))?;
+        }
+        let status = child.wait().await.map_err(|error| died(error.to_string()))?;
+        if !answer.ends_with(b"\n") || serde_json::from_slice::<Response>(&answer).is_err() {
+            return Err(died(status.to_string()));
+        }
+        Ok(answer)
+    }
+}
+
+fn refuse(detail: String) -> Vec<u8> {
+    tracing::warn!(reason = "bad-request", "{detail}");
+    Response::new(Err(HomeError::BadRequest { detail })).to_line()
+}
+
+/// The next line, without its line feed; `None` at the end. A line that was begun must be ended within `patience`.
+async fn read_line(
+    stream: &mut UnixStream,
+    buffer: &mut Zeroizing<Vec<u8>>,
+    patience: Duration,
+) -> Result<Option<Zeroizing<Vec<u8>>>, String> {
+    let mut give_up = None;
+    loop {
+        if let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+            let rest = Zeroizing::new(buffer.split_off(end + 1));
+            let mut line = std::mem::replace(buffer, rest);
+            line.truncate(end);
+            return Ok(Some(line));
+        }
+        if buffer.len() > MAX_REQUEST_BYTES {
+            return Err(format!("longer than {MAX_REQUEST_BYTES} bytes"));
+        }
+        let read = match give_up {
+            None => stream.read_buf(&mut **buffer).await,
+            Some(at) => match tokio::time::timeout_at(at, stream.read_buf(&mut **buffer)).await {
+                Ok(read) => read,
+                Err(_) => return Err("a request that does not end".to_owned()),
+            },
+        };
+        match read {
+            Ok(0) if buffer.is_empty() => return Ok(None),
+            Ok(0) => return Err("the connection ended within a request".to_owned()),
+            Ok(_) => give_up = give_up.or(Some(tokio::time::Instant::now() + patience)),
+            Err(_) => return Ok(None),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The child that becomes the user: one request on standard input, one answer on standard output.
+//!
+//! `bursar-homed worker` is started by the server for one request, with an empty environment and before any thread
+//! exists, so that "this thread" is the process. It makes a missing home as root if that was asked and allowed, then
+//! gives up root for good, makes sure that it did, and only then opens the home. Nothing of a request is ever in its
+//! arguments or environment.
+
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Gid, Mode, Uid};
+use rustix::process::{Resource, Rlimit, Signal};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::files::{Existing, Home};
+use super::kubeconfig::{self, KubeconfigError};
+use super::{
+    Answer, Bounds, EntryNames, HomeError, Inspection, KubeconfigEntries, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request,
+    Response, Work, Written, ensure,
+};
+
+/// The first line on standard input, from the server; the second is the request as the client sent it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Order {
+    /// What the request is held against once more.
+    pub bounds: Bounds,
+    /// UTC, `20260131T235959Z`: the name of a backup. The worker has no clock.
+    pub date: String,
+}
+
+/// Reads order and request, obeys, and writes the answer. The exit code says only whether an answer was written.
+///
+/// Must be called before anything starts a thread.
+#[must_use]
+pub fn run() -> std::process::ExitCode {
+    let answer = Response::new(read_and_obey()).to_line();
+    let mut out = std::io::stdout().lock();
+    match out.write_all(&answer).and_then(|()| out.flush()) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(_) => std::process::ExitCode::FAILURE,
+    }
+}
+
+fn read_and_obey() -> Result<Answer, HomeError> {
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let bad = |detail: String| HomeError::BadRequest { detail };
+    // Orders are short: some prefixes. Room for all of it at once, so that no copy of a key stays in a smaller one.
+    let most = 2 * MAX_REQUEST_BYTES;
+    let mut input = Zeroizing::new(Vec::with_capacity(most));
+    std::io::stdin()
+        .lock()
+        .take(most as u64)
+        .read_to_end(&mut input)
+        .map_err(|error| bad(format!("standard input: {error}")))?;
+    let mut lines = input.splitn(2, |byte| *byte == b'\n');
+    let order: Order = serde_json::from_slice(lines.next().unwrap_or_default())
+        .map_err(|error| bad(format!("order: {}", place(&error))))?;
+    let request: Request = serde_json::from_slice(lines.next().unwrap_or_default())
+        .map_err(|error| bad(format!("request: {}", place(&error))))?;
+    drop(input);
+    obey(&order, &request)
+}
+
+/// Where JSON is wrong, and of what kind, never what it said: it may be a key.
+pub(super) fn place(error: &serde_json::Error) -> String {
+    let what = match error.classify() {
+        serde_json::error::Category::Io => "cannot be read",
+        serde_json::error::Category::Syntax => "is not JSON",
+        serde_json::error::Category::Data => "is not of the list of requests",
+        serde_json::error::Category::Eof => "ends too early",
+    };
+    format!("{what} at column {}", error.column())
+}
+
+fn obey(order: &Order, request: &Request) -> Result<Answer, HomeError> {
+    if request.version != PROTOCOL_VERSION {
+        return Err(HomeError::BadRequest { detail: format!("version {} is not known", request.version) });
+    }
+    let target = &request.target;
+    let prefix = order.bounds.admit(target)?;
+    let created = match &request.work {
+        Work::EnsureHome { create: true, .. } => ensure::make_home(prefix, target)?,
+        _ => false,
+    };
+    become_user(target.uid, target.gid, &target.groups)?;
+    let home = Home::open(&prefix.path, target)?;
+    let file = target.kubeconfig.as_path();
+    match &request.work {
+        Work::EnsureHome { skeleton, .. } => {
+            if let (true, true, Some(from)) = (created, *skeleton, &order.bounds.skeleton) {
+                ensure::copy_skeleton(from, home.directory())?;
+            }
+            Ok(Answer::HomeReady { created })
+        }
+        Work::Inspect { names } => inspect(&home, file, names).map(Answer::Inspected),
+        Work::TestWrite { replace_unparsable } => test_write(&home, file, *replace_unparsable),
+        Work::WriteKubeconfig { entries, replace_unparsable } => {
+            write(&home, file, entries, replace_unparsable.then_some(order.date.as_str())).map(Answer::Written)
+        }
+        Work::RemoveKubeconfig { names } => remove(&home, file, names),
+    }
+}
+
+/// Becomes the user for good: groups, gid, uid, no way back, no new privileges, no core file, and gone when the
+/// server is gone. Without root it can only be who it is.
+fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), HomeError> {
+    let failed = |what: &str| HomeError::Unavailable { detail: format!("cannot become uid {uid}: {what}") };
+    let call = |what: &'static str| move |errno: rustix::io::Errno| failed(&format!("{what}: {errno}"));
+    let user = Uid::from_raw(uid);
+    let group = Gid::from_raw(gid);
+    if rustix::process::geteuid().is_root() {
+        if !is_single_threaded() {
+            return Err(failed("other threads would stay root"));
+        }
+        let groups: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
+        rustix::thread::set_thread_groups(&groups).map_err(call("setgroups"))?;
+        rustix::thread::set_thread_res_gid(group, group, group).map_err(call("setresgid"))?;
+        rustix::thread::set_thread_res_uid(user, user, user).map_err(call("setresuid"))?;
+    } else if rustix::process::geteuid() != user {
+        return Err(failed("bursar-homed does not run as root"));
+    }
+    rustix::thread::set_no_new_privs(true).map_err(call("no_new_privs"))?;
+    let no_core = Rlimit { current: Some(0), maximum: Some(0) };
+    rustix::process::setrlimit(Resource::Core, no_core).map_err(call("setrlimit"))?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(call("pdeathsig"))?;
+
+    let capabilities = rustix::thread::capabilities(None).map_err(call("capget"))?;
+    let root = Uid::ROOT;
+    if rustix::process::getuid() != user
+        || rustix::process::geteuid() != user
+        || !(capabilities.effective.is_empty() && capabilities.permitted.is_empty())
+        || rustix::thread::set_thread_res_uid(None::<Uid>, root, None::<Uid>).is_ok()
+        || rustix::thread::set_thread_res_gid(None::<Gid>, Gid::ROOT, None::<Gid>).is_ok()
+    {
+        return Err(failed("it could still become root again"));
+    }
+    Ok(())
+}
+
+fn is_single_threaded() -> bool {
+    std::fs::read_to_string("/proc/self/status")
+        .is_ok_and(|status| status.lines().any(|line| line.split_whitespace().eq(["Threads:", "1"])))
+}
+
+fn not_yaml(path: PathBuf, detail: &impl ToString) -> HomeError {
+    HomeError::NotYaml { path, detail: detail.to_string() }
+}
+
+fn text(existing: &Existing) -> Result<&str, String> {
+    std::str::from_utf8(&existing.content).map_err(|error| format!("it is not UTF-8 from byte {}", error.valid_up_to()))
+}
+
+fn name_of(file: &Path) -> &Path {
+    file.file_name().map_or(file, Path::new)
+}
+
+fn inspect(home: &Home, file: &Path, names: &EntryNames) -> Result<Inspection, HomeError> {
+    let Some(directory) = home.directory_of(file)? else { return Ok(Inspection::default()) };
+    let Some(existing) = directory.read(name_of(file))? else { return Ok(Inspection::default()) };
+    let found = text(&existing).ok().and_then(|text| kubeconfig::inspect(text, names).ok()).unwrap_or_default();
+    Ok(Inspection { exists: true, owner: Some(existing.owner), mode: Some(existing.mode), ..found })
+}
+
+fn test_write(home: &Home, file: &Path, replace_unparsable: bool) -> Result<Answer, HomeError> {
+    let directory = home.make_directory_of(file)?;
+    if let Some(existing) = directory.read(name_of(file))?
+        && !replace_unparsable
+    {
+        let path = directory.path_of(name_of(file));
+        let nobody = EntryNames::default();
+        let text = text(&existing).map_err(|detail| not_yaml(path.clone(), &detail))?;
+        // Removing nothing asks the same of a text as adding does.
+        kubeconfig::remove(text, &nobody).map_err(|error| not_yaml(path, &error))?;
+    }
+    directory.test_write()?;
+    Ok(Answer::Writable)
+}
+
+fn write(
+    home: &Home,
+    file: &Path,
+    entries: &KubeconfigEntries,
+    replace_unparsable: Option<&str>,
+) -> Result<Written, HomeError> {
+    let directory = home.make_directory_of(file)?;
+    let name = name_of(file);
+    let path = directory.path_of(name);
+    let existing = directory.read(name)?;
+    let names = entries.names();
+    let merged = match &existing {
+        None => kubeconfig::merge("", entries).map_err(|error| error.to_string()),
+        Some(existing) => text(existing)
+            .and_then(|text| kubeconfig::merge(text, entries).map_err(|error: KubeconfigError| error.to_string())),
+    };
+    let mut backup = None;
+    let content = match (merged, replace_unparsable) {
+        (Ok(content), _) => content,
+        (Err(detail), None) => return Err(not_yaml(path, &detail)),
+        (Err(_), Some(date)) => {
+            let kept = format!("{}.bursar-backup-{date}", name.display());
+            directory.keep_as(name, Path::new(&kept))?;
+            backup = Some(kept);
+            kubeconfig::merge("", entries).map_err(|error| not_yaml(path.clone(), &error))?
+        }
+    };
+    let changed = match (&content, &existing) {
+        (Some(content), _) => {
+            directory.replace(name, content.as_bytes())?;
+            true
+        }
+        (None, Some(existing)) => directory.make_private(name, existing)?,
+        (None, None) => false,
+    };
+    let now = match (&content, &existing) {
+        (Some(content), _) => content.as_str(),
+        (None, Some(existing)) => text(existing).unwrap_or_default(),
+        (None, None) => "",
+    };
+    let digest = kubeconfig::entries_digest(now, &names).map_err(|error| not_yaml(path, &error))?;
+    let entries_digest =
+        digest.ok_or_else(|| HomeError::BadRequest { detail: "the entries name each other wrongly".into() })?;
+    Ok(Written { changed, entries_digest, backup })
+}
+
+fn remove(home: &Home, file: &Path, names: &EntryNames) -> Result<Answer, HomeError> {
+    let nothing = Ok(Answer::Removed { changed: false });
+    let name = name_of(file);
+    let Some(directory) = home.directory_of(file)? else { return nothing };
+    let Some(existing) = directory.read(name)? else { return nothing };
+    let path = directory.path_of(name);
+    let text = text(&existing).map_err(|detail| not_yaml(path.clone(), &detail))?;
+    match kubeconfig::remove(text, names).map_err(|error| not_yaml(path, &error))? {
+        None => nothing,
+        Some(content) => {
+            directory.replace(name, content.as_bytes())?;
+            Ok(Answer::Removed { changed: true })
+        }
+    }
+}

@@ -256,6 +256,7 @@ fn parse<T: std::str::FromStr<Err = IdentityError>>(
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
 
     use super::*;
 

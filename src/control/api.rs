@@ -1,0 +1,180 @@
+//! What `bursar` and `bursard` say to each other over the control socket: HTTP/1.1 with JSON bodies. PURE: no
+//! runtime, no client, no file system, no clock.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/status` | [`Status`] |
+//! | `GET /v1/plan` | [`PlanAnswer`] |
+//! | `POST /v1/sync` | [`CycleReport`], when the cycle that began after the request is done |
+//! | `POST /v1/orders` with [`OrderRequest`] | [`OrderAnswer`] |
+//! | `GET /metrics` | Prometheus text |
+//! | `GET /healthz` | `ok`, or 503 and why |
+//!
+//! Everything else than 200 carries a [`Refusal`].
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::directory::RejectedEntry;
+use crate::identity::{AccountKind, AccountName};
+use crate::ledger::SourceState;
+use crate::ledger::change::RefusalRecord;
+
+/// How things stand.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// From the configuration.
+    pub site: String,
+    /// What each directory last answered.
+    pub sources: BTreeMap<String, SourceState>,
+    /// How each cluster is.
+    pub clusters: BTreeMap<String, ClusterStatus>,
+    /// The last cycle that ended.
+    pub last_cycle: Option<CycleReport>,
+    /// Accounts by state.
+    pub accounts: BTreeMap<String, u64>,
+    /// Entries that failed a check.
+    pub rejected: Vec<RejectedEntry>,
+    /// What fails, and why.
+    pub failing: Vec<Failing>,
+    /// What a limit refuses.
+    pub refusals: Vec<RefusalRecord>,
+    /// When the first certificate ends.
+    pub next_expiry: Option<Timestamp>,
+}
+
+/// How a cluster is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// All watches are up to date.
+    pub ready: bool,
+    /// What keeps them from it, or why nothing is written there.
+    pub trouble: Option<String>,
+    /// Objects of ours.
+    pub objects: u64,
+}
+
+/// A tenant with a failing step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failing {
+    /// Whose.
+    pub account: AccountName,
+    /// Where.
+    pub cluster: String,
+    /// Which step.
+    pub step: String,
+    /// Why, with the cure.
+    pub reason: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// How often.
+    pub attempts: u64,
+    /// Not before.
+    pub next_try: Timestamp,
+}
+
+/// What a cycle did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CycleReport {
+    /// Row of table `cycle`.
+    pub id: i64,
+    /// What set it off: `schedule`, `sync`, `drift`, `order`, `start`, `reload`.
+    pub trigger: String,
+    /// When it began.
+    pub began: Timestamp,
+    /// When it ended.
+    pub ended: Timestamp,
+    /// Accounts with something to do.
+    pub changed: u64,
+    /// Accounts that were as they should be.
+    pub unchanged: u64,
+    /// Actions carried out.
+    pub actions: u64,
+    /// Accounts that fail now.
+    pub failing: Vec<Failing>,
+    /// Entries that failed a check.
+    pub rejected: u64,
+    /// Sources whose read was Partial, with why.
+    pub partial: BTreeMap<String, String>,
+    /// What a limit held back.
+    pub refusals: Vec<RefusalRecord>,
+}
+
+impl CycleReport {
+    /// What `bursar sync` exits with: 3 when a limit held something back, 1 when an account fails or a source is
+    /// Partial, 0 when all is as it should be.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match () {
+            () if !self.refusals.is_empty() => 3,
+            () if !self.failing.is_empty() || !self.partial.is_empty() => 1,
+            () => 0,
+        }
+    }
+}
+
+/// A plan, as text and as data.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlanAnswer {
+    /// For people: `Display` of the plan.
+    pub text: String,
+    /// For programs: `bursar plan --json`.
+    pub plan: Value,
+    /// 0 nothing to do, 2 changes, 3 changes of which a part is refused.
+    pub exit_code: u8,
+}
+
+/// An administrator's order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "order")]
+pub enum OrderRequest {
+    /// Suspend until resumed.
+    Suspend(Target),
+    /// End an ordered suspension.
+    Resume(Target),
+    /// Leave alone.
+    Hold(Target),
+    /// End a hold.
+    Release(Target),
+    /// Make every older certificate worth nothing, and deliver a new one.
+    Revoke(Target),
+    /// Let exactly what was refused through, once, within the hour.
+    Approve {
+        /// As printed by `plan` and `status`.
+        hash: String,
+    },
+}
+
+/// Whom an order is about, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// `tool`, `user` or `group`.
+    pub kind: AccountKind,
+    /// Its current name.
+    pub name: String,
+    /// In the administrator's words; for the history.
+    pub reason: Option<String>,
+    /// The administrator's ticket.
+    pub ticket: Option<String>,
+}
+
+/// An order was written down and, where a daemon runs, carried out by the cycle in `report`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OrderAnswer {
+    /// For people: what happened.
+    pub text: String,
+    /// The cycle that carried it out.
+    pub report: Option<CycleReport>,
+}
+
+/// Why a request was not served.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The exit code `bursar` should end with: 4 no such account, 64 usage, 77 not allowed, 1 anything else.
+    pub exit_code: u8,
+    /// For people, with the cure.
+    pub text: String,
+}

@@ -1,0 +1,68 @@
+//! Who is at the other end of the control socket: from peer credentials (`SO_PEERCRED`, unix(7)) to what they may do.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::fs;
+
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+use tokio::net::unix::UCred;
+
+/// Group whose members may give orders.
+pub const ADMIN_GROUP: &str = "bursar-admin";
+/// Group whose members may read.
+pub const READER_GROUP: &str = "bursar";
+
+/// One caller of the control socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// Name for the history: who logged in, also behind `sudo`.
+    pub actor: String,
+    /// root, our own user, or a member of [`ADMIN_GROUP`].
+    pub may_order: bool,
+    /// One who may order, or a member of [`READER_GROUP`].
+    pub may_read: bool,
+}
+
+impl Caller {
+    /// From what the kernel says of the peer. A peer credential carries only the primary group, so the full list is
+    /// looked up; a uid that nobody knows may do nothing.
+    #[must_use]
+    pub fn of(peer: &UCred) -> Self {
+        let uid = Uid::from_raw(peer.uid());
+        let user = User::from_uid(uid).ok().flatten();
+        let groups = user.as_ref().map(group_names).unwrap_or_default();
+        let own = uid == Uid::effective();
+        let may_order = uid.is_root() || own || groups.contains(ADMIN_GROUP);
+        Self {
+            actor: login_name(peer.pid()).or_else(|| user.map(|user| user.name)).unwrap_or_else(|| uid.to_string()),
+            may_order,
+            may_read: may_order || groups.contains(READER_GROUP),
+        }
+    }
+}
+
+fn group_names(user: &User) -> BTreeSet<String> {
+    let Ok(name) = CString::new(user.name.as_str()) else { return BTreeSet::new() };
+    let groups: Vec<Gid> = getgrouplist(&name, user.gid).unwrap_or_default();
+    groups.into_iter().filter_map(|gid| Group::from_gid(gid).ok().flatten()).map(|group| group.name).collect()
+}
+
+/// The name behind `/proc/PID/loginuid`, which survives `sudo` (`pam_loginuid(8)`). It names the actor in the history
+/// and permits nothing, so a pid that was reused meanwhile harms nobody.
+fn login_name(pid: Option<i32>) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{}/loginuid", pid?)).ok()?;
+    let uid: u32 = text.trim().parse().ok().filter(|uid| *uid != u32::MAX)?;
+    User::from_uid(Uid::from_raw(uid)).ok().flatten().map(|user| user.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn our_own_user_may_order() {
+        let (ours, _theirs) = tokio::net::UnixStream::pair().expect("a socket pair");
+        let caller = Caller::of(&ours.peer_cred().expect("credentials"));
+        assert!(caller.may_order && caller.may_read, "{caller:?}");
+    }
+}

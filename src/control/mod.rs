@@ -1,0 +1,5 @@
+//! The control socket: how `bursar` speaks with `bursard`. `api` is what they say, `caller` who asks, `server` and
+//! `client` the two ends.
+
+pub mod api;
+pub mod caller;

@@ -1,0 +1,194 @@
+//! The daemon's end of the control socket: authenticates the peer, parses the request, hands it to the event loop and
+//! sends the loop's answer back. It decides nothing else and writes nothing.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::serve::IncomingStream;
+use axum::{Json, Router};
+use serde::Serialize;
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::api::{CycleReport, OrderAnswer, OrderRequest, PlanAnswer, Refusal, Status};
+use super::caller::Caller;
+
+/// Largest request body: an order with a long reason is a few hundred bytes.
+const BODY_LIMIT: usize = 64 * 1024;
+
+/// What the loop is asked, and where its answer goes.
+#[derive(Debug)]
+pub enum Request {
+    /// How things stand.
+    Status(Reply<Status>),
+    /// What a cycle would do now.
+    Plan(Reply<PlanAnswer>),
+    /// A cycle that begins after this.
+    Sync(Reply<CycleReport>),
+    /// An administrator's order.
+    Order(String, OrderRequest, Reply<OrderAnswer>),
+    /// The Prometheus text.
+    Metrics(Reply<String>),
+}
+
+/// Where an answer goes.
+pub type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
+
+/// Takes the socket's place at `path`, whatever an earlier daemon left there. Mode 0666: who may do what is decided
+/// by peer credentials, so that a caller without rights reads why instead of "permission denied".
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// Serves until `stop`, then finishes the requests that are open.
+pub async fn serve(listener: UnixListener, desk: mpsc::Sender<Request>, stop: CancellationToken) -> io::Result<()> {
+    let service = routes(desk).into_make_service_with_connect_info::<Peer>();
+    axum::serve(listener, service).with_graceful_shutdown(stop.cancelled_owned()).await
+}
+
+/// Only metrics and health, for the TCP listener of `[metrics] listen`.
+pub async fn serve_metrics(
+    listener: tokio::net::TcpListener,
+    desk: mpsc::Sender<Request>,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let routes = Router::new()
+        .route("/metrics", get(|State(desk): State<Desk>| async move { metrics_text(&desk).await }))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .with_state(desk);
+    axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await
+}
+
+type Desk = mpsc::Sender<Request>;
+
+fn routes(desk: Desk) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/plan", get(plan))
+        .route("/v1/sync", post(sync))
+        .route("/v1/orders", post(order))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        .with_state(desk)
+}
+
+#[derive(Debug, Clone)]
+struct Peer(Option<Caller>);
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        Self(stream.io().peer_cred().ok().map(|peer| Caller::of(&peer)))
+    }
+}
+
+impl Peer {
+    fn reader(&self) -> Result<(), Refusal> {
+        match &self.0 {
+            Some(caller) if caller.may_read => Ok(()),
+            _ => Err(not_allowed("reading needs group bursar")),
+        }
+    }
+
+    fn administrator(self) -> Result<String, Refusal> {
+        match self.0 {
+            Some(caller) if caller.may_order => Ok(caller.actor),
+            _ => Err(not_allowed("orders need root or group bursar-admin")),
+        }
+    }
+}
+
+async fn status(State(desk): State<Desk>, ConnectInfo(peer): ConnectInfo<Peer>) -> Response {
+    answer(async {
+        peer.reader()?;
+        ask(&desk, Request::Status).await
+    })
+    .await
+}
+
+async fn plan(State(desk): State<Desk>, ConnectInfo(peer): ConnectInfo<Peer>) -> Response {
+    answer(async {
+        peer.reader()?;
+        ask(&desk, Request::Plan).await
+    })
+    .await
+}
+
+async fn sync(State(desk): State<Desk>, ConnectInfo(peer): ConnectInfo<Peer>) -> Response {
+    answer(async {
+        peer.administrator()?;
+        ask(&desk, Request::Sync).await
+    })
+    .await
+}
+
+async fn order(
+    State(desk): State<Desk>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    body: Result<Json<OrderRequest>, JsonRejection>,
+) -> Response {
+    answer(async {
+        let actor = peer.administrator()?;
+        let Json(order) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
+        ask(&desk, |reply| Request::Order(actor, order, reply)).await
+    })
+    .await
+}
+
+async fn metrics(State(desk): State<Desk>, ConnectInfo(peer): ConnectInfo<Peer>) -> Response {
+    match peer.reader() {
+        Ok(()) => metrics_text(&desk).await,
+        Err(refusal) => refused(refusal),
+    }
+}
+
+async fn metrics_text(desk: &Desk) -> Response {
+    const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    match ask(desk, Request::Metrics).await {
+        Ok(text) => ([(axum::http::header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Err(refusal) => refused(refusal),
+    }
+}
+
+async fn ask<T>(desk: &Desk, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Refusal> {
+    let (reply, answer) = oneshot::channel();
+    let gone = || Refusal { exit_code: 69, text: "the daemon is stopping".to_owned() };
+    desk.send(request(reply)).await.map_err(|_| gone())?;
+    answer.await.map_err(|_| gone())?
+}
+
+async fn answer<T: Serialize>(work: impl Future<Output = Result<T, Refusal>>) -> Response {
+    match work.await {
+        Ok(value) => Json(value).into_response(),
+        Err(refusal) => refused(refusal),
+    }
+}
+
+fn refused(refusal: Refusal) -> Response {
+    let status = match refusal.exit_code {
+        4 => StatusCode::NOT_FOUND,
+        64 => StatusCode::BAD_REQUEST,
+        77 => StatusCode::FORBIDDEN,
+        69 => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    (status, Json(refusal)).into_response()
+}
+
+fn not_allowed(text: &str) -> Refusal {
+    Refusal { exit_code: 77, text: text.to_owned() }
+}

@@ -64,6 +64,10 @@ pub struct RefusalRecord {
     pub why: String,
     /// Whom.
     pub accounts: Vec<AccountName>,
+    /// Hash of each account's own part of the set, in the order of `accounts`. An approval of the set is written down
+    /// as one of each part (`plan::guard::approve`), so that it holds for any part of the set.
+    #[serde(default)]
+    pub parts: Vec<String>,
 }
 
 /// One row of the history (table `event`): append-only and hash-chained by the store.

@@ -102,6 +102,8 @@ pub struct Account {
     pub disabled: Option<String>,
     /// People who maintain it or belong to it.
     pub members: BTreeMap<DirectoryId, Role>,
+    /// Those of `members` whom complete reads no longer name, and whose leaving no plan was allowed to carry out yet.
+    pub leaving: BTreeSet<DirectoryId>,
     /// Set while it is missing from complete reads.
     pub absence: Option<Absence>,
     /// Where it is in its life.
@@ -179,6 +181,8 @@ pub enum Suspension {
     },
     /// By an administrator; ends only by `resume`.
     Ordered(Note),
+    /// No class takes it any more: it left the group, or the configuration changed.
+    Left,
 }
 
 /// Who asked for something, and why.

@@ -1,0 +1,6 @@
+//! The integration tests: Bursar against real servers, which the whole binary shares.
+
+#[path = "../servers/mod.rs"]
+mod servers;
+
+mod harness;

@@ -1,0 +1,262 @@
+//! A Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager, and no node.
+//!
+//! Everything that Bursar does to a cluster is real in it: certificates are signed, namespaces go away, quotas are
+//! counted, admission decides on pods. Pods are stored and never run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::folder::Folder;
+use super::pki::{Authority, write_private, write_public};
+use super::ports::free_port;
+use super::process::Process;
+use super::{binaries, https, kubeconfig};
+
+/// The API server is ready within 4 s on an idle machine; others may be building on this one.
+const START_DEADLINE: Duration = Duration::from_mins(2);
+
+/// Who did what, without bodies: enough to count requests by user and verb.
+const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
+ "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
+
+/// What a control plane differs in from the usual one.
+#[derive(Debug, Clone)]
+pub struct ControlPlaneOptions {
+    /// `--kube-api-qps` of the controller manager. It bounds the signing of certificates: Kubernetes' own default of 20
+    /// allows no more than 20 a second, which bulk tests raise (and say so).
+    pub controller_qps: u32,
+    /// `--kube-api-burst` of the controller manager.
+    pub controller_burst: u32,
+    /// Further arguments of the API server.
+    pub api_server_arguments: Vec<String>,
+}
+
+impl Default for ControlPlaneOptions {
+    fn default() -> Self {
+        Self { controller_qps: 20, controller_burst: 30, api_server_arguments: Vec::new() }
+    }
+}
+
+/// A running control plane, or the cluster that is there (`BURSAR_TEST_EXISTING_CLUSTER=1` with `KUBECONFIG`).
+#[derive(Debug)]
+pub struct ControlPlane {
+    /// `https://localhost:PORT`. The certificate is good for 127.0.0.1 too.
+    pub url: String,
+    /// A kubeconfig of user `admin` in `system:masters`, with everything in it.
+    pub admin_kubeconfig: PathBuf,
+    /// The authority of the API server's certificate, and of all client certificates.
+    pub ca_pem: PathBuf,
+    /// The API server's audit log: one JSON event a line for each answered request, written as it is answered. None for
+    /// a cluster that was there before.
+    pub audit_log: Option<PathBuf>,
+    kubectl: PathBuf,
+    // Dropped in this order: nobody is left to complain about a missing server.
+    controller_manager: Option<Process>,
+    api_server: Option<Process>,
+    etcd: Option<Process>,
+    _folder: Option<Folder>,
+}
+
+impl ControlPlane {
+    /// Starts one in a folder of its own.
+    ///
+    /// # Panics
+    /// If it does not start: with what was awaited and the end of the log.
+    #[must_use]
+    pub fn start(options: &ControlPlaneOptions) -> Self {
+        let folder = Folder::create("cluster");
+        let cluster = Self::start_in(folder.path(), options);
+        Self { _folder: Some(folder), ..cluster }
+    }
+
+    /// [`Self::start`], in `directory`, which stays.
+    #[must_use]
+    pub fn start_in(directory: &Path, options: &ControlPlaneOptions) -> Self {
+        std::fs::create_dir_all(directory).expect("a folder for the control plane");
+        if let Some(existing) = kubeconfig::existing_cluster() {
+            return Self::existing(directory, existing);
+        }
+        let binaries = binaries::control_plane();
+        let port = free_port();
+        let url = format!("https://localhost:{port}");
+        let files = Files::write(directory, &url);
+        let etcd_url = format!("http://127.0.0.1:{}", free_port());
+        let etcd = start_etcd(&binaries, directory, &etcd_url);
+        let api_server = start_api_server(&binaries, &files, &etcd_url, port, options);
+        let trust = https::trusting(&files.ca);
+        api_server.wait_until("200 from /readyz", START_DEADLINE, || {
+            https::get(&trust, port, "/readyz").is_ok_and(|(status, _)| status == 200)
+        });
+        // Only now: while there is no API server it looks for one once a second.
+        let controller_manager = start_controller_manager(&binaries, &files, options);
+        Self {
+            url,
+            admin_kubeconfig: files.admin_kubeconfig,
+            ca_pem: files.ca,
+            audit_log: Some(files.audit_log),
+            kubectl: binaries.join("kubectl"),
+            controller_manager: Some(controller_manager),
+            api_server: Some(api_server),
+            etcd: Some(etcd),
+            _folder: None,
+        }
+    }
+
+    /// `kubectl --kubeconfig ADMIN`, to be given its arguments.
+    #[must_use]
+    pub fn kubectl(&self) -> Command {
+        self.kubectl_as(&self.admin_kubeconfig)
+    }
+
+    /// `kubectl --kubeconfig FILE`: as whomever the file is of.
+    #[must_use]
+    pub fn kubectl_as(&self, kubeconfig: &Path) -> Command {
+        let mut command = Command::new(&self.kubectl);
+        // Its cache of what the server offers would otherwise be shared with other clusters on this port.
+        command
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg("--cache-dir")
+            .arg(self.admin_kubeconfig.with_extension("cache"));
+        command
+    }
+
+    /// The program, to print for people.
+    #[must_use]
+    pub fn kubectl_path(&self) -> &Path {
+        &self.kubectl
+    }
+
+    /// The API server, to be frozen or watched. None for a cluster that was there before; so for the other two.
+    #[must_use]
+    pub fn api_server(&self) -> Option<&Process> {
+        self.api_server.as_ref()
+    }
+
+    /// The controller manager: without it no certificate is signed.
+    #[must_use]
+    pub fn controller_manager(&self) -> Option<&Process> {
+        self.controller_manager.as_ref()
+    }
+
+    /// etcd: without it the API server answers errors.
+    #[must_use]
+    pub fn etcd(&self) -> Option<&Process> {
+        self.etcd.as_ref()
+    }
+
+    fn existing(directory: &Path, cluster: kubeconfig::Existing) -> Self {
+        Self {
+            url: cluster.url,
+            admin_kubeconfig: cluster.kubeconfig,
+            ca_pem: write_public(directory, "ca.pem", &cluster.ca),
+            audit_log: None,
+            kubectl: PathBuf::from("kubectl"),
+            controller_manager: None,
+            api_server: None,
+            etcd: None,
+            _folder: None,
+        }
+    }
+}
+
+/// The files that the three programs share.
+struct Files {
+    directory: PathBuf,
+    ca: PathBuf,
+    ca_key: PathBuf,
+    certificate: PathBuf,
+    key: PathBuf,
+    service_account_key: PathBuf,
+    service_account_public: PathBuf,
+    admin_kubeconfig: PathBuf,
+    controller_kubeconfig: PathBuf,
+    audit_policy: PathBuf,
+    audit_log: PathBuf,
+}
+
+impl Files {
+    fn write(directory: &Path, url: &str) -> Self {
+        let authority = Authority::new("bursar test cluster authority");
+        let ca = &authority.identity().certificate;
+        let server = authority.server(&["kubernetes", "kubernetes.default", "kubernetes.default.svc"]);
+        let service_accounts = rcgen::KeyPair::generate().expect("a key");
+        let of = |user: &str, group: &str| kubeconfig::kubeconfig(url, ca, &authority.client(user, group));
+        Self {
+            ca: write_public(directory, "ca.pem", ca),
+            ca_key: write_private(directory, "ca.key", &authority.identity().key),
+            certificate: write_public(directory, "server.pem", &server.certificate),
+            key: write_private(directory, "server.key", &server.key),
+            service_account_key: write_private(directory, "service-account.key", &service_accounts.serialize_pem()),
+            service_account_public: write_public(directory, "service-account.pub", &service_accounts.public_key_pem()),
+            admin_kubeconfig: write_private(directory, "admin.kubeconfig", &of("admin", "system:masters")),
+            controller_kubeconfig: write_private(
+                directory,
+                "controller-manager.kubeconfig",
+                // The group is nobody's; the user is who Kubernetes' own roles name.
+                &of("system:kube-controller-manager", "controllers"),
+            ),
+            audit_policy: write_public(directory, "audit-policy.json", AUDIT_POLICY),
+            audit_log: directory.join("audit.log"),
+            directory: directory.to_owned(),
+        }
+    }
+}
+
+fn start_etcd(binaries: &Path, directory: &Path, url: &str) -> Process {
+    let peer_url = format!("http://127.0.0.1:{}", free_port());
+    let mut command = Command::new(binaries.join("etcd"));
+    command
+        .args(["--name=default", "--unsafe-no-fsync", "--log-level=warn"])
+        .arg(flag("data-dir", &directory.join("etcd")))
+        .args([format!("--listen-client-urls={url}"), format!("--advertise-client-urls={url}")])
+        .args([format!("--listen-peer-urls={peer_url}"), format!("--initial-advertise-peer-urls={peer_url}")])
+        .arg(format!("--initial-cluster=default={peer_url}"));
+    Process::start("etcd", &command, &directory.join("etcd.log"))
+}
+
+fn start_api_server(
+    binaries: &Path,
+    files: &Files,
+    etcd_url: &str,
+    port: u16,
+    options: &ControlPlaneOptions,
+) -> Process {
+    let mut command = Command::new(binaries.join("kube-apiserver"));
+    command
+        .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"])
+        .args(["--authorization-mode=Node,RBAC", "--allow-privileged=true", "--service-cluster-ip-range=10.96.0.0/16"])
+        .args(["--service-account-issuer=https://kubernetes.default.svc", "--profiling=false"])
+        .args([format!("--secure-port={port}"), format!("--etcd-servers={etcd_url}")])
+        .arg(flag("client-ca-file", &files.ca))
+        .arg(flag("tls-cert-file", &files.certificate))
+        .arg(flag("tls-private-key-file", &files.key))
+        .arg(flag("service-account-key-file", &files.service_account_public))
+        .arg(flag("service-account-signing-key-file", &files.service_account_key))
+        .arg(flag("audit-policy-file", &files.audit_policy))
+        .arg(flag("audit-log-path", &files.audit_log))
+        // Megabytes. A rotated log would be counted short.
+        .args(["--audit-log-format=json", "--audit-log-maxsize=100000"])
+        .args(&options.api_server_arguments);
+    Process::start("kube-apiserver", &command, &files.directory.join("kube-apiserver.log"))
+}
+
+fn start_controller_manager(binaries: &Path, files: &Files, options: &ControlPlaneOptions) -> Process {
+    let mut command = Command::new(binaries.join("kube-controller-manager"));
+    command
+        .args(["--bind-address=127.0.0.1", "--secure-port=0", "--leader-elect=false", "--controllers=*"])
+        .args(["--use-service-account-credentials=true", "--profiling=false"])
+        .arg(flag("kubeconfig", &files.controller_kubeconfig))
+        .arg(flag("cluster-signing-cert-file", &files.ca))
+        .arg(flag("cluster-signing-key-file", &files.ca_key))
+        .arg(flag("service-account-private-key-file", &files.service_account_key))
+        .arg(flag("root-ca-file", &files.ca))
+        .arg(format!("--kube-api-qps={}", options.controller_qps))
+        .arg(format!("--kube-api-burst={}", options.controller_burst));
+    Process::start("kube-controller-manager", &command, &files.directory.join("kube-controller-manager.log"))
+}
+
+fn flag(name: &str, path: &Path) -> String {
+    format!("--{name}={}", path.display())
+}

@@ -1,0 +1,64 @@
+//! Kubeconfig files: written for the control plane, read of a cluster that is there.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use super::pki::Identity;
+
+/// A kubeconfig (JSON, which is YAML) with all certificates in it.
+#[must_use]
+pub fn kubeconfig(url: &str, ca: &str, user: &Identity) -> String {
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "test", "cluster": {"server": url, "certificate-authority-data": BASE64.encode(ca)}}],
+        "users": [{"name": "test", "user": {
+            "client-certificate-data": BASE64.encode(&user.certificate),
+            "client-key-data": BASE64.encode(&user.key),
+        }}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "current-context": "test",
+    });
+    format!("{config:#}\n")
+}
+
+/// A cluster that is there.
+#[derive(Debug)]
+pub struct Existing {
+    /// Where its API server is.
+    pub url: String,
+    /// The authority of its API server, PEM.
+    pub ca: String,
+    /// Administrator's access to it.
+    pub kubeconfig: PathBuf,
+}
+
+/// The cluster that `KUBECONFIG` names, if `BURSAR_TEST_EXISTING_CLUSTER=1`. The tests create and delete in it.
+///
+/// # Panics
+/// If it was asked for, and `kubectl` cannot tell about it.
+#[must_use]
+pub fn existing_cluster() -> Option<Existing> {
+    if std::env::var_os("BURSAR_TEST_EXISTING_CLUSTER")? != "1" {
+        return None;
+    }
+    let kubeconfig = std::env::var_os("KUBECONFIG").expect("BURSAR_TEST_EXISTING_CLUSTER=1 needs KUBECONFIG");
+    let output = Command::new("kubectl")
+        .args(["config", "view", "--raw", "--minify", "--flatten", "-o", "json"])
+        .output()
+        .expect("kubectl in PATH, to read KUBECONFIG");
+    assert!(output.status.success(), "kubectl config view: {}", String::from_utf8_lossy(&output.stderr));
+    let view: Value = serde_json::from_slice(&output.stdout).expect("JSON from kubectl");
+    let cluster = &view["clusters"][0]["cluster"];
+    let text = |key: &str| cluster[key].as_str().unwrap_or_else(|| panic!("KUBECONFIG: no {key}")).to_owned();
+    let ca = BASE64.decode(text("certificate-authority-data")).expect("base64 of kubectl");
+    Some(Existing {
+        url: text("server"),
+        ca: String::from_utf8(ca).expect("PEM is UTF-8"),
+        kubeconfig: PathBuf::from(kubeconfig),
+    })
+}

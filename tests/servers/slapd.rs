@@ -1,0 +1,264 @@
+//! An LDAP server (`slapd`) with a configuration, a database, an authority and ports of its own.
+
+use std::fmt::Write as _;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::folder::Folder;
+use super::pki::{Authority, write_private, write_public};
+use super::ports::free_port;
+use super::process::{Process, run};
+
+/// The suffix of the database.
+pub const BASE_DN: &str = "dc=example,dc=org";
+/// The administrator, whom no access rule and no limit holds.
+pub const ROOT_DN: &str = "cn=root,dc=example,dc=org";
+/// The password of [`ROOT_DN`].
+pub const ROOT_PASSWORD: &str = "root-password";
+/// The account that Bursar binds as: it reads everything but passwords, without limits.
+pub const READER_DN: &str = "cn=bursar,dc=example,dc=org";
+/// The password of [`READER_DN`].
+pub const READER_PASSWORD: &str = "reader-password";
+/// The password policy by which Toolforge marks an account disabled (`pwdPolicySubentry`).
+pub const DISABLED_POLICY_DN: &str = "cn=disabled,ou=ppolicies,dc=example,dc=org";
+
+const START_DEADLINE: Duration = Duration::from_secs(30);
+
+/// What a `slapd` differs in from the usual one.
+#[derive(Debug, Clone)]
+pub struct SlapdOptions {
+    /// Lines of slapd.conf before the database: `sizelimit 5`, `require bind`.
+    pub global_lines: Vec<String>,
+    /// Lines of the database, before its usual access rules and limits, so that they win:
+    /// `access to attrs=uidNumber by * none`, `limits dn.exact="…" size=5`.
+    pub database_lines: Vec<String>,
+    /// How many deletions syncrepl remembers. Beyond it the server sends the ids of what is still there.
+    pub sessionlog: u32,
+    /// LDIF loaded by slapadd before the start (20,000 entries a second). Overlays do not see it: no `memberOf`.
+    pub bulk_load: String,
+}
+
+impl Default for SlapdOptions {
+    fn default() -> Self {
+        Self { global_lines: Vec::new(), database_lines: Vec::new(), sessionlog: 1000, bulk_load: String::new() }
+    }
+}
+
+/// An LDAP server.
+#[derive(Debug)]
+pub struct Slapd {
+    /// `ldap://127.0.0.1:PORT`; offers `StartTLS`. By its address: the `ldapsearch` family takes `localhost` for the
+    /// machine's name, which the certificate does not have. Other clients may say `localhost`.
+    pub ldap_url: String,
+    /// `ldaps://127.0.0.1:PORT`.
+    pub ldaps_url: String,
+    /// The certificate of the private authority that signed the server's.
+    pub ca_pem: PathBuf,
+    directory: PathBuf,
+    process: Mutex<Option<Process>>,
+    // Where one was made for this server alone; last, so that it goes after the process.
+    _folder: Option<Folder>,
+}
+
+impl Slapd {
+    /// Starts one in a folder of its own. It holds [`BASE_DN`], the reader, the policy, and what `options` load.
+    ///
+    /// # Panics
+    /// If it does not start, with the end of its log.
+    #[must_use]
+    pub fn start(options: &SlapdOptions) -> Self {
+        let folder = Folder::create("slapd");
+        let slapd = Self::start_in(folder.path(), options);
+        Self { _folder: Some(folder), ..slapd }
+    }
+
+    /// [`Self::start`], in `directory`, which stays.
+    #[must_use]
+    pub fn start_in(directory: &Path, options: &SlapdOptions) -> Self {
+        std::fs::create_dir_all(directory.join("database")).expect("a folder for the database");
+        let authority = Authority::new("bursar test LDAP authority");
+        let server = authority.server(&["ldap.example.org"]);
+        let ca_pem = write_public(directory, "ca.pem", &authority.identity().certificate);
+        write_public(directory, "server.pem", &server.certificate);
+        write_private(directory, "server.key", &server.key);
+        write_private(directory, "root-password", ROOT_PASSWORD);
+        write_private(directory, "slapd.conf", &configuration(directory, options));
+        let slapd = Self {
+            ldap_url: format!("ldap://127.0.0.1:{}", free_port()),
+            ldaps_url: format!("ldaps://127.0.0.1:{}", free_port()),
+            ca_pem,
+            directory: directory.to_owned(),
+            process: Mutex::new(None),
+            _folder: None,
+        };
+        slapd.load(&(base_ldif() + &options.bulk_load));
+        slapd.start_again();
+        slapd
+    }
+
+    /// Adds entries (`ldapadd`).
+    ///
+    /// # Panics
+    /// If one is refused: with the server's answer.
+    pub fn add_ldif(&self, ldif: &str) {
+        self.expect_done("ldapadd", &[], ldif);
+    }
+
+    /// Carries out changes (`ldapmodify`): records with a `changetype`.
+    ///
+    /// # Panics
+    /// If one is refused: with the server's answer.
+    pub fn modify_ldif(&self, ldif: &str) {
+        self.expect_done("ldapmodify", &[], ldif);
+    }
+
+    /// Deletes one entry without children (`ldapdelete`).
+    ///
+    /// # Panics
+    /// If it is refused: with the server's answer.
+    pub fn delete(&self, dn: &str) {
+        self.expect_done("ldapdelete", &[dn], "");
+    }
+
+    /// Deletes an entry and all below it.
+    ///
+    /// # Panics
+    /// If it is refused: with the server's answer.
+    pub fn delete_tree(&self, dn: &str) {
+        self.expect_done("ldapdelete", &["-r", dn], "");
+    }
+
+    /// Searches as [`ROOT_DN`] over ldaps (`ldapsearch -LLL`, lines not wrapped) and gives the LDIF.
+    ///
+    /// # Panics
+    /// If the search fails: with the server's answer.
+    #[must_use]
+    pub fn search(&self, base: &str, filter: &str, attributes: &[&str]) -> String {
+        let mut arguments = vec!["-LLL", "-o", "ldif-wrap=no", "-b", base, filter];
+        arguments.extend(attributes);
+        self.expect_done("ldapsearch", &arguments, "")
+    }
+
+    /// Kills the server and waits until it is gone. The database stays.
+    pub fn stop(&self) {
+        self.lock().take();
+    }
+
+    /// Starts the server after [`Self::stop`], on the same ports with the same database, and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not start, with the end of its log.
+    pub fn start_again(&self) {
+        let urls = format!("{} {}", self.ldap_url, self.ldaps_url);
+        let mut command = Command::new("slapd");
+        command.arg("-f").arg(self.directory.join("slapd.conf")).args(["-h", &urls, "-d", "0"]);
+        let process = Process::start("slapd", &command, &self.directory.join("slapd.log"));
+        let address = self.ldaps_url.trim_start_matches("ldaps://");
+        process.wait_until("open port", START_DEADLINE, || TcpStream::connect(address).is_ok());
+        // The port opens before the database; a search waits for it.
+        self.expect_done("ldapsearch", &["-s", "base", "-b", BASE_DN, "1.1"], "");
+        *self.lock() = Some(process);
+    }
+
+    /// Does something with the process: `slapd.with_process(|p| p.signal(Signal::STOP))`.
+    ///
+    /// # Panics
+    /// If it is stopped.
+    pub fn with_process<T>(&self, act: impl FnOnce(&Process) -> T) -> T {
+        act(self.lock().as_ref().expect("slapd is running"))
+    }
+
+    fn load(&self, ldif: &str) {
+        let mut command = Command::new("slapadd");
+        command.args(["-q", "-f"]).arg(self.directory.join("slapd.conf"));
+        require_success("slapadd", &run(command, ldif));
+    }
+
+    fn expect_done(&self, tool: &str, arguments: &[&str], input: &str) -> String {
+        let output = self.client(tool, arguments, input);
+        require_success(tool, &output);
+        String::from_utf8(output.stdout).expect("LDIF is UTF-8")
+    }
+
+    fn client(&self, tool: &str, arguments: &[&str], input: &str) -> Output {
+        let mut command = Command::new(tool);
+        command
+            .env("LDAPTLS_CACERT", &self.ca_pem)
+            .args(["-x", "-H", &self.ldaps_url, "-D", ROOT_DN, "-y"])
+            .arg(self.directory.join("root-password"))
+            .args(arguments);
+        run(command, input)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn require_success(tool: &str, output: &Output) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{tool} failed ({}): {said}", output.status);
+}
+
+/// What every server holds. The policy is only a name for `pwdPolicySubentry` to point to.
+fn base_ldif() -> String {
+    format!(
+        "dn: {BASE_DN}\nobjectClass: dcObject\nobjectClass: organization\ndc: example\no: Example\n\n\
+         dn: {READER_DN}\nobjectClass: organizationalRole\nobjectClass: simpleSecurityObject\ncn: bursar\n\
+         userPassword: {READER_PASSWORD}\n\n\
+         dn: ou=ppolicies,{BASE_DN}\nobjectClass: organizationalUnit\nou: ppolicies\n\n\
+         dn: {DISABLED_POLICY_DN}\nobjectClass: organizationalRole\nobjectClass: pwdPolicy\ncn: disabled\n\
+         pwdAttribute: userPassword\n\n"
+    )
+}
+
+fn configuration(directory: &Path, options: &SlapdOptions) -> String {
+    let path = |name: &str| directory.join(name).display().to_string();
+    let mut text = String::from(
+        "modulepath /usr/lib/ldap\nmoduleload back_mdb\nmoduleload syncprov\nmoduleload memberof\nmoduleload ppolicy\n",
+    );
+    for schema in ["core", "cosine", "nis", "inetorgperson"] {
+        let _ = writeln!(text, "include /etc/ldap/schema/{schema}.schema");
+    }
+    let (ca, certificate, key) = (path("ca.pem"), path("server.pem"), path("server.key"));
+    let (pid, arguments, database) = (path("slapd.pid"), path("slapd.args"), path("database"));
+    let sessionlog = options.sessionlog;
+    let global_lines = options.global_lines.join("\n");
+    let database_lines = options.database_lines.join("\n");
+    let _ = write!(
+        text,
+        "attributetype ( 1.3.6.1.4.1.24552.500.1.1.1.13 NAME 'sshPublicKey' EQUALITY octetStringMatch\n  \
+           SYNTAX 1.3.6.1.4.1.1466.115.121.1.40 )\n\
+         objectclass ( 1.3.6.1.4.1.24552.500.1.1.2.0 NAME 'ldapPublicKey' SUP top AUXILIARY\n  \
+           MAY ( sshPublicKey $ uid ) )\n\
+         pidfile {pid}\n\
+         argsfile {arguments}\n\
+         TLSCACertificateFile {ca}\n\
+         TLSCertificateFile {certificate}\n\
+         TLSCertificateKeyFile {key}\n\
+         {global_lines}\n\
+         access to dn.base=\"\" by * read\n\
+         access to dn.base=\"cn=Subschema\" by * read\n\
+         database mdb\n\
+         suffix \"{BASE_DN}\"\n\
+         rootdn \"{ROOT_DN}\"\n\
+         rootpw {ROOT_PASSWORD}\n\
+         directory {database}\n\
+         maxsize 1073741824\n\
+         dbnosync\n\
+         index objectClass,entryUUID,entryCSN,uid,cn,uidNumber,member,memberUid eq\n\
+         {database_lines}\n\
+         limits dn.exact=\"{READER_DN}\" size=unlimited time=unlimited size.prtotal=unlimited\n\
+         access to attrs=userPassword by anonymous auth by * none\n\
+         access to * by dn.exact=\"{READER_DN}\" read by * none\n\
+         overlay syncprov\n\
+         syncprov-checkpoint 100 10\n\
+         syncprov-sessionlog {sessionlog}\n\
+         overlay memberof\n\
+         overlay ppolicy\n"
+    );
+    text
+}

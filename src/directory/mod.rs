@@ -1,7 +1,20 @@
 //! What the directories say, as a value: entries, what was wrong with some of them, and whether each read was
-//! complete. The types here, `entry`, `membership` and `merge` are PURE; `ldap` and `ldif` read.
+//! complete. The types here, `dn`, `filter`, `entry`, `membership`, `assemble` and `merge` are PURE; `ldap` and
+//! `ldif` read, and [`fetch`](fetch::fetch) puts all of it together.
 //!
 //! A missing answer is never an empty answer: a read that is not [`Completeness::Complete`] proves nobody's absence.
+
+pub mod assemble;
+pub mod dn;
+pub mod entry;
+pub mod fetch;
+pub mod filter;
+pub mod ldap;
+pub mod ldif;
+pub mod membership;
+pub mod merge;
+pub mod source;
+pub mod tls;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,6 +24,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use self::fetch::fetch;
+pub use self::merge::selects;
+pub use self::source::{Preset, SourceConfig, SourceKind};
 use crate::identity::{AccountKind, DirectoryId, PosixIdentity};
 
 /// One pass over all sources, in their order of precedence.
@@ -113,4 +129,17 @@ pub struct RejectedEntry {
     pub id: Option<DirectoryId>,
     /// What is wrong, with the value.
     pub why: String,
+}
+
+/// `error` and what caused it, outermost first.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    let mut parts = vec![error.to_string()];
+    for cause in causes.map(ToString::to_string) {
+        // Some libraries repeat their cause in their own words.
+        if !parts.iter().any(|part| part.contains(&cause)) {
+            parts.push(cause);
+        }
+    }
+    parts.join(": ")
 }

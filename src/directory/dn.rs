@@ -1,0 +1,194 @@
+//! Distinguished names, made comparable: `CN=a\2Cb , DC=x` and `cn=a\,b,dc=x` are one name. PURE: no runtime, no
+//! client, no file system, no clock.
+//!
+//! Follows the string form of RFC 4514, and reads what older servers still write: `;` between names and values in
+//! double quotes (RFC 2253). Values are compared as most naming attributes are (`caseIgnoreMatch`, RFC 4517): without
+//! case, and with any run of spaces as one.
+
+use std::collections::BTreeSet;
+
+/// A distinguished name, most specific part first, ready to be compared and sorted.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Dn(Vec<BTreeSet<(String, String)>>);
+
+impl Dn {
+    /// Reads `text`. What is no DN at all becomes a name of one nameless part, which equals only itself: comparing
+    /// must not fail because one member of one group is nonsense.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        if text.trim().is_empty() {
+            return Self(Vec::new());
+        }
+        parse_rdns(text).map_or_else(|| Self(vec![BTreeSet::from([(String::new(), fold(text))])]), Self)
+    }
+
+    /// Reads a `uniqueMember` value: a DN and an optional unique identifier, `cn=a,dc=x#'0101'B` (RFC 4517, 3.3.21).
+    #[must_use]
+    pub fn parse_with_optional_uid(text: &str) -> Self {
+        let without = text
+            .strip_suffix("'B")
+            .and_then(|rest| rest.rsplit_once("#'"))
+            .map(|(dn, bits)| if bits.bytes().all(|bit| matches!(bit, b'0' | b'1')) { dn } else { text });
+        Self::parse(without.unwrap_or(text))
+    }
+
+    /// Whether this is `base` or lies somewhere beneath it, as the scope `subtree` of a search.
+    #[must_use]
+    pub fn is_within(&self, base: &Self) -> bool {
+        self.0.ends_with(&base.0)
+    }
+
+    /// The value that the most specific part gives `attribute` (lower case), folded as all values here.
+    #[must_use]
+    pub fn leaf(&self, attribute: &str) -> Option<&str> {
+        self.0.first()?.iter().find(|(name, _)| name == attribute).map(|(_, value)| value.as_str())
+    }
+
+    /// The name in one spelling for all that are equal.
+    #[must_use]
+    pub fn canonical(&self) -> String {
+        let rdn = |parts: &BTreeSet<(String, String)>| {
+            parts.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect::<Vec<_>>().join("+")
+        };
+        self.0.iter().map(rdn).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// One value, folded for comparison: lower case, runs of spaces as one, none at the ends.
+#[must_use]
+pub fn fold(value: &str) -> String {
+    value.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ").to_lowercase()
+}
+
+fn escape(value: &str) -> String {
+    let mut escaped = String::with_capacity(value.len());
+    for character in value.chars() {
+        if matches!(character, ',' | '+' | '"' | '\\' | '<' | '>' | ';' | '=' | '#') {
+            escaped.push('\\');
+        }
+        escaped.push(character);
+    }
+    escaped
+}
+
+fn parse_rdns(text: &str) -> Option<Vec<BTreeSet<(String, String)>>> {
+    let mut rest = text;
+    let mut rdns = Vec::new();
+    let mut rdn = BTreeSet::new();
+    loop {
+        let (name, after) = rest.split_once('=')?;
+        let name = name.trim().to_lowercase();
+        let name = name.strip_prefix("oid.").unwrap_or(&name);
+        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.') {
+            return None;
+        }
+        let (value, separator, tail) = parse_value(after)?;
+        rdn.insert((name.to_owned(), fold(&value)));
+        if separator != Some('+') {
+            rdns.push(std::mem::take(&mut rdn));
+        }
+        if separator.is_none() {
+            return Some(rdns);
+        }
+        rest = tail;
+    }
+}
+
+/// The value at the start of `text`, what ended it, and what comes after.
+fn parse_value(text: &str) -> Option<(String, Option<char>, &str)> {
+    let text = text.trim_start_matches(' ');
+    let mut bytes = Vec::new();
+    let mut kept = 0; // trailing spaces count only if escaped
+    let mut quoted = text.starts_with('"');
+    let mut characters = text.char_indices().skip(usize::from(quoted));
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '\\' => {
+                let (_, first) = characters.next()?;
+                if let Some(high) = first.to_digit(16) {
+                    let (_, second) = characters.next()?;
+                    bytes.push(u8::try_from(high * 16 + second.to_digit(16)?).ok()?);
+                } else {
+                    bytes.extend_from_slice(first.encode_utf8(&mut [0; 4]).as_bytes());
+                }
+                kept = bytes.len();
+            }
+            '"' if quoted => {
+                quoted = false;
+                kept = bytes.len();
+            }
+            ',' | ';' | '+' if !quoted => {
+                bytes.truncate(kept);
+                return Some((String::from_utf8(bytes).ok()?, Some(character), &text[at + 1..]));
+            }
+            other => {
+                bytes.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes());
+                if other != ' ' || quoted {
+                    kept = bytes.len();
+                }
+            }
+        }
+    }
+    bytes.truncate(kept);
+    (!quoted).then_some((String::from_utf8(bytes).ok()?, None, ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn spellings_of_one_name_are_equal() {
+        let plain = Dn::parse("cn=Smith\\, John,ou=People,dc=example,dc=org");
+        for other in [
+            "CN=smith\\2c john , OU=people, DC=Example,dc=ORG",
+            "cn=\"Smith, John\",ou=people;dc=example;dc=org",
+            "cn=Smith\\,  John ,ou=People,dc=example,dc=org",
+        ] {
+            assert_eq!(plain, Dn::parse(other), "{other}");
+        }
+        assert_ne!(plain, Dn::parse("cn=John Smith,ou=people,dc=example,dc=org"));
+    }
+
+    #[test]
+    fn the_order_of_a_name_of_several_values_does_not_matter() {
+        assert_eq!(Dn::parse("cn=a+uid=b,dc=x"), Dn::parse("UID=b + CN=a,dc=x"));
+        assert_ne!(Dn::parse("cn=a+uid=b,dc=x"), Dn::parse("cn=a,uid=b,dc=x"));
+    }
+
+    #[test]
+    fn utf_8_may_be_written_in_hex() {
+        assert_eq!(Dn::parse("cn=Lu\\C4\\8Di\\C4\\87"), Dn::parse("cn=Lučić"));
+    }
+
+    #[test]
+    fn beneath_is_by_whole_parts() {
+        let base = Dn::parse("ou=people,dc=example");
+        assert!(Dn::parse("uid=a,ou=People,dc=example").is_within(&base));
+        assert!(base.is_within(&base));
+        assert!(!Dn::parse("uid=a,ou=morepeople,dc=example").is_within(&base));
+        assert!(!Dn::parse("uid=a\\,ou=people,dc=example").is_within(&base));
+    }
+
+    #[test]
+    fn the_bits_after_a_unique_member_are_no_part_of_its_name() {
+        assert_eq!(Dn::parse_with_optional_uid("cn=a,dc=x#'0110'B"), Dn::parse("cn=a,dc=x"));
+        assert_eq!(Dn::parse_with_optional_uid("cn=a,dc=x"), Dn::parse("cn=a,dc=x"));
+    }
+
+    proptest! {
+        #[test]
+        fn anything_can_be_compared(text in "\\PC{0,60}") {
+            let dn = Dn::parse(&text);
+            prop_assert_eq!(&dn, &Dn::parse(&text));
+        }
+
+        #[test]
+        fn the_canonical_spelling_is_the_same_name(value in "[a-z ,+\"\\\\<>;=#é]{1,12}", other in "[a-z]{1,5}") {
+            let dn = Dn::parse(&format!("cn={},ou={other}", escape(value.trim())));
+            prop_assert_eq!(Dn::parse(&dn.canonical()), dn);
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Entries from an LDAP server: one connection for a pass, each tree in pages.
+//!
+//! Every failure becomes a reason in [`RawRead::problems`] that names the server; what was read before it is given all
+//! the same. Nothing here decides what an entry is, and nothing is ever written to the directory.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use ldap3::controls::{Control, ControlType, PagedResults};
+use ldap3::{Ldap, LdapConnAsync, LdapConnSettings, LdapError, LdapResult, Scope, SearchEntry, StdStream, parse_refs};
+use rustix::net::sockopt;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::assemble::{KINDS, RawRead, RawTree};
+use super::entry::RawEntry;
+use super::source::{LdapConfig, ServerUrl, SourceConfig, Tree};
+use super::tls::{TlsError, client_config};
+
+/// A silent connection is probed after this long, and again at this interval: a pass lasts seconds, so a server that
+/// lost power must not be waited for through the kernel's two hours.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// Pages without entries in a row before the server is said to never end. Filters of access rules make a few.
+const EMPTY_PAGES: u32 = 100;
+
+/// What went wrong while talking to a server.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The configuration's URL; `SourceConfig::check` finds it first.
+    #[error("{0} is not a usable URL")]
+    Url(String),
+    /// No usable issuer.
+    #[error("cannot use TLS")]
+    Tls(#[from] TlsError),
+    /// TCP.
+    #[error("cannot connect")]
+    Connect(#[source] std::io::Error),
+    /// TCP, `StartTLS` or the handshake took too long.
+    #[error("no connection within {0:?}")]
+    ConnectTimeout(Duration),
+    /// `StartTLS` or the handshake failed.
+    #[error("cannot begin")]
+    Begin(#[source] LdapError),
+    /// The bind was answered with a refusal.
+    #[error("bind as {name} refused: {why}")]
+    BindRefused {
+        /// Whom we said we are.
+        name: String,
+        /// The server's words.
+        why: String,
+        /// Another server would say the same, and count it as one more wrong password.
+        for_good: bool,
+    },
+    /// The server stopped answering.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// The connection ended, or what came was no LDAP.
+    #[error("connection lost")]
+    Lost(#[source] LdapError),
+    /// A search ended with something else than success.
+    #[error("{0}")]
+    Answer(String),
+    /// ldap3 met data it cannot parse.
+    #[error("the server's answer could not be parsed")]
+    Panic,
+}
+
+impl ReadError {
+    /// Whether nothing more can be asked on this connection.
+    fn ends_connection(&self) -> bool {
+        !matches!(self, Self::Answer(_))
+    }
+}
+
+struct Connection {
+    server: String,
+    ldap: Ldap,
+    driver: JoinHandle<Result<(), LdapError>>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// Reads all trees of `source` from the first server that lets us in.
+pub async fn read(config: &LdapConfig, source: &SourceConfig) -> RawRead {
+    let mut raw = RawRead::default();
+    for kind in KINDS {
+        if source.tree(kind).is_some() {
+            raw.trees.insert(kind, RawTree::default());
+        }
+    }
+    let mut failures = Vec::new();
+    let Some(mut connection) = connect_first(config, &source.name, &mut failures).await else {
+        raw.problems = failures;
+        return raw;
+    };
+    raw.server = Some(connection.server.clone());
+    for (kind, into) in &mut raw.trees {
+        let Some(tree) = source.tree(*kind) else { continue };
+        let attributes = source.attributes.wanted(*kind);
+        let reading = read_tree(&mut connection.ldap, config, tree, &attributes, &mut into.entries);
+        let outcome = AssertUnwindSafe(reading).catch_unwind().await.unwrap_or(Err(ReadError::Panic));
+        let Err(error) = outcome else {
+            into.whole = true;
+            continue;
+        };
+        let (server, read) = (&connection.server, into.entries.len());
+        let why = super::chain(&error);
+        raw.problems.push(format!("{server}: {kind}s beneath {}: {why} (after {read} entries)", tree.base));
+        if error.ends_connection() {
+            return raw;
+        }
+    }
+    // Politeness only: what was asked for is here.
+    let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
+    raw
+}
+
+async fn connect_first(config: &LdapConfig, source: &str, failures: &mut Vec<String>) -> Option<Connection> {
+    for text in &config.urls {
+        let (server, outcome) = match ServerUrl::parse(text) {
+            Some(url) => {
+                let connecting = AssertUnwindSafe(connect(config, &url)).catch_unwind();
+                (url.to_string(), connecting.await.unwrap_or(Err(ReadError::Panic)))
+            }
+            None => (text.clone(), Err(ReadError::Url(text.clone()))),
+        };
+        match outcome {
+            Ok(connection) => {
+                for failure in failures.drain(..) {
+                    tracing::warn!(source, failure, "directory server passed over");
+                }
+                return Some(connection);
+            }
+            Err(error) => {
+                failures.push(format!("{server}: {}", super::chain(&error)));
+                if matches!(error, ReadError::BindRefused { for_good: true, .. }) {
+                    return None;
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Connects, begins TLS and binds.
+async fn connect(config: &LdapConfig, url: &ServerUrl) -> Result<Connection, ReadError> {
+    if !url.tls && !config.starttls && !config.allow_plaintext {
+        return Err(ReadError::Url(format!("ldap:// without starttls or allow_plaintext ({url})")));
+    }
+    let mut settings = LdapConnSettings::new().set_starttls(!url.tls && config.starttls);
+    if url.tls || config.starttls {
+        settings = settings.set_config(client_config(config.ca_pem.as_deref())?);
+    }
+    let opening = async {
+        let socket = TcpStream::connect((url.host.as_str(), url.port)).await.map_err(ReadError::Connect)?;
+        let socket = keep_alive(socket, config.timeout).map_err(ReadError::Connect)?;
+        let scheme = if url.tls { "ldaps" } else { "ldap" };
+        // The host of this URL is what the certificate must be for; a bare IPv6 address would not be read as one.
+        let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
+        LdapConnAsync::with_settings(settings.set_std_stream(StdStream::Tcp(socket)), &format!("{scheme}://{host}"))
+            .await
+            .map_err(ReadError::Begin)
+    };
+    let (connection, ldap) = timeout(config.connect_timeout, opening)
+        .await
+        .map_err(|_| ReadError::ConnectTimeout(config.connect_timeout))??;
+    let mut connection = Connection { server: url.to_string(), ldap, driver: tokio::spawn(connection.drive()) };
+    if let (Some(name), Some(password)) = (&config.bind_dn, &config.password) {
+        bind(&mut connection.ldap, config.timeout, name, password.reveal()).await?;
+    }
+    Ok(connection)
+}
+
+fn keep_alive(socket: TcpStream, limit: Duration) -> std::io::Result<std::net::TcpStream> {
+    socket.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(&socket, KEEPALIVE)?;
+    sockopt::set_tcp_user_timeout(&socket, u32::try_from(limit.as_millis()).unwrap_or(u32::MAX))?;
+    socket.into_std()
+}
+
+async fn bind(ldap: &mut Ldap, limit: Duration, name: &str, password: &str) -> Result<(), ReadError> {
+    let answer = timeout(limit, ldap.simple_bind(name, password))
+        .await
+        .map_err(|_| ReadError::Timeout(limit))?
+        .map_err(ReadError::Lost)?;
+    if answer.rc == 0 {
+        return Ok(());
+    }
+    // 48, 49 (RFC 4511, A.2): the name or the password. Asking the next server with them risks a lockout.
+    let for_good = matches!(answer.rc, 48 | 49);
+    Err(ReadError::BindRefused { name: name.to_owned(), why: meaning(&answer), for_good })
+}
+
+/// Reads `tree` page by page (RFC 2696), into `entries` as they come.
+///
+/// The pages are asked for here and not by ldap3's adapter: that one looks only at the last page's result, and each
+/// must have answered success, with no referral.
+async fn read_tree(
+    ldap: &mut Ldap,
+    config: &LdapConfig,
+    tree: &Tree,
+    attributes: &[String],
+    entries: &mut Vec<RawEntry>,
+) -> Result<(), ReadError> {
+    let size = i32::try_from(config.page_size).unwrap_or(i32::MAX);
+    let mut cookie = Vec::new();
+    let mut empty = 0;
+    let mut referrals = Vec::new();
+    loop {
+        let before = entries.len();
+        let first = cookie.is_empty();
+        let page = read_page(ldap, PagedResults { size, cookie }, tree, attributes, entries, &mut referrals);
+        let answer = timeout(config.timeout, page).await.map_err(|_| ReadError::Timeout(config.timeout))??;
+        referrals.extend(answer.refs.iter().cloned());
+        if answer.rc != 0 {
+            return Err(ReadError::Answer(meaning(&answer)));
+        }
+        let next = answer.ctrls.iter().find_map(|Control(kind, raw)| {
+            matches!(kind, Some(ControlType::PagedResults)).then(|| raw.parse::<PagedResults>().cookie)
+        });
+        match next {
+            Some(next) if !next.is_empty() => cookie = next,
+            None if !first => return Err(ReadError::Answer("paging stopped without an end".to_owned())),
+            _ => break,
+        }
+        empty = if entries.len() == before { empty + 1 } else { 0 };
+        if empty > EMPTY_PAGES {
+            return Err(ReadError::Answer(format!("{EMPTY_PAGES} empty pages in a row")));
+        }
+    }
+    match referrals.first() {
+        None => Ok(()),
+        Some(referral) => Err(ReadError::Answer(format!("referral to {referral} was not followed"))),
+    }
+}
+
+async fn read_page(
+    ldap: &mut Ldap,
+    page: PagedResults,
+    tree: &Tree,
+    attributes: &[String],
+    entries: &mut Vec<RawEntry>,
+    referrals: &mut Vec<String>,
+) -> Result<LdapResult, ReadError> {
+    ldap.with_controls(page);
+    let mut stream =
+        ldap.streaming_search(&tree.base, Scope::Subtree, &tree.filter, attributes).await.map_err(ReadError::Lost)?;
+    while let Some(item) = stream.next().await.map_err(ReadError::Lost)? {
+        if item.is_ref() {
+            referrals.extend(parse_refs(item.0));
+        } else if !item.is_intermediate() {
+            entries.push(raw(SearchEntry::construct(item)));
+        }
+    }
+    Ok(stream.finish().await)
+}
+
+/// ldap3 sorts attributes by whether all their values are text; here they are together again.
+fn raw(entry: SearchEntry) -> RawEntry {
+    let texts = entry.attrs.into_iter().map(|(name, values)| {
+        (name.to_ascii_lowercase(), values.into_iter().map(String::into_bytes).collect::<Vec<_>>())
+    });
+    let bytes = entry.bin_attrs.into_iter().map(|(name, values)| (name.to_ascii_lowercase(), values));
+    let mut attributes: std::collections::BTreeMap<_, _> = texts.filter(|(_, values)| !values.is_empty()).collect();
+    attributes.extend(bytes);
+    RawEntry { dn: entry.dn, attributes }
+}
+
+/// A result in words, with its code and what the server added (RFC 4511, A.1).
+fn meaning(result: &LdapResult) -> String {
+    let words = match result.rc {
+        3 => "time limit of the server exceeded",
+        4 => "size limit of the server exceeded",
+        8 => "stronger authentication required",
+        10 => "referral",
+        11 => "administrative limit of the server exceeded",
+        12 => "a critical extension is not available",
+        32 => "no such base",
+        34 => "the base is not a DN",
+        48 => "inappropriate authentication",
+        49 => "wrong name or password",
+        50 => "access denied",
+        51 => "server busy",
+        52 => "server unavailable",
+        53 => "server unwilling",
+        _ => "refused",
+    };
+    let referral = result.refs.first().map(|to| format!(" to {to}")).unwrap_or_default();
+    let text = result.text.trim_end_matches('\0').trim();
+    let text = if text.is_empty() { String::new() } else { format!(": {text}") };
+    format!("{words}{referral} ({}){text}", result.rc)
+}

@@ -4,6 +4,7 @@
 pub mod digest;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::ObjectKey;
@@ -12,7 +13,8 @@ use crate::ledger::ObjectKey;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Inventory {
     /// Clusters that answer; one that is absent here is not planned for, and its tenants show as waiting.
-    pub clusters: BTreeMap<ClusterName, ClusterInventory>,
+    /// Shared with the watch, which does not copy 100,000 objects for each plan.
+    pub clusters: BTreeMap<ClusterName, Arc<ClusterInventory>>,
     /// What `bursar-homed` answered about kubeconfigs that were inspected since the last cycle.
     pub homes: BTreeMap<(AccountId, ClusterName), HomeFinding>,
 }
@@ -25,10 +27,13 @@ pub struct ClusterInventory {
 }
 
 /// An object with our label: a few dozen bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObservedObject {
     /// `metadata.uid`.
     pub uid: String,
+    /// `metadata.resourceVersion`, which orders the states of one object (Kubernetes 1.35, KEP-5504: it is a number that
+    /// grows); 0 where it is none. The plan does not look at it.
+    pub resource_version: u64,
     /// [`digest::managed_digest`] of it.
     pub digest: String,
     /// It is on its way out (`metadata.deletionTimestamp`).

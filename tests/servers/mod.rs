@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "the tests and the demo each use a part of it")]
 
+pub mod audit;
 pub mod binaries;
 pub mod control_plane;
 pub mod folder;

@@ -10,7 +10,9 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
-use super::{Answer, HomeError, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request, Response};
+use super::{
+    Answer, HomeError, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request, Response, USUAL_REQUEST_BYTES,
+};
 
 /// Requests under way at a time. Twice the workers of one prefix, so that one export that hangs does not keep the
 /// daemon from asking about another; fewer than the connections that the server takes.
@@ -111,9 +113,9 @@ impl HomedClient {
     }
 }
 
-/// The request as its line. The buffer is large enough from the start: a grown one leaves copies of the key.
+/// The request as its line.
 fn encode(request: &Request) -> Result<Zeroizing<Vec<u8>>, HomedClientError> {
-    let mut line = Zeroizing::new(Vec::with_capacity(MAX_REQUEST_BYTES));
+    let mut line = Zeroizing::new(Vec::with_capacity(USUAL_REQUEST_BYTES));
     serde_json::to_writer(&mut *line, request).map_err(|error| HomedClientError::Protocol(error.to_string()))?;
     if line.len() >= MAX_REQUEST_BYTES {
         return Err(HomedClientError::Protocol(format!("a request of {} bytes", line.len())));

@@ -9,9 +9,11 @@
 //! Here are types only: no file, no socket, no clock.
 
 pub mod arguments;
+mod bounds;
 pub mod breaker;
 pub mod client;
 pub mod document;
+mod document_writer;
 mod ensure;
 mod error;
 pub mod files;
@@ -21,10 +23,11 @@ mod secret;
 pub mod server;
 pub mod worker;
 
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use bounds::{Bounds, GID_FLOOR, MAX_GROUPS, Prefix, UID_FLOOR};
 pub use error::HomeError;
 pub use secret::SecretText;
 
@@ -35,6 +38,10 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// Longest request line, in bytes. A CA bundle of a hundred certificates, key and certificate for a handful of
 /// endpoints stay below it; a larger one is an error of ours or an attack on the memory of a root process.
 pub const MAX_REQUEST_BYTES: usize = 512 * 1024;
+
+/// Room for a usual request with two endpoints: buffers begin with it, because one that grows leaves copies of a key
+/// behind, and do not begin with more, because all of it is overwritten afterwards.
+const USUAL_REQUEST_BYTES: usize = 32 * 1024;
 
 /// Longest answer line, in bytes: an answer carries at most one certificate and some names.
 pub const MAX_ANSWER_BYTES: usize = 256 * 1024;
@@ -55,10 +62,6 @@ pub struct HomeTarget {
     /// The kubeconfig, relative to the home, e.g. `.kube/config`.
     pub kubeconfig: PathBuf,
 }
-
-/// Most supplementary groups of a request; NFS with `sec=sys` carries only 16 of them to the server anyway, the rest
-/// is for local file systems.
-pub const MAX_GROUPS: usize = 1024;
 
 impl HomeTarget {
     /// A target with the usual file, `.kube/config`, and no supplementary groups.
@@ -211,6 +214,32 @@ pub struct EntryNames {
 }
 
 impl KubeconfigEntries {
+    /// Whether they make sense together; if not, what is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let names = self.names();
+        for (index, context) in self.contexts.iter().enumerate() {
+            if !names.clusters.contains(&context.cluster) || names.user != context.user {
+                return Err(format!(
+                    "context `{}` names a cluster or user that is not among the entries",
+                    context.name
+                ));
+            }
+            if names.contexts[..index].contains(&context.name) {
+                return Err(format!("context `{}` is there twice", context.name));
+            }
+        }
+        if names.clusters.iter().enumerate().any(|(index, name)| names.clusters[..index].contains(name)) {
+            return Err("a cluster is there twice".to_owned());
+        }
+        if names.clusters.iter().chain(&names.contexts).chain([&names.user]).any(String::is_empty) {
+            return Err("an entry without a name".to_owned());
+        }
+        if names.clusters.is_empty() || names.contexts.is_empty() {
+            return Err("no cluster or no context".to_owned());
+        }
+        Ok(())
+    }
+
     /// The names of these entries.
     #[must_use]
     pub fn names(&self) -> EntryNames {
@@ -307,144 +336,9 @@ impl Response {
     }
 }
 
-/// Where homes may be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Prefix {
-    /// Absolute path; homes lie beneath it. It is the administrator's: symlinks in it are followed.
-    pub path: PathBuf,
-    /// Homes may be made here. Never on an export that squashes root.
-    pub allow_create: bool,
-}
-
-/// What a request is held against, in the server and again in the worker.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Bounds {
-    /// Where homes may be.
-    pub prefixes: Vec<Prefix>,
-    /// Smallest uid [1000]: below are root and the system's own.
-    pub uid_min: u32,
-    /// Smallest gid [100], also of supplementary groups: below are `disk`, `shadow`, `sudo` and the like.
-    pub gid_min: u32,
-    /// What a new home is filled with.
-    pub skeleton: Option<PathBuf>,
-}
-
-/// Smallest uid that anything is ever done as, whatever the settings say (Debian policy 9.2.2, `UID_MIN`).
-pub const UID_FLOOR: u32 = 1000;
-/// Smallest gid, whatever the settings say (Debian policy 9.2.2: 0 to 99 are globally allocated to the system).
-pub const GID_FLOOR: u32 = 100;
-
-impl Bounds {
-    /// These prefixes, the usual lower ends.
-    #[must_use]
-    pub fn new(prefixes: Vec<Prefix>) -> Self {
-        Self { prefixes, uid_min: UID_FLOOR, gid_min: GID_FLOOR, skeleton: None }
-    }
-
-    /// The prefix of a target that may be touched; the longest, if prefixes lie within each other.
-    ///
-    /// Looks at the words of the request only; that no symlink leads elsewhere and that the home is the user's is
-    /// for the worker to see.
-    pub fn admit<'a>(&'a self, target: &HomeTarget) -> Result<&'a Prefix, HomeError> {
-        let uid_min = self.uid_min.max(UID_FLOOR);
-        let gid_min = self.gid_min.max(GID_FLOOR);
-        if target.uid < uid_min || target.uid > i32::MAX as u32 {
-            return Err(HomeError::UidTooLow { uid: target.uid, least: uid_min });
-        }
-        if let Some(gid) =
-            std::iter::once(&target.gid).chain(&target.groups).find(|gid| **gid < gid_min || **gid > i32::MAX as u32)
-        {
-            return Err(HomeError::GidTooLow { gid: *gid, least: gid_min });
-        }
-        if target.groups.len() > MAX_GROUPS {
-            return Err(HomeError::BadRequest { detail: format!("more than {MAX_GROUPS} groups") });
-        }
-        if !is_plain_relative(&target.kubeconfig) {
-            return Err(HomeError::BadRequest {
-                detail: format!(
-                    "kubeconfig `{}` is not a plain path relative to the home",
-                    target.kubeconfig.display()
-                ),
-            });
-        }
-        self.prefixes
-            .iter()
-            .filter(|prefix| {
-                target.home.is_absolute() && target.home.strip_prefix(&prefix.path).is_ok_and(is_plain_relative)
-            })
-            .max_by_key(|prefix| prefix.path.components().count())
-            .ok_or_else(|| HomeError::NotBeneathPrefix { home: target.home.clone() })
-    }
-}
-
-/// At least one component, and only names: no root, no `..`, no NUL, nothing longer than a path may be.
-fn is_plain_relative(path: &Path) -> bool {
-    let text = path.as_os_str().as_encoded_bytes();
-    text.len() < 4096
-        && !text.contains(&0)
-        && path.file_name().is_some()
-        && path.components().all(|component| matches!(component, Component::Normal(_)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn bounds() -> Bounds {
-        Bounds::new(vec![
-            Prefix { path: "/home".into(), allow_create: false },
-            Prefix { path: "/home/tools".into(), allow_create: true },
-        ])
-    }
-
-    #[test]
-    fn longest_prefix_wins() {
-        let bounds = bounds();
-        assert!(bounds.admit(&HomeTarget::new("/home/tools/foo", 52503, 52503)).expect("beneath").allow_create);
-        assert!(!bounds.admit(&HomeTarget::new("/home/alice", 52503, 52503)).expect("beneath").allow_create);
-    }
-
-    #[test]
-    fn only_paths_beneath_a_prefix_are_admitted() {
-        for home in [
-            "/srv/foo",
-            "/home",
-            "/home/",
-            "/homes/foo",
-            "home/foo",
-            "",
-            "/home/../etc",
-            "/home/a/../../etc",
-            "/home/a/..",
-            "/",
-        ] {
-            let refused = bounds().admit(&HomeTarget::new(home, 52503, 52503)).expect_err(home);
-            assert!(matches!(refused, HomeError::NotBeneathPrefix { .. }), "{home}: {refused:?}");
-        }
-    }
-
-    #[test]
-    fn system_uids_and_gids_are_never_admitted() {
-        let lax = Bounds { uid_min: 0, gid_min: 0, ..bounds() };
-        for uid in [0, 1, 999, u32::MAX, u32::MAX - 1, i32::MAX as u32 + 1] {
-            let refused = lax.admit(&HomeTarget::new("/home/a", uid, 52503)).expect_err("uid");
-            assert_eq!(refused, HomeError::UidTooLow { uid, least: 1000 });
-        }
-        let refused = lax.admit(&HomeTarget::new("/home/a", 52503, 0)).expect_err("gid");
-        assert_eq!(refused, HomeError::GidTooLow { gid: 0, least: 100 });
-        let target = HomeTarget { groups: vec![52503, 42], ..HomeTarget::new("/home/a", 52503, 52503) };
-        assert_eq!(lax.admit(&target).expect_err("group"), HomeError::GidTooLow { gid: 42, least: 100 });
-    }
-
-    #[test]
-    fn kubeconfig_must_be_a_plain_relative_path() {
-        for kubeconfig in ["/etc/passwd", "../x", ".kube/../../x", "", ".", "./a", "a/.."] {
-            let target = HomeTarget { kubeconfig: kubeconfig.into(), ..HomeTarget::new("/home/a", 52503, 52503) };
-            assert!(matches!(bounds().admit(&target), Err(HomeError::BadRequest { .. })), "{kubeconfig}");
-        }
-    }
 
     #[test]
     fn requests_are_closed_and_survive_the_wire() {

@@ -25,7 +25,10 @@ use zeroize::Zeroizing;
 
 use super::breaker::{Breaker, BreakerSettings};
 use super::worker::{Order, place};
-use super::{Bounds, HomeError, HomeTarget, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Prefix, Response};
+use super::{
+    Bounds, HomeError, HomeTarget, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Prefix, Response,
+    USUAL_REQUEST_BYTES,
+};
 
 /// How the server is to run. All of it comes from the command line of the unit.
 #[derive(Clone, Debug)]
@@ -168,6 +171,9 @@ fn check(settings: &HomedSettings) -> Result<(), HomedError> {
     if settings.bounds.prefixes.is_empty() {
         return Err(HomedError::Settings("no prefix: without --prefix PATH no home may be touched".into()));
     }
+    if settings.deadline.is_zero() {
+        return Err(HomedError::Settings("deadline 0: no request could be answered in time".into()));
+    }
     for Prefix { path, .. } in &settings.bounds.prefixes {
         let is_plain =
             path.is_absolute() && path.components().skip(1).all(|c| matches!(c, std::path::Component::Normal(_)));
@@ -244,7 +250,7 @@ impl Server {
             let _ = stream.write_all(&Response::new(Err(error)).to_line()).await;
             return;
         }
-        let mut buffer = Zeroizing::new(Vec::with_capacity(64 * 1024));
+        let mut buffer = Zeroizing::new(Vec::with_capacity(USUAL_REQUEST_BYTES));
         loop {
             let line = tokio::select! {
                 _ = stopped.changed() => return,

@@ -17,7 +17,7 @@ use super::files::{Existing, Home};
 use super::kubeconfig::{self, KubeconfigError};
 use super::{
     Answer, Bounds, EntryNames, HomeError, Inspection, KubeconfigEntries, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request,
-    Response, Work, Written, ensure,
+    Response, USUAL_REQUEST_BYTES, Work, Written, ensure,
 };
 
 /// The first line on standard input, from the server; the second is the request as the client sent it.
@@ -46,9 +46,8 @@ pub fn run() -> std::process::ExitCode {
 fn read_and_obey() -> Result<Answer, HomeError> {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let bad = |detail: String| HomeError::BadRequest { detail };
-    // Orders are short: some prefixes. Room for all of it at once, so that no copy of a key stays in a smaller one.
     let most = 2 * MAX_REQUEST_BYTES;
-    let mut input = Zeroizing::new(Vec::with_capacity(most));
+    let mut input = Zeroizing::new(Vec::with_capacity(USUAL_REQUEST_BYTES));
     std::io::stdin()
         .lock()
         .take(most as u64)
@@ -184,6 +183,7 @@ fn write(
     entries: &KubeconfigEntries,
     replace_unparsable: Option<&str>,
 ) -> Result<Written, HomeError> {
+    entries.check().map_err(|detail| HomeError::BadRequest { detail })?;
     let directory = home.make_directory_of(file)?;
     let name = name_of(file);
     let path = directory.path_of(name);

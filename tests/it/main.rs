@@ -4,3 +4,4 @@
 mod servers;
 
 mod harness;
+mod homes;

@@ -38,7 +38,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts both side by side and returns when both answer: about 4 s, or minutes if the control plane has yet to be
+    /// Starts both side by side and returns when both answer: about 3 s, or minutes if the control plane has yet to be
     /// built (the build says so).
     ///
     /// # Panics

@@ -25,6 +25,10 @@ pub const READER_PASSWORD: &str = "reader-password";
 /// The password policy by which Toolforge marks an account disabled (`pwdPolicySubentry`).
 pub const DISABLED_POLICY_DN: &str = "cn=disabled,ou=ppolicies,dc=example,dc=org";
 
+/// Debian's paths, as those of modules and schemas below: /usr/sbin is not in everybody's PATH.
+const SLAPD: &str = "/usr/sbin/slapd";
+const SLAPADD: &str = "/usr/sbin/slapadd";
+
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
 /// What a `slapd` differs in from the usual one.
@@ -153,7 +157,7 @@ impl Slapd {
     /// If it does not start, with the end of its log.
     pub fn start_again(&self) {
         let urls = format!("{} {}", self.ldap_url, self.ldaps_url);
-        let mut command = Command::new("slapd");
+        let mut command = Command::new(SLAPD);
         command.arg("-f").arg(self.directory.join("slapd.conf")).args(["-h", &urls, "-d", "0"]);
         let process = Process::start("slapd", &command, &self.directory.join("slapd.log"));
         let address = self.ldaps_url.trim_start_matches("ldaps://");
@@ -172,7 +176,7 @@ impl Slapd {
     }
 
     fn load(&self, ldif: &str) {
-        let mut command = Command::new("slapadd");
+        let mut command = Command::new(SLAPADD);
         command.args(["-q", "-f"]).arg(self.directory.join("slapd.conf"));
         require_success("slapadd", &run(command, ldif));
     }

@@ -168,7 +168,8 @@ impl Reading<'_> {
         let posix = self.posix(raw, kind).map_err(reject)?;
         let short = name.clone().map_err(reject)?;
         let home = self.home(raw, kind, &short).map_err(reject)?;
-        let person = |attribute: &str| (kind != AccountKind::Group).then(|| first(raw, attribute)).flatten();
+        let is_person = kind != AccountKind::Group;
+        let display_names = self.attributes.display_name.iter();
         Ok(Entry {
             kind,
             id: known,
@@ -176,8 +177,8 @@ impl Reading<'_> {
             name: short,
             posix,
             home,
-            mail: person(&self.attributes.mail),
-            display_name: person(&self.attributes.display_name),
+            mail: first(raw, &self.attributes.mail).filter(|_| is_person),
+            display_name: display_names.filter(|_| is_person).find_map(|attribute| first(raw, attribute)),
             disabled: self.attributes.disabled.iter().find_map(|mark| disabled_by(raw, mark)),
             created: raw.texts(&self.attributes.created).find_map(generalized_time),
             members: BTreeMap::new(),

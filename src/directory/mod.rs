@@ -9,6 +9,7 @@ pub mod dn;
 pub mod entry;
 pub mod fetch;
 pub mod filter;
+mod groups;
 pub mod ldap;
 pub mod ldif;
 pub mod membership;

@@ -55,15 +55,18 @@ pub(super) struct Candidate {
 #[must_use]
 pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> SourceRead {
     let mut problems = std::mem::take(&mut raw.problems);
-    problems.extend(missing_sentinels(source, &raw));
     let (candidates, companions) = sort_out(source, raw.trees);
+    if problems.is_empty() {
+        // After another problem their absence is no news.
+        problems.extend(missing_sentinels(source, candidates.iter().chain(&companions)));
+    }
     let readings = BTreeMap::from(KINDS.map(|kind| (kind, reading(source, kind, rules))));
     let reading_of = |kind: AccountKind| &readings[&kind];
 
     let index = Index::of(
         &candidates,
         |candidate| reading_of(candidate.kind).id(&candidate.raw),
-        |candidate| reading_of(candidate.kind).full_name(&candidate.raw, candidate.kind).ok(),
+        |candidate| reading_of(candidate.kind).full_name(&candidate.raw, &candidate.dn, candidate.kind).ok(),
     );
     let groups = Flat::of(source, &candidates, &companions);
     let closed = groups.close(&index, &candidates, &companions, reading_of(AccountKind::Group));
@@ -79,7 +82,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     let mut taken: BTreeMap<DirectoryId, String> = BTreeMap::new();
     let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));
     for candidate in &candidates {
-        match reading_of(candidate.kind).check(&candidate.raw, candidate.kind) {
+        match reading_of(candidate.kind).check(&candidate.raw, &candidate.dn, candidate.kind) {
             Ok(mut entry) => {
                 if let Some(other) = taken.get(&entry.id) {
                     let why = format!("{} {} is also that of {other}", source.attributes.id, entry.id);
@@ -87,7 +90,9 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
                     continue;
                 }
                 taken.insert(entry.id.clone(), entry.dn.clone());
-                let full = reading_of(candidate.kind).full_name(&candidate.raw, candidate.kind).unwrap_or_default();
+                let full = reading_of(candidate.kind)
+                    .full_name(&candidate.raw, &candidate.dn, candidate.kind)
+                    .unwrap_or_default();
                 let members_of = match candidate.kind {
                     AccountKind::Tool => companion_of.get(full),
                     AccountKind::User => None,
@@ -129,14 +134,14 @@ fn reading<'a>(source: &'a SourceConfig, kind: AccountKind, rules: &'a EntryRule
     }
 }
 
-fn missing_sentinels(source: &SourceConfig, raw: &RawRead) -> Option<String> {
-    if source.sentinels.is_empty() {
-        return None;
+fn missing_sentinels<'a>(source: &SourceConfig, all: impl Iterator<Item = &'a Candidate>) -> Option<String> {
+    let mut missing: BTreeMap<Dn, &str> =
+        source.sentinels.iter().map(|text| (Dn::parse(text), text.as_str())).collect();
+    for candidate in all {
+        missing.remove(&candidate.dn);
     }
-    let seen: BTreeSet<Dn> =
-        raw.trees.values().flat_map(|tree| &tree.entries).map(|entry| Dn::parse(&entry.dn)).collect();
-    let missing: Vec<_> = source.sentinels.iter().filter(|dn| !seen.contains(&Dn::parse(dn))).cloned().collect();
-    (!missing.is_empty()).then(|| format!("sentinel not found: {}", missing.join(", ")))
+    let names: Vec<_> = missing.into_values().collect();
+    (!names.is_empty()).then(|| format!("sentinel not found: {}", names.join(", ")))
 }
 
 /// Which entry is what: accounts and groups, and apart from them the groups that only list a tool's maintainers.
@@ -195,6 +200,7 @@ fn reject(source: &SourceConfig, entry: &Entry, why: String) -> RejectedEntry {
         dn: entry.dn.clone(),
         name: Some(entry.name.clone()),
         id: Some(entry.id.clone()),
+        disabled: entry.disabled.clone(),
         why,
     }
 }

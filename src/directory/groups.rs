@@ -133,7 +133,7 @@ pub(super) fn companions_by_name(
     let named = companions
         .iter()
         .chain(groups)
-        .map(|group| (reading.full_name(&group.raw, AccountKind::Group).ok().map(str::to_owned), &group.dn));
+        .map(|group| (reading.full_name(&group.raw, &group.dn, AccountKind::Group).ok().map(str::to_owned), &group.dn));
     for (name, dn) in own.chain(named) {
         if let Some(name) = name {
             by_name.entry(name).or_insert_with(|| dn.clone());

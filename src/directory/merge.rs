@@ -54,6 +54,7 @@ fn reject(reads: &mut [SourceRead], mut losers: Losers) {
                     dn: entry.dn,
                     name: Some(entry.name),
                     id: Some(entry.id),
+                    disabled: entry.disabled,
                     why,
                 }),
             }

@@ -146,6 +146,12 @@ pub fn annotate(identity: &Identity, sealer: &Sealer) -> BTreeMap<String, String
     annotations
 }
 
+/// Whether an annotation changes with every generation: the hash of a plan must not.
+#[must_use]
+pub fn follows_the_generation(annotation: &str) -> bool {
+    matches!(annotation, GENERATION | SEAL)
+}
+
 /// The identity that a namespace's metadata proves under one of `public_keys` (several during a rollover).
 pub fn identity_of(
     cluster: &ClusterName,

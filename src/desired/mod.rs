@@ -1,5 +1,20 @@
 //! What should be: from accounts and policy to objects, credentials and homes. PURE: no runtime, no client, no file
-//! system, no clock; [`derive`] cannot fail, for everything it builds from was validated.
+//! system, no clock; [`derive()`] cannot fail, for everything it builds from was validated.
+//!
+//! `class` says who is a tenant, `life` what is due in its life, `tenant` puts together what it gets, from the builders
+//! `namespace`, `quota`, `network`, `volume`, `manifest`, `rbac` and `credential`.
+
+mod class;
+pub mod credential;
+mod derive;
+mod life;
+pub mod manifest;
+pub mod namespace;
+pub mod network;
+pub mod quota;
+pub mod rbac;
+mod tenant;
+pub mod volume;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,15 +23,31 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName, PosixIdentity};
-use crate::ledger::{Note, ObjectKey, Suspension};
+use crate::contract::{MANAGED_BY, MANAGER};
+use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName, PosixIdentity};
+use crate::ledger::{Account, Note, ObjectKey, Suspension};
+use crate::observed::digest::digest;
 use crate::policy::{DriftMode, Endpoint};
+
+pub use derive::{Deriver, derive};
+pub use tenant::drift_key;
 
 /// What all tenants should have.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DesiredState {
     /// Every account that is or was a tenant, or is about to be one.
     pub accounts: BTreeMap<AccountId, DesiredAccount>,
+    /// Accounts that should be tenants and cannot be.
+    pub notices: Vec<Notice>,
+}
+
+/// Something odd or blocked, that an administrator should know and nobody can do by planning.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Notice {
+    /// Whom it is about.
+    pub account: AccountName,
+    /// For people, with the cure.
+    pub text: String,
 }
 
 /// What one account should have.
@@ -38,6 +69,15 @@ pub struct DesiredAccount {
     pub held: Option<Note>,
     /// Orders that this carries out.
     pub orders: Vec<i64>,
+    /// Who gave the newest of them, and why.
+    pub ordered: Option<Note>,
+    /// Members whose leaving is due, with their names.
+    pub leaving: BTreeMap<DirectoryId, AccountName>,
+    /// Groups whose loss of a member, or of themselves, this rests on.
+    pub rests_on: BTreeSet<AccountId>,
+    /// What it should have while the guard does not let the removal through that this is. Without it an account that a
+    /// limit holds back would lose its access after all, when its certificate ends.
+    pub otherwise: Option<Box<DesiredAccount>>,
     /// Its place in each cluster.
     pub clusters: BTreeMap<ClusterName, DesiredTenant>,
 }
@@ -73,8 +113,12 @@ pub struct DesiredTenant {
     pub class: String,
     /// Absent for admins.
     pub namespace: Option<NamespaceName>,
+    /// New pods may not start; its workloads are stopped.
+    pub suspended: bool,
     /// Everything that should exist. What the ledger knows of beyond this should not.
     pub objects: BTreeMap<ObjectKey, DesiredObject>,
+    /// Its class is gone from the configuration: nobody can say what its quota was, so only bindings are taken away.
+    pub keep_unknown: bool,
     /// What its holders should hold; absent: nothing, and what stands in the home goes.
     pub credential: Option<DesiredCredential>,
     /// Where the kubeconfig is or was; absent for classes without homes.
@@ -90,6 +134,40 @@ pub struct DesiredObject {
     pub digest: String,
     /// What to do about somebody's change.
     pub drift: DriftMode,
+}
+
+impl DesiredObject {
+    /// Labels `manifest` as ours and says which object it is. The manifest has a kind and a name.
+    fn new(cluster: &ClusterName, mut manifest: Value, drift: DriftMode) -> (ObjectKey, Self) {
+        manifest["metadata"]["labels"][MANAGED_BY] = Value::from(MANAGER);
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let key = ObjectKey {
+            cluster: cluster.clone(),
+            api_version: text(&manifest["apiVersion"]).unwrap_or_default(),
+            kind: text(&manifest["kind"]).unwrap_or_default(),
+            namespace: text(&manifest["metadata"]["namespace"]),
+            name: text(&manifest["metadata"]["name"]).unwrap_or_default(),
+        };
+        let digest = digest(&manifest);
+        (key, Self { manifest, digest, drift })
+    }
+}
+
+/// A tenant's place, as the builders of its objects see it.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// Where.
+    pub cluster: &'a ClusterName,
+    /// Where.
+    pub namespace: &'a NamespaceName,
+    /// Whose.
+    pub account: &'a Account,
+    /// The class of the namespace.
+    pub class: &'a str,
+    /// The generation whose certificates are good.
+    pub generation: u64,
+    /// Its access is gone.
+    pub suspended: bool,
 }
 
 /// A client certificate and the kubeconfig around it. It holds no secret.

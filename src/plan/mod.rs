@@ -2,14 +2,29 @@
 //! decide while executing. PURE: no runtime, no client, no file system, no clock.
 
 pub mod action;
+mod credential;
+pub mod display;
+pub mod guard;
+pub mod hash;
+mod intents;
+mod scan;
+mod tenant;
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
 use serde::Serialize;
 
 pub use action::{Action, Reason};
 
-use crate::desired::{Regeneration, Transition};
-use crate::identity::{AccountId, AccountName, PosixIdentity};
-use crate::ledger::Note;
+pub use crate::desired::Notice;
+pub use guard::{ApprovedPlan, Bounds, Refusal, guard};
+
+use self::scan::Scan;
+use crate::desired::{DesiredAccount, DesiredState, Regeneration, Transition};
+use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity};
+use crate::ledger::{Account, LedgerState, Note, Tenant};
+use crate::observed::Inventory;
 
 /// Everything that is to be done, tenant by tenant, and what is odd.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -43,15 +58,205 @@ pub struct AccountPlan {
     pub held: Option<Note>,
     /// Orders that this carries out.
     pub orders: Vec<i64>,
+    /// Who gave the newest of them, and why.
+    pub ordered: Option<Note>,
+    /// Members that it loses, with their names.
+    pub leaving: BTreeMap<DirectoryId, AccountName>,
     /// In this order; a failure ends what is left of this account's cluster, and nobody else's.
     pub actions: Vec<Action>,
+    /// Groups whose loss of a member, or of themselves, this rests on.
+    #[serde(skip)]
+    pub rests_on: BTreeSet<AccountId>,
+    /// Places that it gets, or that get a namespace.
+    #[serde(skip)]
+    pub places: BTreeMap<ClusterName, Tenant>,
+    /// Where its workloads are to be stopped, whether or not the cluster answers now.
+    #[serde(skip)]
+    pub suspending: BTreeSet<ClusterName>,
+    /// The account as the ledger has it.
+    #[serde(skip)]
+    pub before: Box<Account>,
+    /// What is done instead while the guard does not let the removal through that this is; `None`: nothing.
+    #[serde(skip)]
+    pub otherwise: Option<Box<AccountPlan>>,
 }
 
-/// Something odd or blocked.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Notice {
-    /// Whom it is about.
-    pub account: AccountName,
-    /// For people, with the cure.
-    pub text: String,
+impl AccountPlan {
+    /// Looking into a home changes nothing, and is not what a person calls something to do.
+    #[must_use]
+    pub fn changes_something(&self) -> bool {
+        self.transition.is_some()
+            || self.regenerated.is_some()
+            || !self.orders.is_empty()
+            || !self.leaving.is_empty()
+            || !self.places.is_empty()
+            || self.actions.iter().any(|action| !matches!(action, Action::InspectKubeconfig { .. }))
+    }
+}
+
+impl Plan {
+    /// Nothing is to be done; homes may still be looked into.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.accounts.iter().any(AccountPlan::changes_something)
+    }
+}
+
+/// Compares what should be with what is.
+#[must_use]
+pub fn plan(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, now: Timestamp) -> Plan {
+    let scan = Scan::of(desired, ledger, inventory);
+    let mut plan = Plan { notices: desired.notices.clone(), ..Plan::default() };
+    let world = World { ledger, inventory, scan: &scan, now };
+    for (id, account) in &desired.accounts {
+        let Some(before) = ledger.accounts.get(id) else { continue };
+        let Some(mut planned) = world.account(id, account, before, &mut plan.notices) else {
+            plan.unchanged += 1;
+            continue;
+        };
+        plan.unchanged += u64::from(!planned.changes_something());
+        let otherwise = account.otherwise.as_deref();
+        planned.otherwise =
+            otherwise.and_then(|otherwise| world.account(id, otherwise, before, &mut Vec::new())).map(Box::new);
+        plan.accounts.push(planned);
+    }
+    plan.accounts.sort_by(|a, b| (&a.account, &a.id).cmp(&(&b.account, &b.id)));
+    plan.notices.sort();
+    plan.notices.dedup();
+    plan
+}
+
+/// All inputs of a plan.
+struct World<'a> {
+    ledger: &'a LedgerState,
+    inventory: &'a Inventory,
+    scan: &'a Scan<'a>,
+    now: Timestamp,
+}
+
+impl World<'_> {
+    /// `None`: nothing at all is to be done.
+    fn account(
+        &self,
+        id: &AccountId,
+        desired: &DesiredAccount,
+        before: &Account,
+        notices: &mut Vec<Notice>,
+    ) -> Option<AccountPlan> {
+        let mut actions = Vec::new();
+        for cluster in desired.clusters.keys() {
+            let (there, said) = self.in_cluster(id, desired, cluster);
+            actions.extend(there);
+            notices.extend(said.into_iter().map(|text| Notice { account: desired.account.clone(), text }));
+        }
+        let places = self.places(id, desired);
+        // Destructured, so that a new field cannot be forgotten.
+        let DesiredAccount {
+            account,
+            posix,
+            class,
+            transition,
+            generation,
+            regenerated,
+            held,
+            orders,
+            ordered,
+            leaving,
+            rests_on,
+            otherwise: _,
+            clusters: _,
+        } = desired;
+        let idle = actions.is_empty()
+            && places.is_empty()
+            && transition.is_none()
+            && regenerated.is_none()
+            && orders.is_empty()
+            && leaving.is_empty();
+        (!idle).then(|| AccountPlan {
+            id: id.clone(),
+            account: account.clone(),
+            posix: posix.clone(),
+            class: class.clone(),
+            transition: transition.clone(),
+            generation: *generation,
+            regenerated: regenerated.clone(),
+            held: held.clone(),
+            orders: orders.clone(),
+            ordered: ordered.clone(),
+            leaving: leaving.clone(),
+            actions,
+            rests_on: rests_on.clone(),
+            places,
+            suspending: self.suspending(id, desired),
+            before: Box::new(before.clone()),
+            otherwise: None,
+        })
+    }
+
+    fn in_cluster(
+        &self,
+        id: &AccountId,
+        desired: &DesiredAccount,
+        cluster: &ClusterName,
+    ) -> (Vec<Action>, Vec<String>) {
+        let Some(tenant) = desired.clusters.get(cluster) else { return (Vec::new(), Vec::new()) };
+        let Some(there) = self.inventory.clusters.get(cluster) else {
+            return (Vec::new(), vec![format!("waits for cluster {cluster}, which does not answer")]);
+        };
+        let look = tenant::Look {
+            id,
+            account: desired,
+            cluster,
+            tenant,
+            ledger: self.ledger,
+            there,
+            inventory: self.inventory,
+            scan: self.scan,
+            now: self.now,
+        };
+        let (actions, mut notices) = tenant::actions(look);
+        // A change of its life is something new to do; whatever failed before does not hold it up.
+        let failure = self.ledger.failures.get(&(id.clone(), cluster.clone())).filter(|failure| {
+            failure.next_try > self.now && desired.transition.is_none() && desired.regenerated.is_none()
+        });
+        match failure {
+            Some(failure) if !actions.is_empty() => {
+                notices.push(format!(
+                    "{} fails in cluster {cluster}: {}; tried again at {:.0}",
+                    failure.step, failure.reason, failure.next_try
+                ));
+                (Vec::new(), notices)
+            }
+            _ => (actions, notices),
+        }
+    }
+
+    /// Where a suspension begins, and nothing remembers that yet.
+    fn suspending(&self, id: &AccountId, desired: &DesiredAccount) -> BTreeSet<ClusterName> {
+        let begins = matches!(desired.transition, Some(Transition::Suspend(_)));
+        let places = desired.clusters.iter().filter(|(cluster, tenant)| {
+            let known = self.ledger.failures.contains_key(&(id.clone(), (*cluster).clone()));
+            begins && tenant.namespace.is_some() && !known
+        });
+        places.map(|(cluster, _)| cluster.clone()).collect()
+    }
+
+    /// Rows of the ledger that the account needs and does not have.
+    fn places(&self, id: &AccountId, desired: &DesiredAccount) -> BTreeMap<ClusterName, Tenant> {
+        let wanted = desired.clusters.iter().filter_map(|(cluster, tenant)| {
+            let row = self.ledger.tenants.get(&(id.clone(), cluster.clone()));
+            match row {
+                Some(row) if row.namespace.is_some() || tenant.namespace.is_none() => None,
+                row => Some((
+                    cluster.clone(),
+                    Tenant {
+                        class: row.map_or(&tenant.class, |row| &row.class).clone(),
+                        namespace: tenant.namespace.clone(),
+                        created_at: row.map_or(self.now, |row| row.created_at),
+                    },
+                )),
+            }
+        });
+        wanted.collect()
+    }
 }

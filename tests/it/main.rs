@@ -3,6 +3,5 @@
 #[path = "../servers/mod.rs"]
 mod servers;
 
-mod directory;
 mod harness;
 mod homes;

@@ -1,0 +1,87 @@
+//! Which classes take an account: kind, and group or place in the directory. PURE: no runtime, no client, no file
+//! system, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::identity::{AccountId, AccountKind, DirectoryId};
+use crate::ledger::{Account, LedgerState};
+use crate::policy::{Class, Lifecycle, Policy, When};
+
+/// Directory groups by name, nested ones resolved; sources may have groups of one name, which then are one.
+pub(super) struct Groups<'a>(BTreeMap<&'a str, Vec<Group<'a>>>);
+
+struct Group<'a> {
+    account: &'a Account,
+    /// It is proved to be gone, and its members with it.
+    gone: bool,
+}
+
+impl<'a> Groups<'a> {
+    pub(super) fn of(ledger: &'a LedgerState, lifecycle: &Lifecycle) -> Self {
+        let mut groups: BTreeMap<&str, Vec<Group<'_>>> = BTreeMap::new();
+        for account in ledger.accounts.values().filter(|account| account.kind == AccountKind::Group) {
+            let gone = super::life::is_absent(account, lifecycle);
+            groups.entry(&account.name).or_default().push(Group { account, gone });
+        }
+        Self(groups)
+    }
+
+    /// Whether it belongs to the group, as far as the directory says now.
+    fn has(&self, group: &str, member: &DirectoryId) -> bool {
+        self.named(group).any(|group| group.member(member) && !group.loses(member))
+    }
+
+    /// Whether it belongs to the group as long as nobody was allowed to leave.
+    fn had(&self, group: &str, member: &DirectoryId) -> bool {
+        self.named(group).any(|group| group.member(member))
+    }
+
+    fn named(&self, name: &str) -> impl Iterator<Item = &Group<'a>> {
+        self.0.get(name).into_iter().flatten()
+    }
+}
+
+impl Group<'_> {
+    fn member(&self, member: &DirectoryId) -> bool {
+        self.account.members.contains_key(member)
+    }
+
+    fn loses(&self, member: &DirectoryId) -> bool {
+        self.gone || self.account.leaving.contains(member)
+    }
+}
+
+/// The classes that take an account.
+pub(super) struct Taken<'p> {
+    /// Now, in the order of their names.
+    pub(super) now: Vec<&'p Class>,
+    /// As long as nobody was allowed to leave a group.
+    pub(super) before: Vec<&'p Class>,
+    /// The groups by which the two differ.
+    pub(super) rests_on: BTreeSet<AccountId>,
+}
+
+/// Which classes take `account`.
+pub(super) fn taken<'p>(account: &Account, policy: &'p Policy, groups: &Groups<'_>) -> Taken<'p> {
+    let by = |in_group: &dyn Fn(&str) -> bool| -> Vec<&'p Class> {
+        policy
+            .classes
+            .values()
+            .filter(|class| crate::directory::selects(class, account.kind, &account.dn, in_group))
+            .collect()
+    };
+    let now = by(&|group| groups.has(group, &account.directory_id));
+    let before = by(&|group| groups.had(group, &account.directory_id));
+    let rests_on = before
+        .iter()
+        .filter(|class| !now.iter().any(|kept| kept.name == class.name))
+        .filter_map(|class| match &class.when {
+            Some(When::Group(group)) => Some(group),
+            _ => None,
+        })
+        .flat_map(|group| groups.named(group))
+        .filter(|group| group.member(&account.directory_id))
+        .map(|group| group.account.id.clone())
+        .collect();
+    Taken { now, before, rests_on }
+}

@@ -1,0 +1,368 @@
+//! From the ledger and the policy to what should be. PURE: no runtime, no client, no file system, no clock.
+//!
+//! Building and sealing the objects of 10,000 tenants takes a second; looking whether anything they depend on changed
+//! takes milliseconds. So a [`Deriver`] keeps what it derived, and builds again only what has a new input.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::class::{Groups, Taken, taken};
+use super::life::{Evidence, Verdict, verdict};
+use super::{DesiredAccount, DesiredState, Notice, Transition, tenant};
+use crate::contract::Sealer;
+use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName};
+use crate::ledger::{Account, LedgerState, Note, Order, Suspension, Tenant};
+use crate::policy::{Class, Policy};
+
+/// What all tenants should have. For one plan; a daemon keeps a [`Deriver`].
+#[must_use]
+pub fn derive(ledger: &LedgerState, policy: &Policy, sealer: &Sealer, now: Timestamp) -> DesiredState {
+    let mut deriver = Deriver::default();
+    deriver.derive(ledger, policy, sealer, now);
+    deriver.desired
+}
+
+/// Derives again and again, and remembers what it need not build again. It always gives what [`derive`] gives.
+#[derive(Debug, Default)]
+pub struct Deriver {
+    desired: DesiredState,
+    /// Of those accounts in `desired` that nothing is due for.
+    inputs: BTreeMap<AccountId, Inputs>,
+    /// The policy and the key everything in `desired` was built with.
+    rules: Option<(Policy, [u8; 32])>,
+}
+
+/// Everything that decides what an account gets while nothing is due for it.
+#[derive(Debug, PartialEq)]
+struct Inputs {
+    account: Account,
+    held: Option<Note>,
+    tenants: Vec<(ClusterName, Tenant)>,
+    classes: Vec<String>,
+}
+
+impl Inputs {
+    fn of(subject: &Subject<'_>) -> Self {
+        Self {
+            account: subject.account.clone(),
+            held: subject.held.cloned(),
+            tenants: subject.tenants.iter().map(|(cluster, tenant)| ((*cluster).clone(), (*tenant).clone())).collect(),
+            classes: subject.taken.now.iter().map(|class| class.name.clone()).collect(),
+        }
+    }
+
+    fn still(&self, subject: &Subject<'_>) -> bool {
+        let Self { account, held, tenants, classes } = self;
+        account == subject.account
+            && held.as_ref() == subject.held
+            && tenants.iter().map(|(cluster, tenant)| (cluster, tenant)).eq(subject.tenants.iter().copied())
+            && classes.iter().eq(subject.taken.now.iter().map(|class| &class.name))
+            && subject.orders.is_empty()
+            && subject.taken.rests_on.is_empty()
+    }
+}
+
+impl Deriver {
+    /// What all tenants should have now.
+    pub fn derive(&mut self, ledger: &LedgerState, policy: &Policy, sealer: &Sealer, now: Timestamp) -> &DesiredState {
+        self.forget_unless_built_with(policy, sealer);
+        let world = World::of(ledger, policy, sealer, now);
+        let mut generation = ledger.last_generation;
+        let mut claimed = Claims::new();
+        self.desired.notices.clear();
+        for subject in world.subjects() {
+            let id = &subject.account.id;
+            if self.inputs.get(id).is_some_and(|inputs| inputs.still(&subject)) {
+                continue;
+            }
+            let derived = world.account(&subject, &mut generation, &mut claimed, &mut self.desired.notices);
+            self.inputs.remove(id);
+            match derived {
+                None => {
+                    self.desired.accounts.remove(id);
+                }
+                Some(derived) => {
+                    if is_settled(&derived) {
+                        self.inputs.insert(id.clone(), Inputs::of(&subject));
+                    }
+                    self.desired.accounts.insert(id.clone(), derived);
+                }
+            }
+        }
+        self.desired.notices.sort();
+        self.desired.notices.dedup();
+        self.desired.accounts.retain(|id, _| ledger.accounts.contains_key(id));
+        &self.desired
+    }
+
+    fn forget_unless_built_with(&mut self, policy: &Policy, sealer: &Sealer) {
+        let key = sealer.public_key();
+        if !self.rules.as_ref().is_some_and(|(known, by)| known == policy && *by == key) {
+            *self = Self { rules: Some((policy.clone(), key)), ..Self::default() };
+        }
+    }
+}
+
+/// Nothing is due, so nothing but its inputs can change what it should have.
+fn is_settled(derived: &DesiredAccount) -> bool {
+    derived.transition.is_none()
+        && derived.regenerated.is_none()
+        && derived.orders.is_empty()
+        && derived.leaving.is_empty()
+        && derived.rests_on.is_empty()
+}
+
+/// New namespaces, and whose they are to be.
+type Claims = BTreeMap<(ClusterName, NamespaceName), AccountId>;
+
+/// One account with everything that is said of it.
+struct Subject<'a> {
+    account: &'a Account,
+    held: Option<&'a Note>,
+    tenants: Vec<(&'a ClusterName, &'a Tenant)>,
+    orders: Vec<&'a Order>,
+    taken: Taken<'a>,
+}
+
+/// All inputs, indexed.
+struct World<'a> {
+    ledger: &'a LedgerState,
+    policy: &'a Policy,
+    sealer: &'a Sealer,
+    now: Timestamp,
+    groups: Groups<'a>,
+    orders: BTreeMap<&'a AccountId, Vec<&'a Order>>,
+    /// Whose each namespace is, looked up only where somebody needs a new one.
+    namespaces: OnceCell<BTreeSet<(&'a ClusterName, &'a NamespaceName)>>,
+    /// Names of people, only where somebody leaves.
+    people: OnceCell<BTreeMap<&'a DirectoryId, AccountName>>,
+}
+
+impl<'a> World<'a> {
+    fn of(ledger: &'a LedgerState, policy: &'a Policy, sealer: &'a Sealer, now: Timestamp) -> Self {
+        let mut orders: BTreeMap<&AccountId, Vec<&Order>> = BTreeMap::new();
+        for order in &ledger.orders {
+            orders.entry(&order.account).or_default().push(order);
+        }
+        for orders in orders.values_mut() {
+            orders.sort_by_key(|order| order.id);
+        }
+        Self {
+            ledger,
+            policy,
+            sealer,
+            now,
+            groups: Groups::of(ledger, &policy.lifecycle),
+            orders,
+            namespaces: OnceCell::new(),
+            people: OnceCell::new(),
+        }
+    }
+
+    /// Every account, by walking accounts and tenants side by side: both are sorted by the account's id.
+    fn subjects(&self) -> impl Iterator<Item = Subject<'_>> {
+        let mut rows = self.ledger.tenants.iter().peekable();
+        self.ledger.accounts.values().map(move |account| {
+            while rows.next_if(|((id, _), _)| *id < account.id).is_some() {}
+            let mut tenants = Vec::new();
+            while let Some(((_, cluster), tenant)) = rows.next_if(|((id, _), _)| *id == account.id) {
+                tenants.push((cluster, tenant));
+            }
+            Subject {
+                account,
+                held: self.ledger.holds.get(&account.id),
+                tenants,
+                orders: self.orders.get(&account.id).cloned().unwrap_or_default(),
+                taken: taken(account, self.policy, &self.groups),
+            }
+        })
+    }
+
+    fn account(
+        &self,
+        subject: &Subject<'_>,
+        last_generation: &mut u64,
+        claimed: &mut Claims,
+        notices: &mut Vec<Notice>,
+    ) -> Option<DesiredAccount> {
+        let Subject { account, taken, .. } = subject;
+        let decided = verdict(self.evidence(subject, true));
+        let Some(decided) = decided else { return self.bystander(subject) };
+        let places = self.places(subject, &taken.now, &decided, claimed, notices);
+        if places.is_empty() && decided.transition == Some(Transition::Create) {
+            return None;
+        }
+        let removal = account.state == crate::ledger::Lifecycle::Active
+            && (matches!(&decided.transition, Some(Transition::Suspend(why)) if !matches!(why, Suspension::Ordered(_)))
+                || !account.leaving.is_empty()
+                || !taken.rests_on.is_empty());
+        let mut derived = self.derived(subject, &taken.now, decided, &places, last_generation);
+        if removal && let Some(kept) = verdict(self.evidence(subject, false)) {
+            let places = self.places(subject, &taken.before, &kept, claimed, notices);
+            let mut kept = self.derived(subject, &taken.before, kept, &places, last_generation);
+            kept.leaving.clear();
+            kept.rests_on.clear();
+            derived.otherwise = Some(Box::new(kept));
+        }
+        Some(derived)
+    }
+
+    fn evidence<'s>(&'s self, subject: &'s Subject<'_>, removals: bool) -> Evidence<'s> {
+        let taken = &subject.taken;
+        let classes = if removals { &taken.now } else { &taken.before };
+        Evidence {
+            account: subject.account,
+            wanted: !classes.is_empty(),
+            orders: &subject.orders,
+            lifecycle: &self.policy.lifecycle,
+            removals,
+            shared: classes.iter().any(|class| class.credential.is_some()),
+            now: self.now,
+        }
+    }
+
+    /// No tenant, but its members or an order to it concern the plan: groups, mostly.
+    fn bystander(&self, subject: &Subject<'_>) -> Option<DesiredAccount> {
+        let idle = Verdict { transition: None, regenerated: None, suspended: false };
+        let concerned = !subject.account.leaving.is_empty() || !subject.orders.is_empty();
+        concerned.then(|| self.derived(subject, &[], idle, &BTreeMap::new(), &mut 0))
+    }
+
+    fn derived(
+        &self,
+        subject: &Subject<'_>,
+        classes: &[&Class],
+        decided: Verdict,
+        places: &BTreeMap<&ClusterName, Option<NamespaceName>>,
+        last_generation: &mut u64,
+    ) -> DesiredAccount {
+        let account = subject.account;
+        let generation = if decided.regenerated.is_some() {
+            *last_generation += 1;
+            *last_generation
+        } else {
+            account.generation
+        };
+        let clusters = places.iter().map(|(cluster, namespace)| {
+            let here = self.classes_in(subject, classes, cluster);
+            let order = tenant::Order {
+                cluster,
+                account,
+                classes: &here,
+                remembered: remembered(subject, cluster).map_or("", |tenant| tenant.class.as_str()),
+                namespace: namespace.as_ref(),
+                generation,
+                suspended: decided.suspended || !classes.iter().any(|class| class.clusters.contains(cluster)),
+            };
+            ((*cluster).clone(), tenant::tenant(order, self.policy, self.sealer))
+        });
+        DesiredAccount {
+            account: account.account_name(),
+            posix: account.posix.clone(),
+            class: class_for_limits(account, &subject.tenants, classes),
+            transition: decided.transition,
+            generation,
+            regenerated: decided.regenerated,
+            held: subject.held.cloned(),
+            orders: subject.orders.iter().map(|order| order.id).collect(),
+            ordered: subject.orders.last().map(|order| order.note.clone()),
+            leaving: self.leaving(account),
+            rests_on: subject.taken.rests_on.clone(),
+            otherwise: None,
+            clusters: clusters.collect(),
+        }
+    }
+
+    /// The classes that make up a tenant. One that no class takes any more keeps the shape of its last class while that
+    /// is still configured: it is suspended, and its quota stays.
+    fn classes_in<'s>(&'s self, subject: &Subject<'_>, classes: &[&'s Class], cluster: &ClusterName) -> Vec<&'s Class> {
+        let here: Vec<&Class> = classes.iter().filter(|class| class.clusters.contains(cluster)).copied().collect();
+        if !here.is_empty() {
+            return here;
+        }
+        let last = remembered(subject, cluster).and_then(|tenant| self.policy.classes.get(&tenant.class));
+        last.filter(|class| class.namespace.is_some()).into_iter().collect()
+    }
+
+    /// Where it has or gets a place, and the namespace there. Who is suspended gets no new place.
+    fn places<'s>(
+        &'s self,
+        subject: &Subject<'s>,
+        classes: &[&'s Class],
+        decided: &Verdict,
+        claimed: &mut Claims,
+        notices: &mut Vec<Notice>,
+    ) -> BTreeMap<&'s ClusterName, Option<NamespaceName>> {
+        let mut places: BTreeMap<&ClusterName, Option<NamespaceName>> =
+            subject.tenants.iter().map(|(cluster, tenant)| (*cluster, tenant.namespace.clone())).collect();
+        if decided.suspended {
+            return places;
+        }
+        for (class, cluster) in classes.iter().flat_map(|class| class.clusters.iter().map(move |at| (class, at))) {
+            if places.get(cluster).is_some_and(Option::is_some) {
+                continue;
+            }
+            match class.namespace.as_deref().map(|pattern| self.claim(subject.account, cluster, pattern, claimed)) {
+                None => {
+                    places.entry(cluster).or_insert(None);
+                }
+                Some(Ok(namespace)) => {
+                    places.insert(cluster, Some(namespace));
+                }
+                Some(Err(text)) => notices.push(Notice { account: subject.account.account_name(), text }),
+            }
+        }
+        places
+    }
+
+    /// A new namespace, if nobody has it.
+    fn claim(
+        &self,
+        account: &Account,
+        cluster: &ClusterName,
+        pattern: &str,
+        claimed: &mut Claims,
+    ) -> Result<NamespaceName, String> {
+        let namespace = NamespaceName::try_from(pattern.replace("{name}", &account.kubernetes_name))
+            .map_err(|error| format!("gets no place in cluster {cluster}: {error}"))?;
+        let known = self.namespaces.get_or_init(|| {
+            let tenants = self.ledger.tenants.iter();
+            tenants.filter_map(|((_, cluster), tenant)| Some((cluster, tenant.namespace.as_ref()?))).collect()
+        });
+        let claimant = claimed.entry((cluster.clone(), namespace.clone())).or_insert_with(|| account.id.clone());
+        if known.contains(&(cluster, &namespace)) || *claimant != account.id {
+            return Err(format!(
+                "gets no place in cluster {cluster}: namespace {namespace} is another account's; let one of them have \
+                 another name, or its class another pattern"
+            ));
+        }
+        Ok(namespace)
+    }
+
+    fn leaving(&self, account: &Account) -> BTreeMap<DirectoryId, AccountName> {
+        let unknown = |id: &DirectoryId| AccountName { kind: crate::identity::AccountKind::User, name: id.0.clone() };
+        let name = |id: &DirectoryId| {
+            let people = self.people.get_or_init(|| {
+                self.ledger.accounts.values().map(|account| (&account.directory_id, account.account_name())).collect()
+            });
+            people.get(id).cloned().unwrap_or_else(|| unknown(id))
+        };
+        account.leaving.iter().map(|id| (id.clone(), name(id))).collect()
+    }
+}
+
+fn remembered<'a>(subject: &Subject<'a>, cluster: &ClusterName) -> Option<&'a Tenant> {
+    subject.tenants.iter().find(|(known, _)| *known == cluster).map(|(_, tenant)| *tenant)
+}
+
+/// The class whose size and budget count: the one that took it first. Accounts without any, such as directory groups,
+/// count by their kind.
+fn class_for_limits(account: &Account, tenants: &[(&ClusterName, &Tenant)], classes: &[&Class]) -> String {
+    match (tenants.first(), classes.first()) {
+        (Some((_, tenant)), _) => tenant.class.clone(),
+        (None, Some(class)) => class.name.clone(),
+        (None, None) => format!("{}s", account.kind),
+    }
+}

@@ -1,0 +1,123 @@
+//! What is due in an account's life: creation, suspension, resumption, another generation. PURE: no runtime, no client,
+//! no file system, no clock.
+
+use jiff::Timestamp;
+
+use super::{Regeneration, Transition};
+use crate::ledger::{Account, Lifecycle as State, Note, Order, OrderKind, Suspension};
+use crate::policy::Lifecycle;
+
+/// What is decided of an account's life.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Verdict {
+    pub(super) transition: Option<Transition>,
+    pub(super) regenerated: Option<Regeneration>,
+    /// Its access is gone, afterwards.
+    pub(super) suspended: bool,
+}
+
+/// What speaks for and against an account.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Evidence<'a> {
+    pub(super) account: &'a Account,
+    /// A class takes it.
+    pub(super) wanted: bool,
+    /// In the order in which they were given.
+    pub(super) orders: &'a [&'a Order],
+    pub(super) lifecycle: &'a Lifecycle,
+    /// Absence, marks and leavings count. Without: what is left if the guard lets no removal through.
+    pub(super) removals: bool,
+    /// It holds credentials that a member who leaves may have kept a copy of.
+    pub(super) shared: bool,
+    pub(super) now: Timestamp,
+}
+
+/// Whether it was missing from complete reads for long enough. `0s` is due in the first read without it.
+pub(super) fn is_absent(account: &Account, lifecycle: &Lifecycle) -> bool {
+    account.absence.is_some_and(|absence| absence.seconds >= lifecycle.absent_for.as_secs())
+}
+
+/// Decides. `None`: it is no tenant, and nothing makes it one.
+pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
+    let Evidence { account, wanted, .. } = evidence;
+    let cause = cause(evidence);
+    let transition = match (account.state, cause) {
+        (State::New, Some(ordered @ Suspension::Ordered(_))) => Some(Transition::Suspend(ordered)),
+        (State::New, None) if wanted && account.absence.is_none() => Some(Transition::Create),
+        (State::New | State::Archived | State::Deleted, _) => return None,
+        (State::Active, Some(cause)) => Some(Transition::Suspend(cause)),
+        (State::Active, None) => None,
+        (State::Suspended, None) => Some(Transition::Resume),
+        (State::Suspended, Some(cause)) => {
+            let same = account.suspension.as_ref().is_some_and(|known| kind(known) == kind(&cause));
+            (!same).then_some(Transition::Suspend(cause))
+        }
+    };
+    let suspended = match &transition {
+        Some(Transition::Suspend(_)) => true,
+        Some(Transition::Create | Transition::Resume) => false,
+        None => account.state == State::Suspended,
+    };
+    let regenerated = regenerated(evidence, suspended);
+    Some(Verdict { transition, regenerated, suspended })
+}
+
+/// Why its access should be gone; orders before marks before absence.
+fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
+    let Evidence { account, wanted, orders, lifecycle, removals, .. } = evidence;
+    let standing = account.suspension.clone().filter(|_| account.state == State::Suspended);
+    let mut ordered = standing.clone().filter(|standing| matches!(standing, Suspension::Ordered(_)));
+    for order in orders {
+        match order.what {
+            OrderKind::Suspend => ordered = Some(Suspension::Ordered(order.note.clone())),
+            OrderKind::Resume => ordered = None,
+            OrderKind::Revoke => {}
+        }
+    }
+    if ordered.is_some() || !removals {
+        return ordered;
+    }
+    match &account.disabled {
+        Some(mark) => Some(Suspension::Disabled { mark: mark.clone() }),
+        None if is_absent(account, lifecycle) => Some(Suspension::Absent),
+        None if !wanted => Some(Suspension::Left),
+        // It came back for a moment in which nobody proved anything: only an entry that is there ends an absence.
+        None if account.absence.is_some() && standing == Some(Suspension::Absent) => standing,
+        None => None,
+    }
+}
+
+fn kind(suspension: &Suspension) -> u8 {
+    match suspension {
+        Suspension::Ordered(_) => 0,
+        Suspension::Disabled { .. } => 1,
+        Suspension::Absent => 2,
+        Suspension::Left => 3,
+    }
+}
+
+/// Whether every older certificate should be worth nothing. A suspension raises the generation and no certificate is
+/// issued for the new one, so nothing is left to revoke until after a resumption.
+fn regenerated(evidence: Evidence<'_>, suspended: bool) -> Option<Regeneration> {
+    let Evidence { account, orders, lifecycle, removals, shared, now, .. } = evidence;
+    match (account.state, suspended) {
+        (State::Active, true) => Some(Regeneration::Suspended),
+        (_, false) if account.generation == 0 => Some(Regeneration::First),
+        (State::Active, false) => {
+            let ordered = orders.iter().rev().find(|order| order.what == OrderKind::Revoke);
+            let left = removals && shared && lifecycle.revoke_on_member_removed && !account.leaving.is_empty();
+            let left = left.then(|| Note {
+                actor: "bursar".to_owned(),
+                reason: "a member left".to_owned(),
+                ticket: None,
+                at: now,
+            });
+            ordered
+                .map(|order| order.note.clone())
+                .or_else(|| account.revocation.clone())
+                .or(left)
+                .map(Regeneration::Revoked)
+        }
+        (_, true | false) => None,
+    }
+}

@@ -1,0 +1,38 @@
+//! The namespace of a tenant: its sealed identity, its class, its Pod Security level. PURE: no runtime, no client, no
+//! file system, no clock.
+
+use serde_json::{Value, json};
+
+use super::Place;
+use crate::contract::{self, Identity, Sealer, TenantState};
+use crate::policy::PodSecurity;
+
+/// The manifest. The seal covers the generation and the state, so each change of life is a change of the namespace.
+#[must_use]
+pub fn namespace(place: &Place<'_>, level: PodSecurity, sealer: &Sealer) -> Value {
+    let identity = Identity {
+        cluster: place.cluster.clone(),
+        namespace: place.namespace.clone(),
+        id: place.account.id.clone(),
+        directory_id: place.account.directory_id.clone(),
+        account: place.account.account_name(),
+        class: place.class.to_owned(),
+        posix: place.account.posix.clone(),
+        generation: place.generation,
+        state: if place.suspended { TenantState::Suspended } else { TenantState::Active },
+    };
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": place.namespace,
+            "labels": {
+                contract::CLASS: place.class,
+                "pod-security.kubernetes.io/enforce": level.as_str(),
+                "pod-security.kubernetes.io/audit": level.as_str(),
+                "pod-security.kubernetes.io/warn": level.as_str(),
+            },
+            "annotations": contract::annotate(&identity, sealer),
+        },
+    })
+}

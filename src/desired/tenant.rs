@@ -1,0 +1,106 @@
+//! Puts together what an account gets in one cluster. PURE: no runtime, no client, no file system, no clock.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{DesiredObject, DesiredTenant, Place, credential, manifest, namespace, network, quota, rbac, volume};
+use crate::contract::Sealer;
+use crate::identity::{ClusterName, NamespaceName};
+use crate::ledger::{Account, ObjectKey};
+use crate::policy::{Class, DriftMode, PodSecurity, Policy};
+
+/// One tenant to be put together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Order<'a> {
+    pub(super) cluster: &'a ClusterName,
+    pub(super) account: &'a Account,
+    /// Every class that takes it here. Empty: a former tenant whose class is gone.
+    pub(super) classes: &'a [&'a Class],
+    /// The class that the ledger remembers.
+    pub(super) remembered: &'a str,
+    pub(super) namespace: Option<&'a NamespaceName>,
+    pub(super) generation: u64,
+    pub(super) suspended: bool,
+}
+
+/// Objects of several classes are merged; of two with one name the first class's stays.
+pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> DesiredTenant {
+    let Order { cluster, account, classes, remembered, namespace, generation, suspended } = order;
+    let main = classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied();
+    let class = main.map_or(remembered, |class| class.name.as_str());
+    let mut objects: BTreeMap<ObjectKey, DesiredObject> = BTreeMap::new();
+    let mut add = |manifest: Value, class: Option<&Class>| {
+        let drift = class.map_or(DriftMode::Revert, |class| drift(class, &manifest));
+        let (key, object) = DesiredObject::new(cluster, manifest, drift);
+        if !(suspended && is_binding(&key.kind)) {
+            objects.entry(key).or_insert(object);
+        }
+    };
+    if let Some(namespace) = namespace {
+        let place = Place { cluster, namespace, account, class, generation, suspended };
+        let level = main.map_or(PodSecurity::Restricted, |main| main.pod_security);
+        add(namespace::namespace(&place, level, sealer), main);
+        for class in classes.iter().filter(|class| class.namespace.is_some()) {
+            for manifest in in_namespace(&place, class, policy) {
+                add(manifest, Some(class));
+            }
+        }
+    }
+    for class in classes {
+        for manifest in rbac::cluster_role_bindings(account, class, generation) {
+            add(manifest, Some(class));
+        }
+    }
+    DesiredTenant {
+        class: class.to_owned(),
+        namespace: namespace.cloned(),
+        suspended,
+        objects,
+        keep_unknown: main.is_none(),
+        credential: main.filter(|_| !suspended).and_then(|class| {
+            let rule = class.credential.as_ref()?;
+            class.home.as_ref()?;
+            Some(credential::credential(account, rule, policy.clusters.get(cluster)?, namespace, generation))
+        }),
+        home: main.and_then(|class| credential::home(account, class.home.as_ref()?)),
+    }
+}
+
+fn in_namespace(place: &Place<'_>, class: &Class, policy: &Policy) -> Vec<Value> {
+    let mut manifests: Vec<Value> = Vec::new();
+    manifests.extend(quota::resource_quota(place.namespace, class));
+    manifests.extend(quota::limit_range(place.namespace, class));
+    if let Some(profile) = policy.networks.get(&class.network) {
+        manifests.extend(network::network_policies(place.namespace, profile));
+    }
+    manifests.extend(volume::static_volumes(place, class));
+    manifests.extend(rbac::role_bindings(place, class));
+    manifests.extend(class.manifests.iter().filter_map(|template| manifest::render(template, place)));
+    manifests
+}
+
+/// Kinds that give access.
+#[must_use]
+pub(crate) fn is_binding(kind: &str) -> bool {
+    matches!(kind, "RoleBinding" | "ClusterRoleBinding")
+}
+
+fn drift(class: &Class, manifest: &Value) -> DriftMode {
+    let kind = manifest["kind"].as_str().unwrap_or_default();
+    class.drift.get(drift_key(kind)).copied().unwrap_or(DriftMode::Revert)
+}
+
+/// The key in a class's `drift` that speaks of objects of this kind.
+#[must_use]
+pub fn drift_key(kind: &str) -> &'static str {
+    match kind {
+        "Namespace" => "namespace",
+        "ResourceQuota" => "quota",
+        "LimitRange" => "limits",
+        "NetworkPolicy" => "network",
+        "RoleBinding" | "ClusterRoleBinding" => "roles",
+        "PersistentVolume" | "PersistentVolumeClaim" => "volumes",
+        _ => "manifests",
+    }
+}

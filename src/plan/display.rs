@@ -1,0 +1,361 @@
+//! A plan as people and programs read it. PURE: no runtime, no client, no file system, no clock.
+//!
+//! One line an account: `+` access comes, `-` access goes, `~` anything else, `!` what nobody can do by planning.
+//! Structs are destructured here, so that a new field cannot be forgotten.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::guard::{COMPLETENESS, Refusal, refused_hash};
+use super::{AccountPlan, Action, Notice, Plan, Reason};
+use crate::desired::{Regeneration, Transition};
+use crate::directory::{Completeness, RejectedEntry};
+use crate::ledger::{LedgerState, Note, ObjectKey, SourceState, Suspension};
+
+/// Everything that `bursar plan` shows.
+#[derive(Debug, Clone, Copy)]
+pub struct Preview<'a> {
+    /// What the sources answered.
+    pub sources: &'a BTreeMap<String, SourceState>,
+    /// Entries that failed a check.
+    pub rejected: &'a BTreeSet<RejectedEntry>,
+    /// As planned, before the guard.
+    pub plan: &'a Plan,
+    /// What the guard holds back of it.
+    pub refusals: &'a [Refusal],
+}
+
+impl<'a> Preview<'a> {
+    /// With what the ledger says of sources and entries.
+    #[must_use]
+    pub fn of(ledger: &'a LedgerState, plan: &'a Plan, refusals: &'a [Refusal]) -> Self {
+        Self { sources: &ledger.sources, rejected: &ledger.rejected, plan, refusals }
+    }
+
+    /// Exit code of `bursar plan`: 0 nothing to do, 2 changes, 3 changes of which a part is refused.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match (self.refusals.is_empty(), self.plan.is_empty()) {
+            (false, _) => 3,
+            (true, false) => 2,
+            (true, true) => 0,
+        }
+    }
+
+    /// For programs: every action with its account in one list, and what is refused with the hash to approve.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let Self { sources, rejected, plan, refusals } = self;
+        let Plan { accounts, unchanged, notices } = plan;
+        let actions: Vec<Value> = accounts.iter().flat_map(actions_json).collect();
+        let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
+        json!({
+            "sources": sources,
+            "rejected": rejected,
+            "actions": actions,
+            "accounts": accounts.iter().filter(|plan| plan.changes_something()).map(account_json).collect::<Vec<_>>(),
+            "unchanged": unchanged,
+            "notices": notices,
+            "refused": refused,
+        })
+    }
+}
+
+impl Serialize for Preview<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.json().serialize(serializer)
+    }
+}
+
+fn actions_json(plan: &AccountPlan) -> Vec<Value> {
+    let shown = plan.actions.iter().filter(|action| !matches!(action, Action::InspectKubeconfig { .. }));
+    shown
+        .map(|action| {
+            let mut value = json!(action);
+            value["account"] = json!(plan.account);
+            value["id"] = json!(plan.id);
+            value
+        })
+        .collect()
+}
+
+/// The account without its actions, which stand in the list of all.
+fn account_json(plan: &AccountPlan) -> Value {
+    let mut value = json!(plan);
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("actions");
+    }
+    value
+}
+
+impl fmt::Display for Preview<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sources, rejected, plan, refusals } = *self;
+        for (name, source) in sources {
+            writeln!(f, "directory  {name}  {}", answered(source))?;
+        }
+        plan.fmt(f)?;
+        for RejectedEntry { source: _, kind, dn, name, id: _, why } in rejected {
+            let name = name.as_deref().unwrap_or("(no name)");
+            writeln!(f, "! {kind} {name}  {why} ({dn})")?;
+        }
+        let changes = plan.accounts.iter().filter(|account| account.changes_something()).count() as u64;
+        let rejected = match rejected.len() as u64 {
+            0 => String::new(),
+            count => format!("{} rejected, ", number(count)),
+        };
+        writeln!(f, "{} to change, {rejected}{} as they should be.", number(changes), number(plan.unchanged))?;
+        refusals.iter().try_for_each(|refusal| writeln!(f, "{refusal}"))
+    }
+}
+
+/// `ldap1.example.org  complete, 3 512 entries in 0.2 s`.
+fn answered(source: &SourceState) -> String {
+    let SourceState { server, completeness, entries, took_ms, read_at: _, complete_at: _ } = source;
+    let server = server.as_deref().unwrap_or("no server");
+    let took = format!("{} entries in {}.{} s", number(*entries), took_ms / 1000, took_ms % 1000 / 100);
+    match completeness {
+        Completeness::Complete => format!("{server}  complete, {took}"),
+        Completeness::Partial { why } => format!("{server}  partial, {took}: {why}"),
+    }
+}
+
+/// Thousands apart by a narrow gap: `3 512`.
+fn number(number: u64) -> String {
+    let digits = number.to_string();
+    let head = digits.len() % 3;
+    let groups = digits.as_bytes()[head..].chunks(3).map(String::from_utf8_lossy);
+    let first = (head > 0).then(|| digits[..head].into());
+    first.into_iter().chain(groups).collect::<Vec<_>>().join(" ")
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, class, allowed, wanted, what, accounts, hash, parts: _ } = self;
+        let names: Vec<&str> = accounts.iter().map(|account| account.name.as_str()).collect();
+        let names = names.join(", ");
+        if limit == COMPLETENESS {
+            return write!(
+                f,
+                "refused: {} {what} rest on a complete read of {class}, and its last one was not: {names}. They wait \
+                 for one",
+                accounts.len()
+            );
+        }
+        write!(f, "refused by limit {limit} ({allowed} left): ")?;
+        if what == "members" {
+            write!(f, "{wanted} members leave, held back in {names}")?;
+        } else {
+            write!(f, "{} of {wanted} {what}: {names}", accounts.len())?;
+        }
+        match hash {
+            Some(hash) => write!(f, ". To allow exactly these: bursar approve {hash}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { accounts, unchanged: _, notices } = self;
+        let lines: Vec<Line> = accounts.iter().filter(|plan| plan.changes_something()).map(line).collect();
+        let width = |text: fn(&Line) -> &str| lines.iter().map(|line| text(line).chars().count()).max().unwrap_or(0);
+        let (names, uids, whats) = (width(|line| &line.name), width(|line| &line.uid), width(|line| &line.what));
+        for Line { sign, name, uid, what, detail } in &lines {
+            let text = format!("{sign} {name:names$}  {uid:uids$}  {what:whats$}  {detail}");
+            writeln!(f, "{}", text.trim_end())?;
+        }
+        for Notice { account, text } in notices {
+            writeln!(f, "! {} {}  {text}", account.kind, account.name)?;
+        }
+        Ok(())
+    }
+}
+
+struct Line {
+    sign: char,
+    name: String,
+    uid: String,
+    what: String,
+    detail: String,
+}
+
+fn line(plan: &AccountPlan) -> Line {
+    let (sign, what) = headline(plan);
+    let mut detail = details(plan);
+    if let Some(Note { actor, reason, .. }) = &plan.held {
+        let done = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+        detail = format!("held by {actor} ({reason}), not done{done}");
+    }
+    Line {
+        sign,
+        name: format!("{} {}", plan.account.kind, plan.account.name),
+        uid: plan.posix.as_ref().map_or_else(|| "-".to_owned(), |posix| posix.uid.to_string()),
+        what,
+        detail,
+    }
+}
+
+fn headline(plan: &AccountPlan) -> (char, String) {
+    match (&plan.transition, &plan.regenerated) {
+        (Some(Transition::Create), _) => ('+', "new".to_owned()),
+        (Some(Transition::Resume), _) => ('+', "resumed".to_owned()),
+        (Some(Transition::Suspend(why)), _) => ('-', cause(why, plan)),
+        (None, _) if !plan.leaving.is_empty() => ('-', members(plan)),
+        (None, Some(Regeneration::Revoked(note))) => ('~', format!("revoked by {}", note.actor)),
+        (None, _) => only_reason(plan),
+    }
+}
+
+fn members(plan: &AccountPlan) -> String {
+    let names: Vec<&str> = plan.leaving.values().map(|member| member.name.as_str()).collect();
+    format!("{} left", names.join(", "))
+}
+
+/// Why an account is, or is to be, suspended, in words.
+pub(super) fn cause(why: &Suspension, plan: &AccountPlan) -> String {
+    match why {
+        Suspension::Absent => match plan.before.absence.map_or(0, |absence| absence.seconds) {
+            0 => "absent".to_owned(),
+            seconds if seconds < 7200 => format!("absent {} min", seconds / 60),
+            seconds => format!("absent {} h", seconds / 3600),
+        },
+        Suspension::Disabled { mark } => format!("disabled ({mark})"),
+        Suspension::Ordered(Note { actor, reason, ticket, at: _ }) => {
+            let ticket = ticket.as_ref().map(|ticket| format!(", {ticket}")).unwrap_or_default();
+            format!("ordered by {actor}: {reason}{ticket}")
+        }
+        Suspension::Left => "in no class any more".to_owned(),
+    }
+}
+
+/// An account whose life goes on: `quota changed`, or the first reason of several.
+fn only_reason(plan: &AccountPlan) -> (char, String) {
+    let mut reasons: BTreeSet<(u8, String)> = BTreeSet::new();
+    let mut gone = !plan.actions.is_empty();
+    for action in &plan.actions {
+        let (thing, reason) = match action {
+            Action::Apply { key, reason, .. } | Action::Delete { key, reason, .. } => (noun(&key.kind), reason),
+            Action::IssueCertificate { reason, .. } => ("certificate", reason),
+            Action::RemoveKubeconfig { reason, .. } => ("kubeconfig", reason),
+            _ => continue,
+        };
+        gone &= matches!(reason, Reason::Orphaned | Reason::Suspended);
+        reasons.insert((weight(reason), said(thing, reason)));
+    }
+    let what = reasons.into_iter().next().map_or_else(|| "to finish".to_owned(), |(_, what)| what);
+    (if gone { '-' } else { '~' }, what)
+}
+
+/// What a person wants to read first.
+fn weight(reason: &Reason) -> u8 {
+    match reason {
+        Reason::Changed(_) => 0,
+        Reason::Drifted(_) => 1,
+        Reason::Missing => 2,
+        Reason::Orphaned => 3,
+        Reason::Suspended => 4,
+        Reason::Revoked => 5,
+        Reason::Expiring(_) => 6,
+    }
+}
+
+fn said(thing: &str, reason: &Reason) -> String {
+    match reason {
+        Reason::Changed(fields) if fields.is_empty() => format!("{thing} changed"),
+        Reason::Changed(fields) => format!("{} changed", fields.join(", ")),
+        Reason::Drifted(_) => format!("{thing} edited by somebody else"),
+        Reason::Revoked => format!("{thing} of an older generation"),
+        other => format!("{thing} {other}"),
+    }
+}
+
+/// `namespace tool-foo, quota, limits, 4 network policies, role binding, certificate, kubeconfig`.
+fn details(plan: &AccountPlan) -> String {
+    let written = objects(plan.actions.iter().filter_map(|action| match action {
+        Action::Apply { key, .. } => Some(key),
+        _ => None,
+    }));
+    let deleted = objects(plan.actions.iter().filter_map(|action| match action {
+        Action::Delete { key, .. } => Some(key),
+        _ => None,
+    }));
+    let deleted = deleted.into_iter().map(|object| format!("{object} removed"));
+    let revoked = matches!(plan.regenerated, Some(Regeneration::Suspended)).then(|| "certificates revoked".to_owned());
+    let others = plan.actions.iter().filter_map(|action| match action {
+        Action::Apply { .. } | Action::Delete { .. } | Action::InspectKubeconfig { .. } => None,
+        Action::StopWorkloads { .. } => Some("workloads stopped".to_owned()),
+        Action::ResumeWorkloads { stopped, .. } => Some(format!("{} workloads resumed", stopped.len())),
+        Action::IssueCertificate { reason, .. } => Some(match reason {
+            Reason::Expiring(at) => format!("certificate (the old one ends {at:.0}), kubeconfig"),
+            _ => "certificate, kubeconfig".to_owned(),
+        }),
+        Action::RemoveKubeconfig { .. } => Some("kubeconfig removed".to_owned()),
+    });
+    let suspends = matches!(plan.transition, Some(Transition::Suspend(_)));
+    let all: Vec<String> = if suspends {
+        deleted.chain(revoked).chain(others).chain(written).collect()
+    } else {
+        written.into_iter().chain(deleted).chain(others).collect()
+    };
+    let all = all.join(", ");
+    if suspends && !all.is_empty() { format!("suspend: {all}") } else { all }
+}
+
+/// Objects by kind, in the order in which they come; of a namespace its name, of several the number.
+fn objects<'a>(keys: impl Iterator<Item = &'a ObjectKey>) -> Vec<String> {
+    let mut kinds: Vec<(&str, Vec<&ObjectKey>)> = Vec::new();
+    for key in keys {
+        match kinds.iter_mut().find(|(kind, _)| *kind == key.kind) {
+            Some((_, keys)) => keys.push(key),
+            None => kinds.push((&key.kind, vec![key])),
+        }
+    }
+    kinds.sort_by_key(|(kind, _)| place(kind));
+    kinds
+        .into_iter()
+        .map(|(kind, keys)| match (kind, keys.as_slice()) {
+            ("Namespace", [key]) => format!("namespace {}", key.name),
+            (_, [_]) => noun(kind).to_owned(),
+            (_, keys) => format!("{} {}", keys.len(), plural(kind)),
+        })
+        .collect()
+}
+
+fn place(kind: &str) -> u8 {
+    match kind {
+        "Namespace" => 0,
+        "ResourceQuota" => 1,
+        "LimitRange" => 2,
+        "NetworkPolicy" => 3,
+        "PersistentVolume" => 4,
+        "PersistentVolumeClaim" => 5,
+        "RoleBinding" | "ClusterRoleBinding" => 7,
+        _ => 6,
+    }
+}
+
+fn noun(kind: &str) -> &str {
+    match kind {
+        "Namespace" => "namespace",
+        "ResourceQuota" => "quota",
+        "LimitRange" => "limits",
+        "NetworkPolicy" => "network policy",
+        "PersistentVolume" => "volume",
+        "PersistentVolumeClaim" => "claim",
+        "RoleBinding" => "role binding",
+        "ClusterRoleBinding" => "cluster role binding",
+        other => other,
+    }
+}
+
+fn plural(kind: &str) -> String {
+    match noun(kind) {
+        "network policy" => "network policies".to_owned(),
+        noun @ ("quota" | "limits") => noun.to_owned(),
+        noun => format!("{noun}s"),
+    }
+}

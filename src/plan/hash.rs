@@ -1,0 +1,111 @@
+//! What an administrator approves: the hash of a set of actions, which is the same in the next cycle. PURE: no runtime,
+//! no client, no file system, no clock.
+//!
+//! It is over (cluster, account id, kind, object, desired digest), sorted, without times, generations and renewals.
+//! First each account's part is hashed, then the sorted parts: so the hash of a set can be made of the hashes of its
+//! parts, and an approval can hold for some of them.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::{AccountPlan, Action};
+use crate::contract::follows_the_generation;
+use crate::desired::{Transition, generation_group};
+use crate::ledger::{ObjectKey, Suspension};
+use crate::observed::digest::digest;
+
+/// Hex digits of a hash that people see and type. It names one of the few sets of one ledger that wait for an approval,
+/// and nobody but the guard makes such sets.
+const SHOWN: usize = 8;
+
+/// One line of the set. Tuples, not structs: their order is their meaning.
+type Line = (String, String, String, String, String);
+
+/// The hash of one account's part.
+#[must_use]
+pub fn part(plan: &AccountPlan) -> String {
+    let lines = lines(plan);
+    let mut hash = Sha256::new();
+    for (cluster, account, kind, object, digest) in &lines {
+        for text in [cluster, account, kind, object, digest] {
+            hash.update((text.len() as u64).to_be_bytes());
+            hash.update(text);
+        }
+    }
+    hex::encode(hash.finalize())
+}
+
+/// The hash of a set, from the hashes of its parts in any order, as people see it.
+#[must_use]
+pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a String>) -> String {
+    let sorted: BTreeSet<&String> = parts.into_iter().collect();
+    let mut hash = Sha256::new();
+    for part in sorted {
+        hash.update(part);
+    }
+    hex::encode(hash.finalize())[..SHOWN].to_owned()
+}
+
+fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
+    let id = &plan.id.0;
+    let line = |cluster: &str, kind: &str, object: String, digest: String| {
+        (cluster.to_owned(), id.clone(), kind.to_owned(), object, digest)
+    };
+    let actions = plan.actions.iter().filter_map(|action| {
+        let cluster = &action.cluster().0;
+        match action {
+            Action::Apply { key, manifest, .. } => {
+                Some(line(cluster, &key.kind, object(key), stable_digest(manifest, plan)))
+            }
+            Action::Delete { key, .. } => Some(line(cluster, &key.kind, object(key), "delete".to_owned())),
+            Action::StopWorkloads { namespace, .. } => {
+                Some(line(cluster, "Workloads", namespace.to_string(), "stop".to_owned()))
+            }
+            Action::RemoveKubeconfig { home, .. } => {
+                Some(line(cluster, "Kubeconfig", home.home.display().to_string(), "remove".to_owned()))
+            }
+            // What a removal does not do, and renewals.
+            Action::ResumeWorkloads { .. } | Action::IssueCertificate { .. } | Action::InspectKubeconfig { .. } => None,
+        }
+    });
+    let members = plan.leaving.keys().map(|member| line("", "Member", member.0.clone(), "remove".to_owned()));
+    let suspension = plan.transition.iter().filter_map(|transition| match transition {
+        Transition::Suspend(why) => Some(line("", "Suspension", cause(why).to_owned(), String::new())),
+        Transition::Create | Transition::Resume => None,
+    });
+    actions.chain(members).chain(suspension).collect()
+}
+
+fn object(key: &ObjectKey) -> String {
+    format!("{}/{}/{}", key.api_version, key.namespace.as_deref().unwrap_or_default(), key.name)
+}
+
+fn cause(why: &Suspension) -> &'static str {
+    match why {
+        Suspension::Absent => "absent",
+        Suspension::Disabled { .. } => "disabled",
+        Suspension::Ordered(_) => "ordered",
+        Suspension::Left => "left",
+    }
+}
+
+/// The digest of a manifest as it would be under any other generation.
+fn stable_digest(manifest: &Value, plan: &AccountPlan) -> String {
+    let mut manifest = manifest.clone();
+    if let Some(annotations) = manifest.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+        annotations.retain(|key, _| !follows_the_generation(key));
+    }
+    forget(&mut manifest, &generation_group(&plan.account, plan.generation));
+    digest(&manifest)
+}
+
+fn forget(value: &mut Value, group: &str) {
+    match value {
+        Value::String(text) if text == group => text.clear(),
+        Value::Array(items) => items.iter_mut().for_each(|item| forget(item, group)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| forget(field, group)),
+        _ => {}
+    }
+}

@@ -1,0 +1,123 @@
+//! What the ledger must know before anything is done: states, generations, places, budgets. PURE: no runtime, no
+//! client, no file system, no clock.
+//!
+//! A daemon that is killed after this finds the rest by planning again: the state says what should be, and a failure
+//! that only the end of an account's actions clears says where a suspension had begun.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::AccountPlan;
+use super::guard::ApprovedPlan;
+use crate::desired::{Regeneration, Transition};
+use crate::ledger::change::{Change, Event};
+use crate::ledger::{Account, Failure, Lifecycle, Note, Suspension};
+
+/// `Failure::step` of a suspension that has begun and of which nothing failed yet.
+pub const SUSPENDING: &str = "suspend";
+
+impl ApprovedPlan {
+    /// The changes and their history, to be written down in one transaction before anything is done.
+    #[must_use]
+    pub fn intents(&self, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
+        let Self { accounts, hash, spent, used, refusals } = self;
+        let mut changes: Vec<Change> = accounts.iter().flat_map(|plan| changes(plan, now)).collect();
+        let generation = accounts.iter().filter(|plan| plan.regenerated.is_some()).map(|plan| plan.generation).max();
+        changes.extend(generation.map(Change::LastGeneration));
+        let spent = spent.iter().filter(|(_, amount)| **amount > 0);
+        changes.extend(spent.map(|((spending, class), amount)| Change::Spent(*spending, class.clone(), *amount, now)));
+        changes.extend(used.iter().map(|approval| Change::Approval(approval.clone(), None)));
+        changes.extend(refusals.clone().map(Change::Refusals));
+        let mut events: Vec<Event> = accounts.iter().flat_map(events).collect();
+        for event in &mut events {
+            event.plan = Some(hash.clone());
+        }
+        (changes, events)
+    }
+}
+
+fn changes(plan: &AccountPlan, now: Timestamp) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let after = after(plan, now);
+    if after != *plan.before {
+        changes.push(Change::Account(Box::new(after)));
+    }
+    changes.extend(plan.orders.iter().map(|id| Change::OrderDone(*id)));
+    for (cluster, tenant) in &plan.places {
+        changes.push(Change::Tenant(plan.id.clone(), cluster.clone(), tenant.clone()));
+    }
+    changes.extend(plan.suspending.iter().map(|cluster| {
+        let failure =
+            Failure { step: SUSPENDING.to_owned(), reason: "begun".to_owned(), since: now, attempts: 0, next_try: now };
+        Change::Failure(plan.id.clone(), cluster.clone(), Some(failure))
+    }));
+    changes
+}
+
+/// The account as it will be.
+fn after(plan: &AccountPlan, now: Timestamp) -> Account {
+    let mut after = plan.before.as_ref().clone();
+    let (state, suspension) = match &plan.transition {
+        None => (after.state, after.suspension.clone()),
+        Some(Transition::Create | Transition::Resume) => (Lifecycle::Active, None),
+        Some(Transition::Suspend(why)) => (Lifecycle::Suspended, Some(why.clone())),
+    };
+    if state != after.state {
+        after.since = now;
+    }
+    after.state = state;
+    after.suspension = suspension;
+    after.generation = plan.generation;
+    if plan.regenerated.is_some() || state == Lifecycle::Suspended {
+        after.revocation = None;
+    }
+    for member in plan.leaving.keys() {
+        after.members.remove(member);
+        after.leaving.remove(member);
+    }
+    after
+}
+
+fn events(plan: &AccountPlan) -> Vec<Event> {
+    let bursar = Note { actor: "bursar".to_owned(), reason: String::new(), ticket: None, at: Timestamp::UNIX_EPOCH };
+    let event = |action: &str, note: &Note, reason: String, detail: Value| Event {
+        actor: note.actor.clone(),
+        account: Some(plan.account.clone()),
+        account_id: Some(plan.id.clone()),
+        action: action.to_owned(),
+        reason,
+        ticket: note.ticket.clone(),
+        plan: None,
+        detail,
+    };
+    let places = json!(
+        plan.places
+            .iter()
+            .map(|(cluster, tenant)| (cluster.0.clone(), json!(tenant.namespace)))
+            .collect::<serde_json::Map<_, _>>()
+    );
+    let life = plan.transition.as_ref().map(|transition| match transition {
+        Transition::Create => event("created", &bursar, "new".to_owned(), json!({"namespaces": places})),
+        Transition::Resume => match &plan.ordered {
+            Some(note) => event("resumed", note, note.reason.clone(), json!({})),
+            None => event("resumed", &bursar, "back in the directory".to_owned(), json!({})),
+        },
+        Transition::Suspend(why) => {
+            let note = match why {
+                Suspension::Ordered(note) => note,
+                _ => &bursar,
+            };
+            event("suspended", note, super::display::cause(why, plan), json!({"generation": plan.generation}))
+        }
+    });
+    let revoked = plan.regenerated.as_ref().and_then(|regenerated| match regenerated {
+        Regeneration::Revoked(note) => {
+            Some(event("revoked", note, note.reason.clone(), json!({"generation": plan.generation})))
+        }
+        Regeneration::First | Regeneration::Suspended => None,
+    });
+    let left = plan.leaving.iter().map(|(id, name)| {
+        event("member removed", &bursar, format!("{name} is no longer in the directory's list"), json!({"member": id}))
+    });
+    life.into_iter().chain(revoked).chain(left).collect()
+}

@@ -1,0 +1,179 @@
+//! What is to be done for one account in one cluster, in the order in which it has to happen. PURE: no runtime, no
+//! client, no file system, no clock.
+//!
+//! The namespace first, for its seal says whether pods may start. Then access goes: bindings, workloads, kubeconfig.
+//! Then quota, policies and volumes, and only then access comes: bindings, workloads, certificate. Whatever fails
+//! leaves less access than was wanted, never more.
+
+use jiff::Timestamp;
+
+use super::credential::{self, Standing};
+use super::scan::Scan;
+use super::{Action, Reason};
+use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, Transition, apply_order};
+use crate::identity::{AccountId, ClusterName};
+use crate::ledger::{LedgerState, ObjectKey, ObjectRecord};
+use crate::observed::{ClusterInventory, Inventory, ObservedObject};
+use crate::policy::DriftMode;
+
+/// One place of one account, with everything that is known about it.
+#[derive(Clone, Copy)]
+pub(super) struct Look<'a> {
+    pub(super) id: &'a AccountId,
+    pub(super) account: &'a DesiredAccount,
+    pub(super) cluster: &'a ClusterName,
+    pub(super) tenant: &'a DesiredTenant,
+    pub(super) ledger: &'a LedgerState,
+    pub(super) there: &'a ClusterInventory,
+    pub(super) inventory: &'a Inventory,
+    pub(super) scan: &'a Scan<'a>,
+    pub(super) now: Timestamp,
+}
+
+/// What the ledger recorded is what we want, and what the server said then is what it says now.
+pub(super) fn is_settled(wanted: &DesiredObject, record: &ObjectRecord, found: &ObservedObject) -> bool {
+    record.wanted == wanted.digest && record.observed == found.digest && record.uid == found.uid && !found.deleting
+}
+
+/// The actions, and what to tell people.
+pub(super) fn actions(look: Look<'_>) -> (Vec<Action>, Vec<String>) {
+    let mut notices = Vec::new();
+    let settled = look.scan.is_settled(look.id, look.cluster, look.tenant);
+    if !settled && let Some(going) = namespace_on_its_way_out(look) {
+        return (Vec::new(), vec![going]);
+    }
+    let applies = if settled { Vec::new() } else { applies(look, &mut notices) };
+    let (namespace, applies): (Vec<_>, Vec<_>) = applies.into_iter().partition(|action| order(action) == Some(0));
+    let (bindings, applies): (Vec<_>, Vec<_>) = applies.into_iter().partition(|action| order(action) == Some(4));
+    let (deleted_bindings, deletes): (Vec<_>, Vec<_>) =
+        deletes(look).into_iter().partition(|action| order(action) == Some(4));
+    let stop = stop(look, !namespace.is_empty());
+    let Standing { remove, issue, inspect } = credential::actions(look, &mut notices);
+    let remove = remove.into_iter().collect();
+    let actions = [namespace, deleted_bindings, stop, remove, applies, bindings, deletes, resume(look)];
+    (actions.into_iter().flatten().chain(issue).chain(inspect).collect(), notices)
+}
+
+fn order(action: &Action) -> Option<u8> {
+    match action {
+        Action::Apply { key, .. } | Action::Delete { key, .. } => Some(apply_order(&key.kind)),
+        _ => None,
+    }
+}
+
+fn namespace_on_its_way_out(look: Look<'_>) -> Option<String> {
+    let namespace = look.tenant.objects.keys().find(|key| key.kind == "Namespace")?;
+    look.there.objects.get(namespace).filter(|found| found.deleting).map(|_| {
+        format!(
+            "namespace {} in cluster {} is being deleted by somebody; it is made again when it is gone",
+            namespace.name, look.cluster
+        )
+    })
+}
+
+/// In the order of [`apply_order`], then by name.
+fn applies(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
+    let mut objects: Vec<_> = look.tenant.objects.iter().collect();
+    objects.sort_by_key(|(key, _)| apply_order(&key.kind));
+    objects.into_iter().filter_map(|(key, object)| apply(look, key, object, notices)).collect()
+}
+
+fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, notices: &mut Vec<String>) -> Option<Action> {
+    let found = look.there.objects.get(key);
+    let record = look.ledger.objects.get(key).filter(|record| record.account == *look.id);
+    let reason = match (record, found) {
+        (_, Some(found)) if found.deleting => return None,
+        (Some(record), Some(found)) if is_settled(object, record, found) => return None,
+        (_, None) | (None, Some(_)) => Reason::Missing,
+        (Some(record), Some(_)) if record.wanted != object.digest => Reason::Changed(Vec::new()),
+        (Some(_), Some(_)) if object.drift == DriftMode::Report => {
+            notices.push(format!(
+                "{} was edited by somebody else, and its class says report: it stays; to write ours back, drift = \
+                 {{ {} = \"revert\" }}",
+                described(key),
+                crate::desired::drift_key(&key.kind)
+            ));
+            return None;
+        }
+        (Some(_), Some(_)) => Reason::Drifted(Vec::new()),
+    };
+    Some(Action::Apply {
+        key: key.clone(),
+        manifest: object.manifest.clone(),
+        wanted: object.digest.clone(),
+        uid: found.map(|found| found.uid.clone()),
+        reason,
+    })
+}
+
+/// `ResourceQuota bursar in namespace tool-foo`.
+fn described(key: &ObjectKey) -> String {
+    match &key.namespace {
+        Some(namespace) => format!("{} {} in namespace {namespace}", key.kind, key.name),
+        None => format!("{} {}", key.kind, key.name),
+    }
+}
+
+/// What nobody wants any more: in the reverse of the order in which it was made. A namespace is never deleted here, and
+/// nothing that the cluster does not show us with our label and the uid that we know.
+fn deletes(look: Look<'_>) -> Vec<Action> {
+    let mut orphans: Vec<&ObjectKey> = look
+        .scan
+        .orphans(look.id, look.cluster)
+        .iter()
+        .copied()
+        .filter(|key| key.kind != "Namespace")
+        .filter(|key| !look.tenant.keep_unknown || apply_order(&key.kind) == 4)
+        .collect();
+    orphans.sort_by_key(|key| std::cmp::Reverse(apply_order(&key.kind)));
+    let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
+    orphans
+        .into_iter()
+        .filter_map(|key| {
+            let record = look.ledger.objects.get(key)?;
+            let found = look.there.objects.get(key)?;
+            (record.uid == found.uid && !found.deleting).then(|| Action::Delete {
+                key: key.clone(),
+                uid: found.uid.clone(),
+                reason: reason.clone(),
+            })
+        })
+        .collect()
+}
+
+/// When the suspension begins, and again as long as something of it failed: `intents` writes a failure down that only
+/// the end of the account's actions clears, so that a daemon killed in between finds out.
+fn stop(look: Look<'_>, sealed_now: bool) -> Vec<Action> {
+    let begins = sealed_now || matches!(look.account.transition, Some(Transition::Suspend(_)));
+    let unfinished = look.ledger.failures.contains_key(&(look.id.clone(), look.cluster.clone()));
+    let namespace = look.tenant.namespace.clone().filter(|_| look.tenant.suspended && (begins || unfinished));
+    namespace.map(|namespace| Action::StopWorkloads { cluster: look.cluster.clone(), namespace }).into_iter().collect()
+}
+
+fn resume(look: Look<'_>) -> Vec<Action> {
+    let Some(namespace) = look.tenant.namespace.clone().filter(|_| !look.tenant.suspended) else { return Vec::new() };
+    let from = (look.id.clone(), first_key());
+    let stopped: Vec<_> = look
+        .ledger
+        .stopped
+        .range(from..)
+        .take_while(|((id, _), _)| id == look.id)
+        .filter(|((_, key), _)| key.cluster == *look.cluster)
+        .map(|((_, key), stopped)| (key.clone(), stopped.clone()))
+        .collect();
+    if stopped.is_empty() {
+        return Vec::new();
+    }
+    vec![Action::ResumeWorkloads { cluster: look.cluster.clone(), namespace, stopped }]
+}
+
+/// Lower than every other.
+fn first_key() -> ObjectKey {
+    ObjectKey {
+        cluster: ClusterName(String::new()),
+        api_version: String::new(),
+        kind: String::new(),
+        namespace: None,
+        name: String::new(),
+    }
+}

@@ -8,16 +8,18 @@ use std::time::Duration;
 
 use super::dn::Dn;
 use super::entry::{EntryRules, RawEntry, Reading};
-use super::membership::{DEPTH, Groups, Member, closure};
+use super::groups::{Closed, Flat, Index, companions_by_name};
+use super::membership::DEPTH;
 use super::source::{SourceConfig, SourceKind};
-use super::{Completeness, Entry, RejectedEntry, Role, SourceRead};
-use crate::identity::{AccountKind, DirectoryId, Gid};
+use super::{Completeness, Entry, RejectedEntry, SourceRead};
+use crate::identity::{AccountKind, DirectoryId};
 
 /// Kinds in the order in which an entry that two trees hold is taken: a tool is not a person as well.
 pub const KINDS: [AccountKind; 3] = [AccountKind::Tool, AccountKind::User, AccountKind::Group];
 
 const ACCOUNT_CLASSES: [&str; 1] = ["posixAccount"];
-const GROUP_CLASSES: [&str; 5] = ["groupOfNames", "groupOfUniqueNames", "groupOfMembers", "posixGroup", "group"];
+pub(super) const GROUP_CLASSES: [&str; 5] =
+    ["groupOfNames", "groupOfUniqueNames", "groupOfMembers", "posixGroup", "group"];
 
 /// What a source answered, uninterpreted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -40,10 +42,10 @@ pub struct RawTree {
 }
 
 /// An entry that is, or should be, an account.
-struct Candidate {
-    kind: AccountKind,
-    dn: Dn,
-    raw: RawEntry,
+pub(super) struct Candidate {
+    pub(super) kind: AccountKind,
+    pub(super) dn: Dn,
+    pub(super) raw: RawEntry,
 }
 
 /// Interprets what `source` answered. `took` is zero; the caller knows the time.
@@ -53,15 +55,18 @@ struct Candidate {
 #[must_use]
 pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> SourceRead {
     let mut problems = std::mem::take(&mut raw.problems);
-    problems.extend(missing_sentinels(source, &raw));
     let (candidates, companions) = sort_out(source, raw.trees);
+    if problems.is_empty() {
+        // After another problem their absence is no news.
+        problems.extend(missing_sentinels(source, candidates.iter().chain(&companions)));
+    }
     let readings = BTreeMap::from(KINDS.map(|kind| (kind, reading(source, kind, rules))));
     let reading_of = |kind: AccountKind| &readings[&kind];
 
     let index = Index::of(
         &candidates,
         |candidate| reading_of(candidate.kind).id(&candidate.raw),
-        |candidate| reading_of(candidate.kind).full_name(&candidate.raw, candidate.kind).ok(),
+        |candidate| reading_of(candidate.kind).full_name(&candidate.raw, &candidate.dn, candidate.kind).ok(),
     );
     let groups = Flat::of(source, &candidates, &companions);
     let closed = groups.close(&index, &candidates, &companions, reading_of(AccountKind::Group));
@@ -77,7 +82,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     let mut taken: BTreeMap<DirectoryId, String> = BTreeMap::new();
     let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));
     for candidate in &candidates {
-        match reading_of(candidate.kind).check(&candidate.raw, candidate.kind) {
+        match reading_of(candidate.kind).check(&candidate.raw, &candidate.dn, candidate.kind) {
             Ok(mut entry) => {
                 if let Some(other) = taken.get(&entry.id) {
                     let why = format!("{} {} is also that of {other}", source.attributes.id, entry.id);
@@ -85,7 +90,9 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
                     continue;
                 }
                 taken.insert(entry.id.clone(), entry.dn.clone());
-                let full = reading_of(candidate.kind).full_name(&candidate.raw, candidate.kind).unwrap_or_default();
+                let full = reading_of(candidate.kind)
+                    .full_name(&candidate.raw, &candidate.dn, candidate.kind)
+                    .unwrap_or_default();
                 let members_of = match candidate.kind {
                     AccountKind::Tool => companion_of.get(full),
                     AccountKind::User => None,
@@ -127,14 +134,14 @@ fn reading<'a>(source: &'a SourceConfig, kind: AccountKind, rules: &'a EntryRule
     }
 }
 
-fn missing_sentinels(source: &SourceConfig, raw: &RawRead) -> Option<String> {
-    if source.sentinels.is_empty() {
-        return None;
+fn missing_sentinels<'a>(source: &SourceConfig, all: impl Iterator<Item = &'a Candidate>) -> Option<String> {
+    let mut missing: BTreeMap<Dn, &str> =
+        source.sentinels.iter().map(|text| (Dn::parse(text), text.as_str())).collect();
+    for candidate in all {
+        missing.remove(&candidate.dn);
     }
-    let seen: BTreeSet<Dn> =
-        raw.trees.values().flat_map(|tree| &tree.entries).map(|entry| Dn::parse(&entry.dn)).collect();
-    let missing: Vec<_> = source.sentinels.iter().filter(|dn| !seen.contains(&Dn::parse(dn))).cloned().collect();
-    (!missing.is_empty()).then(|| format!("sentinel not found: {}", missing.join(", ")))
+    let names: Vec<_> = missing.into_values().collect();
+    (!names.is_empty()).then(|| format!("sentinel not found: {}", names.join(", ")))
 }
 
 /// Which entry is what: accounts and groups, and apart from them the groups that only list a tool's maintainers.
@@ -168,137 +175,6 @@ fn sort_out(source: &SourceConfig, mut trees: BTreeMap<AccountKind, RawTree>) ->
     (candidates, companions)
 }
 
-/// Accounts by DN and by name. Rejected ones too: who maintains a tool does not depend on a readable uid.
-struct Index {
-    by_dn: BTreeMap<Dn, (AccountKind, DirectoryId)>,
-    by_name: BTreeMap<String, (AccountKind, DirectoryId)>,
-    people: BTreeSet<DirectoryId>,
-}
-
-impl Index {
-    fn of<'a>(
-        candidates: &'a [Candidate],
-        id: impl Fn(&Candidate) -> Option<DirectoryId>,
-        name: impl Fn(&'a Candidate) -> Option<&'a str>,
-    ) -> Self {
-        let mut index = Self { by_dn: BTreeMap::new(), by_name: BTreeMap::new(), people: BTreeSet::new() };
-        for candidate in candidates.iter().filter(|candidate| candidate.kind != AccountKind::Group) {
-            let Some(id) = id(candidate) else { continue };
-            if let Some(name) = name(candidate) {
-                index.by_name.entry(name.to_owned()).or_insert_with(|| (candidate.kind, id.clone()));
-            }
-            if candidate.kind == AccountKind::User {
-                index.people.insert(id.clone());
-            }
-            index.by_dn.insert(candidate.dn.clone(), (candidate.kind, id));
-        }
-        index
-    }
-
-    fn find(&self, member: &Member) -> Option<&(AccountKind, DirectoryId)> {
-        match member {
-            Member::Dn(dn) => self.by_dn.get(dn),
-            Member::Name(name) => self.by_name.get(name),
-        }
-    }
-}
-
-/// Groups as they were read.
-struct Flat {
-    groups: Groups,
-    managers: BTreeMap<Dn, BTreeSet<Dn>>,
-}
-
-impl Flat {
-    fn of(source: &SourceConfig, candidates: &[Candidate], companions: &[Candidate]) -> Self {
-        let names = &source.attributes;
-        let mut flat = Self { groups: Groups::new(), managers: BTreeMap::new() };
-        for Candidate { kind, dn, raw } in candidates.iter().chain(companions) {
-            let by_dn = names.member_dns.iter().flat_map(|name| raw.texts(name)).map(Dn::parse_with_optional_uid);
-            let by_name = names.member_names.iter().flat_map(|name| raw.texts(name)).map(str::to_owned);
-            let members: BTreeSet<_> = by_dn.map(Member::Dn).chain(by_name.map(Member::Name)).collect();
-            // A tool that lists its own maintainers is a group of them, and of nobody else.
-            let is_group = *kind == AccountKind::Group || (*kind == AccountKind::Tool && raw.is_a(&GROUP_CLASSES));
-            if is_group {
-                flat.groups.insert(dn.clone(), members);
-            }
-            if let Some(attribute) = &names.managers {
-                flat.managers.insert(dn.clone(), raw.texts(attribute).map(Dn::parse).collect());
-            }
-        }
-        flat
-    }
-
-    fn close(
-        &self,
-        index: &Index,
-        candidates: &[Candidate],
-        companions: &[Candidate],
-        reading: &Reading<'_>,
-    ) -> Closed {
-        let mut closed = Closed { members: BTreeMap::new(), too_deep: BTreeSet::new(), gids: BTreeMap::new() };
-        for Candidate { dn, raw, .. } in candidates.iter().chain(companions) {
-            if !self.groups.contains_key(dn) {
-                continue;
-            }
-            let closure = closure(&self.groups, dn);
-            if closure.too_deep {
-                closed.too_deep.insert(dn.clone());
-            }
-            let mut members: BTreeMap<DirectoryId, Role> = closure
-                .members
-                .iter()
-                .filter_map(|member| index.find(member))
-                .map(|(_, id)| (id.clone(), Role::Member))
-                .collect();
-            for manager in self.managers.get(dn).into_iter().flatten() {
-                if let Some((_, id)) = index.by_dn.get(manager) {
-                    members.insert(id.clone(), Role::Manager);
-                }
-            }
-            if let Ok(Some(gid)) = reading.group_gid(raw) {
-                for id in members.keys() {
-                    closed.gids.entry(id.clone()).or_default().insert(gid);
-                }
-            }
-            closed.members.insert(dn.clone(), members);
-        }
-        closed
-    }
-}
-
-/// Groups with their nested members resolved.
-struct Closed {
-    members: BTreeMap<Dn, BTreeMap<DirectoryId, Role>>,
-    too_deep: BTreeSet<Dn>,
-    gids: BTreeMap<DirectoryId, BTreeSet<Gid>>,
-}
-
-/// For each tool's full name the group of that name: from the tools' tree, else from the groups' tree.
-fn companions_by_name(
-    source: &SourceConfig,
-    candidates: &[Candidate],
-    companions: &[Candidate],
-    reading: &Reading<'_>,
-) -> BTreeMap<String, Dn> {
-    let mut by_name = BTreeMap::new();
-    let tools = candidates.iter().filter(|candidate| candidate.kind == AccountKind::Tool);
-    let own = tools
-        .filter(|candidate| candidate.raw.is_a(&GROUP_CLASSES))
-        .map(|tool| (tool.raw.texts(&source.attributes.tool_name).next().map(str::to_owned), &tool.dn));
-    let groups = candidates.iter().filter(|candidate| candidate.kind == AccountKind::Group);
-    let named = companions
-        .iter()
-        .chain(groups)
-        .map(|group| (reading.full_name(&group.raw, AccountKind::Group).ok().map(str::to_owned), &group.dn));
-    for (name, dn) in own.chain(named) {
-        if let Some(name) = name {
-            by_name.entry(name).or_insert_with(|| dn.clone());
-        }
-    }
-    by_name
-}
-
 /// Adds to `entry` what other entries say: its members, and the gids of the groups that name it.
 fn complete(entry: &mut Entry, group: Option<&Dn>, closed: &Closed, index: &Index) -> Result<(), String> {
     if let Some(posix) = &mut entry.posix {
@@ -324,6 +200,179 @@ fn reject(source: &SourceConfig, entry: &Entry, why: String) -> RejectedEntry {
         dn: entry.dn.clone(),
         name: Some(entry.name.clone()),
         id: Some(entry.id.clone()),
+        disabled: entry.disabled.clone(),
         why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::super::ldif;
+    use super::super::source::{LdapConfig, LdifConfig, Preset};
+    use super::*;
+    use crate::identity::PosixIdentity;
+
+    const SITE: &str = "\
+dn: uid=alice,ou=people,dc=x\nobjectClass: posixAccount\nuid: alice\nuidNumber: 2001\ngidNumber: 500\nentryUUID: a\n
+dn: uid=bob,ou=people,dc=x\nobjectClass: posixAccount\nuid: bob\nuidNumber: 2002\ngidNumber: 500\nentryUUID: b\n
+dn: uid=carol,ou=people,dc=x\nobjectClass: posixAccount\nuid: carol\nentryUUID: c\n
+dn: uid=tools.foo,ou=people,ou=servicegroups,dc=x\nobjectClass: posixAccount\nuid: tools.foo\ncn: tools.foo
+uidNumber: 52503\ngidNumber: 52503\nentryUUID: f\n
+dn: cn=tools.foo,ou=servicegroups,dc=x\nobjectClass: groupOfNames\ncn: tools.foo\nentryUUID: f2\ngidNumber: 52503
+member: UID=Alice, ou=people,dc=x\nmember: uid=carol,ou=people,dc=x\nmember: uid=gone,ou=people,dc=x
+member: uid=tools.bar,ou=people,ou=servicegroups,dc=x\nmember: cn=staff,ou=groups,dc=x\n
+dn: uid=tools.bar,ou=people,ou=servicegroups,dc=x\nobjectClass: posixAccount\nuid: tools.bar\ncn: tools.bar
+uidNumber: 52504\ngidNumber: 52504\nentryUUID: r\n
+dn: cn=staff,ou=groups,dc=x\nobjectClass: posixGroup\ncn: staff\ngidNumber: 3000\nmemberUid: bob\nmemberUid: tools.bar
+entryUUID: s\n
+dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\nmemberUid: bob\nentryUUID: w\n";
+
+    fn source() -> SourceConfig {
+        let tree = |kind, base: &str| Some(Preset::Toolforge.tree(kind, base));
+        SourceConfig {
+            name: "people".to_owned(),
+            kind: SourceKind::Ldap(LdapConfig::new(vec!["ldaps://a".to_owned()])),
+            sentinels: Vec::new(),
+            tools: tree(AccountKind::Tool, "ou=servicegroups,dc=x"),
+            users: tree(AccountKind::User, "ou=people,dc=x"),
+            groups: tree(AccountKind::Group, "ou=groups,dc=x"),
+            attributes: Preset::Toolforge.attributes(),
+        }
+    }
+
+    /// What a server that holds `text` answers to the searches of `source`.
+    fn answer(source: &SourceConfig, text: &str) -> RawRead {
+        let mut entries = Vec::new();
+        ldif::parse(text.as_bytes(), &mut entries).expect("LDIF");
+        let mut raw = RawRead::default();
+        for kind in KINDS {
+            let Some(tree) = source.tree(kind) else { continue };
+            let base = Dn::parse(&tree.base);
+            let filter = super::super::filter::Filter::parse(&tree.filter).expect("a filter");
+            let chosen = entries.iter().filter(|entry| Dn::parse(&entry.dn).is_within(&base) && filter.matches(entry));
+            raw.trees.insert(kind, RawTree { entries: chosen.cloned().collect(), whole: true });
+        }
+        raw
+    }
+
+    fn read(source: &SourceConfig, text: &str) -> SourceRead {
+        assemble(source, answer(source, text), &EntryRules::default())
+    }
+
+    fn names(read: &SourceRead) -> Vec<String> {
+        read.entries.iter().map(|entry| format!("{}:{}", entry.kind, entry.name)).collect()
+    }
+
+    fn members(read: &SourceRead, name: &str) -> Vec<String> {
+        let entry = read.entries.iter().find(|entry| entry.name == name).expect("it is there");
+        entry.members.keys().map(|id| id.0.clone()).collect()
+    }
+
+    fn posix(read: &SourceRead, name: &str) -> Option<PosixIdentity> {
+        read.entries.iter().find(|entry| entry.name == name).and_then(|entry| entry.posix.clone())
+    }
+
+    #[test]
+    fn a_tool_is_an_account_and_the_group_of_its_name() {
+        let read = read(&source(), SITE);
+        assert_eq!(names(&read), ["tool:bar", "tool:foo", "user:alice", "user:bob", "group:staff"]);
+        assert_eq!(members(&read, "foo"), ["a", "b", "c"], "no strangers, no tools; the rejected carol stays");
+        assert_eq!(members(&read, "bar"), [""; 0], "a tool without a group has no maintainers");
+        assert_eq!(read.completeness, Completeness::Complete);
+    }
+
+    #[test]
+    fn groups_that_name_somebody_give_their_gid() {
+        let read = read(&source(), SITE);
+        let gids = |name| posix(&read, name).map(|posix| posix.groups.iter().map(|gid| gid.get()).collect::<Vec<_>>());
+        assert_eq!(gids("alice"), Some(vec![52503]));
+        assert_eq!(gids("bob"), Some(vec![3000, 52503]), "a gid that may own no pod is left out");
+        assert_eq!(gids("bar"), Some(vec![3000, 52503]));
+        assert_eq!(gids("foo"), Some(vec![]));
+    }
+
+    #[test]
+    fn an_entry_that_hides_its_uid_is_rejected_and_present() {
+        let read = read(&source(), SITE);
+        let rejected: Vec<_> =
+            read.rejected.iter().map(|r| (r.id.as_ref().map(|id| id.0.as_str()), r.why.as_str())).collect();
+        let wheel = (Some("w"), "gid 10 is not in 100..2147483646");
+        assert_eq!(rejected, [(Some("c"), "uidNumber is missing, or hidden from us"), wheel]);
+    }
+
+    #[test]
+    fn a_hidden_id_proves_nobody_absent() {
+        let read = read(&source(), &SITE.replace("entryUUID: b", "description: b"));
+        let why = "entryUUID is missing or hidden in 1 entries, such as uid=bob,ou=people,dc=x";
+        assert_eq!(read.completeness, Completeness::Partial { why: why.to_owned() });
+    }
+
+    #[test]
+    fn a_file_without_ids_has_them_from_its_names() {
+        let mut source = source();
+        source.kind = SourceKind::Ldif(LdifConfig { paths: vec![PathBuf::from("a")] });
+        let read = read(&source, &SITE.replace("entryUUID: b", "description: b"));
+        assert_eq!(read.completeness, Completeness::Complete);
+        assert!(read.entries.iter().any(|entry| entry.name == "bob" && entry.id.0.starts_with("dn:")));
+    }
+
+    #[test]
+    fn two_entries_of_one_id_are_one_entry() {
+        let read = read(&source(), &SITE.replace("entryUUID: b", "entryUUID: a"));
+        assert_eq!(read.rejected[0].why, "entryUUID a is also that of uid=alice,ou=people,dc=x");
+    }
+
+    #[test]
+    fn a_read_without_its_sentinel_is_partial() {
+        let mut source = source();
+        source.sentinels = vec!["UID=alice,ou=People,dc=x".to_owned()];
+        assert_eq!(read(&source, SITE).completeness, Completeness::Complete);
+        source.sentinels.push("uid=novaadmin,ou=people,dc=x".to_owned());
+        let why = "sentinel not found: uid=novaadmin,ou=people,dc=x".to_owned();
+        assert_eq!(read(&source, SITE).completeness, Completeness::Partial { why });
+    }
+
+    #[test]
+    fn tools_are_no_people_even_where_a_wider_tree_shows_them() {
+        let mut source = source();
+        source.users = Some(Preset::Toolforge.tree(AccountKind::User, "dc=x"));
+        let whole = read(&source, SITE);
+        assert_eq!(names(&whole), ["tool:bar", "tool:foo", "user:alice", "user:bob", "group:staff"]);
+        let mut half = answer(&source, SITE);
+        half.trees.insert(AccountKind::Tool, RawTree::default());
+        half.problems.push("cut".to_owned());
+        let read = assemble(&source, half, &EntryRules::default());
+        assert_eq!(names(&read), ["user:alice", "user:bob", "group:staff"], "nor where the tools were not read");
+    }
+
+    #[test]
+    fn managers_are_told_from_members() {
+        let mut source = source();
+        source.attributes.managers = Some("owner".to_owned());
+        let text = SITE.replace("cn: staff\n", "cn: staff\nowner: uid=alice,ou=people,dc=x\n");
+        let read = read(&source, &text);
+        let staff = read.entries.iter().find(|entry| entry.name == "staff").expect("staff");
+        assert_eq!(staff.members.get(&DirectoryId("a".to_owned())), Some(&super::super::Role::Manager));
+        assert_eq!(staff.members.get(&DirectoryId("b".to_owned())), Some(&super::super::Role::Member));
+    }
+
+    #[test]
+    fn a_group_nested_too_deep_is_rejected_not_shortened() {
+        use std::fmt::Write as _;
+        let mut text = SITE.to_owned();
+        for at in 0..40 {
+            let next = at + 1;
+            let _ = write!(
+                text,
+                "\ndn: cn=g{at},ou=groups,dc=x\nobjectClass: groupOfNames\ncn: g{at}\nentryUUID: g{at}\n\
+                 member: cn=g{next},ou=groups,dc=x\n"
+            );
+        }
+        let read = read(&source(), &text);
+        let why = |name: &str| read.rejected.iter().find(|r| r.name.as_deref() == Some(name)).map(|r| r.why.as_str());
+        assert_eq!(why("g0"), Some("groups are nested deeper than 32"));
+        assert_eq!(why("g20"), None);
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::dn::Dn;
+use super::dn::{Dn, fold};
 use super::source::{AttributeNames, DisabledMark};
 use super::{Entry, RejectedEntry};
 use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity, Uid};
@@ -129,29 +129,30 @@ impl Reading<'_> {
     /// The name of `raw` as the directory writes it, prefix and all; memberships by name refer to it.
     ///
     /// Of several values the one in the DN is the name (RFC 2307, 5.3).
-    pub fn full_name<'r>(&self, raw: &'r RawEntry, kind: AccountKind) -> Result<&'r str, String> {
+    pub fn full_name<'r>(&self, raw: &'r RawEntry, dn: &Dn, kind: AccountKind) -> Result<&'r str, String> {
         let attribute = match kind {
             AccountKind::Tool => &self.attributes.tool_name,
             AccountKind::User => &self.attributes.user_name,
             AccountKind::Group => &self.attributes.group_name,
         };
-        let dn = Dn::parse(&raw.dn);
-        let named = dn.leaf(&attribute.to_lowercase());
         let mut values = raw.texts(attribute);
-        if let Some(value) = raw.texts(attribute).find(|value| Some(super::dn::fold(value).as_str()) == named) {
-            return Ok(value);
-        }
         match (values.next(), values.next()) {
             (Some(value), None) => Ok(value),
             (None, _) => Err(format!("{attribute} is missing, or hidden from us")),
-            (Some(_), Some(_)) => Err(format!("{attribute} has several values, none of them in the DN")),
+            (Some(_), Some(_)) => {
+                let named = dn.leaf(&attribute.to_lowercase());
+                raw.texts(attribute)
+                    .find(|value| Some(fold(value).as_str()) == named)
+                    .ok_or_else(|| format!("{attribute} has several values, none of them in the DN"))
+            }
         }
     }
 
     /// Checks `raw`. Members and supplementary groups are empty: they need the other entries.
-    pub fn check(&self, raw: &RawEntry, kind: AccountKind) -> Result<Entry, Box<RejectedEntry>> {
-        let name = self.full_name(raw, kind).and_then(|full| self.short_name(full));
+    pub fn check(&self, raw: &RawEntry, dn: &Dn, kind: AccountKind) -> Result<Entry, Box<RejectedEntry>> {
+        let name = self.full_name(raw, dn, kind).and_then(|full| self.short_name(full));
         let id = self.id(raw);
+        let disabled = self.attributes.disabled.iter().find_map(|mark| disabled_by(raw, mark));
         let reject = |why: String| {
             Box::new(RejectedEntry {
                 source: self.source.to_owned(),
@@ -159,6 +160,7 @@ impl Reading<'_> {
                 dn: raw.dn.clone(),
                 name: name.clone().ok(),
                 id: id.clone(),
+                disabled: disabled.clone(),
                 why,
             })
         };
@@ -168,7 +170,8 @@ impl Reading<'_> {
         let posix = self.posix(raw, kind).map_err(reject)?;
         let short = name.clone().map_err(reject)?;
         let home = self.home(raw, kind, &short).map_err(reject)?;
-        let person = |attribute: &str| (kind != AccountKind::Group).then(|| first(raw, attribute)).flatten();
+        let is_person = kind != AccountKind::Group;
+        let display_names = self.attributes.display_name.iter();
         Ok(Entry {
             kind,
             id: known,
@@ -176,9 +179,9 @@ impl Reading<'_> {
             name: short,
             posix,
             home,
-            mail: person(&self.attributes.mail),
-            display_name: person(&self.attributes.display_name),
-            disabled: self.attributes.disabled.iter().find_map(|mark| disabled_by(raw, mark)),
+            mail: first(raw, &self.attributes.mail).filter(|_| is_person),
+            display_name: display_names.filter(|_| is_person).find_map(|attribute| first(raw, attribute)),
+            disabled: disabled.clone(),
             created: raw.texts(&self.attributes.created).find_map(generalized_time),
             members: BTreeMap::new(),
         })
@@ -312,7 +315,7 @@ mod tests {
             id_from_dn: false,
             rules: &rules,
         };
-        reading.check(&raw, AccountKind::Tool).map_err(|rejected| rejected.why)
+        reading.check(&raw, &Dn::parse(&raw.dn), AccountKind::Tool).map_err(|rejected| rejected.why)
     }
 
     fn why(changes: &[(&str, &str)]) -> String {
@@ -359,7 +362,8 @@ mod tests {
         let reading =
             Reading { source: "s", attributes: &attributes, strip_prefix: None, id_from_dn: true, rules: &rules };
         let pairs = [("uid", "a"), ("uidNumber", "1000"), ("gidNumber", "100"), ("homeDirectory", "/nonexistent")];
-        assert!(reading.check(&RawEntry::from_texts("uid=a", &pairs), AccountKind::User).is_ok());
+        let raw = RawEntry::from_texts("uid=a", &pairs);
+        assert!(reading.check(&raw, &Dn::parse(&raw.dn), AccountKind::User).is_ok());
     }
 
     #[test]
@@ -396,6 +400,18 @@ mod tests {
     fn a_disabled_mark_is_kept_as_it_was_written() {
         let disabled = tool(&[("pwdPolicySubentry", "cn=disabled,ou=ppolicies,dc=x")]).map(|entry| entry.disabled);
         assert_eq!(disabled, Ok(Some("pwdPolicySubentry: cn=disabled,ou=ppolicies,dc=x".to_owned())));
+    }
+
+    #[test]
+    fn a_rejected_entry_keeps_its_disabled_mark() {
+        let attributes = Preset::Toolforge.attributes();
+        let rules = rules();
+        let reading =
+            Reading { source: "s", attributes: &attributes, strip_prefix: None, id_from_dn: true, rules: &rules };
+        let raw = RawEntry::from_texts("uid=a", &[("uid", "a"), ("pwdAccountLockedTime", "000001010000Z")]);
+        let rejected = reading.check(&raw, &Dn::parse(&raw.dn), AccountKind::User).err();
+        let mark = rejected.and_then(|rejected| rejected.disabled);
+        assert_eq!(mark.as_deref(), Some("pwdAccountLockedTime: 000001010000Z"));
     }
 
     #[test]

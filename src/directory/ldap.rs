@@ -41,8 +41,11 @@ pub enum ReadError {
     #[error("no connection within {0:?}")]
     ConnectTimeout(Duration),
     /// `StartTLS` or the handshake failed.
-    #[error("cannot begin")]
+    #[error("TLS failed")]
     Begin(#[source] LdapError),
+    /// The server's certificate comes from somebody else.
+    #[error("its certificate is not from an issuer in ca (UnknownIssuer)")]
+    Untrusted,
     /// The bind was answered with a refusal.
     #[error("bind as {name} refused: {why}")]
     BindRefused {
@@ -59,6 +62,9 @@ pub enum ReadError {
     /// The connection ended, or what came was no LDAP.
     #[error("connection lost")]
     Lost(#[source] LdapError),
+    /// The server ended the connection, or died.
+    #[error("connection lost: the server closed it")]
+    Closed,
     /// A search ended with something else than success.
     #[error("{0}")]
     Answer(String),
@@ -78,6 +84,21 @@ struct Connection {
     server: String,
     ldap: Ldap,
     driver: JoinHandle<Result<(), LdapError>>,
+}
+
+impl Connection {
+    /// An operation only learns that the connection is gone; its driver knows why.
+    async fn diagnose(&mut self, error: ReadError) -> ReadError {
+        if !matches!(error, ReadError::Lost(_)) {
+            return error;
+        }
+        match timeout(Duration::from_secs(1), &mut self.driver).await {
+            Ok(Ok(Ok(()))) => ReadError::Closed,
+            Ok(Ok(Err(cause))) => ReadError::Lost(cause),
+            Ok(Err(_)) => ReadError::Panic,
+            Err(_) => error,
+        }
+    }
 }
 
 impl Drop for Connection {
@@ -109,6 +130,7 @@ pub async fn read(config: &LdapConfig, source: &SourceConfig) -> RawRead {
             into.whole = true;
             continue;
         };
+        let error = connection.diagnose(error).await;
         let (server, read) = (&connection.server, into.entries.len());
         let why = super::chain(&error);
         raw.problems.push(format!("{server}: {kind}s beneath {}: {why} (after {read} entries)", tree.base));
@@ -165,16 +187,31 @@ async fn connect(config: &LdapConfig, url: &ServerUrl) -> Result<Connection, Rea
         let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
         LdapConnAsync::with_settings(settings.set_std_stream(StdStream::Tcp(socket)), &format!("{scheme}://{host}"))
             .await
-            .map_err(ReadError::Begin)
+            .map_err(begin_error)
     };
     let (connection, ldap) = timeout(config.connect_timeout, opening)
         .await
         .map_err(|_| ReadError::ConnectTimeout(config.connect_timeout))??;
     let mut connection = Connection { server: url.to_string(), ldap, driver: tokio::spawn(connection.drive()) };
-    if let (Some(name), Some(password)) = (&config.bind_dn, &config.password) {
-        bind(&mut connection.ldap, config.timeout, name, password.reveal()).await?;
+    if let (Some(name), Some(password)) = (&config.bind_dn, &config.password)
+        && let Err(error) = bind(&mut connection.ldap, config.timeout, name, password.reveal()).await
+    {
+        return Err(connection.diagnose(error).await);
     }
     Ok(connection)
+}
+
+fn begin_error(error: LdapError) -> ReadError {
+    let issuer = |error: &rustls::Error| {
+        matches!(error, rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer))
+    };
+    match &error {
+        LdapError::Io { source } => match source.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(inner) if issuer(inner) => ReadError::Untrusted,
+            _ => ReadError::Begin(error),
+        },
+        _ => ReadError::Begin(error),
+    }
 }
 
 fn keep_alive(socket: TcpStream, limit: Duration) -> std::io::Result<std::net::TcpStream> {

@@ -71,7 +71,7 @@ pub async fn read(config: &LdifConfig, source: &SourceConfig) -> RawRead {
         let Some(tree) = source.tree(kind) else { continue };
         let base = Dn::parse(&tree.base);
         let beneath: Vec<_> = entries.iter().filter(|(dn, _)| dn.is_within(&base)).collect();
-        if beneath.is_empty() {
+        if whole && beneath.is_empty() {
             raw.problems.push(format!("no such base: {}", tree.base));
         }
         let Some(filter) = Filter::parse(&tree.filter) else {

@@ -54,6 +54,7 @@ fn reject(reads: &mut [SourceRead], mut losers: Losers) {
                     dn: entry.dn,
                     name: Some(entry.name),
                     id: Some(entry.id),
+                    disabled: entry.disabled,
                     why,
                 }),
             }
@@ -150,4 +151,173 @@ pub fn groups_of<'a>(read: &'a SourceRead, id: &DirectoryId) -> BTreeSet<&'a str
         .filter(|entry| entry.kind == AccountKind::Group && entry.members.contains_key(id))
         .map(|group| group.name.as_str())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use regex::Regex;
+
+    use super::super::{Completeness, Role};
+    use super::*;
+    use crate::identity::{Gid, PosixIdentity};
+    use crate::policy::{From, Lifecycle, Limit, Limits, Pattern, PodSecurity};
+
+    fn class(name: &str, from: From, when: Option<When>, pattern: &str) -> Class {
+        Class {
+            name: name.to_owned(),
+            from,
+            when,
+            clusters: Vec::new(),
+            name_pattern: Pattern(Regex::new(pattern).expect("a pattern")),
+            namespace: None,
+            home: None,
+            roles: Vec::new(),
+            service_account_roles: Vec::new(),
+            impersonate: Vec::new(),
+            drift: BTreeMap::new(),
+            pod_security: PodSecurity::Restricted,
+            quota: BTreeMap::new(),
+            quota_locked: BTreeSet::new(),
+            limit_range: None,
+            network: "open".to_owned(),
+            credential: None,
+            volumes: Vec::new(),
+            manifests: Vec::new(),
+        }
+    }
+
+    fn policy(classes: Vec<Class>) -> Policy {
+        let limit = Limit { count: 1, percent: None };
+        Policy {
+            site: "test".to_owned(),
+            classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),
+            networks: BTreeMap::new(),
+            clusters: BTreeMap::new(),
+            limits: Limits {
+                suspend_per_cycle: limit,
+                suspend_per_day: limit,
+                delete_per_cycle: limit,
+                delete_per_day: limit,
+                remove_members_per_cycle: limit,
+                remove_members_per_day: limit,
+                change_per_cycle: limit,
+            },
+            lifecycle: Lifecycle {
+                absent_for: Duration::ZERO,
+                retention: Duration::ZERO,
+                delete_after: Duration::ZERO,
+                revoke_on_member_removed: true,
+            },
+            home_prefixes: Vec::new(),
+        }
+    }
+
+    fn entry(kind: AccountKind, name: &str, id: &str, uid: i64, created: Option<i64>) -> Entry {
+        let ids = Uid::try_from(uid).ok().zip(Gid::try_from(500).ok());
+        Entry {
+            kind,
+            id: DirectoryId(id.to_owned()),
+            dn: format!("uid={name},ou={id},dc=x"),
+            name: name.to_owned(),
+            posix: ids.map(|(uid, gid)| PosixIdentity { uid, gid, groups: BTreeSet::new() }),
+            home: None,
+            mail: None,
+            display_name: None,
+            disabled: None,
+            created: created.and_then(|second| jiff::Timestamp::from_second(second).ok()),
+            members: BTreeMap::new(),
+        }
+    }
+
+    fn read(source: &str, entries: Vec<Entry>) -> SourceRead {
+        SourceRead {
+            source: source.to_owned(),
+            server: None,
+            completeness: Completeness::Complete,
+            entries,
+            rejected: Vec::new(),
+            took: Duration::ZERO,
+        }
+    }
+
+    fn outcome(snapshot: &DirectorySnapshot) -> (Vec<&str>, Vec<&str>) {
+        let entries = snapshot.reads.iter().flat_map(|read| &read.entries).map(|entry| entry.id.0.as_str()).collect();
+        let why = snapshot.reads.iter().flat_map(|read| &read.rejected).map(|r| r.why.as_str()).collect();
+        (entries, why)
+    }
+
+    const USER: AccountKind = AccountKind::User;
+    const TOOL: AccountKind = AccountKind::Tool;
+
+    #[test]
+    fn the_first_source_has_the_name() {
+        let first = read("first", vec![entry(USER, "alice", "1", 2001, Some(9))]);
+        let second =
+            read("second", vec![entry(USER, "alice", "2", 2002, Some(1)), entry(TOOL, "alice", "3", 2003, None)]);
+        let snapshot = merge(vec![first, second], &policy(Vec::new()));
+        let why = "user alice is taken from source first (uid=alice,ou=1,dc=x)";
+        assert_eq!(outcome(&snapshot), (vec!["1", "3"], vec![why]), "a tool and a user may share a name");
+        assert_eq!(snapshot.reads[1].rejected[0].id, Some(DirectoryId("2".to_owned())), "present all the same");
+    }
+
+    #[test]
+    fn of_two_entries_with_one_uid_the_older_wins_then_the_lower_id() {
+        let one = |created: Option<i64>, other: Option<i64>| {
+            let entries = vec![entry(USER, "a", "1", 2001, created), entry(TOOL, "b", "2", 2001, other)];
+            outcome(&merge(vec![read("s", entries)], &policy(Vec::new()))).0.concat()
+        };
+        assert_eq!(one(Some(1), Some(2)), "1");
+        assert_eq!(one(Some(2), Some(1)), "2");
+        assert_eq!(one(Some(1), Some(1)), "1");
+        assert_eq!(one(None, Some(1)), "2", "an entry that hides its age cannot claim to be older");
+        let entries = vec![entry(USER, "a", "1", 2001, Some(1)), entry(TOOL, "b", "2", 2001, Some(2))];
+        let snapshot = merge(vec![read("s", entries)], &policy(Vec::new()));
+        assert_eq!(outcome(&snapshot).1, ["uid 2001 is held by user a (uid=a,ou=1,dc=x)"]);
+    }
+
+    #[test]
+    fn who_lost_their_name_holds_no_uid() {
+        let first = read("first", vec![entry(USER, "alice", "1", 2001, Some(9))]);
+        let second =
+            read("second", vec![entry(USER, "alice", "2", 2002, Some(1)), entry(USER, "bob", "3", 2002, Some(5))]);
+        assert_eq!(outcome(&merge(vec![first, second], &policy(Vec::new()))).0, ["1", "3"]);
+    }
+
+    #[test]
+    fn a_name_must_fit_the_classes_that_take_it_and_no_others() {
+        let mut admins = entry(AccountKind::Group, "admins", "g", 0, None);
+        admins.members.insert(DirectoryId("2".to_owned()), Role::Member);
+        let entries = vec![entry(USER, "Alice", "1", 2001, None), entry(USER, "Bob", "2", 2002, None), admins];
+        let admin = class("admin", From::Users, Some(When::Group("admins".to_owned())), "^[a-z]+$");
+        let tool = class("tool", From::Tools, None, "^[a-z]+$");
+        let snapshot = merge(vec![read("s", entries)], &policy(vec![admin, tool]));
+        let why = "name \"Bob\" does not fit ^[a-z]+$ (class admin)";
+        assert_eq!(outcome(&snapshot), (vec!["1", "g"], vec![why]));
+    }
+
+    #[test]
+    fn a_class_selects_by_kind_group_and_base() {
+        let selected = |when, kind, dn: &str, groups: &[&str]| {
+            selects(&class("c", From::Users, when, ""), kind, dn, |group| groups.contains(&group))
+        };
+        let group = || Some(When::Group("admins".to_owned()));
+        let base = || Some(When::Base("ou=Courses, dc=x".to_owned()));
+        assert!(selected(None, USER, "uid=a", &[]));
+        assert!(!selected(None, TOOL, "uid=a", &[]));
+        assert!(selected(group(), USER, "uid=a", &["admins"]));
+        assert!(!selected(group(), USER, "uid=a", &["others"]));
+        assert!(selected(base(), USER, "uid=a,OU=courses,dc=x", &[]));
+        assert!(!selected(base(), USER, "uid=a,ou=others,dc=x", &[]));
+        assert!(!selects(&class("c", From::Adopted, None, ""), USER, "uid=a", |_| true));
+    }
+
+    #[test]
+    fn groups_of_an_entry_can_be_asked() {
+        let mut staff = entry(AccountKind::Group, "staff", "g", 0, None);
+        staff.members.insert(DirectoryId("1".to_owned()), Role::Member);
+        let read = read("s", vec![staff, entry(AccountKind::Group, "other", "h", 0, None)]);
+        assert_eq!(groups_of(&read, &DirectoryId("1".to_owned())), BTreeSet::from(["staff"]));
+    }
 }

@@ -9,6 +9,7 @@ pub mod dn;
 pub mod entry;
 pub mod fetch;
 pub mod filter;
+mod groups;
 pub mod ldap;
 pub mod ldif;
 pub mod membership;
@@ -59,7 +60,8 @@ pub struct SourceRead {
 pub enum Completeness {
     /// Every page answered success, paging ended, no limit was hit, no referral left, all sentinels seen.
     Complete,
-    /// Anything else. Nobody of this source is missing because of it.
+    /// Anything else. Nobody of this source is missing because of it; members and supplementary groups that it
+    /// shows are there, but more may be.
     Partial {
         /// Why, for people.
         why: String,
@@ -127,6 +129,9 @@ pub struct RejectedEntry {
     pub name: Option<String>,
     /// Its immutable id, if it could be read.
     pub id: Option<DirectoryId>,
+    /// The mark that disables it, as `attribute: value`: whoever is locked out does not stay because of a bad home.
+    #[serde(default)]
+    pub disabled: Option<String>,
     /// What is wrong, with the value.
     pub why: String,
 }

@@ -153,8 +153,8 @@ pub struct AttributeNames {
     pub home: String,
     /// Mail address.
     pub mail: String,
-    /// Display name.
-    pub display_name: String,
+    /// Display name: the first of these that the entry has.
+    pub display_name: Vec<String>,
     /// Marks that disable an entry; any one is enough.
     pub disabled: Vec<DisabledMark>,
     /// Members of a group by DN.
@@ -170,7 +170,7 @@ impl AttributeNames {
     #[must_use]
     pub fn wanted(&self, kind: AccountKind) -> Vec<String> {
         let mut wanted = vec!["objectClass", &self.id, &self.created];
-        let people = [&self.uid, &self.gid, &self.home, &self.mail, &self.display_name];
+        let people = [&self.uid, &self.gid, &self.home, &self.mail].into_iter().chain(&self.display_name);
         let groups = self.member_dns.iter().chain(&self.member_names).chain(&self.managers);
         match kind {
             AccountKind::Tool => {
@@ -276,7 +276,7 @@ impl Preset {
             gid: "gidNumber".to_owned(),
             home: "homeDirectory".to_owned(),
             mail: "mail".to_owned(),
-            display_name: "cn".to_owned(),
+            display_name: vec!["displayName".to_owned(), "cn".to_owned()],
             disabled,
             member_dns: vec!["member".to_owned(), "uniqueMember".to_owned()],
             member_names: vec!["memberUid".to_owned()],

@@ -3,5 +3,6 @@
 #[path = "../servers/mod.rs"]
 mod servers;
 
+mod directory;
 mod harness;
 mod homes;

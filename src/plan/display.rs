@@ -98,7 +98,7 @@ impl fmt::Display for Preview<'_> {
             writeln!(f, "directory  {name}  {}", answered(source))?;
         }
         plan.fmt(f)?;
-        for RejectedEntry { source: _, kind, dn, name, id: _, why } in rejected {
+        for RejectedEntry { source: _, kind, dn, name, id: _, why, disabled: _ } in rejected {
             let name = name.as_deref().unwrap_or("(no name)");
             writeln!(f, "! {kind} {name}  {why} ({dn})")?;
         }

@@ -114,7 +114,12 @@ pub fn client_uid(name_or_uid: &str) -> Result<u32, HomedError> {
 pub fn listener(path: Option<&Path>) -> Result<StdListener, HomedError> {
     let Some(path) = path else {
         let failed = |source| HomedError::Socket { path: PathBuf::from("from systemd"), source };
-        return listenfd::ListenFd::from_env().take_unix_listener(0).map_err(failed)?.ok_or(HomedError::NoSocket);
+        let handed = listenfd::ListenFd::from_env().take_unix_listener(0).map_err(failed)?;
+        let listener = handed.ok_or(HomedError::NoSocket)?;
+        // systemd hands it over open across exec: a worker, which is a user's process, must not have it.
+        let for_us_only = rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::CLOEXEC);
+        for_us_only.map_err(|errno| failed(errno.into()))?;
+        return Ok(listener);
     };
     let failed = |source| HomedError::Socket { path: path.to_owned(), source };
     let is_dead = std::os::unix::net::UnixStream::connect(path)

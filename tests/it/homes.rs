@@ -664,6 +664,25 @@ async fn a_client_survives_a_restart_of_the_server() {
     homed.write(&target).await.expect("writes");
 }
 
+#[tokio::test]
+async fn the_socket_of_systemd_is_taken_over_and_sigterm_ends_it_well() {
+    let folder = folder();
+    let listener = std::os::unix::net::UnixListener::bind(folder.path().join("homed.sock")).expect("listens");
+    // As systemd does: the socket is descriptor 3 and LISTEN_PID is the process itself.
+    let script = r#"exec 3<&0 </dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@""#;
+    let child = Command::new("sh")
+        .args(["-c", script, "sh", PROGRAM, "--client-user", "0", "--prefix"])
+        .arg(folder.path().join("homes"))
+        .stdin(std::os::fd::OwnedFd::from(listener))
+        .spawn()
+        .expect("starts");
+    let mut homed = Homed::waited_for(folder, child);
+    homed.write(&homed.home("foo")).await.expect("writes");
+    let pid = i32::try_from(homed.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("told to end");
+    assert_eq!(homed.child.wait().expect("ends").code(), Some(0));
+}
+
 #[test]
 fn wrong_arguments_and_settings_have_their_exit_codes() {
     let code = |arguments: &[&str]| {

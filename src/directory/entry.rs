@@ -348,7 +348,7 @@ mod tests {
         for wrong in ["/etc", "/home", "/homestead/foo", "/", "/root/.ssh"] {
             assert_eq!(why(&[("homeDirectory", wrong)]), format!("home {wrong} is not beneath /data/project or /home"));
         }
-        for wrong in ["/home/../etc", "home/foo", "", "/home/a\nb"].iter().filter(|path| !path.is_empty()) {
+        for wrong in ["/home/../etc", "home/foo", "/home/a\nb"] {
             assert!(why(&[("homeDirectory", wrong)]).contains("not an absolute path"), "{wrong}");
         }
         let home = |path| tool(&[("homeDirectory", path)]).ok().and_then(|entry| entry.home);

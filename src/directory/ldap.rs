@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::assemble::{KINDS, RawRead, RawTree};
 use super::entry::RawEntry;
-use super::source::{LdapConfig, ServerUrl, SourceConfig, Tree};
+use super::source::{LdapConfig, Secret, ServerUrl, SourceConfig, Tree};
 use super::tls::{TlsError, client_config};
 
 /// A silent connection is probed after this long, and again at this interval: a pass lasts seconds, so a server that
@@ -31,6 +31,12 @@ pub enum ReadError {
     /// The configuration's URL; `SourceConfig::check` finds it first.
     #[error("{0} is not a usable URL")]
     Url(String),
+    /// `ldap://` as it is; `SourceConfig::check` finds this first, too.
+    #[error("would send the password in the clear: set starttls, or allow_plaintext")]
+    Plaintext,
+    /// RFC 4513, 5.1.2: many servers answer a name without a password with success, and then show what strangers see.
+    #[error("there is no password for bind_dn")]
+    NoPassword,
     /// No usable issuer.
     #[error("cannot use TLS")]
     Tls(#[from] TlsError),
@@ -173,7 +179,7 @@ async fn connect_first(config: &LdapConfig, source: &str, failures: &mut Vec<Str
 /// Connects, begins TLS and binds.
 async fn connect(config: &LdapConfig, url: &ServerUrl) -> Result<Connection, ReadError> {
     if !url.tls && !config.starttls && !config.allow_plaintext {
-        return Err(ReadError::Url(format!("ldap:// without starttls or allow_plaintext ({url})")));
+        return Err(ReadError::Plaintext);
     }
     let mut settings = LdapConnSettings::new().set_starttls(!url.tls && config.starttls);
     if url.tls || config.starttls {
@@ -193,10 +199,12 @@ async fn connect(config: &LdapConfig, url: &ServerUrl) -> Result<Connection, Rea
         .await
         .map_err(|_| ReadError::ConnectTimeout(config.connect_timeout))??;
     let mut connection = Connection { server: url.to_string(), ldap, driver: tokio::spawn(connection.drive()) };
-    if let (Some(name), Some(password)) = (&config.bind_dn, &config.password)
-        && let Err(error) = bind(&mut connection.ldap, config.timeout, name, password.reveal()).await
-    {
-        return Err(connection.diagnose(error).await);
+    if let Some(name) = &config.bind_dn {
+        let password = config.password.as_ref().map(Secret::reveal).filter(|password| !password.is_empty());
+        let password = password.ok_or(ReadError::NoPassword)?;
+        if let Err(error) = bind(&mut connection.ldap, config.timeout, name, password).await {
+            return Err(connection.diagnose(error).await);
+        }
     }
     Ok(connection)
 }

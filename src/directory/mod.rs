@@ -14,6 +14,7 @@ pub mod ldap;
 pub mod ldif;
 pub mod membership;
 pub mod merge;
+mod preset;
 pub mod source;
 pub mod tls;
 

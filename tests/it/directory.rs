@@ -389,6 +389,57 @@ async fn an_answer_that_is_no_ldap_is_a_reason_and_no_panic() {
     }
 }
 
+/// An element of BER.
+fn ber(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let content = parts.concat();
+    let length = u8::try_from(content.len()).expect("short form");
+    assert!(length < 128, "short form");
+    [&[tag, length][..], &content].concat()
+}
+
+/// An entry, and the end of a search with this result code and paging cookie.
+fn page(message: u8, code: u8, cookie: Option<&[u8]>) -> Vec<u8> {
+    let id = ber(2, &[&[message]]);
+    let entry = ber(0x64, &[&ber(4, &[b"uid=a,ou=people,dc=example,dc=org"]), &ber(0x30, &[])]);
+    let done = ber(0x65, &[&ber(10, &[&[code]]), &ber(4, &[]), &ber(4, &[])]);
+    let control = |cookie: &[u8]| {
+        let value = ber(0x30, &[&ber(2, &[&[0]]), &ber(4, &[cookie])]);
+        ber(0xa0, &[&ber(0x30, &[&ber(4, &[b"1.2.840.113556.1.4.319"]), &ber(4, &[&value])])])
+    };
+    let controls = cookie.map(control).unwrap_or_default();
+    [ber(0x30, &[&id, &entry]), ber(0x30, &[&id, &done, &controls])].concat()
+}
+
+#[tokio::test]
+async fn every_page_counts_not_only_the_last() {
+    let slapd = site(SlapdOptions::default());
+    let stopped = "paging stopped without an end (after 2 entries)";
+    let limited = "administrative limit of the server exceeded (11) (after 1 entries)";
+    let complete = "entryUUID is missing or hidden in 1 entries";
+    for (answers, expected) in [
+        (vec![page(1, 0, Some(b"x")), page(2, 0, None)], stopped),
+        (vec![page(1, 11, Some(b"x")), page(2, 0, Some(b""))], limited),
+        (vec![page(1, 0, Some(b"x")), page(2, 0, Some(b""))], complete),
+        (vec![page(1, 0, None)], complete),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("ldap://{}", listener.local_addr().expect("its address"));
+        tokio::spawn(async move {
+            let (mut client, _) = listener.accept().await.expect("a client");
+            for answer in answers {
+                let mut request = [0; 4096];
+                let _ = client.read(&mut request).await;
+                let _ = client.write_all(&answer).await;
+            }
+            let _ = client.read(&mut [0; 64]).await;
+        });
+        let mut config = in_the_clear(&url, &slapd);
+        config.bind_dn = None;
+        let source = SourceConfig { tools: None, groups: None, sentinels: Vec::new(), ..toolforge(config) };
+        assert_why(&read(source).await, &[expected]);
+    }
+}
+
 #[tokio::test]
 async fn the_same_tree_from_a_file_is_the_same_but_for_its_ids() {
     let folder = Folder::create("ldif");

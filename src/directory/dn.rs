@@ -7,9 +7,10 @@
 
 use std::collections::BTreeSet;
 
-/// A distinguished name, most specific part first, ready to be compared and sorted.
+/// A distinguished name in one spelling for all that are equal: names and values folded, the parts of a name of several
+/// values sorted, `,` between parts. One string, because a pass holds some ten thousands of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Dn(Vec<BTreeSet<(String, String)>>);
+pub struct Dn(String);
 
 impl Dn {
     /// Reads `text`. What is no DN at all becomes a name of one nameless part, which equals only itself: comparing
@@ -17,9 +18,12 @@ impl Dn {
     #[must_use]
     pub fn parse(text: &str) -> Self {
         if text.trim().is_empty() {
-            return Self(Vec::new());
+            Self(String::new())
+        } else if is_plain(text) {
+            Self(text.to_ascii_lowercase())
+        } else {
+            Self(canonical(text).unwrap_or_else(|| format!("={}", escape(&fold(text)))))
         }
-        parse_rdns(text).map_or_else(|| Self(vec![BTreeSet::from([(String::new(), fold(text))])]), Self)
     }
 
     /// Reads a `uniqueMember` value: a DN and an optional unique identifier, `cn=a,dc=x#'0101'B` (RFC 4517, 3.3.21).
@@ -35,23 +39,41 @@ impl Dn {
     /// Whether this is `base` or lies somewhere beneath it, as the scope `subtree` of a search.
     #[must_use]
     pub fn is_within(&self, base: &Self) -> bool {
-        self.0.ends_with(&base.0)
+        let Some(above) = self.0.strip_suffix(&base.0) else { return false };
+        // An escaped comma belongs to a value: `uid=a\,ou=people` is not beneath `ou=people`.
+        let separates = |above: &str| above.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 0;
+        above.is_empty() || base.0.is_empty() || above.strip_suffix(',').is_some_and(separates)
     }
 
     /// The value that the most specific part gives `attribute` (lower case), folded as all values here.
     #[must_use]
-    pub fn leaf(&self, attribute: &str) -> Option<&str> {
-        self.0.first()?.iter().find(|(name, _)| name == attribute).map(|(_, value)| value.as_str())
+    pub fn leaf(&self, attribute: &str) -> Option<String> {
+        let (_, first) = parse_rdns(&self.0)?.into_iter().next()?.into_iter().find(|(name, _)| name == attribute)?;
+        Some(first)
     }
 
-    /// The name in one spelling for all that are equal.
+    /// The one spelling.
     #[must_use]
-    pub fn canonical(&self) -> String {
-        let rdn = |parts: &BTreeSet<(String, String)>| {
-            parts.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect::<Vec<_>>().join("+")
-        };
-        self.0.iter().map(rdn).collect::<Vec<_>>().join(",")
+    pub fn canonical(&self) -> &str {
+        &self.0
     }
+}
+
+/// Whether lower case is all that `text` needs, as is true of nearly every DN of a server.
+fn is_plain(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'@');
+    text.split(',').all(|part| {
+        part.split_once('=').is_some_and(|(name, value)| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric()) && value.bytes().all(plain)
+        })
+    })
+}
+
+fn canonical(text: &str) -> Option<String> {
+    let rdn = |parts: BTreeSet<(String, String)>| {
+        parts.into_iter().map(|(name, value)| format!("{name}={}", escape(&value))).collect::<Vec<_>>().join("+")
+    };
+    Some(parse_rdns(text)?.into_iter().map(rdn).collect::<Vec<_>>().join(","))
 }
 
 /// One value, folded for comparison: lower case, runs of spaces as one, none at the ends.
@@ -180,6 +202,12 @@ mod tests {
 
     proptest! {
         #[test]
+        fn the_short_way_leads_to_the_same_name(text in "([A-Za-z]{1,3}=[A-Za-z0-9._@-]{0,4},){0,3}[a-z]{1,3}=[A-Z]{1,3}") {
+            prop_assert!(is_plain(&text));
+            prop_assert_eq!(Some(Dn::parse(&text).0), canonical(&text));
+        }
+
+        #[test]
         fn anything_can_be_compared(text in "\\PC{0,60}") {
             let dn = Dn::parse(&text);
             prop_assert_eq!(&dn, &Dn::parse(&text));
@@ -188,7 +216,10 @@ mod tests {
         #[test]
         fn the_canonical_spelling_is_the_same_name(value in "[a-z ,+\"\\\\<>;=#é]{1,12}", other in "[a-z]{1,5}") {
             let dn = Dn::parse(&format!("cn={},ou={other}", escape(value.trim())));
-            prop_assert_eq!(Dn::parse(&dn.canonical()), dn);
+            prop_assert_eq!(Dn::parse(dn.canonical()), dn.clone());
+            let above = Dn::parse(&format!("OU={other}"));
+            prop_assert!(dn.is_within(&above));
+            prop_assert_eq!(dn.leaf("cn"), Some(fold(value.trim())));
         }
     }
 }

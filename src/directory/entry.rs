@@ -142,7 +142,7 @@ impl Reading<'_> {
             (Some(_), Some(_)) => {
                 let named = dn.leaf(&attribute.to_lowercase());
                 raw.texts(attribute)
-                    .find(|value| Some(fold(value).as_str()) == named)
+                    .find(|value| Some(fold(value)) == named)
                     .ok_or_else(|| format!("{attribute} has several values, none of them in the DN"))
             }
         }

@@ -8,6 +8,7 @@ pub mod contract;
 pub mod control;
 pub mod desired;
 pub mod directory;
+pub mod execute;
 pub mod homes;
 pub mod identity;
 pub mod ledger;

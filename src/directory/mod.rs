@@ -138,7 +138,7 @@ pub struct RejectedEntry {
 }
 
 /// `error` and what caused it, outermost first.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     let mut parts = vec![error.to_string()];
     for cause in causes.map(ToString::to_string) {

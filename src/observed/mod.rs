@@ -1,7 +1,10 @@
-//! What is there: the state of clusters and homes as plain values. The types here, `digest` and `certificate` are
-//! PURE; `cluster` watches and `homes` asks.
+//! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest` and
+//! `certificate` are PURE; `cluster` watches, `kinds` and `homes` ask.
 
+pub mod cache;
+pub mod cluster;
 pub mod digest;
+pub mod kinds;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -216,7 +216,7 @@ fn members(plan: &AccountPlan) -> String {
 }
 
 /// Why an account is, or is to be, suspended, in words.
-pub(super) fn cause(why: &Suspension, plan: &AccountPlan) -> String {
+pub(crate) fn cause(why: &Suspension, plan: &AccountPlan) -> String {
     match why {
         Suspension::Absent => match plan.before.absence.map_or(0, |absence| absence.seconds) {
             0 => "absent".to_owned(),

@@ -1,0 +1,205 @@
+//! Why a step of an account in a cluster failed: what is wrong, and what cures it.
+
+use thiserror::Error;
+
+use super::request::RequestError;
+use crate::directory::chain;
+use crate::homes::client::HomedClientError;
+use crate::identity::ClusterName;
+use crate::ledger::ObjectKey;
+
+/// A step that failed. It ends what is left of its account in its cluster, and nobody else's.
+#[derive(Debug, Error)]
+pub enum StepError {
+    /// An object of that name is not ours.
+    #[error("{} belongs to somebody else", named(key))]
+    Foreign {
+        /// Which.
+        key: ObjectKey,
+    },
+    /// An object of ours is on its way out, so a write to it would be lost.
+    #[error("{} is being deleted", named(key))]
+    Deleting {
+        /// Which.
+        key: ObjectKey,
+    },
+    /// Nothing can be made in a namespace on its way out.
+    #[error("namespace {} is being deleted", key.namespace.as_deref().unwrap_or(&key.name))]
+    NamespaceDeleting {
+        /// What was to be made in it.
+        key: ObjectKey,
+    },
+    /// Its namespace is not there.
+    #[error("{} cannot be made: its namespace is gone", named(key))]
+    NoNamespace {
+        /// What was to be made in it.
+        key: ObjectKey,
+    },
+    /// A volume's server or path cannot be changed (Kubernetes: `spec.persistentVolumeSource` is immutable).
+    #[error("{} cannot get another server or path", named(key))]
+    VolumeMoved {
+        /// Which.
+        key: ObjectKey,
+        /// The refusal.
+        #[source]
+        source: RequestError,
+    },
+    /// The server, or an admission rule in it, refused an object.
+    #[error("{}", named(key))]
+    Refused {
+        /// Which.
+        key: ObjectKey,
+        /// The refusal.
+        #[source]
+        source: RequestError,
+    },
+    /// A site manifest names a kind that the cluster does not have.
+    #[error("the cluster has no kind {kind} in {api_version}")]
+    UnknownKind {
+        /// `apiVersion`.
+        api_version: String,
+        /// `kind`.
+        kind: String,
+    },
+    /// A request was not carried out.
+    #[error("no answer")]
+    Request(#[from] RequestError),
+    /// A workload could not be stopped or resumed.
+    #[error("workload {}", named(key))]
+    Workload {
+        /// Which.
+        key: ObjectKey,
+        /// Why.
+        #[source]
+        source: RequestError,
+    },
+    /// Nothing was done in a home.
+    #[error("home")]
+    Home(#[from] HomedClientError),
+    /// `bursar-homed` answered another question.
+    #[error("bursar-homed gave an answer to another request")]
+    HomeAnswer,
+    /// No certificate was issued or delivered; the reason carries its cure.
+    #[error("certificate")]
+    Credential(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The plan names a cluster that is not connected.
+    #[error("cluster {0} is not connected")]
+    NoCluster(ClusterName),
+    /// The ledger did not take what was done.
+    #[error("the ledger could not be written")]
+    NotRecorded,
+}
+
+impl StepError {
+    /// One word for the ledger, metrics and logs.
+    #[must_use]
+    pub const fn step(&self) -> &'static str {
+        match self {
+            Self::Foreign { .. } => "foreign",
+            Self::Deleting { .. } | Self::NamespaceDeleting { .. } | Self::NoNamespace { .. } => "deleting",
+            Self::VolumeMoved { .. } => "volume",
+            Self::Refused { .. } | Self::UnknownKind { .. } => "apply",
+            Self::Request(_) | Self::NoCluster(_) => "cluster",
+            Self::Workload { .. } => "workloads",
+            Self::Home(_) | Self::HomeAnswer => "home",
+            Self::Credential(_) => "certificate",
+            Self::NotRecorded => "ledger",
+        }
+    }
+
+    /// What is wrong, its cause and the cure: the text of `status`.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match self.cure() {
+            Some(cure) => format!("{}; {cure}", chain(self)),
+            None => chain(self),
+        }
+    }
+
+    fn cure(&self) -> Option<String> {
+        match self {
+            Self::Foreign { key } => Some(adopt(key)),
+            Self::Deleting { .. } | Self::NamespaceDeleting { .. } | Self::NoNamespace { .. } => {
+                Some("it is made again when it is gone; finalizers that hang are shown by `kubectl get -o yaml`".into())
+            }
+            Self::VolumeMoved { key, .. } => Some(format!(
+                "write the old server and path back into the configuration; to move the data, copy it, delete the claim \
+                 and `kubectl delete persistentvolume {}` (the data stays): both are made anew",
+                key.name
+            )),
+            Self::UnknownKind { kind, .. } => {
+                Some(format!("install what defines {kind}, or take it out of the class's manifests"))
+            }
+            Self::Refused { key, source } | Self::Workload { key, source } => cure_of_refusal(&key.cluster, source),
+            Self::Request(source) => cure_of_request(source),
+            Self::Home(HomedClientError::Home(error)) => Some(error.cure()),
+            Self::HomeAnswer => Some("restart bursard and bursar-homed: they are not of one version".into()),
+            Self::NoCluster(cluster) => Some(format!("see `bursar status` for cluster {cluster}")),
+            Self::NotRecorded => Some("see the daemon's log; free space in state_dir if there is none".into()),
+            Self::Home(_) | Self::Credential(_) => None,
+        }
+    }
+}
+
+/// `ResourceQuota bursar in namespace tool-foo`.
+fn named(key: &ObjectKey) -> String {
+    match &key.namespace {
+        Some(namespace) => format!("{} {} in namespace {namespace}", key.kind, key.name),
+        None => format!("{} {}", key.kind, key.name),
+    }
+}
+
+fn adopt(key: &ObjectKey) -> String {
+    let kind = key.kind.to_lowercase();
+    match &key.namespace {
+        _ if key.kind == "Namespace" => {
+            format!("it is left alone; `bursar adopt namespace {}` takes it over", key.name)
+        }
+        Some(namespace) => {
+            format!("it is left alone; `bursar adopt object {kind} {namespace}/{}` takes it over", key.name)
+        }
+        None => format!("it is left alone; `bursar adopt object {kind} {}` takes it over", key.name),
+    }
+}
+
+fn cure_of_refusal(cluster: &ClusterName, source: &RequestError) -> Option<String> {
+    let RequestError::Refused(status) = source else { return cure_of_request(source) };
+    // Kubernetes' authorizer says `User "x" cannot VERB resource`; admission says something else.
+    (status.code == 403 && status.message.contains(" cannot "))
+        .then(|| format!("`bursar init --cluster {cluster}` gives the daemon the rights that this configuration needs"))
+}
+
+fn cure_of_request(source: &RequestError) -> Option<String> {
+    match source {
+        RequestError::Unreachable { .. } | RequestError::TimedOut { .. } => {
+            Some("check that the API server runs and is reached from this host".into())
+        }
+        RequestError::Refused(status) if status.code == 401 => {
+            Some("the daemon's credential is not accepted: `bursar init` makes a new one".into())
+        }
+        RequestError::Overloaded => Some("it is tried again by itself, more slowly".into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_foreign_object_names_the_command_that_takes_it_over() {
+        let key = ObjectKey {
+            cluster: ClusterName("prod".to_owned()),
+            api_version: "v1".to_owned(),
+            kind: "ResourceQuota".to_owned(),
+            namespace: Some("tool-foo".to_owned()),
+            name: "bursar".to_owned(),
+        };
+        let error = StepError::Foreign { key };
+        assert_eq!(
+            error.reason(),
+            "ResourceQuota bursar in namespace tool-foo belongs to somebody else; it is left alone; \
+             `bursar adopt object resourcequota tool-foo/bursar` takes it over"
+        );
+    }
+}

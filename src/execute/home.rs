@@ -1,0 +1,154 @@
+//! What is done in homes besides delivering: our entries taken out, and a look at what stands there. `bursar-homed`
+//! does it; here are its questions and what the answers mean.
+
+use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
+
+use super::StepError;
+use crate::desired::HomeTarget;
+use crate::homes::client::HomedClient;
+use crate::homes::{Answer, EntryNames, HomeTarget as Target, Inspection, Request, Work};
+use crate::identity::ClusterName;
+use crate::ledger::Delivery;
+use crate::observed::HomeFinding;
+use crate::policy::Cluster;
+
+/// The names of our entries in a kubeconfig: for the default endpoint the cluster's name (`prod`), for another one
+/// with its own behind it (`prod-external`). The user's is marked as ours, for nobody types it.
+#[must_use]
+pub fn entry_names<'a>(
+    cluster: &ClusterName,
+    default_endpoint: &str,
+    endpoints: impl IntoIterator<Item = &'a String>,
+) -> EntryNames {
+    let mut names: Vec<String> =
+        endpoints.into_iter().map(|endpoint| entry_name(cluster, default_endpoint, endpoint)).collect();
+    // The first context becomes the current one of a file that has none.
+    names.sort_by_key(String::len);
+    EntryNames { clusters: names.clone(), user: user_name(cluster), contexts: names }
+}
+
+/// The name of the cluster and the context of one endpoint.
+#[must_use]
+pub fn entry_name(cluster: &ClusterName, default_endpoint: &str, endpoint: &str) -> String {
+    if endpoint == default_endpoint { cluster.0.clone() } else { format!("{cluster}-{endpoint}") }
+}
+
+/// The name of the user.
+#[must_use]
+pub fn user_name(cluster: &ClusterName) -> String {
+    format!("bursar-{cluster}")
+}
+
+/// A plan's target as `bursar-homed` wants it.
+#[must_use]
+pub fn target(home: &HomeTarget) -> Target {
+    Target {
+        home: home.home.clone(),
+        uid: home.posix.uid.get(),
+        gid: home.posix.gid.get(),
+        groups: home.posix.groups.iter().map(|gid| gid.get()).collect(),
+        kubeconfig: home.kubeconfig.clone(),
+    }
+}
+
+/// Takes our entries of a cluster out, whichever endpoints they were for. A home that is gone has none.
+pub async fn remove(
+    homes: &HomedClient,
+    cluster: &ClusterName,
+    face: &Cluster,
+    home: &HomeTarget,
+) -> Result<(), StepError> {
+    let names = entry_names(cluster, &face.default_endpoint, face.endpoints.keys());
+    let request = Request::new(target(home), Work::RemoveKubeconfig { names });
+    match homes.call(&request).await? {
+        Answer::Removed { .. } => Ok(()),
+        _ => Err(StepError::HomeAnswer),
+    }
+}
+
+/// Looks whether the certificate that was delivered still stands there with its key and its contexts.
+pub async fn inspect(
+    homes: &HomedClient,
+    cluster: &ClusterName,
+    face: &Cluster,
+    home: &HomeTarget,
+    fingerprint: &str,
+) -> Result<HomeFinding, StepError> {
+    let names = entry_names(cluster, &face.default_endpoint, [&face.default_endpoint]);
+    let request = Request::new(target(home), Work::Inspect { names });
+    match homes.call(&request).await? {
+        Answer::Inspected(inspection) => Ok(finding(&inspection, fingerprint)),
+        _ => Err(StepError::HomeAnswer),
+    }
+}
+
+/// What the ledger says of a delivery after a look at it. One that is broken is not delivered.
+#[must_use]
+pub fn checked(delivery: &Delivery, finding: &HomeFinding, now: Timestamp) -> Delivery {
+    let checked_at = (*finding == HomeFinding::AsDelivered).then_some(now);
+    Delivery { checked_at, ..delivery.clone() }
+}
+
+fn finding(inspection: &Inspection, fingerprint: &str) -> HomeFinding {
+    let broken = |why: &str| HomeFinding::Broken { why: why.to_owned() };
+    if !inspection.exists {
+        return broken("the file is not there");
+    }
+    if !inspection.parses {
+        return broken("the file is no kubeconfig any more");
+    }
+    let found = inspection.certificate_pem.as_deref().and_then(fingerprint_of);
+    match found {
+        None => broken("our certificate is not in it"),
+        Some(found) if found != fingerprint => broken("another certificate stands under our name"),
+        Some(_) if !inspection.key_matches => broken("the key does not belong to the certificate"),
+        Some(_) if inspection.entries_digest.is_none() => broken("a cluster or context of ours is missing"),
+        Some(_) => HomeFinding::AsDelivered,
+    }
+}
+
+/// SHA-256 (hex) of the DER of a PEM certificate.
+fn fingerprint_of(pem: &str) -> Option<String> {
+    let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
+    Some(hex::encode(Sha256::digest(&block.contents)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_named_after_cluster_and_endpoint() {
+        let cluster = ClusterName("prod".to_owned());
+        let endpoints = ["external".to_owned(), "internal".to_owned()];
+        let names = entry_names(&cluster, "internal", &endpoints);
+        assert_eq!(names.contexts, ["prod", "prod-external"]);
+        assert_eq!(names.clusters, names.contexts);
+        assert_eq!(names.user, "bursar-prod");
+    }
+
+    #[test]
+    fn what_is_broken_is_said() {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let pem = rcgen::CertificateParams::default().self_signed(&key).expect("a certificate").pem();
+        let good = Inspection {
+            exists: true,
+            parses: true,
+            certificate_pem: Some(pem.clone()),
+            key_matches: true,
+            entries_digest: Some("d".to_owned()),
+            ..Inspection::default()
+        };
+        let fingerprint = fingerprint_of(&pem).expect("a certificate");
+        assert_eq!(finding(&good, &fingerprint), HomeFinding::AsDelivered);
+        let why = |inspection: Inspection| match finding(&inspection, &fingerprint) {
+            HomeFinding::Broken { why } => why,
+            HomeFinding::AsDelivered => String::new(),
+        };
+        assert!(why(Inspection::default()).contains("not there"));
+        assert!(why(Inspection { key_matches: false, ..good.clone() }).contains("key"));
+        assert!(why(Inspection { entries_digest: None, ..good.clone() }).contains("context"));
+        assert!(matches!(finding(&good, "of another"), HomeFinding::Broken { .. }));
+    }
+}

@@ -1,0 +1,122 @@
+//! Carries out what was approved: the only writer to clusters and homes. Every choice was made by the plan; here are
+//! order, pace and what happens when something fails.
+//!
+//! Accounts are carried out side by side, each cluster on its own, so that one that hangs holds up nobody else's
+//! tenants. Within one account and cluster the plan's order holds; a failure ends the rest of it there.
+
+pub mod apply;
+pub mod credential;
+pub mod error;
+pub mod home;
+pub mod pace;
+pub mod prune;
+pub mod record;
+pub mod request;
+mod tenant;
+pub mod workloads;
+
+use std::collections::BTreeMap;
+
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+pub use error::StepError;
+pub use record::{Record, Recorder};
+
+use self::request::ApiServer;
+use self::tenant::Place;
+use crate::homes::client::HomedClient;
+use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
+use crate::observed::cluster::ClusterWatch;
+use crate::plan::{Action, ApprovedPlan};
+use crate::policy::Cluster;
+
+/// Accounts of one cluster under way at a time. As many as the widest pace: each has at most a few requests open, and
+/// one that waits for a certificate or a home leaves its place in the pace to others.
+const ACCOUNTS_AT_A_TIME: usize = 32;
+
+/// Everything that can be written to.
+#[derive(Debug)]
+pub struct Effects {
+    /// Clusters that are connected.
+    pub clusters: BTreeMap<ClusterName, ClusterEffects>,
+    /// The writer in homes.
+    pub homes: HomedClient,
+}
+
+/// One cluster that can be written to.
+#[derive(Debug)]
+pub struct ClusterEffects {
+    /// Its API server.
+    pub server: ApiServer,
+    /// Its watches, which are told of every write.
+    pub watch: ClusterWatch,
+    /// Its endpoints, as kubeconfigs name them.
+    pub face: Cluster,
+}
+
+/// What all steps of one execution share.
+#[derive(Debug, Clone, Copy)]
+pub struct Run<'a> {
+    /// The ledger as the plan saw it, with what was intended.
+    pub ledger: &'a LedgerState,
+    /// When it began.
+    pub now: Timestamp,
+    /// Cancelled: what is under way is finished, nothing more is begun.
+    pub stop: &'a CancellationToken,
+}
+
+/// What came of it, counted by account and cluster.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Report {
+    /// All of it was done.
+    pub done: u64,
+    /// A step failed.
+    pub failed: u64,
+    /// Not begun, because the execution was told to stop.
+    pub left: u64,
+    /// Objects that somebody had changed and that are as they should be again.
+    pub drift_repaired: u64,
+}
+
+impl Report {
+    fn add(self, other: Self) -> Self {
+        Self {
+            done: self.done + other.done,
+            failed: self.failed + other.failed,
+            left: self.left + other.left,
+            drift_repaired: self.drift_repaired + other.drift_repaired,
+        }
+    }
+}
+
+/// Carries out what the guard let through. What was done is handed to `recorder` tenant by tenant; when the ledger does
+/// not take it, nothing more is begun.
+pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recorder: &Recorder) -> Report {
+    let mut clusters: BTreeMap<&ClusterName, Vec<Place<'_>>> = BTreeMap::new();
+    // A held account is shown, not touched.
+    for account in plan.accounts().iter().filter(|account| account.held.is_none()) {
+        for (cluster, actions) in by_cluster(&account.actions) {
+            let place = Place { account, plan: plan.hash(), cluster, actions, effects, run, recorder };
+            clusters.entry(cluster).or_default().push(place);
+        }
+    }
+    let clusters = clusters.into_values().map(|places| {
+        futures::stream::iter(places)
+            .map(Place::carry_out)
+            .buffer_unordered(ACCOUNTS_AT_A_TIME)
+            .fold(Report::default(), |sum, one| std::future::ready(sum.add(one)))
+    });
+    futures::future::join_all(clusters).await.into_iter().fold(Report::default(), Report::add)
+}
+
+/// The actions of each cluster, in the plan's order.
+fn by_cluster(actions: &[Action]) -> BTreeMap<&ClusterName, Vec<&Action>> {
+    let mut clusters: BTreeMap<&ClusterName, Vec<&Action>> = BTreeMap::new();
+    for action in actions {
+        clusters.entry(action.cluster()).or_default().push(action);
+    }
+    clusters
+}

@@ -1,0 +1,111 @@
+//! What was done, on its way to the ledger: changes, history, and failures with the time of their next try. It writes
+//! nothing itself; whoever holds the other end stores it and says so.
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::{mpsc, oneshot};
+
+use super::StepError;
+use crate::ledger::Failure;
+use crate::ledger::change::{Change, Event};
+
+/// Records that may wait for the store. Each writer waits for its own anyway.
+const WAITING: usize = 64;
+
+/// The first wait after a failure: a conflict or a restart is over by then.
+const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(5);
+/// The longest: what a person has to cure is noticed to be cured within the hour.
+const LAST_RETRY: SignedDuration = SignedDuration::from_hours(1);
+
+/// What one transaction stores.
+#[derive(Debug)]
+pub struct Record {
+    /// For the state.
+    pub changes: Vec<Change>,
+    /// For the history.
+    pub events: Vec<Event>,
+    /// To be told that it is stored. Dropped without a word: it is not, and nothing more is to be done.
+    pub stored: oneshot::Sender<()>,
+}
+
+/// The writers' end.
+#[derive(Debug, Clone)]
+pub struct Recorder(mpsc::Sender<Record>);
+
+impl Recorder {
+    /// A recorder, and the end from which records are stored; several may be taken at a time
+    /// ([`mpsc::Receiver::recv_many`]) and stored in one transaction.
+    #[must_use]
+    pub fn channel() -> (Self, mpsc::Receiver<Record>) {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        (Self(sender), receiver)
+    }
+
+    /// Hands a record over and waits until it is stored.
+    pub async fn store(&self, changes: Vec<Change>, events: Vec<Event>) -> Result<(), StepError> {
+        if changes.is_empty() && events.is_empty() {
+            return Ok(());
+        }
+        let (stored, told) = oneshot::channel();
+        let record = Record { changes, events, stored };
+        self.0.send(record).await.map_err(|_| StepError::NotRecorded)?;
+        told.await.map_err(|_| StepError::NotRecorded)
+    }
+}
+
+/// The failure that the ledger keeps: the same step's attempts are counted on.
+#[must_use]
+pub fn failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> Failure {
+    let attempts = before.map_or(0, |before| before.attempts) + 1;
+    Failure {
+        step: error.step().to_owned(),
+        reason: error.reason(),
+        since: before.map_or(now, |before| before.since),
+        attempts,
+        next_try: now.saturating_add(retry_after(attempts)).unwrap_or(Timestamp::MAX),
+    }
+}
+
+/// 5 s, 10 s, 20 s, … one hour.
+#[must_use]
+pub fn retry_after(attempts: u64) -> SignedDuration {
+    // 5 s times 2^10 is more than an hour.
+    let doublings = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX).min(10);
+    (FIRST_RETRY * 2_i32.pow(doublings)).min(LAST_RETRY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_from_five_seconds_to_an_hour() {
+        let seconds: Vec<i64> = [0, 1, 2, 3, 10, 11, 12, 1_000_000, u64::MAX]
+            .into_iter()
+            .map(|attempts| retry_after(attempts).as_secs())
+            .collect();
+        assert_eq!(seconds, [5, 5, 10, 20, 2560, 3600, 3600, 3600, 3600]);
+    }
+
+    #[test]
+    fn a_failure_that_lasts_keeps_its_beginning() {
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let first = failure(&StepError::HomeAnswer, None, at(100));
+        let second = failure(&StepError::HomeAnswer, Some(&first), at(105));
+        assert_eq!((second.attempts, second.since, second.next_try), (2, at(100), at(115)));
+        assert_eq!(second.step, "home");
+    }
+
+    #[tokio::test]
+    async fn a_record_that_is_not_stored_is_an_error() {
+        let (recorder, mut receiver) = Recorder::channel();
+        let store = tokio::spawn(async move {
+            let first = receiver.recv().await.expect("a record");
+            first.stored.send(()).expect("somebody waits");
+            drop(receiver.recv().await);
+        });
+        recorder.store(vec![Change::LastGeneration(1)], Vec::new()).await.expect("stored");
+        let refused = recorder.store(vec![Change::LastGeneration(2)], Vec::new()).await;
+        assert!(matches!(refused, Err(StepError::NotRecorded)));
+        store.await.expect("no panic");
+    }
+}

@@ -1,0 +1,283 @@
+//! The one place that sends requests to an API server: each paced, counted and under a deadline, repeated only where
+//! the server said that it did nothing.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::{Method, Request, StatusCode, header};
+use kube::Client;
+use kube::client::Body;
+use kube::core::Status;
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokio::time::Instant;
+
+use super::pace::{Outcome, Pace};
+use crate::identity::ClusterName;
+use crate::observed::kinds::{Kind, Kinds};
+use crate::telemetry::SharedMetrics;
+
+/// Kubernetes' own default for a request (`--request-timeout` is 60 s) is longer than an etcd that lost its leader
+/// needs; one that hangs longer holds a place.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How often a request is sent that the server refuses with 429 or 503 and so did not carry out. Beyond that the
+/// tenant fails and its own backoff counts.
+const TRIES: u32 = 4;
+
+/// `application/apply-patch+yaml`: JSON is YAML (Kubernetes API conventions, server-side apply).
+const APPLY: &str = "application/apply-patch+yaml";
+/// RFC 7386.
+const MERGE: &str = "application/merge-patch+json";
+const JSON: &str = "application/json";
+
+/// Objects in one page of a list: what kubectl asks for.
+const PAGE: usize = 500;
+
+/// An API server, to be asked.
+pub struct ApiServer {
+    /// Its name.
+    pub cluster: ClusterName,
+    /// From [`crate::observed::cluster::connect`].
+    pub client: Client,
+    metrics: SharedMetrics,
+    pace: Pace,
+    kinds: Kinds,
+}
+
+impl fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiServer").field("cluster", &self.cluster).field("pace", &self.pace).finish_non_exhaustive()
+    }
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy)]
+pub enum Ask<'a> {
+    /// The object.
+    Get,
+    /// Server-side apply of a manifest; with `force`, fields that others own become ours.
+    Apply {
+        /// The manifest.
+        manifest: &'a Value,
+        /// Take fields from others.
+        force: bool,
+    },
+    /// A JSON merge patch (RFC 7386).
+    Merge(&'a Value),
+    /// An object's making, by POST.
+    Create(&'a Value),
+    /// Deletion of the object with this uid, and of what belongs to it in the background.
+    Delete {
+        /// `preconditions.uid`.
+        uid: &'a str,
+    },
+}
+
+impl Ask<'_> {
+    /// The verb, for the count.
+    #[must_use]
+    pub const fn verb(&self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Apply { .. } => "apply",
+            Self::Merge(_) => "patch",
+            Self::Create(_) => "create",
+            Self::Delete { .. } => "delete",
+        }
+    }
+
+    fn request(&self, path: &str) -> Result<Request<Body>, RequestError> {
+        let (method, query, content_type, body) = match self {
+            Self::Get => (Method::GET, "", JSON, Vec::new()),
+            Self::Apply { manifest, force: true } => {
+                (Method::PATCH, "?fieldManager=bursar&force=true", APPLY, manifest.to_string().into_bytes())
+            }
+            Self::Apply { manifest, force: false } => {
+                (Method::PATCH, "?fieldManager=bursar", APPLY, manifest.to_string().into_bytes())
+            }
+            Self::Merge(change) => (Method::PATCH, "?fieldManager=bursar", MERGE, change.to_string().into_bytes()),
+            Self::Create(object) => (Method::POST, "?fieldManager=bursar", JSON, object.to_string().into_bytes()),
+            Self::Delete { uid } => {
+                let options = json!({"preconditions": {"uid": uid}, "propagationPolicy": "Background"});
+                (Method::DELETE, "", JSON, options.to_string().into_bytes())
+            }
+        };
+        Request::builder()
+            .method(method)
+            .uri(format!("{path}{query}"))
+            .header(header::ACCEPT, JSON)
+            .header(header::CONTENT_TYPE, content_type)
+            .body(Body::from(body))
+            .map_err(RequestError::Unsendable)
+    }
+}
+
+/// What the server answered to a request that it carried out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// 201: the object was not there before.
+    pub created: bool,
+    /// The object, or a `Status`.
+    pub object: Value,
+}
+
+/// Why a request was not carried out, as far as is known.
+#[derive(Debug, Error)]
+pub enum RequestError {
+    /// No URL can be made of it.
+    #[error("the request cannot be sent")]
+    Unsendable(#[source] http::Error),
+    /// The server answered no.
+    #[error("{} ({})", .0.message, .0.code)]
+    Refused(Box<Status>),
+    /// The server is busy, and said so each time.
+    #[error("the API server is overloaded (429 or 503, {TRIES} times)")]
+    Overloaded,
+    /// No answer: connection, TLS, name.
+    #[error("cluster {cluster} is not reached")]
+    Unreachable {
+        /// Which.
+        cluster: ClusterName,
+        /// Why.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// No answer in time.
+    #[error("cluster {cluster} gave no answer within {} s", DEADLINE.as_secs())]
+    TimedOut {
+        /// Which.
+        cluster: ClusterName,
+    },
+    /// What came back is no JSON.
+    #[error("the API server's answer cannot be read")]
+    Unreadable(#[source] serde_json::Error),
+}
+
+impl RequestError {
+    /// The HTTP status of a refusal.
+    #[must_use]
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused(status) => Some(status.code),
+            _ => None,
+        }
+    }
+}
+
+impl ApiServer {
+    /// An API server with a pace of its own.
+    #[must_use]
+    pub fn new(cluster: ClusterName, client: Client, metrics: SharedMetrics) -> Self {
+        Self { cluster, client, metrics, pace: Pace::default(), kinds: Kinds::default() }
+    }
+
+    /// The pace, to be looked at.
+    #[must_use]
+    pub const fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// The kind of that name; `None` if the cluster has no such kind.
+    pub async fn kind(&self, api_version: &str, kind: &str) -> Result<Option<Kind>, RequestError> {
+        let resolved = tokio::time::timeout(DEADLINE, self.kinds.resolve(&self.client, api_version, kind)).await;
+        match resolved {
+            Ok(Ok(kind)) => Ok(kind),
+            Ok(Err(kube::Error::Api(status))) => Err(RequestError::Refused(status)),
+            Ok(Err(source)) => Err(self.unreachable(source)),
+            Err(_) => Err(RequestError::TimedOut { cluster: self.cluster.clone() }),
+        }
+    }
+
+    /// Asks, and waits for the answer. `path` is that of [`Kind::path`].
+    pub async fn ask(&self, path: &str, ask: Ask<'_>) -> Result<Answer, RequestError> {
+        for _ in 0..TRIES {
+            if let Some(answer) = self.attempt(ask.verb(), ask.request(path)?).await? {
+                return Ok(answer);
+            }
+        }
+        Err(RequestError::Overloaded)
+    }
+
+    /// All objects of a kind in a namespace, page by page.
+    pub async fn list(&self, path: &str) -> Result<Vec<Value>, RequestError> {
+        let mut items = Vec::new();
+        let mut next = String::new();
+        loop {
+            let page = self.ask_page(&format!("{path}?limit={PAGE}{next}")).await?;
+            items.extend(page.object["items"].as_array().into_iter().flatten().cloned());
+            match page.object["metadata"]["continue"].as_str() {
+                // A token is URL-safe base64 (apiserver `storage.EncodeContinue`).
+                Some(token) if !token.is_empty() => next = format!("&continue={token}"),
+                _ => return Ok(items),
+            }
+        }
+    }
+
+    async fn ask_page(&self, path: &str) -> Result<Answer, RequestError> {
+        for _ in 0..TRIES {
+            if let Some(answer) = self.attempt("list", Ask::Get.request(path)?).await? {
+                return Ok(answer);
+            }
+        }
+        Err(RequestError::Overloaded)
+    }
+
+    /// One try; `None`: the server did nothing and wants to be asked later.
+    async fn attempt(&self, verb: &str, request: Request<Body>) -> Result<Option<Answer>, RequestError> {
+        let place = self.pace.enter().await;
+        self.metrics.request(&self.cluster.0, verb);
+        let began = Instant::now();
+        let exchanged = tokio::time::timeout(DEADLINE, exchange(&self.client, request)).await;
+        let (status, retry_after, body) = match exchanged {
+            Ok(Ok(exchanged)) => exchanged,
+            Ok(Err(source)) => {
+                place.leave(Outcome::Lost);
+                return Err(self.unreachable(source));
+            }
+            Err(_) => {
+                place.leave(Outcome::Lost);
+                return Err(RequestError::TimedOut { cluster: self.cluster.clone() });
+            }
+        };
+        // 503 may also say that an aggregated API is down; without a time to wait it is an answer like others.
+        let busy = status == StatusCode::TOO_MANY_REQUESTS
+            || (status == StatusCode::SERVICE_UNAVAILABLE && retry_after.is_some());
+        if busy {
+            place.leave(Outcome::Throttled(retry_after));
+            return Ok(None);
+        }
+        place.leave(Outcome::Answered(began.elapsed()));
+        if status.is_success() {
+            let object = serde_json::from_slice(&body).map_err(RequestError::Unreadable)?;
+            return Ok(Some(Answer { created: status == StatusCode::CREATED, object }));
+        }
+        Err(RequestError::Refused(Box::new(refusal(status, &body))))
+    }
+
+    fn unreachable(&self, source: kube::Error) -> RequestError {
+        RequestError::Unreachable { cluster: self.cluster.clone(), source: Box::new(source) }
+    }
+}
+
+async fn exchange(
+    client: &Client,
+    request: Request<Body>,
+) -> Result<(StatusCode, Option<Duration>, Vec<u8>), kube::Error> {
+    let response = client.send(request).await?;
+    let status = response.status();
+    let retry_after = response.headers().get(header::RETRY_AFTER);
+    // Kubernetes says it in seconds (RFC 9110, 10.2.3, allows a date too).
+    let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok()).map(Duration::from_secs);
+    let body = response.into_body().collect_bytes().await?;
+    Ok((status, retry_after, body.to_vec()))
+}
+
+/// A `Status`, also of a proxy that answers with something else.
+fn refusal(status: StatusCode, body: &[u8]) -> Status {
+    serde_json::from_slice(body).unwrap_or_else(|_| {
+        let text = String::from_utf8_lossy(body);
+        let line = text.lines().next().unwrap_or_default();
+        Status::failure(line, "NotAStatus").with_code(status.as_u16())
+    })
+}

@@ -1,0 +1,334 @@
+//! The plan of one account in one cluster, carried out in its order: objects of one rank side by side, all else one
+//! after the other, and what was done handed to the ledger before something else rests on it.
+
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+
+use super::apply::{Known, apply};
+use super::credential::{Issue, issue};
+use super::prune::delete;
+use super::record::failure;
+use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, workloads};
+use crate::desired::{Regeneration, Transition, apply_order};
+use crate::identity::{ClusterName, NamespaceName};
+use crate::ledger::change::{Change, Event};
+use crate::ledger::{ObjectKey, ObjectRecord, StoppedWorkload, Suspension};
+use crate::plan::{AccountPlan, Action, Reason};
+
+/// Objects of one account under way at a time: a tenant has about ten, and a new one is complete in three waits.
+const OBJECTS_AT_A_TIME: usize = 4;
+
+/// One account in one cluster.
+pub(super) struct Place<'a> {
+    pub(super) account: &'a AccountPlan,
+    /// Hash of the plan, for the history.
+    pub(super) plan: &'a str,
+    pub(super) cluster: &'a ClusterName,
+    pub(super) actions: Vec<&'a Action>,
+    pub(super) effects: &'a Effects,
+    pub(super) run: Run<'a>,
+    pub(super) recorder: &'a Recorder,
+}
+
+/// What was done and is not yet handed over.
+#[derive(Default)]
+struct Done {
+    changes: Vec<Change>,
+    events: Vec<Event>,
+    /// For the history: what was applied and deleted, and why.
+    objects: Vec<Value>,
+    /// Namespaces that were made in this run: nothing of anybody's is in them.
+    fresh_namespace: Option<String>,
+    drift_repaired: u64,
+}
+
+impl Place<'_> {
+    /// Carries it out, and hands over what was done, whatever comes of it.
+    pub(super) async fn carry_out(self) -> Report {
+        if self.run.stop.is_cancelled() {
+            return Report { left: 1, ..Report::default() };
+        }
+        let mut done = Done::default();
+        let result = self.all(&mut done).await;
+        let drift_repaired = done.drift_repaired;
+        let failed = result.is_err();
+        self.conclude(&mut done, result.err());
+        if self.hand_over(&mut done).await.is_err() {
+            // What cannot be remembered must not be done.
+            self.run.stop.cancel();
+            return Report { failed: 1, drift_repaired, ..Report::default() };
+        }
+        Report { done: u64::from(!failed), failed: u64::from(failed), left: 0, drift_repaired }
+    }
+
+    async fn all(&self, done: &mut Done) -> Result<(), StepError> {
+        let effects = self.effects.clusters.get(self.cluster);
+        let effects = effects.ok_or_else(|| StepError::NoCluster(self.cluster.clone()))?;
+        for group in self.actions.chunk_by(|one, next| rank(one).is_some() && rank(one) == rank(next)) {
+            if rank(group[0]).is_some() {
+                self.objects(effects, group, done).await?;
+            } else {
+                for action in group {
+                    self.step(effects, action, done).await?;
+                    self.hand_over(done).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Objects of one rank. All of them are tried; the first failure is told.
+    async fn objects(&self, effects: &ClusterEffects, group: &[&Action], done: &mut Done) -> Result<(), StepError> {
+        let fresh = done.fresh_namespace.clone();
+        let mut outcomes = futures::stream::iter(group)
+            .map(|action| self.object(effects, action, fresh.as_deref()))
+            .buffered(OBJECTS_AT_A_TIME);
+        let mut failed = None;
+        while let Some(outcome) = outcomes.next().await {
+            match outcome {
+                Ok(written) => written.add_to(done),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    async fn object(
+        &self,
+        effects: &ClusterEffects,
+        action: &Action,
+        fresh_namespace: Option<&str>,
+    ) -> Result<Written, StepError> {
+        match action {
+            Action::Apply { key, manifest, wanted, uid, reason } => {
+                let known = match uid {
+                    Some(uid) => Known::Uid(uid),
+                    None if key.namespace.is_some() && key.namespace.as_deref() == fresh_namespace => {
+                        Known::FreshNamespace
+                    }
+                    None => Known::Nothing,
+                };
+                let writing = effects.watch.write(key);
+                let applied = apply(&effects.server, key, manifest, known).await?;
+                let observed = writing.applied(&applied.object);
+                let record = ObjectRecord {
+                    account: self.account.id.clone(),
+                    uid: observed.uid,
+                    wanted: wanted.clone(),
+                    observed: observed.digest,
+                };
+                Ok(Written { key: key.clone(), record: Some(record), created: applied.created, reason: reason.clone() })
+            }
+            Action::Delete { key, uid, reason } => {
+                let writing = effects.watch.write(key);
+                let deleted = delete(&effects.server, key, uid).await?;
+                match deleted {
+                    super::prune::Deleted::Gone => writing.deleted(true),
+                    super::prune::Deleted::Going => writing.deleted(false),
+                    // The watch has shown, or will show, the one that stands there.
+                    super::prune::Deleted::Replaced => drop(writing),
+                }
+                Ok(Written { key: key.clone(), record: None, created: false, reason: reason.clone() })
+            }
+            // Only these two have a rank.
+            _ => Err(StepError::NoCluster(self.cluster.clone())),
+        }
+    }
+
+    async fn step(&self, effects: &ClusterEffects, action: &Action, done: &mut Done) -> Result<(), StepError> {
+        match action {
+            Action::Apply { .. } | Action::Delete { .. } => {
+                self.object(effects, action, None).await?.add_to(done);
+                Ok(())
+            }
+            Action::StopWorkloads { namespace, .. } => self.stop_workloads(effects, namespace, done).await,
+            Action::ResumeWorkloads { stopped, .. } => self.resume_workloads(effects, stopped, done).await,
+            Action::IssueCertificate { credential, generation, home, reason, .. } => {
+                let what = Issue { credential, generation: *generation, home };
+                let changes = issue(effects, &self.effects.homes, self.account, what, self.run.now).await?;
+                done.events.push(self.issued(&changes, reason));
+                done.changes.extend(changes);
+                Ok(())
+            }
+            Action::RemoveKubeconfig { home, reason, .. } => {
+                home::remove(&self.effects.homes, self.cluster, &effects.face, home).await?;
+                let account = self.account.id.clone();
+                done.changes.push(Change::Delivery(account, self.cluster.clone(), None));
+                let detail = json!({"home": home.home, "kubeconfig": home.kubeconfig});
+                done.events.push(self.event("kubeconfig removed", reason.to_string(), detail));
+                Ok(())
+            }
+            Action::InspectKubeconfig { home, fingerprint, .. } => {
+                let found = home::inspect(&self.effects.homes, self.cluster, &effects.face, home, fingerprint).await?;
+                let place = (self.account.id.clone(), self.cluster.clone());
+                if let Some(delivery) = self.run.ledger.deliveries.get(&place) {
+                    let checked = home::checked(delivery, &found, self.run.now);
+                    done.changes.push(Change::Delivery(place.0, place.1, Some(checked)));
+                }
+                if let crate::observed::HomeFinding::Broken { why } = found {
+                    done.events.push(self.event("kubeconfig broken", why, json!({"home": home.home})));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn stop_workloads(
+        &self,
+        effects: &ClusterEffects,
+        namespace: &NamespaceName,
+        done: &mut Done,
+    ) -> Result<(), StepError> {
+        let found = workloads::find(&effects.server, namespace, self.run.now).await?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        let stopped = found
+            .iter()
+            .map(|(key, workload)| Change::Stopped(self.account.id.clone(), key.clone(), Some(workload.clone())));
+        done.changes.extend(stopped);
+        let names: Vec<Value> = found
+            .iter()
+            .map(|(key, workload)| json!({"kind": key.kind, "name": key.name, "replicas": workload.replicas}))
+            .collect();
+        done.events.push(self.event("workloads stopped", self.cause().1, json!({"workloads": names})));
+        // First written down, then done: a daemon that is killed in between still knows what they were.
+        self.hand_over(done).await?;
+        workloads::stop(&effects.server, &found).await
+    }
+
+    async fn resume_workloads(
+        &self,
+        effects: &ClusterEffects,
+        stopped: &[(ObjectKey, StoppedWorkload)],
+        done: &mut Done,
+    ) -> Result<(), StepError> {
+        for (key, workload) in stopped {
+            workloads::resume(&effects.server, key, workload).await?;
+            done.changes.push(Change::Stopped(self.account.id.clone(), key.clone(), None));
+        }
+        let names: Vec<Value> = stopped.iter().map(|(key, _)| json!({"kind": key.kind, "name": key.name})).collect();
+        done.events.push(self.event("workloads resumed", self.cause().1, json!({"workloads": names})));
+        Ok(())
+    }
+
+    /// The end: a failure is written down, or the one of before is over.
+    fn conclude(&self, done: &mut Done, error: Option<StepError>) {
+        let place = (self.account.id.clone(), self.cluster.clone());
+        let before = self.run.ledger.failures.get(&place);
+        let Some(error) = error else {
+            // A suspension that begins is written down as a failure, so that one that was cut short is found out.
+            if before.is_some() || self.account.suspending.contains(self.cluster) {
+                done.changes.push(Change::Failure(place.0, place.1, None));
+            }
+            return;
+        };
+        let failure = failure(&error, before, self.run.now);
+        // The history has what is new; that it lasts is in the ledger.
+        if before.is_none_or(|before| before.reason != failure.reason) {
+            let detail = json!({"step": failure.step});
+            done.events.push(self.event("failed", failure.reason.clone(), detail));
+        }
+        done.changes.push(Change::Failure(place.0, place.1, Some(failure)));
+    }
+
+    /// Stores what was done so far.
+    async fn hand_over(&self, done: &mut Done) -> Result<(), StepError> {
+        let objects = std::mem::take(&mut done.objects);
+        if !objects.is_empty() {
+            let reason = self.cause().1;
+            done.events.push(self.event("objects written", reason, json!({"objects": objects})));
+        }
+        self.recorder.store(std::mem::take(&mut done.changes), std::mem::take(&mut done.events)).await
+    }
+
+    fn issued(&self, changes: &[Change], reason: &Reason) -> Event {
+        let certificate = changes.iter().find_map(|change| match change {
+            Change::Certificate(_, _, Some(certificate)) => Some(certificate),
+            _ => None,
+        });
+        let detail = certificate.map(|certificate| {
+            json!({
+                "fingerprint": certificate.fingerprint,
+                "generation": certificate.generation,
+                "not_after": certificate.not_after.to_string(),
+            })
+        });
+        self.event("certificate issued", reason.to_string(), detail.unwrap_or_default())
+    }
+
+    fn event(&self, action: &str, reason: String, mut detail: Value) -> Event {
+        let (actor, _, ticket) = self.cause();
+        if detail.is_null() {
+            detail = json!({});
+        }
+        detail["cluster"] = json!(self.cluster);
+        Event {
+            actor,
+            account: Some(self.account.account.clone()),
+            account_id: Some(self.account.id.clone()),
+            action: action.to_owned(),
+            reason,
+            ticket,
+            plan: Some(self.plan.to_owned()),
+            detail,
+        }
+    }
+
+    /// Actor, reason and ticket: an administrator's, if one asked for this.
+    fn cause(&self) -> (String, String, Option<String>) {
+        let account = self.account;
+        let ordered = match (&account.transition, &account.regenerated) {
+            (Some(Transition::Suspend(Suspension::Ordered(note))), _) | (_, Some(Regeneration::Revoked(note))) => {
+                Some(note)
+            }
+            _ => account.ordered.as_ref(),
+        };
+        if let Some(note) = ordered {
+            return (note.actor.clone(), note.reason.clone(), note.ticket.clone());
+        }
+        let reason = match &account.transition {
+            Some(Transition::Create) => "new".to_owned(),
+            Some(Transition::Suspend(why)) => crate::plan::display::cause(why, account),
+            Some(Transition::Resume) => "back in the directory".to_owned(),
+            None => "not as it should be".to_owned(),
+        };
+        ("bursar".to_owned(), reason, None)
+    }
+}
+
+/// An object that was written, or is gone.
+struct Written {
+    key: ObjectKey,
+    record: Option<ObjectRecord>,
+    created: bool,
+    reason: Reason,
+}
+
+impl Written {
+    fn add_to(self, done: &mut Done) {
+        let Self { key, record, created, reason } = self;
+        done.drift_repaired += u64::from(matches!(reason, Reason::Drifted(_)));
+        let what = match &record {
+            None => "deleted",
+            Some(_) if created => "created",
+            Some(_) => "applied",
+        };
+        if created && key.kind == "Namespace" {
+            done.fresh_namespace = Some(key.name.clone());
+        }
+        done.objects.push(json!({
+            "did": what, "kind": key.kind, "namespace": key.namespace, "name": key.name, "why": reason.to_string(),
+        }));
+        done.changes.push(Change::Object(key, record));
+    }
+}
+
+/// The rank of an object's write: those of one rank do not wait for each other. `None`: it waits, and is waited for.
+fn rank(action: &Action) -> Option<(bool, u8)> {
+    match action {
+        Action::Apply { key, .. } => Some((false, apply_order(&key.kind))),
+        Action::Delete { key, .. } => Some((true, apply_order(&key.kind))),
+        _ => None,
+    }
+}

@@ -1,0 +1,325 @@
+//! What a cluster's watches said and what our own writes were answered, as one inventory: whichever of the two comes
+//! first, an older state never replaces a newer one, and our own writes are no drift. PURE: no runtime, no client, no
+//! file system, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::digest::managed_digest;
+use super::{ClusterInventory, ObservedObject};
+use crate::identity::ClusterName;
+use crate::ledger::ObjectKey;
+
+/// The objects of one cluster that carry our label, kept by events.
+///
+/// Every method that takes news answers whether they are news to the plan: something that it did not know of.
+#[derive(Debug)]
+pub struct Cache {
+    cluster: ClusterName,
+    inventory: Arc<ClusterInventory>,
+    /// Objects that we are writing, and whether anything was heard of them since we began. Few at a time.
+    writing: BTreeMap<ObjectKey, bool>,
+    /// Objects that we wrote while their kind was being listed: the list may be older than they are.
+    written_while_listing: BTreeSet<ObjectKey>,
+    /// Lists that are under way.
+    listing: usize,
+}
+
+impl Cache {
+    /// An empty one.
+    #[must_use]
+    pub fn new(cluster: ClusterName) -> Self {
+        Self {
+            cluster,
+            inventory: Arc::default(),
+            writing: BTreeMap::new(),
+            written_while_listing: BTreeSet::new(),
+            listing: 0,
+        }
+    }
+
+    /// What is there now. The caller may keep it; a change meanwhile then copies it once.
+    #[must_use]
+    pub fn inventory(&self) -> Arc<ClusterInventory> {
+        Arc::clone(&self.inventory)
+    }
+
+    /// A watch saw this object.
+    pub fn seen(&mut self, key: &ObjectKey, object: ObservedObject) -> bool {
+        let news = self.put(key, object);
+        news && self.is_news_of_others(key)
+    }
+
+    /// A watch saw this object go.
+    pub fn gone(&mut self, key: &ObjectKey, uid: &str) -> bool {
+        // One of that name with another uid was made since.
+        let known = self.inventory.objects.get(key).is_some_and(|known| known.uid == uid);
+        if known {
+            Arc::make_mut(&mut self.inventory).objects.remove(key);
+        }
+        known && self.is_news_of_others(key)
+    }
+
+    /// A list of all objects of a kind begins.
+    pub fn list_begins(&mut self) {
+        self.listing += 1;
+    }
+
+    /// A list that began was given up.
+    pub fn list_ends(&mut self) {
+        self.listing = self.listing.saturating_sub(1);
+        if self.listing == 0 {
+            self.written_while_listing.clear();
+        }
+    }
+
+    /// A list is complete: what it lacks is gone, as after a watch that missed deletions (410 Gone).
+    pub fn listed(&mut self, scope: &Listing, found: Vec<(ObjectKey, ObservedObject)>) -> bool {
+        let names: BTreeSet<&ObjectKey> = found.iter().map(|(key, _)| key).collect();
+        let missing: Vec<ObjectKey> = self
+            .of_kind(scope)
+            .filter(|key| !names.contains(key) && !self.written_while_listing.contains(key))
+            .cloned()
+            .collect();
+        drop(names);
+        let mut news = false;
+        for key in missing {
+            Arc::make_mut(&mut self.inventory).objects.remove(&key);
+            news |= self.is_news_of_others(&key);
+        }
+        for (key, object) in found {
+            news |= self.seen(&key, object);
+        }
+        self.list_ends();
+        news
+    }
+
+    /// We are about to write an object: what watches say of it until [`Self::write_ends`] is our own doing.
+    pub fn write_begins(&mut self, key: &ObjectKey) {
+        self.writing.insert(key.clone(), false);
+    }
+
+    /// The server answered an apply with this object.
+    pub fn applied(&mut self, key: &ObjectKey, object: &ObservedObject) {
+        if self.listing > 0 {
+            self.written_while_listing.insert(key.clone());
+        }
+        self.put(key, object.clone());
+        // A watch may have been faster than the answer and have shown what somebody did after us.
+        let same = self.inventory.objects.get(key).is_some_and(|known| same_to_the_plan(known, object));
+        if let Some(heard) = self.writing.get_mut(key) {
+            *heard = !same;
+        }
+    }
+
+    /// The server accepted our deletion; the object is gone, or its finalizers still hold it.
+    pub fn deleted(&mut self, key: &ObjectKey, gone: bool) {
+        let objects = &mut Arc::make_mut(&mut self.inventory).objects;
+        if gone {
+            objects.remove(key);
+        } else if let Some(known) = objects.get_mut(key) {
+            known.deleting = true;
+        }
+        if let Some(heard) = self.writing.get_mut(key) {
+            *heard = false;
+        }
+    }
+
+    /// The write is over, with or without an answer.
+    pub fn write_ends(&mut self, key: &ObjectKey) -> bool {
+        self.writing.remove(key).unwrap_or(false)
+    }
+
+    /// Whether anybody else's; if we are writing it, that is for the end of the write to say.
+    fn is_news_of_others(&mut self, key: &ObjectKey) -> bool {
+        match self.writing.get_mut(key) {
+            Some(heard) => {
+                *heard = true;
+                false
+            }
+            None => true,
+        }
+    }
+
+    fn put(&mut self, key: &ObjectKey, object: ObservedObject) -> bool {
+        let news = match self.inventory.objects.get(key) {
+            Some(known) if is_older(&object, known) => return false,
+            Some(known) if *known == object => return false,
+            Some(known) => !same_to_the_plan(known, &object),
+            None => true,
+        };
+        Arc::make_mut(&mut self.inventory).objects.insert(key.clone(), object);
+        news
+    }
+
+    fn of_kind(&self, scope: &Listing) -> impl Iterator<Item = &ObjectKey> {
+        // Keys sort by cluster, apiVersion and kind first.
+        let first = ObjectKey {
+            cluster: self.cluster.clone(),
+            api_version: scope.api_version.clone(),
+            kind: scope.kind.clone(),
+            namespace: None,
+            name: String::new(),
+        };
+        self.inventory
+            .objects
+            .range(first..)
+            .map(|(key, _)| key)
+            .take_while(|key| key.api_version == scope.api_version && key.kind == scope.kind)
+            .filter(|key| scope.only.as_ref().is_none_or(|only| *only == key.name))
+    }
+}
+
+/// What a list is complete for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Listing {
+    /// `apiVersion`.
+    pub api_version: String,
+    /// `kind`.
+    pub kind: String,
+    /// Objects of this name only.
+    pub only: Option<String>,
+}
+
+/// What the inventory keeps of an object that the API server showed.
+#[must_use]
+pub fn observe(object: &Value) -> ObservedObject {
+    let metadata = &object["metadata"];
+    ObservedObject {
+        uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
+        resource_version: metadata["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0),
+        digest: if is_released(object) { RELEASED.to_owned() } else { managed_digest(object) },
+        deleting: metadata["deletionTimestamp"].is_string(),
+    }
+}
+
+/// The digest of a volume that lost its claim: it differs from every record, so the plan applies the volume again,
+/// and applying makes it available.
+const RELEASED: &str = "released";
+
+/// A volume that is bound to a claim that is gone (§7): an apply alone leaves it so.
+#[must_use]
+pub fn is_released(object: &Value) -> bool {
+    object["kind"] == "PersistentVolume"
+        && object["status"]["phase"] == "Released"
+        && object["spec"]["claimRef"]["uid"].is_string()
+}
+
+fn is_older(object: &ObservedObject, known: &ObservedObject) -> bool {
+    object.resource_version != 0 && object.resource_version < known.resource_version
+}
+
+fn same_to_the_plan(one: &ObservedObject, other: &ObservedObject) -> bool {
+    one.uid == other.uid && one.digest == other.digest && one.deleting == other.deleting
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey {
+            cluster: ClusterName("prod".to_owned()),
+            api_version: "v1".to_owned(),
+            kind: "ResourceQuota".to_owned(),
+            namespace: Some("tool-foo".to_owned()),
+            name: name.to_owned(),
+        }
+    }
+
+    fn object(resource_version: u64, digest: &str) -> ObservedObject {
+        ObservedObject { uid: "u".to_owned(), resource_version, digest: digest.to_owned(), deleting: false }
+    }
+
+    fn cache() -> Cache {
+        Cache::new(ClusterName("prod".to_owned()))
+    }
+
+    fn quotas() -> Listing {
+        Listing { api_version: "v1".to_owned(), kind: "ResourceQuota".to_owned(), only: None }
+    }
+
+    #[test]
+    fn an_older_state_never_replaces_a_newer_one() {
+        let mut cache = cache();
+        assert!(cache.seen(&key("a"), object(2, "new")));
+        assert!(!cache.seen(&key("a"), object(1, "old")));
+        assert_eq!(cache.inventory().objects[&key("a")].digest, "new");
+    }
+
+    #[test]
+    fn what_does_not_concern_the_plan_is_no_news() {
+        let mut cache = cache();
+        cache.seen(&key("a"), object(1, "same"));
+        assert!(!cache.seen(&key("a"), object(2, "same")));
+        assert!(!cache.gone(&key("a"), "of one before"));
+        assert!(cache.gone(&key("a"), "u"));
+    }
+
+    #[test]
+    fn our_own_write_is_no_news_whichever_comes_first() {
+        for watch_first in [true, false] {
+            let mut cache = cache();
+            cache.write_begins(&key("a"));
+            let mut news = false;
+            if watch_first {
+                news |= cache.seen(&key("a"), object(5, "ours"));
+            }
+            cache.applied(&key("a"), &object(5, "ours"));
+            news |= cache.write_ends(&key("a"));
+            news |= cache.seen(&key("a"), object(5, "ours"));
+            assert!(!news, "watch first: {watch_first}");
+        }
+    }
+
+    #[test]
+    fn what_somebody_did_right_after_our_write_is_news() {
+        let mut cache = cache();
+        cache.write_begins(&key("a"));
+        assert!(!cache.seen(&key("a"), object(6, "theirs")), "told at the end of the write");
+        cache.applied(&key("a"), &object(5, "ours"));
+        assert!(cache.write_ends(&key("a")));
+        assert_eq!(cache.inventory().objects[&key("a")].digest, "theirs");
+    }
+
+    #[test]
+    fn a_write_without_an_answer_tells_what_was_heard_meanwhile() {
+        let mut cache = cache();
+        cache.write_begins(&key("a"));
+        cache.seen(&key("a"), object(6, "theirs"));
+        assert!(cache.write_ends(&key("a")));
+    }
+
+    #[test]
+    fn a_complete_list_removes_what_it_lacks_and_nothing_newer() {
+        let mut cache = cache();
+        cache.seen(&key("a"), object(1, "a"));
+        cache.seen(&key("b"), object(2, "b"));
+        cache.list_begins();
+        cache.write_begins(&key("c"));
+        cache.applied(&key("c"), &object(9, "c"));
+        cache.write_ends(&key("c"));
+        assert!(cache.listed(&quotas(), vec![(key("a"), object(1, "a"))]));
+        let names: Vec<String> = cache.inventory().objects.keys().map(|key| key.name.clone()).collect();
+        assert_eq!(names, ["a", "c"]);
+        cache.list_begins();
+        assert!(!cache.listed(&Listing { only: Some("z".to_owned()), ..quotas() }, Vec::new()));
+        assert_eq!(cache.inventory().objects.len(), 2, "a list of one name removes no other");
+    }
+
+    #[test]
+    fn a_released_volume_differs_from_every_record() {
+        let mut volume = serde_json::json!({
+            "kind": "PersistentVolume",
+            "metadata": {"uid": "u", "resourceVersion": "7"},
+            "spec": {"claimRef": {"name": "home", "uid": "gone"}},
+            "status": {"phase": "Released"},
+        });
+        assert_eq!(observe(&volume).digest, RELEASED);
+        volume["spec"]["claimRef"].as_object_mut().expect("an object").remove("uid");
+        assert_ne!(observe(&volume).digest, RELEASED);
+        assert_eq!(observe(&volume).resource_version, 7);
+    }
+}

@@ -1,0 +1,485 @@
+//! Watches of one cluster: every object that carries our label, kept as an inventory of digests. It reads, and writes
+//! nothing; the rules of what replaces what are in [`super::cache`].
+//!
+//! A cluster that does not answer has no inventory, which is not an empty one. Its watches try again by themselves.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use kube::core::DynamicObject;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt as _, watcher::watcher};
+use kube::{Api, Client};
+use serde_json::Value;
+use thiserror::Error;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+use super::cache::{Cache, Listing, observe};
+use super::kinds::{Kind, Kinds};
+use super::{ClusterInventory, ObservedObject};
+use crate::contract::{MANAGED_BY, MANAGER};
+use crate::directory::chain;
+use crate::identity::ClusterName;
+use crate::ledger::ObjectKey;
+
+/// Kinds that every tenant may have, cluster-wide by our label. Secrets are not among them: they are watched by name,
+/// so that the daemon need not be allowed to read others' (RBAC `resourceNames`).
+const MANAGED: &[(&str, &str)] = &[
+    ("v1", "Namespace"),
+    ("v1", "ResourceQuota"),
+    ("v1", "LimitRange"),
+    ("v1", "PersistentVolume"),
+    ("v1", "PersistentVolumeClaim"),
+    ("networking.k8s.io/v1", "NetworkPolicy"),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"),
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
+];
+
+/// Between two questions whether a cluster whose watch broke answers again. The watch itself says nothing when it
+/// comes back and nothing changed meanwhile.
+const PROBE_EVERY: Duration = Duration::from_secs(2);
+
+/// Between two looks for a kind that the cluster does not have: its definition may be installed any time.
+const ABSENT_KIND_EVERY: Duration = Duration::from_mins(1);
+
+/// A watch ends after 290 s by itself (kube's default), so a longer silence is a dead connection.
+const READ_TIMEOUT: Duration = Duration::from_mins(5);
+/// An API server that does not take a connection in this time is down.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What is watched: a kind, or its objects of one name.
+pub type WatchedKind = Listing;
+
+/// The kinds that Bursar itself makes.
+#[must_use]
+pub fn managed_kinds() -> Vec<WatchedKind> {
+    let kind = |(api_version, kind): &(&str, &str)| Listing {
+        api_version: (*api_version).to_owned(),
+        kind: (*kind).to_owned(),
+        only: None,
+    };
+    MANAGED.iter().map(kind).collect()
+}
+
+/// [`managed_kinds`] and those of site manifests; Secrets each by its name.
+#[must_use]
+pub fn watched_kinds<'a>(manifests: impl IntoIterator<Item = &'a Value>) -> Vec<WatchedKind> {
+    let mut kinds = managed_kinds();
+    for manifest in manifests {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let kind = text(&manifest["kind"]);
+        let only = (kind == "Secret").then(|| text(&manifest["metadata"]["name"]));
+        let watched = Listing { api_version: text(&manifest["apiVersion"]), kind, only };
+        if !kinds.contains(&watched) {
+            kinds.push(watched);
+        }
+    }
+    kinds
+}
+
+/// A client of a cluster, set up as watches and writes need it.
+pub fn connect(mut config: kube::Config) -> Result<Client, WatchError> {
+    // kube's own would try for many minutes on 429 and 503; the executor paces and repeats by itself.
+    config.default_retry = false;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
+    Client::try_from(config).map_err(WatchError::Client)
+}
+
+/// Why a cluster has no inventory.
+#[derive(Debug, Error)]
+pub enum WatchError {
+    /// URL, certificates or keys of the kubeconfig cannot be used.
+    #[error("no client can be made from its kubeconfig")]
+    Client(#[source] kube::Error),
+    /// It was not ready in time.
+    #[error("cluster {cluster} did not show all its objects within {} s: {why}", waited.as_secs())]
+    NotReady {
+        /// Which.
+        cluster: ClusterName,
+        /// How long it had.
+        waited: Duration,
+        /// What it waits for.
+        why: String,
+    },
+}
+
+/// How the watches are, for `status`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterHealth {
+    /// There is an inventory, and the cluster answers.
+    pub ready: bool,
+    /// Kinds that were not listed yet.
+    pub waiting_for: Vec<String>,
+    /// What is wrong at present, with its cause and the cure.
+    pub error: Option<String>,
+    /// Objects of ours.
+    pub objects: usize,
+}
+
+/// The watches of one cluster, until it is dropped.
+#[derive(Debug)]
+pub struct ClusterWatch {
+    shared: Arc<Shared>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Drop for ClusterWatch {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl ClusterWatch {
+    /// Begins to watch; answers at once. `changed` is told of everything the plan did not know: drift, objects that
+    /// are gone, the cluster's coming and going. Our own writes ([`Self::write`]) are not told.
+    ///
+    /// Must be called within a runtime.
+    #[must_use]
+    pub fn start(client: &Client, cluster: ClusterName, kinds: Vec<WatchedKind>, changed: Arc<Notify>) -> Self {
+        let shared = Arc::new(Shared::new(cluster, kinds, changed));
+        let tasks = (0..shared.kinds.len())
+            .map(|index| tokio::spawn(watch_kind(Arc::clone(&shared), client.clone(), index)).abort_handle())
+            .collect();
+        Self { shared, tasks }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn cluster(&self) -> &ClusterName {
+        &self.shared.cluster
+    }
+
+    /// What is there; absent while the cluster does not answer or not all was listed yet.
+    #[must_use]
+    pub fn inventory(&self) -> Option<Arc<ClusterInventory>> {
+        let state = self.shared.lock();
+        state.is_ready().then(|| state.cache.inventory())
+    }
+
+    /// Waits until there is an inventory.
+    pub async fn wait_until_ready(&self, timeout: Duration) -> Result<(), WatchError> {
+        let mut ready = self.shared.ready.subscribe();
+        // The sender lives as long as `self`.
+        if let Ok(Ok(_)) = tokio::time::timeout(timeout, ready.wait_for(|ready| *ready)).await {
+            return Ok(());
+        }
+        let health = self.health();
+        let why = health.error.unwrap_or_else(|| format!("waiting for {}", health.waiting_for.join(", ")));
+        Err(WatchError::NotReady { cluster: self.shared.cluster.clone(), waited: timeout, why })
+    }
+
+    /// How it is.
+    #[must_use]
+    pub fn health(&self) -> ClusterHealth {
+        let state = self.shared.lock();
+        let waiting = self.shared.kinds.iter().zip(&state.kinds).filter(|(_, state)| !state.listed);
+        ClusterHealth {
+            ready: state.is_ready(),
+            waiting_for: waiting.map(|(watched, _)| watched.kind.clone()).collect(),
+            error: state.kinds.iter().find_map(|kind| kind.error.clone()),
+            objects: state.cache.inventory().objects.len(),
+        }
+    }
+
+    /// To be held around a write of ours.
+    #[must_use]
+    pub fn write<'a>(&'a self, key: &'a ObjectKey) -> Writing<'a> {
+        self.shared.lock().cache.write_begins(key);
+        Writing { shared: &self.shared, key }
+    }
+}
+
+/// A write under way: what the watch hears of the object meanwhile is our own doing, unless the answer says otherwise.
+#[derive(Debug)]
+pub struct Writing<'a> {
+    shared: &'a Shared,
+    key: &'a ObjectKey,
+}
+
+impl Writing<'_> {
+    /// The server answered with this object. The next plan sees it, even if its watch event is still to come.
+    #[must_use]
+    pub fn applied(self, answer: &Value) -> ObservedObject {
+        let observed = observe(answer);
+        self.shared.lock().cache.applied(self.key, &observed);
+        observed
+    }
+
+    /// The server accepted the deletion; `gone`: there is nothing left to wait for.
+    pub fn deleted(self, gone: bool) {
+        self.shared.lock().cache.deleted(self.key, gone);
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if self.shared.lock().cache.write_ends(self.key) {
+            self.shared.changed.notify_one();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    cluster: ClusterName,
+    kinds: Vec<WatchedKind>,
+    state: Mutex<State>,
+    ready: watch::Sender<bool>,
+    changed: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct State {
+    cache: Cache,
+    /// In the order of `Shared::kinds`.
+    kinds: Vec<KindState>,
+}
+
+#[derive(Debug, Default)]
+struct KindState {
+    /// All objects of the kind were seen once.
+    listed: bool,
+    /// What the list that is under way found so far.
+    list: Option<Vec<(ObjectKey, ObservedObject)>>,
+    /// Why it does not work at present.
+    error: Option<String>,
+}
+
+impl State {
+    fn is_ready(&self) -> bool {
+        self.kinds.iter().all(|kind| kind.listed && kind.error.is_none())
+    }
+}
+
+impl Shared {
+    fn new(cluster: ClusterName, kinds: Vec<WatchedKind>, changed: Arc<Notify>) -> Self {
+        let states = kinds.iter().map(|_| KindState::default()).collect();
+        let state = State { cache: Cache::new(cluster.clone()), kinds: states };
+        Self { cluster, kinds, state: Mutex::new(state), ready: watch::Sender::new(false), changed }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds the lock; if it did, each value is still whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state and tells whoever waits.
+    fn update(&self, change: impl FnOnce(&mut State) -> bool) {
+        let mut state = self.lock();
+        let before = state.is_ready();
+        let news = change(&mut state);
+        let after = state.is_ready();
+        drop(state);
+        self.ready.send_replace(after);
+        // While the first list is under way there is nothing to plan with.
+        if before != after || (news && after) {
+            self.changed.notify_one();
+        }
+    }
+
+    fn event(&self, index: usize, event: Event<DynamicObject>) {
+        let watched = &self.kinds[index];
+        match event {
+            Event::Init => self.update(|state| {
+                if state.kinds[index].list.replace(Vec::new()).is_none() {
+                    state.cache.list_begins();
+                }
+                false
+            }),
+            Event::InitApply(object) => {
+                let Some(found) = self.observed(watched, object) else { return };
+                if let Some(list) = &mut self.lock().kinds[index].list {
+                    list.push(found);
+                }
+            }
+            Event::InitDone => self.update(|state| {
+                let kind = &mut state.kinds[index];
+                kind.listed = true;
+                kind.error = None;
+                let found = kind.list.take();
+                found.is_some_and(|found| state.cache.listed(watched, found))
+            }),
+            Event::Apply(object) => {
+                let Some((key, object)) = self.observed(watched, object) else { return };
+                self.update(|state| {
+                    state.kinds[index].error = None;
+                    state.cache.seen(&key, object)
+                });
+            }
+            Event::Delete(object) => {
+                let Some((key, object)) = self.observed(watched, object) else { return };
+                self.update(|state| {
+                    state.kinds[index].error = None;
+                    state.cache.gone(&key, &object.uid)
+                });
+            }
+        }
+    }
+
+    fn observed(&self, watched: &WatchedKind, object: DynamicObject) -> Option<(ObjectKey, ObservedObject)> {
+        let key = ObjectKey {
+            cluster: self.cluster.clone(),
+            api_version: watched.api_version.clone(),
+            kind: watched.kind.clone(),
+            namespace: object.metadata.namespace.clone(),
+            name: object.metadata.name.clone()?,
+        };
+        // What was read as JSON can be written as JSON.
+        let mut value = serde_json::to_value(object).ok()?;
+        // Items of a list do not carry their kind.
+        value["kind"] = Value::String(watched.kind.clone());
+        Some((key, observe(&value)))
+    }
+
+    fn failed(&self, index: usize, why: String) {
+        self.update(|state| {
+            state.kinds[index].error = Some(why);
+            false
+        });
+    }
+
+    /// It answers again. Before the first list the list itself is the proof.
+    fn works(&self, index: usize) {
+        self.update(|state| {
+            let kind = &mut state.kinds[index];
+            if kind.listed {
+                kind.error = None;
+            }
+            false
+        });
+    }
+
+    /// The cluster has no such kind, so it has no such object: that is an answer.
+    fn absent_kind(&self, index: usize) {
+        let watched = &self.kinds[index];
+        self.update(|state| {
+            let kind = &mut state.kinds[index];
+            kind.listed = true;
+            kind.error = None;
+            if kind.list.take().is_none() {
+                state.cache.list_begins();
+            }
+            state.cache.listed(watched, Vec::new())
+        });
+    }
+
+    fn is_failing(&self, index: usize) -> bool {
+        self.lock().kinds[index].error.is_some()
+    }
+}
+
+/// Watches one kind for ever.
+async fn watch_kind(shared: Arc<Shared>, client: Client, index: usize) {
+    let watched = shared.kinds[index].clone();
+    let kinds = Kinds::default();
+    let mut streaming = true;
+    loop {
+        match kinds.resolve(&client, &watched.api_version, &watched.kind).await {
+            Ok(Some(kind)) => match watch_until_lost(&shared, &client, index, &kind, streaming).await {
+                Lost::Kind => {
+                    shared.absent_kind(index);
+                    tokio::time::sleep(ABSENT_KIND_EVERY).await;
+                }
+                Lost::Streaming => streaming = false,
+            },
+            Ok(None) => {
+                shared.absent_kind(index);
+                tokio::time::sleep(ABSENT_KIND_EVERY).await;
+            }
+            Err(error) => {
+                shared.failed(index, explain(&shared.cluster, &error, &error));
+                tokio::time::sleep(PROBE_EVERY).await;
+            }
+        }
+    }
+}
+
+/// Why a watch has to be begun anew; all else it gets over by itself.
+enum Lost {
+    /// The cluster has no such kind.
+    Kind,
+    /// The API server does not stream lists (feature gate `WatchList`).
+    Streaming,
+}
+
+async fn watch_until_lost(shared: &Shared, client: &Client, index: usize, kind: &Kind, streaming: bool) -> Lost {
+    let api = Api::<DynamicObject>::all_with(client.clone(), &kind.resource());
+    let watched = &shared.kinds[index];
+    let mut config = watcher::Config::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
+    if let Some(name) = &watched.only {
+        config = config.fields(&format!("metadata.name={name}"));
+    }
+    if streaming {
+        config = config.streaming_lists();
+    }
+    let probe = kube::api::ListParams {
+        label_selector: config.label_selector.clone(),
+        field_selector: config.field_selector.clone(),
+        limit: Some(1),
+        ..Default::default()
+    };
+    let mut events = std::pin::pin!(watcher(api.clone(), config).default_backoff());
+    loop {
+        tokio::select! {
+            event = events.next() => match event {
+                Some(Ok(event)) => shared.event(index, event),
+                Some(Err(error)) => match status_of(&error) {
+                    Some(404) => return Lost::Kind,
+                    Some(422 | 400) if streaming => return Lost::Streaming,
+                    // The watch fell behind and lists again: nothing is wrong.
+                    Some(410) => {}
+                    _ => shared.failed(index, explain_watch(&shared.cluster, &error)),
+                },
+                // A watcher never ends.
+                None => return Lost::Kind,
+            },
+            () = tokio::time::sleep(PROBE_EVERY), if shared.is_failing(index) => {
+                match api.list_metadata(&probe).await {
+                    Ok(_) => shared.works(index),
+                    Err(error) => shared.failed(index, explain(&shared.cluster, &error, &error)),
+                }
+            }
+        }
+    }
+}
+
+fn status_of(error: &watcher::Error) -> Option<u16> {
+    match error {
+        watcher::Error::WatchError(status) => Some(status.code),
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => match error {
+            kube::Error::Api(status) => Some(status.code),
+            _ => None,
+        },
+        watcher::Error::NoResourceVersion => None,
+    }
+}
+
+fn explain_watch(cluster: &ClusterName, error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::InitialListFailed(cause)
+        | watcher::Error::WatchStartFailed(cause)
+        | watcher::Error::WatchFailed(cause) => explain(cluster, cause, error),
+        _ => chain(error),
+    }
+}
+
+/// What is wrong, with its cause and the cure.
+fn explain(cluster: &ClusterName, cause: &kube::Error, whole: &dyn std::error::Error) -> String {
+    let cure = match cause {
+        kube::Error::Api(status) if status.code == 401 => {
+            format!("the daemon's credential is not accepted: `bursar init --cluster {cluster}` makes a new one")
+        }
+        kube::Error::Api(status) if status.code == 403 => {
+            format!("`bursar init --cluster {cluster}` gives the daemon the rights that this configuration needs")
+        }
+        kube::Error::Api(_) => "see the API server's log".to_owned(),
+        _ => "check that the API server runs and is reached from this host; it is tried again by itself".to_owned(),
+    };
+    format!("{}; {cure}", chain(whole))
+}

@@ -6,7 +6,7 @@
 //! are the ledger's business.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::dn::Dn;
 use super::{DirectorySnapshot, Entry, RejectedEntry, SourceRead};
@@ -143,18 +143,9 @@ fn age(entry: &Entry) -> (Reverse<bool>, Option<jiff::Timestamp>, DirectoryId) {
     (Reverse(entry.created.is_some()), entry.created, entry.id.clone())
 }
 
-/// The groups of a read that `id` belongs to, nested ones included.
-#[must_use]
-pub fn groups_of<'a>(read: &'a SourceRead, id: &DirectoryId) -> BTreeSet<&'a str> {
-    read.entries
-        .iter()
-        .filter(|entry| entry.kind == AccountKind::Group && entry.members.contains_key(id))
-        .map(|group| group.name.as_str())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use regex::Regex;
@@ -311,13 +302,5 @@ mod tests {
         assert!(selected(base(), USER, "uid=a,OU=courses,dc=x", &[]));
         assert!(!selected(base(), USER, "uid=a,ou=others,dc=x", &[]));
         assert!(!selects(&class("c", From::Adopted, None, ""), USER, "uid=a", |_| true));
-    }
-
-    #[test]
-    fn groups_of_an_entry_can_be_asked() {
-        let mut staff = entry(AccountKind::Group, "staff", "g", 0, None);
-        staff.members.insert(DirectoryId("1".to_owned()), Role::Member);
-        let read = read("s", vec![staff, entry(AccountKind::Group, "other", "h", 0, None)]);
-        assert_eq!(groups_of(&read, &DirectoryId("1".to_owned())), BTreeSet::from(["staff"]));
     }
 }

@@ -1,172 +1,20 @@
-//! Directories as they are: reads of a real `slapd`, and what is said of a read when something is in its way.
+//! What is said of a read when something is in its way, and what of it is kept.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bursar::directory::source::{LdapConfig, LdifConfig, Secret};
-use bursar::directory::{Completeness, Preset, SourceConfig, SourceKind, SourceRead, fetch};
+use bursar::directory::source::{LdapConfig, Secret};
+use bursar::directory::{Completeness, Preset, SourceConfig, fetch};
 use bursar::identity::AccountKind;
-use bursar::policy::{Lifecycle, Limit, Limits, Policy};
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::servers::folder::Folder;
-use crate::servers::ldif::{group_of_names_ldif, person_dn, person_ldif, unit_ldif};
+use super::{assert_why, ldap, names, policy, read, site, toolforge, why};
+use crate::servers::ldif::person_ldif;
 use crate::servers::pki::Authority;
 use crate::servers::sample;
-use crate::servers::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
-
-/// A server with the sample directory, and what else `options` says.
-fn site(options: SlapdOptions) -> Slapd {
-    Slapd::start(&SlapdOptions { bulk_load: sample::toolforge() + &sample::rfc2307() + &options.bulk_load, ..options })
-}
-
-fn ldap(urls: &[&str], slapd: &Slapd) -> LdapConfig {
-    LdapConfig {
-        ca_pem: Some(std::fs::read_to_string(&slapd.ca_pem).expect("the authority's certificate")),
-        bind_dn: Some(READER_DN.to_owned()),
-        password: Some(Secret::new(READER_PASSWORD.to_owned())),
-        connect_timeout: Duration::from_secs(2),
-        ..LdapConfig::new(urls.iter().map(|url| (*url).to_owned()).collect())
-    }
-}
-
-fn toolforge(ldap: LdapConfig) -> SourceConfig {
-    let tree = |kind, unit: &str| Some(Preset::Toolforge.tree(kind, &format!("{unit},{BASE_DN}")));
-    SourceConfig {
-        name: "people".to_owned(),
-        kind: SourceKind::Ldap(ldap),
-        sentinels: vec![sample::SENTINEL_DN.to_owned()],
-        tools: tree(AccountKind::Tool, "ou=servicegroups"),
-        users: tree(AccountKind::User, "ou=people"),
-        groups: tree(AccountKind::Group, "ou=groups"),
-        attributes: Preset::Toolforge.attributes(),
-    }
-}
-
-fn policy() -> Policy {
-    let limit = Limit { count: 1, percent: None };
-    Policy {
-        site: "test".to_owned(),
-        classes: BTreeMap::new(),
-        networks: BTreeMap::new(),
-        clusters: BTreeMap::new(),
-        limits: Limits {
-            suspend_per_cycle: limit,
-            suspend_per_day: limit,
-            delete_per_cycle: limit,
-            delete_per_day: limit,
-            remove_members_per_cycle: limit,
-            remove_members_per_day: limit,
-            change_per_cycle: limit,
-        },
-        lifecycle: Lifecycle {
-            absent_for: Duration::ZERO,
-            retention: Duration::ZERO,
-            delete_after: Duration::ZERO,
-            revoke_on_member_removed: true,
-        },
-        home_prefixes: vec![PathBuf::from("/data/project"), PathBuf::from("/home")],
-    }
-}
-
-async fn read(source: SourceConfig) -> SourceRead {
-    assert_eq!(source.check(), Ok(()));
-    fetch(&[source], &policy()).await.reads.pop().expect("one read for each source")
-}
-
-fn names(read: &SourceRead, kind: AccountKind) -> Vec<&str> {
-    read.entries.iter().filter(|entry| entry.kind == kind).map(|entry| entry.name.as_str()).collect()
-}
-
-/// The names of an entry's members.
-fn members<'a>(read: &'a SourceRead, name: &str) -> Vec<&'a str> {
-    let entry = read.entries.iter().find(|entry| entry.name == name).expect("it is there");
-    let people = read.entries.iter().filter(|person| entry.members.contains_key(&person.id));
-    people.map(|person| person.name.as_str()).collect()
-}
-
-fn why(read: &SourceRead) -> &str {
-    match &read.completeness {
-        Completeness::Complete => "complete",
-        Completeness::Partial { why } => why,
-    }
-}
-
-#[track_caller]
-fn assert_why(read: &SourceRead, parts: &[&str]) {
-    for part in parts {
-        assert!(why(read).contains(part), "{part:?} is not in {:?}", why(read));
-    }
-}
-
-#[tokio::test]
-async fn toolforge_tree_gives_six_tools_with_maintainers_and_twelve_people() {
-    let slapd = site(SlapdOptions::default());
-    let read = read(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
-    assert_eq!(why(&read), "complete");
-    assert_eq!(read.rejected, []);
-    assert_eq!(read.server.as_deref(), slapd.ldaps_url.strip_prefix("ldaps://"));
-    let mut tools: Vec<_> = sample::TOOLS.iter().map(|(name, ..)| *name).collect();
-    tools.sort_unstable();
-    assert_eq!(names(&read, AccountKind::Tool), tools);
-    for (name, uid, maintainers) in sample::TOOLS {
-        let tool = read.entries.iter().find(|entry| entry.name == name).expect("the tool");
-        assert_eq!(tool.posix.as_ref().map(|posix| posix.uid.get()), Some(uid));
-        assert_eq!(tool.home, Some(PathBuf::from(format!("/data/project/{name}"))));
-        assert!(tool.created.is_some() && tool.id.0.len() == 36, "{tool:?}");
-        assert_eq!(members(&read, name), maintainers);
-    }
-    let mut people: Vec<_> = sample::PEOPLE.iter().map(|(name, _)| *name).chain(["novaadmin"]).collect();
-    people.sort_unstable();
-    assert_eq!(names(&read, AccountKind::User), people);
-    let alice = read.entries.iter().find(|entry| entry.name == "alice").expect("alice");
-    assert_eq!(alice.mail.as_deref(), Some("alice@example.org"));
-    assert_eq!(alice.display_name.as_deref(), Some("Alice Example"));
-    assert_eq!(members(&read, "k8s-admins"), sample::ADMINS);
-}
-
-#[tokio::test]
-async fn rfc2307_tree_gives_members_by_name() {
-    let slapd = site(SlapdOptions::default());
-    let tree = |kind, unit: &str| Some(Preset::Rfc2307.tree(kind, &format!("ou={unit},{}", sample::RFC2307_BASE)));
-    let mut config = ldap(&[&slapd.ldap_url], &slapd);
-    config.starttls = true;
-    let read = read(SourceConfig {
-        sentinels: Vec::new(),
-        tools: tree(AccountKind::Tool, "services"),
-        users: tree(AccountKind::User, "people"),
-        groups: tree(AccountKind::Group, "groups"),
-        attributes: Preset::Rfc2307.attributes(),
-        ..toolforge(config)
-    })
-    .await;
-    assert_eq!(why(&read), "complete");
-    assert_eq!(names(&read, AccountKind::User), sample::RFC2307_PEOPLE.map(|(name, _)| name));
-    for (name, gid, people) in sample::RFC2307_TOOLS {
-        assert_eq!(members(&read, name), people);
-        let person = read.entries.iter().find(|entry| entry.name == people[0]).and_then(|entry| entry.posix.as_ref());
-        assert_eq!(person.map(|posix| posix.groups.iter().map(|gid| gid.get()).collect()), Some(vec![gid]));
-    }
-    assert_eq!(members(&read, "k8s-admins"), ["sybil"]);
-}
-
-#[tokio::test]
-async fn twenty_thousand_entries_come_in_pages() {
-    let bulk_load =
-        (0..20_000).fold(String::new(), |ldif, at| ldif + &person_ldif(BASE_DN, &format!("u{at}"), 10_000 + at));
-    // The server itself limits what is not paged.
-    let database_lines = vec![format!("limits dn.exact=\"{READER_DN}\" size=1000 size.prtotal=unlimited")];
-    let slapd = site(SlapdOptions { database_lines, bulk_load, ..SlapdOptions::default() });
-    let read = read(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
-    assert_eq!(why(&read), "complete");
-    assert_eq!(names(&read, AccountKind::User).len(), 20_000 + sample::PEOPLE.len() + 1);
-    println!("20,000 people over LDAPS: {:?}", read.took);
-}
+use crate::servers::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
 
 #[tokio::test]
 async fn a_server_of_another_authority_is_not_trusted() {
@@ -263,45 +111,6 @@ async fn a_referral_left_over_makes_the_read_partial() {
     let read = read(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
     assert_why(&read, &["referral to ldap://elsewhere.example.org/", "was not followed"]);
     assert_eq!(names(&read, AccountKind::User).len(), 13);
-}
-
-#[tokio::test]
-async fn a_rename_keeps_the_id() {
-    let slapd = site(SlapdOptions::default());
-    let source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
-    let before = read(source.clone()).await;
-    slapd.modify_ldif(&format!(
-        "dn: {}\nchangetype: modrdn\nnewrdn: uid=alicia\ndeleteoldrdn: 1\n\n",
-        person_dn(BASE_DN, "alice")
-    ));
-    let after = read(source).await;
-    let id = |read: &SourceRead, name: &str| {
-        read.entries.iter().find(|entry| entry.name == name).map(|entry| entry.id.clone())
-    };
-    assert!(id(&before, "alice").is_some());
-    assert_eq!(id(&before, "alice"), id(&after, "alicia"));
-}
-
-#[tokio::test]
-async fn a_disabled_mark_is_read() {
-    let slapd = site(SlapdOptions::default());
-    slapd.modify_ldif(&crate::servers::ldif::disable_ldif(&crate::servers::ldif::tool_account_dn(BASE_DN, "corge")));
-    let read = read(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
-    let disabled: Vec<_> = read.entries.iter().filter(|entry| entry.disabled.is_some()).collect();
-    assert_eq!(disabled.len(), 1);
-    let mark = "pwdPolicySubentry: cn=disabled,ou=ppolicies,dc=example,dc=org";
-    assert_eq!((disabled[0].name.as_str(), disabled[0].disabled.as_deref()), ("corge", Some(mark)));
-}
-
-#[tokio::test]
-async fn groups_in_groups_are_resolved_and_cycles_end() {
-    let slapd = site(SlapdOptions::default());
-    let dn = |name: &str| format!("cn={name},ou=groups,{BASE_DN}");
-    slapd.add_ldif(&group_of_names_ldif(&dn("inner"), "inner", &[dn("outer"), person_dn(BASE_DN, "bob")]));
-    slapd.add_ldif(&group_of_names_ldif(&dn("outer"), "outer", &[dn("inner"), dn("k8s-admins")]));
-    let read = read(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
-    assert_eq!(members(&read, "inner"), ["alice", "bob", "heidi"]);
-    assert_eq!(members(&read, "outer"), ["alice", "bob", "heidi"]);
 }
 
 /// A port that passes everything on to `server`, and does `then` once when `after` bytes have come back.
@@ -441,36 +250,6 @@ async fn every_page_counts_not_only_the_last() {
 }
 
 #[tokio::test]
-async fn the_same_tree_from_a_file_is_the_same_but_for_its_ids() {
-    let folder = Folder::create("ldif");
-    let units = unit_ldif(BASE_DN, "unused");
-    std::fs::write(folder.path().join("1.ldif"), units).expect("a file");
-    std::fs::write(folder.path().join("2.ldif"), sample::toolforge()).expect("a file");
-    let source = |path: PathBuf| SourceConfig {
-        kind: SourceKind::Ldif(LdifConfig { paths: vec![path] }),
-        ..toolforge(LdapConfig::new(Vec::new()))
-    };
-    let whole = read(source(folder.path().to_path_buf())).await;
-    assert_eq!(why(&whole), "complete");
-    assert_eq!(names(&whole, AccountKind::Tool).len(), 6);
-    assert_eq!(names(&whole, AccountKind::User).len(), 13);
-    assert_eq!(members(&whole, "foo"), ["alice", "bob"]);
-
-    let mut broken = sample::toolforge();
-    let lines = broken.lines().count();
-    let _ = write!(broken, "dn: cn=x\nbroken\n");
-    let file = folder.path().join("2.ldif");
-    std::fs::write(&file, broken).expect("a file");
-    let partial = read(source(folder.path().to_path_buf())).await;
-    let expected = format!("{}:{}: neither name: value, nor a comment", file.display(), lines + 2);
-    assert_eq!(why(&partial), expected);
-    assert_eq!(names(&partial, AccountKind::Tool).len(), 6, "what stands before it is used");
-
-    let absent = read(source(folder.path().join("absent.ldif"))).await;
-    assert_why(&absent, &["absent.ldif: cannot be read: No such file or directory"]);
-}
-
-#[tokio::test]
 async fn one_source_in_trouble_does_not_touch_another() {
     let slapd = site(SlapdOptions::default());
     let good = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
@@ -479,14 +258,4 @@ async fn one_source_in_trouble_does_not_touch_another() {
     assert_eq!(snapshot.reads.iter().map(|read| read.source.as_str()).collect::<Vec<_>>(), ["bad", "people"]);
     assert_ne!(snapshot.reads[0].completeness, Completeness::Complete);
     assert_eq!(why(&snapshot.reads[1]), "complete");
-}
-
-#[tokio::test]
-async fn attributes_may_be_called_otherwise() {
-    let slapd = site(SlapdOptions::default());
-    let mut source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
-    source.attributes.disabled = vec!["loginShell=/bin/bash".parse().expect("a mark")];
-    let read = read(source).await;
-    let alice = read.entries.iter().find(|entry| entry.name == "alice").and_then(|entry| entry.disabled.as_deref());
-    assert_eq!(alice, Some("loginShell: /bin/bash"));
 }

@@ -1,0 +1,100 @@
+//! Directories as they are: what the tests of reading them share.
+
+mod read;
+mod trouble;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bursar::directory::source::{LdapConfig, Secret};
+use bursar::directory::{Completeness, Preset, SourceConfig, SourceKind, SourceRead, fetch};
+use bursar::identity::AccountKind;
+use bursar::policy::{Lifecycle, Limit, Limits, Policy};
+
+use crate::servers::sample;
+use crate::servers::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
+
+/// A server with the sample directory, and what else `options` says.
+fn site(options: SlapdOptions) -> Slapd {
+    Slapd::start(&SlapdOptions { bulk_load: sample::toolforge() + &sample::rfc2307() + &options.bulk_load, ..options })
+}
+
+fn ldap(urls: &[&str], slapd: &Slapd) -> LdapConfig {
+    LdapConfig {
+        ca_pem: Some(std::fs::read_to_string(&slapd.ca_pem).expect("the authority's certificate")),
+        bind_dn: Some(READER_DN.to_owned()),
+        password: Some(Secret::new(READER_PASSWORD.to_owned())),
+        connect_timeout: Duration::from_secs(2),
+        ..LdapConfig::new(urls.iter().map(|url| (*url).to_owned()).collect())
+    }
+}
+
+fn toolforge(ldap: LdapConfig) -> SourceConfig {
+    let tree = |kind, unit: &str| Some(Preset::Toolforge.tree(kind, &format!("{unit},{BASE_DN}")));
+    SourceConfig {
+        name: "people".to_owned(),
+        kind: SourceKind::Ldap(ldap),
+        sentinels: vec![sample::SENTINEL_DN.to_owned()],
+        tools: tree(AccountKind::Tool, "ou=servicegroups"),
+        users: tree(AccountKind::User, "ou=people"),
+        groups: tree(AccountKind::Group, "ou=groups"),
+        attributes: Preset::Toolforge.attributes(),
+    }
+}
+
+fn policy() -> Policy {
+    let limit = Limit { count: 1, percent: None };
+    Policy {
+        site: "test".to_owned(),
+        classes: BTreeMap::new(),
+        networks: BTreeMap::new(),
+        clusters: BTreeMap::new(),
+        limits: Limits {
+            suspend_per_cycle: limit,
+            suspend_per_day: limit,
+            delete_per_cycle: limit,
+            delete_per_day: limit,
+            remove_members_per_cycle: limit,
+            remove_members_per_day: limit,
+            change_per_cycle: limit,
+        },
+        lifecycle: Lifecycle {
+            absent_for: Duration::ZERO,
+            retention: Duration::ZERO,
+            delete_after: Duration::ZERO,
+            revoke_on_member_removed: true,
+        },
+        home_prefixes: vec![PathBuf::from("/data/project"), PathBuf::from("/home")],
+    }
+}
+
+async fn read(source: SourceConfig) -> SourceRead {
+    assert_eq!(source.check(), Ok(()));
+    fetch(&[source], &policy()).await.reads.pop().expect("one read for each source")
+}
+
+fn names(read: &SourceRead, kind: AccountKind) -> Vec<&str> {
+    read.entries.iter().filter(|entry| entry.kind == kind).map(|entry| entry.name.as_str()).collect()
+}
+
+/// The names of an entry's members.
+fn members<'a>(read: &'a SourceRead, name: &str) -> Vec<&'a str> {
+    let entry = read.entries.iter().find(|entry| entry.name == name).expect("it is there");
+    let people = read.entries.iter().filter(|person| entry.members.contains_key(&person.id));
+    people.map(|person| person.name.as_str()).collect()
+}
+
+fn why(read: &SourceRead) -> &str {
+    match &read.completeness {
+        Completeness::Complete => "complete",
+        Completeness::Partial { why } => why,
+    }
+}
+
+#[track_caller]
+fn assert_why(read: &SourceRead, parts: &[&str]) {
+    for part in parts {
+        assert!(why(read).contains(part), "{part:?} is not in {:?}", why(read));
+    }
+}

@@ -1,0 +1,161 @@
+//! The demo's site: servers, homes, a configuration, and the two daemons as real processes.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::servers::Servers;
+use crate::servers::process::Process;
+use crate::servers::sample::{PEOPLE, TOOLS};
+use crate::servers::slapd::{READER_DN, READER_PASSWORD};
+
+/// Everything that runs, and where it is. Dropped in this order: the daemons end before what they talk to.
+pub struct Site {
+    bursard: Process,
+    homed: Process,
+    /// The configuration; `--config` of every command.
+    pub config: PathBuf,
+    /// The ledger.
+    pub ledger: PathBuf,
+    /// The root of all homes.
+    pub homes: PathBuf,
+    /// The servers.
+    pub servers: Servers,
+}
+
+impl Site {
+    /// Starts the servers, makes homes and configuration, runs `bursar init`, and starts the daemons.
+    pub fn start() -> Self {
+        say("starting an LDAP server and a Kubernetes control plane");
+        let servers = Servers::start();
+        let root = servers.folder().join("site");
+        let homes = root.join("homes");
+        fs::create_dir_all(&root).expect("a folder for the site");
+        make_homes(&homes);
+        let config = root.join("bursar.toml");
+        write_config(&servers, &root, &homes, &config);
+        let ledger = root.join("state/ledger.db");
+
+        say("bursar check; bursar init --admin-kubeconfig … --cluster demo");
+        require(bursar(&config).arg("check"));
+        require(bursar(&config).args(["init", "--cluster", "demo", "--admin-kubeconfig"]).arg(&servers.cluster.admin_kubeconfig));
+
+        say("starting bursar-homed and bursard");
+        let homed = Process::start("bursar-homed", &homed(&root, &homes), &root.join("homed.log"));
+        let mut daemon = Command::new(program("bursard"));
+        daemon.arg("--config").arg(&config);
+        let bursard = Process::start("bursard", &daemon, &root.join("bursard.log"));
+        Self { bursard, homed, config, ledger, homes, servers }
+    }
+
+    /// `bursar` with this configuration.
+    pub fn bursar(&self) -> Command {
+        bursar(&self.config)
+    }
+
+    /// The kubeconfig in a tool's home.
+    pub fn tool_kubeconfig(&self, tool: &str) -> PathBuf {
+        self.homes.join("project").join(tool).join(".kube/config")
+    }
+
+    /// `kubectl` with a tool's own kubeconfig.
+    pub fn kubectl_as_tool(&self, tool: &str) -> Command {
+        self.servers.cluster.kubectl_as(&self.tool_kubeconfig(tool))
+    }
+
+    /// Makes the home of a tool, as the file server would.
+    pub fn make_home(&self, parent: &str, name: &str, uid: u32, gid: u32) {
+        make_home(&self.homes.join(parent).join(name), uid, gid);
+    }
+
+    /// The ends of the daemons' logs, for a failure.
+    pub fn log_ends(&self) -> String {
+        format!("bursard:\n{}\nbursar-homed:\n{}", self.bursard.log_end(), self.homed.log_end())
+    }
+
+    /// Returns at Ctrl-C.
+    pub fn wait_for_interrupt(&self) {
+        let (sender, receiver) = mpsc::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        std::thread::spawn(move || {
+            let interrupted = runtime.block_on(tokio::signal::ctrl_c());
+            sender.send(interrupted)
+        });
+        let _ = receiver.recv();
+        say("stopping");
+    }
+}
+
+/// Prints what happens next.
+pub fn say(text: &str) {
+    println!("\n== {text}");
+}
+
+/// Runs a command that must succeed.
+pub fn require(command: &mut Command) -> Output {
+    let output = command.output().expect("the command starts");
+    assert!(
+        output.status.success(),
+        "{command:?} ended with {}:\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// A program of ours: beside the demo's own folder (`target/debug/examples/demo`).
+fn program(name: &str) -> PathBuf {
+    let own = std::env::current_exe().expect("the demo's own path");
+    own.ancestors().nth(2).expect("a target folder").join(name)
+}
+
+fn bursar(config: &Path) -> Command {
+    let mut command = Command::new(program("bursar"));
+    command.arg("--config").arg(config);
+    command
+}
+
+fn homed(root: &Path, homes: &Path) -> Command {
+    let mut command = Command::new(program("bursar-homed"));
+    command.arg("--socket").arg(root.join("homed.sock"));
+    command.args(["--client-user", "0"]);
+    for prefix in ["project", "people"] {
+        command.arg("--prefix").arg(homes.join(prefix));
+    }
+    command
+}
+
+fn make_homes(homes: &Path) {
+    for (tool, uid, _) in TOOLS {
+        make_home(&homes.join("project").join(tool), uid, uid);
+    }
+    for (person, uid) in PEOPLE {
+        make_home(&homes.join("people").join(person), uid, crate::servers::ldif::PEOPLE_GID);
+    }
+}
+
+fn make_home(home: &Path, uid: u32, gid: u32) {
+    fs::create_dir_all(home).expect("a home");
+    std::os::unix::fs::chown(home, Some(uid), Some(gid)).expect("the home's owner");
+    fs::set_permissions(home, fs::Permissions::from_mode(0o700)).expect("the home's mode");
+}
+
+fn write_config(servers: &Servers, root: &Path, homes: &Path, config: &Path) {
+    let password = root.join("ldap-password");
+    fs::write(&password, READER_PASSWORD).expect("the password's file");
+    fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).expect("the password's mode");
+    let text = include_str!("bursar.toml")
+        .replace("@ROOT@", &root.display().to_string())
+        .replace("@HOMES@", &homes.display().to_string())
+        .replace("@LDAP_URL@", &servers.slapd.ldaps_url)
+        .replace("@LDAP_CA@", &servers.slapd.ca_pem.display().to_string())
+        .replace("@BIND_DN@", READER_DN)
+        .replace("@PASSWORD_FILE@", &password.display().to_string())
+        .replace("@K8S_URL@", &servers.cluster.url)
+        .replace("@K8S_CA@", &servers.cluster.ca_pem.display().to_string());
+    fs::write(config, text).expect("the configuration");
+}

@@ -1,0 +1,156 @@
+//! What the demo shows, and checks while it shows it.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use crate::servers::ldif::tool_ldif;
+use crate::servers::ready::wait_for;
+use crate::servers::sample::TOOLS;
+use crate::servers::slapd::BASE_DN;
+use crate::site::{Site, say};
+
+/// What did not happen as it should.
+pub type Failed = String;
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Tells the story, step by step, and stops at the first that is not as it should be.
+pub fn tell(site: &Site) -> Result<(), Failed> {
+    first_sync(site)?;
+    a_tool_works(site)?;
+    what_a_tool_has(site)?;
+    a_new_tool(site)?;
+    the_ledger_answers(site)
+}
+
+/// Commands to go on with.
+pub fn what_to_try_next(site: &Site) {
+    let config = site.config.display();
+    let kubectl = site.servers.cluster.kubectl_path().display();
+    let kubeconfig = site.tool_kubeconfig("foo");
+    say("running until Ctrl-C; try, in another terminal");
+    let mut text = String::new();
+    for command in ["status", "tools", "show tool foo", "why tool foo", "suspend tool foo --reason trying", "plan"] {
+        let _ = writeln!(text, "  bursar --config {config} {command}");
+    }
+    let _ = writeln!(text, "  {kubectl} --kubeconfig {} get pods", kubeconfig.display());
+    let _ = writeln!(text, "  sqlite3 -box {} 'SELECT at, actor, account, action, reason FROM history'", site.ledger.display());
+    println!("{text}(`bursar` is target/debug/bursar)");
+}
+
+fn first_sync(site: &Site) -> Result<(), Failed> {
+    say("bursar sync: 6 tools and 12 people from LDAP");
+    wait_for("the daemon's control socket", DEADLINE, || {
+        site.bursar().arg("status").output().ok().filter(|output| output.status.success())
+    });
+    show(&succeed(site.bursar().arg("sync"))?);
+    show(&succeed(site.bursar().arg("tools"))?);
+    let tools = rows(site, "tools")?;
+    expect(tools == TOOLS.len(), || format!("{} tools, not {}", tools, TOOLS.len()))?;
+    let users = rows(site, "users")?;
+    expect(users == 12, || format!("{users} people, not 12"))
+}
+
+fn a_tool_works(site: &Site) -> Result<(), Failed> {
+    let foo = |arguments: &[&str]| {
+        let mut kubectl = site.kubectl_as_tool("foo");
+        kubectl.args(arguments);
+        kubectl
+    };
+    say("kubectl with tool foo's own kubeconfig");
+    let image = ["run", "hello", "--image=registry.example.org/hello", "--restart=Never"];
+    let hardened = r#"{"spec":{"securityContext":{"runAsNonRoot":true,"runAsUser":52503,"seccompProfile":{"type":"RuntimeDefault"}},"containers":[{"name":"hello","image":"registry.example.org/hello","resources":{"requests":{"cpu":"100m"},"limits":{"memory":"64Mi"}},"securityContext":{"allowPrivilegeEscalation":false,"capabilities":{"drop":["ALL"]}}}]}}"#;
+    // The controller manager makes the default service account of a new namespace a moment after the namespace.
+    let overrides = format!("--overrides={hardened}");
+    wait_for("a pod of tool foo", DEADLINE, || {
+        let output = foo(&[&image[..], &[&overrides]].concat()).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success() || text.contains("AlreadyExists")).then_some(())
+    });
+    show(&succeed(&mut foo(&["get", "pods"]))?);
+    let elsewhere = refuse(&mut foo(&["get", "pods", "--namespace", "tool-bar"]))?;
+    println!("{elsewhere}");
+    expect(elsewhere.contains("Forbidden"), || format!("in another's namespace: {elsewhere}"))
+}
+
+fn what_a_tool_has(site: &Site) -> Result<(), Failed> {
+    say("what stands in namespace tool-foo, and in the home");
+    let kinds = "resourcequota,limitrange,networkpolicy,persistentvolumeclaim";
+    let output = succeed(site.kubectl_as_tool("foo").args(["get", kinds, "--output", "name"]))?;
+    show(&output);
+    let there = String::from_utf8_lossy(&output.stdout).into_owned();
+    for kind in kinds.split(',') {
+        expect(there.contains(kind), || format!("no {kind} in tool-foo"))?;
+    }
+    let kubeconfig = site.tool_kubeconfig("foo");
+    let metadata = fs::metadata(&kubeconfig).map_err(|error| format!("{}: {error}", kubeconfig.display()))?;
+    println!("{} uid {} mode {:o}", kubeconfig.display(), metadata.uid(), metadata.mode() & 0o777);
+    expect(metadata.uid() == 52503 && metadata.mode() & 0o777 == 0o600, || "not the tool's, or not 0600".to_owned())
+}
+
+fn a_new_tool(site: &Site) -> Result<(), Failed> {
+    say("a new tool in LDAP, then bursar sync");
+    let homes = site.homes.join("project");
+    site.make_home("project", "fresh", 52599, 52599);
+    let ldif = tool_ldif(BASE_DN, "fresh", 52599, &["alice"]).replace("/data/project", &homes.display().to_string());
+    site.servers.slapd.add_ldif(&ldif);
+    let began = Instant::now();
+    show(&succeed(site.bursar().arg("sync"))?);
+    let allowed = succeed(site.kubectl_as_tool("fresh").args(["auth", "can-i", "create", "pods"]))?;
+    println!("tool fresh can create pods: {} ({:.1} s after it was added)", text(&allowed).trim(), began.elapsed().as_secs_f32());
+    Ok(())
+}
+
+fn the_ledger_answers(site: &Site) -> Result<(), Failed> {
+    let query = "SELECT name, uid, namespace, state, certificate_until, last_error FROM tools";
+    say(&format!("sqlite3 -box ledger.db '{query}'"));
+    let output = succeed(Command::new("sqlite3").arg("-box").arg("-readonly").arg(&site.ledger).arg(query))?;
+    show(&output);
+    let table = text(&output);
+    expect(table.contains("tool-fresh") && table.contains("active"), || "the ledger does not know tool fresh".to_owned())?;
+    show(&succeed(site.bursar().args(["ledger", "verify"]))?);
+    Ok(())
+}
+
+/// How many rows `bursar VIEW --json` has.
+fn rows(site: &Site, view: &str) -> Result<usize, Failed> {
+    let output = succeed(site.bursar().args([view, "--json"]))?;
+    let rows: Vec<serde_json::Value> =
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("bursar {view} --json: {error}"))?;
+    Ok(rows.len())
+}
+
+fn succeed(command: &mut Command) -> Result<Output, Failed> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    match output.status.success() {
+        true => Ok(output),
+        false => Err(format!("{command:?} ended with {}:\n{}{}", output.status, text(&output), stderr(&output))),
+    }
+}
+
+fn refuse(command: &mut Command) -> Result<String, Failed> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    match output.status.success() {
+        true => Err(format!("{command:?} was not refused:\n{}", text(&output))),
+        false => Ok(stderr(&output)),
+    }
+}
+
+fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Failed> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+fn show(output: &Output) {
+    print!("{}", text(output));
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

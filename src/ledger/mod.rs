@@ -4,7 +4,9 @@
 //! [`LedgerState`] is the whole memory a decision may use. The store loads it once and changes it only together
 //! with its rows, so a cycle in which nothing changed reads and writes nothing.
 
+pub mod chain;
 pub mod change;
+pub mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -136,6 +138,8 @@ pub struct Absence {
     pub counted_at: Timestamp,
     /// The sum, in seconds.
     pub seconds: u64,
+    /// When the suspension is due, if every read until then is complete.
+    pub due: Timestamp,
 }
 
 /// Where an account is in its life (`state` in the views).
@@ -276,9 +280,10 @@ pub struct ObjectKey {
 }
 
 /// The two digests (hex SHA-256) that make "nothing to do" a comparison.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectRecord {
     /// Whose it is.
+    #[serde(rename = "account_id")]
     pub account: AccountId,
     /// `metadata.uid` that the server gave it.
     pub uid: String,
@@ -286,10 +291,12 @@ pub struct ObjectRecord {
     pub wanted: String,
     /// Of the fields we manage in what the server answered.
     pub observed: String,
+    /// What people read of it: a quota's `spec.hard`.
+    pub detail: Option<serde_json::Value>,
 }
 
 /// A certificate that was issued and delivered. The key is nowhere.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificate {
     /// SHA-256 of the DER, hex: the `credential-id` of the API server's audit events.
     pub fingerprint: String,
@@ -306,7 +313,7 @@ pub struct Certificate {
 }
 
 /// A kubeconfig that stands in a home.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
     /// The file.
     pub path: PathBuf,
@@ -330,7 +337,7 @@ pub struct StoppedWorkload {
 }
 
 /// A step that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Which: `apply`, `certificate`, `home`, …
     pub step: String,

@@ -1,0 +1,123 @@
+//! Rows to memory: the whole state, once, when the ledger is opened.
+
+use std::collections::BTreeMap;
+
+use sqlx::SqliteConnection;
+
+use super::StoreError;
+use super::record::{
+    ACCOUNT, APPROVAL, AccountRow, ApprovalRow, CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow,
+    InCluster, MEMBERSHIP, MembershipRow, OBJECT, ORDER, ObjectRow, OrderRow, REFUSAL, REJECTED_ENTRY, SPENT,
+    STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow,
+};
+use crate::identity::{AccountId, ClusterName};
+use crate::ledger::chain::GENESIS;
+use crate::ledger::{Account, LedgerState, Order, SourceState};
+
+const ALL: &str = "true";
+
+/// Everything.
+pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, StoreError> {
+    let (ledger_id, last_generation): (String, i64) =
+        sqlx::query_as("SELECT id, last_generation FROM ledger").fetch_one(&mut *connection).await?;
+    Ok(LedgerState {
+        ledger_id,
+        last_generation: last_generation.unsigned_abs(),
+        sources: sources(connection).await?,
+        accounts: accounts(connection).await?,
+        uid_history: UID_HISTORY
+            .load::<UidRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| (row.uid, row.account_id))
+            .collect(),
+        holds: HOLD
+            .load::<HoldRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .filter_map(|row| Some((row.account_id, row.note?)))
+            .collect(),
+        orders: orders(connection).await?,
+        approvals: APPROVAL
+            .load::<ApprovalRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .filter_map(|row| Some((row.hash, row.until?)))
+            .collect(),
+        refusals: REFUSAL.load(connection, "true ORDER BY place").await?,
+        spent: SPENT.load(connection, "true ORDER BY rowid").await?,
+        tenants: in_clusters(TENANT.load(connection, ALL).await?),
+        objects: OBJECT
+            .load::<ObjectRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| (row.key.into(), row.record))
+            .collect(),
+        certificates: in_clusters(
+            CERTIFICATE
+                .load::<CertificateRow>(connection, "newest = 1")
+                .await?
+                .into_iter()
+                .map(|row| row.certificate)
+                .collect(),
+        ),
+        deliveries: in_clusters(DELIVERY.load(connection, ALL).await?),
+        stopped: STOPPED_WORKLOAD
+            .load::<StoppedRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| ((row.account_id, row.key.into()), row.stopped))
+            .collect(),
+        rejected: REJECTED_ENTRY.load(connection, ALL).await?.into_iter().collect(),
+        failures: in_clusters(FAILURE.load(connection, ALL).await?),
+    })
+}
+
+/// Id and hash of the newest event.
+pub async fn head(connection: &mut SqliteConnection) -> Result<(i64, String), StoreError> {
+    let head = sqlx::query_as("SELECT id, hash FROM event ORDER BY id DESC LIMIT 1").fetch_optional(connection).await?;
+    Ok(head.unwrap_or_else(|| (0, GENESIS.to_owned())))
+}
+
+/// Id of the newest cycle; 0 before the first.
+pub async fn last_cycle(connection: &mut SqliteConnection) -> Result<i64, StoreError> {
+    Ok(sqlx::query_scalar("SELECT coalesce(max(id), 0) FROM cycle").fetch_one(connection).await?)
+}
+
+async fn sources(connection: &mut SqliteConnection) -> Result<BTreeMap<String, SourceState>, StoreError> {
+    let text: Option<String> = sqlx::query_scalar("SELECT sources FROM cycle ORDER BY id DESC LIMIT 1")
+        .fetch_optional(connection)
+        .await?;
+    let sources = text.as_deref().map(serde_json::from_str).transpose();
+    Ok(sources.map_err(|source| StoreError::Row { table: "cycle", source })?.unwrap_or_default())
+}
+
+async fn accounts(connection: &mut SqliteConnection) -> Result<BTreeMap<AccountId, Account>, StoreError> {
+    let mut accounts: BTreeMap<AccountId, Account> = ACCOUNT
+        .load::<AccountRow>(connection, ALL)
+        .await?
+        .into_iter()
+        .map(|row| (row.id.clone(), row.into()))
+        .collect();
+    let open = format!("at_end = '{:.0}'", super::write::open_end());
+    for row in MEMBERSHIP.load::<MembershipRow>(connection, &open).await? {
+        let Some(account) = accounts.get_mut(&row.account_id) else { continue };
+        if row.leaving == 1 {
+            account.leaving.insert(row.member.clone());
+        }
+        account.members.insert(row.member, row.role);
+    }
+    Ok(accounts)
+}
+
+async fn orders(connection: &mut SqliteConnection) -> Result<Vec<Order>, StoreError> {
+    let rows: Vec<OrderRow> = ORDER.load(connection, "true ORDER BY id").await?;
+    Ok(rows
+        .into_iter()
+        .filter_map(|row| Some(Order { id: row.id, account: row.account_id?, what: row.what?, note: row.note? }))
+        .collect())
+}
+
+fn in_clusters<T>(rows: Vec<InCluster<T>>) -> BTreeMap<(AccountId, ClusterName), T> {
+    rows.into_iter().map(|row| ((row.account_id, row.cluster), row.value)).collect()
+}

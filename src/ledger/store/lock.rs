@@ -1,0 +1,37 @@
+//! The writer's lock: `flock` on `ledger.lock` beside the ledger. Whoever writes must hold the token; two writers
+//! cannot be.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::StoreError;
+
+/// Proof that this process alone writes to the ledger and to the world. The kernel takes it back when the process ends,
+/// however it ends.
+#[derive(Debug)]
+pub struct CycleLock {
+    _file: File,
+}
+
+impl CycleLock {
+    /// Takes the lock of the ledger in `state_dir`, or says who else may have it.
+    pub fn take(state_dir: &Path) -> Result<Self, StoreError> {
+        let path = state_dir.join("ledger.lock");
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o640)
+            .open(&path)
+            .map_err(|source| StoreError::File { path: path.clone(), source })?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { _file: file }),
+            Err(Errno::WOULDBLOCK) => Err(StoreError::Busy),
+            Err(errno) => Err(StoreError::File { path, source: errno.into() }),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The ledger as people read it: queries over the views, each row as JSON. It never writes, so it works beside a
+//! running daemon and for every member of group `bursar`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
+use sqlx::{Column as _, ConnectOptions as _, Row as _, SqlSafeStr, TypeInfo as _, ValueRef as _};
+
+use super::{StoreError, load};
+use crate::ledger::LedgerState;
+use crate::ledger::chain::{self, Broken, GENESIS, Link};
+use crate::ledger::change::Event;
+
+/// Events checked at a time: some megabytes, also for a history of years.
+const VERIFIED_AT_ONCE: i64 = 10_000;
+
+/// A ledger open for reading.
+#[derive(Debug)]
+pub struct ReadStore {
+    connection: SqliteConnection,
+}
+
+/// Why a history was not verified.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// It does not hold.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    /// It could not be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl ReadStore {
+    /// Opens the file at `path`.
+    pub async fn open(path: &Path) -> Result<Self, StoreError> {
+        let connection = SqliteConnectOptions::new()
+            .filename(path)
+            .read_only(true)
+            .busy_timeout(Duration::from_secs(5))
+            .connect()
+            .await
+            .map_err(super::damaged)?;
+        Ok(Self { connection })
+    }
+
+    /// The rows of a SELECT, with the columns in its order.
+    pub async fn rows(
+        &mut self,
+        query: impl SqlSafeStr,
+        binds: &[String],
+    ) -> Result<Vec<Map<String, Value>>, StoreError> {
+        let query = binds.iter().fold(sqlx::query(query), |query, bind| query.bind(bind.clone()));
+        let rows = query.fetch_all(&mut self.connection).await?;
+        Ok(rows.iter().map(|row| row.columns().iter().map(|column| (column.name().to_owned(), value(row, column.ordinal()))).collect()).collect())
+    }
+
+    /// Everything a decision may use.
+    pub async fn state(&mut self) -> Result<LedgerState, StoreError> {
+        load::state(&mut self.connection).await
+    }
+
+    /// The report of the last cycle.
+    pub async fn last_report(&mut self) -> Result<Option<Value>, StoreError> {
+        let text: Option<String> = sqlx::query_scalar("SELECT report FROM cycle ORDER BY id DESC LIMIT 1")
+            .fetch_optional(&mut self.connection)
+            .await?;
+        let report = text.as_deref().map(serde_json::from_str).transpose();
+        report.map_err(|source| StoreError::Row { table: "cycle", source })
+    }
+
+    /// Checks the whole history and gives the id and hash of its newest row.
+    pub async fn verify(&mut self) -> Result<(i64, String), VerifyError> {
+        let mut head = (0, GENESIS.to_owned());
+        loop {
+            let links = self.links(head.0).await?;
+            if links.is_empty() {
+                return Ok(head);
+            }
+            head = chain::verify(head, &links)?;
+        }
+    }
+
+    async fn links(&mut self, after: i64) -> Result<Vec<Link>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id, at, previous, hash, json_object('actor', actor, 'account', account, 'account_id', account_id,
+                    'action', action, 'reason', reason, 'ticket', ticket, 'plan', plan, 'detail', json(detail)) AS event
+             FROM event WHERE id > ?1 ORDER BY id LIMIT ?2",
+        )
+        .bind(after)
+        .bind(VERIFIED_AT_ONCE)
+        .fetch_all(&mut self.connection)
+        .await?;
+        rows.iter()
+            .map(|row| {
+                let event: Event = serde_json::from_str(row.try_get("event")?)
+                    .map_err(|source| StoreError::Row { table: "event", source })?;
+                Ok(Link {
+                    id: row.try_get("id")?,
+                    at: row.try_get("at")?,
+                    event,
+                    previous: row.try_get("previous")?,
+                    hash: row.try_get("hash")?,
+                })
+            })
+            .collect()
+    }
+}
+
+fn value(row: &SqliteRow, ordinal: usize) -> Value {
+    let Ok(raw) = row.try_get_raw(ordinal) else { return Value::Null };
+    if raw.is_null() {
+        return Value::Null;
+    }
+    match raw.type_info().name() {
+        "INTEGER" | "BOOLEAN" => row.try_get::<i64, _>(ordinal).map(Value::from),
+        "REAL" => row.try_get::<f64, _>(ordinal).map(Value::from),
+        _ => row.try_get::<String, _>(ordinal).map(Value::from),
+    }
+    .unwrap_or_default()
+}

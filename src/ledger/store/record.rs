@@ -1,0 +1,235 @@
+//! Rows of the ledger's tables and what they are in memory. Private to the store: nobody else knows a column.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::table::Table;
+use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
+use crate::ledger::{
+    Absence, Account, Certificate, Lifecycle, Note, ObjectKey, ObjectRecord, Order, OrderKind, StoppedWorkload, Suspension,
+};
+
+macro_rules! tables {
+    ($($constant:ident = $name:literal, key [$($key:literal),*], plain [$($plain:literal),*], json [$($json:literal),*];)*) => {$(
+        pub static $constant: Table = Table { name: $name, key: &[$($key),*], plain: &[$($plain),*], json: &[$($json),*] };
+    )*};
+}
+
+tables! {
+    ACCOUNT = "account", key ["id"],
+        plain ["kind", "name", "kubernetes_name", "source", "directory_id", "dn", "uid", "gid", "home", "mail",
+               "display_name", "disabled", "state", "since", "generation"],
+        json ["groups", "absence", "suspension", "revocation"];
+    MEMBERSHIP = "membership", key ["account_id", "member", "at_start", "role"], plain ["leaving", "at_end"], json [];
+    ACTIVITY = "activity", key ["account_id", "at_start"], plain ["at_end"], json [];
+    UID_HISTORY = "uid_history", key ["uid"], plain ["account_id"], json [];
+    TENANT = "tenant", key ["account_id", "cluster"], plain ["class", "namespace", "created_at"], json [];
+    HOLD = "hold", key ["account_id"], plain [], json ["note"];
+    ORDER = "\"order\"", key ["id"], plain ["account_id", "what"], json ["note"];
+    APPROVAL = "approval", key ["hash"], plain ["until"], json [];
+    REFUSAL = "refusal", key ["place"], plain ["hash", "limit", "why"], json ["accounts", "parts"];
+    SPENT = "spent", key ["spending", "class", "amount", "at"], plain [], json [];
+    OBJECT = "object", key ["cluster", "api_version", "kind", "namespace", "name"],
+        plain ["account_id", "uid", "wanted", "observed"], json ["detail"];
+    CERTIFICATE = "certificate", key ["fingerprint"],
+        plain ["account_id", "cluster", "generation", "subject", "not_before", "not_after", "renew_after", "newest"],
+        json [];
+    DELIVERY = "delivery", key ["account_id", "cluster"], plain ["path", "digest", "at", "checked_at"], json [];
+    STOPPED_WORKLOAD = "stopped_workload",
+        key ["account_id", "cluster", "api_version", "kind", "namespace", "name"], plain ["uid", "replicas", "at"],
+        json [];
+    FAILURE = "failure", key ["account_id", "cluster"],
+        plain ["step", "reason", "since", "attempts", "next_try"], json [];
+    REJECTED_ENTRY = "rejected_entry", key ["place"], plain ["source", "kind", "dn", "name", "id", "why"], json [];
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct AccountRow {
+    pub id: AccountId,
+    kind: AccountKind,
+    name: String,
+    kubernetes_name: String,
+    source: String,
+    directory_id: DirectoryId,
+    dn: String,
+    uid: Option<Uid>,
+    gid: Option<Gid>,
+    groups: Option<BTreeSet<Gid>>,
+    home: Option<PathBuf>,
+    mail: Option<String>,
+    display_name: Option<String>,
+    disabled: Option<String>,
+    absence: Option<Absence>,
+    state: Lifecycle,
+    since: Timestamp,
+    suspension: Option<Suspension>,
+    generation: u64,
+    revocation: Option<Note>,
+}
+
+impl From<Account> for AccountRow {
+    fn from(account: Account) -> Self {
+        let posix = account.posix;
+        Self {
+            uid: posix.as_ref().map(|posix| posix.uid),
+            gid: posix.as_ref().map(|posix| posix.gid),
+            groups: posix.map(|posix| posix.groups),
+            id: account.id,
+            kind: account.kind,
+            name: account.name,
+            kubernetes_name: account.kubernetes_name,
+            source: account.source,
+            directory_id: account.directory_id,
+            dn: account.dn,
+            home: account.home,
+            mail: account.mail,
+            display_name: account.display_name,
+            disabled: account.disabled,
+            absence: account.absence,
+            state: account.state,
+            since: account.since,
+            suspension: account.suspension,
+            generation: account.generation,
+            revocation: account.revocation,
+        }
+    }
+}
+
+impl From<AccountRow> for Account {
+    /// Without its members, which have a table of their own.
+    fn from(row: AccountRow) -> Self {
+        let posix = match (row.uid, row.gid) {
+            (Some(uid), Some(gid)) => Some(PosixIdentity { uid, gid, groups: row.groups.unwrap_or_default() }),
+            _ => None,
+        };
+        Self {
+            id: row.id,
+            kind: row.kind,
+            name: row.name,
+            kubernetes_name: row.kubernetes_name,
+            source: row.source,
+            directory_id: row.directory_id,
+            dn: row.dn,
+            posix,
+            home: row.home,
+            mail: row.mail,
+            display_name: row.display_name,
+            disabled: row.disabled,
+            members: std::collections::BTreeMap::new(),
+            leaving: BTreeSet::new(),
+            absence: row.absence,
+            state: row.state,
+            since: row.since,
+            suspension: row.suspension,
+            generation: row.generation,
+            revocation: row.revocation,
+        }
+    }
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct MembershipRow {
+    pub account_id: AccountId,
+    pub member: DirectoryId,
+    pub at_start: Timestamp,
+    pub role: crate::directory::Role,
+    pub leaving: u8,
+    pub at_end: Timestamp,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct ActivityRow {
+    pub account_id: AccountId,
+    pub at_start: Timestamp,
+    pub at_end: Timestamp,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct UidRow {
+    pub uid: Uid,
+    pub account_id: AccountId,
+}
+
+/// What an account has one of in each cluster: a tenant, a certificate, a delivery, a failure.
+#[derive(Serialize, Deserialize)]
+pub struct InCluster<T> {
+    pub account_id: AccountId,
+    pub cluster: ClusterName,
+    #[serde(flatten)]
+    pub value: T,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct HoldRow {
+    pub account_id: AccountId,
+    pub note: Option<Note>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct OrderRow {
+    pub id: i64,
+    pub account_id: Option<AccountId>,
+    pub what: Option<OrderKind>,
+    pub note: Option<Note>,
+}
+
+impl From<Order> for OrderRow {
+    fn from(Order { id, account, what, note }: Order) -> Self {
+        Self { id, account_id: Some(account), what: Some(what), note: Some(note) }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct ApprovalRow {
+    pub hash: String,
+    pub until: Option<Timestamp>,
+}
+
+/// The columns that name an object, in each table that has them.
+#[derive(Serialize, Deserialize)]
+pub struct KeyColumns {
+    cluster: ClusterName,
+    api_version: String,
+    kind: String,
+    namespace: String,
+    name: String,
+}
+
+impl From<ObjectKey> for KeyColumns {
+    fn from(ObjectKey { cluster, api_version, kind, namespace, name }: ObjectKey) -> Self {
+        Self { cluster, api_version, kind, namespace: namespace.unwrap_or_default(), name }
+    }
+}
+
+impl From<KeyColumns> for ObjectKey {
+    fn from(KeyColumns { cluster, api_version, kind, namespace, name }: KeyColumns) -> Self {
+        Self { cluster, api_version, kind, namespace: Some(namespace).filter(|n| !n.is_empty()), name }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct ObjectRow {
+    #[serde(flatten)]
+    pub key: KeyColumns,
+    #[serde(flatten)]
+    pub record: ObjectRecord,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct CertificateRow {
+    #[serde(flatten)]
+    pub certificate: InCluster<Certificate>,
+    pub newest: u8,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct StoppedRow {
+    pub account_id: AccountId,
+    #[serde(flatten)]
+    pub key: KeyColumns,
+    #[serde(flatten)]
+    pub stopped: StoppedWorkload,
+}

@@ -131,7 +131,7 @@ CREATE TABLE certificate (
   renew_after TEXT NOT NULL,
   newest      INTEGER NOT NULL DEFAULT 1 CHECK (newest IN (0, 1))
 ) STRICT;
-CREATE INDEX certificate_newest ON certificate (account_id, cluster) WHERE newest = 1;
+CREATE INDEX certificate_holder ON certificate (account_id, cluster);
 
 CREATE TABLE delivery (
   account_id TEXT NOT NULL REFERENCES account,

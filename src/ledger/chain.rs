@@ -74,10 +74,7 @@ pub fn hash(previous: &str, id: i64, at: &str, event: &Event) -> String {
 
 /// Checks rows in the order of their ids, the first of which follows `head` (id and hash; `(0, GENESIS)` at the
 /// beginning), and gives the new head.
-pub fn verify<'a>(
-    head: (i64, String),
-    links: impl IntoIterator<Item = &'a Link>,
-) -> Result<(i64, String), Broken> {
+pub fn verify<'a>(head: (i64, String), links: impl IntoIterator<Item = &'a Link>) -> Result<(i64, String), Broken> {
     links.into_iter().try_fold(head, |(last, previous), link| match () {
         () if link.id != last + 1 => Err(Broken::Missing { expected: last + 1, found: link.id }),
         () if link.previous != previous => Err(Broken::Unlinked(link.id)),

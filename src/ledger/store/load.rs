@@ -85,9 +85,8 @@ pub async fn last_cycle(connection: &mut SqliteConnection) -> Result<i64, StoreE
 }
 
 async fn sources(connection: &mut SqliteConnection) -> Result<BTreeMap<String, SourceState>, StoreError> {
-    let text: Option<String> = sqlx::query_scalar("SELECT sources FROM cycle ORDER BY id DESC LIMIT 1")
-        .fetch_optional(connection)
-        .await?;
+    let text: Option<String> =
+        sqlx::query_scalar("SELECT sources FROM cycle ORDER BY id DESC LIMIT 1").fetch_optional(connection).await?;
     let sources = text.as_deref().map(serde_json::from_str).transpose();
     Ok(sources.map_err(|source| StoreError::Row { table: "cycle", source })?.unwrap_or_default())
 }

@@ -147,7 +147,7 @@ async fn check(connection: &mut SqliteConnection) -> Result<(), StoreError> {
 
 /// SQLite's own words for a file that is no database (`SQLITE_NOTADB`, 26) or not whole (`SQLITE_CORRUPT`, 11).
 fn damaged(error: sqlx::Error) -> StoreError {
-    let code = error.as_database_error().and_then(|error| error.code().map(|code| code.into_owned()));
+    let code = error.as_database_error().and_then(|error| error.code().map(std::borrow::Cow::into_owned));
     match code.as_deref() {
         Some("11" | "26") => StoreError::Corrupt(error.to_string()),
         _ => StoreError::Sqlite(error),

@@ -54,7 +54,12 @@ impl ReadStore {
     ) -> Result<Vec<Map<String, Value>>, StoreError> {
         let query = binds.iter().fold(sqlx::query(query), |query, bind| query.bind(bind.clone()));
         let rows = query.fetch_all(&mut self.connection).await?;
-        Ok(rows.iter().map(|row| row.columns().iter().map(|column| (column.name().to_owned(), value(row, column.ordinal()))).collect()).collect())
+        Ok(rows
+            .iter()
+            .map(|row| {
+                row.columns().iter().map(|column| (column.name().to_owned(), value(row, column.ordinal()))).collect()
+            })
+            .collect())
     }
 
     /// Everything a decision may use.

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::table::Table;
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
 use crate::ledger::{
-    Absence, Account, Certificate, Lifecycle, Note, ObjectKey, ObjectRecord, Order, OrderKind, StoppedWorkload, Suspension,
+    Absence, Account, Certificate, Lifecycle, Note, ObjectKey, ObjectRecord, Order, OrderKind, StoppedWorkload,
+    Suspension,
 };
 
 macro_rules! tables {
@@ -31,7 +32,7 @@ tables! {
     ORDER = "\"order\"", key ["id"], plain ["account_id", "what"], json ["note"];
     APPROVAL = "approval", key ["hash"], plain ["until"], json [];
     REFUSAL = "refusal", key ["place"], plain ["hash", "limit", "why"], json ["accounts", "parts"];
-    SPENT = "spent", key ["spending", "class", "amount", "at"], plain [], json [];
+    SPENT = "spent", key [], plain ["spending", "class", "amount", "at"], json [];
     OBJECT = "object", key ["cluster", "api_version", "kind", "namespace", "name"],
         plain ["account_id", "uid", "wanted", "observed"], json ["detail"];
     CERTIFICATE = "certificate", key ["fingerprint"],

@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 pub struct Table {
     /// Its name, quoted where SQL needs it.
     pub name: &'static str,
-    /// Columns of its primary key.
+    /// Columns of its primary key; none for a table that only grows.
     pub key: &'static [&'static str],
     /// Columns that hold one value each.
     pub plain: &'static [&'static str],
@@ -34,8 +34,8 @@ impl Rows {
 
     /// Writes `row` whole, or, where it is not to be kept, removes the row that has its key.
     pub fn set(&mut self, row: Value, keep: bool) {
-        let key: Vec<&Value> = self.table.key.iter().map(|column| &row[column]).collect();
-        let key = row_text(&key);
+        let key: Vec<String> = self.table.key.iter().map(|column| row[column].to_string()).collect();
+        let key = if key.is_empty() { format!("{:09}", self.rows.len()) } else { key.join(",") };
         self.rows.insert(key, (row, keep));
     }
 
@@ -59,14 +59,16 @@ impl Table {
             .filter(|column| !self.key.contains(column))
             .map(|column| format!("\"{column}\" = excluded.\"{column}\""))
             .collect();
-        let then = if updates.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", updates.join(", ")) };
+        let conflict = match self.key {
+            [] => String::new(),
+            key => format!("ON CONFLICT ({}) DO UPDATE SET {}", quoted(key), updates.join(", ")),
+        };
         format!(
             // `WHERE true` keeps SQLite's parser from taking ON CONFLICT for a join constraint.
-            "INSERT INTO {} ({}) SELECT {} FROM json_each(?1) WHERE true ON CONFLICT ({}) DO {then}",
+            "INSERT INTO {} ({}) SELECT {} FROM json_each(?1) WHERE true {conflict}",
             self.name,
             quoted(&columns),
             values(&columns),
-            quoted(self.key),
         )
     }
 
@@ -100,10 +102,6 @@ impl Table {
 /// A row as JSON. Rows are plain structs of strings and numbers, which always serialize.
 pub fn row(row: &impl Serialize) -> Value {
     serde_json::to_value(row).unwrap_or_default()
-}
-
-fn row_text(key: &[&Value]) -> String {
-    key.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 async fn run(connection: &mut SqliteConnection, statement: &str, rows: Vec<(Value, bool)>) -> sqlx::Result<()> {

@@ -9,18 +9,21 @@ use sqlx::{Connection as _, SqliteConnection};
 
 use super::record::{
     ACCOUNT, ACTIVITY, APPROVAL, AccountRow, ActivityRow, ApprovalRow, CERTIFICATE, CertificateRow, DELIVERY, FAILURE,
-    HOLD, HoldRow, InCluster, KeyColumns, OBJECT, ORDER, ObjectRow, OrderRow, REFUSAL,
-    REJECTED_ENTRY, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow,
+    HOLD, HoldRow, InCluster, KeyColumns, OBJECT, ORDER, ObjectRow, OrderRow, REFUSAL, REJECTED_ENTRY, SPENT,
+    STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow,
 };
 use super::table::{Rows, Table, row};
 use super::{CycleEnd, CycleLock, Store, StoreError};
 use crate::identity::{AccountId, ClusterName, DirectoryId};
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Account, LedgerState, Lifecycle, chain};
+use crate::ledger::{Account, Certificate, LedgerState, Lifecycle, chain};
 
 /// The open end of an interval.
 pub fn open_end() -> Timestamp {
-    jiff::civil::date(9999, 12, 31).at(23, 59, 59, 0).to_zoned(jiff::tz::TimeZone::UTC).map_or(Timestamp::MAX, |end| end.timestamp())
+    jiff::civil::date(9999, 12, 31)
+        .at(23, 59, 59, 0)
+        .to_zoned(jiff::tz::TimeZone::UTC)
+        .map_or(Timestamp::MAX, |end| end.timestamp())
 }
 
 /// Gives a new ledger its id. SQLite's own random numbers come from the kernel.
@@ -117,6 +120,8 @@ async fn write_events(
 struct Batch {
     rows: BTreeMap<&'static str, Rows>,
     memberships: Memberships,
+    /// Fingerprints of the newest certificates.
+    newest: BTreeMap<(AccountId, ClusterName), Option<String>>,
     /// Tables whose rows are replaced whole.
     replaced: Vec<&'static Table>,
     last_generation: Option<u64>,
@@ -125,13 +130,22 @@ struct Batch {
 
 impl Batch {
     fn of(state: &LedgerState, changes: &[Change], now: Timestamp) -> Self {
-        let mut batch = Self { rows: BTreeMap::new(), memberships: Memberships::default(), replaced: Vec::new(), last_generation: None, now };
+        let mut batch = Self {
+            rows: BTreeMap::new(),
+            memberships: Memberships::default(),
+            newest: BTreeMap::new(),
+            replaced: Vec::new(),
+            last_generation: None,
+            now,
+        };
         // Of several values of one account only the last is written, compared with what the file holds.
         let mut accounts: BTreeMap<&AccountId, &Account> = BTreeMap::new();
         for change in changes {
             match change {
-                Change::Account(account) => drop(accounts.insert(&account.id, account)),
-                other => batch.add(state, other),
+                Change::Account(account) => {
+                    accounts.insert(&account.id, account);
+                }
+                other => batch.add(other),
             }
         }
         for (id, account) in accounts {
@@ -153,12 +167,12 @@ impl Batch {
         }
     }
 
-    fn add(&mut self, state: &LedgerState, change: &Change) {
+    fn add(&mut self, change: &Change) {
         match change.clone() {
             Change::Account(_) => {}
             Change::Uid(uid, account_id) => self.set(&UID_HISTORY, row(&UidRow { uid, account_id }), true),
             Change::Tenant(account, cluster, tenant) => self.set_in_cluster(&TENANT, account, cluster, Some(tenant)),
-            Change::Rejected(rejected) => self.replace(&REJECTED_ENTRY, rejected.iter().map(|entry| row(entry))),
+            Change::Rejected(rejected) => self.replace(&REJECTED_ENTRY, rejected.iter().map(row)),
             Change::Hold(account_id, note) => {
                 let keep = note.is_some();
                 self.set(&HOLD, row(&HoldRow { account_id, note }), keep);
@@ -169,7 +183,7 @@ impl Batch {
                 let keep = until.is_some();
                 self.set(&APPROVAL, row(&ApprovalRow { hash, until }), keep);
             }
-            Change::Refusals(refusals) => self.replace(&REFUSAL, refusals.iter().map(|refusal| row(refusal))),
+            Change::Refusals(refusals) => self.replace(&REFUSAL, refusals.iter().map(row)),
             Change::Spent(spending, class, amount, at) => {
                 self.set(&SPENT, row(&crate::ledger::Spent { spending, class, amount, at }), true);
             }
@@ -178,12 +192,16 @@ impl Batch {
                 None => self.set(&OBJECT, row(&KeyColumns::from(key)), false),
             },
             Change::Certificate(account, cluster, certificate) => {
-                self.add_certificate(state, account, cluster, certificate);
+                self.add_certificate(account, cluster, certificate);
             }
             Change::Delivery(account, cluster, delivery) => self.set_in_cluster(&DELIVERY, account, cluster, delivery),
             Change::Stopped(account_id, key, stopped) => {
                 let keep = stopped.is_some();
-                let stopped = stopped.unwrap_or(crate::ledger::StoppedWorkload { uid: String::new(), replicas: None, at: self.now });
+                let stopped = stopped.unwrap_or(crate::ledger::StoppedWorkload {
+                    uid: String::new(),
+                    replicas: None,
+                    at: self.now,
+                });
                 self.set(&STOPPED_WORKLOAD, row(&StoppedRow { account_id, key: key.into(), stopped }), keep);
             }
             Change::Failure(account, cluster, failure) => self.set_in_cluster(&FAILURE, account, cluster, failure),
@@ -200,23 +218,18 @@ impl Batch {
     ) {
         match value {
             Some(value) => self.set(table, row(&InCluster { account_id, cluster, value }), true),
-            None => self.set(table, row(&InCluster { account_id, cluster, value: BTreeMap::<String, ()>::new() }), false),
+            None => self.set(table, row(&InCluster { account_id, cluster, value: serde_json::Map::new() }), false),
         }
     }
 
-    /// The one before stays, for it may still be asked who held it.
-    fn add_certificate(
-        &mut self,
-        state: &LedgerState,
-        account_id: AccountId,
-        cluster: ClusterName,
-        certificate: Option<crate::ledger::Certificate>,
-    ) {
-        let before = state.certificates.get(&(account_id.clone(), cluster.clone())).cloned();
-        for (value, newest) in [(before, 0), (certificate, 1)] {
-            let Some(value) = value else { continue };
-            let certificate = InCluster { account_id: account_id.clone(), cluster: cluster.clone(), value };
-            self.set(&CERTIFICATE, row(&CertificateRow { certificate, newest }), true);
+    /// Every certificate stays, for it may still be asked who held it; at most one of an account in a cluster is the
+    /// newest.
+    fn add_certificate(&mut self, account_id: AccountId, cluster: ClusterName, value: Option<Certificate>) {
+        let fingerprint = value.as_ref().map(|certificate| certificate.fingerprint.clone());
+        self.newest.insert((account_id.clone(), cluster.clone()), fingerprint);
+        if let Some(value) = value {
+            let certificate = InCluster { account_id, cluster, value };
+            self.set(&CERTIFICATE, row(&CertificateRow { certificate, newest: 0 }), true);
         }
     }
 
@@ -271,6 +284,7 @@ impl Batch {
         for (_, rows) in self.rows {
             rows.write(connection).await?;
         }
+        mark_newest(connection, self.newest).await?;
         self.memberships.write(connection, self.now).await?;
         if let Some(generation) = self.last_generation {
             let generation = i64::try_from(generation).unwrap_or(i64::MAX);
@@ -278,6 +292,25 @@ impl Batch {
         }
         Ok(())
     }
+}
+
+async fn mark_newest(
+    connection: &mut SqliteConnection,
+    newest: BTreeMap<(AccountId, ClusterName), Option<String>>,
+) -> sqlx::Result<()> {
+    let rows: Vec<_> =
+        newest.iter().map(|((account, cluster), fingerprint)| json!([account, cluster, fingerprint])).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(
+        "UPDATE certificate SET newest = fingerprint IS given.value ->> 2 FROM json_each(?1) AS given
+         WHERE account_id = given.value ->> 0 AND cluster = given.value ->> 1",
+    )
+    .bind(row(&rows).to_string())
+    .execute(connection)
+    .await
+    .map(drop)
 }
 
 /// Intervals of memberships: memory knows only the open ones, and not when they began.

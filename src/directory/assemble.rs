@@ -69,6 +69,10 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         |candidate| reading_of(candidate.kind).full_name(&candidate.raw, &candidate.dn, candidate.kind).ok(),
     );
     let groups = Flat::of(source, &candidates, &companions);
+    if let Some(example) = groups.hidden.first() {
+        let count = groups.hidden.len();
+        problems.push(format!("members are hidden in {count} groups, such as {}", example.canonical()));
+    }
     let closed = groups.close(&index, &candidates, &companions, reading_of(AccountKind::Group));
 
     let mut read = SourceRead {
@@ -307,6 +311,16 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         let read = read(&source(), &SITE.replace("entryUUID: b", "description: b"));
         let why = "entryUUID is missing or hidden in 1 entries, such as uid=bob,ou=people,dc=x";
         assert_eq!(read.completeness, Completeness::Partial { why: why.to_owned() });
+    }
+
+    #[test]
+    fn hidden_members_prove_nobody_absent() {
+        let text = SITE.replace("member: ", "description: ");
+        let why = "members are hidden in 1 groups, such as cn=tools.foo,ou=servicegroups,dc=x";
+        assert_eq!(read(&source(), &text).completeness, Completeness::Partial { why: why.to_owned() });
+        let mut lax = source();
+        lax.attributes.members_required = false;
+        assert_eq!(read(&lax, &text).completeness, Completeness::Complete);
     }
 
     #[test]

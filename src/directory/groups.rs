@@ -50,12 +50,14 @@ impl Index {
 pub(super) struct Flat {
     pub(super) groups: Groups,
     pub(super) managers: BTreeMap<Dn, BTreeSet<Dn>>,
+    /// Groups that must have members and show none.
+    pub(super) hidden: Vec<Dn>,
 }
 
 impl Flat {
     pub(super) fn of(source: &SourceConfig, candidates: &[Candidate], companions: &[Candidate]) -> Self {
         let names = &source.attributes;
-        let mut flat = Self { groups: Groups::new(), managers: BTreeMap::new() };
+        let mut flat = Self { groups: Groups::new(), managers: BTreeMap::new(), hidden: Vec::new() };
         for Candidate { kind, dn, raw } in candidates.iter().chain(companions) {
             let by_dn = names.member_dns.iter().flat_map(|name| raw.texts(name)).map(Dn::parse_with_optional_uid);
             let by_name = names.member_names.iter().flat_map(|name| raw.texts(name)).map(str::to_owned);
@@ -63,6 +65,9 @@ impl Flat {
             // A tool that lists its own maintainers is a group of them, and of nobody else.
             let is_group = *kind == AccountKind::Group || (*kind == AccountKind::Tool && raw.is_a(&GROUP_CLASSES));
             if is_group {
+                if names.members_required && members.is_empty() && raw.is_a(&["groupOfNames", "groupOfUniqueNames"]) {
+                    flat.hidden.push(dn.clone());
+                }
                 flat.groups.insert(dn.clone(), members);
             }
             if let Some(attribute) = &names.managers {

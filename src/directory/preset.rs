@@ -35,6 +35,9 @@ pub struct AttributeNames {
     pub member_dns: Vec<String>,
     /// Members of a group by name.
     pub member_names: Vec<String>,
+    /// A groupOfNames has a member (RFC 4519, 3.5), so one that shows none hides them. Not so in 389-ds and `FreeIPA`,
+    /// where such a group may be empty.
+    pub members_required: bool,
     /// Managers of a group or tool by DN (a class's `managers`).
     pub managers: Option<String>,
 }
@@ -154,6 +157,7 @@ impl Preset {
             disabled,
             member_dns: vec!["member".to_owned(), "uniqueMember".to_owned()],
             member_names: vec!["memberUid".to_owned()],
+            members_required: self == Self::Toolforge,
             managers: None,
         }
     }

@@ -102,6 +102,15 @@ async fn a_rule_that_hides_uids_rejects_all_and_loses_nobody() {
 }
 
 #[tokio::test]
+async fn a_rule_that_hides_members_makes_the_read_partial() {
+    let database_lines = vec!["access to attrs=member by * none".to_owned()];
+    let slapd = site(SlapdOptions { database_lines, ..SlapdOptions::default() });
+    let read = read(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
+    assert_why(&read, &["members are hidden in 7 groups, such as cn="]);
+    assert_eq!(names(&read, AccountKind::Tool).len(), 6);
+}
+
+#[tokio::test]
 async fn a_referral_left_over_makes_the_read_partial() {
     let slapd = site(SlapdOptions::default());
     slapd.add_ldif(

@@ -168,13 +168,14 @@ CREATE TABLE failure (
 ) STRICT;
 
 CREATE TABLE rejected_entry (
-  place  INTEGER PRIMARY KEY,
-  source TEXT NOT NULL,
-  kind   TEXT NOT NULL,
-  dn     TEXT NOT NULL,
-  name   TEXT,
-  id     TEXT,
-  why    TEXT NOT NULL
+  place    INTEGER PRIMARY KEY,
+  source   TEXT NOT NULL,
+  kind     TEXT NOT NULL,
+  dn       TEXT NOT NULL,
+  name     TEXT,
+  id       TEXT,
+  disabled TEXT,
+  why      TEXT NOT NULL
 ) STRICT;
 
 CREATE TABLE cycle (

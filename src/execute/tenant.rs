@@ -116,6 +116,7 @@ impl Place<'_> {
                     uid: observed.uid,
                     wanted: wanted.clone(),
                     observed: observed.digest,
+                    detail: (key.kind == "ResourceQuota").then(|| manifest["spec"]["hard"].clone()),
                 };
                 Ok(Written { key: key.clone(), record: Some(record), created: applied.created, reason: reason.clone() })
             }

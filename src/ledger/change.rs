@@ -4,13 +4,13 @@
 //! The store writes the rows of a [`Change`] and calls [`LedgerState::apply`] with the same value, so memory and
 //! file cannot drift apart; a test loads the file and compares.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Account, Certificate, Delivery, Failure, LedgerState, Note, ObjectKey, ObjectRecord, Order, Spending,
+    Account, Certificate, Delivery, Failure, LedgerState, Note, ObjectKey, ObjectRecord, Order, SourceState, Spending,
     StoppedWorkload, Tenant,
 };
 use crate::directory::RejectedEntry;
@@ -51,6 +51,8 @@ pub enum Change {
     Failure(AccountId, ClusterName, Option<Failure>),
     /// The counter of generations.
     LastGeneration(u64),
+    /// What each source answered. It is kept with the cycle's row, so an unchanged directory writes no other.
+    Sources(BTreeMap<String, SourceState>),
 }
 
 /// What a limit held back, as `status` and `approve` see it.
@@ -115,11 +117,12 @@ impl LedgerState {
             Change::Stopped(account, key, stopped) => set(&mut self.stopped, (account, key), stopped),
             Change::Failure(account, cluster, failure) => set(&mut self.failures, (account, cluster), failure),
             Change::LastGeneration(generation) => self.last_generation = generation,
+            Change::Sources(sources) => self.sources = sources,
         }
     }
 }
 
-fn set<K: Ord, V>(map: &mut std::collections::BTreeMap<K, V>, key: K, value: Option<V>) {
+fn set<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
     match value {
         Some(value) => map.insert(key, value),
         None => map.remove(&key),

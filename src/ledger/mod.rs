@@ -7,6 +7,7 @@
 pub mod chain;
 pub mod change;
 pub mod store;
+pub mod transition;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

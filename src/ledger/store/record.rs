@@ -44,7 +44,7 @@ tables! {
         json [];
     FAILURE = "failure", key ["account_id", "cluster"],
         plain ["step", "reason", "since", "attempts", "next_try"], json [];
-    REJECTED_ENTRY = "rejected_entry", key ["place"], plain ["source", "kind", "dn", "name", "id", "why"], json [];
+    REJECTED_ENTRY = "rejected_entry", key ["place"], plain ["source", "kind", "dn", "name", "id", "disabled", "why"], json [];
 }
 
 #[derive(Serialize, Deserialize)]

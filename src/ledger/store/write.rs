@@ -44,7 +44,9 @@ impl Store {
         events: &[Event],
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        if changes.is_empty() && events.is_empty() {
+        let in_memory_only = changes.iter().all(|change| matches!(change, Change::Sources(_)));
+        if in_memory_only && events.is_empty() {
+            changes.iter().for_each(|change| self.state.apply(change));
             return Ok(());
         }
         let batch = Batch::of(&self.state, changes, now);
@@ -169,7 +171,7 @@ impl Batch {
 
     fn add(&mut self, change: &Change) {
         match change.clone() {
-            Change::Account(_) => {}
+            Change::Account(_) | Change::Sources(_) => {}
             Change::Uid(uid, account_id) => self.set(&UID_HISTORY, row(&UidRow { uid, account_id }), true),
             Change::Tenant(account, cluster, tenant) => self.set_in_cluster(&TENANT, account, cluster, Some(tenant)),
             Change::Rejected(rejected) => self.replace(&REJECTED_ENTRY, rejected.iter().map(row)),

@@ -1,0 +1,346 @@
+//! What a read of the directories changes in the ledger: who was seen, as what, and who was not. PURE: no runtime, no
+//! client, no file system, no clock.
+//!
+//! It only remembers. What follows from it (a suspension, a new generation) is decided by the plan. A read that
+//! changes nothing gives no change.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::change::{Change, Event};
+use super::{Absence, Account, LedgerState, Lifecycle, SourceState};
+use crate::directory::{Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
+use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
+use crate::policy::Policy;
+
+/// Longest gap between two complete reads that counts as absence: a daemon that was off for a month proves nothing of
+/// that month.
+const LONGEST_GAP: i64 = 3600;
+/// Absence is written down at most this often (seconds), unless it becomes due: one absent account must not be a row a
+/// minute for 40 days.
+const COUNT_EVERY: i64 = 300;
+
+/// What a read taught.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Transition {
+    /// For the ledger.
+    pub changes: Vec<Change>,
+    /// For the history.
+    pub events: Vec<Event>,
+}
+
+/// Remembers `snapshot`.
+#[must_use]
+pub fn transition(ledger: &LedgerState, snapshot: &DirectorySnapshot, policy: &Policy, now: Timestamp) -> Transition {
+    let mut memory = Memory::of(ledger, policy, now);
+    for read in &snapshot.reads {
+        memory.read(read);
+    }
+    memory.finish()
+}
+
+struct Memory<'a> {
+    ledger: &'a LedgerState,
+    policy: &'a Policy,
+    now: Timestamp,
+    known: BTreeMap<(&'a str, &'a DirectoryId), &'a Account>,
+    names: BTreeMap<(AccountKind, String), AccountId>,
+    uids: BTreeMap<Uid, AccountId>,
+    rejected: BTreeSet<RejectedEntry>,
+    sources: BTreeMap<String, SourceState>,
+    result: Transition,
+}
+
+impl<'a> Memory<'a> {
+    fn of(ledger: &'a LedgerState, policy: &'a Policy, now: Timestamp) -> Self {
+        let accounts = ledger.accounts.values();
+        Self {
+            ledger,
+            policy,
+            now,
+            known: accounts.clone().map(|known| ((known.source.as_str(), &known.directory_id), known)).collect(),
+            names: accounts.map(|known| ((known.kind, known.kubernetes_name.clone()), known.id.clone())).collect(),
+            uids: ledger.uid_history.clone(),
+            rejected: BTreeSet::new(),
+            sources: BTreeMap::new(),
+            result: Transition::default(),
+        }
+    }
+
+    fn read(&mut self, read: &SourceRead) {
+        let completeness = self.proved(read);
+        let complete = completeness == Completeness::Complete;
+        let mut present: BTreeSet<&DirectoryId> = BTreeSet::new();
+        for entry in &read.entries {
+            present.insert(&entry.id);
+            match self.known.get(&(read.source.as_str(), &entry.id)).copied() {
+                Some(account) => self.seen(account, entry, complete),
+                None => self.new_account(&read.source, entry),
+            }
+        }
+        for rejected in &read.rejected {
+            self.rejected.insert(rejected.clone());
+            let Some(id) = &rejected.id else { continue };
+            present.insert(id);
+            if let Some(account) = self.known.get(&(read.source.as_str(), id)).copied() {
+                // Its last good identity stays; only what locks it out is believed.
+                let after = Account { absence: None, disabled: rejected.disabled.clone(), ..account.clone() };
+                self.changed(account, after);
+            }
+        }
+        if complete {
+            self.count_absences(&read.source, &present);
+        } else {
+            let before = self.ledger.rejected.iter().filter(|rejected| rejected.source == read.source);
+            self.rejected.extend(before.cloned());
+        }
+        let before = self.ledger.sources.get(&read.source).and_then(|source| source.complete_at);
+        let state = SourceState {
+            server: read.server.clone(),
+            entries: read.entries.len() as u64,
+            took_ms: u64::try_from(read.took.as_millis()).unwrap_or(u64::MAX),
+            read_at: self.now,
+            complete_at: if complete { Some(self.now) } else { before },
+            completeness,
+        };
+        self.sources.insert(read.source.clone(), state);
+    }
+
+    /// An answer without any tool where the ledger knows tools proves a wrong base or filter, not that all are gone.
+    fn proved(&self, read: &SourceRead) -> Completeness {
+        let known = |kind| {
+            let of_kind = |account: &&Account| account.source == read.source && account.kind == kind;
+            self.ledger.accounts.values().filter(of_kind).filter(|account| account.state != Lifecycle::Deleted).count()
+        };
+        let answered = |kind| {
+            read.entries.iter().any(|entry| entry.kind == kind)
+                || read.rejected.iter().any(|entry| entry.kind == kind && entry.id.is_some())
+        };
+        [AccountKind::Tool, AccountKind::User, AccountKind::Group]
+            .into_iter()
+            .filter(|_| read.completeness == Completeness::Complete)
+            .find(|kind| !answered(*kind) && known(*kind) > 0)
+            .map_or_else(
+                || read.completeness.clone(),
+                |kind| Completeness::Partial {
+                    why: format!("no {kind} in the answer, where the ledger knows {}", known(kind)),
+                },
+            )
+    }
+
+    fn new_account(&mut self, source: &str, entry: &Entry) {
+        let kubernetes_name = kubernetes_name(&entry.name);
+        if let Some(owner) = self.names.get(&(entry.kind, kubernetes_name.clone())).cloned() {
+            let why = self.name_taken(entry, &owner);
+            return self.reject(source, entry, why);
+        }
+        if let Some(why) = self.uid_taken(entry, None) {
+            return self.reject(source, entry, why);
+        }
+        let id = AccountId::derive(&self.ledger.ledger_id, source, &entry.id);
+        self.names.insert((entry.kind, kubernetes_name.clone()), id.clone());
+        let account = Account {
+            id: id.clone(),
+            kind: entry.kind,
+            name: entry.name.clone(),
+            kubernetes_name,
+            source: source.to_owned(),
+            directory_id: entry.id.clone(),
+            dn: entry.dn.clone(),
+            posix: entry.posix.clone(),
+            home: entry.home.clone(),
+            mail: entry.mail.clone(),
+            display_name: entry.display_name.clone(),
+            disabled: entry.disabled.clone(),
+            members: entry.members.clone(),
+            leaving: BTreeSet::new(),
+            absence: None,
+            state: Lifecycle::New,
+            since: self.now,
+            suspension: None,
+            generation: 0,
+            revocation: None,
+        };
+        self.event(&account, "seen", &format!("new in {source}"), json!({"dn": entry.dn}));
+        self.result.changes.push(Change::Account(Box::new(account)));
+        self.record_uid(&id, entry);
+    }
+
+    fn seen(&mut self, account: &'a Account, entry: &Entry, complete: bool) {
+        let mut posix = entry.posix.clone().or_else(|| account.posix.clone());
+        if let Some(why) = self.uid_moved(account, entry).or_else(|| self.uid_taken(entry, Some(account))) {
+            self.reject(&account.source, entry, why);
+            posix.clone_from(&account.posix);
+        } else if account.posix.is_none() {
+            self.record_uid(&account.id, entry);
+        }
+        if let (Some(after), Some(before), false) = (&mut posix, &account.posix, complete) {
+            after.groups.extend(before.groups.iter().copied());
+        }
+        let mut members = account.members.clone();
+        members.extend(entry.members.iter().map(|(member, role)| (member.clone(), *role)));
+        let mut leaving = account.leaving.clone();
+        if complete {
+            leaving.extend(account.members.keys().cloned());
+        }
+        leaving.retain(|member| !entry.members.contains_key(member));
+        let after = Account {
+            name: entry.name.clone(),
+            dn: entry.dn.clone(),
+            posix,
+            home: entry.home.clone().or_else(|| account.home.clone()),
+            mail: entry.mail.clone(),
+            display_name: entry.display_name.clone(),
+            disabled: entry.disabled.clone(),
+            members,
+            leaving,
+            absence: None,
+            ..account.clone()
+        };
+        self.changed(account, after);
+    }
+
+    fn changed(&mut self, before: &Account, after: Account) {
+        if *before == after {
+            return;
+        }
+        if before.name != after.name {
+            let detail = json!({"before": before.name, "after": after.name});
+            self.event(&after, "renamed", "renamed in the directory", detail);
+        }
+        if before.absence.is_some() && after.absence.is_none() {
+            self.event(&after, "back", "in the directory again", Value::Null);
+        }
+        let joined: Vec<&DirectoryId> =
+            after.members.keys().filter(|member| !before.members.contains_key(*member)).collect();
+        if !joined.is_empty() {
+            let names: Vec<String> = joined.iter().map(|member| self.member_name(&after.source, member)).collect();
+            self.event(&after, "members joined", &names.join(", "), json!({"members": joined}));
+        }
+        self.result.changes.push(Change::Account(Box::new(after)));
+    }
+
+    fn count_absences(&mut self, source: &str, present: &BTreeSet<&DirectoryId>) {
+        let absent = |account: &&Account| {
+            account.source == source && account.state != Lifecycle::Deleted && !present.contains(&account.directory_id)
+        };
+        for account in self.ledger.accounts.values().filter(absent) {
+            let Some(absence) = self.counted(account) else { continue };
+            if account.absence.is_none() {
+                self.event(account, "missing", &format!("not in a complete read of {source}"), Value::Null);
+            }
+            let after = Account { absence: Some(absence), ..account.clone() };
+            self.result.changes.push(Change::Account(Box::new(after)));
+        }
+    }
+
+    /// The absence after this read; nothing where the ledger need not hear of it yet.
+    fn counted(&self, account: &Account) -> Option<Absence> {
+        let limit = self.policy.lifecycle.absent_for.as_secs();
+        let (since, counted, gap) = match account.absence {
+            None => (self.now, 0, 0),
+            Some(absence) => {
+                let gap = self.now.as_second() - absence.counted_at.as_second();
+                let becomes_due = absence.seconds < limit && absence.seconds + clamped(gap) >= limit;
+                if gap < COUNT_EVERY && !becomes_due && gap >= 0 {
+                    return None;
+                }
+                (absence.since, absence.seconds, clamped(gap))
+            }
+        };
+        let seconds = counted + gap;
+        let left = i64::try_from(limit.saturating_sub(seconds)).unwrap_or(i64::MAX);
+        let due = Timestamp::from_second(self.now.as_second().saturating_add(left)).unwrap_or(Timestamp::MAX);
+        Some(Absence { since, counted_at: self.now, seconds, due })
+    }
+
+    fn name_taken(&self, entry: &Entry, owner: &AccountId) -> String {
+        let held = self.ledger.accounts.get(owner);
+        match held {
+            Some(held) => format!(
+                "the name belongs to {} (directory id {}), and this entry has another id ({}); if it is to get what that \
+                 one has: bursar adopt account {} {}",
+                held.account_name(),
+                held.directory_id,
+                entry.id,
+                entry.kind,
+                entry.name
+            ),
+            None => "another new entry has a name that Kubernetes cannot tell from it".to_owned(),
+        }
+    }
+
+    fn uid_moved(&self, account: &Account, entry: &Entry) -> Option<String> {
+        let (before, after) = (account.posix.as_ref()?.uid, entry.posix.as_ref()?.uid);
+        (before != after).then(|| {
+            format!(
+                "uid changed from {before} to {after}; {} keeps {before} until: bursar adopt uid {} {}",
+                account.account_name(),
+                account.kind,
+                entry.name
+            )
+        })
+    }
+
+    fn uid_taken(&self, entry: &Entry, account: Option<&Account>) -> Option<String> {
+        let uid = entry.posix.as_ref()?.uid;
+        let holder = self.uids.get(&uid).filter(|holder| account.is_none_or(|account| account.id != **holder))?;
+        let name =
+            self.ledger.accounts.get(holder).map_or_else(|| "another".to_owned(), |a| a.account_name().to_string());
+        Some(format!("uid {uid} belongs, or once belonged, to {name}"))
+    }
+
+    fn record_uid(&mut self, id: &AccountId, entry: &Entry) {
+        if let Some(posix) = &entry.posix {
+            self.uids.insert(posix.uid, id.clone());
+            self.result.changes.push(Change::Uid(posix.uid, id.clone()));
+        }
+    }
+
+    fn reject(&mut self, source: &str, entry: &Entry, why: String) {
+        self.rejected.insert(RejectedEntry {
+            source: source.to_owned(),
+            kind: entry.kind,
+            dn: entry.dn.clone(),
+            name: Some(entry.name.clone()),
+            id: Some(entry.id.clone()),
+            disabled: entry.disabled.clone(),
+            why,
+        });
+    }
+
+    fn member_name(&self, source: &str, member: &DirectoryId) -> String {
+        self.known.get(&(source, member)).map_or_else(|| member.0.clone(), |account| account.name.clone())
+    }
+
+    fn event(&mut self, account: &Account, action: &str, reason: &str, detail: Value) {
+        self.result.events.push(Event {
+            actor: "bursar".to_owned(),
+            account: Some(AccountName { kind: account.kind, name: account.name.clone() }),
+            account_id: Some(account.id.clone()),
+            action: action.to_owned(),
+            reason: reason.to_owned(),
+            ticket: None,
+            plan: None,
+            detail,
+        });
+    }
+
+    fn finish(mut self) -> Transition {
+        if self.rejected != self.ledger.rejected {
+            self.result.changes.push(Change::Rejected(self.rejected));
+        }
+        self.result.changes.push(Change::Sources(self.sources));
+        self.result
+    }
+}
+
+fn clamped(gap: i64) -> u64 {
+    gap.clamp(0, LONGEST_GAP).unsigned_abs()
+}
+
+#[cfg(test)]
+#[path = "transition_tests.rs"]
+mod tests;

@@ -1,0 +1,243 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::*;
+use crate::directory::Role;
+use crate::identity::{ClusterName, PosixIdentity};
+use crate::ledger::change::Change;
+use crate::policy::{Lifecycle as Times, Limit, Limits};
+
+const MINUTE: i64 = 60;
+const HOUR: i64 = 3600;
+
+fn policy(absent_for: i64) -> Policy {
+    let limit = Limit { count: 5, percent: None };
+    Policy {
+        site: "test".to_owned(),
+        classes: BTreeMap::new(),
+        networks: BTreeMap::new(),
+        clusters: BTreeMap::<ClusterName, _>::new(),
+        limits: Limits {
+            suspend_per_cycle: limit,
+            suspend_per_day: limit,
+            delete_per_cycle: limit,
+            delete_per_day: limit,
+            remove_members_per_cycle: limit,
+            remove_members_per_day: limit,
+            change_per_cycle: limit,
+        },
+        lifecycle: Times {
+            absent_for: Duration::from_secs(absent_for.unsigned_abs()),
+            retention: Duration::from_secs(1),
+            delete_after: Duration::ZERO,
+            revoke_on_member_removed: true,
+        },
+        home_prefixes: Vec::new(),
+    }
+}
+
+fn tool(id: &str, name: &str, uid: i64) -> Entry {
+    Entry {
+        kind: AccountKind::Tool,
+        id: DirectoryId(id.to_owned()),
+        dn: format!("cn={name}"),
+        name: name.to_owned(),
+        posix: Some(PosixIdentity {
+            uid: uid.try_into().expect("a uid"),
+            gid: uid.try_into().expect("a gid"),
+            groups: BTreeSet::new(),
+        }),
+        home: Some(PathBuf::from(format!("/data/project/{name}"))),
+        mail: None,
+        display_name: None,
+        disabled: None,
+        created: None,
+        members: BTreeMap::new(),
+    }
+}
+
+fn maintained(mut tool: Entry, members: &[&str]) -> Entry {
+    tool.members = members.iter().map(|member| (DirectoryId((*member).to_owned()), Role::Member)).collect();
+    tool
+}
+
+/// A directory and a ledger over time.
+struct Story {
+    ledger: LedgerState,
+    policy: Policy,
+    now: i64,
+    events: Vec<String>,
+}
+
+impl Story {
+    fn begin(entries: &[Entry]) -> Self {
+        let ledger = LedgerState { ledger_id: "L".to_owned(), ..LedgerState::default() };
+        let mut story = Self { ledger, policy: policy(24 * HOUR), now: 1_790_000_000, events: Vec::new() };
+        story.reads(entries, &[], Completeness::Complete);
+        story
+    }
+
+    /// Gives whether anything was written.
+    fn reads(&mut self, entries: &[Entry], rejected: &[RejectedEntry], completeness: Completeness) -> bool {
+        let read = SourceRead {
+            source: "people".to_owned(),
+            server: None,
+            completeness,
+            entries: entries.to_vec(),
+            rejected: rejected.to_vec(),
+            took: Duration::ZERO,
+        };
+        let now = Timestamp::from_second(self.now).expect("a time");
+        let Transition { changes, events } =
+            transition(&self.ledger, &DirectorySnapshot { reads: vec![read] }, &self.policy, now);
+        changes.iter().for_each(|change| self.ledger.apply(change));
+        self.events.extend(events.iter().map(|event| event.action.clone()));
+        changes.iter().any(|change| !matches!(change, Change::Sources(_)))
+    }
+
+    fn later(&mut self, seconds: i64, entries: &[Entry]) -> bool {
+        self.now += seconds;
+        self.reads(entries, &[], Completeness::Complete)
+    }
+
+    fn account(&self, name: &str) -> &Account {
+        self.ledger.accounts.values().find(|account| account.name == name).expect("a known account")
+    }
+
+    fn absent(&self, name: &str) -> Option<u64> {
+        self.account(name).absence.map(|absence| absence.seconds)
+    }
+
+    fn why_rejected(&self) -> String {
+        self.ledger.rejected.iter().map(|rejected| rejected.why.clone()).collect::<Vec<_>>().join("; ")
+    }
+}
+
+fn partial() -> Completeness {
+    Completeness::Partial { why: "size limit".to_owned() }
+}
+
+fn rejected(id: &str) -> RejectedEntry {
+    RejectedEntry {
+        source: "people".to_owned(),
+        kind: AccountKind::Tool,
+        dn: "cn=foo".to_owned(),
+        name: None,
+        id: Some(DirectoryId(id.to_owned())),
+        disabled: None,
+        why: "no uidNumber".to_owned(),
+    }
+}
+
+#[test]
+fn an_unchanged_directory_changes_nothing() {
+    let entries = [tool("1", "foo", 52503), maintained(tool("2", "bar", 52504), &["a"])];
+    let mut story = Story::begin(&entries);
+    assert_eq!(story.ledger.accounts.len(), 2);
+    assert!(!story.later(MINUTE, &entries));
+    assert_eq!(story.events, ["seen", "seen"]);
+}
+
+#[test]
+fn a_rename_keeps_the_account_and_its_kubernetes_name() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503)]);
+    let before = story.account("foo").clone();
+    story.later(MINUTE, &[tool("1", "new", 52503)]);
+    let after = story.account("new");
+    assert_eq!((&after.id, after.kubernetes_name.as_str()), (&before.id, "foo"));
+    assert_eq!(story.events.last().map(String::as_str), Some("renamed"));
+}
+
+#[test]
+fn the_same_name_with_another_id_gets_nothing_of_the_old_account() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
+    story.later(MINUTE, &[tool("9", "foo", 52999), tool("2", "bar", 52504)]);
+    assert_eq!(story.ledger.accounts.len(), 2);
+    assert_eq!(story.absent("foo"), Some(0));
+    assert!(story.why_rejected().contains("bursar adopt account tool foo"), "{}", story.why_rejected());
+}
+
+#[test]
+fn a_uid_never_silently_becomes_another() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503)]);
+    story.later(MINUTE, &[tool("1", "foo", 52999)]);
+    assert_eq!(story.account("foo").posix.as_ref().map(|posix| posix.uid.get()), Some(52503));
+    assert!(story.why_rejected().contains("bursar adopt uid tool foo"), "{}", story.why_rejected());
+    assert!(!story.later(MINUTE, &[tool("1", "foo", 52999)]), "said once");
+}
+
+#[test]
+fn a_uid_once_recorded_is_never_another_accounts() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
+    story.later(MINUTE, &[tool("2", "bar", 52504), tool("3", "thief", 52503)]);
+    assert_eq!(story.ledger.accounts.len(), 2);
+    assert!(story.why_rejected().contains("uid 52503 belongs"), "{}", story.why_rejected());
+}
+
+#[test]
+fn a_rejected_entry_with_a_known_id_counts_as_present_and_keeps_its_identity() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503)]);
+    story.now += MINUTE;
+    story.reads(&[], &[rejected("1")], Completeness::Complete);
+    assert_eq!(story.absent("foo"), None);
+    assert!(story.account("foo").posix.is_some());
+}
+
+#[test]
+fn a_partial_read_proves_nobody_absent_and_removes_no_member() {
+    let mut story = Story::begin(&[maintained(tool("1", "foo", 52503), &["a", "b"]), tool("2", "bar", 52504)]);
+    story.now += MINUTE;
+    story.reads(&[maintained(tool("1", "foo", 52503), &["a"])], &[], partial());
+    assert_eq!(story.absent("bar"), None);
+    assert!(story.account("foo").leaving.is_empty());
+}
+
+#[test]
+fn an_answer_without_any_tool_is_not_complete() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503)]);
+    story.later(MINUTE, &[]);
+    assert_eq!(story.absent("foo"), None);
+    let source = &story.ledger.sources["people"];
+    assert!(matches!(&source.completeness, Completeness::Partial { why } if why.contains("ledger knows 1")));
+    assert_ne!(source.complete_at, Some(source.read_at));
+}
+
+#[test]
+fn absence_is_the_sum_of_gaps_of_an_hour_at_most() {
+    let stays = tool("2", "bar", 52504);
+    let mut story = Story::begin(&[tool("1", "foo", 52503), stays.clone()]);
+    story.later(MINUTE, std::slice::from_ref(&stays));
+    assert_eq!(story.absent("foo"), Some(0), "the first read without it");
+    story.later(10 * MINUTE, std::slice::from_ref(&stays));
+    assert_eq!(story.absent("foo"), Some(600));
+    story.later(30 * 24 * HOUR, std::slice::from_ref(&stays));
+    assert_eq!(story.absent("foo"), Some(600 + 3600), "the daemon was off for a month");
+    story.later(-10 * 24 * HOUR, std::slice::from_ref(&stays));
+    assert_eq!(story.absent("foo"), Some(600 + 3600), "the clock went back");
+    story.later(MINUTE, &[tool("1", "foo", 52503), stays]);
+    assert_eq!(story.absent("foo"), None);
+    assert_eq!(story.events.last().map(String::as_str), Some("back"));
+}
+
+#[test]
+fn absence_is_counted_when_it_becomes_due_and_not_each_minute_before() {
+    let stays = tool("2", "bar", 52504);
+    let mut story = Story::begin(&[tool("1", "foo", 52503), stays.clone()]);
+    story.policy = policy(100);
+    assert!(story.later(MINUTE, std::slice::from_ref(&stays)));
+    assert!(!story.later(MINUTE, std::slice::from_ref(&stays)));
+    assert!(story.later(MINUTE, std::slice::from_ref(&stays)));
+    assert_eq!(story.absent("foo"), Some(120));
+}
+
+#[test]
+fn members_join_at_once_and_leave_as_a_mark() {
+    let mut story = Story::begin(&[maintained(tool("1", "foo", 52503), &["a"])]);
+    story.later(MINUTE, &[maintained(tool("1", "foo", 52503), &["b"])]);
+    let foo = story.account("foo");
+    let named = |members: &mut dyn Iterator<Item = &DirectoryId>| members.map(|id| id.0.clone()).collect::<Vec<_>>();
+    assert_eq!(named(&mut foo.members.keys()), ["a", "b"]);
+    assert_eq!(named(&mut foo.leaving.iter()), ["a"]);
+    story.later(MINUTE, &[maintained(tool("1", "foo", 52503), &["a", "b"])]);
+    assert!(story.account("foo").leaving.is_empty());
+}

@@ -90,7 +90,8 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
             Ok(mut entry) => {
                 if let Some(other) = taken.get(&entry.id) {
                     let why = format!("{} {} is also that of {other}", source.attributes.id, entry.id);
-                    read.rejected.push(reject(source, &entry, why));
+                    // Without the id: what this one says is not to be taken for what the other says.
+                    read.rejected.push(RejectedEntry { id: None, ..reject(source, &entry, why) });
                     continue;
                 }
                 taken.insert(entry.id.clone(), entry.dn.clone());
@@ -114,11 +115,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     if let Some(example) = nameless.first() {
         // Whoever has no id cannot be recognised, so nobody is known to be absent.
         let attribute = &source.attributes.id;
-        problems.push(format!(
-            "{attribute} is missing or hidden in {} entries, such as {}",
-            nameless.len(),
-            example.dn
-        ));
+        problems.push(format!("no usable {attribute} in {} entries, such as {}", nameless.len(), example.dn));
     }
     if !problems.is_empty() {
         read.completeness = Completeness::Partial { why: problems.join("; ") };
@@ -309,7 +306,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     #[test]
     fn a_hidden_id_proves_nobody_absent() {
         let read = read(&source(), &SITE.replace("entryUUID: b", "description: b"));
-        let why = "entryUUID is missing or hidden in 1 entries, such as uid=bob,ou=people,dc=x";
+        let why = "no usable entryUUID in 1 entries, such as uid=bob,ou=people,dc=x";
         assert_eq!(read.completeness, Completeness::Partial { why: why.to_owned() });
     }
 
@@ -336,6 +333,8 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     fn two_entries_of_one_id_are_one_entry() {
         let read = read(&source(), &SITE.replace("entryUUID: b", "entryUUID: a"));
         assert_eq!(read.rejected[0].why, "entryUUID a is also that of uid=alice,ou=people,dc=x");
+        assert_eq!(read.rejected[0].id, None);
+        assert_ne!(read.completeness, Completeness::Complete);
     }
 
     #[test]

@@ -233,7 +233,7 @@ async fn every_page_counts_not_only_the_last() {
     let slapd = site(SlapdOptions::default());
     let stopped = "paging stopped without an end (after 2 entries)";
     let limited = "administrative limit of the server exceeded (11) (after 1 entries)";
-    let complete = "entryUUID is missing or hidden in 1 entries";
+    let complete = "no usable entryUUID in 1 entries";
     for (answers, expected) in [
         (vec![page(1, 0, Some(b"x")), page(2, 0, None)], stopped),
         (vec![page(1, 11, Some(b"x")), page(2, 0, Some(b""))], limited),

@@ -49,7 +49,7 @@ impl<'a> Preview<'a> {
     #[must_use]
     pub fn json(&self) -> Value {
         let Self { sources, rejected, plan, refusals } = self;
-        let Plan { accounts, unchanged, notices } = plan;
+        let Plan { accounts, unchanged, waiting, notices } = plan;
         let actions: Vec<Value> = accounts.iter().flat_map(actions_json).collect();
         let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
         json!({
@@ -58,6 +58,7 @@ impl<'a> Preview<'a> {
             "actions": actions,
             "accounts": accounts.iter().filter(|plan| plan.changes_something()).map(account_json).collect::<Vec<_>>(),
             "unchanged": unchanged,
+            "waiting": waiting,
             "notices": notices,
             "refused": refused,
         })
@@ -77,6 +78,7 @@ fn actions_json(plan: &AccountPlan) -> Vec<Value> {
             let mut value = json!(action);
             value["account"] = json!(plan.account);
             value["id"] = json!(plan.id);
+            value["held"] = json!(plan.held.is_some());
             value
         })
         .collect()
@@ -102,12 +104,15 @@ impl fmt::Display for Preview<'_> {
             let name = name.as_deref().unwrap_or("(no name)");
             writeln!(f, "! {kind} {name}  {why} ({dn})")?;
         }
-        let changes = plan.accounts.iter().filter(|account| account.changes_something()).count() as u64;
+        let shown = || plan.accounts.iter().filter(|account| account.changes_something());
+        let held = shown().filter(|account| account.held.is_some()).count() as u64;
+        let changes = number(shown().count() as u64 - held);
+        let held = if held == 0 { String::new() } else { format!("{} held, ", number(held)) };
         let rejected = match rejected.len() as u64 {
             0 => String::new(),
             count => format!("{} rejected, ", number(count)),
         };
-        writeln!(f, "{} to change, {rejected}{} as they should be.", number(changes), number(plan.unchanged))?;
+        writeln!(f, "{changes} to change, {held}{rejected}{} as they should be.", number(plan.unchanged))?;
         refusals.iter().try_for_each(|refusal| writeln!(f, "{refusal}"))
     }
 }
@@ -121,6 +126,10 @@ fn answered(source: &SourceState) -> String {
         Completeness::Complete => format!("{server}  complete, {took}"),
         Completeness::Partial { why } => format!("{server}  partial, {took}: {why}"),
     }
+}
+
+fn counted(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{} {noun}s", number(count)) }
 }
 
 /// Thousands apart by a narrow gap: `3 512`.
@@ -160,13 +169,16 @@ impl fmt::Display for Refusal {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { accounts, unchanged: _, notices } = self;
+        let Self { accounts, unchanged: _, waiting, notices } = self;
         let lines: Vec<Line> = accounts.iter().filter(|plan| plan.changes_something()).map(line).collect();
         let width = |text: fn(&Line) -> &str| lines.iter().map(|line| text(line).chars().count()).max().unwrap_or(0);
         let (names, uids, whats) = (width(|line| &line.name), width(|line| &line.uid), width(|line| &line.what));
         for Line { sign, name, uid, what, detail } in &lines {
             let text = format!("{sign} {name:names$}  {uid:uids$}  {what:whats$}  {detail}");
             writeln!(f, "{}", text.trim_end())?;
+        }
+        for (cluster, tenants) in waiting {
+            writeln!(f, "! cluster {cluster}  does not answer: {} wait for it", counted(*tenants, "tenant"))?;
         }
         for Notice { account, text } in notices {
             writeln!(f, "! {} {}  {text}", account.kind, account.name)?;
@@ -267,7 +279,8 @@ fn said(thing: &str, reason: &Reason) -> String {
     match reason {
         Reason::Changed(fields) if fields.is_empty() => format!("{thing} changed"),
         Reason::Changed(fields) => format!("{} changed", fields.join(", ")),
-        Reason::Drifted(_) => format!("{thing} edited by somebody else"),
+        Reason::Drifted(fields) if fields.is_empty() => format!("{thing} edited by somebody else"),
+        Reason::Drifted(fields) => format!("{} edited by somebody else", fields.join(", ")),
         Reason::Revoked => format!("{thing} of an older generation"),
         other => format!("{thing} {other}"),
     }
@@ -288,7 +301,9 @@ fn details(plan: &AccountPlan) -> String {
     let others = plan.actions.iter().filter_map(|action| match action {
         Action::Apply { .. } | Action::Delete { .. } | Action::InspectKubeconfig { .. } => None,
         Action::StopWorkloads { .. } => Some("workloads stopped".to_owned()),
-        Action::ResumeWorkloads { stopped, .. } => Some(format!("{} workloads resumed", stopped.len())),
+        Action::ResumeWorkloads { stopped, .. } => {
+            Some(format!("{} resumed", counted(stopped.len() as u64, "workload")))
+        }
         Action::IssueCertificate { reason, .. } => Some(match reason {
             Reason::Expiring(at) => format!("certificate (the old one ends {at:.0}), kubeconfig"),
             _ => "certificate, kubeconfig".to_owned(),

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::{AccountPlan, Action};
 use crate::contract::follows_the_generation;
-use crate::desired::{Transition, generation_group};
+use crate::desired::{Transition, apply_order, generation_group};
 use crate::ledger::{ObjectKey, Suspension};
 use crate::observed::digest::digest;
 
@@ -56,7 +56,8 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
     let actions = plan.actions.iter().filter_map(|action| {
         let cluster = &action.cluster().0;
         match action {
-            Action::Apply { key, manifest, .. } => {
+            // Others are repairs, which are done whether or not the removal is.
+            Action::Apply { key, manifest, .. } if matches!(apply_order(&key.kind), 0 | 4) => {
                 Some(line(cluster, &key.kind, object(key), stable_digest(manifest, plan)))
             }
             Action::Delete { key, .. } => Some(line(cluster, &key.kind, object(key), "delete".to_owned())),
@@ -67,7 +68,10 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
                 Some(line(cluster, "Kubeconfig", home.home.display().to_string(), "remove".to_owned()))
             }
             // What a removal does not do, and renewals.
-            Action::ResumeWorkloads { .. } | Action::IssueCertificate { .. } | Action::InspectKubeconfig { .. } => None,
+            Action::Apply { .. }
+            | Action::ResumeWorkloads { .. }
+            | Action::IssueCertificate { .. }
+            | Action::InspectKubeconfig { .. } => None,
         }
     });
     let members = plan.leaving.keys().map(|member| line("", "Member", member.0.clone(), "remove".to_owned()));

@@ -103,11 +103,11 @@ fn events(plan: &AccountPlan) -> Vec<Event> {
             None => event("resumed", &bursar, "back in the directory".to_owned(), json!({})),
         },
         Transition::Suspend(why) => {
-            let note = match why {
-                Suspension::Ordered(note) => note,
-                _ => &bursar,
-            };
-            event("suspended", note, super::display::cause(why, plan), json!({"generation": plan.generation}))
+            let detail = json!({"generation": plan.generation});
+            match why {
+                Suspension::Ordered(note) => event("suspended", note, note.reason.clone(), detail),
+                why => event("suspended", &bursar, super::display::cause(why, plan), detail),
+            }
         }
     });
     let revoked = plan.regenerated.as_ref().and_then(|regenerated| match regenerated {

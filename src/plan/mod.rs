@@ -10,6 +10,13 @@ mod intents;
 mod scan;
 mod tenant;
 
+#[cfg(test)]
+mod property_tests;
+#[cfg(test)]
+mod scenario_tests;
+#[cfg(test)]
+pub(crate) mod testing;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -33,6 +40,8 @@ pub struct Plan {
     pub accounts: Vec<AccountPlan>,
     /// Accounts that are as they should be.
     pub unchanged: u64,
+    /// How many tenants wait for clusters that do not answer.
+    pub waiting: BTreeMap<ClusterName, u64>,
     /// What an administrator should know, and nobody can do by planning: foreign objects, failing tenants.
     pub notices: Vec<Notice>,
 }
@@ -95,29 +104,38 @@ impl AccountPlan {
 }
 
 impl Plan {
-    /// Nothing is to be done; homes may still be looked into.
+    /// Nothing is to be done; homes may still be looked into, and held accounts shown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        !self.accounts.iter().any(AccountPlan::changes_something)
+        !self.accounts.iter().any(|plan| plan.held.is_none() && plan.changes_something())
     }
 }
 
 /// Compares what should be with what is.
 #[must_use]
 pub fn plan(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, now: Timestamp) -> Plan {
+    compare(desired, ledger, inventory, now, false)
+}
+
+/// `closely`: looks at every object of every tenant, also where the scan finds nothing to do.
+fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, now: Timestamp, closely: bool) -> Plan {
     let scan = Scan::of(desired, ledger, inventory);
     let mut plan = Plan { notices: desired.notices.clone(), ..Plan::default() };
-    let world = World { ledger, inventory, scan: &scan, now };
+    let world = World { ledger, inventory, scan: &scan, now, closely };
+    let otherwise = World { closely: true, ..world };
     for (id, account) in &desired.accounts {
         let Some(before) = ledger.accounts.get(id) else { continue };
+        for cluster in account.clusters.keys().filter(|cluster| !inventory.clusters.contains_key(cluster)) {
+            *plan.waiting.entry(cluster.clone()).or_default() += 1;
+        }
         let Some(mut planned) = world.account(id, account, before, &mut plan.notices) else {
             plan.unchanged += 1;
             continue;
         };
         plan.unchanged += u64::from(!planned.changes_something());
-        let otherwise = account.otherwise.as_deref();
-        planned.otherwise =
-            otherwise.and_then(|otherwise| world.account(id, otherwise, before, &mut Vec::new())).map(Box::new);
+        if let Some(kept) = account.otherwise.as_deref() {
+            planned.otherwise = otherwise.account(id, kept, before, &mut Vec::new()).map(Box::new);
+        }
         plan.accounts.push(planned);
     }
     plan.accounts.sort_by(|a, b| (&a.account, &a.id).cmp(&(&b.account, &b.id)));
@@ -127,11 +145,14 @@ pub fn plan(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory,
 }
 
 /// All inputs of a plan.
+#[derive(Clone, Copy)]
 struct World<'a> {
     ledger: &'a LedgerState,
     inventory: &'a Inventory,
     scan: &'a Scan<'a>,
     now: Timestamp,
+    /// `scan` was made of another desired state than this, or is not to be trusted: it settles nothing.
+    closely: bool,
 }
 
 impl World<'_> {
@@ -201,7 +222,7 @@ impl World<'_> {
     ) -> (Vec<Action>, Vec<String>) {
         let Some(tenant) = desired.clusters.get(cluster) else { return (Vec::new(), Vec::new()) };
         let Some(there) = self.inventory.clusters.get(cluster) else {
-            return (Vec::new(), vec![format!("waits for cluster {cluster}, which does not answer")]);
+            return (Vec::new(), Vec::new());
         };
         let look = tenant::Look {
             id,
@@ -213,6 +234,7 @@ impl World<'_> {
             inventory: self.inventory,
             scan: self.scan,
             now: self.now,
+            closely: self.closely,
         };
         let (actions, mut notices) = tenant::actions(look);
         // A change of its life is something new to do; whatever failed before does not hold it up.

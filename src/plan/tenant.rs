@@ -28,6 +28,8 @@ pub(super) struct Look<'a> {
     pub(super) inventory: &'a Inventory,
     pub(super) scan: &'a Scan<'a>,
     pub(super) now: Timestamp,
+    /// `scan` settles nothing.
+    pub(super) closely: bool,
 }
 
 /// What the ledger recorded is what we want, and what the server said then is what it says now.
@@ -38,7 +40,7 @@ pub(super) fn is_settled(wanted: &DesiredObject, record: &ObjectRecord, found: &
 /// The actions, and what to tell people.
 pub(super) fn actions(look: Look<'_>) -> (Vec<Action>, Vec<String>) {
     let mut notices = Vec::new();
-    let settled = look.scan.is_settled(look.id, look.cluster, look.tenant);
+    let settled = !look.closely && look.scan.is_settled(look.id, look.cluster, look.tenant);
     if !settled && let Some(going) = namespace_on_its_way_out(look) {
         return (Vec::new(), vec![going]);
     }
@@ -122,7 +124,7 @@ fn deletes(look: Look<'_>) -> Vec<Action> {
         .orphans(look.id, look.cluster)
         .iter()
         .copied()
-        .filter(|key| key.kind != "Namespace")
+        .filter(|key| key.kind != "Namespace" && !look.tenant.objects.contains_key(key))
         .filter(|key| !look.tenant.keep_unknown || apply_order(&key.kind) == 4)
         .collect();
     orphans.sort_by_key(|key| std::cmp::Reverse(apply_order(&key.kind)));

@@ -1,0 +1,288 @@
+//! Random histories of a small site: whatever happens, planning again after executing finds nothing, nobody is suspended
+//! for an absence that was not proved, and no generation is used twice. And the figures for a large one.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use jiff::SignedDuration;
+use proptest::prelude::*;
+
+use super::testing::{World, policy, prod};
+use super::{Action, Bounds, compare, guard, hash, plan};
+use crate::desired::{Deriver, Transition, derive};
+use crate::directory::Completeness;
+use crate::identity::{AccountId, AccountKind, DirectoryId};
+use crate::ledger::{Absence, Failure, Lifecycle, Note, Order, OrderKind, Suspension};
+use crate::policy::Limit;
+
+/// Something that happens to the account of this number, or to all.
+#[derive(Debug, Clone)]
+enum Happening {
+    Absent(usize, u64),
+    Back(usize),
+    Disabled(usize, bool),
+    Rename(usize),
+    Ordered(usize, OrderKind),
+    Held(usize, bool),
+    Loses(usize),
+    Fails(usize),
+    Edited(usize),
+    Vanished(usize),
+    Source(bool),
+    Cluster(bool),
+    Hours(i64),
+    Limit(u64),
+    Quota(u8),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let who = 0..ACCOUNTS;
+    let order = prop_oneof![Just(OrderKind::Suspend), Just(OrderKind::Resume), Just(OrderKind::Revoke)];
+    prop_oneof![
+        (who.clone(), 0_u64..48).prop_map(|(who, hours)| Happening::Absent(who, hours)),
+        who.clone().prop_map(Happening::Back),
+        (who.clone(), any::<bool>()).prop_map(|(who, on)| Happening::Disabled(who, on)),
+        who.clone().prop_map(Happening::Rename),
+        (who.clone(), order).prop_map(|(who, order)| Happening::Ordered(who, order)),
+        (who.clone(), any::<bool>()).prop_map(|(who, on)| Happening::Held(who, on)),
+        who.clone().prop_map(Happening::Loses),
+        who.prop_map(Happening::Fails),
+        (0_usize..40).prop_map(Happening::Edited),
+        (0_usize..40).prop_map(Happening::Vanished),
+        any::<bool>().prop_map(Happening::Source),
+        any::<bool>().prop_map(Happening::Cluster),
+        (1_i64..80).prop_map(Happening::Hours),
+        (0_u64..4).prop_map(Happening::Limit),
+        (1_u8..4).prop_map(Happening::Quota),
+    ]
+}
+
+/// Four tools with two maintainers each, two people of whom one is an admin, one student, and the group of admins.
+const ACCOUNTS: usize = 8;
+
+fn site() -> (World, Vec<AccountId>) {
+    let mut world = World::new();
+    let alice = world.add(AccountKind::User, "alice", Some(20_001));
+    let bob = world.add(AccountKind::User, "bob", Some(20_002));
+    let student = world.add(AccountKind::User, "student", Some(20_003));
+    world.account(&student).dn = "uid=student,ou=students,dc=example,dc=org".to_owned();
+    let admins = world.add(AccountKind::Group, "k8s-admins", None);
+    world.join(&admins, &alice);
+    let mut ids = vec![alice.clone(), bob.clone(), student, admins];
+    for number in 0..4 {
+        let tool = world.add(AccountKind::Tool, &format!("tool{number}"), Some(52_500 + number));
+        world.join(&tool, &alice);
+        world.join(&tool, &bob);
+        ids.push(tool);
+    }
+    assert_eq!(ids.len(), ACCOUNTS);
+    (world, ids)
+}
+
+fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
+    let now = world.now;
+    let note = Note { actor: "root".to_owned(), reason: "because".to_owned(), ticket: None, at: now };
+    match what {
+        Happening::Absent(who, hours) => {
+            let absence = Absence { since: now, counted_at: now, seconds: hours * 3600 };
+            world.account(&ids[*who]).absence = Some(absence);
+        }
+        Happening::Back(who) => world.account(&ids[*who]).absence = None,
+        Happening::Disabled(who, on) => world.account(&ids[*who]).disabled = on.then(|| "mark: yes".to_owned()),
+        Happening::Rename(who) => world.account(&ids[*who]).name.push('x'),
+        Happening::Ordered(who, what) => {
+            let id = world.ledger.orders.len() as i64 + now.as_second();
+            world.ledger.orders.push(Order { id, account: ids[*who].clone(), what: *what, note });
+        }
+        Happening::Held(who, true) => drop(world.ledger.holds.insert(ids[*who].clone(), note)),
+        Happening::Held(who, false) => drop(world.ledger.holds.remove(&ids[*who])),
+        Happening::Loses(who) => {
+            let account = world.account(&ids[*who]);
+            let first: Option<DirectoryId> = account.members.keys().next().cloned();
+            account.leaving.extend(first);
+        }
+        Happening::Fails(who) => {
+            let failure = Failure {
+                step: "apply".to_owned(),
+                reason: "no".to_owned(),
+                since: now,
+                attempts: 1,
+                next_try: now + SignedDuration::from_mins(1),
+            };
+            world.ledger.failures.insert((ids[*who].clone(), prod()), failure);
+        }
+        Happening::Edited(nth) => {
+            if world.inventory.clusters.contains_key(&prod())
+                && let Some(found) = world.cluster().objects.values_mut().nth(*nth)
+            {
+                "edited".clone_into(&mut found.digest);
+            }
+        }
+        Happening::Vanished(nth) => {
+            if world.inventory.clusters.contains_key(&prod()) {
+                let key = world.cluster().objects.keys().nth(*nth).cloned();
+                key.map(|key| world.cluster().objects.remove(&key));
+            }
+        }
+        Happening::Source(true) => world.source(Completeness::Complete),
+        Happening::Source(false) => world.source(Completeness::Partial { why: "cut".to_owned() }),
+        Happening::Cluster(_) => {}
+        Happening::Hours(hours) => world.now += SignedDuration::from_hours(*hours),
+        Happening::Limit(count) => {
+            let limit = Limit { count: *count, percent: None };
+            world.policy.limits.suspend_per_cycle = limit;
+            world.policy.limits.suspend_per_day = limit;
+        }
+        Happening::Quota(pods) => {
+            let tool = world.policy.classes.get_mut("tool").expect("a class");
+            tool.quota.insert("pods".to_owned(), pods.to_string());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn a_plan_that_was_executed_leaves_nothing_to_plan(
+        history in prop::collection::vec(prop::collection::vec(happening(), 1..5), 1..12),
+    ) {
+        let (mut world, ids) = site();
+        let mut deriver = Deriver::default();
+        let mut generations: BTreeSet<u64> = BTreeSet::new();
+        for happenings in &history {
+            for what in happenings {
+                happen(&mut world, &ids, what);
+            }
+            let answers = happenings.iter().rev().find_map(|what| match what {
+                Happening::Cluster(answers) => Some(*answers),
+                _ => None,
+            });
+            let away = (answers == Some(false)).then(|| world.inventory.clusters.remove(&prod())).flatten();
+            let remembered = deriver.derive(&world.ledger, &world.policy, &world.sealer, world.now);
+            prop_assert_eq!(remembered, &world.desired(), "what is remembered is what would be derived");
+            let desired = world.desired();
+            let closely = compare(&desired, &world.ledger, &world.inventory, world.now, true);
+            prop_assert_eq!(&world.plan(), &closely, "what the scan calls settled is settled");
+
+            let (approved, _) = world.guarded();
+            let complete = world.ledger.sources.values().all(|source| source.completeness == Completeness::Complete);
+            for plan in approved.accounts() {
+                let absent = plan.transition == Some(Transition::Suspend(Suspension::Absent));
+                prop_assert!(!absent || complete, "{} is suspended without proof", plan.account);
+                prop_assert!(plan.leaving.is_empty() || complete, "{} loses members without proof", plan.account);
+                prop_assert!(plan.held.is_none());
+                if plan.regenerated.is_some() {
+                    prop_assert!(generations.iter().all(|known| *known < plan.generation));
+                }
+            }
+            generations.extend(approved.accounts().iter().map(|plan| plan.generation));
+            world.execute(&approved);
+
+            if let Some(there) = away {
+                world.inventory.clusters.insert(prod(), there);
+                world.cycle();
+            }
+            world.now += SignedDuration::from_mins(1);
+            for _ in 0..5 {
+                world.cycle();
+            }
+            let (approved, refusals) = world.guarded();
+            let left: Vec<_> = approved.accounts().iter().filter(|plan| plan.changes_something()).collect();
+            prop_assert!(left.is_empty(), "{left:#?}");
+            prop_assert!(!refusals.is_empty() || world.plan().is_empty(), "{}", world.plan());
+            for account in world.ledger.accounts.values().filter(|it| !world.ledger.holds.contains_key(&it.id)) {
+                let bound = world.ledger.objects.iter().any(|(key, record)| {
+                    record.account == account.id && key.kind.ends_with("RoleBinding")
+                });
+                let served = account.state == Lifecycle::Active;
+                prop_assert_eq!(bound, served, "{} is {:?}", &account.name, account.state);
+            }
+        }
+    }
+
+    #[test]
+    fn a_refused_set_keeps_its_hash_in_the_next_cycle(later in 1_i64..5000, generation in 0_u64..5000, quota in 1_u8..9) {
+        let (mut world, ids) = site();
+        for _ in 0..3 {
+            world.cycle();
+        }
+        happen(&mut world, &ids, &Happening::Limit(1));
+        for who in 4..8 {
+            happen(&mut world, &ids, &Happening::Absent(who, 30));
+        }
+        let hashes = |world: &World| -> Vec<String> {
+            world.plan().accounts.iter().filter(|plan| plan.transition.is_some()).map(hash::part).collect()
+        };
+        let before = hashes(&world);
+        prop_assert_eq!(before.len(), 4);
+        prop_assert_eq!(hash::of_parts(before.iter()), hash::of_parts(before.iter().rev()));
+        world.now += SignedDuration::from_secs(later);
+        world.ledger.last_generation += generation;
+        happen(&mut world, &ids, &Happening::Quota(quota));
+        prop_assert_eq!(before, hashes(&world));
+    }
+}
+
+#[test]
+fn a_daemon_that_was_killed_while_it_suspended_finishes() {
+    let (mut world, ids) = site();
+    for _ in 0..3 {
+        world.cycle();
+    }
+    happen(&mut world, &ids, &Happening::Disabled(4, true));
+    let (approved, _) = world.guarded();
+    let actions = approved.accounts()[0].actions.len();
+    for done in 0..actions {
+        let (mut world, ids) = site();
+        for _ in 0..3 {
+            world.cycle();
+        }
+        happen(&mut world, &ids, &Happening::Disabled(4, true));
+        let (approved, _) = world.guarded();
+        world.execute_until(&approved, done);
+        let rest = world.plan();
+        let stops = rest.accounts.iter().flat_map(|plan| &plan.actions);
+        assert!(stops.into_iter().any(|action| matches!(action, Action::StopWorkloads { .. })), "after {done}: {rest}");
+        world.cycle();
+        assert!(world.plan().is_empty(), "after {done}: {}", world.plan());
+    }
+}
+
+#[test]
+#[ignore = "figures, not a check: run it optimised and with --nocapture"]
+fn figures_for_ten_thousand_tenants() {
+    let mut world = World::new();
+    world.policy = policy();
+    for number in 0..10_000 {
+        world.add(AccountKind::Tool, &format!("tool{number}"), Some(50_000 + number));
+    }
+    let timed = |what: &str, started: Instant| println!("{what}: {:.1} ms", started.elapsed().as_secs_f64() * 1e3);
+    let mut deriver = Deriver::default();
+    let started = Instant::now();
+    let desired = derive(&world.ledger, &world.policy, &world.sealer, world.now);
+    timed("derive, all new", started);
+    let started = Instant::now();
+    let planned = plan(&desired, &world.ledger, &world.inventory, world.now);
+    timed("plan, all new", started);
+    let started = Instant::now();
+    let (approved, _) = guard(planned, &Bounds::of(&world.ledger, &world.policy), world.now);
+    timed("guard, all new", started);
+    world.execute(&approved);
+    let started = Instant::now();
+    deriver.derive(&world.ledger, &world.policy, &world.sealer, world.now);
+    timed("derive, first time, nothing to do", started);
+    for round in 1..=3 {
+        let started = Instant::now();
+        let desired = deriver.derive(&world.ledger, &world.policy, &world.sealer, world.now);
+        timed(&format!("derive, again, nothing to do, {round}"), started);
+        let started = Instant::now();
+        let planned = plan(desired, &world.ledger, &world.inventory, world.now);
+        timed(&format!("plan, nothing to do, {round}"), started);
+        let started = Instant::now();
+        let (approved, _) = guard(planned, &Bounds::of(&world.ledger, &world.policy), world.now);
+        timed(&format!("guard, nothing to do, {round}"), started);
+        assert!(approved.accounts().is_empty());
+    }
+    println!("{} objects", world.ledger.objects.len());
+}

@@ -1,0 +1,250 @@
+//! Stories as text: what happened in `tests/data/scenarios/NAME.txt`, what Bursar would do in `tests/data/plans/NAME.txt`.
+//! `UPDATE_GOLDENS=1` writes the plans anew, for a person to read.
+//!
+//! A story is a line for each thing that happens; `plan` shows what `bursar plan` would, `do` carries it out and shows
+//! the history, `settle` carries everything out without showing it. The site is [`super::testing::policy`].
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use jiff::SignedDuration;
+
+use super::display::Preview;
+use super::guard::{Refusal, approve, refused_hash};
+use super::testing::{World, prod};
+use crate::directory::Completeness;
+use crate::identity::{AccountId, AccountKind};
+use crate::ledger::{Absence, Failure, Note, Order, OrderKind};
+use crate::observed::HomeFinding;
+use crate::policy::{DriftMode, Limit};
+
+fn data(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder)
+}
+
+/// Compares with the golden, or writes it.
+fn golden(path: &Path, actual: &str) -> Result<(), String> {
+    if std::env::var_os("UPDATE_GOLDENS").is_some() {
+        fs::write(path, actual).map_err(|error| error.to_string())?;
+    }
+    let expected = fs::read_to_string(path).unwrap_or_default();
+    if expected == actual {
+        return Ok(());
+    }
+    Err(format!("{}: expected\n{expected}\nbut it is\n{actual}", path.display()))
+}
+
+#[test]
+fn every_story_ends_as_its_plan_says() {
+    let mut stories: Vec<PathBuf> = fs::read_dir(data("scenarios"))
+        .expect("the folder is there")
+        .map(|entry| entry.expect("a readable folder").path())
+        .collect();
+    stories.sort();
+    assert!(stories.len() >= 15, "{} stories", stories.len());
+    let wrong: Vec<String> = stories
+        .iter()
+        .filter_map(|path| {
+            let story = fs::read_to_string(path).expect("a readable story");
+            golden(&data("plans").join(path.file_name()?), &told(&story)).err()
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_class_makes_the_objects_that_its_golden_shows() {
+    let mut world = World::new();
+    world.add(AccountKind::Tool, "foo", Some(52_503));
+    let alice = world.add(AccountKind::User, "alice", Some(20_001));
+    let admins = world.add(AccountKind::Group, "k8s-admins", None);
+    world.join(&admins, &alice);
+    let bob = world.add(AccountKind::User, "bob", Some(20_002));
+    world.account(&bob).dn = "uid=bob,ou=Students,dc=example,dc=org".to_owned();
+    let desired = world.desired();
+    for account in desired.accounts.values() {
+        let mut text = String::new();
+        for object in account.clusters[&prod()].objects.values() {
+            writeln!(text, "{:#}", object.manifest).expect("a string takes all");
+        }
+        golden(&data("objects").join(format!("{}.json", account.class)), &text).expect("as the golden shows");
+    }
+    assert_eq!(desired.accounts.len(), 3);
+}
+
+/// A story's world, and what was shown of it.
+struct Story {
+    world: World,
+    refusals: Vec<Refusal>,
+    orders: i64,
+    shown: String,
+}
+
+fn told(story: &str) -> String {
+    let mut teller = Story { world: World::new(), refusals: Vec::new(), orders: 0, shown: String::new() };
+    for line in story.lines() {
+        let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
+        if !words.is_empty() {
+            teller.line(&words);
+        }
+    }
+    teller.shown
+}
+
+impl Story {
+    fn line(&mut self, words: &[&str]) {
+        match words {
+            ["plan"] => self.plan(),
+            ["do"] => self.carry_out(),
+            ["settle"] => self.settle(),
+            ["time", hours] => self.world.now += hours_of(hours),
+            ["add", kind, name, rest @ ..] => self.add(kind, name, rest),
+            ["source", "complete"] => self.world.source(Completeness::Complete),
+            ["source", "partial", why @ ..] => self.world.source(Completeness::Partial { why: why.join(" ") }),
+            ["cluster", "down"] => drop(self.world.inventory.clusters.remove(&prod())),
+            ["class", class, "pods", pods] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                class.quota.insert("pods".to_owned(), (*pods).to_owned());
+            }
+            ["class", class, "report", kind] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                class.drift.insert((*kind).to_owned(), DriftMode::Report);
+            }
+            ["class", class, "namespace", pattern] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                class.namespace = Some((*pattern).to_owned());
+            }
+            ["class", class, "gone"] => drop(self.world.policy.classes.remove(*class)),
+            ["limit", "suspend", count] => {
+                let limit = Limit { count: count.parse().expect("a number"), percent: None };
+                self.world.policy.limits.suspend_per_cycle = limit;
+            }
+            ["approve"] => self.approve(),
+            [verb, kind, name, rest @ ..] => {
+                let id = self.world.id(kind.parse().expect("a kind"), name);
+                self.happens(verb, &id, rest);
+            }
+            other => panic!("no such line: {other:?}"),
+        }
+    }
+
+    fn add(&mut self, kind: &str, name: &str, rest: &[&str]) {
+        let kind: AccountKind = kind.parse().expect("a kind");
+        let uid = rest.first().and_then(|uid| uid.parse().ok());
+        let id = self.world.add(kind, name, uid);
+        for member in rest.iter().skip(usize::from(uid.is_some())) {
+            let member = self.world.id(AccountKind::User, member);
+            self.world.join(&id, &member);
+        }
+    }
+
+    fn happens(&mut self, verb: &str, id: &AccountId, rest: &[&str]) {
+        let now = self.world.now;
+        let note = |reason: &[&str]| Note {
+            actor: "root".to_owned(),
+            reason: reason.join(" "),
+            ticket: Some("T9".to_owned()),
+            at: now,
+        };
+        match (verb, rest) {
+            ("absent", [hours]) => {
+                let seconds = hours_of(hours).as_secs().unsigned_abs();
+                let absence = Absence { since: now, counted_at: now, seconds };
+                self.world.account(id).absence = Some(absence);
+            }
+            ("studies", []) => self.world.account(id).dn = "uid=x,ou=students,dc=example,dc=org".to_owned(),
+            ("back", []) => self.world.account(id).absence = None,
+            ("disabled", mark) => self.world.account(id).disabled = Some(mark.join(" ")),
+            ("enabled", []) => self.world.account(id).disabled = None,
+            ("rename", [name]) => {
+                (*name).clone_into(&mut self.world.account(id).name);
+                self.world.account(id).home = Some(format!("/data/project/{name}").into());
+            }
+            ("loses", [member]) => {
+                let member = self.world.id(AccountKind::User, member);
+                let member = self.world.account(&member).directory_id.clone();
+                self.world.account(id).leaving.insert(member);
+            }
+            ("hold", reason) => drop(self.world.ledger.holds.insert(id.clone(), note(reason))),
+            ("drift" | "vanish" | "foreign", [kind, name]) => self.object(verb, id, kind, name),
+            ("fails", [step, why @ ..]) => {
+                let next_try = now + SignedDuration::from_mins(10);
+                let (step, reason) = ((*step).to_owned(), why.join(" "));
+                let failure = Failure { step, reason, since: now, attempts: 3, next_try };
+                self.world.ledger.failures.insert((id.clone(), prod()), failure);
+            }
+            ("broken", why) => {
+                let finding = HomeFinding::Broken { why: why.join(" ") };
+                self.world.inventory.homes.insert((id.clone(), prod()), finding);
+            }
+            ("suspend" | "resume" | "revoke", reason) => {
+                self.orders += 1;
+                let what = match verb {
+                    "suspend" => OrderKind::Suspend,
+                    "resume" => OrderKind::Resume,
+                    _ => OrderKind::Revoke,
+                };
+                let order = Order { id: self.orders, account: id.clone(), what, note: note(reason) };
+                self.world.ledger.orders.push(order);
+            }
+            other => panic!("no such thing happens: {other:?}"),
+        }
+    }
+
+    /// Somebody edits, deletes, or deletes and makes anew.
+    fn object(&mut self, verb: &str, id: &AccountId, kind: &str, name: &str) {
+        let records = &self.world.ledger.objects;
+        let (key, _) = records
+            .iter()
+            .find(|(key, record)| record.account == *id && key.kind == kind && key.name == name)
+            .expect("an object of the account");
+        let key = key.clone();
+        let objects = &mut self.world.cluster().objects;
+        match verb {
+            "vanish" => drop(objects.remove(&key)),
+            "drift" => "edited".clone_into(&mut objects.get_mut(&key).expect("it is there").digest),
+            _ => "another".clone_into(&mut objects.get_mut(&key).expect("it is there").uid),
+        }
+    }
+
+    fn plan(&mut self) {
+        let entries = self.world.ledger.accounts.len() as u64;
+        self.world.ledger.sources.values_mut().for_each(|source| source.entries = entries);
+        let plan = self.world.plan();
+        let (_, refusals) = self.world.guarded();
+        let preview = Preview::of(&self.world.ledger, &plan, &refusals);
+        write!(self.shown, "{preview}exit {}\n\n", preview.exit_code()).expect("a string takes all");
+        self.refusals = refusals;
+    }
+
+    fn carry_out(&mut self) {
+        let (approved, refusals) = self.world.guarded();
+        self.refusals = refusals;
+        for event in self.world.execute(&approved) {
+            let account = event.account.map(|account| account.to_string()).unwrap_or_default();
+            writeln!(self.shown, "done: {} {} by {}: {}", account, event.action, event.actor, event.reason)
+                .expect("a string takes all");
+        }
+        self.shown.push('\n');
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..3 {
+            self.world.cycle();
+        }
+        assert!(self.world.plan().is_empty(), "{}", self.world.plan());
+    }
+
+    fn approve(&mut self) {
+        let hash = refused_hash(&self.refusals).expect("something is refused");
+        for change in approve(&self.world.ledger, &hash, self.world.now).expect("it waits in the ledger") {
+            self.world.ledger.apply(&change);
+        }
+        writeln!(self.shown, "approved {hash}\n").expect("a string takes all");
+    }
+}
+
+fn hours_of(text: &str) -> SignedDuration {
+    SignedDuration::from_hours(text.trim_end_matches('h').parse().expect("hours"))
+}

@@ -1,0 +1,363 @@
+//! A model of the world for the tests of the pure stages: a ledger, clusters and homes as plain values, and an executor
+//! that does what a plan says without any of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use regex::Regex;
+use serde_json::json;
+
+use crate::contract::Sealer;
+use crate::desired::{DesiredState, derive};
+use crate::directory::{Completeness, Role};
+use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
+use crate::ledger::change::{Change, Event};
+use crate::ledger::{
+    Account, Certificate, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord, SourceState, StoppedWorkload,
+};
+use crate::observed::{ClusterInventory, Inventory, ObservedObject};
+use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Refusal, guard, plan};
+use crate::policy::{
+    Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, Pattern, Peer,
+    PodSecurity, Policy, StaticVolume, When,
+};
+
+pub(crate) const SOURCE: &str = "people";
+
+/// Everything a plan is made of.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) ledger: LedgerState,
+    pub(crate) inventory: Inventory,
+    pub(crate) policy: Policy,
+    pub(crate) sealer: Sealer,
+    pub(crate) now: Timestamp,
+    uids: u64,
+}
+
+pub(crate) fn prod() -> ClusterName {
+    ClusterName("prod".to_owned())
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a time");
+        let mut world = Self {
+            ledger: LedgerState { ledger_id: "ledger".to_owned(), last_generation: 1000, ..LedgerState::default() },
+            inventory: Inventory::default(),
+            policy: policy(),
+            sealer: Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed"),
+            now,
+            uids: 0,
+        };
+        world.inventory.clusters.insert(prod(), Arc::default());
+        world.source(Completeness::Complete);
+        world
+    }
+
+    pub(crate) fn source(&mut self, completeness: Completeness) {
+        let state = SourceState {
+            server: Some("ldap1.example.org".to_owned()),
+            completeness,
+            entries: self.ledger.accounts.len() as u64,
+            took_ms: 230,
+            read_at: self.now,
+            complete_at: Some(self.now),
+        };
+        self.ledger.sources.insert(SOURCE.to_owned(), state);
+    }
+
+    /// A directory entry that the ledger has seen.
+    pub(crate) fn add(&mut self, kind: AccountKind, name: &str, uid: Option<i64>) -> AccountId {
+        let directory_id = DirectoryId(format!("{kind}-{name}-id"));
+        let id = AccountId::derive("ledger", SOURCE, &directory_id);
+        let posix = uid.map(|uid| PosixIdentity {
+            uid: Uid::try_from(uid).expect("in range"),
+            gid: Gid::try_from(uid).expect("in range"),
+            groups: BTreeSet::new(),
+        });
+        let home = if kind == AccountKind::Tool { "/data/project" } else { "/home" };
+        let account = Account {
+            id: id.clone(),
+            kind,
+            name: name.to_owned(),
+            kubernetes_name: kubernetes_name(name),
+            source: SOURCE.to_owned(),
+            directory_id,
+            dn: format!("cn={name},ou={kind}s,dc=example,dc=org"),
+            home: posix.as_ref().map(|_| format!("{home}/{name}").into()),
+            posix,
+            mail: None,
+            display_name: None,
+            disabled: None,
+            members: BTreeMap::new(),
+            leaving: BTreeSet::new(),
+            absence: None,
+            state: Lifecycle::New,
+            since: self.now,
+            suspension: None,
+            generation: 0,
+            revocation: None,
+        };
+        self.ledger.accounts.insert(id.clone(), account);
+        id
+    }
+
+    pub(crate) fn id(&self, kind: AccountKind, name: &str) -> AccountId {
+        let found = self.ledger.accounts.values().find(|account| account.kind == kind && account.name == name);
+        found.unwrap_or_else(|| panic!("no {kind} {name}")).id.clone()
+    }
+
+    pub(crate) fn account(&mut self, id: &AccountId) -> &mut Account {
+        self.ledger.accounts.get_mut(id).expect("an account of this world")
+    }
+
+    pub(crate) fn join(&mut self, group: &AccountId, member: &AccountId) {
+        let member = self.account(member).directory_id.clone();
+        self.account(group).members.insert(member, Role::Member);
+    }
+
+    pub(crate) fn cluster(&mut self) -> &mut ClusterInventory {
+        Arc::make_mut(self.inventory.clusters.entry(prod()).or_default())
+    }
+
+    pub(crate) fn desired(&self) -> DesiredState {
+        derive(&self.ledger, &self.policy, &self.sealer, self.now)
+    }
+
+    pub(crate) fn plan(&self) -> Plan {
+        plan(&self.desired(), &self.ledger, &self.inventory, self.now)
+    }
+
+    pub(crate) fn guarded(&self) -> (ApprovedPlan, Vec<Refusal>) {
+        guard(self.plan(), &Bounds::of(&self.ledger, &self.policy), self.now)
+    }
+
+    /// One whole cycle in which everything succeeds.
+    pub(crate) fn cycle(&mut self) -> Vec<Event> {
+        let (approved, _) = self.guarded();
+        self.execute(&approved)
+    }
+
+    pub(crate) fn execute(&mut self, approved: &ApprovedPlan) -> Vec<Event> {
+        let events = self.execute_until(approved, usize::MAX);
+        for account in approved.accounts() {
+            self.ledger
+                .failures
+                .retain(|(id, cluster), _| *id != account.id || !self.inventory.clusters.contains_key(cluster));
+        }
+        events
+    }
+
+    /// As a daemon that is killed after so many actions.
+    pub(crate) fn execute_until(&mut self, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
+        let (changes, events) = approved.intents(self.now);
+        for change in &changes {
+            self.ledger.apply(change);
+        }
+        for account in approved.accounts() {
+            for action in &account.actions {
+                if actions == 0 {
+                    return events;
+                }
+                actions -= 1;
+                for change in self.act(account, action) {
+                    self.ledger.apply(&change);
+                }
+            }
+        }
+        events
+    }
+
+    /// What the real executor would do and report.
+    fn act(&mut self, account: &AccountPlan, action: &Action) -> Vec<Change> {
+        let (id, now) = (&account.id, self.now);
+        match action {
+            Action::Apply { key, wanted, uid, .. } => {
+                let known = self.cluster().objects.get(key).map(|found| found.uid.clone());
+                assert_eq!(known, *uid, "{key:?} is applied with the uid that it has");
+                self.uids += 1;
+                let uid = known.unwrap_or_else(|| format!("uid-{}", self.uids));
+                let observed = format!("answer to {wanted}");
+                let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), ..ObservedObject::default() };
+                self.cluster().objects.insert(key.clone(), found);
+                let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed };
+                vec![Change::Object(key.clone(), Some(record))]
+            }
+            Action::Delete { key, uid, .. } => {
+                let gone = self.cluster().objects.remove(key);
+                assert_eq!(gone.map(|found| found.uid).as_ref(), Some(uid), "{key:?} is there and is the one meant");
+                assert_ne!(key.kind, "Namespace", "no namespace is deleted");
+                vec![Change::Object(key.clone(), None)]
+            }
+            Action::StopWorkloads { cluster, namespace } => {
+                let key = ObjectKey {
+                    cluster: cluster.clone(),
+                    api_version: "apps/v1".to_owned(),
+                    kind: "Deployment".to_owned(),
+                    namespace: Some(namespace.to_string()),
+                    name: "web".to_owned(),
+                };
+                let stopped = StoppedWorkload { uid: "web".to_owned(), replicas: Some(2), at: now };
+                vec![Change::Stopped(id.clone(), key, Some(stopped))]
+            }
+            Action::ResumeWorkloads { stopped, .. } => {
+                stopped.iter().map(|(key, _)| Change::Stopped(id.clone(), key.clone(), None)).collect()
+            }
+            Action::IssueCertificate { cluster, credential, generation, home, .. } => {
+                let certificate = Certificate {
+                    fingerprint: format!("{}-{generation}", credential.subject.common_name),
+                    generation: *generation,
+                    subject: credential.subject.common_name.clone(),
+                    not_before: now,
+                    not_after: now + SignedDuration::from_hours(168),
+                    renew_after: now + SignedDuration::from_hours(112),
+                };
+                let delivery = Delivery {
+                    path: home.home.join(&home.kubeconfig),
+                    digest: credential.digest.clone(),
+                    at: now,
+                    checked_at: Some(now),
+                };
+                self.inventory.homes.remove(&(id.clone(), cluster.clone()));
+                vec![
+                    Change::Certificate(id.clone(), cluster.clone(), Some(certificate)),
+                    Change::Delivery(id.clone(), cluster.clone(), Some(delivery)),
+                ]
+            }
+            Action::RemoveKubeconfig { cluster, .. } => vec![Change::Delivery(id.clone(), cluster.clone(), None)],
+            Action::InspectKubeconfig { cluster, .. } => {
+                let place = (id.clone(), cluster.clone());
+                let delivery = self.ledger.deliveries.get(&place).cloned();
+                let checked = delivery.map(|delivery| Delivery { checked_at: Some(now), ..delivery });
+                vec![Change::Delivery(id.clone(), cluster.clone(), checked)]
+            }
+        }
+    }
+}
+
+/// The example site of the tests: tools, admins, and students with volumes and templates.
+pub(crate) fn policy() -> Policy {
+    let endpoint = Endpoint {
+        url: "https://k8s.example.org:6443".to_owned(),
+        ca_pem: "CA".to_owned(),
+        tls_server_name: None,
+        proxy: None,
+    };
+    let cluster = Cluster {
+        default_endpoint: "internal".to_owned(),
+        endpoints: BTreeMap::from([("internal".to_owned(), endpoint)]),
+    };
+    let lab = NetworkProfile {
+        default_deny: true,
+        allow_ingress: vec![Peer::OwnNamespace, Peer::Namespace("ingress-nginx".to_owned())],
+        allow_egress: vec![Peer::Dns, Peer::Cidr { cidr: "192.0.2.0/24".to_owned(), ports: vec![443, 8443] }],
+    };
+    let classes = [tool(), admin(), student()];
+    Policy {
+        site: "example".to_owned(),
+        classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),
+        networks: BTreeMap::from([
+            ("open".to_owned(), NetworkProfile::open()),
+            ("isolated".to_owned(), NetworkProfile::isolated()),
+            ("lab".to_owned(), lab),
+        ]),
+        clusters: BTreeMap::from([(prod(), cluster)]),
+        limits: limits(),
+        lifecycle: crate::policy::Lifecycle {
+            absent_for: Duration::from_hours(24),
+            retention: Duration::from_hours(40 * 24),
+            delete_after: Duration::ZERO,
+            revoke_on_member_removed: true,
+        },
+        home_prefixes: vec!["/data/project".into(), "/home".into()],
+    }
+}
+
+fn limits() -> Limits {
+    let limit = |count, percent| Limit { count, percent };
+    Limits {
+        suspend_per_cycle: limit(5, Some(1)),
+        suspend_per_day: limit(20, Some(3)),
+        delete_per_cycle: limit(1, None),
+        delete_per_day: limit(5, None),
+        remove_members_per_cycle: limit(20, Some(5)),
+        remove_members_per_day: limit(60, Some(10)),
+        change_per_cycle: limit(50, None),
+    }
+}
+
+fn class(name: &str, from: From) -> Class {
+    Class {
+        name: name.to_owned(),
+        from,
+        when: None,
+        clusters: vec![prod()],
+        name_pattern: Pattern(Regex::new("^[a-z]").expect("a pattern")),
+        namespace: None,
+        home: Some(HomeRule { prefix: "/home".into(), kubeconfig: ".kube/config".into(), create: false }),
+        roles: Vec::new(),
+        service_account_roles: Vec::new(),
+        impersonate: Vec::new(),
+        drift: BTreeMap::new(),
+        pod_security: PodSecurity::Restricted,
+        quota: BTreeMap::new(),
+        quota_locked: BTreeSet::new(),
+        limit_range: None,
+        network: "open".to_owned(),
+        credential: Some(CredentialRule {
+            lifetime: Duration::from_hours(168),
+            endpoints: vec!["internal".to_owned()],
+        }),
+        volumes: Vec::new(),
+        manifests: Vec::new(),
+    }
+}
+
+fn tool() -> Class {
+    let quota = [("requests.cpu", "2"), ("limits.memory", "8Gi"), ("pods", "16"), ("services.nodeports", "0")];
+    Class {
+        namespace: Some("tool-{name}".to_owned()),
+        home: Some(HomeRule { prefix: "/data/project".into(), kubeconfig: ".kube/config".into(), create: false }),
+        roles: vec!["bursar-tenant".to_owned()],
+        quota: quota.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        limit_range: Some(json!([{"type": "Container", "default": {"cpu": "500m", "memory": "512Mi"}}])),
+        network: "isolated".to_owned(),
+        ..class("tool", From::Tools)
+    }
+}
+
+fn admin() -> Class {
+    Class {
+        when: Some(When::Group("k8s-admins".to_owned())),
+        roles: vec!["view".to_owned()],
+        impersonate: vec!["bursar:cluster-admin".to_owned()],
+        ..class("admin", From::Users)
+    }
+}
+
+fn student() -> Class {
+    Class {
+        when: Some(When::Base("ou=students,dc=example,dc=org".to_owned())),
+        namespace: Some("user-{name}".to_owned()),
+        roles: vec!["bursar-tenant".to_owned()],
+        service_account_roles: vec!["view".to_owned()],
+        pod_security: PodSecurity::Baseline,
+        network: "lab".to_owned(),
+        volumes: vec![StaticVolume {
+            name: "home".to_owned(),
+            server: "nfs.example.org".to_owned(),
+            path: "/srv/home/{name}".to_owned(),
+            mount: Some("/home/{name}".to_owned()),
+        }],
+        manifests: vec![json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "about-{name}", "namespace": "kube-system"},
+            "data": {"who": "{account} is {uid}:{gid} in {namespace} ({class})", "left": "{alone} {", "{class}": "key"},
+        })],
+        ..class("student", From::Users)
+    }
+}

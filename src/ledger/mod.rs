@@ -322,7 +322,7 @@ pub struct Delivery {
     pub digest: String,
     /// When it was written.
     pub at: Timestamp,
-    /// When it was last seen to be as it should; absent: not at all, or seen broken.
+    /// When it was last seen to be as it should, the writing itself included; absent: seen broken, to be written anew.
     pub checked_at: Option<Timestamp>,
 }
 

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use super::tenant::Look;
 use super::{Action, Reason};
 use crate::desired::{DesiredCredential, HomeTarget};
-use crate::identity::AccountId;
-use crate::ledger::Delivery;
+use crate::identity::{AccountId, ClusterName};
+use crate::ledger::{Certificate, Delivery};
 use crate::observed::HomeFinding;
 
 /// How often each home is looked into. Often enough that a person who broke their kubeconfig gets it back the same day,
@@ -26,10 +26,18 @@ pub(super) fn actions(look: Look<'_>, notices: &mut Vec<String>) -> Standing {
     let place = (look.id.clone(), look.cluster.clone());
     let delivery = look.ledger.deliveries.get(&place);
     match (&look.tenant.credential, &look.tenant.home) {
-        (Some(credential), Some(home)) => match reason(look, credential, home, delivery) {
-            Some(reason) => Standing { issue: Some(issue(look, credential, home, reason)), ..Standing::default() },
-            None => Standing { inspect: inspect(look, home, delivery), ..Standing::default() },
-        },
+        (Some(credential), Some(home)) => {
+            let held = look.ledger.certificates.get(&place).zip(delivery);
+            match (reason(look, &place, credential, home, held), held) {
+                (Some(reason), _) => {
+                    Standing { issue: Some(issue(look, credential, home, reason)), ..Standing::default() }
+                }
+                (None, held) => Standing {
+                    inspect: held.and_then(|(certificate, delivery)| inspect(look, home, certificate, delivery)),
+                    ..Standing::default()
+                },
+            }
+        }
         (Some(_), None) => {
             notices.push(format!(
                 "has no uid or no home in the directory: no certificate for cluster {} is delivered",
@@ -54,14 +62,13 @@ fn issue(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, reas
 /// Why another certificate is needed; `None`: the one that is there is good.
 fn reason(
     look: Look<'_>,
+    place: &(AccountId, ClusterName),
     credential: &DesiredCredential,
     home: &HomeTarget,
-    delivery: Option<&Delivery>,
+    held: Option<(&Certificate, &Delivery)>,
 ) -> Option<Reason> {
-    let place = (look.id.clone(), look.cluster.clone());
-    let (Some(certificate), Some(delivery)) = (look.ledger.certificates.get(&place), delivery) else {
-        return Some(Reason::Missing);
-    };
+    let Some((certificate, delivery)) = held else { return Some(Reason::Missing) };
+    let broken = || matches!(look.inventory.homes.get(place), Some(HomeFinding::Broken { .. }));
     let changed = |what: &str| Some(Reason::Changed(vec![what.to_owned()]));
     if certificate.generation != look.account.generation {
         Some(Reason::Revoked)
@@ -71,7 +78,7 @@ fn reason(
         changed("home")
     } else if delivery.digest != credential.digest {
         changed("kubeconfig")
-    } else if matches!(look.inventory.homes.get(&place), Some(HomeFinding::Broken { .. })) {
+    } else if delivery.checked_at.is_none() || broken() {
         Some(Reason::Drifted(vec!["kubeconfig".to_owned()]))
     } else if look.now >= certificate.renew_after {
         Some(Reason::Expiring(certificate.not_after))
@@ -95,10 +102,7 @@ fn remove(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
     Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), home, reason })
 }
 
-fn inspect(look: Look<'_>, home: &HomeTarget, delivery: Option<&Delivery>) -> Option<Action> {
-    let delivery = delivery?;
-    let place = (look.id.clone(), look.cluster.clone());
-    let certificate = look.ledger.certificates.get(&place)?;
+fn inspect(look: Look<'_>, home: &HomeTarget, certificate: &Certificate, delivery: &Delivery) -> Option<Action> {
     let seen = delivery.checked_at.unwrap_or(delivery.at).max(delivery.at);
     (seen.as_second() < last_slot(look.id, look.now)).then(|| Action::InspectKubeconfig {
         cluster: look.cluster.clone(),
@@ -121,9 +125,8 @@ mod tests {
     #[test]
     fn homes_are_looked_into_every_six_hours_and_not_all_at_once() {
         let at = |second| Timestamp::from_second(second).expect("in range");
-        let ids: Vec<AccountId> = (0..1000)
-            .map(|n| AccountId(hex::encode(ring::digest::digest(&ring::digest::SHA256, &[n as u8, (n >> 8) as u8]))))
-            .collect();
+        let id = |number: i64| crate::identity::DirectoryId(number.to_string());
+        let ids: Vec<AccountId> = (0..1000).map(|number| AccountId::derive("ledger", "people", &id(number))).collect();
         let due = |id: &AccountId, minute: i64| {
             last_slot(id, at(1_800_000_000 + minute * 60)) > 1_800_000_000 + (minute - 1) * 60
         };

@@ -84,14 +84,14 @@ fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
     let note = Note { actor: "root".to_owned(), reason: "because".to_owned(), ticket: None, at: now };
     match what {
         Happening::Absent(who, hours) => {
-            let absence = Absence { since: now, counted_at: now, seconds: hours * 3600 };
+            let absence = Absence { since: now, counted_at: now, seconds: hours * 3600, due: now };
             world.account(&ids[*who]).absence = Some(absence);
         }
         Happening::Back(who) => world.account(&ids[*who]).absence = None,
         Happening::Disabled(who, on) => world.account(&ids[*who]).disabled = on.then(|| "mark: yes".to_owned()),
         Happening::Rename(who) => world.account(&ids[*who]).name.push('x'),
         Happening::Ordered(who, what) => {
-            let id = world.ledger.orders.len() as i64 + now.as_second();
+            let id = world.ledger.orders.last().map_or(1, |order| order.id + 1);
             world.ledger.orders.push(Order { id, account: ids[*who].clone(), what: *what, note });
         }
         Happening::Held(who, true) => drop(world.ledger.holds.insert(ids[*who].clone(), note)),

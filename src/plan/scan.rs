@@ -4,12 +4,14 @@
 //! With 10,000 tenants and nothing to do, this walk is the whole plan of objects. What it calls settled, the closer
 //! look of `tenant` would find nothing for; a property test holds the two together.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap, HashSet, btree_map};
+use std::iter::Peekable;
 
-use crate::desired::{DesiredState, DesiredTenant};
+use crate::desired::{DesiredObject, DesiredState, DesiredTenant};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::{LedgerState, ObjectKey};
-use crate::observed::{ClusterInventory, Inventory};
+use crate::observed::Inventory;
 
 /// A tenant's place: whose, and where.
 type PlaceKey<'a> = (&'a AccountId, &'a ClusterName);
@@ -17,50 +19,85 @@ type PlaceKey<'a> = (&'a AccountId, &'a ClusterName);
 /// What the walk found.
 #[derive(Debug, Default)]
 pub(super) struct Scan<'a> {
-    /// How many objects of each tenant are as they should be.
-    settled: HashMap<PlaceKey<'a>, usize>,
+    /// Tenants that are as they should be.
+    settled: HashSet<PlaceKey<'a>>,
     /// What the ledger knows of an account and nobody wants any more, in clusters that answer.
     orphans: BTreeMap<PlaceKey<'a>, Vec<&'a ObjectKey>>,
 }
 
+/// One tenant, while the walk passes by.
+#[derive(Debug)]
+struct Progress<'a> {
+    /// What should be there and was not passed yet.
+    ahead: Walk<'a, DesiredObject>,
+    /// How many objects there should be.
+    objects: usize,
+    /// How many are as they should be.
+    settled: usize,
+}
+
 impl<'a> Scan<'a> {
-    pub(super) fn of(desired: &DesiredState, ledger: &'a LedgerState, inventory: &Inventory) -> Self {
-        let mut scan = Self::default();
-        let places: HashMap<PlaceKey<'_>, &DesiredTenant> = desired
-            .accounts
-            .iter()
-            .flat_map(|(id, account)| account.clusters.iter().map(move |(cluster, tenant)| ((id, cluster), tenant)))
-            .collect();
-        let nothing = ClusterInventory::default();
-        let mut walk = nothing.objects.iter().peekable();
-        let mut cluster: Option<&ClusterName> = None;
+    pub(super) fn of(desired: &'a DesiredState, ledger: &'a LedgerState, inventory: &'a Inventory) -> Self {
+        let places = desired.accounts.iter().flat_map(|(id, account)| {
+            let place = |tenant: &'a DesiredTenant| {
+                let (ahead, objects) = (Walk::along(&tenant.objects), tenant.objects.len());
+                Progress { ahead, objects, settled: 0 }
+            };
+            account.clusters.iter().map(move |(cluster, tenant)| ((id, cluster), place(tenant)))
+        });
+        let mut places: HashMap<PlaceKey<'_>, Progress<'_>> = places.collect();
+        let mut orphans: BTreeMap<PlaceKey<'_>, Vec<&ObjectKey>> = BTreeMap::new();
+        let mut there: Option<(&ClusterName, Option<Walk<'_, _>>)> = None;
         for (key, record) in &ledger.objects {
-            if cluster != Some(&key.cluster) {
-                cluster = Some(&key.cluster);
-                let there = inventory.clusters.get(&key.cluster).map_or(&nothing, AsRef::as_ref);
-                walk = there.objects.iter().peekable();
+            if there.as_ref().is_none_or(|(cluster, _)| **cluster != key.cluster) {
+                let cluster = inventory.clusters.get(&key.cluster);
+                there = Some((&key.cluster, cluster.map(|cluster| Walk::along(&cluster.objects))));
             }
-            while walk.next_if(|(there, _)| *there < key).is_some() {}
-            let found = walk.next_if(|(there, _)| *there == key).map(|(_, found)| found);
-            let Some(place) = places.get(&(&record.account, &key.cluster)) else { continue };
-            match (place.objects.get(key), found) {
-                (None, _) => scan.orphans.entry((&record.account, &key.cluster)).or_default().push(key),
-                (Some(wanted), Some(found)) if super::tenant::is_settled(wanted, record, found) => {
-                    *scan.settled.entry((&record.account, &key.cluster)).or_default() += 1;
+            let Some((_, Some(walk))) = &mut there else { continue };
+            let found = walk.reach(key);
+            let place = (&record.account, &key.cluster);
+            let Some(progress) = places.get_mut(&place) else { continue };
+            match progress.ahead.reach(key) {
+                None => orphans.entry(place).or_default().push(key),
+                Some(wanted) => {
+                    let settled = found.is_some_and(|found| super::tenant::is_settled(wanted, record, found));
+                    progress.settled += usize::from(settled);
                 }
-                (Some(_), _) => {}
             }
         }
-        scan
+        let settled = places.into_iter().filter(|(place, it)| it.settled == it.objects && !orphans.contains_key(place));
+        Self { settled: settled.map(|(place, _)| place).collect(), orphans }
     }
 
     /// Every object is as it should be, and none is too many.
-    pub(super) fn is_settled(&self, account: &AccountId, cluster: &ClusterName, tenant: &DesiredTenant) -> bool {
-        self.settled.get(&(account, cluster)).copied().unwrap_or_default() == tenant.objects.len()
-            && self.orphans(account, cluster).is_empty()
+    pub(super) fn is_settled(&self, account: &AccountId, cluster: &ClusterName) -> bool {
+        self.settled.contains(&(account, cluster))
     }
 
     pub(super) fn orphans<'s>(&'s self, account: &'s AccountId, cluster: &'s ClusterName) -> &'s [&'s ObjectKey] {
         self.orphans.get(&(account, cluster)).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// A sorted map, passed once, in step with another.
+#[derive(Debug)]
+struct Walk<'a, V>(Peekable<btree_map::Iter<'a, ObjectKey, V>>);
+
+impl<'a, V> Walk<'a, V> {
+    fn along(map: &'a BTreeMap<ObjectKey, V>) -> Self {
+        Self(map.iter().peekable())
+    }
+
+    /// What stands at `key`, which is higher than every key asked for before.
+    fn reach(&mut self, key: &ObjectKey) -> Option<&'a V> {
+        while let Some((at, _)) = self.0.peek() {
+            // Equal is what it nearly always is, and compares faster than order does.
+            match if *at == key { Ordering::Equal } else { (*at).cmp(key) } {
+                Ordering::Less => drop(self.0.next()),
+                Ordering::Equal => return self.0.next().map(|(_, value)| value),
+                Ordering::Greater => return None,
+            }
+        }
+        None
     }
 }

@@ -150,7 +150,7 @@ impl Story {
         match (verb, rest) {
             ("absent", [hours]) => {
                 let seconds = hours_of(hours).as_secs().unsigned_abs();
-                let absence = Absence { since: now, counted_at: now, seconds };
+                let absence = Absence { since: now, counted_at: now, seconds, due: now };
                 self.world.account(id).absence = Some(absence);
             }
             ("studies", []) => self.world.account(id).dn = "uid=x,ou=students,dc=example,dc=org".to_owned(),

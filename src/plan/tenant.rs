@@ -40,7 +40,7 @@ pub(super) fn is_settled(wanted: &DesiredObject, record: &ObjectRecord, found: &
 /// The actions, and what to tell people.
 pub(super) fn actions(look: Look<'_>) -> (Vec<Action>, Vec<String>) {
     let mut notices = Vec::new();
-    let settled = !look.closely && look.scan.is_settled(look.id, look.cluster, look.tenant);
+    let settled = !look.closely && look.scan.is_settled(look.id, look.cluster);
     if !settled && let Some(going) = namespace_on_its_way_out(look) {
         return (Vec::new(), vec![going]);
     }

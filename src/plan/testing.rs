@@ -183,7 +183,7 @@ impl World {
                 let observed = format!("answer to {wanted}");
                 let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), ..ObservedObject::default() };
                 self.cluster().objects.insert(key.clone(), found);
-                let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed };
+                let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail: None };
                 vec![Change::Object(key.clone(), Some(record))]
             }
             Action::Delete { key, uid, .. } => {

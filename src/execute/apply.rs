@@ -44,7 +44,7 @@ pub async fn apply(
     let applied = match known {
         Known::Uid(uid) => match apply_known(server, &path, manifest, uid).await {
             // It is gone, or another one stands there: as if we knew nothing.
-            Err(RequestError::Refused(status)) if status.code == 409 => unknown(server, key, &path, manifest).await,
+            Err(error) if error.is_other_uid() => unknown(server, key, &path, manifest).await,
             Err(error) => Err(refused(key, error)),
             Ok(answer) => Ok(Applied { object: answer.object, created: false }),
         },

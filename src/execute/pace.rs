@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_fast_server_gets_more_up_to_the_bound() {
         assert_eq!(after([]), 8);
-        assert_eq!(after([answered(5); 2000]), 32);
+        assert_eq!(after(std::iter::repeat_n(answered(5), 2000)), 32);
     }
 
     #[test]

@@ -163,6 +163,15 @@ impl RequestError {
             _ => None,
         }
     }
+
+    /// The uid that was named is not that of the object there. Measured on 1.36: an object that is gone conflicts
+    /// (409), one that was made anew makes `metadata.uid` an immutable field that changed (422).
+    #[must_use]
+    pub fn is_other_uid(&self) -> bool {
+        let Self::Refused(status) = self else { return false };
+        let causes = status.details.iter().flat_map(|details| &details.causes);
+        status.code == 409 || (status.code == 422 && causes.into_iter().any(|cause| cause.field == "metadata.uid"))
+    }
 }
 
 impl ApiServer {

@@ -80,9 +80,8 @@ impl Place<'_> {
     /// Objects of one rank. All of them are tried; the first failure is told.
     async fn objects(&self, effects: &ClusterEffects, group: &[&Action], done: &mut Done) -> Result<(), StepError> {
         let fresh = done.fresh_namespace.clone();
-        let mut outcomes = futures::stream::iter(group)
-            .map(|action| self.object(effects, action, fresh.as_deref()))
-            .buffered(OBJECTS_AT_A_TIME);
+        let begun: Vec<_> = group.iter().map(|action| self.object(effects, action, fresh.as_deref())).collect();
+        let mut outcomes = futures::stream::iter(begun).buffered(OBJECTS_AT_A_TIME);
         let mut failed = None;
         while let Some(outcome) = outcomes.next().await {
             match outcome {

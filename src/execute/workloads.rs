@@ -130,9 +130,9 @@ async fn park(server: &ApiServer, path: &str, uid: &str, parked: Value) -> Resul
     server.ask(path, Ask::Merge(&change)).await.map(|_| ())
 }
 
-/// Gone, or another object by that name (a patch that names another uid conflicts, as a deletion does).
+/// Gone, or another object by that name.
 fn is_gone(error: &RequestError) -> bool {
-    matches!(error.code(), Some(404 | 409))
+    error.code() == Some(404) || error.is_other_uid()
 }
 
 /// Nobody controls it. A `Job` of a `CronJob` counts too: its maker does not stop it when it is suspended itself.

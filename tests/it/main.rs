@@ -4,5 +4,6 @@
 mod servers;
 
 mod directory;
+mod execute;
 mod harness;
 mod homes;

@@ -1,0 +1,372 @@
+//! What the executor does to a real API server, and what the watches make of it.
+
+mod workloads;
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bursar::execute::{Effects, Recorder, Run, execute};
+use bursar::homes::client::HomedClient;
+use bursar::ledger::{LedgerState, ObjectKey};
+use bursar::observed::cluster::{ClusterWatch, WatchedKind, connect, managed_kinds};
+use bursar::plan::Action;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use self::world::{NOW, World, approved, cluster, kubectl, manifest, quota};
+use crate::servers::Servers;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_objects_are_made_and_their_watch_events_are_no_drift() {
+    let mut world = World::new("execute-new").await;
+    let mark = Servers::shared().cluster.audit_mark();
+    let binding = manifest(
+        "rbac.authorization.k8s.io/v1",
+        "RoleBinding",
+        "bursar-view",
+        json!({
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "bursar:tool:foo#1"}],
+        }),
+    );
+    let policy = manifest(
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        "bursar-default-deny",
+        json!({"spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}}),
+    );
+    let manifests = [world.namespace_manifest(), quota("16"), policy, binding];
+    let actions: Vec<Action> = manifests.iter().map(|manifest| world.apply(manifest)).collect();
+    world.must(actions).await;
+    let keys: Vec<ObjectKey> = world.ledger.objects.keys().cloned().collect();
+    assert_eq!(keys.len(), 4);
+    for key in &keys {
+        assert!(world.is_settled(key), "{key:?} right after the write");
+    }
+    // The namespace is read before it is made; what is in it need not be.
+    let asked = Servers::shared().cluster.requests_since(mark);
+    let ours = asked.iter().filter(|request| format!("{request:?}").contains("execute-new"));
+    let ours: Vec<_> = ours.filter(|request| request.user == "admin" && request.verb != "watch").collect();
+    assert_eq!(ours.len(), 5, "{ours:#?}");
+
+    // Somebody's edit of one of them comes after all events of our own writes.
+    kubectl(&["label", "resourcequota", "bursar", "-n", "execute-new", "theirs=yes"]);
+    kubectl(&["annotate", "namespace", "execute-new", "theirs=yes"]);
+    tokio::time::timeout(Duration::from_secs(2), world.until("never", &keys[0], |found| found.is_none()))
+        .await
+        .expect_err("nothing goes");
+    for key in &keys {
+        assert!(world.is_settled(key), "{key:?} after its watch events");
+    }
+    assert_eq!(world.events.len(), 1, "{:?}", world.events);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drift_is_noticed_and_written_back() {
+    let mut world = World::new("execute-drift").await;
+    let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
+    world.must(actions).await;
+    let key = world.key("v1", "ResourceQuota", "bursar");
+    let before = world.observed(&key).expect("there");
+    kubectl(&["patch", "resourcequota", "bursar", "-n", "execute-drift", "-p", r#"{"spec":{"hard":{"pods":"99"}}}"#]);
+    world.until("drift", &key, |found| found.is_some_and(|found| found.digest != before.digest)).await;
+    assert!(!world.is_settled(&key));
+    let actions = vec![world.apply(&quota("16"))];
+    world.must(actions).await;
+    assert!(world.is_settled(&key));
+    assert_eq!(world.get("resourcequota", "bursar")["spec"]["hard"]["pods"], "16");
+
+    kubectl(&["delete", "resourcequota", "bursar", "-n", "execute-drift"]);
+    world.until("deletion", &key, |found| found.is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn label_that_somebody_took_off_does_not_make_it_theirs() {
+    let mut world = World::new("execute-label").await;
+    let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
+    world.must(actions).await;
+    let key = world.key("v1", "ResourceQuota", "bursar");
+    kubectl(&["label", "resourcequota", "bursar", "-n", "execute-label", "app.kubernetes.io/managed-by-"]);
+    world.until("label gone", &key, |found| found.is_none()).await;
+    let actions = vec![world.apply(&quota("16"))];
+    world.must(actions).await;
+    assert!(world.is_settled(&key));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_object_is_untouched() {
+    let mut world = World::new("execute-foreign").await;
+    kubectl(&["create", "namespace", "execute-foreign"]);
+    world.create(&json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "bursar"}, "spec": {"hard": {"pods": "3"}},
+    }));
+    let before = world.get("resourcequota", "bursar");
+    let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
+    let failure = world.must_fail(actions).await;
+    assert_eq!(failure.step, "foreign");
+    assert!(failure.reason.contains("bursar adopt namespace execute-foreign"), "{}", failure.reason);
+    let actions = vec![world.apply(&quota("16"))];
+    let again = world.must_fail(actions).await;
+    assert!(again.reason.contains("bursar adopt object resourcequota execute-foreign/bursar"), "{}", again.reason);
+    assert_eq!(again.attempts, 2);
+    assert_eq!(world.get("resourcequota", "bursar"), before);
+    assert!(world.ledger.objects.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn object_that_somebody_made_between_reading_and_writing_is_left_as_it_was() {
+    let mut world = World::new("execute-race").await;
+    let actions = vec![world.apply(&world.namespace_manifest())];
+    world.must(actions).await;
+    // One that agrees with ours in every value, and one that does not: both stand there when we believe they do not,
+    // for the namespace is believed to be fresh.
+    for pods in ["16", "3"] {
+        world.create(&json!({
+            "apiVersion": "v1", "kind": "ResourceQuota",
+            "metadata": {"name": "bursar", "annotations": {"whose": "theirs"}}, "spec": {"hard": {"pods": pods}},
+        }));
+        let before = world.get("resourcequota", "bursar");
+        let key = world.key("v1", "ResourceQuota", "bursar");
+        let effects = &world.effects.clusters[&cluster()];
+        let manifest = quota("16");
+        let known = bursar::execute::apply::Known::FreshNamespace;
+        let refused = bursar::execute::apply::apply(&effects.server, &key, &manifest, known).await;
+        let error = refused.expect_err("somebody else's");
+        assert_eq!(error.step(), "foreign", "{error:?}");
+        let after = world.get("resourcequota", "bursar");
+        for field in ["spec", "kind"] {
+            assert_eq!(after[field], before[field]);
+        }
+        for field in ["labels", "annotations", "uid"] {
+            assert_eq!(after["metadata"][field], before["metadata"][field], "{field}");
+        }
+        let managers = after["metadata"]["managedFields"].to_string();
+        assert!(!managers.contains(r#""bursar""#), "{managers}");
+        kubectl(&["delete", "resourcequota", "bursar", "-n", "execute-race"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn object_made_anew_by_somebody_else_is_not_taken_over() {
+    let mut world = World::new("execute-anew").await;
+    let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
+    world.must(actions).await;
+    let ours = world.apply(&quota("32"));
+    let key = world.key("v1", "ResourceQuota", "bursar");
+    let delete = world.delete(&key);
+    kubectl(&["delete", "resourcequota", "bursar", "-n", "execute-anew"]);
+    world.create(&json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "bursar"}, "spec": {"hard": {"pods": "3"}},
+    }));
+    let before = world.get("resourcequota", "bursar");
+    let failure = world.must_fail(vec![ours]).await;
+    assert_eq!(failure.step, "foreign", "{}", failure.reason);
+    world.must(vec![delete]).await;
+    assert_eq!(world.get("resourcequota", "bursar"), before, "neither applied nor deleted");
+    assert!(world.ledger.failures.is_empty(), "the end of an account's actions ends its failure");
+
+    kubectl(&["delete", "resourcequota", "bursar", "-n", "execute-anew"]);
+    let actions = vec![world.apply(&quota("32"))];
+    world.must(actions).await;
+    assert!(world.is_settled(&key));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn known_object_that_is_gone_is_made_again() {
+    let mut world = World::new("execute-gone").await;
+    let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
+    world.must(actions).await;
+    let with_old_uid = world.apply(&quota("16"));
+    kubectl(&["delete", "resourcequota", "bursar", "-n", "execute-gone"]);
+    world.must(vec![with_old_uid]).await;
+    let key = world.key("v1", "ResourceQuota", "bursar");
+    world.until("the new one", &key, |found| found.is_some()).await;
+    assert!(world.is_settled(&key));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deletion_takes_the_object_and_its_record_away() {
+    let mut world = World::new("execute-delete").await;
+    let binding = manifest(
+        "rbac.authorization.k8s.io/v1",
+        "RoleBinding",
+        "bursar-view",
+        json!({"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}}),
+    );
+    let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&binding)];
+    world.must(actions).await;
+    let key = world.key("rbac.authorization.k8s.io/v1", "RoleBinding", "bursar-view");
+    let delete = world.delete(&key);
+    world.must(vec![delete.clone()]).await;
+    assert_eq!((world.observed(&key), world.ledger.objects.get(&key)), (None, None));
+    assert_eq!(kubectl(&["get", "rolebinding", "-n", "execute-delete", "-o", "name"]), "");
+    world.must(vec![delete]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn namespace_on_its_way_out_fails_its_tenant_until_it_is_gone() {
+    let mut world = World::new("execute-going").await;
+    let actions = vec![world.apply(&world.namespace_manifest())];
+    world.must(actions).await;
+    // A finalizer of somebody's keeps it in between.
+    world.create(&json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "holds", "finalizers": ["example.org/holds"]},
+    }));
+    let key = world.key("v1", "Namespace", "execute-going");
+    let delete = world.delete(&key);
+    world.must(vec![delete]).await;
+    assert!(world.observed(&key).expect("still there").deleting);
+    let actions = vec![world.apply(&quota("16"))];
+    let failure = world.must_fail(actions).await;
+    assert!(failure.reason.contains("namespace execute-going is being deleted"), "{}", failure.reason);
+    let actions = vec![world.apply(&world.namespace_manifest())];
+    let failure = world.must_fail(actions).await;
+    assert!(failure.reason.contains("Namespace execute-going is being deleted"), "{}", failure.reason);
+    kubectl(&["patch", "configmap", "holds", "-n", "execute-going", "-p", r#"{"metadata":{"finalizers":null}}"#]);
+    world.until("namespace gone", &key, |found| found.is_none()).await;
+    let actions = vec![world.apply(&quota("16"))];
+    let failure = world.must_fail(actions).await;
+    assert!(failure.reason.contains("its namespace is gone"), "{}", failure.reason);
+    let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
+    world.must(actions).await;
+    assert!(world.ledger.failures.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn released_volume_becomes_available_again() {
+    let mut world = World::new("execute-volume").await;
+    let volume = |path: &str| {
+        manifest(
+            "v1",
+            "PersistentVolume",
+            "execute-volume-home",
+            json!({"spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "storageClassName": "",
+                "persistentVolumeReclaimPolicy": "Retain", "nfs": {"server": "nfs.example.org", "path": path},
+                "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "home",
+                    "namespace": "execute-volume"},
+            }}),
+        )
+    };
+    let claim = manifest(
+        "v1",
+        "PersistentVolumeClaim",
+        "home",
+        json!({"spec": {
+            "accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": "execute-volume-home",
+            "resources": {"requests": {"storage": "1Gi"}},
+        }}),
+    );
+    let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&volume("/home")), world.apply(&claim)];
+    world.must(actions).await;
+    let key = world.key("v1", "PersistentVolume", "execute-volume-home");
+    phase("execute-volume-home", "Bound");
+    kubectl(&["delete", "pvc", "home", "-n", "execute-volume"]);
+    phase("execute-volume-home", "Released");
+    world.until("released", &key, |found| found.is_some_and(|found| found.digest == "released")).await;
+    let claim_key = world.key("v1", "PersistentVolumeClaim", "home");
+    world.until("claim gone", &claim_key, |found| found.is_none()).await;
+    let actions = vec![world.apply(&volume("/home")), world.apply(&claim)];
+    world.must(actions).await;
+    phase("execute-volume-home", "Bound");
+    world.until("settled", &key, |found| found.is_some_and(|found| found.digest != "released")).await;
+    assert!(world.is_settled(&key) && world.is_settled(&claim_key));
+
+    let actions = vec![world.apply(&volume("/elsewhere"))];
+    let failure = world.must_fail(actions).await;
+    assert_eq!(failure.step, "volume");
+    assert!(failure.reason.contains("cannot get another server or path"), "{}", failure.reason);
+}
+
+fn phase(volume: &str, wanted: &str) {
+    let wanted = format!("jsonpath={{.status.phase}}={wanted}");
+    kubectl(&["wait", "pv", volume, "--for", &wanted, "--timeout=60s"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_failing_object_stops_its_tenant_and_the_ledger_says_why() {
+    let mut world = World::new("execute-failing").await;
+    let broken = manifest("v1", "ResourceQuota", "bursar", json!({"spec": {"hard": {"pods": "many"}}}));
+    let later = manifest(
+        "rbac.authorization.k8s.io/v1",
+        "RoleBinding",
+        "bursar-view",
+        json!({"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}}),
+    );
+    let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&broken), world.apply(&later)];
+    let failure = world.must_fail(actions).await;
+    assert_eq!(failure.step, "apply");
+    assert!(failure.reason.starts_with("ResourceQuota bursar in namespace execute-failing: "), "{}", failure.reason);
+    let kinds: Vec<&str> = world.ledger.objects.keys().map(|key| key.kind.as_str()).collect();
+    assert_eq!(kinds, ["Namespace"], "what was done is recorded, what comes after is not begun");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ledger_that_takes_nothing_stops_the_execution() {
+    let world = World::new("execute-unrecorded").await;
+    let (recorder, records) = Recorder::channel();
+    drop(records);
+    let stop = CancellationToken::new();
+    let plan = approved(vec![world.apply(&world.namespace_manifest())]);
+    let run = Run { ledger: &world.ledger, now: NOW, stop: &stop };
+    let report = execute(&plan, &world.effects, run, &recorder).await;
+    assert_eq!(report.failed, 1);
+    assert!(stop.is_cancelled());
+    let report = execute(&plan, &world.effects, run, &recorder).await;
+    assert_eq!((report.left, report.failed), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_that_is_down_has_no_inventory_and_says_why() {
+    let uri = format!("https://127.0.0.1:{}", crate::servers::ports::free_port());
+    let client = connect(kube::Config::new(uri.parse().expect("a URL"))).expect("a client");
+    let watch = ClusterWatch::start(&client, cluster(), managed_kinds(), Arc::default());
+    let error = watch.wait_until_ready(Duration::from_secs(2)).await.expect_err("nobody listens");
+    assert!(error.to_string().contains("refused"), "{error}");
+    let health = watch.health();
+    assert!(watch.inventory().is_none() && !health.ready);
+    assert_eq!(health.waiting_for.len(), managed_kinds().len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kind_that_the_cluster_does_not_have_holds_up_nobody() {
+    let mut kinds = managed_kinds();
+    let listing = |api_version: &str, kind: &str, only: Option<&str>| WatchedKind {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        only: only.map(str::to_owned),
+    };
+    kinds.push(listing("monitoring.example.org/v1", "ServiceMonitor", None));
+    kinds.push(listing("v1", "Secret", Some("bursar-pull")));
+    let mut world = World::watching("execute-kinds", kinds).await;
+    let secret = |name: &str| manifest("v1", "Secret", name, json!({"stringData": {"a": "b"}}));
+    let actions =
+        vec![world.apply(&world.namespace_manifest()), world.apply(&secret("bursar-pull")), world.apply(&secret("x"))];
+    world.must(actions).await;
+    world.create(&json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": "y", "labels": {"app.kubernetes.io/managed-by": "bursar"}},
+    }));
+    let pull = world.key("v1", "Secret", "bursar-pull");
+    assert!(world.is_settled(&pull));
+    kubectl(&["delete", "secret", "bursar-pull", "-n", "execute-kinds"]);
+    world.until("secret gone", &pull, |found| found.is_none()).await;
+    assert_eq!(world.observed(&world.key("v1", "Secret", "y")), None, "only the named one is watched");
+    let monitor = manifest("monitoring.example.org/v1", "ServiceMonitor", "m", json!({}));
+    let actions = vec![world.apply(&monitor)];
+    let failure = world.must_fail(actions).await;
+    assert!(failure.reason.contains("install what defines ServiceMonitor"), "{}", failure.reason);
+}
+
+#[test]
+fn execution_can_change_threads_while_it_waits() {
+    // The compiler proves it.
+    fn is_send<T: Send>(_: T) {}
+    let (recorder, _records) = Recorder::channel();
+    let effects =
+        Effects { clusters: BTreeMap::new(), homes: HomedClient::new("/nonexistent", Duration::from_secs(1)) };
+    let (plan, ledger, stop) = (approved(Vec::new()), LedgerState::default(), CancellationToken::new());
+    is_send(execute(&plan, &effects, Run { ledger: &ledger, now: NOW, stop: &stop }, &recorder));
+}

@@ -1,0 +1,255 @@
+//! A tenant of the shared control plane that only the executor and the watches know of.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bursar::execute::request::ApiServer;
+use bursar::execute::{ClusterEffects, Effects, Recorder, Report, Run, execute};
+use bursar::homes::client::HomedClient;
+use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
+use bursar::ledger::change::Event;
+use bursar::ledger::{Account, Failure, LedgerState, Lifecycle, ObjectKey};
+use bursar::observed::ObservedObject;
+use bursar::observed::cluster::{ClusterWatch, WatchedKind, connect, managed_kinds};
+use bursar::observed::digest::digest;
+use bursar::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, guard};
+use bursar::policy::{Cluster, Limit, Limits};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::servers::Servers;
+
+const DEADLINE: Duration = Duration::from_mins(1);
+pub const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+/// One tenant of the shared control plane: a namespace of its own, a ledger in memory, and watches.
+pub struct World {
+    pub namespace: String,
+    pub ledger: LedgerState,
+    pub effects: Effects,
+    changed: Arc<Notify>,
+    /// The history, oldest first.
+    pub events: Vec<Event>,
+}
+
+impl World {
+    pub async fn new(namespace: &str) -> Self {
+        Self::watching(namespace, managed_kinds()).await
+    }
+
+    pub async fn watching(namespace: &str, kinds: Vec<WatchedKind>) -> Self {
+        let changed = Arc::new(Notify::new());
+        let client = client().await;
+        let watch = ClusterWatch::start(&client, cluster(), kinds, Arc::clone(&changed));
+        watch.wait_until_ready(DEADLINE).await.expect("watches of a cluster that is there");
+        let face = Cluster { default_endpoint: "internal".to_owned(), endpoints: BTreeMap::new() };
+        let server = ApiServer::new(cluster(), client, Arc::default());
+        let effects = Effects {
+            clusters: BTreeMap::from([(cluster(), ClusterEffects { server, watch, face })]),
+            homes: HomedClient::new("/nonexistent", Duration::from_secs(1)),
+        };
+        Self { namespace: namespace.to_owned(), ledger: LedgerState::default(), effects, changed, events: Vec::new() }
+    }
+
+    pub fn watch(&self) -> &ClusterWatch {
+        &self.effects.clusters[&cluster()].watch
+    }
+
+    pub fn key(&self, api_version: &str, kind: &str, name: &str) -> ObjectKey {
+        let namespaced = !matches!(kind, "Namespace" | "PersistentVolume");
+        ObjectKey {
+            cluster: cluster(),
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            namespace: namespaced.then(|| self.namespace.clone()),
+            name: name.to_owned(),
+        }
+    }
+
+    /// The action that a plan would have for an object: with the uid that the watch knows.
+    pub fn apply(&self, manifest: &Value) -> Action {
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        let key =
+            self.key(&text(&manifest["apiVersion"]), &text(&manifest["kind"]), &text(&manifest["metadata"]["name"]));
+        let uid = self.observed(&key).map(|found| found.uid);
+        Action::Apply { key, manifest: manifest.clone(), wanted: digest(manifest), uid, reason: Reason::Missing }
+    }
+
+    pub fn delete(&self, key: &ObjectKey) -> Action {
+        let uid = self.observed(key).expect("an object that is there").uid;
+        Action::Delete { key: key.clone(), uid, reason: Reason::Orphaned }
+    }
+
+    pub fn observed(&self, key: &ObjectKey) -> Option<ObservedObject> {
+        self.watch().inventory().expect("a cluster that answers").objects.get(key).cloned()
+    }
+
+    pub fn namespace_manifest(&self) -> Value {
+        manifest("v1", "Namespace", &self.namespace, json!({}))
+    }
+
+    pub async fn run(&mut self, actions: Vec<Action>) -> Report {
+        let (recorder, mut records) = Recorder::channel();
+        let plan = approved(actions);
+        let before = self.ledger.clone();
+        let stop = CancellationToken::new();
+        let run = Run { ledger: &before, now: NOW, stop: &stop };
+        let executed = async {
+            let report = execute(&plan, &self.effects, run, &recorder).await;
+            drop(recorder);
+            report
+        };
+        let ledger = &mut self.ledger;
+        let events = &mut self.events;
+        let stored = async {
+            while let Some(record) = records.recv().await {
+                record.changes.iter().for_each(|change| ledger.apply(change));
+                events.extend(record.events);
+                record.stored.send(()).expect("the executor waits");
+            }
+        };
+        tokio::join!(executed, stored).0
+    }
+
+    pub async fn must(&mut self, actions: Vec<Action>) {
+        let report = self.run(actions).await;
+        assert_eq!((report.done, report.failed), (1, 0), "{:?}", self.ledger.failures);
+    }
+
+    pub async fn must_fail(&mut self, actions: Vec<Action>) -> Failure {
+        let report = self.run(actions).await;
+        assert_eq!((report.done, report.failed), (0, 1));
+        self.ledger.failures.values().next().expect("a failure").clone()
+    }
+
+    /// Waits until the watch shows it so.
+    pub async fn until(&self, what: &str, key: &ObjectKey, is: impl Fn(Option<&ObservedObject>) -> bool) {
+        let begun = tokio::time::Instant::now();
+        loop {
+            if self.watch().inventory().is_some_and(|inventory| is(inventory.objects.get(key))) {
+                return;
+            }
+            assert!(begun.elapsed() < DEADLINE, "{what}: not within {DEADLINE:?}");
+            let _ = tokio::time::timeout(Duration::from_millis(100), self.changed.notified()).await;
+        }
+    }
+
+    /// What the ledger recorded is what the watch shows: the next plan has nothing to do.
+    pub fn is_settled(&self, key: &ObjectKey) -> bool {
+        let (record, found) = (self.ledger.objects.get(key), self.observed(key));
+        record.zip(found).is_some_and(|(record, found)| record.uid == found.uid && record.observed == found.digest)
+    }
+
+    pub fn get(&self, kind: &str, name: &str) -> Value {
+        let text = kubectl(&["get", kind, name, "-n", &self.namespace, "-o", "json", "--show-managed-fields"]);
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    pub fn create(&self, object: &Value) {
+        Servers::shared().cluster.run(&["create", "-n", &self.namespace, "-f", "-"], &object.to_string());
+    }
+}
+
+pub fn cluster() -> ClusterName {
+    ClusterName("test".to_owned())
+}
+
+async fn client() -> kube::Client {
+    let file = &Servers::shared().cluster.admin_kubeconfig;
+    let kubeconfig = kube::config::Kubeconfig::read_from(file).expect("a kubeconfig");
+    let options = kube::config::KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    connect(config.expect("a usable kubeconfig")).expect("a client")
+}
+
+pub fn kubectl(arguments: &[&str]) -> String {
+    Servers::shared().cluster.run(arguments, "")
+}
+
+/// A manifest with our label.
+pub fn manifest(api_version: &str, kind: &str, name: &str, rest: Value) -> Value {
+    let mut manifest = json!({
+        "apiVersion": api_version, "kind": kind,
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "bursar"}},
+    });
+    if let (Value::Object(manifest), Value::Object(rest)) = (&mut manifest, rest) {
+        manifest.extend(rest);
+    }
+    manifest
+}
+
+pub fn approved(actions: Vec<Action>) -> ApprovedPlan {
+    let none = Limit { count: 0, percent: None };
+    let bounds = Bounds {
+        limits: Limits {
+            suspend_per_cycle: none,
+            suspend_per_day: none,
+            delete_per_cycle: none,
+            delete_per_day: none,
+            remove_members_per_cycle: none,
+            remove_members_per_day: none,
+            change_per_cycle: none,
+        },
+        tenants: BTreeMap::new(),
+        members: BTreeMap::new(),
+        completeness: BTreeMap::new(),
+        groups: BTreeMap::new(),
+        spent: Vec::new(),
+        approvals: BTreeMap::new(),
+        refusals: Vec::new(),
+    };
+    let account = AccountPlan {
+        id: AccountId("0a1b".to_owned()),
+        account: "tool:foo".parse().expect("an account"),
+        posix: None,
+        class: "tools".to_owned(),
+        transition: None,
+        generation: 1,
+        regenerated: None,
+        held: None,
+        orders: Vec::new(),
+        ordered: None,
+        leaving: BTreeMap::new(),
+        actions,
+        rests_on: BTreeSet::new(),
+        places: BTreeMap::new(),
+        suspending: BTreeSet::new(),
+        before: Box::new(account()),
+        otherwise: None,
+    };
+    let (approved, refused) = guard(Plan { accounts: vec![account], ..Plan::default() }, &bounds, NOW);
+    assert!(refused.is_empty(), "{refused:?}");
+    approved
+}
+
+fn account() -> Account {
+    Account {
+        id: AccountId("0a1b".to_owned()),
+        kind: AccountKind::Tool,
+        name: "foo".to_owned(),
+        kubernetes_name: "foo".to_owned(),
+        source: "ldap".to_owned(),
+        directory_id: DirectoryId("d".to_owned()),
+        dn: String::new(),
+        posix: None,
+        home: None,
+        mail: None,
+        display_name: None,
+        disabled: None,
+        members: BTreeMap::new(),
+        leaving: BTreeSet::new(),
+        absence: None,
+        state: Lifecycle::Active,
+        since: NOW,
+        suspension: None,
+        generation: 1,
+        revocation: None,
+    }
+}
+
+pub fn quota(pods: &str) -> Value {
+    manifest("v1", "ResourceQuota", "bursar", json!({"spec": {"hard": {"pods": pods}}}))
+}

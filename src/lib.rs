@@ -15,4 +15,5 @@ pub mod ledger;
 pub mod observed;
 pub mod plan;
 pub mod policy;
+pub mod settings;
 pub mod telemetry;

@@ -1,0 +1,340 @@
+//! `[class.NAME]`: who becomes a tenant, and what they get.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use regex::Regex;
+
+use super::profile;
+use super::table::{Kind, PATH, Table, is_none_of};
+use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
+use crate::policy::{Class, Cluster, CredentialRule, DriftMode, From, HomeRule, Pattern, PodSecurity, When};
+
+/// Keys of every class.
+const KEYS: [&str; 24] = [
+    "from",
+    "when",
+    "clusters",
+    "name_pattern",
+    "namespace",
+    "home",
+    "roles",
+    "service_account_roles",
+    "impersonate",
+    "provision",
+    "drift",
+    "pod_security",
+    "quota",
+    "quota_locked",
+    "limit_range",
+    "network",
+    "credential",
+    "volumes",
+    "admission",
+    "member_roles",
+    "manager_roles",
+    "managers",
+    "selector",
+    "owner_annotation",
+];
+/// Keys that say something of a namespace, and nothing where there is none.
+const OF_A_NAMESPACE: [&str; 8] = [
+    "quota",
+    "quota_locked",
+    "limit_range",
+    "network",
+    "volumes",
+    "pod_security",
+    "service_account_roles",
+    "admission",
+];
+/// Keys of what later versions serve.
+const OF_GROUPS: [&str; 5] = ["member_roles", "manager_roles", "managers", "selector", "owner_annotation"];
+/// What a name must look like unless the class says otherwise.
+pub(super) const NAME_PATTERN: &str = "^[a-z][a-z0-9-]{1,50}$";
+/// `edit` less what would undo isolation; `init` makes it.
+pub(super) const ROLES: [&str; 1] = ["bursar-tenant"];
+/// Kubernetes' strictest level: what a class does not ask for, its tenants do not get.
+pub(super) const POD_SECURITY: PodSecurity = PodSecurity::Restricted;
+/// Where kubectl looks.
+pub(super) const KUBECONFIG: &str = ".kube/config";
+/// A week: short enough that a lost certificate is worth little, long enough to survive a long weekend.
+pub(super) const LIFETIME: Duration = Duration::from_hours(7 * 24);
+/// The API server refuses less (`spec.expirationSeconds` of a CertificateSigningRequest).
+const LIFETIME_MIN: Duration = Duration::from_mins(10);
+/// No signer grants more, and it must fit `expirationSeconds`.
+const LIFETIME_MAX: Duration = Duration::from_hours(10 * 365 * 24);
+
+const PATTERN: Kind = Kind("a regular expression", "\"^[a-z][a-z0-9-]{1,50}$\"");
+const RELATIVE: Kind = Kind("a path within the home", "\".kube/config\"");
+/// What `drift` may speak of.
+const DRIFT: [&str; 7] = ["namespace", "quota", "limits", "network", "roles", "volumes", "manifests"];
+
+/// What a class may name.
+pub(super) struct Known<'a> {
+    pub(super) clusters: &'a BTreeMap<ClusterName, Cluster>,
+    pub(super) networks: Vec<String>,
+    pub(super) prefixes: &'a [PathBuf],
+}
+
+/// The class in `table`, without its manifests.
+pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<Class> {
+    table.only(&KEYS);
+    let from = from(table)?;
+    let namespace = namespace(table, from);
+    let clusters = clusters(table, known);
+    let home = home(table, known);
+    let credential = credential(table, &clusters, known);
+    if credential.is_some() && home.is_none() && !table.has("home") {
+        table.wrong("home", "missing: the credential has to go somewhere; for example { prefix = \"/home\" }");
+    }
+    later(table);
+    Some(Class {
+        name: name.to_owned(),
+        from,
+        when: when(table),
+        clusters,
+        name_pattern: pattern(table),
+        roles: roles(table, namespace.as_ref()),
+        namespace,
+        home,
+        service_account_roles: table.texts("service_account_roles").unwrap_or_default(),
+        impersonate: impersonate(table),
+        drift: drift(&table.section("drift")),
+        pod_security: pod_security(table),
+        quota: profile::quota(&table.section("quota")),
+        quota_locked: profile::quota_locked(table),
+        limit_range: table.has("limit_range").then(|| profile::limit_range(&table.section("limit_range"))),
+        network: network(table, known),
+        credential,
+        volumes: profile::volumes(table),
+        manifests: Vec::new(),
+    })
+}
+
+fn from(table: &Table<'_>) -> Option<From> {
+    if !table.has("from") {
+        table.wrong("from", "missing; one of: tools, users");
+    }
+    let kinds = [("tools", From::Tools), ("users", From::Users), ("groups", From::Groups), ("adopted", From::Adopted)];
+    let from = table.choice("from", &kinds)?;
+    if matches!(from, From::Groups | From::Adopted) {
+        table.not_yet("from", "classes are from tools or users");
+        return None;
+    }
+    Some(from)
+}
+
+fn later(table: &Table<'_>) {
+    for key in OF_GROUPS {
+        table.not_yet(key, "it goes with from = \"groups\" or \"adopted\"");
+    }
+    if table.choice("provision", &[("always", false), ("on-demand", true)]) == Some(true) {
+        table.not_yet("provision", "every tenant of the class is made at once; leave the class out until it is");
+    }
+    profile::admission(&table.section("admission"));
+    if table.has("namespace") {
+        return;
+    }
+    for key in OF_A_NAMESPACE {
+        if table.has(key) {
+            table.wrong(key, "the class has no namespace; for example namespace = \"user-{name}\"");
+        }
+    }
+}
+
+/// `PREFIX{name}SUFFIX`, short enough for every name.
+fn namespace(table: &Table<'_>, from: From) -> Option<String> {
+    if from == From::Tools && !table.has("namespace") {
+        table.wrong("namespace", "missing; for example \"tool-{name}\"");
+    }
+    let text = table.text("namespace")?;
+    let around = text.len().saturating_sub("{name}".len());
+    let filled = text.replace("{name}", "a");
+    if text.matches("{name}").count() != 1 {
+        table.wrong("namespace", format!("{text:?} needs {{name}} once; for example \"tool-{{name}}\""));
+    } else if around + KUBERNETES_NAME_MAX > 63 {
+        let most = 63 - KUBERNETES_NAME_MAX;
+        table.wrong("namespace", format!("{text:?} has more than {most} characters beside {{name}}"));
+    } else if let Err(error) = NamespaceName::try_from(filled) {
+        table.wrong("namespace", error.to_string());
+    }
+    Some(text)
+}
+
+fn clusters(table: &Table<'_>, known: &Known<'_>) -> Vec<ClusterName> {
+    let names = table.texts("clusters").unwrap_or_default();
+    if names.is_empty() {
+        table.wrong("clusters", "missing; for example [\"prod\"]");
+    }
+    let all = || known.clusters.keys().map(|name| name.0.as_str());
+    for name in names.iter().filter(|name| !all().any(|known| known == name.as_str())) {
+        table.wrong("clusters", unknown(name, all(), "[cluster.NAME]"));
+    }
+    names.into_iter().map(ClusterName).collect()
+}
+
+/// `"prd" is none of: prod; do you mean "prod"?`
+fn unknown<'k>(name: &str, known: impl Iterator<Item = &'k str> + Clone, where_to: &str) -> String {
+    let value = serde_json::Value::String(name.to_owned());
+    if known.clone().next().is_none() { format!("{value} has no {where_to}") } else { is_none_of(&value, known) }
+}
+
+fn when(table: &Table<'_>) -> Option<When> {
+    let fields = table.has("when").then(|| table.section("when"))?;
+    fields.only(&["group", "base"]);
+    match (fields.text("group"), fields.text("base")) {
+        (Some(group), None) => Some(When::Group(group)),
+        (None, Some(base)) => Some(When::Base(base)),
+        _ => {
+            fields.wrong_itself("needs one of group, base; for example { group = \"k8s-admins\" }");
+            None
+        }
+    }
+}
+
+fn pattern(table: &Table<'_>) -> Pattern {
+    let given = table.parsed("name_pattern", PATTERN, |text| Regex::new(text).ok());
+    if let Some(regex) = given.as_ref().filter(|regex| !is_anchored(regex.as_str())) {
+        table.wrong("name_pattern", format!("{:?} needs ^ at its begin and $ at its end", regex.as_str()));
+    }
+    Pattern(given.unwrap_or_else(default_pattern))
+}
+
+fn is_anchored(text: &str) -> bool {
+    text.starts_with('^') && text.ends_with('$')
+}
+
+fn default_pattern() -> Regex {
+    Regex::new(NAME_PATTERN).expect("a constant that a test compiles")
+}
+
+/// A class without a namespace is bound in the whole cluster, so its roles are never a default.
+fn roles(table: &Table<'_>, namespace: Option<&String>) -> Vec<String> {
+    if namespace.is_none() && !table.has("roles") && !table.has("namespace") {
+        table.wrong("roles", "missing: without namespace they hold in the whole cluster; for example [\"view\"]");
+    }
+    table.texts("roles").unwrap_or_else(|| ROLES.map(str::to_owned).to_vec())
+}
+
+fn impersonate(table: &Table<'_>) -> Vec<String> {
+    if table.has("impersonate") && table.has("namespace") {
+        table.wrong("impersonate", "holds in the whole cluster, so the class may have no namespace");
+    }
+    let fields = table.section("impersonate");
+    fields.only(&["users"]);
+    let users = fields.texts("users").unwrap_or_default();
+    for user in users.iter().filter(|user| user.starts_with("system:")) {
+        fields.wrong("users", format!("{user:?} is Kubernetes' own; for example \"bursar:cluster-admin\""));
+    }
+    users
+}
+
+fn drift(table: &Table<'_>) -> BTreeMap<String, DriftMode> {
+    table.only(&DRIFT);
+    let modes = [("revert", Some(DriftMode::Revert)), ("report", Some(DriftMode::Report)), ("adopt", None)];
+    let mut drift = BTreeMap::new();
+    for key in table.keys() {
+        match table.choice(&key, &modes) {
+            Some(Some(mode)) => {
+                drift.insert(key, mode);
+            }
+            Some(None) => table.not_yet(&key, "what an administrator edits is reverted or reported"),
+            None => {}
+        }
+    }
+    drift
+}
+
+fn pod_security(table: &Table<'_>) -> PodSecurity {
+    let levels = [
+        ("privileged", PodSecurity::Privileged),
+        ("baseline", PodSecurity::Baseline),
+        ("restricted", PodSecurity::Restricted),
+    ];
+    table.choice("pod_security", &levels).unwrap_or(POD_SECURITY)
+}
+
+fn network(table: &Table<'_>, known: &Known<'_>) -> String {
+    let name = table.text("network").unwrap_or_else(|| "isolated".to_owned());
+    if !known.networks.contains(&name) {
+        table.wrong("network", unknown(&name, known.networks.iter().map(String::as_str), "[network.NAME]"));
+    }
+    name
+}
+
+fn home(table: &Table<'_>, known: &Known<'_>) -> Option<HomeRule> {
+    let fields = table.has("home").then(|| table.section("home"))?;
+    fields.only(&["prefix", "kubeconfig", "create"]);
+    if !fields.has("prefix") {
+        fields.wrong("prefix", "missing; for example \"/home\"");
+    }
+    let prefix = fields.parsed("prefix", PATH, absolute)?;
+    if !known.prefixes.iter().any(|allowed| prefix.starts_with(allowed)) {
+        let prefixes: Vec<String> = known.prefixes.iter().map(|prefix| prefix.display().to_string()).collect();
+        fields.wrong("prefix", format!("{prefix:?} is beneath none of homes.prefixes: {}", prefixes.join(", ")));
+    }
+    let kubeconfig = fields.parsed("kubeconfig", RELATIVE, within).unwrap_or_else(|| PathBuf::from(KUBECONFIG));
+    Some(HomeRule { prefix, kubeconfig, create: fields.switch("create", false) })
+}
+
+/// An absolute path without `..`.
+pub(super) fn absolute(text: &str) -> Option<PathBuf> {
+    let path = Path::new(text);
+    let plain = path.components().all(|part| !matches!(part, Component::ParentDir));
+    (path.is_absolute() && plain).then(|| path.to_path_buf())
+}
+
+fn within(text: &str) -> Option<PathBuf> {
+    let path = Path::new(text);
+    let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+    (plain && path.file_name().is_some()).then(|| path.to_path_buf())
+}
+
+fn credential(table: &Table<'_>, clusters: &[ClusterName], known: &Known<'_>) -> Option<CredentialRule> {
+    let fields = table.has("credential").then(|| table.section("credential"))?;
+    fields.only(&["kind", "lifetime", "endpoints"]);
+    let kinds = [("certificate", true), ("oidc", false), ("service-account", false)];
+    if fields.choice("kind", &kinds) == Some(false) {
+        fields.not_yet("kind", "credentials are of kind certificate");
+    }
+    let lifetime = fields.duration("lifetime", LIFETIME);
+    if !(LIFETIME_MIN..=LIFETIME_MAX).contains(&lifetime) {
+        fields.wrong("lifetime", "is not between 10m and 10y; for example \"7d\"");
+    }
+    let clusters: Vec<&Cluster> = clusters.iter().filter_map(|name| known.clusters.get(name)).collect();
+    let endpoints = fields.texts("endpoints").unwrap_or_else(|| {
+        let mut defaults: Vec<String> = clusters.iter().map(|cluster| cluster.default_endpoint.clone()).collect();
+        defaults.sort();
+        defaults.dedup();
+        defaults
+    });
+    if endpoints.is_empty() && fields.has("endpoints") {
+        fields.wrong("endpoints", "names none; for example [\"internal\"]");
+    }
+    for name in &endpoints {
+        if !clusters.is_empty() && !clusters.iter().any(|cluster| cluster.endpoints.contains_key(name)) {
+            let all = clusters.iter().flat_map(|cluster| cluster.endpoints.keys()).map(String::as_str);
+            fields.wrong("endpoints", unknown(name, all, "[cluster.NAME.endpoint.NAME]"));
+        }
+    }
+    Some(CredentialRule { lifetime, endpoints })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_pattern_is_one() {
+        assert!(default_pattern().is_match("tool-1") && !default_pattern().is_match("Tool"));
+    }
+
+    #[test]
+    fn a_kubeconfig_stays_in_its_home() {
+        assert!(within(".kube/config").is_some());
+        assert!([".", "", "..", "/etc/passwd", "../x"].iter().all(|path| within(path).is_none()));
+        assert!(absolute("/home").is_some() && absolute("home").is_none() && absolute("/home/..").is_none());
+    }
+}

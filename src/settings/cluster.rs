@@ -1,0 +1,82 @@
+//! `[cluster.NAME]`: its public face, and where the daemon's own kubeconfig is.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::source::ca;
+use super::table::{Kind, Table};
+use crate::identity::ClusterName;
+use crate::policy::{Cluster, Endpoint};
+
+const URL: Kind = Kind("an https URL", "\"https://k8s.example.org:6443\"");
+const PROXY: Kind = Kind("a proxy's URL", "\"socks5://proxy.example.org:1080\"");
+
+/// The clusters, and the daemon's kubeconfig of each.
+pub(super) fn clusters(
+    root: &Table<'_>,
+    folder: &Path,
+    state_dir: &Path,
+) -> (BTreeMap<ClusterName, Cluster>, BTreeMap<ClusterName, PathBuf>) {
+    let mut clusters = BTreeMap::new();
+    let mut kubeconfigs = BTreeMap::new();
+    for (name, table) in root.named("cluster") {
+        table.only(&["kubeconfig", "default_endpoint", "endpoint"]);
+        let made_by_init = || state_dir.join("clusters").join(format!("{name}.kubeconfig"));
+        let kubeconfig = table.text("kubeconfig").map_or_else(made_by_init, |path| folder.join(path));
+        let endpoints: BTreeMap<String, Endpoint> = table
+            .named("endpoint")
+            .into_iter()
+            .filter_map(|(name, endpoint)| Some((name, self::endpoint(&endpoint, folder)?)))
+            .collect();
+        let default_endpoint = default_endpoint(&table, &endpoints);
+        let name = ClusterName(name);
+        kubeconfigs.insert(name.clone(), kubeconfig);
+        clusters.insert(name, Cluster { default_endpoint, endpoints });
+    }
+    (clusters, kubeconfigs)
+}
+
+fn endpoint(table: &Table<'_>, folder: &Path) -> Option<Endpoint> {
+    table.only(&["url", "ca", "tls_server_name", "proxy"]);
+    for (key, example) in [("url", URL.1), ("ca", "\"/etc/bursar/k8s-ca.pem\"")] {
+        if !table.has(key) {
+            table.wrong(key, format!("missing; for example {example}"));
+        }
+    }
+    let https = |text: &str| url_of(text, &["https"]);
+    let proxy = |text: &str| url_of(text, &["http", "https", "socks5"]);
+    // Both are read before either is missed, so that both errors are told.
+    let (url, ca_pem) = (table.parsed("url", URL, https), ca(table, folder));
+    Some(Endpoint {
+        url: url?,
+        ca_pem: ca_pem?,
+        tls_server_name: table.text("tls_server_name"),
+        proxy: table.parsed("proxy", PROXY, proxy),
+    })
+}
+
+fn url_of(text: &str, schemes: &[&str]) -> Option<String> {
+    let url = reqwest::Url::parse(text).ok()?;
+    (schemes.contains(&url.scheme()) && url.host().is_some()).then(|| text.to_owned())
+}
+
+fn default_endpoint(table: &Table<'_>, endpoints: &BTreeMap<String, Endpoint>) -> String {
+    let known = table.section("endpoint").keys();
+    if known.is_empty() {
+        table.wrong("endpoint", "missing; for example [cluster.prod.endpoint.internal] with url and ca");
+    }
+    match table.text("default_endpoint") {
+        Some(name) => {
+            if !known.is_empty() && !known.contains(&name) {
+                table.wrong("default_endpoint", format!("{name:?} is none of: {}", known.join(", ")));
+            }
+            name
+        }
+        None => {
+            if known.len() > 1 && !table.has("default_endpoint") {
+                table.wrong("default_endpoint", format!("missing; one of: {}", known.join(", ")));
+            }
+            endpoints.keys().next().cloned().unwrap_or_default()
+        }
+    }
+}

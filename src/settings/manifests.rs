@@ -1,0 +1,81 @@
+//! `manifests/CLASS/*.yaml` beside the configuration file: a class's own objects, parsed once.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::table::Table;
+
+/// Kinds that no tenant gets: cluster-scoped ones, and those by which a tenant would become another.
+const FORBIDDEN: [&str; 9] = [
+    "Namespace",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "Node",
+    "PersistentVolume",
+    "StorageClass",
+    "ValidatingWebhookConfiguration",
+    "MutatingWebhookConfiguration",
+];
+
+/// The documents of the class `name`, in the order of their files.
+pub(super) fn manifests(root: &Table<'_>, folder: &Path, name: &str) -> Vec<Value> {
+    let mut documents = Vec::new();
+    for path in yaml_files(&folder.join("manifests").join(name)) {
+        let file = format!("manifests/{name}/{}", super::file_name(&path));
+        let parsed = std::fs::read_to_string(&path)
+            .map_err(|error| error.to_string())
+            .and_then(|text| serde_saphyr::from_multiple::<Value>(&text).map_err(|error| first_line(&error)));
+        match parsed {
+            Ok(values) => {
+                let values = values.into_iter().filter(|value| !value.is_null());
+                values.for_each(|value| match wrong(&value) {
+                    Some(why) => root.wrong(&file, why),
+                    None => documents.push(value),
+                });
+            }
+            Err(why) => root.wrong(&file, why),
+        }
+    }
+    documents
+}
+
+/// Folders that no class has would be left out silently.
+pub(super) fn strays(root: &Table<'_>, folder: &Path, classes: &[String]) {
+    let Ok(entries) = std::fs::read_dir(folder.join("manifests")) else { return };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter(|entry| entry.path().is_dir())
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    for name in names.iter().filter(|name| !classes.contains(name)) {
+        root.wrong(&format!("manifests/{name}"), "there is no class of that name");
+    }
+}
+
+fn yaml_files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let yaml = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(yaml).collect();
+    paths.sort();
+    paths
+}
+
+fn wrong(document: &Value) -> Option<String> {
+    for pointer in ["/apiVersion", "/kind", "/metadata/name"] {
+        if document.pointer(pointer).and_then(Value::as_str).is_none_or(str::is_empty) {
+            return Some(format!("a document has no {}", pointer[1..].replace('/', ".")));
+        }
+    }
+    let kind = document["kind"].as_str().unwrap_or_default();
+    if FORBIDDEN.contains(&kind) {
+        return Some(format!("a {kind} is not a tenant's; put only what lives in its namespace here"));
+    }
+    document.to_string().contains("{credential:").then(|| "not in this version: {credential:NAME}".to_owned())
+}
+
+fn first_line(error: &impl ToString) -> String {
+    error.to_string().lines().next().unwrap_or("is not YAML").to_owned()
+}

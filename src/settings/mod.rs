@@ -1,0 +1,156 @@
+//! The configuration file and the environment become [`Settings`]: everything checked once, all errors told at once,
+//! so that what is built from it cannot fail. It reads files beside the configuration and reaches nothing else.
+
+mod class;
+mod cluster;
+mod file;
+mod manifests;
+mod network;
+mod profile;
+mod quantity;
+mod secret;
+mod source;
+mod table;
+mod validate;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use self::secret::SecretPlace;
+use crate::directory::source::{SourceConfig, SourceKind};
+use crate::identity::ClusterName;
+use crate::policy::Policy;
+
+/// Where the configuration is unless somebody says otherwise.
+pub const DEFAULT_PATH: &str = "/etc/bursar/bursar.toml";
+
+/// Everything that the configuration says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Shown in plans, logs and reports.
+    pub site: String,
+    /// Ledger, archives, backups and keys.
+    pub state_dir: PathBuf,
+    /// The directories, first wins, each with the place of its password.
+    sources: Vec<(SourceConfig, Option<SecretPlace>)>,
+    /// What is wanted of tenants.
+    pub policy: Policy,
+    /// The daemon's kubeconfig of each cluster.
+    pub clusters: BTreeMap<ClusterName, PathBuf>,
+    /// When things happen.
+    pub schedule: Schedule,
+    /// How homes are reached.
+    pub homes: Homes,
+    /// Where Prometheus may ask; absent: only at the control socket.
+    pub metrics: Option<SocketAddr>,
+    /// Where the daemon is asked.
+    pub control_socket: PathBuf,
+    /// Groups that admission lets touch namespaces and our objects.
+    pub exempt: Vec<String>,
+}
+
+/// `[schedule]`: five-field cron expressions, UTC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Schedule {
+    /// Cycles.
+    pub cycle: String,
+    /// Full reads of directories that are read by changes otherwise.
+    pub full_read: String,
+    /// Backups of the ledger.
+    pub backup: String,
+}
+
+/// `[homes]`: how `bursar-homed` is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Homes {
+    /// Its socket.
+    pub socket: PathBuf,
+    /// How long one request may take.
+    pub deadline: Duration,
+    /// Folders that homes lie beneath.
+    pub prefixes: Vec<PathBuf>,
+}
+
+/// Everything that is wrong with a configuration, one line each: `bursar.toml: KEY: what, and what would be right`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct SettingsErrors(pub Vec<String>);
+
+impl fmt::Display for SettingsErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl Settings {
+    /// Reads the file at `path` and the variables `BURSAR_…` of the environment, and the CA bundles and manifests that
+    /// they name; no password.
+    pub fn load(path: &Path) -> Result<Self, SettingsErrors> {
+        let environment = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        Self::load_with(path, &environment)
+    }
+
+    /// As [`Settings::load`], with `environment` instead of the process's.
+    pub fn load_with(path: &Path, environment: &BTreeMap<String, String>) -> Result<Self, SettingsErrors> {
+        let merged = file::read(path, environment).map_err(|error| SettingsErrors(vec![error]))?;
+        let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
+        let errors = table::Errors::default();
+        let settings = validate::settings(&table::Table::new("", merged.root, &errors), &folder);
+        let errors = errors.into_inner();
+        match settings {
+            Some(settings) if errors.is_empty() => Ok(settings),
+            _ => {
+                let name = file_name(path);
+                let line = |(key, what): &(String, String)| match merged.variables.get(key) {
+                    Some(variable) => format!("{variable}: {what}"),
+                    None => format!("{name}: {key}: {what}"),
+                };
+                Err(SettingsErrors(errors.iter().map(line).collect()))
+            }
+        }
+    }
+
+    /// The directories with their passwords, which are read now: a program that reads no directory needs none.
+    pub fn sources(&self) -> Result<Vec<SourceConfig>, SettingsErrors> {
+        let mut wrong = Vec::new();
+        let mut sources = Vec::new();
+        for (source, place) in &self.sources {
+            let mut source = source.clone();
+            if let (Some(place), SourceKind::Ldap(ldap)) = (place, &mut source.kind) {
+                match place.read() {
+                    Ok(password) => ldap.password = Some(password),
+                    Err(error) => wrong.push(format!("source.{}.password: {error}", source.name)),
+                }
+            }
+            match source.check() {
+                Err(error) if wrong.is_empty() => wrong.push(format!("source.{}.{error}", source.name)),
+                _ => sources.push(source),
+            }
+        }
+        if wrong.is_empty() { Ok(sources) } else { Err(SettingsErrors(wrong)) }
+    }
+
+    /// The names of the directories, in their order.
+    pub fn source_names(&self) -> impl Iterator<Item = &str> {
+        self.sources.iter().map(|(source, _)| source.name.as_str())
+    }
+
+    /// The ledger.
+    #[must_use]
+    pub fn ledger(&self) -> PathBuf {
+        self.state_dir.join("ledger.db")
+    }
+}
+
+/// `bursar.toml`, for messages.
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,81 @@
+//! Where a password is, and reading it there. It is in no value that is printed, and in no argument or environment.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use crate::directory::source::Secret;
+
+use super::table::Table;
+
+/// Where credentials are outside the systemd unit, 0640 root:bursar.
+const CREDENTIALS: &str = "/etc/bursar/credentials";
+/// Where systemd puts those of `LoadCredential=` (systemd.exec(5)).
+const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
+
+/// Where a password is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SecretPlace {
+    /// `{ credential = NAME }`: in `$CREDENTIALS_DIRECTORY`, else in `/etc/bursar/credentials`.
+    Credential(String),
+    /// `{ file = PATH }`.
+    File(PathBuf),
+}
+
+impl SecretPlace {
+    /// From the value of `key`. What is wrong is said without the value: it may be the password itself.
+    pub(super) fn of(table: &Table<'_>, key: &str) -> Option<Self> {
+        const FORM: &str = "is { credential = \"NAME\" } or { file = \"/path\" }, never the password itself";
+        let fields = table.value(key)?.as_object().filter(|fields| fields.len() == 1);
+        let place = fields.and_then(|fields| {
+            let (form, value) = fields.iter().next()?;
+            let value = value.as_str().filter(|value| !value.is_empty())?;
+            match form.as_str() {
+                "credential" if !value.contains('/') && value != ".." => Some(Self::Credential(value.to_owned())),
+                "file" if Path::new(value).is_absolute() => Some(Self::File(PathBuf::from(value))),
+                _ => None,
+            }
+        });
+        if place.is_none() {
+            table.wrong(key, FORM);
+        }
+        place
+    }
+
+    /// The file, as things are now.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Self::File(path) => path.clone(),
+            Self::Credential(name) => {
+                let handed = env::var_os(CREDENTIALS_VARIABLE).map(|folder| Path::new(&folder).join(name));
+                handed.filter(|path| path.exists()).unwrap_or_else(|| Path::new(CREDENTIALS).join(name))
+            }
+        }
+    }
+
+    /// Reads it, without the newline that editors leave at its end.
+    pub(super) fn read(&self) -> Result<Secret, String> {
+        let path = self.path();
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = text.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text)).unwrap_or(&text);
+        if text.is_empty() { Err(format!("{} is empty", path.display())) } else { Ok(Secret::new(text.to_owned())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newline_at_the_end_is_not_the_password() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("password");
+        for (text, password) in [("secret\n", "secret"), ("secret\r\n", "secret"), (" secret \n", " secret ")] {
+            std::fs::write(&path, text).expect("written");
+            let read = SecretPlace::File(path.clone()).read().expect("a password");
+            assert_eq!(read.reveal(), password);
+        }
+        std::fs::write(&path, "\n").expect("written");
+        assert!(SecretPlace::File(path).read().is_err());
+    }
+}

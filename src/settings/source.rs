@@ -1,0 +1,253 @@
+//! `[[source]]` becomes a [`SourceConfig`], from its preset and what differs from it.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
+
+use super::secret::SecretPlace;
+use super::table::{DURATION, NUMBER, Table};
+use crate::directory::source::{
+    AttributeNames, DisabledMark, LdapConfig, LdifConfig, Preset, Secret, SourceConfig, SourceError, SourceKind, Tree,
+};
+use crate::identity::AccountKind;
+
+const KEYS: [&str; 24] = [
+    "name",
+    "type",
+    "preset",
+    "urls",
+    "url",
+    "ca",
+    "bind_dn",
+    "password",
+    "sentinels",
+    "persist",
+    "starttls",
+    "allow_plaintext",
+    "page_size",
+    "connect_timeout",
+    "timeout",
+    "tools",
+    "users",
+    "groups",
+    "attributes",
+    "path",
+    "paths",
+    "realm",
+    "client_id",
+    "client_secret",
+];
+const ATTRIBUTES: [&str; 14] = [
+    "id",
+    "created",
+    "tool_name",
+    "user_name",
+    "group_name",
+    "uid",
+    "gid",
+    "home",
+    "mail",
+    "display_name",
+    "disabled",
+    "member_dns",
+    "member_names",
+    "managers",
+];
+
+/// What is read.
+#[derive(Clone, Copy)]
+enum Type {
+    Ldap,
+    Ldif,
+    Later,
+}
+
+/// The sources, in order.
+pub(super) fn sources(root: &Table<'_>, folder: &Path) -> Vec<(SourceConfig, Option<SecretPlace>)> {
+    let mut names = Vec::new();
+    let tables = root.list("source");
+    let sources = tables.iter().filter_map(|table| {
+        table.only(&KEYS);
+        let name = table.required("name", "people");
+        if let Some(name) = &name {
+            if names.contains(name) {
+                table.wrong("name", format!("{name:?} is another source's name too"));
+            }
+            names.push(name.clone());
+        }
+        source(table, name.unwrap_or_default(), folder)
+    });
+    sources.collect()
+}
+
+fn source(table: &Table<'_>, name: String, folder: &Path) -> Option<(SourceConfig, Option<SecretPlace>)> {
+    if !table.has("type") {
+        table.wrong("type", "missing; for example \"ldap\"");
+    }
+    let types = [("ldap", Type::Ldap), ("ldif", Type::Ldif), ("ad", Type::Later), ("keycloak", Type::Later)];
+    let (kind, secret) = match table.choice("type", &types)? {
+        Type::Later => {
+            table.not_yet("type", "it reads ldap and ldif; without this source its people would be missing");
+            return None;
+        }
+        Type::Ldap => ldap(table, folder),
+        Type::Ldif => (SourceKind::Ldif(LdifConfig { paths: ldif_paths(table, folder) }), None),
+    };
+    let preset = preset(table);
+    let source = SourceConfig {
+        name,
+        kind,
+        sentinels: table.texts("sentinels").unwrap_or_default(),
+        tools: tree(table, "tools", preset, AccountKind::Tool),
+        users: tree(table, "users", preset, AccountKind::User),
+        groups: tree(table, "groups", preset, AccountKind::Group),
+        attributes: attributes(&table.section("attributes"), preset),
+    };
+    check(table, &source, secret.as_ref());
+    Some((source, secret))
+}
+
+/// As the reader checks it, with a password that only stands for the one that is read later.
+fn check(table: &Table<'_>, source: &SourceConfig, secret: Option<&SecretPlace>) {
+    let mut source = source.clone();
+    if let (Some(_), SourceKind::Ldap(ldap)) = (secret, &mut source.kind) {
+        ldap.password = Some(Secret::new("read later".to_owned()));
+    }
+    if let Err(SourceError { key, why }) = source.check() {
+        table.wrong(key, why);
+    }
+}
+
+fn preset(table: &Table<'_>) -> Preset {
+    let presets = [
+        ("toolforge", Some(Preset::Toolforge)),
+        ("rfc2307", Some(Preset::Rfc2307)),
+        ("rfc2307bis", None),
+        ("freeipa", None),
+        ("ad", None),
+        ("keycloak", None),
+    ];
+    match table.choice("preset", &presets) {
+        Some(Some(preset)) => preset,
+        Some(None) => {
+            table.not_yet(
+                "preset",
+                "it knows toolforge and rfc2307, whose attributes can be named in [source.attributes]",
+            );
+            Preset::Rfc2307
+        }
+        None => Preset::Rfc2307,
+    }
+}
+
+fn ldap(table: &Table<'_>, folder: &Path) -> (SourceKind, Option<SecretPlace>) {
+    let mut ldap = LdapConfig::new(table.texts("urls").unwrap_or_default());
+    ldap.starttls = table.switch("starttls", false);
+    ldap.allow_plaintext = table.switch("allow_plaintext", false);
+    // Read by changes where the server can; until then every cycle reads all of it, which is the same answer.
+    table.switch("persist", false);
+    ldap.ca_pem = ca(table, folder);
+    ldap.bind_dn = table.text("bind_dn");
+    ldap.connect_timeout = table.duration("connect_timeout", ldap.connect_timeout);
+    ldap.timeout = table.duration("timeout", ldap.timeout);
+    for (key, time) in [("connect_timeout", ldap.connect_timeout), ("timeout", ldap.timeout)] {
+        if time.is_zero() {
+            table.wrong(key, format!("0 leaves no time for an answer; for example {}", DURATION.1));
+        }
+    }
+    if table.has("page_size") {
+        ldap.page_size = table.parsed("page_size", NUMBER, |text| text.parse().ok()).unwrap_or(ldap.page_size);
+    }
+    for key in ["path", "paths", "url", "realm", "client_id", "client_secret"].iter().filter(|key| table.has(key)) {
+        table.wrong(key, "a source of type ldap has none; do you mean urls?");
+    }
+    (SourceKind::Ldap(ldap), SecretPlace::of(table, "password"))
+}
+
+fn ldif_paths(table: &Table<'_>, folder: &Path) -> Vec<PathBuf> {
+    let one = table.text("path").into_iter();
+    one.chain(table.texts("paths").unwrap_or_default()).map(|path| folder.join(path)).collect()
+}
+
+/// The PEM bundle that `ca` names.
+pub(super) fn ca(table: &Table<'_>, folder: &Path) -> Option<String> {
+    let path = folder.join(table.text("ca")?);
+    match std::fs::read_to_string(&path) {
+        Ok(pem) if pem.contains("-----BEGIN CERTIFICATE-----") => Some(pem),
+        Ok(_) => {
+            table.wrong("ca", format!("{} has no certificate in PEM", path.display()));
+            None
+        }
+        Err(error) => {
+            table.wrong("ca", format!("{}: {error}", path.display()));
+            None
+        }
+    }
+}
+
+fn tree(table: &Table<'_>, key: &str, preset: Preset, kind: AccountKind) -> Option<Tree> {
+    let fields = table.has(key).then(|| table.section(key))?;
+    fields.only(&["base", "filter", "strip_prefix"]);
+    let mut tree = preset.tree(kind, &fields.required("base", "ou=people,dc=example,dc=org")?);
+    if let Some(filter) = fields.text("filter") {
+        tree.filter = filter;
+    }
+    // An empty text is a value here: names are as the directory has them.
+    if let Some(prefix) = fields.value("strip_prefix").and_then(|prefix| prefix.as_str()) {
+        tree.strip_prefix = Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty());
+    }
+    Some(tree)
+}
+
+fn attributes(table: &Table<'_>, preset: Preset) -> AttributeNames {
+    table.only(&ATTRIBUTES);
+    let mut names = preset.attributes();
+    let plain = [
+        ("id", &mut names.id),
+        ("created", &mut names.created),
+        ("tool_name", &mut names.tool_name),
+        ("user_name", &mut names.user_name),
+        ("group_name", &mut names.group_name),
+        ("uid", &mut names.uid),
+        ("gid", &mut names.gid),
+        ("home", &mut names.home),
+        ("mail", &mut names.mail),
+    ];
+    for (key, name) in plain {
+        if let Some(text) = table.text(key) {
+            *name = text;
+        }
+    }
+    let lists = [
+        ("display_name", &mut names.display_name),
+        ("member_dns", &mut names.member_dns),
+        ("member_names", &mut names.member_names),
+    ];
+    for (key, name) in lists {
+        if let Some(list) = one_or_more(table, key) {
+            *name = list;
+        }
+    }
+    if table.has("managers") {
+        names.managers = table.text("managers");
+    }
+    if let Some(marks) = one_or_more(table, "disabled") {
+        names.disabled = marks.iter().filter_map(|mark| disabled(table, mark)).collect();
+    }
+    names
+}
+
+fn disabled(table: &Table<'_>, text: &str) -> Option<DisabledMark> {
+    let mark = DisabledMark::from_str(text);
+    if let Err(error) = &mark {
+        table.wrong("disabled", &error.why);
+    }
+    mark.ok()
+}
+
+/// A text, or a list of texts.
+fn one_or_more(table: &Table<'_>, key: &str) -> Option<Vec<String>> {
+    match table.value(key)?.as_str() {
+        Some(text) if !text.starts_with('[') => Some(vec![text.to_owned()]),
+        _ => table.texts(key),
+    }
+}

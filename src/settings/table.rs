@@ -1,0 +1,286 @@
+//! A table of the configuration that is being read: each value is taken by its key as what it should be, and what is
+//! wrong is noted with key, value and an example, so that all errors are told at once.
+
+use std::cell::RefCell;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+/// Everything that is wrong, as `(key, what)`.
+#[derive(Debug, Default)]
+pub(super) struct Errors(RefCell<Vec<(String, String)>>);
+
+impl Errors {
+    /// Notes that `key` is wrong.
+    pub(super) fn add(&self, key: impl Into<String>, what: impl Into<String>) {
+        self.0.borrow_mut().push((key.into(), what.into()));
+    }
+
+    pub(super) fn into_inner(self) -> Vec<(String, String)> {
+        self.0.into_inner()
+    }
+}
+
+/// What a value should be, and one that is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kind(pub(super) &'static str, pub(super) &'static str);
+
+pub(super) const DURATION: Kind = Kind("a duration", "\"24h\"");
+pub(super) const TEXT: Kind = Kind("text", "\"…\"");
+pub(super) const PATH: Kind = Kind("an absolute path", "\"/etc/bursar/ca.pem\"");
+pub(super) const NUMBER: Kind = Kind("a number", "5");
+pub(super) const SWITCH: Kind = Kind("true or false", "true");
+pub(super) const LIST: Kind = Kind("a list of texts", "[\"a\", \"b\"]");
+
+/// One table.
+#[derive(Clone)]
+pub(super) struct Table<'a> {
+    path: String,
+    fields: Map<String, Value>,
+    errors: &'a Errors,
+}
+
+impl<'a> Table<'a> {
+    /// The table at `path`, the root's being empty.
+    pub(super) fn new(path: impl Into<String>, fields: Map<String, Value>, errors: &'a Errors) -> Self {
+        Self { path: path.into(), fields, errors }
+    }
+
+    /// The full name of `key`.
+    pub(super) fn at(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.fields.contains_key(key)
+    }
+
+    pub(super) fn keys(&self) -> Vec<String> {
+        self.fields.keys().cloned().collect()
+    }
+
+    pub(super) fn value(&self, key: &str) -> Option<&Value> {
+        self.fields.get(key)
+    }
+
+    /// Notes that `key` is wrong.
+    pub(super) fn wrong(&self, key: &str, what: impl Into<String>) {
+        self.errors.add(self.at(key), what);
+    }
+
+    /// Notes that the table is wrong.
+    pub(super) fn wrong_itself(&self, what: impl Into<String>) {
+        self.errors.add(self.path.clone(), what);
+    }
+
+    /// Notes every key that is none of `known`.
+    pub(super) fn only(&self, known: &[&str]) {
+        for key in self.fields.keys().filter(|key| !known.contains(&key.as_str())) {
+            match nearest(key, known) {
+                Some(near) => self.wrong(key, format!("there is no such key; do you mean {near}?")),
+                None => self.wrong(key, format!("there is no such key; there are: {}", known.join(", "))),
+            }
+        }
+    }
+
+    /// Notes a key that later versions serve, because leaving it out here would be dangerous.
+    pub(super) fn not_yet(&self, key: &str, why: &str) {
+        if self.has(key) {
+            self.wrong(key, format!("not in this version: {why}"));
+        }
+    }
+
+    /// The value as text, read by `parse`.
+    pub(super) fn parsed<T>(&self, key: &str, kind: Kind, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+        let value = self.fields.get(key)?;
+        let text = match value {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            Value::Bool(switch) => switch.to_string(),
+            other => other.to_string(),
+        };
+        let parsed = if value.is_array() || value.is_object() { None } else { parse(&text) };
+        if parsed.is_none() {
+            self.wrong(key, is_not(value, kind));
+        }
+        parsed
+    }
+
+    pub(super) fn text(&self, key: &str) -> Option<String> {
+        let value = self.fields.get(key)?;
+        let text = value.as_str().filter(|text| !text.is_empty());
+        if text.is_none() {
+            self.wrong(key, is_not(value, TEXT));
+        }
+        text.map(str::to_owned)
+    }
+
+    /// The text that must be there; `example` is what it may look like.
+    pub(super) fn required(&self, key: &str, example: &str) -> Option<String> {
+        if !self.has(key) {
+            self.wrong(key, format!("missing; for example {example:?}"));
+        }
+        self.text(key)
+    }
+
+    pub(super) fn switch(&self, key: &str, default: bool) -> bool {
+        if self.has(key) { self.parsed(key, SWITCH, |text| text.parse().ok()).unwrap_or(default) } else { default }
+    }
+
+    pub(super) fn number<T: FromStr>(&self, key: &str) -> Option<T> {
+        self.parsed(key, NUMBER, |text| text.parse().ok())
+    }
+
+    pub(super) fn duration(&self, key: &str, default: Duration) -> Duration {
+        if !self.has(key) {
+            return default;
+        }
+        self.parsed(key, DURATION, |text| humantime::parse_duration(text).ok()).unwrap_or(default)
+    }
+
+    /// One of `words`.
+    pub(super) fn choice<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Option<T> {
+        let value = self.fields.get(key)?;
+        let chosen = words.iter().find(|(word, _)| value.as_str() == Some(word)).map(|(_, chosen)| *chosen);
+        if chosen.is_none() {
+            self.wrong(key, is_none_of(value, words.iter().map(|(word, _)| *word)));
+        }
+        chosen
+    }
+
+    /// A list of texts; from the environment, also a TOML list in one text.
+    pub(super) fn texts(&self, key: &str) -> Option<Vec<String>> {
+        let value = self.fields.get(key)?;
+        let list = match value {
+            Value::Array(items) => items.iter().map(|item| item.as_str().map(str::to_owned)).collect(),
+            Value::String(text) if text.trim_start().starts_with('[') => from_toml_list(text),
+            _ => None,
+        };
+        if list.is_none() {
+            self.wrong(key, is_not(value, LIST));
+        }
+        list
+    }
+
+    /// A table within.
+    pub(super) fn table(&self, key: &str) -> Option<Table<'a>> {
+        match self.fields.get(key)? {
+            Value::Object(fields) => Some(Self::new(self.at(key), fields.clone(), self.errors)),
+            _ => {
+                self.wrong(key, "is a table; for example { key = \"value\" }");
+                None
+            }
+        }
+    }
+
+    /// A table within, empty if it is not there.
+    pub(super) fn section(&self, key: &str) -> Table<'a> {
+        let absent = || Self::new(self.at(key), Map::new(), self.errors);
+        if self.has(key) { self.table(key).unwrap_or_else(absent) } else { absent() }
+    }
+
+    /// The tables of a table of tables, by name, each named as Kubernetes would (`[class.NAME]`).
+    pub(super) fn named(&self, key: &str) -> Vec<(String, Table<'a>)> {
+        let section = self.section(key);
+        let mut tables = Vec::new();
+        for name in section.keys() {
+            if !is_name(&name) {
+                section.wrong(&name, "a name has lower case letters, digits and '-', at most 63; for example \"prod\"");
+            }
+            if let Some(table) = section.table(&name) {
+                tables.push((name, table));
+            }
+        }
+        tables
+    }
+
+    /// The tables of a list of tables (`[[source]]`, `volumes`).
+    pub(super) fn list(&self, key: &str) -> Vec<Table<'a>> {
+        let Some(value) = self.fields.get(key) else { return Vec::new() };
+        let Value::Array(items) = value else {
+            self.wrong(key, "is a list of tables; for example [{ key = \"value\" }]");
+            return Vec::new();
+        };
+        let tables = items.iter().enumerate().filter_map(|(index, item)| {
+            let path = self.at(&format!("{key}[{index}]"));
+            let Value::Object(fields) = item else {
+                self.errors.add(path, "is a table; for example { key = \"value\" }");
+                return None;
+            };
+            Some(Self::new(path, fields.clone(), self.errors))
+        });
+        tables.collect()
+    }
+}
+
+/// `"sixteen" is not a quantity; for example "16"`.
+pub(super) fn is_not(value: &Value, Kind(kind, example): Kind) -> String {
+    format!("{value} is not {kind}; for example {example}")
+}
+
+/// `"tols" is none of: tools, users`.
+pub(super) fn is_none_of<'w>(value: &Value, words: impl Iterator<Item = &'w str> + Clone) -> String {
+    let known: Vec<&str> = words.collect();
+    let near = value.as_str().and_then(|text| nearest(text, &known));
+    match near {
+        Some(near) => format!("{value} is none of: {}; do you mean {near:?}?", known.join(", ")),
+        None => format!("{value} is none of: {}", known.join(", ")),
+    }
+}
+
+fn from_toml_list(text: &str) -> Option<Vec<String>> {
+    let document: toml::Table = format!("list = {text}").parse().ok()?;
+    document.get("list")?.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
+}
+
+/// A name that can be a label's value.
+pub(super) fn is_name(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// The known word that `word` most likely is: at most a third of its letters differ.
+pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    let most = (word.chars().count() / 3).max(1);
+    known
+        .iter()
+        .map(|known| (distance(word, known), *known))
+        .filter(|(far, _)| *far <= most)
+        .min()
+        .map(|(_, near)| near)
+}
+
+/// Levenshtein's distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let replaced = corner + usize::from(x != *y);
+            corner = row[j + 1];
+            row[j + 1] = replaced.min(corner + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_finger_is_understood() {
+        assert_eq!(nearest("bindd_n", &["base", "bind_dn", "url"]), Some("bind_dn"));
+        assert_eq!(nearest("quotas", &["quota", "roles"]), Some("quota"));
+        assert_eq!(nearest("colour", &["quota", "roles"]), None);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+
+    #[test]
+    fn lists_come_from_one_variable_too() {
+        assert_eq!(from_toml_list(r#"["/a", "/b"]"#), Some(vec!["/a".to_owned(), "/b".to_owned()]));
+        assert_eq!(from_toml_list("[1]"), None);
+    }
+}

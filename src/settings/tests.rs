@@ -1,0 +1,228 @@
+//! What is said of each kind of mistake, and that the manual tells the truth.
+
+use std::path::Path;
+
+use super::*;
+
+const PEM: &str = "-----BEGIN CERTIFICATE-----\nnot looked into\n-----END CERTIFICATE-----\n";
+/// Everything that the other keys of the tests lean on.
+const BASE: &str = r#"
+site = "test"
+[[source]]
+name = "people"
+type = "ldap"
+preset = "toolforge"
+urls = ["ldaps://ldap.example.org"]
+[source.tools]
+base = "ou=tools,dc=example,dc=org"
+[cluster.prod.endpoint.internal]
+url = "https://k8s.example.org:6443"
+ca = "k8s-ca.pem"
+"#;
+const TOOL: &str = r#"
+[class.tool]
+from = "tools"
+clusters = ["prod"]
+namespace = "tool-{name}"
+"#;
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["k8s-ca.pem", "ldap-ca.pem"] {
+        std::fs::write(folder.path().join(name), PEM).expect("written");
+    }
+    folder
+}
+
+fn load_in(folder: &Path, text: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsErrors> {
+    let path = folder.join("bursar.toml");
+    std::fs::write(&path, text).expect("written");
+    let environment = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Settings::load_with(&path, &environment.collect())
+}
+
+fn load(text: &str) -> Result<Settings, SettingsErrors> {
+    load_in(folder().path(), text, &[])
+}
+
+/// The errors that `text`, after [`BASE`], meets.
+fn errors(text: &str) -> Vec<String> {
+    load(&format!("{BASE}{text}")).expect_err("an error").0
+}
+
+fn class_error(line: &str) -> Vec<String> {
+    errors(&format!("{TOOL}{line}\n"))
+}
+
+#[test]
+fn what_is_wrong_is_told_with_key_value_and_example() {
+    let told = |line: &str, error: &str| assert_eq!(class_error(line), [format!("bursar.toml: {error}")], "{line}");
+    told(r#"quota = { pods = "sixteen" }"#, r#"class.tool.quota.pods: "sixteen" is not a quantity; for example "16""#);
+    told(r#"quota = { pod = "1" }"#, r#"class.tool.quota.pod: no quota has such a resource; do you mean "pods"?"#);
+    told(r#"quotas = {}"#, "class.tool.quotas: there is no such key; do you mean quota?");
+    told(
+        r#"network = "isolatd""#,
+        r#"class.tool.network: "isolatd" is none of: isolated, open; do you mean "isolated"?"#,
+    );
+    told(r#"pod_security = "none""#, r#"class.tool.pod_security: "none" is none of: privileged, baseline, restricted"#);
+    told(
+        r#"name_pattern = "(""#,
+        r#"class.tool.name_pattern: "(" is not a regular expression; for example "^[a-z][a-z0-9-]{1,50}$""#,
+    );
+    told(
+        r#"home = { prefix = "/srv" }"#,
+        r#"class.tool.home.prefix: "/srv" is beneath none of homes.prefixes: /data/project, /home"#,
+    );
+    told(
+        r#"volumes = [{ name = "home", kind = "static", nfs = { server = "nfs", path = "x" } }]"#,
+        r#"class.tool.volumes[0].nfs.path: "x" is not an absolute path; for example "/srv/project/{name}""#,
+    );
+    told(
+        r#"limit_range = { container = { max = { memory = "6GB" } } }"#,
+        r#"class.tool.limit_range.container.max.memory: "6GB" is not a quantity; for example "16""#,
+    );
+    told(r#"admission = { uid = "on" }"#, r#"class.tool.admission.uid: "on" is none of: enforce, warn, audit, off"#);
+    told(r#"drift = { quota = true }"#, "class.tool.drift.quota: true is none of: revert, report, adopt");
+    told(r#"when = {}"#, r#"class.tool.when: needs one of group, base; for example { group = "k8s-admins" }"#);
+}
+
+#[test]
+fn what_later_versions_serve_is_an_error_where_leaving_it_out_is_dangerous() {
+    let later = |text: &str, key: &str| {
+        let errors = errors(text);
+        assert!(errors[0].starts_with(&format!("bursar.toml: {key}: not in this version")), "{errors:?}");
+    };
+    later("[[source]]\nname = \"sso\"\ntype = \"keycloak\"\nurl = \"https://sso\"\nrealm = \"r\"\n", "source[1].type");
+    later("[class.course]\nfrom = \"groups\"\nclusters = [\"prod\"]\nmanagers = \"manager\"\n", "class.course.from");
+    later("[class.profile]\nfrom = \"adopted\"\nselector = \"a=b\"\n", "class.profile.from");
+    later("[realm]\nsource = \"sso\"\n", "realm");
+    later("[reaper.pods]\nenabled = true\n", "reaper.pods.enabled");
+    for (line, key) in [
+        ("provision = \"on-demand\"", "class.tool.provision"),
+        ("drift = { quota = \"adopt\" }", "class.tool.drift.quota"),
+        ("home = { prefix = \"/home\" }\ncredential = { kind = \"oidc\" }", "class.tool.credential.kind"),
+        ("volumes = [{ name = \"home\", kind = \"dynamic\", size = \"1Gi\" }]", "class.tool.volumes[0].kind"),
+    ] {
+        later(&format!("{TOOL}{line}\n"), key);
+    }
+    let harmless = "[archive]\nrecipient = \"age1x\"\n[webhook]\nexempt = [\"a\"]\n[reaper.namespaces]\nenabled = false\nidle_for = \"9d\"\n";
+    assert_eq!(load(&format!("{BASE}{harmless}")).expect("settings").exempt, ["a"]);
+}
+
+#[test]
+fn everything_wrong_is_told_at_once() {
+    let errors =
+        errors("[limits]\nsuspend_per_cycle = { count = \"many\" }\n[schedule]\ncycle = \"@daily\"\n[lifecycl]\n");
+    let expected = [
+        "bursar.toml: lifecycl: there is no such key; do you mean lifecycle?",
+        "bursar.toml: limits.suspend_per_cycle.count: \"many\" is not a number; for example 5",
+        "bursar.toml: schedule.cycle: \"@daily\" is not a five-field cron expression; for example \"30 3 * * *\"",
+    ];
+    assert_eq!(errors, expected);
+}
+
+#[test]
+fn a_class_without_namespace_is_never_one_by_mistake() {
+    let errors = errors("[class.tool]\nfrom = \"tools\"\nclusters = [\"prod\"]\nquota = { pods = \"1\" }\n");
+    assert!(errors.iter().any(|error| error.contains("class.tool.namespace: missing")), "{errors:?}");
+    assert!(errors.iter().any(|error| error.contains("class.tool.roles: missing")), "{errors:?}");
+    assert!(errors.iter().any(|error| error.contains("class.tool.quota: the class has no namespace")), "{errors:?}");
+}
+
+#[test]
+fn the_environment_is_over_the_file() {
+    let (folder, text) = (folder(), format!("{BASE}{TOOL}[limits]\nsuspend_per_cycle = {{ count = 7 }}\n"));
+    let with = |variables: &[(&str, &str)]| load_in(folder.path(), &text, variables);
+    let name = "BURSAR_LIMITS__SUSPEND_PER_CYCLE__COUNT";
+    let settings = with(&[(name, "2"), ("BURSAR_HOMES__PREFIXES", "[\"/srv\"]"), ("BURSAR_CONFIG", "x")]);
+    let settings = settings.expect("settings");
+    assert_eq!(settings.policy.limits.suspend_per_cycle.count, 2);
+    assert_eq!(settings.homes.prefixes, [PathBuf::from("/srv")]);
+    let error = with(&[(name, "many")]).expect_err("an error").to_string();
+    assert_eq!(error, format!("{name}: \"many\" is not a number; for example 5"));
+    let error = with(&[("BURSAR_LIMTS__X", "1")]).expect_err("an error").to_string();
+    assert!(error.contains("limts: there is no such key; do you mean limits?"), "{error}");
+    let error = with(&[("BURSAR_SOURCE__0__URLS", "[\"ldap://a\"]")]).expect_err("an error").to_string();
+    assert_eq!(error, "BURSAR_SOURCE__0__URLS: \"ldap://a\" needs starttls = true, or allow_plaintext = true");
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_told_with_its_line() {
+    let error = load("site = \"a\"\n[class\n").expect_err("an error").to_string();
+    assert!(error.starts_with("bursar.toml: line 2: "), "{error}");
+}
+
+#[test]
+fn passwords_are_read_by_who_reads_directories_only() {
+    let folder = folder();
+    let password =
+        |value: &str| BASE.replace("preset", &format!("bind_dn = \"cn=bursar\"\npassword = {value}\npreset"));
+    let place = folder.path().join("password").display().to_string();
+    let settings = load_in(folder.path(), &password(&format!("{{ file = {place:?} }}")), &[]).expect("settings");
+    assert!(settings.sources().is_err());
+    std::fs::write(&place, "secret\n").expect("written");
+    let sources = settings.sources().expect("sources");
+    let SourceKind::Ldap(ldap) = &sources[0].kind else { panic!("{sources:?}") };
+    assert_eq!(ldap.password.as_ref().map(|password| password.reveal().to_owned()).as_deref(), Some("secret"));
+    let error = load_in(folder.path(), &password("\"hunter2\""), &[]).expect_err("an error").to_string();
+    assert!(error.contains("source[0].password: is { credential") && !error.contains("hunter2"), "{error}");
+}
+
+#[test]
+fn manifests_lie_beside_the_file() {
+    let folder = folder();
+    let manifests = folder.path().join("manifests");
+    std::fs::create_dir_all(manifests.join("tool")).expect("a folder");
+    std::fs::create_dir_all(manifests.join("tol")).expect("a folder");
+    std::fs::write(
+        manifests.join("tool/a.yaml"),
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: \"{name}\"}\n---\nkind: Secret\n",
+    )
+    .expect("written");
+    let error = load_in(folder.path(), &format!("{BASE}{TOOL}"), &[]).expect_err("errors").to_string();
+    assert!(error.contains("manifests/tol: there is no class of that name"), "{error}");
+    assert!(error.contains("manifests/tool/a.yaml: a document has no apiVersion"), "{error}");
+    std::fs::remove_dir(manifests.join("tol")).expect("removed");
+    std::fs::write(manifests.join("tool/a.yaml"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n")
+        .expect("written");
+    let settings = load_in(folder.path(), &format!("{BASE}{TOOL}"), &[]).expect("settings");
+    assert_eq!(settings.policy.classes["tool"].manifests.len(), 1);
+}
+
+fn shipped(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(name);
+    std::fs::read_to_string(path).expect("a shipped file")
+}
+
+/// The shipped file with the `#` taken from every line that is a key, but not from those that `left` says.
+fn uncommented(left: impl Fn(&str) -> bool) -> String {
+    let lines = shipped("bursar.toml");
+    let lines = lines.lines().map(|line| match line.strip_prefix('#') {
+        Some(key) if key.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') && !left(line) => key.to_owned(),
+        _ => line.to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n").replace("/etc/bursar/", "")
+}
+
+#[test]
+fn the_shipped_file_is_a_configuration() {
+    let settings = load(&shipped("bursar.toml")).expect("settings");
+    assert_eq!((settings.site.as_str(), settings.policy.classes.len()), ("example", 0));
+}
+
+#[test]
+fn the_manual_says_the_defaults_of_the_code() {
+    let folder = folder();
+    let explicit = load_in(folder.path(), &uncommented(|_| false), &[]).expect("settings");
+    let implicit = load_in(folder.path(), &uncommented(|line| line.ends_with("# default")), &[]).expect("settings");
+    assert_eq!(explicit, implicit);
+    assert_eq!(explicit.policy.classes.keys().collect::<Vec<_>>(), ["admin", "tool"]);
+}
+
+#[test]
+fn examples_are_configurations() {
+    for name in ["examples/toolforge.toml", "examples/rfc2307.toml"] {
+        let text = shipped(name).replace("/etc/bursar/", "");
+        assert!(load(&text).is_ok(), "{name}: {:?}", load(&text));
+    }
+}

@@ -1,0 +1,231 @@
+//! The whole tree becomes [`Settings`]: each section by its own module, and here those that are a few keys. Defaults
+//! that are not another module's are here, and `config/bursar.toml` says the same ones.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use croner::parser::{CronParser, Seconds};
+
+use super::class::{Known, absolute};
+use super::table::{Kind, PATH, Table};
+use super::{Homes, Schedule, Settings, class, cluster, manifests, network, source};
+use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
+
+const SECTIONS: [&str; 15] = [
+    "site",
+    "state_dir",
+    "source",
+    "cluster",
+    "class",
+    "network",
+    "webhook",
+    "limits",
+    "lifecycle",
+    "schedule",
+    "archive",
+    "reaper",
+    "realm",
+    "homes",
+    "metrics",
+];
+const CRON: Kind = Kind("a five-field cron expression", "\"30 3 * * *\"");
+const ADDRESS: Kind = Kind("an address with a port", "\"127.0.0.1:9746\"");
+const AGE: Kind = Kind("a recipient of age", "\"age1…\"");
+const DAY: u64 = 24;
+
+/// What the tree says; relative paths begin at `folder`. `None` only with errors noted.
+pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
+    root.only(&[&SECTIONS[..], &["control"]].concat());
+    let site = root.required("site", "example");
+    let path = |key: &str, default: &str, table: &Table<'_>| {
+        table.parsed(key, PATH, absolute).unwrap_or_else(|| PathBuf::from(default))
+    };
+    let state_dir = path("state_dir", "/var/lib/bursar", root);
+    let homes = homes(&root.section("homes"));
+    let (clusters, kubeconfigs) = cluster::clusters(root, folder, &state_dir);
+    let networks = network::networks(root);
+    let known = Known { clusters: &clusters, networks: networks.keys().cloned().collect(), prefixes: &homes.prefixes };
+    let classes = classes(root, folder, &known);
+    let control = root.section("control");
+    control.only(&["socket"]);
+    later(root);
+    let policy = Policy {
+        site: site.clone().unwrap_or_default(),
+        classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),
+        networks,
+        clusters,
+        limits: limits(&root.section("limits")),
+        lifecycle: lifecycle(&root.section("lifecycle")),
+        home_prefixes: homes.prefixes.clone(),
+    };
+    let metrics = root.section("metrics");
+    metrics.only(&["listen"]);
+    Some(Settings {
+        sources: source::sources(root, folder),
+        policy,
+        clusters: kubeconfigs,
+        schedule: schedule(&root.section("schedule")),
+        homes,
+        metrics: metrics.parsed("listen", ADDRESS, |text| text.parse().ok()),
+        control_socket: path("socket", "/run/bursar/control.sock", &control),
+        exempt: exempt(&root.section("webhook")),
+        state_dir,
+        site: site?,
+    })
+}
+
+fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
+    let tables = root.named("class");
+    let names: Vec<String> = tables.iter().map(|(name, _)| name.clone()).collect();
+    manifests::strays(root, folder, &names);
+    let mut classes: Vec<Class> = Vec::new();
+    for (name, table) in tables {
+        let Some(mut class) = class::class(&name, &table, known) else { continue };
+        class.manifests = manifests::manifests(root, folder, &name);
+        let other = classes.iter().find(|other| {
+            other.from != class.from
+                && other.namespace.is_some()
+                && other.namespace == class.namespace
+                && other.clusters.iter().any(|cluster| class.clusters.contains(cluster))
+        });
+        if let Some(other) = other {
+            let why =
+                format!("class {} has the same for other entries: two accounts of one name would meet", other.name);
+            table.wrong("namespace", why);
+        }
+        classes.push(class);
+    }
+    classes
+}
+
+/// What later versions serve: harmless to leave out, or an error.
+fn later(root: &Table<'_>) {
+    root.not_yet("realm", "Keycloak is not written to");
+    let archive = root.section("archive");
+    archive.only(&["recipient"]);
+    archive.parsed("recipient", AGE, |text| text.starts_with("age1").then_some(()));
+    let reaper = root.section("reaper");
+    reaper.only(&["pods", "namespaces"]);
+    for (name, keys) in [("pods", &["enabled"][..]), ("namespaces", &["enabled", "idle_for"])] {
+        let reaper = reaper.section(name);
+        reaper.only(keys);
+        reaper.duration("idle_for", Duration::ZERO);
+        if reaper.switch("enabled", false) {
+            reaper.not_yet("enabled", "nothing is reaped");
+        }
+    }
+}
+
+fn exempt(table: &Table<'_>) -> Vec<String> {
+    table.only(&["exempt"]);
+    let default = || ["system:masters", "kubeadm:cluster-admins"].map(str::to_owned).to_vec();
+    table.texts("exempt").unwrap_or_else(default)
+}
+
+fn limits(table: &Table<'_>) -> Limits {
+    let defaults = [
+        ("suspend_per_cycle", Limit { count: 5, percent: Some(1) }),
+        ("suspend_per_day", Limit { count: 20, percent: Some(3) }),
+        ("delete_per_cycle", Limit { count: 1, percent: None }),
+        ("delete_per_day", Limit { count: 5, percent: None }),
+        ("remove_members_per_cycle", Limit { count: 20, percent: Some(5) }),
+        ("remove_members_per_day", Limit { count: 60, percent: Some(10) }),
+        ("change_per_cycle", Limit { count: 50, percent: None }),
+    ];
+    table.only(&defaults.map(|(key, _)| key));
+    let [
+        suspend_per_cycle,
+        suspend_per_day,
+        delete_per_cycle,
+        delete_per_day,
+        members_per_cycle,
+        members_per_day,
+        change,
+    ] = defaults.map(|(key, default)| limit(table, key, default));
+    Limits {
+        suspend_per_cycle,
+        suspend_per_day,
+        delete_per_cycle,
+        delete_per_day,
+        remove_members_per_cycle: members_per_cycle,
+        remove_members_per_day: members_per_day,
+        change_per_cycle: change,
+    }
+}
+
+fn limit(table: &Table<'_>, key: &str, default: Limit) -> Limit {
+    if !table.has(key) {
+        return default;
+    }
+    let fields = table.section(key);
+    fields.only(&["count", "percent"]);
+    if !fields.has("count") {
+        fields.wrong("count", format!("missing; for example {}", default.count));
+    }
+    let percent = fields.number("percent");
+    if percent.is_some_and(|percent| percent > 100) {
+        fields.wrong("percent", "is more than all; for example 5");
+    }
+    Limit { count: fields.number("count").unwrap_or(default.count), percent }
+}
+
+fn lifecycle(table: &Table<'_>) -> Lifecycle {
+    table.only(&["absent_for", "retention", "delete_after", "revoke_on_member_removed"]);
+    Lifecycle {
+        absent_for: table.duration("absent_for", Duration::from_hours(DAY)),
+        retention: table.duration("retention", Duration::from_hours(40 * DAY)),
+        delete_after: table.duration("delete_after", Duration::ZERO),
+        revoke_on_member_removed: table.switch("revoke_on_member_removed", true),
+    }
+}
+
+fn schedule(table: &Table<'_>) -> Schedule {
+    table.only(&["cycle", "full_read", "backup"]);
+    let cron = |key: &str, default: &str| {
+        let given = table.parsed(key, CRON, |text| is_cron(text).then(|| text.to_owned()));
+        given.unwrap_or_else(|| default.to_owned())
+    };
+    Schedule {
+        cycle: cron("cycle", "* * * * *"),
+        full_read: cron("full_read", "30 3 * * *"),
+        backup: cron("backup", "0 4 * * *"),
+    }
+}
+
+fn is_cron(text: &str) -> bool {
+    let parser = CronParser::builder().seconds(Seconds::Disallowed).build();
+    text.split_whitespace().count() == 5 && parser.parse(text).is_ok()
+}
+
+fn homes(table: &Table<'_>) -> Homes {
+    table.only(&["socket", "prefixes", "deadline"]);
+    let given = table.texts("prefixes");
+    let given = given.unwrap_or_else(|| ["/data/project", "/home"].map(str::to_owned).to_vec());
+    let prefixes = given.iter().filter_map(|text| {
+        let path = absolute(text).filter(|path| path.parent().is_some());
+        if path.is_none() {
+            table.wrong("prefixes", format!("{text:?} is not an absolute path beneath /; for example \"/home\""));
+        }
+        path
+    });
+    let prefixes = prefixes.collect();
+    let deadline = table.duration("deadline", Duration::from_secs(10));
+    if deadline.is_zero() {
+        table.wrong("deadline", "0 leaves no time; for example \"10s\"");
+    }
+    let socket = table.parsed("socket", PATH, absolute);
+    Homes { socket: socket.unwrap_or_else(|| PathBuf::from("/run/bursar/homed.sock")), deadline, prefixes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cron_expressions_have_five_fields() {
+        assert!(is_cron("* * * * *") && is_cron("*/5 3 * * 1-5"));
+        for wrong in ["", "* * * *", "0 * * * * *", "@daily", "61 * * * *", "a b c d e"] {
+            assert!(!is_cron(wrong), "{wrong}");
+        }
+    }
+}

@@ -6,13 +6,17 @@
 
 pub mod apply;
 pub mod credential;
+pub mod csr_watch;
 pub mod error;
 pub mod home;
+pub mod keypair;
 pub mod pace;
 pub mod prune;
 pub mod record;
 pub mod request;
+pub mod signing;
 mod tenant;
+pub mod trial;
 pub mod workloads;
 
 use std::collections::BTreeMap;

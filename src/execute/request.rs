@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::Instant;
 
+use super::csr_watch::{CsrWatch, LazyCsrWatch};
 use super::pace::{Outcome, Pace};
+use super::trial::Trials;
 use crate::identity::ClusterName;
 use crate::observed::kinds::{Kind, Kinds};
 use crate::telemetry::SharedMetrics;
@@ -43,6 +45,8 @@ pub struct ApiServer {
     metrics: SharedMetrics,
     pace: Pace,
     kinds: Kinds,
+    certificates: LazyCsrWatch,
+    trials: Trials,
 }
 
 impl fmt::Debug for ApiServer {
@@ -178,13 +182,32 @@ impl ApiServer {
     /// An API server with a pace of its own.
     #[must_use]
     pub fn new(cluster: ClusterName, client: Client, metrics: SharedMetrics) -> Self {
-        Self { cluster, client, metrics, pace: Pace::default(), kinds: Kinds::default() }
+        Self {
+            cluster,
+            client,
+            metrics,
+            pace: Pace::default(),
+            kinds: Kinds::default(),
+            certificates: LazyCsrWatch::new(),
+            trials: Trials::default(),
+        }
     }
 
     /// The pace, to be looked at.
     #[must_use]
     pub const fn pace(&self) -> &Pace {
         &self.pace
+    }
+
+    /// The watch of our certificate requests, begun at the first call. Must be called within a runtime.
+    pub fn certificates(&self) -> &CsrWatch {
+        self.certificates.get_or_init(|| CsrWatch::start(&self.client))
+    }
+
+    /// What the endpoints said of credentials.
+    #[must_use]
+    pub const fn trials(&self) -> &Trials {
+        &self.trials
     }
 
     /// The kind of that name; `None` if the cluster has no such kind.

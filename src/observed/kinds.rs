@@ -55,6 +55,7 @@ impl Kind {
 
 /// Kinds of every cluster (`kubectl api-resources`): apiVersion, kind, plural, namespaced.
 const EVERYWHERE: &[(&str, &str, &str, bool)] = &[
+    ("certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests", false),
     ("v1", "Namespace", "namespaces", false),
     ("v1", "PersistentVolume", "persistentvolumes", false),
     ("v1", "ResourceQuota", "resourcequotas", true),

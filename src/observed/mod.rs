@@ -2,6 +2,7 @@
 //! `certificate` are PURE; `cluster` watches, `kinds` and `homes` ask.
 
 pub mod cache;
+pub mod certificate;
 pub mod cluster;
 pub mod digest;
 pub mod kinds;

@@ -1,0 +1,249 @@
+//! The watch of a cluster's certificate requests of ours: one for each cluster, which tells all that wait.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt as _, watcher::watcher};
+use kube::{Api, Client};
+use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
+
+use crate::contract::{MANAGED_BY, MANAGER};
+use crate::directory::chain;
+
+/// Label with the holder's id: by it requests that were left behind are found.
+pub(super) const HOLDER: &str = "bursar.dev/id";
+
+/// The watch, until it is dropped.
+#[derive(Debug)]
+pub struct CsrWatch {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+impl Drop for CsrWatch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Begun when the first certificate is asked for: a daemon that issues nothing watches nothing.
+pub type LazyCsrWatch = OnceLock<CsrWatch>;
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    listed: watch::Sender<bool>,
+}
+
+/// All by uid: a request that is made again under its name is another one.
+#[derive(Debug, Default)]
+struct State {
+    known: BTreeMap<String, Seen>,
+    waiters: BTreeMap<String, oneshot::Sender<Outcome>>,
+    list: BTreeMap<String, Seen>,
+    trouble: Option<String>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    name: String,
+    holder: String,
+    outcome: Option<Outcome>,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Its certificate, PEM.
+    Issued(Vec<u8>),
+    /// Why.
+    Denied(String),
+    /// Why.
+    Failed(String),
+    /// Deleted.
+    Gone,
+}
+
+impl CsrWatch {
+    /// Begins to watch. Must be called within a runtime.
+    #[must_use]
+    pub fn start(client: &Client) -> Self {
+        let shared = Arc::new(Shared { state: Mutex::default(), listed: watch::Sender::new(false) });
+        let task = tokio::spawn(run(Arc::clone(&shared), client.clone())).abort_handle();
+        Self { shared, task }
+    }
+
+    /// Waits until all requests that there are were seen; if they are not, says why.
+    pub(super) async fn ready(&self, deadline: Duration) -> Result<(), String> {
+        let mut listed = self.shared.listed.subscribe();
+        // The sender lives as long as `self`.
+        if let Ok(Ok(_)) = tokio::time::timeout(deadline, listed.wait_for(|listed| *listed)).await {
+            return Ok(());
+        }
+        Err(self.trouble().unwrap_or_else(|| "no answer yet".to_owned()))
+    }
+
+    /// Why it does not work at present.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.shared.lock().trouble.clone()
+    }
+
+    /// Name and uid of the requests of a holder.
+    pub(super) fn left_behind(&self, holder: &str) -> Vec<(String, String)> {
+        let state = self.shared.lock();
+        let of_holder = state.known.iter().filter(|(_, seen)| seen.holder == holder);
+        of_holder.map(|(uid, seen)| (seen.name.clone(), uid.clone())).collect()
+    }
+
+    /// What becomes of the request with this uid.
+    pub(super) fn outcome(&self, uid: &str) -> oneshot::Receiver<Outcome> {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.shared.lock();
+        match state.known.get(uid).and_then(|seen| seen.outcome.clone()) {
+            // Whoever asked holds the other end.
+            Some(outcome) => drop(sender.send(outcome)),
+            None => drop(state.waiters.insert(uid.to_owned(), sender)),
+        }
+        receiver
+    }
+
+    /// We removed it: the watch need not say so first.
+    pub(super) fn removed(&self, uid: &str) {
+        let mut state = self.shared.lock();
+        state.known.remove(uid);
+        state.waiters.remove(uid);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds the lock; if it did, each value is still whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn event(&self, event: Event<CertificateSigningRequest>) {
+        let mut state = self.lock();
+        state.trouble = None;
+        match event {
+            Event::Init => state.list.clear(),
+            Event::InitApply(request) => state.list.extend(seen(request)),
+            Event::InitDone => {
+                let list = std::mem::take(&mut state.list);
+                let before = std::mem::take(&mut state.known);
+                // What was seen and is not there any more was deleted while the watch was broken.
+                before.keys().filter(|uid| !list.contains_key(*uid)).for_each(|uid| state.tell(uid, Outcome::Gone));
+                for (uid, seen) in list {
+                    state.saw(uid, seen);
+                }
+                self.listed.send_replace(true);
+            }
+            Event::Apply(request) => {
+                if let Some((uid, seen)) = seen(request) {
+                    state.saw(uid, seen);
+                }
+            }
+            Event::Delete(request) => {
+                if let Some(uid) = request.metadata.uid {
+                    state.known.remove(&uid);
+                    state.tell(&uid, Outcome::Gone);
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn saw(&mut self, uid: String, seen: Seen) {
+        if let Some(outcome) = seen.outcome.clone() {
+            self.tell(&uid, outcome);
+        }
+        self.known.insert(uid, seen);
+    }
+
+    fn tell(&mut self, uid: &str, outcome: Outcome) {
+        if let Some(waiter) = self.waiters.remove(uid) {
+            // Nobody waits any more: the deadline passed.
+            drop(waiter.send(outcome));
+        }
+    }
+}
+
+fn seen(request: CertificateSigningRequest) -> Option<(String, Seen)> {
+    let metadata = request.metadata;
+    let holder = metadata.labels.and_then(|mut labels| labels.remove(HOLDER)).unwrap_or_default();
+    let status = request.status.unwrap_or_default();
+    let condition = |kind: &str| {
+        let found = status.conditions.iter().flatten().find(|condition| condition.type_ == kind)?;
+        Some([found.reason.as_deref(), found.message.as_deref()].into_iter().flatten().collect::<Vec<_>>().join(": "))
+    };
+    let outcome = condition("Denied")
+        .map(Outcome::Denied)
+        .or_else(|| condition("Failed").map(Outcome::Failed))
+        .or_else(|| status.certificate.clone().map(|certificate| Outcome::Issued(certificate.0)));
+    Some((metadata.uid?, Seen { name: metadata.name?, holder, outcome }))
+}
+
+async fn run(shared: Arc<Shared>, client: Client) {
+    let config = watcher::Config::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
+    let mut events = std::pin::pin!(watcher(Api::all(client), config).default_backoff());
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => shared.event(event),
+            Err(error) => shared.lock().trouble = Some(chain(&error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn request(uid: &str, status: &Value) -> CertificateSigningRequest {
+        serde_json::from_value(json!({
+            "metadata": {"name": "bursar-tool-foo", "uid": uid, "labels": {HOLDER: "0a1b"}},
+            "spec": {"request": "", "signerName": "kubernetes.io/kube-apiserver-client"},
+            "status": status,
+        }))
+        .expect("a request")
+    }
+
+    fn watch() -> CsrWatch {
+        let shared = Arc::new(Shared { state: Mutex::default(), listed: watch::Sender::new(false) });
+        CsrWatch { shared, task: tokio::spawn(std::future::pending::<()>()).abort_handle() }
+    }
+
+    #[tokio::test]
+    async fn each_waiter_is_told_of_its_own_request() {
+        let watch = watch();
+        let (one, two) = (watch.outcome("1"), watch.outcome("2"));
+        watch.shared.event(Event::Apply(request("1", &json!({}))));
+        let denied = json!({"conditions": [{"type": "Denied", "status": "True", "reason": "No", "message": "never"}]});
+        watch.shared.event(Event::Apply(request("2", &denied)));
+        watch.shared.event(Event::Apply(request("1", &json!({"certificate": "cGVt"}))));
+        assert_eq!(one.await, Ok(Outcome::Issued(b"pem".to_vec())));
+        assert_eq!(two.await, Ok(Outcome::Denied("No: never".to_owned())));
+        assert_eq!(watch.outcome("1").await, Ok(Outcome::Issued(b"pem".to_vec())), "told before it was asked for");
+    }
+
+    #[tokio::test]
+    async fn what_a_new_list_does_not_show_any_more_is_gone() {
+        let watch = watch();
+        watch.shared.event(Event::Apply(request("1", &json!({}))));
+        let (seen, unseen) = (watch.outcome("1"), watch.outcome("2"));
+        watch.shared.event(Event::Init);
+        watch.shared.event(Event::InitApply(request("3", &json!({}))));
+        watch.shared.event(Event::InitDone);
+        assert_eq!(seen.await, Ok(Outcome::Gone));
+        assert_eq!(watch.left_behind("0a1b"), [("bursar-tool-foo".to_owned(), "3".to_owned())]);
+        // Made after the list was read.
+        watch.shared.event(Event::Apply(request("2", &json!({"certificate": "cGVt"}))));
+        assert_eq!(unseen.await, Ok(Outcome::Issued(b"pem".to_vec())));
+    }
+}

@@ -1,0 +1,189 @@
+//! A certificate from the cluster's own signer: a request of ours, approved by us, watched until it is issued, denied,
+//! failed or gone. One watch for each cluster tells all that wait.
+//!
+//! There is at most one request of a holder: its name is the holder's, and one that an earlier run left behind is
+//! removed first. What is approved is the object that we made (by its uid), never one that somebody put in its place.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use super::csr_watch::{HOLDER, Outcome};
+use super::request::{ApiServer, Ask, RequestError};
+use crate::contract::{MANAGED_BY, MANAGER};
+use crate::identity::{ClusterName, kubernetes_name};
+use crate::ledger::ObjectKey;
+
+/// The signer whose certificates the API server takes from clients (Kubernetes, "Certificates and CSRs").
+pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+/// Annotation with the holder's name.
+const ACCOUNT: &str = "bursar.dev/account";
+
+const API_VERSION: &str = "certificates.k8s.io/v1";
+const KIND: &str = "CertificateSigningRequest";
+const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+
+/// From approval to certificate it takes 0.2 s on an idle control plane, and 14 s for the last of 300 at the signer's
+/// default pace of 20 a second. Whoever waits longer waits for a signer that is not there; the tenant's backoff is the
+/// better place for that.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// What is to be signed.
+#[derive(Debug, Clone, Copy)]
+pub struct Unsigned<'a> {
+    /// Immutable id of the holder.
+    pub holder: &'a str,
+    /// `tool:foo`.
+    pub account: &'a str,
+    /// PKCS#10, PEM.
+    pub request: &'a str,
+    /// Asked of the signer.
+    pub lifetime: Duration,
+}
+
+/// Why there is no certificate. The text carries the cure.
+#[derive(Debug, Error)]
+pub enum SigningError {
+    /// The API server did not carry out a request.
+    #[error("request for a certificate")]
+    Request(#[from] RequestError),
+    /// Somebody else's request has the name.
+    #[error("a certificate request {0} of somebody else is in the way; `kubectl delete csr {0}` if nobody needs it")]
+    Foreign(String),
+    /// Somebody denied it.
+    #[error("the certificate request was denied: {0}; ask whoever denies requests of user bursar:daemon")]
+    Denied(String),
+    /// The signer refused it.
+    #[error("the signer refused the certificate request: {0}")]
+    Failed(String),
+    /// It was deleted before it was signed.
+    #[error("the certificate request was deleted before it was signed; it is made again by itself")]
+    Gone,
+    /// Nobody signed it.
+    #[error(
+        "no certificate within {} s of the approval; check that kube-controller-manager runs with \
+         --cluster-signing-cert-file and that its csrsigning controller is on",
+        DEADLINE.as_secs()
+    )]
+    NotSigned,
+    /// The requests in the cluster cannot be watched.
+    #[error("certificate requests of cluster {cluster} cannot be watched: {why}")]
+    NotWatched {
+        /// Where.
+        cluster: ClusterName,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Signs: answers with the certificate's PEM. Whatever comes of it, our request is removed.
+pub async fn sign(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, SigningError> {
+    let watch = server.certificates();
+    if let Err(why) = watch.ready(DEADLINE).await {
+        return Err(SigningError::NotWatched { cluster: server.cluster.clone(), why });
+    }
+    for (name, uid) in watch.left_behind(unsigned.holder) {
+        remove(server, &name, &uid).await?;
+    }
+    let name = name(unsigned.account);
+    let uid = create(server, &name, unsigned).await?;
+    let outcome = approved(server, &name, &uid).await;
+    let removed = remove(server, &name, &uid).await;
+    let certificate = outcome?;
+    // The certificate is there; what is left of the request is removed before the next one.
+    drop(removed);
+    Ok(certificate)
+}
+
+/// The request's name, for refusals.
+#[must_use]
+pub fn key(cluster: &ClusterName, account: &str) -> ObjectKey {
+    ObjectKey {
+        cluster: cluster.clone(),
+        api_version: API_VERSION.to_owned(),
+        kind: KIND.to_owned(),
+        namespace: None,
+        name: name(account),
+    }
+}
+
+fn name(account: &str) -> String {
+    format!("bursar-{}", kubernetes_name(account))
+}
+
+async fn create(server: &ApiServer, name: &str, unsigned: Unsigned<'_>) -> Result<String, SigningError> {
+    let object = json!({
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": name,
+            "labels": {MANAGED_BY: MANAGER, HOLDER: unsigned.holder},
+            "annotations": {ACCOUNT: unsigned.account},
+        },
+        "spec": {
+            "request": BASE64.encode(unsigned.request),
+            "signerName": SIGNER,
+            "expirationSeconds": i32::try_from(unsigned.lifetime.as_secs()).unwrap_or(i32::MAX),
+            "usages": ["client auth", "digital signature"],
+        },
+    });
+    match server.ask(PATH, Ask::Create(&object)).await {
+        Ok(made) => Ok(uid(&made.object)),
+        Err(error) if error.code() == Some(409) => {
+            remove_unseen(server, name).await?;
+            Ok(uid(&server.ask(PATH, Ask::Create(&object)).await?.object))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// One of ours that the watch does not show yet.
+async fn remove_unseen(server: &ApiServer, name: &str) -> Result<(), SigningError> {
+    match server.ask(&format!("{PATH}/{name}"), Ask::Get).await {
+        Ok(found) if found.object["metadata"]["labels"][MANAGED_BY] == MANAGER => {
+            remove(server, name, &uid(&found.object)).await
+        }
+        Ok(_) => Err(SigningError::Foreign(name.to_owned())),
+        Err(error) if error.code() == Some(404) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn approved(server: &ApiServer, name: &str, uid: &str) -> Result<Vec<u8>, SigningError> {
+    // With the uid: what somebody put in its place is not approved, the patch conflicts.
+    let approval = json!({"metadata": {"uid": uid}, "status": {"conditions": [{
+        "type": "Approved", "status": "True", "reason": "BursarApproved", "message": "asked for by Bursar itself",
+    }]}});
+    let outcome = server.certificates().outcome(uid);
+    server.ask(&format!("{PATH}/{name}/approval"), Ask::Merge(&approval)).await?;
+    match tokio::time::timeout(DEADLINE, outcome).await {
+        Ok(Ok(Outcome::Issued(certificate))) => Ok(certificate),
+        Ok(Ok(Outcome::Denied(why))) => Err(SigningError::Denied(why)),
+        Ok(Ok(Outcome::Failed(why))) => Err(SigningError::Failed(why)),
+        Ok(Ok(Outcome::Gone)) => Err(SigningError::Gone),
+        Ok(Err(_)) => Err(SigningError::NotSigned),
+        // A watch that is broken does not show what was signed.
+        Err(_) => match server.certificates().trouble() {
+            Some(why) => Err(SigningError::NotWatched { cluster: server.cluster.clone(), why }),
+            None => Err(SigningError::NotSigned),
+        },
+    }
+}
+
+async fn remove(server: &ApiServer, name: &str, uid: &str) -> Result<(), SigningError> {
+    match server.ask(&format!("{PATH}/{name}"), Ask::Delete { uid }).await {
+        // It is gone, or another stands there.
+        Err(error) if !matches!(error.code(), Some(404 | 409)) => Err(error.into()),
+        _ => {
+            server.certificates().removed(uid);
+            Ok(())
+        }
+    }
+}
+
+fn uid(object: &Value) -> String {
+    object["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,235 @@
+//! Whether an issued client certificate is the one that was asked for, and what it really grants. PURE: no runtime, no
+//! client, no file system, no clock.
+//!
+//! The signer decides about lifetime and may drop parts of the subject (Kubernetes' own drops every attribute that it
+//! does not know), so nothing is taken from the request that the certificate itself can tell.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+use sha2::{Digest as _, Sha256};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME, OID_X509_SERIALNUMBER};
+use x509_parser::prelude::parse_x509_certificate;
+
+/// What was asked of the signer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked<'a> {
+    /// CN: the user's name.
+    pub common_name: &'a str,
+    /// O, each: the user's groups.
+    pub organizations: BTreeSet<&'a str>,
+    /// serialNumber of the subject (RFC 4519, 2.31).
+    pub serial_number: Option<&'a str>,
+    /// Our key's `SubjectPublicKeyInfo`, DER (RFC 5280, 4.1).
+    pub public_key: &'a [u8],
+}
+
+/// What was issued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issued {
+    /// SHA-256 of the DER, hex: what the API server's audit events call `credential-id`.
+    pub fingerprint: String,
+    /// From the certificate.
+    pub not_before: Timestamp,
+    /// From the certificate.
+    pub not_after: Timestamp,
+}
+
+/// Why an issued certificate is not used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CertificateError {
+    /// No certificate at all.
+    #[error("the signer answered with something that is no certificate")]
+    Unreadable,
+    /// It is for another key.
+    #[error("the certificate is not for our key")]
+    ForeignKey,
+    /// The API server would know its holder by another name, or by other groups.
+    #[error("the certificate's subject is {found}, not {asked}")]
+    Subject {
+        /// What stands in it.
+        found: String,
+        /// What we asked for.
+        asked: String,
+    },
+    /// The API server would not take it from a client.
+    #[error("the certificate is not for clients (extended key usage clientAuth)")]
+    NotForClients,
+    /// It ends before it begins, or has no time at all.
+    #[error("the certificate's validity cannot be used")]
+    Validity,
+}
+
+/// Checks the first certificate of a PEM text against what was asked.
+pub fn verify(pem: &[u8], asked: &Asked<'_>) -> Result<Issued, CertificateError> {
+    let (_, block) = x509_parser::pem::parse_x509_pem(pem).map_err(|_| CertificateError::Unreadable)?;
+    let (rest, certificate) = parse_x509_certificate(&block.contents).map_err(|_| CertificateError::Unreadable)?;
+    if block.label != "CERTIFICATE" || !rest.is_empty() {
+        return Err(CertificateError::Unreadable);
+    }
+    if certificate.public_key().raw != asked.public_key {
+        return Err(CertificateError::ForeignKey);
+    }
+    check_subject(&certificate, asked)?;
+    let usage = certificate.extended_key_usage().map_err(|_| CertificateError::Unreadable)?;
+    if !usage.is_some_and(|usage| usage.value.client_auth) {
+        return Err(CertificateError::NotForClients);
+    }
+    let validity = certificate.validity();
+    let time = |seconds| Timestamp::from_second(seconds).map_err(|_| CertificateError::Validity);
+    let not_before = time(validity.not_before.timestamp())?;
+    let not_after = time(validity.not_after.timestamp())?;
+    if not_after <= not_before {
+        return Err(CertificateError::Validity);
+    }
+    Ok(Issued { fingerprint: fingerprint(&block.contents), not_before, not_after })
+}
+
+/// SHA-256 of a certificate's DER, hex.
+#[must_use]
+pub fn fingerprint(der: &[u8]) -> String {
+    hex::encode(Sha256::digest(der))
+}
+
+/// The end of the first certificate of a PEM text; `None` if there is none.
+#[must_use]
+pub fn validity(pem: &[u8]) -> Option<Issued> {
+    let (_, block) = x509_parser::pem::parse_x509_pem(pem).ok()?;
+    let (_, certificate) = parse_x509_certificate(&block.contents).ok()?;
+    let time = |seconds| Timestamp::from_second(seconds).ok();
+    Some(Issued {
+        fingerprint: fingerprint(&block.contents),
+        not_before: time(certificate.validity().not_before.timestamp())?,
+        not_after: time(certificate.validity().not_after.timestamp())?,
+    })
+}
+
+/// When another one is to be asked for: at 2/3 of the lifetime that was really granted, earlier or later by up to a
+/// tenth of that. What decides is the certificate's own hash, so thousands that were issued in one minute are not
+/// renewed in one minute, and the same certificate is always due at the same time.
+#[must_use]
+pub fn renew_after(issued: &Issued) -> Timestamp {
+    let lifetime = issued.not_after.duration_since(issued.not_before).as_secs();
+    let two_thirds = lifetime / 3 * 2;
+    let swing = two_thirds / 10;
+    let hash = u32::from_str_radix(issued.fingerprint.get(..8).unwrap_or("0"), 16).unwrap_or(0);
+    // From -swing to +swing; `swing` is at most 10^11 s, so the product fits.
+    let jitter = i64::from(hash) * (2 * swing) / i64::from(u32::MAX) - swing;
+    let after = SignedDuration::from_secs(two_thirds + jitter);
+    issued.not_before.saturating_add(after).unwrap_or(issued.not_after)
+}
+
+/// Nothing but what was asked: a group more would be a right more.
+fn check_subject(certificate: &X509Certificate<'_>, asked: &Asked<'_>) -> Result<(), CertificateError> {
+    let mut names = Vec::new();
+    let mut organizations = BTreeSet::new();
+    let mut serial_numbers = Vec::new();
+    let mut others = false;
+    for attribute in certificate.subject().iter_attributes() {
+        let value = attribute.as_str().unwrap_or_default();
+        let oid = attribute.attr_type();
+        if *oid == OID_X509_COMMON_NAME {
+            names.push(value);
+        } else if *oid == OID_X509_ORGANIZATION_NAME {
+            organizations.insert(value);
+        } else if *oid == OID_X509_SERIALNUMBER {
+            serial_numbers.push(value);
+        } else {
+            others = true;
+        }
+    }
+    let serial_number: Vec<&str> = asked.serial_number.into_iter().collect();
+    let same = names == [asked.common_name]
+        && organizations == asked.organizations
+        && serial_numbers == serial_number
+        && !others;
+    same.then_some(())
+        .ok_or_else(|| CertificateError::Subject { found: certificate.subject().to_string(), asked: text(asked) })
+}
+
+fn text(asked: &Asked<'_>) -> String {
+    let organizations = asked.organizations.iter().map(|name| format!("O={name}"));
+    let serial_number = asked.serial_number.map(|number| format!("serialNumber={number}"));
+    let name = Some(format!("CN={}", asked.common_name));
+    organizations.chain(serial_number).chain(name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, PublicKeyData as _};
+
+    use super::*;
+
+    const DAY: i64 = 86_400;
+
+    fn params() -> CertificateParams {
+        let mut params = CertificateParams::default();
+        let name = &mut params.distinguished_name;
+        *name = rcgen::DistinguishedName::new();
+        name.push(DnType::OrganizationName, "bursar:tools");
+        name.push(DnType::CustomDnType(vec![2, 5, 4, 10]), "bursar:tool:foo#3");
+        name.push(DnType::CustomDnType(vec![2, 5, 4, 5]), "0a1b");
+        name.push(DnType::CommonName, "tool:foo");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params
+    }
+
+    fn verified(params: &CertificateParams, key: &KeyPair, asked_key: &KeyPair) -> Result<Issued, CertificateError> {
+        let pem = params.self_signed(key).expect("a certificate").pem();
+        let public_key = asked_key.subject_public_key_info();
+        let asked = Asked {
+            common_name: "tool:foo",
+            organizations: ["bursar:tools", "bursar:tool:foo#3"].into(),
+            serial_number: Some("0a1b"),
+            public_key: &public_key,
+        };
+        verify(pem.as_bytes(), &asked)
+    }
+
+    #[test]
+    fn what_was_asked_for_is_taken() {
+        let key = KeyPair::generate().expect("a key");
+        let issued = verified(&params(), &key, &key).expect("as asked");
+        assert_eq!(issued.fingerprint.len(), 64);
+    }
+
+    #[test]
+    fn everything_else_is_refused() {
+        let key = KeyPair::generate().expect("a key");
+        let other = KeyPair::generate().expect("a key");
+        assert_eq!(verified(&params(), &other, &key), Err(CertificateError::ForeignKey));
+        let more = |change: &dyn Fn(&mut CertificateParams)| {
+            let mut params = params();
+            change(&mut params);
+            verified(&params, &key, &key)
+        };
+        let subject = |result| matches!(result, Err(CertificateError::Subject { .. }));
+        assert!(subject(more(&|params| params.distinguished_name.push(DnType::OrganizationalUnitName, "x"))));
+        assert!(subject(more(&|params| params.distinguished_name.push(DnType::CommonName, "tool:bar"))));
+        assert!(subject(more(&|params| params.distinguished_name.push(DnType::OrganizationName, "system:masters"))));
+        assert!(subject(more(&|params| {
+            params.distinguished_name.push(DnType::CustomDnType(vec![2, 5, 4, 5]), "ffff");
+        })));
+        let server = more(&|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]);
+        assert_eq!(server, Err(CertificateError::NotForClients));
+        let asked = Asked { common_name: "x", organizations: BTreeSet::new(), serial_number: None, public_key: &[] };
+        assert_eq!(verify(b"no certificate", &asked), Err(CertificateError::Unreadable));
+    }
+
+    #[test]
+    fn renewals_of_one_minute_are_spread_over_a_fifth_of_the_time() {
+        let begin = Timestamp::UNIX_EPOCH;
+        let end = Timestamp::from_second(7 * DAY).expect("a time");
+        let due = |number: u32| {
+            let fingerprint = fingerprint(&number.to_be_bytes());
+            renew_after(&Issued { fingerprint, not_before: begin, not_after: end }).as_second()
+        };
+        let times: Vec<i64> = (0..10_000).map(due).collect();
+        let (two_thirds, swing) = (14 * DAY / 3, 14 * DAY / 30);
+        assert!(times.iter().all(|time| (two_thirds - swing..=two_thirds + swing).contains(time)));
+        let mut by_hour = std::collections::BTreeMap::<i64, usize>::new();
+        times.iter().for_each(|time| *by_hour.entry(time / 3600).or_default() += 1);
+        assert!(by_hour.len() >= 22 && by_hour.values().all(|count| *count < 700), "{by_hour:?}");
+    }
+}

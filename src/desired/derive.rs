@@ -197,10 +197,13 @@ impl<'a> World<'a> {
         let removal = account.state == crate::ledger::Lifecycle::Active
             && (matches!(&decided.transition, Some(Transition::Suspend(why)) if !matches!(why, Suspension::Ordered(_)))
                 || !account.leaving.is_empty()
-                || !taken.rests_on.is_empty());
+                || !taken.rests_on.is_empty()
+                || places.keys().any(|cluster| !is_taken(&taken.now, cluster)));
         let mut derived = self.derived(subject, &taken.now, decided, &places, last_generation);
         if removal && let Some(kept) = verdict(self.evidence(subject, false)) {
-            let places = self.places(subject, &taken.before, &kept, claimed, notices);
+            let mut places = self.places(subject, &taken.before, &kept, claimed, notices);
+            // What it has there was made by a class that is gone: nobody can say what it should be, so it stays.
+            places.retain(|cluster, _| is_taken(&taken.before, cluster));
             let mut kept = self.derived(subject, &taken.before, kept, &places, last_generation);
             kept.leaving.clear();
             kept.rests_on.clear();
@@ -254,7 +257,7 @@ impl<'a> World<'a> {
                 remembered: remembered(subject, cluster).map_or("", |tenant| tenant.class.as_str()),
                 namespace: namespace.as_ref(),
                 generation,
-                suspended: decided.suspended || !classes.iter().any(|class| class.clusters.contains(cluster)),
+                suspended: decided.suspended || !is_taken(classes, cluster),
             };
             ((*cluster).clone(), tenant::tenant(order, self.policy, self.sealer))
         });
@@ -351,6 +354,10 @@ impl<'a> World<'a> {
         };
         account.leaving.iter().map(|id| (id.clone(), name(id))).collect()
     }
+}
+
+fn is_taken(classes: &[&Class], cluster: &ClusterName) -> bool {
+    classes.iter().any(|class| class.clusters.contains(cluster))
 }
 
 fn remembered<'a>(subject: &Subject<'a>, cluster: &ClusterName) -> Option<&'a Tenant> {

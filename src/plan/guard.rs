@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::{AccountPlan, Plan, hash};
+use super::{AccountPlan, Action, Plan, hash};
 use crate::desired::Transition;
 use crate::directory::Completeness;
 use crate::identity::{AccountId, AccountName, ClusterName};
@@ -238,14 +238,16 @@ const MEMBERS: Budget = Budget {
     amount: |plan| plan.leaving.len() as u64,
 };
 
-/// A suspension that takes something away and that nobody ordered. Somebody without a namespace who leaves a group was
+/// A suspension that takes something away and that nobody ordered, in one cluster or in all. Somebody without a namespace who leaves a group was
 /// counted as that group's member.
 fn is_counted(plan: &AccountPlan) -> bool {
     plan.before.state == Lifecycle::Active
         && match &plan.transition {
             Some(Transition::Suspend(Suspension::Absent | Suspension::Disabled { .. })) => true,
             Some(Transition::Suspend(Suspension::Left)) => plan.rests_on.is_empty() || !plan.suspending.is_empty(),
-            _ => false,
+            Some(_) => false,
+            // Its class gave up one of its clusters.
+            None => plan.actions.iter().any(|action| matches!(action, Action::StopWorkloads { .. })),
         }
 }
 

@@ -46,6 +46,7 @@ fn changes(plan: &AccountPlan, now: Timestamp) -> Vec<Change> {
     for (cluster, tenant) in &plan.places {
         changes.push(Change::Tenant(plan.id.clone(), cluster.clone(), tenant.clone()));
     }
+    changes.extend(plan.forgotten.iter().map(|key| Change::Object(key.clone(), None)));
     changes.extend(plan.suspending.iter().map(|cluster| {
         let failure =
             Failure { step: SUSPENDING.to_owned(), reason: "begun".to_owned(), since: now, attempts: 0, next_try: now };

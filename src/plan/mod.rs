@@ -28,9 +28,9 @@ pub use crate::desired::Notice;
 pub use guard::{ApprovedPlan, Bounds, Refusal, guard};
 
 use self::scan::Scan;
-use crate::desired::{DesiredAccount, DesiredState, Regeneration, Transition};
+use crate::desired::{DesiredAccount, DesiredState, DesiredTenant, Regeneration, Transition};
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity};
-use crate::ledger::{Account, LedgerState, Note, Tenant};
+use crate::ledger::{Account, LedgerState, Note, ObjectKey, Tenant};
 use crate::observed::Inventory;
 
 /// Everything that is to be done, tenant by tenant, and what is odd.
@@ -79,6 +79,9 @@ pub struct AccountPlan {
     /// Places that it gets, or that get a namespace.
     #[serde(skip)]
     pub places: BTreeMap<ClusterName, Tenant>,
+    /// Objects that are gone already and need not be remembered.
+    #[serde(skip)]
+    pub forgotten: Vec<ObjectKey>,
     /// Where its workloads are to be stopped, whether or not the cluster answers now.
     #[serde(skip)]
     pub suspending: BTreeSet<ClusterName>,
@@ -164,10 +167,12 @@ impl World<'_> {
         before: &Account,
         notices: &mut Vec<Notice>,
     ) -> Option<AccountPlan> {
-        let mut actions = Vec::new();
-        for cluster in desired.clusters.keys() {
-            let (there, said) = self.in_cluster(id, desired, cluster);
+        let (mut actions, mut forgotten) = (Vec::new(), Vec::new());
+        for (cluster, tenant) in &desired.clusters {
+            let Some(look) = self.look(id, desired, cluster, tenant) else { continue };
+            let (there, said) = self.in_cluster(look);
             actions.extend(there);
+            forgotten.extend(tenant::forgotten(look));
             notices.extend(said.into_iter().map(|text| Notice { account: desired.account.clone(), text }));
         }
         let places = self.places(id, desired);
@@ -188,6 +193,7 @@ impl World<'_> {
             clusters: _,
         } = desired;
         let idle = actions.is_empty()
+            && forgotten.is_empty()
             && places.is_empty()
             && transition.is_none()
             && regenerated.is_none()
@@ -208,44 +214,36 @@ impl World<'_> {
             actions,
             rests_on: rests_on.clone(),
             places,
+            forgotten,
             suspending: self.suspending(id, desired),
             before: Box::new(before.clone()),
             otherwise: None,
         })
     }
 
-    fn in_cluster(
-        &self,
-        id: &AccountId,
-        desired: &DesiredAccount,
-        cluster: &ClusterName,
-    ) -> (Vec<Action>, Vec<String>) {
-        let Some(tenant) = desired.clusters.get(cluster) else { return (Vec::new(), Vec::new()) };
-        let Some(there) = self.inventory.clusters.get(cluster) else {
-            return (Vec::new(), Vec::new());
-        };
-        let look = tenant::Look {
-            id,
-            account: desired,
-            cluster,
-            tenant,
-            ledger: self.ledger,
-            there,
-            inventory: self.inventory,
-            scan: self.scan,
-            now: self.now,
-            closely: self.closely,
-        };
+    /// `None`: the cluster does not answer.
+    fn look<'l>(
+        &'l self,
+        id: &'l AccountId,
+        account: &'l DesiredAccount,
+        cluster: &'l ClusterName,
+        tenant: &'l DesiredTenant,
+    ) -> Option<tenant::Look<'l>> {
+        let Self { ledger, inventory, scan, now, closely } = *self;
+        let there = inventory.clusters.get(cluster)?;
+        Some(tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, now, closely })
+    }
+
+    fn in_cluster(&self, look: tenant::Look<'_>) -> (Vec<Action>, Vec<String>) {
         let (actions, mut notices) = tenant::actions(look);
         // A change of its life is something new to do; whatever failed before does not hold it up.
-        let failure = self.ledger.failures.get(&(id.clone(), cluster.clone())).filter(|failure| {
-            failure.next_try > self.now && desired.transition.is_none() && desired.regenerated.is_none()
-        });
-        match failure {
+        let new = look.account.transition.is_some() || look.account.regenerated.is_some();
+        let failure = self.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
+        match failure.filter(|failure| failure.next_try > self.now && !new) {
             Some(failure) if !actions.is_empty() => {
                 notices.push(format!(
-                    "{} fails in cluster {cluster}: {}; tried again at {:.0}",
-                    failure.step, failure.reason, failure.next_try
+                    "{} fails in cluster {}: {}; tried again at {:.0}",
+                    failure.step, look.cluster, failure.reason, failure.next_try
                 ));
                 (Vec::new(), notices)
             }

@@ -140,8 +140,14 @@ fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
     }
 }
 
+/// A history is a dozen cycles, so few of them take as long as many cases elsewhere; `PROPTEST_CASES` asks for more.
+fn histories() -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(24)) }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(histories())]
 
     #[test]
     fn a_plan_that_was_executed_leaves_nothing_to_plan(

@@ -143,6 +143,16 @@ fn deletes(look: Look<'_>) -> Vec<Action> {
         .collect()
 }
 
+/// What nobody wants any more and is gone already, or is another object by now: the ledger need not know of it.
+pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
+    let orphans = look.scan.orphans(look.id, look.cluster).iter().copied();
+    let gone = orphans.filter(|key| {
+        let known = look.ledger.objects.get(key).map(|record| &record.uid);
+        !look.tenant.objects.contains_key(key) && look.there.objects.get(key).map(|found| &found.uid) != known
+    });
+    gone.cloned().collect()
+}
+
 /// When the suspension begins, and again as long as something of it failed: `intents` writes a failure down that only
 /// the end of the account's actions clears, so that a daemon killed in between finds out.
 fn stop(look: Look<'_>, sealed_now: bool) -> Vec<Action> {

@@ -1,5 +1,5 @@
-//! How many requests an API server gets at a time: more while it answers as fast as when it is idle, fewer when it
-//! slows down or says so (429). It decides when, never what.
+//! How many requests an API server gets at a time: more while it answers no slower for it, fewer when it slows
+//! down or says so (429). It decides when, never what.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,14 +15,17 @@ const LEAST: f64 = 2.0;
 /// Never more: API Priority and Fairness gives a client of the default level not many more seats, and what is beyond
 /// the server's width only waits there.
 const MOST: f64 = 32.0;
-/// Latency up to this multiple of the idle one leaves room for more. With 8 requests on 2 cores it is about 2.4.
-const ROOM: f64 = 2.5;
-/// Latency beyond this multiple of the idle one is queueing.
-const QUEUE: f64 = 5.0;
+/// Latency up to this multiple of the best leaves room for more. Twice the requests at the same rate double it: then
+/// they only wait.
+const ROOM: f64 = 1.5;
+/// Latency beyond this multiple of the best is queueing. One request alone is answered 2.4 times as fast as each of 8
+/// (2 cores): that much is no queue.
+const QUEUE: f64 = 3.0;
 /// Weight of the newest answer in the smoothed latency: about the last 20 answers count.
 const SMOOTHING: f64 = 0.1;
-/// By which the idle latency is forgotten with each answer, so that a server that became slower for good is not
-/// throttled for ever: doubles in 700 answers.
+/// By which the best latency is forgotten with each answer while no more than [`START`] are under way, so that a server
+/// that became slower for good is not throttled for ever: doubles in 700 answers. Above it nothing is forgotten, or a
+/// long bootstrap would creep up to [`MOST`].
 const FORGET: f64 = 1.001;
 /// Waited after a 429 that does not say how long.
 const UNSAID_PAUSE: Duration = Duration::from_secs(1);
@@ -45,14 +48,14 @@ pub enum Outcome {
 pub struct Width {
     places: f64,
     smoothed: Option<f64>,
-    idle: f64,
+    best: f64,
     /// Answers until the width may shrink for latency again: those under way do not know of the last time.
     settle: f64,
 }
 
 impl Default for Width {
     fn default() -> Self {
-        Self { places: START, smoothed: None, idle: f64::INFINITY, settle: 0.0 }
+        Self { places: START, smoothed: None, best: f64::INFINITY, settle: 0.0 }
     }
 }
 
@@ -76,11 +79,12 @@ impl Width {
     fn answered(&mut self, latency: f64, full: bool) {
         let smoothed = self.smoothed.map_or(latency, |before| before + SMOOTHING * (latency - before));
         self.smoothed = Some(smoothed);
-        self.idle = (self.idle * FORGET).min(smoothed);
+        let forget = if self.places <= START { FORGET } else { 1.0 };
+        self.best = (self.best * forget).min(smoothed);
         self.settle = (self.settle - 1.0).max(0.0);
-        if smoothed > QUEUE * self.idle {
+        if smoothed > QUEUE * self.best {
             self.shrink(0.9);
-        } else if full && smoothed <= ROOM * self.idle {
+        } else if full && smoothed <= ROOM * self.best {
             self.places = (self.places + 1.0 / self.places).min(MOST);
         }
     }

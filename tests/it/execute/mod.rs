@@ -1,5 +1,6 @@
 //! What the executor does to a real API server, and what the watches make of it.
 
+mod outage;
 mod workloads;
 mod world;
 

@@ -92,13 +92,16 @@ impl World {
     }
 
     pub async fn run(&mut self, actions: Vec<Action>) -> Report {
+        self.run_plan(&approved(actions)).await
+    }
+
+    pub async fn run_plan(&mut self, plan: &ApprovedPlan) -> Report {
         let (recorder, mut records) = Recorder::channel();
-        let plan = approved(actions);
         let before = self.ledger.clone();
         let stop = CancellationToken::new();
         let run = Run { ledger: &before, now: NOW, stop: &stop };
         let executed = async {
-            let report = execute(&plan, &self.effects, run, &recorder).await;
+            let report = execute(plan, &self.effects, run, &recorder).await;
             drop(recorder);
             report
         };
@@ -106,7 +109,9 @@ impl World {
         let events = &mut self.events;
         let stored = async {
             while let Some(record) = records.recv().await {
-                record.changes.iter().for_each(|change| ledger.apply(change));
+                for change in &record.changes {
+                    ledger.apply(change);
+                }
                 events.extend(record.events);
                 record.stored.send(()).expect("the executor waits");
             }
@@ -158,11 +163,15 @@ pub fn cluster() -> ClusterName {
 }
 
 async fn client() -> kube::Client {
+    connect(config().await).expect("a client")
+}
+
+/// The administrator's.
+pub async fn config() -> kube::Config {
     let file = &Servers::shared().cluster.admin_kubeconfig;
     let kubeconfig = kube::config::Kubeconfig::read_from(file).expect("a kubeconfig");
     let options = kube::config::KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
-    connect(config.expect("a usable kubeconfig")).expect("a client")
+    kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a usable kubeconfig")
 }
 
 pub fn kubectl(arguments: &[&str]) -> String {
@@ -182,6 +191,11 @@ pub fn manifest(api_version: &str, kind: &str, name: &str, rest: Value) -> Value
 }
 
 pub fn approved(actions: Vec<Action>) -> ApprovedPlan {
+    approved_for([("foo", actions)])
+}
+
+/// A plan for several tools, each with its actions.
+pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>) -> ApprovedPlan {
     let none = Limit { count: 0, percent: None };
     let bounds = Bounds {
         limits: Limits {
@@ -201,9 +215,9 @@ pub fn approved(actions: Vec<Action>) -> ApprovedPlan {
         approvals: BTreeMap::new(),
         refusals: Vec::new(),
     };
-    let account = AccountPlan {
-        id: AccountId("0a1b".to_owned()),
-        account: "tool:foo".parse().expect("an account"),
+    let account = |(name, actions): (&str, Vec<Action>)| AccountPlan {
+        id: AccountId(format!("id-of-{name}")),
+        account: format!("tool:{name}").parse().expect("an account"),
         posix: None,
         class: "tools".to_owned(),
         transition: None,
@@ -217,20 +231,21 @@ pub fn approved(actions: Vec<Action>) -> ApprovedPlan {
         rests_on: BTreeSet::new(),
         places: BTreeMap::new(),
         suspending: BTreeSet::new(),
-        before: Box::new(account()),
+        before: Box::new(before(name)),
         otherwise: None,
     };
-    let (approved, refused) = guard(Plan { accounts: vec![account], ..Plan::default() }, &bounds, NOW);
+    let (approved, refused) =
+        guard(Plan { accounts: tools.into_iter().map(account).collect(), ..Plan::default() }, &bounds, NOW);
     assert!(refused.is_empty(), "{refused:?}");
     approved
 }
 
-fn account() -> Account {
+fn before(name: &str) -> Account {
     Account {
-        id: AccountId("0a1b".to_owned()),
+        id: AccountId(format!("id-of-{name}")),
         kind: AccountKind::Tool,
-        name: "foo".to_owned(),
-        kubernetes_name: "foo".to_owned(),
+        name: name.to_owned(),
+        kubernetes_name: name.to_owned(),
         source: "ldap".to_owned(),
         directory_id: DirectoryId("d".to_owned()),
         dn: String::new(),

@@ -1,0 +1,70 @@
+//! A cluster that goes away and comes back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bursar::observed::cluster::{ClusterWatch, connect, managed_kinds};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::world::{World, cluster, config, kubectl, quota};
+
+/// Forwards connections while it is told to; cuts them all when it is told not to.
+async fn proxy(port: u16, open: watch::Receiver<bool>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let own = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut open = open.clone();
+            if !*open.borrow() {
+                continue;
+            }
+            tokio::spawn(async move {
+                let mut far = TcpStream::connect(("127.0.0.1", port)).await.expect("the API server");
+                tokio::select! {
+                    _ = copy_bidirectional(&mut near, &mut far) => {}
+                    _ = open.wait_for(|open| !open) => {}
+                }
+            });
+        }
+    });
+    own
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_that_was_away_has_no_inventory_meanwhile_and_the_new_one_afterwards() {
+    let mut world = World::new("execute-away").await;
+    let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
+    world.must(actions).await;
+    let (open, opened) = watch::channel(true);
+    let mut config = config().await;
+    let port = proxy(config.cluster_url.port_u16().expect("a port"), opened).await;
+    config.cluster_url = format!("https://localhost:{port}").parse().expect("a URL");
+    let through = ClusterWatch::start(&connect(config).expect("a client"), cluster(), managed_kinds(), Arc::default());
+    through.wait_until_ready(Duration::from_mins(1)).await.expect("ready");
+    let key = world.key("v1", "ResourceQuota", "bursar");
+    assert!(through.inventory().expect("ready").objects.contains_key(&key));
+
+    open.send_replace(false);
+    until("the inventory is withdrawn", || through.inventory().is_none()).await;
+    let health = through.health();
+    assert!(health.error.is_some_and(|error| error.contains("check that the API server runs")));
+    kubectl(&["delete", "resourcequota", "bursar", "-n", "execute-away"]);
+    kubectl(&["label", "namespace", "execute-away", "theirs=yes"]);
+
+    open.send_replace(true);
+    until("what happened meanwhile is seen", || {
+        through.inventory().is_some_and(|inventory| !inventory.objects.contains_key(&key))
+    })
+    .await;
+}
+
+async fn until(what: &str, is: impl Fn() -> bool) {
+    let awaited = async {
+        while !is() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(2), awaited).await.expect(what);
+}

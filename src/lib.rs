@@ -4,16 +4,23 @@
 //! directories are fetched, what was seen is remembered in the ledger, what is wanted is derived, compared with
 //! what is there, decided as a plan, guarded by limits, and only then executed.
 
+pub mod access;
 pub mod contract;
 pub mod control;
+pub mod cycle;
+pub mod daemon;
 pub mod desired;
 pub mod directory;
+pub mod engine;
 pub mod execute;
 pub mod homes;
 pub mod identity;
 pub mod ledger;
 pub mod observed;
+pub mod orders;
 pub mod plan;
 pub mod policy;
+pub mod privilege;
+pub mod report;
 pub mod settings;
 pub mod telemetry;

@@ -1,2 +1,62 @@
-//! Placeholder until the module lands.
-fn main() {}
+//! The daemon: arguments, and one call of the library.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bursar::daemon::{self, DaemonError};
+use bursar::engine::EngineError;
+use bursar::ledger::store::StoreError;
+use bursar::telemetry::{LogFormat, log_to_stderr};
+use bursar::{privilege, report};
+use clap::Parser;
+
+/// Keeps the accounts of a shared Kubernetes cluster.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The configuration.
+    #[arg(long, env = "BURSAR_CONFIG", default_value = bursar::settings::DEFAULT_PATH)]
+    config: PathBuf,
+    /// How log lines look.
+    #[arg(long, value_enum, default_value = "plain")]
+    log_format: LogFormat,
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Nothing is left to do about a closed standard error.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(64) } else { ExitCode::SUCCESS };
+        }
+    };
+    log_to_stderr(arguments.log_format);
+    if let Err(error) = privilege::become_bursar() {
+        tracing::error!(%error, "cannot become user bursar");
+        return ExitCode::from(77);
+    }
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "no runtime");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(daemon::run(arguments.config)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = %report::chain(&error), "stopped");
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+fn exit_code(error: &DaemonError) -> u8 {
+    match error {
+        DaemonError::Settings(_)
+        | DaemonError::Engine(EngineError::Settings(_) | EngineError::Seal { .. } | EngineError::NotOwner { .. }) => 78,
+        DaemonError::Engine(EngineError::Store(StoreError::Busy)) => 75,
+        _ => 1,
+    }
+}

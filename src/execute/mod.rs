@@ -20,10 +20,13 @@ pub mod trial;
 pub mod workloads;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use kube::Client;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub use error::StepError;
@@ -34,9 +37,10 @@ use self::tenant::Place;
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
-use crate::observed::cluster::ClusterWatch;
+use crate::observed::cluster::{ClusterWatch, watched_kinds};
 use crate::plan::{Action, ApprovedPlan};
-use crate::policy::Cluster;
+use crate::policy::{Cluster, Policy};
+use crate::telemetry::SharedMetrics;
 
 /// Accounts of one cluster under way at a time. As many as the widest pace: each has at most a few requests open, and
 /// one that waits for a certificate or a home leaves its place in the pace to others.
@@ -60,6 +64,23 @@ pub struct ClusterEffects {
     pub watch: ClusterWatch,
     /// Its endpoints, as kubeconfigs name them.
     pub face: Cluster,
+}
+
+impl ClusterEffects {
+    /// Begins to watch a cluster, and makes it ready to be written to.
+    #[must_use]
+    pub fn start(
+        cluster: ClusterName,
+        client: Client,
+        face: Cluster,
+        policy: &Policy,
+        metrics: &SharedMetrics,
+        changed: &Arc<Notify>,
+    ) -> Self {
+        let manifests = policy.classes.values().flat_map(|class| &class.manifests);
+        let watch = ClusterWatch::start(&client, cluster.clone(), watched_kinds(manifests), Arc::clone(changed));
+        Self { server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
+    }
 }
 
 /// What all steps of one execution share.

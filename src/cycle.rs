@@ -1,0 +1,113 @@
+//! One cycle: the product as a table of contents. Each line is a stage; the comment says what it touches.
+
+use crate::control::api::{CycleReport, PlanAnswer};
+use crate::desired::DesiredState;
+use crate::directory;
+use crate::engine::{Engine, EngineError};
+use crate::execute::{self, Recorder, Run};
+use crate::ledger::LedgerState;
+use crate::ledger::transition::transition;
+use crate::observed::Inventory;
+use crate::plan::display::Preview;
+use crate::plan::guard::{Bounds, guard};
+use crate::plan::{self, ApprovedPlan, Plan, Refusal};
+use crate::policy::Policy;
+use crate::report;
+
+/// Runs one cycle to its end: certificates delivered or failed.
+///
+/// # Errors
+/// Only if the ledger does not take what happened. Everything else is a state in the ledger: a source that is Partial,
+/// a cluster that is away, a tenant that fails.
+pub async fn run(engine: &mut Engine, trigger: &str) -> Result<CycleReport, EngineError> {
+    let began = engine.now();
+    engine.connect().await?; // clusters that were away: asked whether they are back
+
+    let snapshot = directory::fetch(&engine.sources, &engine.settings.policy).await; // directories: read
+    let seen = transition(engine.store.state(), &snapshot, &engine.settings.policy, engine.now()); // pure
+    engine.store.write(&engine.lock, &seen.changes, &seen.events, engine.now()).await?; // ledger: one transaction
+
+    let now = engine.now();
+    let inventory = engine.inventory(); // watch caches: read
+    let desired = engine.deriver.derive(engine.store.state(), &engine.settings.policy, &engine.sealer, now); // pure
+    let Decision { plan, approved, refusals } =
+        decide(desired, engine.store.state(), &inventory, &engine.settings.policy, now); // pure
+
+    let (changes, events) = approved.intents(now); // pure
+    engine.store.write(&engine.lock, &changes, &events, now).await?; // ledger: state and generation, before anything is done
+    let done = carry_out(engine, &approved).await?; // clusters and homes: the only writes to the world
+    engine.count(&done, &refusals);
+
+    let report = report::cycle(trigger, began, engine.now(), engine.store.state(), &plan, &approved, &refusals); // pure
+    engine.finish(report).await // ledger: the cycle's own row
+}
+
+/// What a cycle would do now. Nothing is written, not even what was read.
+pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
+    engine.connect().await?;
+    let snapshot = directory::fetch(&engine.sources, &engine.settings.policy).await;
+    let now = engine.now();
+    let mut ledger = engine.store.state().clone();
+    for change in transition(&ledger, &snapshot, &engine.settings.policy, now).changes {
+        ledger.apply(&change);
+    }
+    let desired = crate::desired::derive(&ledger, &engine.settings.policy, &engine.sealer, now);
+    let Decision { plan, refusals, .. } = decide(&desired, &ledger, &engine.inventory(), &engine.settings.policy, now);
+    let preview = Preview::of(&ledger, &plan, &refusals);
+    Ok(PlanAnswer { text: preview.to_string(), plan: preview.json(), exit_code: preview.exit_code() })
+}
+
+/// What is to be done, what of it the guard lets through, and what it holds back.
+struct Decision {
+    plan: Plan,
+    approved: ApprovedPlan,
+    refusals: Vec<Refusal>,
+}
+
+fn decide(
+    desired: &DesiredState,
+    ledger: &LedgerState,
+    inventory: &Inventory,
+    policy: &Policy,
+    now: jiff::Timestamp,
+) -> Decision {
+    let plan = plan::plan(desired, ledger, inventory, now);
+    let (approved, refusals) = guard(plan.clone(), &Bounds::of(ledger, policy), now);
+    Decision { plan, approved, refusals }
+}
+
+/// Executes, and stores what was done while it is done. When the ledger does not take it, nothing more is begun.
+async fn carry_out(engine: &mut Engine, approved: &ApprovedPlan) -> Result<execute::Report, EngineError> {
+    if approved.accounts().is_empty() {
+        return Ok(execute::Report::default());
+    }
+    // The run keeps the ledger as the plan saw it; the store goes on with what is done.
+    let ledger = engine.store.state().clone();
+    let (recorder, mut records) = Recorder::channel();
+    let run = Run { ledger: &ledger, now: engine.now(), stop: &engine.stop };
+    let work = async {
+        let report = execute::execute(approved, &engine.effects, run, &recorder).await;
+        drop(recorder);
+        report
+    };
+    let store = async {
+        let mut waiting = Vec::new();
+        while records.recv_many(&mut waiting, RECORDS_AT_A_TIME).await > 0 {
+            let changes: Vec<_> = waiting.iter().flat_map(|record| record.changes.iter().cloned()).collect();
+            let events: Vec<_> = waiting.iter().flat_map(|record| record.events.iter().cloned()).collect();
+            engine.store.write(&engine.lock, &changes, &events, (engine.clock)()).await?;
+            for record in waiting.drain(..) {
+                // Whoever no longer waits has nothing left to do.
+                let _ = record.stored.send(());
+            }
+        }
+        Ok::<(), EngineError>(())
+    };
+    // A store that fails drops the receiver: writers learn that nothing more is stored, and stop.
+    let (report, stored) = tokio::join!(work, store);
+    stored.map(|()| report)
+}
+
+/// Records stored in one transaction. Each transaction costs a sync of the disk (about 1 ms), so what has come together
+/// meanwhile goes together.
+const RECORDS_AT_A_TIME: usize = 64;

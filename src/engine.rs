@@ -1,0 +1,283 @@
+//! Everything a cycle works with, opened once: the ledger and its lock, the seal, the clusters, the homes. `bursard`
+//! keeps one for its life, `bursar sync --once` for one cycle.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::access;
+use crate::contract::Sealer;
+use crate::control::api::{ClusterStatus, CycleReport, Failing, Status};
+use crate::desired::Deriver;
+use crate::directory::SourceConfig;
+use crate::execute::{self, ClusterEffects, Effects};
+use crate::homes::client::HomedClient;
+use crate::identity::ClusterName;
+use crate::ledger::store::{CycleEnd, CycleLock, Store, StoreError};
+use crate::observed::Inventory;
+use crate::plan::Refusal;
+use crate::report;
+use crate::settings::{Settings, SettingsErrors};
+use crate::telemetry::SharedMetrics;
+
+/// How long the first listing of a cluster may take before a cycle goes on without it.
+const FIRST_LISTING: Duration = Duration::from_secs(30);
+
+/// Where the time comes from: the daemon's clock in whole seconds, which is what the ledger keeps. A parameter, for the
+/// wall clock is read in `daemon.rs` and `cli` only.
+pub type Clock = fn() -> Timestamp;
+
+/// What keeps Bursar from working at all.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A password that is not there.
+    #[error(transparent)]
+    Settings(#[from] SettingsErrors),
+    /// The ledger.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The seal's key.
+    #[error("{path} cannot be used; `bursar init` makes it")]
+    Seal {
+        /// Where it should be.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A cluster cannot be reached.
+    #[error("cluster {cluster}")]
+    Access {
+        /// Which.
+        cluster: ClusterName,
+        /// Why.
+        #[source]
+        source: access::AccessError,
+    },
+    /// Another ledger owns a cluster.
+    #[error(
+        "cluster {cluster} belongs to the ledger {owner}, and this one is {own}: \
+         two would undo each other's work. If this host is to take over: bursar takeover"
+    )]
+    NotOwner {
+        /// Which.
+        cluster: ClusterName,
+        /// Whose it is.
+        owner: String,
+        /// Who we are.
+        own: String,
+    },
+}
+
+/// See the module.
+pub struct Engine {
+    pub(crate) settings: Settings,
+    pub(crate) sources: Vec<SourceConfig>,
+    pub(crate) store: Store,
+    pub(crate) lock: CycleLock,
+    pub(crate) sealer: Sealer,
+    pub(crate) deriver: Deriver,
+    pub(crate) effects: Effects,
+    pub(crate) clock: Clock,
+    /// Cancelled: what is under way is finished, nothing more is begun.
+    pub(crate) stop: CancellationToken,
+    metrics: SharedMetrics,
+    changed: Arc<Notify>,
+    trouble: BTreeMap<ClusterName, String>,
+    last: Option<CycleReport>,
+}
+
+impl Engine {
+    /// Opens everything. A cluster that does not answer is a state, not an error; it is asked again in each cycle.
+    ///
+    /// # Errors
+    /// The ledger or the seal cannot be used, or another ledger owns a cluster.
+    pub async fn open(settings: Settings, metrics: SharedMetrics, clock: Clock) -> Result<Self, EngineError> {
+        let (store, lock) = Store::open(&settings.state_dir).await?;
+        let sealer = read_seal(&settings.state_dir)?;
+        let homes = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
+        let mut engine = Self {
+            sources: settings.sources()?,
+            settings,
+            store,
+            lock,
+            sealer,
+            deriver: Deriver::default(),
+            effects: Effects { clusters: BTreeMap::new(), homes },
+            clock,
+            stop: CancellationToken::new(),
+            metrics,
+            changed: Arc::new(Notify::new()),
+            trouble: BTreeMap::new(),
+            last: None,
+        };
+        engine.connect().await?;
+        for cluster in engine.effects.clusters.values() {
+            if let Err(error) = cluster.watch.wait_until_ready(FIRST_LISTING).await {
+                tracing::warn!(error = %report::chain(&error), "cluster");
+            }
+        }
+        Ok(engine)
+    }
+
+    /// Closes the ledger so that everybody of the group can read it.
+    pub async fn close(self) -> Result<(), EngineError> {
+        Ok(self.store.close().await?)
+    }
+
+    /// Told whenever a cluster is no longer as the plan knew it.
+    #[must_use]
+    pub fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.changed)
+    }
+
+    /// Cancel it to end a cycle early, between two steps.
+    #[must_use]
+    pub fn stop(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// Whole seconds.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Puts another configuration in force. Clusters are connected anew, for anything about them may have changed.
+    pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
+        self.sources = settings.sources()?;
+        self.effects.homes = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
+        self.effects.clusters.clear();
+        self.trouble.clear();
+        self.settings = settings;
+        Ok(())
+    }
+
+    /// Connects the clusters that are not.
+    ///
+    /// # Errors
+    /// Only [`EngineError::NotOwner`]: a cluster that is away is asked again in the next cycle.
+    pub async fn connect(&mut self) -> Result<(), EngineError> {
+        let missing: Vec<(ClusterName, PathBuf)> = self
+            .settings
+            .clusters
+            .iter()
+            .filter(|(cluster, _)| !self.effects.clusters.contains_key(*cluster))
+            .map(|(cluster, kubeconfig)| (cluster.clone(), kubeconfig.clone()))
+            .collect();
+        for (cluster, kubeconfig) in missing {
+            match self.connected(&cluster, &kubeconfig).await {
+                Ok(effects) => {
+                    self.trouble.remove(&cluster);
+                    self.effects.clusters.insert(cluster, effects);
+                }
+                Err(EngineError::Access { source, .. }) => {
+                    let why = report::chain(&source);
+                    tracing::warn!(%cluster, error = why, "not connected");
+                    self.trouble.insert(cluster, why);
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(())
+    }
+
+    async fn connected(&self, cluster: &ClusterName, kubeconfig: &Path) -> Result<ClusterEffects, EngineError> {
+        let access = |source| EngineError::Access { cluster: cluster.clone(), source };
+        let client = access::client(kubeconfig).await.map_err(access)?;
+        let owner = access::owner(&client).await.map_err(access)?;
+        let own = &self.store.state().ledger_id;
+        if owner.as_ref() != Some(own) {
+            let owner = owner.unwrap_or_else(|| "nobody: run `bursar init`".to_owned());
+            return Err(EngineError::NotOwner { cluster: cluster.clone(), owner, own: own.clone() });
+        }
+        let face = self.settings.policy.clusters[cluster].clone();
+        Ok(ClusterEffects::start(cluster.clone(), client, face, &self.settings.policy, &self.metrics, &self.changed))
+    }
+
+    /// What the watches know; a cluster that is not ready is not in it.
+    pub(crate) fn inventory(&self) -> Inventory {
+        let clusters = self.effects.clusters.iter();
+        let clusters = clusters.filter_map(|(name, cluster)| Some((name.clone(), cluster.watch.inventory()?)));
+        Inventory { clusters: clusters.collect(), ..Inventory::default() }
+    }
+
+    pub(crate) fn count(&self, done: &execute::Report, refusals: &[Refusal]) {
+        self.metrics.drift_repaired(done.drift_repaired);
+        refusals.iter().for_each(|refusal| self.metrics.refused(&refusal.limit));
+    }
+
+    /// Ends a cycle with its row.
+    pub(crate) async fn finish(&mut self, mut report: CycleReport) -> Result<CycleReport, EngineError> {
+        report.id = self.store.next_cycle();
+        let end = CycleEnd {
+            began: report.began,
+            ended: report.ended,
+            trigger: report.trigger.clone(),
+            sources: self.store.state().sources.clone(),
+            report: serde_json::to_value(&report).unwrap_or_default(),
+        };
+        self.store.finish(&self.lock, end).await?;
+        self.metrics.cycle(["done", "failing", "", "refused"][usize::from(report.exit_code().min(3))]);
+        self.last = Some(report.clone());
+        Ok(report)
+    }
+
+    /// How things stand.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let mut clusters: BTreeMap<String, ClusterStatus> = self
+            .trouble
+            .iter()
+            .map(|(cluster, why)| {
+                let status = ClusterStatus { ready: false, trouble: Some(why.clone()), objects: 0 };
+                (cluster.to_string(), status)
+            })
+            .collect();
+        for (cluster, effects) in &self.effects.clusters {
+            let health = effects.watch.health();
+            let waiting = (!health.ready).then(|| format!("waiting for {}", health.waiting_for.join(", ")));
+            let status = ClusterStatus {
+                ready: health.ready,
+                trouble: health.error.or(waiting),
+                objects: health.objects as u64,
+            };
+            clusters.insert(cluster.to_string(), status);
+        }
+        report::status(&self.settings.policy.site, self.store.state(), clusters, self.last.clone())
+    }
+
+    /// The Prometheus text.
+    #[must_use]
+    pub fn exposition(&self) -> String {
+        self.metrics.exposition(self.store.state(), self.now())
+    }
+
+    /// Tenants that fail now.
+    #[must_use]
+    pub fn failing(&self) -> Vec<Failing> {
+        report::failing(self.store.state())
+    }
+}
+
+/// The seal's private key: 32 bytes, made by `bursar init`.
+pub const SEAL_KEY: &str = "seal.key";
+
+fn read_seal(state_dir: &Path) -> Result<Sealer, EngineError> {
+    let path = state_dir.join(SEAL_KEY);
+    let seal = |source| EngineError::Seal { path: path.clone(), source };
+    let seed = zeroize::Zeroizing::new(std::fs::read(&path).map_err(seal)?);
+    Sealer::from_seed(&seed).map_err(|error| seal(io::Error::new(io::ErrorKind::InvalidData, error)))
+}

@@ -1,0 +1,132 @@
+//! An administrator's order, written down: what the ledger keeps of it and what the history says. PURE: no runtime, no
+//! client, no file system, no clock. The next plan carries it out.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::control::api::{OrderRequest, Refusal, Target};
+use crate::ledger::change::{Change, Event};
+use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
+use crate::plan::guard;
+
+/// An order that can be written down.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Written {
+    /// For the ledger.
+    pub changes: Vec<Change>,
+    /// For the history.
+    pub events: Vec<Event>,
+    /// For whoever gave it.
+    pub text: String,
+}
+
+/// What `actor`'s `request` changes.
+///
+/// # Errors
+/// Nobody of that name (exit code 4), no reason where one is needed (64), nothing to resume, release or approve (1).
+pub fn write(ledger: &LedgerState, actor: &str, request: &OrderRequest, now: Timestamp) -> Result<Written, Refusal> {
+    let (kind, target) = match request {
+        OrderRequest::Suspend(target) => (Some(OrderKind::Suspend), target),
+        OrderRequest::Resume(target) => (Some(OrderKind::Resume), target),
+        OrderRequest::Revoke(target) => (Some(OrderKind::Revoke), target),
+        OrderRequest::Hold(target) | OrderRequest::Release(target) => (None, target),
+        OrderRequest::Approve { hash } => return approve(ledger, actor, hash, now),
+    };
+    let account = find(ledger, target)?;
+    let note = note(actor, target, now, !matches!(request, OrderRequest::Resume(_) | OrderRequest::Release(_)))?;
+    match (kind, request) {
+        (Some(what), _) => order(ledger, account, what, note),
+        (None, OrderRequest::Hold(_)) => Ok(hold(account, note)),
+        (None, _) => release(ledger, account, &note),
+    }
+}
+
+/// The account an administrator names; of several that had the name the one that is served.
+pub fn find<'a>(ledger: &'a LedgerState, target: &Target) -> Result<&'a Account, Refusal> {
+    let named = |account: &&Account| account.kind == target.kind && account.name == target.name;
+    ledger.accounts.values().filter(named).min_by_key(|account| account.state != Lifecycle::Active).ok_or_else(|| {
+        let text = format!("no {} {:?} in the ledger; `bursar {}s` lists them", target.kind, target.name, target.kind);
+        Refusal { exit_code: 4, text }
+    })
+}
+
+fn note(actor: &str, target: &Target, now: Timestamp, must_say_why: bool) -> Result<Note, Refusal> {
+    let reason = target.reason.clone().filter(|reason| !reason.trim().is_empty());
+    if reason.is_none() && must_say_why {
+        return Err(Refusal { exit_code: 64, text: "--reason is missing: the history keeps it".to_owned() });
+    }
+    Ok(Note { actor: actor.to_owned(), reason: reason.unwrap_or_default(), ticket: target.ticket.clone(), at: now })
+}
+
+fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -> Result<Written, Refusal> {
+    let by_order = matches!(account.suspension, Some(Suspension::Ordered(_)));
+    let name = account.account_name();
+    let refused = |text: String| Err(Refusal { exit_code: 1, text });
+    match what {
+        OrderKind::Resume if !by_order && !waits(ledger, account, OrderKind::Suspend) => {
+            return refused(match &account.suspension {
+                Some(_) => format!("{name} is not suspended by an order; it resumes when its cause ends"),
+                None => format!("{name} is not suspended"),
+            });
+        }
+        OrderKind::Suspend if by_order => return refused(format!("{name} is suspended by an order already")),
+        OrderKind::Revoke if account.generation == 0 => return refused(format!("{name} never had a certificate")),
+        _ => {}
+    }
+    let action = match what {
+        OrderKind::Suspend => "suspension ordered",
+        OrderKind::Resume => "resumption ordered",
+        OrderKind::Revoke => "revocation ordered",
+    };
+    let id = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
+    let event = event(Some(account), action, &note);
+    let order = Order { id, account: account.id.clone(), what, note };
+    Ok(Written { changes: vec![Change::Order(order)], events: vec![event], text: format!("{name}: {action}") })
+}
+
+fn waits(ledger: &LedgerState, account: &Account, what: OrderKind) -> bool {
+    ledger.orders.iter().any(|order| order.account == account.id && order.what == what)
+}
+
+fn hold(account: &Account, note: Note) -> Written {
+    Written {
+        events: vec![event(Some(account), "held", &note)],
+        changes: vec![Change::Hold(account.id.clone(), Some(note))],
+        text: format!("{}: held; planned for and shown, but not touched", account.account_name()),
+    }
+}
+
+fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<Written, Refusal> {
+    let name = account.account_name();
+    if !ledger.holds.contains_key(&account.id) {
+        return Err(Refusal { exit_code: 1, text: format!("{name} is not held") });
+    }
+    Ok(Written {
+        changes: vec![Change::Hold(account.id.clone(), None)],
+        events: vec![event(Some(account), "released", note)],
+        text: format!("{name}: released"),
+    })
+}
+
+fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Result<Written, Refusal> {
+    let Some(changes) = guard::approve(ledger, hash, now) else {
+        let text = format!("nothing of hash {hash:?} waits for approval; `bursar status` shows what does");
+        return Err(Refusal { exit_code: 1, text });
+    };
+    let note = Note { actor: actor.to_owned(), reason: format!("refused set {hash}"), ticket: None, at: now };
+    let text = format!("{hash}: approved, once, within the hour");
+    Ok(Written { changes, events: vec![event(None, "approved", &note)], text })
+}
+
+fn event(account: Option<&Account>, action: &str, note: &Note) -> Event {
+    Event {
+        actor: note.actor.clone(),
+        account: account.map(Account::account_name),
+        account_id: account.map(|account| account.id.clone()),
+        action: action.to_owned(),
+        reason: note.reason.clone(),
+        ticket: note.ticket.clone(),
+        plan: None,
+        detail: Value::Null,
+    }
+}

@@ -1,0 +1,24 @@
+//! Root becomes user `bursar` before anything in the state folder is opened, so that no file there is ever root's.
+
+use std::ffi::CString;
+
+use nix::unistd::{User, getgrouplist, setgroups, setresgid, setresuid};
+
+/// The user that the daemon runs as.
+pub const USER: &str = "bursar";
+
+/// Becomes [`USER`], if this process is root and that user exists (in a package's installation it always does; a
+/// checkout that is tried as root goes on as root). Must be called before any thread is started.
+///
+/// # Errors
+/// The system refused; then nothing should be opened.
+pub fn become_bursar() -> nix::Result<()> {
+    if !nix::unistd::Uid::effective().is_root() {
+        return Ok(());
+    }
+    let Some(user) = User::from_name(USER)? else { return Ok(()) };
+    let name = CString::new(USER).map_err(|_| nix::Error::EINVAL)?;
+    setgroups(&getgrouplist(&name, user.gid)?)?;
+    setresgid(user.gid, user.gid, user.gid)?;
+    setresuid(user.uid, user.uid, user.uid)
+}

@@ -1,0 +1,97 @@
+//! What happened and how things stand, for people and programs: from the ledger, the plan and the guard to what the
+//! control socket answers. PURE: no runtime, no client, no file system, no clock.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+
+use jiff::Timestamp;
+
+use crate::control::api::{ClusterStatus, CycleReport, Failing, Status};
+use crate::directory::Completeness;
+use crate::ledger::LedgerState;
+use crate::plan::{ApprovedPlan, Plan, Refusal};
+
+/// A cycle that ended; its number is given when it is stored.
+#[must_use]
+pub fn cycle(
+    trigger: &str,
+    began: Timestamp,
+    ended: Timestamp,
+    ledger: &LedgerState,
+    plan: &Plan,
+    approved: &ApprovedPlan,
+    refusals: &[Refusal],
+) -> CycleReport {
+    let partial = ledger.sources.iter().filter_map(|(source, state)| match &state.completeness {
+        Completeness::Complete => None,
+        Completeness::Partial { why } => Some((source.clone(), why.clone())),
+    });
+    CycleReport {
+        id: 0,
+        trigger: trigger.to_owned(),
+        began,
+        ended,
+        changed: approved.accounts().len() as u64,
+        unchanged: plan.unchanged,
+        actions: approved.accounts().iter().map(|account| account.actions.len() as u64).sum(),
+        failing: failing(ledger),
+        rejected: ledger.rejected.len() as u64,
+        partial: partial.collect(),
+        refusals: refusals.iter().map(Refusal::record).collect(),
+    }
+}
+
+/// How things stand.
+#[must_use]
+pub fn status(
+    site: &str,
+    ledger: &LedgerState,
+    clusters: BTreeMap<String, ClusterStatus>,
+    last_cycle: Option<CycleReport>,
+) -> Status {
+    let mut accounts: BTreeMap<String, u64> = BTreeMap::new();
+    for account in ledger.accounts.values() {
+        *accounts.entry(account.state.as_str().to_owned()).or_default() += 1;
+    }
+    Status {
+        site: site.to_owned(),
+        sources: ledger.sources.clone(),
+        clusters,
+        last_cycle,
+        accounts,
+        rejected: ledger.rejected.iter().cloned().collect(),
+        failing: failing(ledger),
+        refusals: ledger.refusals.clone(),
+        next_expiry: ledger.certificates.values().map(|certificate| certificate.not_after).min(),
+    }
+}
+
+/// Tenants with a failing step.
+#[must_use]
+pub fn failing(ledger: &LedgerState) -> Vec<Failing> {
+    let failures = ledger.failures.iter().filter_map(|((id, cluster), failure)| {
+        Some(Failing {
+            account: ledger.accounts.get(id)?.account_name(),
+            cluster: cluster.to_string(),
+            step: failure.step.clone(),
+            reason: failure.reason.clone(),
+            since: failure.since,
+            attempts: failure.attempts,
+            next_try: failure.next_try,
+        })
+    });
+    failures.collect()
+}
+
+/// An error and everything that caused it, in one line.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -7,10 +7,16 @@ use std::process::{Command, Output};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::servers::Servers;
+use crate::servers::control_plane::ControlPlaneOptions;
 use crate::servers::process::Process;
-use crate::servers::sample::{PEOPLE, TOOLS};
-use crate::servers::slapd::{READER_DN, READER_PASSWORD};
+use crate::servers::sample::{self, PEOPLE, TOOLS};
+use crate::servers::slapd::{READER_DN, READER_PASSWORD, SlapdOptions};
+use crate::servers::Servers;
+
+/// Where the sample's homes are, beneath the demo's own folder.
+const PROJECTS: &str = "data/project";
+/// The same for people.
+const PEOPLE_HOMES: &str = "home";
 
 /// Everything that runs, and where it is. Dropped in this order: the daemons end before what they talk to.
 pub struct Site {
@@ -30,7 +36,10 @@ impl Site {
     /// Starts the servers, makes homes and configuration, runs `bursar init`, and starts the daemons.
     pub fn start() -> Self {
         say("starting an LDAP server and a Kubernetes control plane");
-        let servers = Servers::start();
+        let homes_beneath = |folder: &Path| format!("homeDirectory: {}/", folder.join("site/homes").display());
+        let servers = Servers::start_with(&ControlPlaneOptions::default(), &SlapdOptions::default(), |folder| {
+            sample::toolforge().replace("homeDirectory: /", &homes_beneath(folder))
+        });
         let root = servers.folder().join("site");
         let homes = root.join("homes");
         fs::create_dir_all(&root).expect("a folder for the site");
@@ -58,7 +67,7 @@ impl Site {
 
     /// The kubeconfig in a tool's home.
     pub fn tool_kubeconfig(&self, tool: &str) -> PathBuf {
-        self.homes.join("project").join(tool).join(".kube/config")
+        self.homes.join(PROJECTS).join(tool).join(".kube/config")
     }
 
     /// `kubectl` with a tool's own kubeconfig.
@@ -66,9 +75,9 @@ impl Site {
         self.servers.cluster.kubectl_as(&self.tool_kubeconfig(tool))
     }
 
-    /// Makes the home of a tool, as the file server would.
-    pub fn make_home(&self, parent: &str, name: &str, uid: u32, gid: u32) {
-        make_home(&self.homes.join(parent).join(name), uid, gid);
+    /// Makes the home of a new tool, as the file server would.
+    pub fn make_home_of_tool(&self, tool: &str, uid: u32) {
+        make_home(&self.homes.join(PROJECTS).join(tool), uid, uid);
     }
 
     /// The ends of the daemons' logs, for a failure.
@@ -123,7 +132,7 @@ fn homed(root: &Path, homes: &Path) -> Command {
     let mut command = Command::new(program("bursar-homed"));
     command.arg("--socket").arg(root.join("homed.sock"));
     command.args(["--client-user", "0"]);
-    for prefix in ["project", "people"] {
+    for prefix in [PROJECTS, PEOPLE_HOMES] {
         command.arg("--prefix").arg(homes.join(prefix));
     }
     command
@@ -131,10 +140,10 @@ fn homed(root: &Path, homes: &Path) -> Command {
 
 fn make_homes(homes: &Path) {
     for (tool, uid, _) in TOOLS {
-        make_home(&homes.join("project").join(tool), uid, uid);
+        make_home(&homes.join(PROJECTS).join(tool), uid, uid);
     }
     for (person, uid) in PEOPLE {
-        make_home(&homes.join("people").join(person), uid, crate::servers::ldif::PEOPLE_GID);
+        make_home(&homes.join(PEOPLE_HOMES).join(person), uid, crate::servers::ldif::PEOPLE_GID);
     }
 }
 

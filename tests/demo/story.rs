@@ -93,9 +93,9 @@ fn what_a_tool_has(site: &Site) -> Result<(), Failed> {
 
 fn a_new_tool(site: &Site) -> Result<(), Failed> {
     say("a new tool in LDAP, then bursar sync");
-    let homes = site.homes.join("project");
-    site.make_home("project", "fresh", 52599, 52599);
-    let ldif = tool_ldif(BASE_DN, "fresh", 52599, &["alice"]).replace("/data/project", &homes.display().to_string());
+    site.make_home_of_tool("fresh", 52599);
+    let beneath = format!("homeDirectory: {}/", site.homes.display());
+    let ldif = tool_ldif(BASE_DN, "fresh", 52599, &["alice"]).replace("homeDirectory: /", &beneath);
     site.servers.slapd.add_ldif(&ldif);
     let began = Instant::now();
     show(&succeed(site.bursar().arg("sync"))?);

@@ -2,8 +2,11 @@
 
 #[path = "../servers/mod.rs"]
 mod servers;
+mod template;
+mod world;
 
 mod directory;
 mod execute;
 mod harness;
 mod homes;
+mod tenants;

@@ -45,17 +45,21 @@ impl Servers {
     /// If one does not start: with what was awaited and the end of its log.
     #[must_use]
     pub fn start() -> Self {
-        Self::start_with(&ControlPlaneOptions::default(), &SlapdOptions::default())
+        Self::start_with(&ControlPlaneOptions::default(), &SlapdOptions::default(), |_| sample::toolforge())
     }
 
     /// [`Self::start`] with other options.
     #[must_use]
-    pub fn start_with(cluster: &ControlPlaneOptions, slapd: &SlapdOptions) -> Self {
+    pub fn start_with(
+        cluster: &ControlPlaneOptions,
+        slapd: &SlapdOptions,
+        sample: impl FnOnce(&Path) -> String,
+    ) -> Self {
         let folder = Folder::create("servers");
         let (cluster, slapd) = std::thread::scope(|scope| {
             let cluster = scope.spawn(|| ControlPlane::start_in(&folder.path().join("cluster"), cluster));
             let slapd = Slapd::start_in(&folder.path().join("slapd"), slapd);
-            slapd.add_ldif(&sample::toolforge());
+            slapd.add_ldif(&sample(folder.path()));
             slapd.add_ldif(&sample::rfc2307());
             (cluster.join(), slapd)
         });

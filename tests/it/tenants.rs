@@ -1,0 +1,37 @@
+//! From an LDAP entry to a person using the cluster.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use crate::world::{World, stderr};
+
+#[test]
+fn a_tool_of_the_directory_works_in_its_own_namespace_and_nowhere_else() {
+    let mut world = World::new("works");
+    world.person("works-alice", 2101);
+    world.tool("foo", 61001, &["works-alice"]);
+    world.tool("bar", 61002, &[]);
+    let report = world.cycle();
+    assert_eq!((report.exit_code(), report.failing.len()), (0, 0), "{report:#?}");
+
+    let own = world.kubectl_as_tool("foo", &["get", "pods"]);
+    assert!(own.status.success(), "{}", stderr(&own));
+    let elsewhere = world.kubectl_as_tool("foo", &["get", "pods", "-n", &world.namespace("bar")]);
+    assert!(stderr(&elsewhere).contains("Forbidden"), "{}", stderr(&elsewhere));
+
+    let kinds = "resourcequota,limitrange,networkpolicy,rolebinding,persistentvolumeclaim";
+    let there = world.kubectl(&["get", kinds, "-n", &world.namespace("foo"), "-o", "name"]);
+    for kind in kinds.split(',') {
+        assert!(there.contains(kind), "no {kind} in:\n{there}");
+    }
+    let file = std::fs::metadata(world.home("foo").join(".kube/config")).expect("a kubeconfig");
+    assert_eq!((file.uid(), file.gid(), file.mode() & 0o777), (61001, 61001, 0o600));
+}
+
+#[test]
+fn a_cycle_with_nothing_to_do_writes_nothing() {
+    let mut world = World::new("quiet");
+    world.tool("foo", 61101, &[]);
+    world.cycle();
+    let second = world.cycle();
+    assert_eq!((second.changed, second.actions, second.unchanged), (0, 0, 1), "{second:#?}");
+}

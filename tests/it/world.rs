@@ -1,0 +1,241 @@
+//! A site of a test's own on the servers that all tests share: a subtree of the directory, homes, a ledger, and
+//! Bursar in this process, with a real `bursar-homed` beside it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bursar::control::api::{CycleReport, OrderRequest, PlanAnswer, Refusal};
+use bursar::engine::Engine;
+use bursar::ledger::store::ReadStore;
+use bursar::settings::Settings;
+use bursar::telemetry::Metrics;
+use bursar::{cycle, daemon};
+use serde_json::{Map, Value};
+
+use crate::servers::Servers;
+use crate::servers::ldif::{
+    PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif,
+};
+use crate::servers::process::Process;
+use crate::servers::ready::wait_for;
+use crate::servers::sample::sentinel_ldif;
+use crate::servers::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// See the module.
+pub struct World {
+    /// Prefix of its namespaces, and its place in the directory.
+    pub name: String,
+    /// `ou=NAME,dc=example,dc=org`.
+    pub base: String,
+    /// Everything on disk.
+    pub folder: PathBuf,
+    runtime: tokio::runtime::Runtime,
+    engine: Option<Engine>,
+    homed: Option<Process>,
+}
+
+impl World {
+    /// A site with the classes `tool` and `admin`, nobody in it, and `bursar init` done.
+    pub fn new(name: &str) -> Self {
+        Self::with(name, "")
+    }
+
+    /// The same, with more lines of configuration.
+    pub fn with(name: &str, more: &str) -> Self {
+        let servers = Servers::shared();
+        let base = format!("ou={name},{BASE_DN}");
+        servers.slapd.add_ldif(&(unit_ldif(BASE_DN, name) + &toolforge_units_ldif(&base) + &sentinel_ldif(&base)));
+        let folder = servers.folder().join(name);
+        for homes in ["homes/data/project", "homes/home"] {
+            fs::create_dir_all(folder.join(homes)).expect("folders for homes");
+        }
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let world = Self {
+            name: name.to_owned(),
+            base,
+            folder,
+            runtime: runtime.expect("a runtime"),
+            engine: None,
+            homed: None,
+        };
+        world.write_config(more);
+        crate::template::initialise(&world);
+        let mut world = world;
+        world.start_homed();
+        world
+    }
+
+    /// Adds a tool, its home, and nothing else.
+    pub fn tool(&self, name: &str, uid: u32, maintainers: &[&str]) {
+        self.make_home("data/project", name, uid, uid);
+        self.add(&tool_ldif(&self.base, name, uid, maintainers));
+    }
+
+    /// Adds a person and a home.
+    pub fn person(&self, name: &str, uid: u32) {
+        self.make_home("home", name, uid, PEOPLE_GID);
+        self.add(&person_ldif(&self.base, name, uid));
+    }
+
+    /// Adds a group.
+    pub fn group(&self, name: &str, members: &[&str]) {
+        self.add(&group_ldif(&self.base, name, members));
+    }
+
+    /// Adds records, with homes beneath this world's folder.
+    pub fn add(&self, ldif: &str) {
+        let beneath = format!("homeDirectory: {}/", self.folder.join("homes").display());
+        Servers::shared().slapd.add_ldif(&ldif.replace("homeDirectory: /", &beneath));
+    }
+
+    fn make_home(&self, parent: &str, name: &str, uid: u32, gid: u32) {
+        let home = self.folder.join("homes").join(parent).join(name);
+        fs::create_dir_all(&home).expect("a home");
+        std::os::unix::fs::chown(&home, Some(uid), Some(gid)).expect("its owner");
+        fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).expect("its mode");
+    }
+
+    /// One cycle in this process.
+    pub fn cycle(&mut self) -> CycleReport {
+        self.open();
+        let engine = self.engine.as_mut().expect("open");
+        self.runtime.block_on(cycle::run(engine, "sync")).expect("the ledger takes it")
+    }
+
+    /// What a cycle would do.
+    pub fn plan(&mut self) -> PlanAnswer {
+        self.open();
+        let engine = self.engine.as_mut().expect("open");
+        self.runtime.block_on(cycle::preview(engine)).expect("a plan")
+    }
+
+    /// An order, and the cycle that carries it out.
+    pub fn order(&mut self, order: &OrderRequest) -> Result<CycleReport, Refusal> {
+        self.open();
+        let engine = self.engine.as_mut().expect("open");
+        self.runtime.block_on(engine.order("root", order)).expect("the ledger takes it")?;
+        Ok(self.cycle())
+    }
+
+    /// Stops Bursar; the next cycle starts it again.
+    pub fn stop(&mut self) {
+        if let Some(engine) = self.engine.take() {
+            self.runtime.block_on(engine.close()).expect("closed");
+        }
+    }
+
+    fn open(&mut self) {
+        if self.engine.is_none() {
+            let settings = self.settings();
+            let opening = Engine::open(settings, Arc::new(Metrics::default()), daemon::now);
+            self.engine = Some(self.runtime.block_on(opening).expect("Bursar starts"));
+        }
+    }
+
+    /// The configuration as it is on disk.
+    pub fn settings(&self) -> Settings {
+        Settings::load(&self.config()).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    /// Where the configuration is.
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("bursar.toml")
+    }
+
+    /// Ledger, keys and the daemon's kubeconfig.
+    pub fn state_dir(&self) -> PathBuf {
+        self.folder.join("state")
+    }
+
+    /// Rows of a query over the ledger.
+    pub fn rows(&self, query: &'static str) -> Vec<Map<String, Value>> {
+        self.runtime.block_on(async {
+            let mut ledger = ReadStore::open(&self.state_dir().join("ledger.db")).await.expect("a ledger");
+            ledger.rows(query, &[]).await.expect("rows")
+        })
+    }
+
+    /// Waits until the watches know that something changed in the cluster.
+    pub fn wait_for_drift(&mut self) {
+        self.open();
+        let changed = self.engine.as_ref().expect("open").changed();
+        let waiting = async { tokio::time::timeout(DEADLINE, changed.notified()).await };
+        self.runtime.block_on(waiting).expect("the watches see it");
+    }
+
+    /// The namespace of a tool.
+    pub fn namespace(&self, tool: &str) -> String {
+        format!("{}-{tool}", self.name)
+    }
+
+    /// A file in a tool's home.
+    pub fn home(&self, tool: &str) -> PathBuf {
+        self.folder.join("homes/data/project").join(tool)
+    }
+
+    /// `kubectl` with a tool's own kubeconfig.
+    pub fn kubectl_as_tool(&self, tool: &str, arguments: &[&str]) -> Output {
+        self.kubectl_with(&self.home(tool).join(".kube/config"), arguments)
+    }
+
+    /// `kubectl` with any kubeconfig.
+    pub fn kubectl_with(&self, kubeconfig: &Path, arguments: &[&str]) -> Output {
+        Servers::shared().cluster.kubectl_as(kubeconfig).args(arguments).output().expect("kubectl")
+    }
+
+    /// `kubectl` as the cluster's administrator; must succeed.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        Servers::shared().cluster.run(arguments, "")
+    }
+
+    fn start_homed(&mut self) {
+        let socket = self.folder.join("homed.sock");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-homed"));
+        command.arg("--socket").arg(&socket).args(["--client-user", "0"]);
+        for prefix in ["homes/data/project", "homes/home"] {
+            command.arg("--prefix").arg(self.folder.join(prefix));
+        }
+        self.homed = Some(Process::start("bursar-homed", &command, &self.folder.join("homed.log")));
+        wait_for("bursar-homed listens", DEADLINE, || socket.exists().then_some(()));
+    }
+
+    /// Ends `bursar-homed`, as if it had crashed.
+    pub fn kill_homed(&mut self) {
+        self.homed = None;
+        let _ = fs::remove_file(self.folder.join("homed.sock"));
+    }
+
+    fn write_config(&self, more: &str) {
+        let servers = Servers::shared();
+        let password = self.folder.join("ldap-password");
+        fs::write(&password, READER_PASSWORD).expect("the password's file");
+        let text = include_str!("world.toml")
+            .replace("@NAME@", &self.name)
+            .replace("@FOLDER@", &self.folder.display().to_string())
+            .replace("@BASE@", &self.base)
+            .replace("@LDAP_URL@", &servers.slapd.ldaps_url)
+            .replace("@LDAP_CA@", &servers.slapd.ca_pem.display().to_string())
+            .replace("@BIND_DN@", READER_DN)
+            .replace("@K8S_URL@", &servers.cluster.url)
+            .replace("@K8S_CA@", &servers.cluster.ca_pem.display().to_string());
+        fs::write(self.config(), text + more).expect("the configuration");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What a command printed on standard error.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

@@ -23,7 +23,7 @@ use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::Metrics;
 
 /// How long a stopping daemon lets what is under way go on. Below systemd's default `TimeoutStopSec` of 90 s.
-const SOFT_STOP: Duration = Duration::from_secs(60);
+const SOFT_STOP: Duration = Duration::from_mins(1);
 /// Drift comes in bursts (somebody deletes a namespace: eleven objects go); one cycle repairs them together.
 const DRIFT_SETTLES: Duration = Duration::from_millis(500);
 
@@ -289,7 +289,6 @@ fn log(report: &CycleReport) {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a deadline of the loop itself")]
 fn soft_stop() -> tokio::time::Instant {
     tokio::time::Instant::now() + SOFT_STOP
 }

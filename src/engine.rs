@@ -216,7 +216,9 @@ impl Engine {
 
     pub(crate) fn count(&self, done: &execute::Report, refusals: &[Refusal]) {
         self.metrics.drift_repaired(done.drift_repaired);
-        refusals.iter().for_each(|refusal| self.metrics.refused(&refusal.limit));
+        for refusal in refusals {
+            self.metrics.refused(&refusal.limit);
+        }
     }
 
     /// Ends a cycle with its row.

@@ -10,7 +10,7 @@ use crate::observed::cluster::{WatchError, connect};
 
 /// Bursar's own namespace.
 pub const NAMESPACE: &str = "bursar";
-/// ConfigMap in [`NAMESPACE`] that names the ledger to which the cluster belongs.
+/// `ConfigMap` in [`NAMESPACE`] that names the ledger to which the cluster belongs.
 pub const OWNER: &str = "bursar-owner";
 /// Its key.
 pub const OWNER_KEY: &str = "ledger";

@@ -170,7 +170,7 @@ impl<'a> Memory<'a> {
 
     fn seen(&mut self, account: &'a Account, entry: &Entry, complete: bool) {
         let mut posix = entry.posix.clone().or_else(|| account.posix.clone());
-        if let Some(why) = self.uid_moved(account, entry).or_else(|| self.uid_taken(entry, Some(account))) {
+        if let Some(why) = Self::uid_moved(account, entry).or_else(|| self.uid_taken(entry, Some(account))) {
             self.reject(&account.source, entry, why);
             posix.clone_from(&account.posix);
         } else if account.posix.is_none() {
@@ -272,7 +272,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    fn uid_moved(&self, account: &Account, entry: &Entry) -> Option<String> {
+    fn uid_moved(account: &Account, entry: &Entry) -> Option<String> {
         let (before, after) = (account.posix.as_ref()?.uid, entry.posix.as_ref()?.uid);
         (before != after).then(|| {
             format!(

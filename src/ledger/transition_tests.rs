@@ -90,7 +90,9 @@ impl Story {
         let now = Timestamp::from_second(self.now).expect("a time");
         let Transition { changes, events } =
             transition(&self.ledger, &DirectorySnapshot { reads: vec![read] }, &self.policy, now);
-        changes.iter().for_each(|change| self.ledger.apply(change));
+        for change in &changes {
+            self.ledger.apply(change);
+        }
         self.events.extend(events.iter().map(|event| event.action.clone()));
         changes.iter().any(|change| !matches!(change, Change::Sources(_)))
     }

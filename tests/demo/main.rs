@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         Ok(()) if once => ExitCode::SUCCESS,
         Ok(()) => {
             story::what_to_try_next(&site);
-            site.wait_for_interrupt();
+            Site::wait_for_interrupt();
             ExitCode::SUCCESS
         }
         Err(failed) => {

@@ -5,13 +5,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc;
-use std::time::Duration;
 
+use crate::servers::Servers;
 use crate::servers::control_plane::ControlPlaneOptions;
 use crate::servers::process::Process;
 use crate::servers::sample::{self, PEOPLE, TOOLS};
 use crate::servers::slapd::{READER_DN, READER_PASSWORD, SlapdOptions};
-use crate::servers::Servers;
 
 /// Where the sample's homes are, beneath the demo's own folder.
 const PROJECTS: &str = "data/project";
@@ -50,7 +49,11 @@ impl Site {
 
         say("bursar check; bursar init --admin-kubeconfig … --cluster demo");
         require(bursar(&config).arg("check"));
-        require(bursar(&config).args(["init", "--cluster", "demo", "--admin-kubeconfig"]).arg(&servers.cluster.admin_kubeconfig));
+        require(
+            bursar(&config)
+                .args(["init", "--cluster", "demo", "--admin-kubeconfig"])
+                .arg(&servers.cluster.admin_kubeconfig),
+        );
 
         say("starting bursar-homed and bursard");
         let homed = Process::start("bursar-homed", &homed(&root, &homes), &root.join("homed.log"));
@@ -86,7 +89,7 @@ impl Site {
     }
 
     /// Returns at Ctrl-C.
-    pub fn wait_for_interrupt(&self) {
+    pub fn wait_for_interrupt() {
         let (sender, receiver) = mpsc::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         std::thread::spawn(move || {

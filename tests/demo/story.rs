@@ -15,7 +15,7 @@ use crate::site::{Site, say};
 /// What did not happen as it should.
 pub type Failed = String;
 
-const DEADLINE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_mins(2);
 
 /// Tells the story, step by step, and stops at the first that is not as it should be.
 pub fn tell(site: &Site) -> Result<(), Failed> {
@@ -37,7 +37,11 @@ pub fn what_to_try_next(site: &Site) {
         let _ = writeln!(text, "  bursar --config {config} {command}");
     }
     let _ = writeln!(text, "  {kubectl} --kubeconfig {} get pods", kubeconfig.display());
-    let _ = writeln!(text, "  sqlite3 -box {} 'SELECT at, actor, account, action, reason FROM history'", site.ledger.display());
+    let _ = writeln!(
+        text,
+        "  sqlite3 -box {} 'SELECT at, actor, account, action, reason FROM history'",
+        site.ledger.display()
+    );
     println!("{text}(`bursar` is target/debug/bursar)");
 }
 
@@ -55,7 +59,7 @@ fn first_sync(site: &Site) -> Result<(), Failed> {
 }
 
 fn a_tool_works(site: &Site) -> Result<(), Failed> {
-    let foo = |arguments: &[&str]| {
+    let as_foo = |arguments: &[&str]| {
         let mut kubectl = site.kubectl_as_tool("foo");
         kubectl.args(arguments);
         kubectl
@@ -66,12 +70,12 @@ fn a_tool_works(site: &Site) -> Result<(), Failed> {
     // The controller manager makes the default service account of a new namespace a moment after the namespace.
     let overrides = format!("--overrides={hardened}");
     wait_for("a pod of tool foo", DEADLINE, || {
-        let output = foo(&[&image[..], &[&overrides]].concat()).output().ok()?;
+        let output = as_foo(&[&image[..], &[&overrides]].concat()).output().ok()?;
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.success() || text.contains("AlreadyExists")).then_some(())
     });
-    show(&succeed(&mut foo(&["get", "pods"]))?);
-    let elsewhere = refuse(&mut foo(&["get", "pods", "--namespace", "tool-bar"]))?;
+    show(&succeed(&mut as_foo(&["get", "pods"]))?);
+    let elsewhere = refuse(&mut as_foo(&["get", "pods", "--namespace", "tool-bar"]))?;
     println!("{elsewhere}");
     expect(elsewhere.contains("Forbidden"), || format!("in another's namespace: {elsewhere}"))
 }
@@ -100,7 +104,11 @@ fn a_new_tool(site: &Site) -> Result<(), Failed> {
     let began = Instant::now();
     show(&succeed(site.bursar().arg("sync"))?);
     let allowed = succeed(site.kubectl_as_tool("fresh").args(["auth", "can-i", "create", "pods"]))?;
-    println!("tool fresh can create pods: {} ({:.1} s after it was added)", text(&allowed).trim(), began.elapsed().as_secs_f32());
+    println!(
+        "tool fresh can create pods: {} ({:.1} s after it was added)",
+        text(&allowed).trim(),
+        began.elapsed().as_secs_f32()
+    );
     Ok(())
 }
 
@@ -110,7 +118,9 @@ fn the_ledger_answers(site: &Site) -> Result<(), Failed> {
     let output = succeed(Command::new("sqlite3").arg("-box").arg("-readonly").arg(&site.ledger).arg(query))?;
     show(&output);
     let table = text(&output);
-    expect(table.contains("tool-fresh") && table.contains("active"), || "the ledger does not know tool fresh".to_owned())?;
+    expect(table.contains("tool-fresh") && table.contains("active"), || {
+        "the ledger does not know tool fresh".to_owned()
+    })?;
     show(&succeed(site.bursar().args(["ledger", "verify"]))?);
     Ok(())
 }
@@ -125,18 +135,18 @@ fn rows(site: &Site, view: &str) -> Result<usize, Failed> {
 
 fn succeed(command: &mut Command) -> Result<Output, Failed> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    match output.status.success() {
-        true => Ok(output),
-        false => Err(format!("{command:?} ended with {}:\n{}{}", output.status, text(&output), stderr(&output))),
+    if output.status.success() {
+        return Ok(output);
     }
+    Err(format!("{command:?} ended with {}:\n{}{}", output.status, text(&output), stderr(&output)))
 }
 
 fn refuse(command: &mut Command) -> Result<String, Failed> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    match output.status.success() {
-        true => Err(format!("{command:?} was not refused:\n{}", text(&output))),
-        false => Ok(stderr(&output)),
+    if output.status.success() {
+        return Err(format!("{command:?} was not refused:\n{}", text(&output)));
     }
+    Ok(stderr(&output))
 }
 
 fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Failed> {

@@ -17,15 +17,13 @@ use bursar::{cycle, daemon};
 use serde_json::{Map, Value};
 
 use crate::servers::Servers;
-use crate::servers::ldif::{
-    PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif,
-};
+use crate::servers::ldif::{PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
 use crate::servers::process::Process;
 use crate::servers::ready::wait_for;
 use crate::servers::sample::sentinel_ldif;
 use crate::servers::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// See the module.
 pub struct World {

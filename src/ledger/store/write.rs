@@ -46,7 +46,9 @@ impl Store {
     ) -> Result<(), StoreError> {
         let in_memory_only = changes.iter().all(|change| matches!(change, Change::Sources(_)));
         if in_memory_only && events.is_empty() {
-            changes.iter().for_each(|change| self.state.apply(change));
+            for change in changes {
+                self.state.apply(change);
+            }
             return Ok(());
         }
         let batch = Batch::of(&self.state, changes, now);

@@ -228,6 +228,7 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         ordered: None,
         leaving: BTreeMap::new(),
         actions,
+        forgotten: Vec::new(),
         rests_on: BTreeSet::new(),
         places: BTreeMap::new(),
         suspending: BTreeSet::new(),

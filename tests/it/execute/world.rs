@@ -231,7 +231,6 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         forgotten: Vec::new(),
         rests_on: BTreeSet::new(),
         places: BTreeMap::new(),
-        forgotten: Vec::new(),
         suspending: BTreeSet::new(),
         before: Box::new(before(name)),
         otherwise: None,

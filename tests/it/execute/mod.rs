@@ -103,7 +103,7 @@ async fn foreign_object_is_untouched() {
     world.create(&json!({
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "bursar"}, "spec": {"hard": {"pods": "3"}},
     }));
-    let before = world.get("resourcequota", "bursar");
+    let before = world.what_people_see("resourcequota", "bursar");
     let actions = vec![world.apply(&world.namespace_manifest()), world.apply(&quota("16"))];
     let failure = world.must_fail(actions).await;
     assert_eq!(failure.step, "foreign");
@@ -112,7 +112,7 @@ async fn foreign_object_is_untouched() {
     let again = world.must_fail(actions).await;
     assert!(again.reason.contains("bursar adopt object resourcequota execute-foreign/bursar"), "{}", again.reason);
     assert_eq!(again.attempts, 2);
-    assert_eq!(world.get("resourcequota", "bursar"), before);
+    assert_eq!(world.what_people_see("resourcequota", "bursar"), before);
     assert!(world.ledger.objects.is_empty());
 }
 
@@ -161,11 +161,11 @@ async fn object_made_anew_by_somebody_else_is_not_taken_over() {
     world.create(&json!({
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "bursar"}, "spec": {"hard": {"pods": "3"}},
     }));
-    let before = world.get("resourcequota", "bursar");
+    let before = world.what_people_see("resourcequota", "bursar");
     let failure = world.must_fail(vec![ours]).await;
     assert_eq!(failure.step, "foreign", "{}", failure.reason);
     world.must(vec![delete]).await;
-    assert_eq!(world.get("resourcequota", "bursar"), before, "neither applied nor deleted");
+    assert_eq!(world.what_people_see("resourcequota", "bursar"), before, "neither applied nor deleted");
     assert!(world.ledger.failures.is_empty(), "the end of an account's actions ends its failure");
 
     kubectl(&["delete", "resourcequota", "bursar", "-n", "execute-anew"]);

@@ -153,6 +153,17 @@ impl World {
         serde_json::from_str(&text).expect("JSON")
     }
 
+    /// An object without what controllers write to its status meanwhile.
+    pub fn what_people_see(&self, kind: &str, name: &str) -> Value {
+        let mut object = self.get(kind, name);
+        object["status"].take();
+        object["metadata"]["resourceVersion"].take();
+        if let Some(managers) = object["metadata"]["managedFields"].as_array_mut() {
+            managers.retain(|manager| manager["subresource"].is_null());
+        }
+        object
+    }
+
     pub fn create(&self, object: &Value) {
         Servers::shared().cluster.run(&["create", "-n", &self.namespace, "-f", "-"], &object.to_string());
     }
@@ -196,16 +207,16 @@ pub fn approved(actions: Vec<Action>) -> ApprovedPlan {
 
 /// A plan for several tools, each with its actions.
 pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>) -> ApprovedPlan {
-    let none = Limit { count: 0, percent: None };
+    let all = Limit { count: 1000, percent: None };
     let bounds = Bounds {
         limits: Limits {
-            suspend_per_cycle: none,
-            suspend_per_day: none,
-            delete_per_cycle: none,
-            delete_per_day: none,
-            remove_members_per_cycle: none,
-            remove_members_per_day: none,
-            change_per_cycle: none,
+            suspend_per_cycle: all,
+            suspend_per_day: all,
+            delete_per_cycle: all,
+            delete_per_day: all,
+            remove_members_per_cycle: all,
+            remove_members_per_day: all,
+            change_per_cycle: all,
         },
         tenants: BTreeMap::new(),
         members: BTreeMap::new(),

@@ -1,0 +1,198 @@
+//! `bursard` as systemd runs it: readiness, watchdog, signals, the control socket, and a ledger that a member of the
+//! group can read whatever happened.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::servers::process::Process;
+use crate::servers::ready::wait_for;
+use crate::world::World;
+
+const DEADLINE: Duration = Duration::from_mins(1);
+
+struct Daemon {
+    process: Process,
+    notifications: UnixDatagram,
+}
+
+impl Daemon {
+    fn start(world: &World) -> Self {
+        let socket = world.folder.join("notify.sock");
+        let _ = std::fs::remove_file(&socket);
+        let notifications = UnixDatagram::bind(&socket).expect("a notification socket");
+        notifications.set_read_timeout(Some(DEADLINE)).expect("a deadline");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursard"));
+        command.arg("--config").arg(world.config());
+        command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "1000000");
+        let process = Process::start("bursard", &command, &world.folder.join("bursard.log"));
+        Self { process, notifications }
+    }
+
+    /// Waits for a line of sd_notify(3).
+    fn notified(&self, awaited: &str) {
+        let mut buffer = [0; 4096];
+        loop {
+            let length = self.notifications.recv(&mut buffer).unwrap_or_else(|error| {
+                panic!("{awaited} awaited: {error}\n{}", self.process.log_end());
+            });
+            if String::from_utf8_lossy(&buffer[..length]).lines().any(|line| line == awaited) {
+                return;
+            }
+        }
+    }
+
+    fn stop(self) {
+        self.process.signal(Signal::TERM);
+        let status = self.process.wait(DEADLINE);
+        assert!(status.success(), "{status}\n{}", self.process.log_end());
+    }
+}
+
+fn curl(world: &World, method: &str, path: &str) -> String {
+    let output = Command::new("curl")
+        .args(["--silent", "--show-error", "--request", method, "--unix-socket"])
+        .arg(world.folder.join("control.sock"))
+        .arg(format!("http://bursard{path}"))
+        .output()
+        .expect("curl");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn status(world: &World) -> Value {
+    serde_json::from_str(&curl(world, "GET", "/v1/status")).expect("JSON")
+}
+
+/// What plain `sqlite3` prints for somebody who may read, not write.
+fn read_as_group_member(world: &World) -> String {
+    const READER: u32 = 61_999;
+    let ledger = world.state_dir().join("ledger.db");
+    // The group of everything in the state folder, as a package's installation has it.
+    for path in [
+        world.state_dir(),
+        ledger.clone(),
+        world.state_dir().join("ledger.db-wal"),
+        world.state_dir().join("ledger.db-shm"),
+    ] {
+        if path.exists() {
+            std::os::unix::fs::chown(&path, None, Some(READER)).expect("the group");
+        }
+    }
+    let mode = std::fs::metadata(&ledger).expect("a ledger").permissions().mode() & 0o777;
+    assert_eq!(mode, 0o640);
+    let output = Command::new("sqlite3")
+        .arg(&ledger)
+        .arg("SELECT name, state FROM tools")
+        .uid(READER)
+        .gid(READER)
+        .current_dir("/")
+        .output()
+        .expect("sqlite3");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[test]
+fn the_ledger_is_readable_while_the_daemon_runs_after_it_stopped_and_after_it_was_killed() {
+    let mut world = World::new("readable");
+    world.tool("foo", 61401, &[]);
+    world.stop();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    wait_for("the first cycle", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    assert_eq!(read_as_group_member(&world), "foo|active");
+    daemon.process.kill();
+    assert_eq!(read_as_group_member(&world), "foo|active");
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    daemon.stop();
+    assert!(!world.state_dir().join("ledger.db-wal").exists());
+    assert_eq!(read_as_group_member(&world), "foo|active");
+}
+
+#[test]
+fn the_daemon_tells_systemd_that_it_is_ready_alive_reloading_and_stopping() {
+    let world = World::new("notify");
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    daemon.notified("WATCHDOG=1");
+    daemon.process.signal(Signal::HUP);
+    daemon.notified("RELOADING=1");
+    daemon.notified("READY=1");
+    daemon.process.signal(Signal::TERM);
+    daemon.notified("STOPPING=1");
+    assert!(daemon.process.wait(DEADLINE).success());
+}
+
+#[test]
+fn a_wrong_configuration_does_not_replace_the_one_in_force() {
+    let world = World::new("reload");
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let right = std::fs::read_to_string(world.config()).expect("the configuration");
+    std::fs::write(world.config(), right.replace("site = \"reload\"", "sight = \"reload\"")).expect("written");
+    daemon.process.signal(Signal::HUP);
+    daemon.notified("RELOADING=1");
+    daemon.notified("READY=1");
+    assert_eq!(status(&world)["site"], "reload");
+    std::fs::write(world.config(), right.replace("site = \"reload\"", "site = \"another\"")).expect("written");
+    daemon.process.signal(Signal::HUP);
+    daemon.notified("RELOADING=1");
+    daemon.notified("READY=1");
+    assert_eq!(status(&world)["site"], "another");
+    daemon.stop();
+}
+
+#[test]
+fn the_control_socket_answers_status_plan_sync_and_metrics() {
+    let world = World::new("control");
+    world.tool("foo", 61402, &[]);
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let report: Value = serde_json::from_str(&curl(&world, "POST", "/v1/sync")).expect("JSON");
+    assert_eq!((&report["failing"], &report["trigger"]), (&Value::Array(Vec::new()), &Value::from("sync")), "{report}");
+    let plan: Value = serde_json::from_str(&curl(&world, "GET", "/v1/plan")).expect("JSON");
+    assert_eq!(plan["exit_code"], 0, "{plan}");
+    assert_eq!(status(&world)["clusters"]["test"]["ready"], true);
+    let metrics = curl(&world, "GET", "/metrics");
+    assert!(metrics.contains("bursar_accounts{state=\"active\"} 1"), "{metrics}");
+    daemon.stop();
+}
+
+#[test]
+fn a_daemon_killed_again_and_again_during_a_bootstrap_ends_where_an_undisturbed_one_does() {
+    const TOOLS: u32 = 20;
+    let mut world = World::new("killed");
+    for number in 0..TOOLS {
+        world.tool(&format!("t{number}"), 61_500 + number, &[]);
+    }
+    // An undisturbed bootstrap takes about two seconds; the kills fall all over it, and the last ones into its end.
+    for milliseconds in [300, 500, 600, 700, 800, 900, 1000, 1100, 1300, 1600] {
+        let daemon = Daemon::start(&world);
+        let _ = crate::servers::ready::poll(Duration::from_millis(milliseconds), || false);
+        daemon.process.kill();
+    }
+    let report = wait_for("all of it done", DEADLINE, || {
+        let report = world.cycle();
+        (report.failing.is_empty() && report.actions == 0).then_some(report)
+    });
+    assert_eq!(report.unchanged, u64::from(TOOLS), "{report:#?}");
+    let requests = world.kubectl(&["get", "csr", "-l", "app.kubernetes.io/managed-by=bursar", "-o", "name"]);
+    for account in world.rows("SELECT id FROM tools") {
+        let id = account["id"].as_str().expect("an id");
+        assert!(!requests.contains(id), "a certificate request was left behind:\n{requests}");
+    }
+    for number in 0..TOOLS {
+        let tool = format!("t{number}");
+        let own = world.kubectl_as_tool(&tool, &["auth", "can-i", "create", "pods"]);
+        assert_eq!(String::from_utf8_lossy(&own.stdout).trim(), "yes", "{tool}: {}", crate::world::stderr(&own));
+        let stray = std::fs::read_dir(world.home(&tool).join(".kube")).expect("a folder").count();
+        assert_eq!(stray, 1, "{tool}: a half file was left behind");
+    }
+}

@@ -10,6 +10,7 @@ use crate::ledger::transition::transition;
 use crate::observed::Inventory;
 use crate::plan::display::Preview;
 use crate::plan::guard::{Bounds, guard};
+use crate::plan::intents::overcome;
 use crate::plan::{self, ApprovedPlan, Plan, Refusal};
 use crate::policy::Policy;
 use crate::report;
@@ -33,7 +34,9 @@ pub async fn run(engine: &mut Engine, trigger: &str) -> Result<CycleReport, Engi
     let Decision { plan, approved, refusals } =
         decide(desired, engine.store.state(), &inventory, &engine.settings.policy, now); // pure
 
-    let (changes, events) = approved.intents(now); // pure
+    let (mut changes, events) = approved.intents(now); // pure
+    changes.extend(overcome(&plan, engine.store.state(), &inventory, now)); // pure
+    drop(inventory); // a snapshot that is held would be copied at the first write
     engine.store.write(&engine.lock, &changes, &events, now).await?; // ledger: state and generation, before anything is done
     let done = carry_out(engine, &approved).await?; // clusters and homes: the only writes to the world
     engine.count(&done, &refusals);

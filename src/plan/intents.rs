@@ -7,11 +7,13 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::AccountPlan;
 use super::guard::ApprovedPlan;
+use super::{AccountPlan, Plan};
 use crate::desired::{Regeneration, Transition};
+use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Account, Failure, Lifecycle, Note, Suspension};
+use crate::ledger::{Account, Failure, LedgerState, Lifecycle, Note, Suspension};
+use crate::observed::Inventory;
 
 /// `Failure::step` of a suspension that has begun and of which nothing failed yet.
 pub const SUSPENDING: &str = "suspend";
@@ -34,6 +36,20 @@ impl ApprovedPlan {
         }
         (changes, events)
     }
+}
+
+/// Failures that are over although nobody tried again: what failed is no longer wanted, or was cured by somebody else.
+/// One that still waits for its next try is not.
+#[must_use]
+pub fn overcome(plan: &Plan, ledger: &LedgerState, inventory: &Inventory, now: Timestamp) -> Vec<Change> {
+    let acts = |id: &AccountId, cluster: &ClusterName| {
+        let plans = plan.accounts.iter().filter(|plan| plan.id == *id);
+        plans.flat_map(|plan| &plan.actions).any(|action| action.cluster() == cluster)
+    };
+    let over = ledger.failures.iter().filter(|((id, cluster), failure)| {
+        failure.next_try <= now && inventory.clusters.contains_key(cluster) && !acts(id, cluster)
+    });
+    over.map(|((id, cluster), _)| Change::Failure(id.clone(), cluster.clone(), None)).collect()
 }
 
 fn changes(plan: &AccountPlan, now: Timestamp) -> Vec<Change> {

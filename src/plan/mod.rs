@@ -6,7 +6,7 @@ mod credential;
 pub mod display;
 pub mod guard;
 pub mod hash;
-mod intents;
+pub mod intents;
 mod scan;
 mod tenant;
 

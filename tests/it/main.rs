@@ -5,6 +5,7 @@ mod servers;
 mod template;
 mod world;
 
+mod architecture;
 mod daemon;
 mod directory;
 mod execute;

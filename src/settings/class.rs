@@ -61,7 +61,7 @@ pub(super) const POD_SECURITY: PodSecurity = PodSecurity::Restricted;
 pub(super) const KUBECONFIG: &str = ".kube/config";
 /// A week: short enough that a lost certificate is worth little, long enough to survive a long weekend.
 pub(super) const LIFETIME: Duration = Duration::from_hours(7 * 24);
-/// The API server refuses less (`spec.expirationSeconds` of a CertificateSigningRequest).
+/// The API server refuses less (`spec.expirationSeconds` of a `CertificateSigningRequest`).
 const LIFETIME_MIN: Duration = Duration::from_mins(10);
 /// No signer grants more, and it must fit `expirationSeconds`.
 const LIFETIME_MAX: Duration = Duration::from_hours(10 * 365 * 24);
@@ -273,7 +273,10 @@ fn home(table: &Table<'_>, known: &Known<'_>) -> Option<HomeRule> {
     let prefix = fields.parsed("prefix", PATH, absolute)?;
     if !known.prefixes.iter().any(|allowed| prefix.starts_with(allowed)) {
         let prefixes: Vec<String> = known.prefixes.iter().map(|prefix| prefix.display().to_string()).collect();
-        fields.wrong("prefix", format!("{prefix:?} is beneath none of homes.prefixes: {}", prefixes.join(", ")));
+        fields.wrong(
+            "prefix",
+            format!("\"{}\" is beneath none of homes.prefixes: {}", prefix.display(), prefixes.join(", ")),
+        );
     }
     let kubeconfig = fields.parsed("kubeconfig", RELATIVE, within).unwrap_or_else(|| PathBuf::from(KUBECONFIG));
     Some(HomeRule { prefix, kubeconfig, create: fields.switch("create", false) })

@@ -65,18 +65,14 @@ fn default_endpoint(table: &Table<'_>, endpoints: &BTreeMap<String, Endpoint>) -
     if known.is_empty() {
         table.wrong("endpoint", "missing; for example [cluster.prod.endpoint.internal] with url and ca");
     }
-    match table.text("default_endpoint") {
-        Some(name) => {
-            if !known.is_empty() && !known.contains(&name) {
-                table.wrong("default_endpoint", format!("{name:?} is none of: {}", known.join(", ")));
-            }
-            name
+    if let Some(name) = table.text("default_endpoint") {
+        if !known.is_empty() && !known.contains(&name) {
+            table.wrong("default_endpoint", format!("{name:?} is none of: {}", known.join(", ")));
         }
-        None => {
-            if known.len() > 1 && !table.has("default_endpoint") {
-                table.wrong("default_endpoint", format!("missing; one of: {}", known.join(", ")));
-            }
-            endpoints.keys().next().cloned().unwrap_or_default()
-        }
+        return name;
     }
+    if known.len() > 1 && !table.has("default_endpoint") {
+        table.wrong("default_endpoint", format!("missing; one of: {}", known.join(", ")));
+    }
+    endpoints.keys().next().cloned().unwrap_or_default()
 }

@@ -51,15 +51,12 @@ fn key_of(variable: &str) -> Option<String> {
         return None;
     }
     let rest = variable.strip_prefix(PREFIX)?.to_ascii_lowercase();
-    let mut key = String::new();
-    for part in rest.split("__") {
-        match part.parse::<usize>() {
-            Ok(index) => key += &format!("[{index}]"),
-            Err(_) if key.is_empty() => key += part,
-            Err(_) => key += &format!(".{part}"),
-        }
-    }
-    Some(key)
+    let parts = rest.split("__").enumerate().map(|(place, part)| match part.parse::<usize>() {
+        Ok(index) => format!("[{index}]"),
+        Err(_) if place == 0 => part.to_owned(),
+        Err(_) => format!(".{part}"),
+    });
+    Some(parts.collect())
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ impl SecretPlace {
     pub(super) fn read(&self) -> Result<Secret, String> {
         let path = self.path();
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let text = text.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text)).unwrap_or(&text);
+        let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
         if text.is_empty() { Err(format!("{} is empty", path.display())) } else { Ok(Secret::new(text.to_owned())) }
     }
 }

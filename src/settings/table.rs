@@ -165,13 +165,11 @@ impl<'a> Table<'a> {
 
     /// A table within.
     pub(super) fn table(&self, key: &str) -> Option<Table<'a>> {
-        match self.fields.get(key)? {
-            Value::Object(fields) => Some(Self::new(self.at(key), fields.clone(), self.errors)),
-            _ => {
-                self.wrong(key, "is a table; for example { key = \"value\" }");
-                None
-            }
+        let fields = self.fields.get(key)?.as_object();
+        if fields.is_none() {
+            self.wrong(key, "is a table; for example { key = \"value\" }");
         }
+        fields.map(|fields| Self::new(self.at(key), fields.clone(), self.errors))
     }
 
     /// A table within, empty if it is not there.

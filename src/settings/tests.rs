@@ -59,7 +59,7 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
     let told = |line: &str, error: &str| assert_eq!(class_error(line), [format!("bursar.toml: {error}")], "{line}");
     told(r#"quota = { pods = "sixteen" }"#, r#"class.tool.quota.pods: "sixteen" is not a quantity; for example "16""#);
     told(r#"quota = { pod = "1" }"#, r#"class.tool.quota.pod: no quota has such a resource; do you mean "pods"?"#);
-    told(r#"quotas = {}"#, "class.tool.quotas: there is no such key; do you mean quota?");
+    told("quotas = {}", "class.tool.quotas: there is no such key; do you mean quota?");
     told(
         r#"network = "isolatd""#,
         r#"class.tool.network: "isolatd" is none of: isolated, open; do you mean "isolated"?"#,
@@ -82,8 +82,8 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
         r#"class.tool.limit_range.container.max.memory: "6GB" is not a quantity; for example "16""#,
     );
     told(r#"admission = { uid = "on" }"#, r#"class.tool.admission.uid: "on" is none of: enforce, warn, audit, off"#);
-    told(r#"drift = { quota = true }"#, "class.tool.drift.quota: true is none of: revert, report, adopt");
-    told(r#"when = {}"#, r#"class.tool.when: needs one of group, base; for example { group = "k8s-admins" }"#);
+    told("drift = { quota = true }", "class.tool.drift.quota: true is none of: revert, report, adopt");
+    told("when = {}", r#"class.tool.when: needs one of group, base; for example { group = "k8s-admins" }"#);
 }
 
 #[test]

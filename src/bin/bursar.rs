@@ -1,2 +1,7 @@
-//! Placeholder until the module lands.
-fn main() {}
+//! The administrators' command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bursar::cli::main()
+}

@@ -41,6 +41,16 @@ impl Caller {
     }
 }
 
+/// Who runs this process, for the history: as the daemon would see it. Must be asked before the process becomes
+/// somebody else.
+#[must_use]
+pub fn own_name() -> String {
+    let uid = Uid::current();
+    let pid = i32::try_from(std::process::id()).ok();
+    let user = || User::from_uid(uid).ok().flatten().map(|user| user.name);
+    login_name(pid).or_else(user).unwrap_or_else(|| uid.to_string())
+}
+
 fn group_names(user: &User) -> BTreeSet<String> {
     let Ok(name) = CString::new(user.name.as_str()) else { return BTreeSet::new() };
     let groups: Vec<Gid> = getgrouplist(&name, user.gid).unwrap_or_default();

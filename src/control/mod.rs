@@ -3,4 +3,5 @@
 
 pub mod api;
 pub mod caller;
+pub mod client;
 pub mod server;

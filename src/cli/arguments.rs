@@ -1,0 +1,229 @@
+//! The command line of `bursar`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::identity::AccountKind;
+
+/// Keeps the accounts of a shared Kubernetes cluster: directory to namespaces, certificates and homes.
+#[derive(Debug, Parser)]
+#[command(name = "bursar", version, after_help = EXIT_CODES)]
+pub struct Arguments {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 changes pending (plan), 3 refused by a limit, \
+    4 no such account, 64 usage, 69 daemon not reachable, 75 busy, 77 not allowed, 78 configuration";
+
+/// Options of every command.
+#[derive(Debug, Args)]
+pub struct Global {
+    /// The configuration
+    #[arg(long, global = true, env = "BURSAR_CONFIG", default_value = crate::settings::DEFAULT_PATH, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Another ledger to read
+    #[arg(long, global = true, env = "BURSAR_LEDGER", value_name = "FILE")]
+    pub ledger: Option<PathBuf>,
+    /// For programs
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Give the daemon its access to a cluster, as that cluster's administrator
+    Init(Init),
+    /// Check the configuration, and reach nothing
+    Check,
+    /// Reach everything: directory, cluster, permissions, homes, clock; each finding with its cure
+    Doctor,
+    /// Show what would be done
+    Plan,
+    /// Ask for a cycle now and follow it
+    Sync(Sync),
+    /// How things stand
+    Status,
+    /// List tools
+    Tools(Filter),
+    /// List users
+    Users(Filter),
+    /// Everything about one account
+    Show(Account),
+    /// Directory attribute, rule, object; or the step that is missing
+    Why(Account),
+    /// What was done, and who asked for it
+    History(History),
+    /// Certificates that end soon, or the holder of one
+    Certs(Certs),
+    /// Make every older certificate worth nothing, and deliver a new one
+    Revoke(Revoke),
+    /// Take the access away until `resume`
+    Suspend(Reasoned),
+    /// End an ordered suspension
+    Resume(MaybeReasoned),
+    /// Plan for it, show it, and leave it alone
+    Hold(Reasoned),
+    /// End a hold
+    Release(MaybeReasoned),
+    /// Let exactly what was refused through, once, within the hour
+    Approve {
+        /// As printed by `plan` and `status`
+        hash: String,
+    },
+    /// The ledger's file
+    #[command(subcommand)]
+    Ledger(Ledger),
+    /// Completions for a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// The manual page, in roff
+    Man,
+}
+
+/// `init`.
+#[derive(Debug, Args)]
+pub struct Init {
+    /// The administrator's kubeconfig: read once, and not kept
+    #[arg(long, value_name = "FILE")]
+    pub admin_kubeconfig: PathBuf,
+    /// The cluster's name in the configuration
+    #[arg(long, value_name = "NAME")]
+    pub cluster: String,
+    /// Another context than the kubeconfig's current one
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+}
+
+/// `sync`.
+#[derive(Debug, Args)]
+pub struct Sync {
+    /// Without a daemon: one cycle by this process
+    #[arg(long)]
+    pub once: bool,
+    /// Wait for the cycle's end (the default)
+    #[arg(long)]
+    pub wait: bool,
+}
+
+/// `tools`, `users`.
+#[derive(Debug, Args)]
+pub struct Filter {
+    /// Only those with a failing step
+    #[arg(long, conflicts_with = "suspended")]
+    pub failing: bool,
+    /// Only suspended ones
+    #[arg(long)]
+    pub suspended: bool,
+}
+
+/// An account.
+#[derive(Debug, Clone, Args)]
+pub struct Account {
+    /// tool, user or group
+    pub kind: AccountKind,
+    /// Its name in the directory
+    pub name: String,
+}
+
+/// `history`.
+#[derive(Debug, Args)]
+pub struct History {
+    /// tool, user or group; without it, everything
+    #[arg(requires = "name")]
+    pub kind: Option<AccountKind>,
+    /// Its name in the directory
+    pub name: Option<String>,
+    /// Only so many, the newest
+    #[arg(long, value_name = "COUNT")]
+    pub last: Option<usize>,
+}
+
+/// `certs`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Certs {
+    /// Only those that end within this time
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub expiring: Option<Duration>,
+    /// Something else about certificates
+    #[command(subcommand)]
+    pub command: Option<CertsCommand>,
+}
+
+/// Commands of `certs`.
+#[derive(Debug, Subcommand)]
+pub enum CertsCommand {
+    /// The holder of the certificate that an audit event names
+    Who {
+        /// `credential-id` of the audit event: X509SHA256=…, or the digits alone
+        fingerprint: String,
+    },
+}
+
+/// `revoke`.
+#[derive(Debug, Args)]
+pub struct Revoke {
+    /// tool, user or group
+    #[arg(requires = "name", required_unless_present = "all")]
+    pub kind: Option<AccountKind>,
+    /// Its name in the directory
+    pub name: Option<String>,
+    /// All accounts of --class
+    #[arg(long, requires = "class", conflicts_with = "kind")]
+    pub all: bool,
+    /// With --all: of which class
+    #[arg(long, value_name = "NAME", requires = "all")]
+    pub class: Option<String>,
+    /// Why; the history keeps it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+    /// Your ticket
+    #[arg(long, value_name = "TEXT")]
+    pub ticket: Option<String>,
+}
+
+/// An order that must say why.
+#[derive(Debug, Args)]
+pub struct Reasoned {
+    /// Whom.
+    #[command(flatten)]
+    pub account: Account,
+    /// Why; the history keeps it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+    /// Your ticket
+    #[arg(long, value_name = "TEXT")]
+    pub ticket: Option<String>,
+}
+
+/// An order that may say why.
+#[derive(Debug, Args)]
+pub struct MaybeReasoned {
+    /// Whom.
+    #[command(flatten)]
+    pub account: Account,
+    /// Why; the history keeps it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Your ticket
+    #[arg(long, value_name = "TEXT")]
+    pub ticket: Option<String>,
+}
+
+/// Commands of `ledger`.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum Ledger {
+    /// Prove that nothing of the history was changed
+    Verify,
+}

@@ -1,0 +1,82 @@
+//! `bursar certs`: which certificates are good and until when, and who holds one.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::arguments::{Certs, CertsCommand};
+use super::context::Context;
+use super::exit::{Exit, Failure};
+use super::output::{self, Row};
+use crate::daemon;
+
+/// What audit events write before the digits (`credential-id`, Kubernetes 1.30 and later).
+const AUDIT_PREFIX: &str = "X509SHA256=";
+
+const WHO: &str = "SELECT a.kind || ':' || a.name AS account, a.state, c.cluster, c.subject, c.fingerprint, c.not_before, c.not_after,
+       c.newest = 1 AND c.generation = a.generation AND a.state = 'active' AS good
+FROM certificate c JOIN account a ON a.id = c.account_id WHERE c.fingerprint = ?1";
+
+pub(super) async fn run(context: &Context, arguments: &Certs) -> Result<Exit, Failure> {
+    if let Some(CertsCommand::Who { fingerprint }) = &arguments.command {
+        return who(context, fingerprint).await;
+    }
+    let mut rows = context.store().await?.rows("SELECT * FROM expiring_certificates", &[]).await?;
+    if let Some(within) = arguments.expiring {
+        let within = SignedDuration::try_from(within).unwrap_or(SignedDuration::MAX);
+        let until = daemon::now().checked_add(within).unwrap_or(Timestamp::MAX);
+        rows.retain(|row| ends_before(row, until));
+    }
+    if context.global.json {
+        output::json(&rows)?;
+    } else if rows.is_empty() {
+        output::line("none");
+    } else {
+        output::line(output::table(&rows, &["account", "cluster", "not_after", "renew_after", "fingerprint"]));
+    }
+    Ok(Exit::Done)
+}
+
+fn ends_before(row: &Row, until: Timestamp) -> bool {
+    let end = row.get("not_after").and_then(Value::as_str).and_then(|text| text.parse::<Timestamp>().ok());
+    end.is_none_or(|end| end <= until)
+}
+
+async fn who(context: &Context, fingerprint: &str) -> Result<Exit, Failure> {
+    let Some(digits) = digits(fingerprint) else {
+        let text = format!(
+            "{fingerprint:?} is not the SHA-256 of a certificate; for example {AUDIT_PREFIX}9a19ac7c…, 64 digits"
+        );
+        return Err(Failure::new(Exit::Usage, text));
+    };
+    let row = context.store().await?.rows(WHO, &[digits]).await?.pop();
+    let Some(mut row) = row else {
+        return Err(Failure::new(Exit::NoAccount, "no certificate of that fingerprint was ever issued here"));
+    };
+    let good = row.get("good").and_then(Value::as_i64) == Some(1);
+    row.insert("good".to_owned(), Value::Bool(good));
+    if context.global.json {
+        output::json(&row)?;
+    } else {
+        output::line(output::pairs(&row));
+    }
+    Ok(Exit::Done)
+}
+
+/// 64 hex digits, lower case.
+fn digits(fingerprint: &str) -> Option<String> {
+    let digits = fingerprint.strip_prefix(AUDIT_PREFIX).unwrap_or(fingerprint).replace(':', "").to_ascii_lowercase();
+    (digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit())).then_some(digits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_come_from_audit_events_and_openssl() {
+        let plain = "9a".repeat(32);
+        assert_eq!(digits(&format!("X509SHA256={plain}")), Some(plain.clone()));
+        assert_eq!(digits(&vec!["9A"; 32].join(":")), Some(plain));
+        assert_eq!(digits("9a19"), None);
+    }
+}

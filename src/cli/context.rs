@@ -1,0 +1,80 @@
+//! What every command has: the options, the settings, the ledger to read, the daemon to ask.
+
+use std::path::PathBuf;
+
+use nix::unistd::{Uid, User};
+
+use super::arguments::Global;
+use super::exit::{Exit, Failure};
+use crate::control::client::ControlClient;
+use crate::ledger::store::ReadStore;
+use crate::settings::Settings;
+
+/// Options of the program, and what follows from them.
+pub(super) struct Context {
+    pub(super) global: Global,
+    /// Who runs the program, asked before it becomes somebody else.
+    pub(super) actor: String,
+}
+
+impl Context {
+    pub(super) fn new(global: Global) -> Self {
+        Self { global, actor: crate::control::caller::own_name() }
+    }
+
+    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        Ok(Settings::load(&self.global.config)?)
+    }
+
+    /// The ledger: the one that is named, else the configured one, which root opens as user `bursar`.
+    pub(super) fn ledger(&self) -> Result<PathBuf, Failure> {
+        if let Some(path) = &self.global.ledger {
+            return Ok(path.clone());
+        }
+        let path = self.settings()?.ledger();
+        become_bursar()?;
+        Ok(path)
+    }
+
+    pub(super) async fn store(&self) -> Result<ReadStore, Failure> {
+        let path = self.ledger()?;
+        match std::fs::metadata(&path).and_then(|_| std::fs::File::open(&path)) {
+            Ok(_) => Ok(ReadStore::open(&path).await?),
+            Err(error) => {
+                let (exit, cure) = match error.kind() {
+                    std::io::ErrorKind::NotFound => (Exit::Failed, "the first cycle makes it: bursar sync --once"),
+                    std::io::ErrorKind::PermissionDenied => (Exit::Forbidden, "reading needs group bursar"),
+                    _ => (Exit::Failed, "see --ledger"),
+                };
+                Err(Failure::new(exit, format!("{}: {error}; {cure}", path.display())))
+            }
+        }
+    }
+}
+
+/// The daemon, whether or not it is there.
+pub(super) fn daemon(settings: &Settings) -> Result<ControlClient, Failure> {
+    Ok(ControlClient::new(&settings.control_socket)?)
+}
+
+/// Root becomes user `bursar`, so that no file in the state folder is ever root's.
+pub(super) fn become_bursar() -> Result<(), Failure> {
+    crate::privilege::become_bursar()
+        .map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))
+}
+
+/// Whether this process may do the daemon's work while there is none.
+pub(super) fn may_act() -> bool {
+    let own = User::from_name(crate::privilege::USER).ok().flatten();
+    Uid::effective().is_root() || own.is_some_and(|user| user.uid == Uid::effective())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_may_act() {
+        assert!(may_act() || !Uid::effective().is_root());
+    }
+}

@@ -1,0 +1,152 @@
+//! What `bursar` ends with, and the one error that its commands return.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use crate::control::api::Refusal;
+use crate::control::client::ClientError;
+use crate::engine::EngineError;
+use crate::ledger::store::StoreError;
+use crate::settings::SettingsErrors;
+
+/// Exit codes; scripts are written against them. 64 and above are those of sysexits.h(3head).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done; nothing to do.
+    Done = 0,
+    /// Failed; some accounts fail.
+    Failed = 1,
+    /// `plan`: changes.
+    Changes = 2,
+    /// A limit refuses a part.
+    Refused = 3,
+    /// No such account.
+    NoAccount = 4,
+    /// Wrong arguments.
+    Usage = 64,
+    /// The daemon is not reachable.
+    Unavailable = 69,
+    /// Somebody else holds the lock.
+    Busy = 75,
+    /// Not allowed.
+    Forbidden = 77,
+    /// Wrong configuration.
+    Configuration = 78,
+}
+
+impl Exit {
+    /// From a code that the daemon gave.
+    #[must_use]
+    pub const fn of(code: u8) -> Self {
+        match code {
+            0 => Self::Done,
+            2 => Self::Changes,
+            3 => Self::Refused,
+            4 => Self::NoAccount,
+            64 => Self::Usage,
+            69 => Self::Unavailable,
+            75 => Self::Busy,
+            77 => Self::Forbidden,
+            78 => Self::Configuration,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command did not do what it was asked, and what the program ends with.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub exit: Exit,
+    /// For people, with the cure.
+    pub text: String,
+}
+
+impl Failure {
+    /// A failure with its text.
+    pub fn new(exit: Exit, text: impl Into<String>) -> Self {
+        Self { exit, text: text.into() }
+    }
+
+    /// Nobody of that name.
+    #[must_use]
+    pub fn no_account(kind: impl fmt::Display, name: &str) -> Self {
+        Self::new(Exit::NoAccount, format!("no {kind} {name:?} in the ledger; `bursar {kind}s` lists them"))
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(Exit::of(refusal.exit_code), refusal.text)
+    }
+}
+
+impl From<SettingsErrors> for Failure {
+    fn from(errors: SettingsErrors) -> Self {
+        Self::new(Exit::Configuration, errors.to_string())
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::new(Exit::Failed, format!("{error:#}"))
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let exit = match &error {
+            StoreError::Busy => Exit::Busy,
+            StoreError::File { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => Exit::Forbidden,
+            _ => Exit::Failed,
+        };
+        Self::new(exit, format!("{:#}", anyhow::Error::new(error)))
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Store(error) => error.into(),
+            EngineError::Settings(errors) => errors.into(),
+            other => {
+                let exit = match other {
+                    EngineError::Seal { .. } | EngineError::NotOwner { .. } => Exit::Configuration,
+                    _ => Exit::Failed,
+                };
+                Self::new(exit, format!("{:#}", anyhow::Error::new(other)))
+            }
+        }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused(refusal) => refusal.into(),
+            ClientError::Absent { .. } => Self::new(Exit::Unavailable, error.to_string()),
+            ClientError::Forbidden { .. } => Self::new(Exit::Forbidden, error.to_string()),
+            other => Self::new(Exit::Failed, format!("{:#}", anyhow::Error::new(other))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_the_daemon_are_ours() {
+        for exit in [Exit::Done, Exit::Changes, Exit::Refused, Exit::NoAccount, Exit::Usage, Exit::Forbidden] {
+            assert_eq!(Exit::of(exit as u8), exit);
+        }
+        assert_eq!(Exit::of(255), Exit::Failed);
+    }
+}

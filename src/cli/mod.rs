@@ -1,0 +1,88 @@
+//! The administrators' command: arguments become one call of the library or of the daemon, and its answer is printed.
+//! Printing lives only here, one file a command; it decides nothing.
+
+pub mod arguments;
+mod certs;
+mod check;
+mod context;
+mod doctor;
+pub mod exit;
+mod generate;
+mod history;
+mod init;
+mod ledger;
+mod local;
+mod order;
+mod output;
+mod plan;
+mod probes;
+mod show;
+mod status;
+mod sync;
+mod tools;
+mod users;
+mod why;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use self::arguments::{Arguments, Command};
+use self::context::Context;
+use self::exit::{Exit, Failure};
+use self::order::Order;
+
+/// Runs the command that the arguments name.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Nothing is left to do about a closed standard error.
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
+        }
+    };
+    // HTTP clients want a TLS provider, also where they speak plain text. An error means that there is one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    // One thread: root becomes another user on the way, and no thread is to be left behind.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = runtime
+        .map_err(|error| Failure::new(Exit::Failed, error.to_string()))
+        .and_then(|runtime| runtime.block_on(run(arguments)));
+    match outcome {
+        Ok(exit) => exit.into(),
+        Err(Failure { exit, text }) => {
+            let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
+            exit.into()
+        }
+    }
+}
+
+async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> {
+    let context = Context::new(global);
+    match command {
+        Command::Init(arguments) => init::run(&context, &arguments).await,
+        Command::Check => check::run(&context),
+        Command::Doctor => doctor::run(&context).await,
+        Command::Plan => plan::run(&context).await,
+        Command::Sync(arguments) => sync::run(&context, &arguments).await,
+        Command::Status => status::run(&context).await,
+        Command::Tools(filter) => tools::run(&context, &filter).await,
+        Command::Users(filter) => users::run(&context, &filter).await,
+        Command::Show(account) => show::run(&context, &account).await,
+        Command::Why(account) => why::run(&context, &account).await,
+        Command::History(arguments) => history::run(&context, &arguments).await,
+        Command::Certs(arguments) => certs::run(&context, &arguments).await,
+        Command::Revoke(arguments) => order::revoke(&context, arguments).await,
+        Command::Suspend(arguments) => order::reasoned(&context, Order::Suspend, arguments).await,
+        Command::Resume(arguments) => order::maybe_reasoned(&context, Order::Resume, arguments).await,
+        Command::Hold(arguments) => order::reasoned(&context, Order::Hold, arguments).await,
+        Command::Release(arguments) => order::maybe_reasoned(&context, Order::Release, arguments).await,
+        Command::Approve { hash } => order::approve(&context, hash).await,
+        Command::Ledger(arguments::Ledger::Verify) => ledger::verify(&context).await,
+        Command::Completions { shell } => generate::completions(shell),
+        Command::Man => generate::man(),
+    }
+}

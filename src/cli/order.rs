@@ -1,0 +1,103 @@
+//! `bursar suspend|resume|hold|release|revoke|approve`: orders, given to the daemon, or written down by this process
+//! while there is none.
+
+use serde_json::Value;
+
+use super::arguments::{Account, MaybeReasoned, Reasoned, Revoke};
+use super::context::{Context, daemon};
+use super::exit::{Exit, Failure};
+use super::output::clean;
+use super::{local, output, sync};
+use crate::control::api::{OrderAnswer, OrderRequest, Target};
+use crate::control::client::ClientError;
+use crate::identity::AccountName;
+
+/// The orders that name an account.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Order {
+    Suspend,
+    Resume,
+    Hold,
+    Release,
+}
+
+/// Accounts of a class whose certificates are good.
+const OF_CLASS: &str =
+    "SELECT DISTINCT a.kind || ':' || a.name AS account FROM tenant t JOIN account a ON a.id = t.account_id
+    WHERE t.class = ?1 AND a.state = 'active' AND a.generation > 0 ORDER BY 1";
+
+pub(super) async fn reasoned(context: &Context, order: Order, arguments: Reasoned) -> Result<Exit, Failure> {
+    let Reasoned { account, reason, ticket } = arguments;
+    maybe_reasoned(context, order, MaybeReasoned { account, reason: Some(reason), ticket }).await
+}
+
+pub(super) async fn maybe_reasoned(context: &Context, order: Order, arguments: MaybeReasoned) -> Result<Exit, Failure> {
+    let MaybeReasoned { account: Account { kind, name }, reason, ticket } = arguments;
+    let target = Target { kind, name, reason, ticket };
+    let request = match order {
+        Order::Suspend => OrderRequest::Suspend(target),
+        Order::Resume => OrderRequest::Resume(target),
+        Order::Hold => OrderRequest::Hold(target),
+        Order::Release => OrderRequest::Release(target),
+    };
+    give(context, vec![request]).await
+}
+
+pub(super) async fn approve(context: &Context, hash: String) -> Result<Exit, Failure> {
+    give(context, vec![OrderRequest::Approve { hash }]).await
+}
+
+pub(super) async fn revoke(context: &Context, arguments: Revoke) -> Result<Exit, Failure> {
+    let Revoke { kind, name, all: _, class, reason, ticket } = arguments;
+    let accounts = match (kind, name, class) {
+        (Some(kind), Some(name), _) => vec![AccountName { kind, name }],
+        (_, _, Some(class)) => of_class(context, &class).await?,
+        _ => Vec::new(),
+    };
+    let request = |AccountName { kind, name }| {
+        OrderRequest::Revoke(Target { kind, name, reason: Some(reason.clone()), ticket: ticket.clone() })
+    };
+    give(context, accounts.into_iter().map(request).collect()).await
+}
+
+async fn of_class(context: &Context, class: &str) -> Result<Vec<AccountName>, Failure> {
+    let rows = context.store().await?.rows(OF_CLASS, &[class.to_owned()]).await?;
+    if rows.is_empty() {
+        return Err(Failure::new(Exit::NoAccount, format!("class {class:?} has no account with a certificate")));
+    }
+    let accounts = rows.iter().filter_map(|row| row.get("account").and_then(Value::as_str)?.parse().ok());
+    Ok(accounts.collect())
+}
+
+/// By the daemon, one after the other; by this process, all under one lock.
+async fn give(context: &Context, orders: Vec<OrderRequest>) -> Result<Exit, Failure> {
+    let settings = context.settings()?;
+    let client = daemon(&settings)?;
+    let progress = output::progress("the order is carried out");
+    let mut answers: Vec<OrderAnswer> = Vec::new();
+    for order in &orders {
+        match client.order(order).await {
+            Err(ClientError::Absent { .. }) if answers.is_empty() => {
+                answers = local::orders(settings, &context.actor, &orders).await?;
+                break;
+            }
+            answer => answers.push(answer?),
+        }
+    }
+    progress.finish_and_clear();
+    if context.global.json {
+        if let [answer] = answers.as_slice() {
+            output::json(answer)?;
+        } else {
+            output::json(&answers)?;
+        }
+        return Ok(Exit::Done);
+    }
+    for answer in answers {
+        output::line(clean(&answer.text));
+        if let Some(report) = answer.report {
+            output::line(sync::text(&report));
+        }
+    }
+    Ok(Exit::Done)
+}

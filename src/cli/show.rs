@@ -1,0 +1,98 @@
+//! `bursar show KIND NAME`: everything that the ledger knows of one account.
+
+use serde_json::{Value, json};
+
+use super::arguments::Account;
+use super::context::Context;
+use super::exit::{Exit, Failure};
+use super::output::{self, Row};
+use crate::identity::AccountKind;
+use crate::ledger::store::ReadStore;
+
+/// What is shown beside the account itself: title, columns, query by `?1` = `tool:foo`.
+const PARTS: [(&str, &[&str], &str); 9] = [
+    (
+        "members",
+        &["member", "role", "since"],
+        "SELECT member, role, since FROM memberships WHERE account = ?1 ORDER BY 1",
+    ),
+    (
+        "member_of",
+        &["account", "role", "since"],
+        "SELECT account, role, since FROM memberships WHERE member = ?1 ORDER BY 1",
+    ),
+    (
+        "namespaces",
+        &["cluster", "namespace", "class", "created_at"],
+        "SELECT cluster, namespace, class, created_at FROM namespaces WHERE account = ?1 ORDER BY 1",
+    ),
+    (
+        "quotas",
+        &["namespace", "resource", "amount"],
+        "SELECT * FROM quotas WHERE namespace IN (SELECT namespace FROM namespaces WHERE account = ?1) ORDER BY 1, 2",
+    ),
+    (
+        "certificates",
+        &["cluster", "fingerprint", "not_after", "renew_after"],
+        "SELECT cluster, fingerprint, not_after, renew_after FROM expiring_certificates WHERE account = ?1",
+    ),
+    (
+        "deliveries",
+        &["cluster", "path", "at", "checked_at"],
+        "SELECT d.cluster, d.path, d.at, d.checked_at FROM delivery d JOIN account a ON a.id = d.account_id WHERE a.kind || ':' || a.name = ?1 ORDER BY 1",
+    ),
+    (
+        "hold",
+        &["actor", "reason", "ticket", "at"],
+        "SELECT h.note ->> 'actor' AS actor, h.note ->> 'reason' AS reason, h.note ->> 'ticket' AS ticket, h.note ->> 'at' AS at FROM hold h JOIN account a ON a.id = h.account_id WHERE a.kind || ':' || a.name = ?1",
+    ),
+    (
+        "failing",
+        &["step", "reason", "since", "attempts", "next_try"],
+        "SELECT step, reason, since, attempts, next_try FROM failing WHERE account = ?1",
+    ),
+    (
+        "pending_removals",
+        &["what", "absent_since", "on"],
+        "SELECT what, absent_since, \"on\" FROM pending_removals WHERE account = ?1",
+    ),
+];
+
+pub(super) async fn run(context: &Context, account: &Account) -> Result<Exit, Failure> {
+    let mut store = context.store().await?;
+    let Some(row) = account_row(&mut store, account).await? else {
+        return Err(Failure::no_account(account.kind, &account.name));
+    };
+    let name = format!("{}:{}", account.kind, account.name);
+    let mut parts = Vec::new();
+    for (title, columns, query) in PARTS {
+        parts.push((title, columns, store.rows(query, std::slice::from_ref(&name)).await?));
+    }
+    if context.global.json {
+        let mut value = json!({"account": name});
+        value["ledger"] = Value::Object(row);
+        for (title, _, rows) in parts {
+            value[title] = json!(rows);
+        }
+        output::json(&value)?;
+        return Ok(Exit::Done);
+    }
+    output::line(format!("{name}\n{}", output::pairs(&row)));
+    for (title, columns, rows) in parts.iter().filter(|(_, _, rows)| !rows.is_empty()) {
+        output::line(format!("\n{}\n{}", title.replace('_', " "), output::table(rows, columns)));
+    }
+    Ok(Exit::Done)
+}
+
+/// The account's row of its view; of several that had the name the one that is served.
+pub(super) async fn account_row(store: &mut ReadStore, account: &Account) -> Result<Option<Row>, Failure> {
+    let query = match account.kind {
+        AccountKind::Tool => "SELECT * FROM tools WHERE name = ?1 ORDER BY state <> 'active' LIMIT 1",
+        AccountKind::User => "SELECT * FROM users WHERE name = ?1 ORDER BY state <> 'active' LIMIT 1",
+        AccountKind::Group => {
+            "SELECT id, name, gid, state, since, source, directory_id FROM account
+             WHERE kind = 'group' AND name = ?1 ORDER BY state <> 'active' LIMIT 1"
+        }
+    };
+    Ok(store.rows(query, std::slice::from_ref(&account.name)).await?.pop())
+}

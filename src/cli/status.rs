@@ -1,0 +1,93 @@
+//! `bursar status`: how things stand, from the daemon, or from the ledger while there is none.
+
+use std::collections::BTreeMap;
+
+use super::context::{Context, daemon};
+use super::exit::{Exit, Failure};
+use super::output::clean;
+use super::{output, sync};
+use crate::control::api::Status;
+use crate::control::client::ClientError;
+use crate::directory::Completeness;
+use crate::ledger::SourceState;
+use crate::report;
+
+pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
+    let settings = context.settings()?;
+    let asked = match context.global.ledger {
+        None => daemon(&settings)?.status().await,
+        Some(_) => Err(ClientError::Absent { socket: settings.control_socket.clone() }),
+    };
+    let (running, status) = match asked {
+        Err(ClientError::Absent { .. }) => {
+            let mut store = context.store().await?;
+            let last = store.last_report().await?.and_then(|report| serde_json::from_value(report).ok());
+            (false, report::status(&settings.site, &store.state().await?, BTreeMap::new(), last))
+        }
+        asked => (true, asked?),
+    };
+    if context.global.json {
+        output::json(&status)?;
+    } else {
+        output::line(text(&status, running));
+    }
+    Ok(Exit::Done)
+}
+
+fn text(status: &Status, running: bool) -> String {
+    let Status { site, sources, clusters, last_cycle, accounts, rejected, failing, refusals: _, next_expiry } = status;
+    let by_state: Vec<String> = accounts.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    let mut lines = vec![format!(
+        "{site}: accounts: {}",
+        if by_state.is_empty() { "none".to_owned() } else { by_state.join(", ") }
+    )];
+    if !running {
+        lines.push("bursard does not run; this is what the ledger last knew".to_owned());
+    }
+    lines.extend(sources.iter().map(|(name, state)| source(name, state)));
+    for (name, cluster) in clusters {
+        let trouble = cluster.trouble.as_deref().map(|trouble| format!(": {}", clean(trouble))).unwrap_or_default();
+        let ready = if cluster.ready { "ready" } else { "not ready" };
+        lines.push(format!("cluster {name}: {ready}, {} objects{trouble}", cluster.objects));
+    }
+    for entry in rejected {
+        lines.push(format!(
+            "rejected: {} {}: {} ({})",
+            entry.kind,
+            clean(entry.name.as_deref().unwrap_or("?")),
+            clean(&entry.why),
+            clean(&entry.dn)
+        ));
+    }
+    match last_cycle {
+        Some(report) => {
+            // What fails now is said below, with when it is tried again.
+            let report = crate::control::api::CycleReport { failing: Vec::new(), ..report.clone() };
+            lines.push(sync::text(&report));
+        }
+        None => lines.push("no cycle yet".to_owned()),
+    }
+    for failure in failing {
+        lines.push(format!(
+            "fails: {} in {}: {}: {} (since {:.0}, {} times, again at {:.0})",
+            failure.account,
+            failure.cluster,
+            failure.step,
+            clean(&failure.reason),
+            failure.since,
+            failure.attempts,
+            failure.next_try
+        ));
+    }
+    lines.extend(next_expiry.map(|next| format!("next certificate ends {next:.0}")));
+    lines.join("\n")
+}
+
+fn source(name: &str, state: &SourceState) -> String {
+    let answered = match &state.completeness {
+        Completeness::Complete => "complete".to_owned(),
+        Completeness::Partial { why } => format!("partial: {}", clean(why)),
+    };
+    let server = state.server.as_deref().unwrap_or("no server");
+    format!("source {name} ({server}): {answered}; {} entries, read {:.0}", state.entries, state.read_at)
+}

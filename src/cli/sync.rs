@@ -1,0 +1,42 @@
+//! `bursar sync`: a cycle now, by the daemon, or with `--once` by this process.
+
+use super::arguments::Sync;
+use super::context::{Context, daemon};
+use super::exit::{Exit, Failure};
+use super::output::clean;
+use super::{local, output};
+use crate::control::api::{CycleReport, Failing};
+
+pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Failure> {
+    let settings = context.settings()?;
+    let progress = output::progress("a cycle is under way");
+    let report = if arguments.once { local::cycle(settings).await? } else { daemon(&settings)?.sync().await? };
+    progress.finish_and_clear();
+    if context.global.json {
+        output::json(&report)?;
+    } else {
+        output::line(text(&report));
+    }
+    Ok(Exit::of(report.exit_code()))
+}
+
+/// A cycle in a few lines.
+pub(super) fn text(report: &CycleReport) -> String {
+    let CycleReport { id, trigger, began: _, ended, changed, unchanged, actions, failing, rejected, partial, refusals } =
+        report;
+    let rejected = if *rejected > 0 { format!(", {rejected} rejected") } else { String::new() };
+    let mut lines = vec![format!(
+        "cycle {id} ({trigger}) ended {ended:.0}: {changed} changed by {actions} actions, \
+         {unchanged} as they should be{rejected}"
+    )];
+    lines.extend(partial.iter().map(|(source, why)| format!("source {source} is partial: {}", clean(why))));
+    lines.extend(failing.iter().map(|failure| {
+        let Failing { account, cluster, step, reason, since: _, attempts: _, next_try: _ } = failure;
+        format!("fails: {account} in {cluster}: {step}: {}", clean(reason))
+    }));
+    lines.extend(refusals.iter().map(|refusal| {
+        let (limit, why, hash) = (&refusal.limit, clean(&refusal.why), &refusal.hash);
+        format!("refused by limit {limit}: {why}. To allow exactly this: bursar approve {hash}")
+    }));
+    lines.join("\n")
+}

@@ -1,0 +1,50 @@
+//! `bursar tools`.
+
+use serde_json::Value;
+
+use super::arguments::Filter;
+use super::context::Context;
+use super::exit::{Exit, Failure};
+use super::output::{self, Row};
+
+pub(super) async fn run(context: &Context, filter: &Filter) -> Result<Exit, Failure> {
+    let rows = context.store().await?.rows("SELECT * FROM tools ORDER BY name", &[]).await?;
+    let columns = ["name", "uid", "namespace", "state", "since", "certificate_until", "last_error"];
+    list(context, filter, rows, &columns)
+}
+
+/// Prints the rows that the filter lets through.
+pub(super) fn list(context: &Context, filter: &Filter, rows: Vec<Row>, columns: &[&str]) -> Result<Exit, Failure> {
+    let rows: Vec<Row> = rows.into_iter().filter(|row| passes(filter, row)).collect();
+    if context.global.json {
+        output::json(&rows)?;
+    } else if rows.is_empty() {
+        output::line("none");
+    } else {
+        output::line(output::table(&rows, columns));
+    }
+    Ok(Exit::Done)
+}
+
+fn passes(filter: &Filter, row: &Row) -> bool {
+    (!filter.failing || row.get("last_error").is_some_and(|error| !error.is_null()))
+        && (!filter.suspended || row.get("state").and_then(Value::as_str) == Some("suspended"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn filters_look_at_state_and_error() {
+        let row = |state: &str, error: Value| {
+            json!({"state": state, "last_error": error}).as_object().cloned().unwrap_or_default()
+        };
+        let (failing, suspended) =
+            (Filter { failing: true, suspended: false }, Filter { failing: false, suspended: true });
+        assert!(passes(&failing, &row("active", json!("full"))) && !passes(&failing, &row("active", Value::Null)));
+        assert!(passes(&suspended, &row("suspended", Value::Null)) && !passes(&suspended, &row("active", json!("x"))));
+    }
+}

@@ -1,0 +1,11 @@
+//! `bursar users`.
+
+use super::arguments::Filter;
+use super::context::Context;
+use super::exit::{Exit, Failure};
+use super::tools::list;
+
+pub(super) async fn run(context: &Context, filter: &Filter) -> Result<Exit, Failure> {
+    let rows = context.store().await?.rows("SELECT * FROM users ORDER BY name", &[]).await?;
+    list(context, filter, rows, &["name", "uid", "home", "mail", "state", "since", "is_admin", "last_error"])
+}

@@ -31,7 +31,8 @@ const UID: &str = "bursar.dev/uid";
 const GID: &str = "bursar.dev/gid";
 const GROUPS: &str = "bursar.dev/groups";
 const GENERATION: &str = "bursar.dev/generation";
-const STATE: &str = "bursar.dev/state";
+/// Annotation with the state: `active` or `suspended`.
+pub const STATE: &str = "bursar.dev/state";
 const SEAL: &str = "bursar.dev/seal";
 
 /// Separates the seal from every other use of the key, and one version of its layout from the next.

@@ -1,59 +1,59 @@
-//! The daemon's own access to a cluster: the client made from its kubeconfig, and whose cluster it is.
+//! The daemon's own access to a cluster (§5, "Its own access"): `init` makes it as the administrator, `renew` keeps it,
+//! `owner` tells whose the cluster is. `needs`, `roles` and `cage` are PURE.
+//!
+//! Architecture invariant: nothing but [`init()`] writes roles, admission policies or the owner, and only with the
+//! administrator's credential, which is read once and not kept.
 
-use std::path::{Path, PathBuf};
+pub mod cage;
+mod error;
+mod files;
+mod init;
+pub mod needs;
+mod own;
+mod owner;
+pub mod roles;
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use std::path::Path;
+use std::time::Duration;
+
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client};
+use kube::{Client, Config};
 
-use crate::observed::cluster::{WatchError, connect};
+pub use error::AccessError;
+pub use files::SEAL_KEY;
+pub use init::{Did, InitReport, InitRequest, Made, init};
+pub use own::{Renewal, renew};
+pub use owner::{OWNER_KEY, OwnerWatch, Ownership, owner, watch_owner};
+pub use roles::{NAMESPACE, OWNER};
 
-/// Bursar's own namespace.
-pub const NAMESPACE: &str = "bursar";
-/// `ConfigMap` in [`NAMESPACE`] that names the ledger to which the cluster belongs.
-pub const OWNER: &str = "bursar-owner";
-/// Its key.
-pub const OWNER_KEY: &str = "ledger";
+use crate::observed::cluster::connect;
 
-/// What keeps the daemon out of a cluster.
-#[derive(Debug, thiserror::Error)]
-pub enum AccessError {
-    /// The kubeconfig cannot be used.
-    #[error("{path}; `bursar init` makes it")]
-    Kubeconfig {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: kube::config::KubeconfigError,
-    },
-    /// No client can be made.
-    #[error(transparent)]
-    Client(#[from] WatchError),
-    /// The API server did not answer, or refused.
-    #[error("{what}")]
-    Request {
-        /// What was asked.
-        what: &'static str,
-        /// Why.
-        #[source]
-        source: kube::Error,
-    },
-}
+/// As that of the executor's requests: a server that answers at all does so earlier.
+const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A client of the cluster that the daemon's kubeconfig names.
+/// A client of the cluster that a kubeconfig's current context names, set up as watches and writes need it
+/// ([`connect`]). Certificates are read once: after a renewal another client is to be made.
 pub async fn client(kubeconfig: &Path) -> Result<Client, AccessError> {
-    let wrong = |source| AccessError::Kubeconfig { path: kubeconfig.to_owned(), source };
-    let file = Kubeconfig::read_from(kubeconfig).map_err(wrong)?;
-    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(wrong)?;
-    Ok(connect(config)?)
+    client_of(read(kubeconfig)?, kubeconfig).await
 }
 
-/// The id of the ledger that the cluster belongs to; nobody's before `bursar init`.
-pub async fn owner(client: &Client) -> Result<Option<String>, AccessError> {
-    let object = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE)
-        .get_opt(OWNER)
+fn read(path: &Path) -> Result<Kubeconfig, AccessError> {
+    Kubeconfig::read_from(path)
+        .map_err(|source| AccessError::Kubeconfig { path: path.to_owned(), source: Box::new(source) })
+}
+
+async fn client_of(kubeconfig: Kubeconfig, path: &Path) -> Result<Client, AccessError> {
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
-        .map_err(|source| AccessError::Request { what: "whose cluster it is", source })?;
-    Ok(object.and_then(|object| object.data?.remove(OWNER_KEY)))
+        .map_err(|source| AccessError::Kubeconfig { path: path.to_owned(), source: Box::new(source) })?;
+    connect(config).map_err(|source| AccessError::Client { path: path.to_owned(), source })
+}
+
+/// Waits for an answer, and says what was asked if it is a refusal.
+async fn answered<T>(what: &str, asked: impl Future<Output = Result<T, kube::Error>>) -> Result<T, AccessError> {
+    match tokio::time::timeout(DEADLINE, asked).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(source)) => Err(AccessError::Api { what: what.to_owned(), source: Box::new(source) }),
+        Err(_) => Err(AccessError::TimedOut { what: what.to_owned() }),
+    }
 }

@@ -56,6 +56,8 @@ impl Kind {
 /// Kinds of every cluster (`kubectl api-resources`): apiVersion, kind, plural, namespaced.
 const EVERYWHERE: &[(&str, &str, &str, bool)] = &[
     ("certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests", false),
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", false),
+    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", false),
     ("v1", "Namespace", "namespaces", false),
     ("v1", "PersistentVolume", "persistentvolumes", false),
     ("v1", "ResourceQuota", "resourcequotas", true),

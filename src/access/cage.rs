@@ -1,0 +1,201 @@
+//! The cage: what the API server refuses the daemon, whatever its roles say, and what the daemon cannot change. PURE: no
+//! runtime, no client, no file system, no clock.
+//!
+//! RBAC cannot say "only in tenants' namespaces" or "only to those groups". This ValidatingAdmissionPolicy can, and it
+//! fails closed: what it does not know is refused. It looks at requests of the daemon only, so nobody else waits for it.
+
+use serde_json::{Value, json};
+
+use super::needs::{ARCHIVE_ROLE, Needs};
+use super::roles::{NAMESPACE, labels};
+use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, STATE, TenantState};
+use crate::execute::signing::SIGNER;
+use crate::policy::DAEMON_USER;
+
+/// Name of the policy and of its binding.
+pub const CAGE: &str = "bursar-cage";
+
+const API_VERSION: &str = "admissionregistration.k8s.io/v1";
+
+/// A generation group, as `desired::generation_group` writes it. Never `system:`.
+const GENERATION_GROUP: &str = "^bursar:(tool|user|group):.+#[0-9]+$";
+
+/// The policy and its binding.
+#[must_use]
+pub fn cage(needs: &Needs) -> [Value; 2] {
+    let policy = json!({
+        "apiVersion": API_VERSION,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": CAGE, "labels": labels()},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {
+                "matchPolicy": "Equivalent",
+                "resourceRules": [{
+                    "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"], "scope": "*",
+                }],
+            },
+            // Reviews of oneself and of rights are sent by POST, and change nothing.
+            "matchConditions": [
+                {"name": "daemon", "expression": format!("request.userInfo.username == {}", text(DAEMON_USER))},
+                {"name": "writes", "expression":
+                    "!(request.resource.group in ['authentication.k8s.io', 'authorization.k8s.io'])"},
+            ],
+            "variables": variables(needs),
+            "validations": validations(),
+        },
+    });
+    let binding = json!({
+        "apiVersion": API_VERSION,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": CAGE, "labels": labels()},
+        "spec": {"policyName": CAGE, "validationActions": ["Deny"]},
+    });
+    [policy, binding]
+}
+
+fn variables(needs: &Needs) -> Value {
+    let managed =
+        |object: &str| format!("{object}.metadata.?labels[?{}].orValue('') == {}", text(MANAGED_BY), text(MANAGER));
+    let list = |variable: &str, expression: String| json!({"name": variable, "expression": expression});
+    let resource = |group: &str, resource: &str| {
+        format!("request.resource.group == '{group}' && request.resource.resource == '{resource}'")
+    };
+    json!([
+        // Fields of the request that are empty are not there.
+        list("sub", "has(request.subResource) ? request.subResource : ''".to_owned()),
+        list("place", "has(request.namespace) ? request.namespace : ''".to_owned()),
+        list("name", "has(request.name) ? request.name : ''".to_owned()),
+        list("isNamespace", resource("", "namespaces")),
+        list("isVolume", resource("", "persistentvolumes")),
+        list("isRequest", resource("certificates.k8s.io", "certificatesigningrequests")),
+        list("isClusterBinding", resource("rbac.authorization.k8s.io", "clusterrolebindings")),
+        list("isBinding", resource("rbac.authorization.k8s.io", "rolebindings")),
+        list("namespaced", "!variables.isNamespace && variables.place != ''".to_owned()),
+        list("new", "request.operation == 'CREATE'".to_owned()),
+        list("old", "request.operation != 'CREATE'".to_owned()),
+        list("writes", "request.operation in ['CREATE', 'UPDATE']".to_owned()),
+        list(
+            "reserved",
+            format!(
+                "[variables.place, variables.isNamespace ? variables.name : ''].exists(place, place.startsWith('kube-') || \
+             place == 'default' || (variables.isNamespace && place == {}))",
+                text(NAMESPACE)
+            )
+        ),
+        list("managedNow", format!("variables.writes ? {} : true", managed("object"))),
+        list("managedBefore", format!("variables.old ? {} : true", managed("oldObject"))),
+        list("classNow", format!("variables.writes && {} in object.metadata.?labels.orValue({{}})", text(CLASS))),
+        list("classBefore", format!("variables.old && {} in oldObject.metadata.?labels.orValue({{}})", text(CLASS))),
+        list("adoptable", format!("variables.old && {} in oldObject.metadata.?labels.orValue({{}})", text(ADOPT))),
+        list(
+            "tenantPlace",
+            format!("variables.namespaced && {} in namespaceObject.metadata.?labels.orValue({{}})", text(CLASS))
+        ),
+        list(
+            "suspendedPlace",
+            format!(
+                "variables.tenantPlace && namespaceObject.metadata.?annotations[?{}].orValue('') == {}",
+                text(STATE),
+                text(TenantState::Suspended.as_str())
+            )
+        ),
+        list(
+            "role",
+            "variables.writes && has(object.roleRef) && object.roleRef.kind == 'ClusterRole' ? \
+            object.roleRef.name : ''"
+                .to_owned()
+        ),
+        list("subjects", "variables.writes ? object.?subjects.orValue([]) : []".to_owned()),
+        list("roles", texts(&needs.roles)),
+        list("serviceAccountRoles", texts(&needs.service_account_roles)),
+        list("adminRoles", texts(&needs.admin_roles)),
+    ])
+}
+
+fn validations() -> Value {
+    let generation = format!("s.kind == 'Group' && s.name.matches('{GENERATION_GROUP}')");
+    let rule = |message: &str, expression: String| json!({"message": message, "expression": expression});
+    json!([
+        rule("bursar-cage: the daemon writes in no namespace of Kubernetes'", "!variables.reserved".to_owned()),
+        rule(
+            "bursar-cage: the daemon makes namespaces with bursar.dev/class only, changes those that carry it or \
+             bursar.dev/adopt, and deletes none",
+            "!variables.isNamespace || (variables.sub == '' && variables.writes && variables.classNow && \
+             (variables.new || variables.classBefore || variables.adoptable))"
+                .to_owned()
+        ),
+        rule(
+            "bursar-cage: the daemon writes in namespaces with bursar.dev/class only, and in its own",
+            format!(
+                "!variables.namespaced || variables.tenantPlace || (variables.place == {} && \
+                     request.resource.group != 'rbac.authorization.k8s.io')",
+                text(NAMESPACE)
+            )
+        ),
+        rule(
+            "bursar-cage: the daemon binds named roles to generation groups only",
+            format!(
+                "!variables.isBinding || !variables.writes || variables.role == {archive} || \
+                (variables.role != '' && variables.subjects.all(s, ({generation} && variables.role in variables.roles) || \
+                (s.kind == 'ServiceAccount' && s.name == 'default' && s.?namespace.orValue('') == variables.place && \
+                variables.role in variables.serviceAccountRoles)))",
+                archive = text(ARCHIVE_ROLE)
+            )
+        ),
+        rule(
+            "bursar-cage: the daemon reads all of a tenant only while it is suspended",
+            format!(
+                "!variables.isBinding || !variables.writes || variables.role != {archive} || \
+                (variables.suspendedPlace && variables.subjects.all(s, s.kind == 'User' && s.name == {daemon}))",
+                archive = text(ARCHIVE_ROLE),
+                daemon = text(DAEMON_USER)
+            )
+        ),
+        rule(
+            "bursar-cage: the daemon removes its own bindings only",
+            "!variables.isBinding || variables.writes || variables.managedBefore".to_owned()
+        ),
+        rule(
+            "bursar-cage: the daemon binds admin roles to generation groups only",
+            format!(
+                "!variables.isClusterBinding || (variables.managedNow && variables.managedBefore && \
+                variables.name.startsWith('bursar-') && (!variables.writes || (variables.role in variables.adminRoles && \
+                variables.subjects.all(s, {generation}))))"
+            )
+        ),
+        rule(
+            "bursar-cage: the daemon makes NFS volumes of its own only",
+            "!variables.isVolume || (variables.managedNow && variables.managedBefore && \
+             (!variables.writes || has(object.spec.nfs)))"
+                .to_owned()
+        ),
+        rule(
+            "bursar-cage: the daemon asks for client certificates, and approves its own requests only",
+            format!(
+                "!variables.isRequest || (request.operation == 'DELETE' ? variables.managedBefore : \
+                variables.managedNow && object.spec.signerName == {signer} && (variables.new || \
+                (variables.sub == 'approval' && oldObject.spec.username == {daemon})))",
+                signer = text(SIGNER),
+                daemon = text(DAEMON_USER)
+            )
+        ),
+        rule(
+            "bursar-cage: of what is cluster-wide the daemon writes namespaces, volumes, certificate requests and admin \
+             bindings only",
+            "variables.namespaced || variables.isNamespace || variables.isVolume || variables.isRequest || \
+             variables.isClusterBinding"
+                .to_owned()
+        ),
+    ])
+}
+
+/// A CEL string. None of ours has a quote or a backslash; one that had would end nothing, for both are left out.
+fn text(value: &str) -> String {
+    format!("'{}'", value.replace(['\'', '\\'], ""))
+}
+
+fn texts<'a>(values: impl IntoIterator<Item = &'a String>) -> String {
+    let quoted: Vec<String> = values.into_iter().map(|value| text(value)).collect();
+    format!("[{}]", quoted.join(", "))
+}

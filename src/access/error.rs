@@ -1,0 +1,110 @@
+//! Why the daemon has no access, or `init` could not give it any: what is wrong, and what cures it.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::execute::signing::SigningError;
+use crate::observed::certificate::CertificateError;
+use crate::observed::cluster::WatchError;
+
+/// A failure of [`super::client`], [`super::init()`], [`super::renew`] or [`super::owner`].
+#[derive(Debug, Error)]
+pub enum AccessError {
+    /// The file is not there, or is no kubeconfig.
+    #[error("kubeconfig {} cannot be used", path.display())]
+    Kubeconfig {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<kube::config::KubeconfigError>,
+    },
+    /// It lacks something.
+    #[error("kubeconfig {}: {what}", path.display())]
+    Incomplete {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// No client can be made of it.
+    #[error("kubeconfig {} cannot be used", path.display())]
+    Client {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: WatchError,
+    },
+    /// The API server did not carry out a request.
+    #[error("{what}")]
+    Api {
+        /// What was to be done.
+        what: String,
+        /// What came of it.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// No answer in time.
+    #[error("{what}: no answer within 30 s; check that the API server runs and is reached from this host")]
+    TimedOut {
+        /// What was to be done.
+        what: String,
+    },
+    /// Another ledger keeps this cluster.
+    #[error(
+        "the cluster belongs to ledger {found}, and this is {ours} (ConfigMap bursar-owner in namespace bursar); \
+         `bursar takeover` on this host takes it over, after the other daemon was stopped"
+    )]
+    OtherOwner {
+        /// Its id.
+        found: String,
+        /// Ours.
+        ours: String,
+    },
+    /// The configuration names a role that is not there.
+    #[error("ClusterRole {0} is not in the cluster; make it, or take it out of the configuration's classes")]
+    NoSuchRole(String),
+    /// A site manifest names a kind that is not there, or not one of namespaces.
+    #[error(
+        "the cluster has no namespaced kind {kind} in {api_version}; install what defines it, or take it out of the \
+         manifests"
+    )]
+    NoSuchKind {
+        /// `apiVersion`.
+        api_version: String,
+        /// `kind`.
+        kind: String,
+    },
+    /// No key was made.
+    #[error("no key could be made")]
+    Key(#[source] rcgen::Error),
+    /// No certificate was issued.
+    #[error("no certificate for bursar:daemon")]
+    Signing(#[source] SigningError),
+    /// Another than was asked for was issued.
+    #[error("the certificate for bursar:daemon cannot be used")]
+    Certificate(#[source] CertificateError),
+    /// The new credential is not taken for what it is.
+    #[error("the API server takes the holder of the new certificate for {0:?}, not bursar:daemon")]
+    Stranger(String),
+    /// The API server let the daemon's credential do what the cage must refuse.
+    #[error(
+        "the API server does not enforce ValidatingAdmissionPolicy bursar-cage; no credential was written; Bursar needs \
+         Kubernetes 1.30 or newer with that admission plugin on"
+    )]
+    CageOpen,
+    /// The daemon's new rights do not show.
+    #[error("the daemon's new role is not in force after 15 s: {0}")]
+    NoRights(String),
+    /// A file could not be written.
+    #[error("{} cannot be written", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,108 @@
+//! Files that only the daemon reads: written whole or not at all, 0600 from their first byte on.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::path::Path;
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use zeroize::Zeroizing;
+
+use super::AccessError;
+
+/// The user that `bursard` runs as (`systemd/sysusers.d`). Where there is none, files belong to whoever runs this.
+const USER: &str = "bursar";
+
+/// The seed of the seal (`contract::Sealer`).
+pub const SEAL_KEY: &str = "seal.key";
+
+/// Writes a file and puts it in the place of an older one.
+pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), AccessError> {
+    let in_place = || -> std::io::Result<()> {
+        let folder = folder(path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let beside = folder.join(format!(".{name}.new"));
+        // Left behind by a run that was killed.
+        match std::fs::remove_file(&beside) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        write_new(&beside, content)?;
+        std::fs::rename(&beside, path)?;
+        File::open(folder)?.sync_all()
+    };
+    in_place().map_err(|source| AccessError::Write { path: path.to_owned(), source })
+}
+
+/// Draws the seal's key if there is none yet; `true`: it was drawn now. One that is there is never replaced: every
+/// namespace's seal rests on it.
+pub(super) fn ensure_seal_key(state_dir: &Path) -> Result<bool, AccessError> {
+    let path = state_dir.join(SEAL_KEY);
+    let failed = |source| AccessError::Write { path: path.clone(), source };
+    let mut seed = Zeroizing::new([0_u8; 32]);
+    SystemRandom::new().fill(&mut *seed).map_err(|_| failed(std::io::Error::other("no random numbers")))?;
+    folder(&path).map_err(failed)?;
+    match write_new(&path, &*seed) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn write_new(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    // Whatever the umask said.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.write_all(content)?;
+    give(path)?;
+    file.sync_all()
+}
+
+/// The folder of a file, made if it is not there.
+fn folder(path: &Path) -> std::io::Result<&Path> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.exists() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o750).create(folder)?;
+        give(folder)?;
+    }
+    Ok(folder)
+}
+
+/// To the daemon's user, if there is one and we may.
+fn give(path: &Path) -> std::io::Result<()> {
+    let user = nix::unistd::User::from_name(USER).ok().flatten();
+    match user {
+        Some(user) if rustix::process::geteuid().is_root() => {
+            chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seal_key_is_drawn_once() {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let state_dir = folder.path().join("state");
+        assert!(ensure_seal_key(&state_dir).expect("written"));
+        let key = std::fs::read(state_dir.join(SEAL_KEY)).expect("a key");
+        assert_eq!(key.len(), 32);
+        assert!(!ensure_seal_key(&state_dir).expect("kept"));
+        assert_eq!(std::fs::read(state_dir.join(SEAL_KEY)).expect("a key"), key);
+    }
+
+    #[test]
+    fn a_file_is_replaced_and_private() {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let path = folder.path().join("clusters/prod.kubeconfig");
+        replace(&path, b"old").expect("written");
+        replace(&path, b"new").expect("written");
+        assert_eq!(std::fs::read(&path).expect("a file"), b"new");
+        let mode = std::fs::metadata(&path).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(path.parent().expect("a folder")).expect("a folder").count(), 1);
+    }
+}

@@ -1,0 +1,204 @@
+//! `bursar init`: makes what the daemon needs and cannot make itself, as the administrator, and may be repeated.
+//!
+//! The cage comes before the daemon's rights, and a new credential is written only when the API server was seen to
+//! enforce the cage against it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::cage::{CAGE, cage};
+use super::needs::Needs;
+use super::roles::{self, INIT_MANAGER, NAMESPACE};
+use super::{AccessError, answered, client_of, files, own, owner, read};
+use crate::execute::request::ApiServer;
+use crate::identity::ClusterName;
+use crate::observed::kinds::{Kind, Kinds};
+use crate::policy::Policy;
+
+/// A new policy and a new role are in force within a second or so; informers of a busy API server lag a few more.
+const IN_FORCE_WITHIN: Duration = Duration::from_secs(15);
+/// Between two looks whether they are.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// What `init` is to do.
+#[derive(Debug, Clone, Copy)]
+pub struct InitRequest<'a> {
+    /// The configuration, from which the daemon's rights follow.
+    pub policy: &'a Policy,
+    /// Which cluster.
+    pub cluster: &'a ClusterName,
+    /// An administrator's access to it. Read once, not kept.
+    pub admin_kubeconfig: &'a Path,
+    /// `[cluster.NAME] kubeconfig`: where the daemon's goes.
+    pub daemon_kubeconfig: &'a Path,
+    /// Where `seal.key` is.
+    pub state_dir: &'a Path,
+    /// The ledger that is to own the cluster.
+    pub ledger_id: &'a str,
+}
+
+/// What `init` did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InitReport {
+    /// Every object, in the order in which they were made.
+    pub made: Vec<Made>,
+    /// The daemon's kubeconfig, which was written.
+    pub kubeconfig: PathBuf,
+    /// When its certificate ends; the daemon renews it before.
+    pub not_after: Timestamp,
+    /// `seal.key` was drawn now.
+    pub seal_key_drawn: bool,
+}
+
+/// One object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Made {
+    /// `ClusterRole bursar-daemon`.
+    pub what: String,
+    /// What was done to it.
+    pub did: Did,
+}
+
+/// What was done to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Did {
+    /// It was not there.
+    Created,
+    /// It was another.
+    Changed,
+    /// It was as it should be.
+    Kept,
+}
+
+/// Makes the daemon's access to a cluster. Repeated, it changes what the configuration changed, and issues the daemon
+/// another certificate.
+pub async fn init(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
+    let admin = read(request.admin_kubeconfig)?;
+    let reached = own::reached(&admin, request.admin_kubeconfig)?;
+    let client = client_of(admin, request.admin_kubeconfig).await?;
+    let needs = Needs::of(request.policy, request.cluster);
+    let manifest_kinds = look(&client, &needs, request.ledger_id).await?;
+    let edit = edit(&client).await?;
+    let mut made = Vec::new();
+    for manifest in manifests(&needs, &manifest_kinds, &edit, request.ledger_id) {
+        made.push(apply(&client, &manifest).await?);
+    }
+    let seal_key_drawn = files::ensure_seal_key(request.state_dir)?;
+    let server = ApiServer::new(request.cluster.clone(), client, Arc::default());
+    let new = own::obtain(&server, reached, request.cluster, request.daemon_kubeconfig).await?;
+    caged(&client_of(new.kubeconfig.clone(), request.daemon_kubeconfig).await?).await?;
+    own::write(&new.kubeconfig, request.daemon_kubeconfig)?;
+    Ok(InitReport {
+        made,
+        kubeconfig: request.daemon_kubeconfig.to_owned(),
+        not_after: new.issued.not_after,
+        seal_key_drawn,
+    })
+}
+
+/// Everything, in an order in which no moment gives the daemon more than the end does: the cage before the binding.
+fn manifests(needs: &Needs, manifest_kinds: &[Kind], edit: &[Value], ledger_id: &str) -> Vec<Value> {
+    let namespace = json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": NAMESPACE, "labels": roles::labels()},
+    });
+    let mut manifests = vec![namespace, owner::manifest(ledger_id)];
+    manifests.extend(cage(needs));
+    manifests.extend([roles::tenant(edit), roles::archive()]);
+    manifests.extend(roles::impersonation(needs));
+    manifests.push(roles::daemon(needs, manifest_kinds));
+    manifests.extend(roles::daemon_in_namespace());
+    manifests.push(roles::daemon_binding());
+    manifests
+}
+
+/// Before anything is written: nobody else keeps this cluster, and what the configuration names is there.
+async fn look(client: &Client, needs: &Needs, ledger_id: &str) -> Result<Vec<Kind>, AccessError> {
+    match owner::owner(client).await? {
+        Some(found) if found != ledger_id => {
+            return Err(AccessError::OtherOwner { found, ours: ledger_id.to_owned() });
+        }
+        _ => {}
+    }
+    let made = needs.made();
+    let roles = Api::<ClusterRole>::all(client.clone());
+    for role in needs.bindable().into_iter().filter(|role| !made.contains(role)) {
+        let found = answered(&format!("ClusterRole {role}"), roles.get_metadata_opt(&role)).await?;
+        found.ok_or(AccessError::NoSuchRole(role))?;
+    }
+    let kinds = Kinds::default();
+    let mut found = Vec::new();
+    for (api_version, kind) in &needs.manifest_kinds {
+        let what = format!("kind {kind} in {api_version}");
+        let resolved = answered(&what, kinds.resolve(client, api_version, kind)).await?;
+        let missing = || AccessError::NoSuchKind { api_version: api_version.clone(), kind: kind.clone() };
+        found.push(resolved.filter(|kind| kind.namespaced).ok_or_else(missing)?);
+    }
+    Ok(found)
+}
+
+/// The rules of this server's `edit`, as its controller aggregated them.
+async fn edit(client: &Client) -> Result<Vec<Value>, AccessError> {
+    let role = answered("ClusterRole edit", Api::<ClusterRole>::all(client.clone()).get("edit")).await?;
+    let rules = role.rules.unwrap_or_default();
+    Ok(rules.iter().filter_map(|rule| serde_json::to_value(rule).ok()).collect())
+}
+
+async fn apply(client: &Client, manifest: &Value) -> Result<Made, AccessError> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
+    let what = format!("{kind} {name}");
+    let resolved = answered(&what, Kinds::default().resolve(client, &text(&manifest["apiVersion"]), &kind)).await?;
+    // All of ours are kinds of every cluster, this one's age permitting.
+    let resource = resolved.ok_or(AccessError::CageOpen)?.resource();
+    let api = match manifest["metadata"]["namespace"].as_str() {
+        Some(namespace) => Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    let before = answered(&what, api.get_metadata_opt(&name)).await?;
+    let parameters = PatchParams::apply(INIT_MANAGER).force();
+    let after = answered(&what, api.patch(&name, &parameters, &Patch::Apply(manifest))).await?;
+    let did = match before {
+        None => Did::Created,
+        Some(before) if before.metadata.resource_version == after.metadata.resource_version => Did::Kept,
+        Some(_) => Did::Changed,
+    };
+    Ok(Made { what, did })
+}
+
+/// Sees that the credential is caged: as the daemon, a namespace without a class is refused, by the cage and not for
+/// want of rights. Tried without effect (`dryRun=All`), until rights and cage are in force.
+async fn caged(daemon: &Client) -> Result<(), AccessError> {
+    let api = Api::<Namespace>::all(daemon.clone());
+    let mut probe = Namespace::default();
+    probe.metadata.name = Some("bursar-cage-probe".to_owned());
+    let parameters = PostParams { dry_run: true, ..PostParams::default() };
+    let begun = tokio::time::Instant::now();
+    loop {
+        let tried = answered("the cage", api.create(&parameters, &probe)).await;
+        let (error, late) = match tried {
+            Ok(_) => (AccessError::CageOpen, begun.elapsed() > IN_FORCE_WITHIN),
+            Err(AccessError::Api { source, .. }) => match *source {
+                kube::Error::Api(status) if status.message.contains(CAGE) => return Ok(()),
+                kube::Error::Api(status) if status.code == 403 => {
+                    (AccessError::NoRights(status.message.clone()), begun.elapsed() > IN_FORCE_WITHIN)
+                }
+                other => return Err(AccessError::Api { what: "the cage".to_owned(), source: Box::new(other) }),
+            },
+            Err(error) => return Err(error),
+        };
+        if late {
+            return Err(error);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}

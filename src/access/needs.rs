@@ -1,0 +1,80 @@
+//! What a configuration needs in one cluster: the roles to bind, and to whom. PURE: no runtime, no client, no file
+//! system, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::desired::rbac::impersonation_role;
+use crate::identity::ClusterName;
+use crate::policy::{Class, Policy};
+
+/// The role that `init` makes of this server's `edit`.
+pub const TENANT_ROLE: &str = "bursar-tenant";
+/// The role by which an export reads everything of one suspended tenant.
+pub const ARCHIVE_ROLE: &str = "bursar-archive";
+/// The user that admins impersonate; `init` binds it to `cluster-admin`.
+pub const CLUSTER_ADMIN_USER: &str = "bursar:cluster-admin";
+
+/// What classes of one cluster name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// ClusterRoles bound to holders in namespaces.
+    pub roles: BTreeSet<String>,
+    /// ClusterRoles bound to the `default` service account of namespaces.
+    pub service_account_roles: BTreeSet<String>,
+    /// ClusterRoles bound to admins, in the whole cluster.
+    pub admin_roles: BTreeSet<String>,
+    /// Whom a class may impersonate, by class.
+    pub impersonated: BTreeMap<String, Vec<String>>,
+    /// `apiVersion` and `kind` of what site manifests make, Secrets apart.
+    pub manifest_kinds: BTreeSet<(String, String)>,
+    /// Names of Secrets that site manifests make.
+    pub secrets: BTreeSet<String>,
+}
+
+impl Needs {
+    /// What `policy` needs in `cluster`.
+    #[must_use]
+    pub fn of(policy: &Policy, cluster: &ClusterName) -> Self {
+        let mut needs = Self::default();
+        for class in policy.classes.values().filter(|class| class.clusters.contains(cluster)) {
+            needs.add(class);
+        }
+        needs
+    }
+
+    fn add(&mut self, class: &Class) {
+        if class.namespace.is_some() {
+            self.roles.extend(class.roles.iter().cloned());
+            self.service_account_roles.extend(class.service_account_roles.iter().cloned());
+        } else {
+            self.admin_roles.extend(class.roles.iter().cloned());
+        }
+        if !class.impersonate.is_empty() {
+            self.impersonated.insert(class.name.clone(), class.impersonate.clone());
+            self.admin_roles.insert(impersonation_role(&class.name));
+        }
+        for manifest in &class.manifests {
+            let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+            let (api_version, kind) = (text(&manifest["apiVersion"]), text(&manifest["kind"]));
+            if api_version == "v1" && kind == "Secret" {
+                self.secrets.insert(text(&manifest["metadata"]["name"]));
+            } else {
+                self.manifest_kinds.insert((api_version, kind));
+            }
+        }
+    }
+
+    /// Roles that `init` makes itself; all others must be there.
+    #[must_use]
+    pub fn made(&self) -> BTreeSet<String> {
+        let impersonation = self.impersonated.keys().map(|class| impersonation_role(class));
+        impersonation.chain([TENANT_ROLE.to_owned(), ARCHIVE_ROLE.to_owned()]).collect()
+    }
+
+    /// Every role that the daemon may bind.
+    #[must_use]
+    pub fn bindable(&self) -> BTreeSet<String> {
+        let named = self.roles.iter().chain(&self.service_account_roles).chain(&self.admin_roles);
+        named.cloned().chain([ARCHIVE_ROLE.to_owned()]).collect()
+    }
+}

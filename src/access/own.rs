@@ -1,0 +1,173 @@
+//! The daemon's own credential: a client certificate of user `bursar:daemon` in no group, first asked for by the
+//! administrator, renewed by the daemon itself.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::api::PostParams;
+use kube::config::{AuthInfo, Cluster, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext};
+use kube::{Api, Client};
+use secrecy::SecretString;
+use zeroize::Zeroizing;
+
+use super::{AccessError, answered, client_of, files, read};
+use crate::execute::keypair::{Names, NewKey};
+use crate::execute::request::ApiServer;
+use crate::execute::signing::{Unsigned, sign};
+use crate::identity::ClusterName;
+use crate::observed::certificate::{self, Asked, Issued};
+use crate::policy::DAEMON_USER;
+
+/// Name of our user in the daemon's kubeconfig: a file without it is an administrator's own, and is left alone.
+const USER_ENTRY: &str = "bursar-daemon";
+
+/// A month, renewed at 20 days: a daemon that was off for ten days still has access, and a copy of the file that was
+/// lost is worth nothing after a month at most.
+const LIFETIME: Duration = Duration::from_hours(30 * 24);
+
+/// A credential that is not yet written.
+pub(super) struct OwnCredential {
+    pub(super) kubeconfig: Kubeconfig,
+    pub(super) issued: Issued,
+}
+
+/// What came of a renewal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renewal {
+    /// Nothing to do before then.
+    NotDue {
+        /// When it is due.
+        renew_after: Timestamp,
+        /// When it ends.
+        not_after: Timestamp,
+    },
+    /// The file holds a new certificate: clients of the old one are to be replaced.
+    Renewed {
+        /// When the next one is due.
+        renew_after: Timestamp,
+        /// When it ends.
+        not_after: Timestamp,
+    },
+    /// An administrator's own kubeconfig: its credential is theirs to renew.
+    NotOurs,
+}
+
+/// Renews the daemon's certificate at 2/3 of its lifetime, with that certificate, and replaces the file. The one that
+/// stands there works until its end, so a renewal that failed is tried again by the next call.
+pub async fn renew(kubeconfig: &Path, cluster: &ClusterName, now: Timestamp) -> Result<Renewal, AccessError> {
+    let file = read(kubeconfig)?;
+    let Some(user) = file.auth_infos.iter().find(|user| user.name == USER_ENTRY) else { return Ok(Renewal::NotOurs) };
+    let data = user.auth_info.as_ref().and_then(|user| user.client_certificate_data.as_deref());
+    let pem = data.and_then(|data| BASE64.decode(data).ok());
+    let issued = pem.as_deref().and_then(certificate::validity).ok_or_else(|| AccessError::Incomplete {
+        path: kubeconfig.to_owned(),
+        what: "the daemon's certificate in it cannot be read; `bursar init` makes a new one",
+    })?;
+    let renew_after = certificate::renew_after(&issued);
+    if now < renew_after {
+        return Ok(Renewal::NotDue { renew_after, not_after: issued.not_after });
+    }
+    let reached = reached(&file, kubeconfig)?;
+    let client = client_of(file, kubeconfig).await?;
+    let server = ApiServer::new(cluster.clone(), client, Arc::default());
+    let new = obtain(&server, reached, cluster, kubeconfig).await?;
+    write(&new.kubeconfig, kubeconfig)?;
+    let renew_after = certificate::renew_after(&new.issued);
+    Ok(Renewal::Renewed { renew_after, not_after: new.issued.not_after })
+}
+
+/// Asks for a certificate with the rights of `server`'s client, approves it, and sees that the API server knows its
+/// holder as the daemon.
+pub(super) async fn obtain(
+    server: &ApiServer,
+    reached: Cluster,
+    cluster: &ClusterName,
+    path: &Path,
+) -> Result<OwnCredential, AccessError> {
+    let key = NewKey::generate().map_err(AccessError::Key)?;
+    let names = Names { common_name: DAEMON_USER, organizations: [None, None], serial_number: None };
+    let request = key.request(names).map_err(AccessError::Key)?;
+    let unsigned = Unsigned { holder: USER_ENTRY, account: DAEMON_USER, request: &request, lifetime: LIFETIME };
+    let pem = sign(server, unsigned).await.map_err(AccessError::Signing)?;
+    let public_key = key.public_key();
+    let asked = Asked {
+        common_name: DAEMON_USER,
+        organizations: BTreeSet::new(),
+        serial_number: None,
+        public_key: &public_key,
+    };
+    let issued = certificate::verify(&pem, &asked).map_err(AccessError::Certificate)?;
+    let kubeconfig = kubeconfig(cluster, reached, &pem, &key);
+    let client = client_of(kubeconfig.clone(), path).await?;
+    let who = who_am_i(&client).await?;
+    if who != DAEMON_USER {
+        return Err(AccessError::Stranger(who));
+    }
+    Ok(OwnCredential { kubeconfig, issued })
+}
+
+/// How the current context's cluster is reached, with its authority in it.
+pub(super) fn reached(file: &Kubeconfig, path: &Path) -> Result<Cluster, AccessError> {
+    let incomplete = |what| AccessError::Incomplete { path: path.to_owned(), what };
+    let context = file.contexts.iter().find(|context| Some(&context.name) == file.current_context.as_ref());
+    let context = context.and_then(|context| context.context.as_ref());
+    let context = context.ok_or_else(|| incomplete("it has no current context"))?;
+    let cluster = file.clusters.iter().find(|cluster| cluster.name == context.cluster);
+    let mut cluster = cluster
+        .and_then(|cluster| cluster.cluster.clone())
+        .ok_or_else(|| incomplete("the current context's cluster is not in it"))?;
+    if cluster.insecure_skip_tls_verify == Some(true) {
+        return Err(incomplete("it does not check the API server's certificate (insecure-skip-tls-verify)"));
+    }
+    if let Some(authority) =
+        cluster.certificate_authority.take().filter(|_| cluster.certificate_authority_data.is_none())
+    {
+        let pem = std::fs::read(authority).map_err(|_| incomplete("its certificate-authority cannot be read"))?;
+        cluster.certificate_authority_data = Some(BASE64.encode(pem));
+    }
+    Ok(cluster)
+}
+
+/// Puts the credential in its place.
+pub(super) fn write(kubeconfig: &Kubeconfig, path: &Path) -> Result<(), AccessError> {
+    // JSON is YAML. The buffer does not grow, so that no copy of the key stays behind.
+    let mut text = Zeroizing::new(Vec::with_capacity(64 * 1024));
+    serde_json::to_writer_pretty(&mut *text, kubeconfig)
+        .map_err(|error| AccessError::Write { path: path.to_owned(), source: error.into() })?;
+    files::replace(path, &text)
+}
+
+fn kubeconfig(name: &ClusterName, cluster: Cluster, pem: &[u8], key: &NewKey) -> Kubeconfig {
+    let user = AuthInfo {
+        client_certificate_data: Some(BASE64.encode(pem)),
+        client_key_data: Some(SecretString::from(BASE64.encode(key.pem().expose()))),
+        ..AuthInfo::default()
+    };
+    let context = Context { cluster: name.0.clone(), user: Some(USER_ENTRY.to_owned()), ..Context::default() };
+    Kubeconfig {
+        clusters: vec![NamedCluster { name: name.0.clone(), cluster: Some(cluster), ..NamedCluster::default() }],
+        auth_infos: vec![NamedAuthInfo {
+            name: USER_ENTRY.to_owned(),
+            auth_info: Some(user),
+            ..NamedAuthInfo::default()
+        }],
+        contexts: vec![NamedContext { name: name.0.clone(), context: Some(context), ..NamedContext::default() }],
+        current_context: Some(name.0.clone()),
+        api_version: Some("v1".to_owned()),
+        kind: Some("Config".to_owned()),
+        ..Kubeconfig::default()
+    }
+}
+
+async fn who_am_i(client: &Client) -> Result<String, AccessError> {
+    let api = Api::<SelfSubjectReview>::all(client.clone());
+    let (parameters, review) = (PostParams::default(), SelfSubjectReview::default());
+    let review = answered("the new certificate, tried", api.create(&parameters, &review)).await?;
+    Ok(review.status.and_then(|status| status.user_info?.username).unwrap_or_default())
+}

@@ -1,0 +1,234 @@
+//! The roles that `init` makes: what the daemon may do, and what it may bind but not make. PURE: no runtime, no client,
+//! no file system, no clock.
+
+use serde_json::{Value, json};
+
+use super::needs::{ARCHIVE_ROLE, CLUSTER_ADMIN_USER, Needs, TENANT_ROLE};
+use crate::contract::MANAGED_BY;
+use crate::desired::rbac::impersonation_role;
+use crate::execute::signing::SIGNER;
+use crate::observed::kinds::Kind;
+use crate::policy::DAEMON_USER;
+
+/// Field manager of what `init` makes, and its label. Not the daemon's: what carries that is a tenant's.
+pub const INIT_MANAGER: &str = "bursar-init";
+/// Name of the daemon's ClusterRole, its binding, its Role and that one's binding.
+pub const DAEMON_ROLE: &str = "bursar-daemon";
+/// Our own namespace.
+pub const NAMESPACE: &str = "bursar";
+/// The ConfigMap that says whose the cluster is.
+pub const OWNER: &str = "bursar-owner";
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+const RBAC_V1: &str = "rbac.authorization.k8s.io/v1";
+
+/// What the daemon does to kinds that it makes: watched, applied (create and patch) and pruned.
+const MANAGED_VERBS: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
+
+/// API group and resources of what the daemon makes for tenants.
+const MANAGED: &[(&str, &[&str])] = &[
+    ("", &["resourcequotas", "limitranges", "persistentvolumes", "persistentvolumeclaims"]),
+    ("networking.k8s.io", &["networkpolicies"]),
+    (RBAC, &["rolebindings", "clusterrolebindings"]),
+];
+
+/// What every manifest of `init` carries.
+pub(super) fn labels() -> Value {
+    json!({MANAGED_BY: INIT_MANAGER, "app.kubernetes.io/part-of": "bursar"})
+}
+
+pub(super) fn cluster_role(name: &str, rules: &[Value]) -> Value {
+    json!({
+        "apiVersion": RBAC_V1,
+        "kind": "ClusterRole",
+        "metadata": {"name": name, "labels": labels()},
+        "rules": rules,
+    })
+}
+
+fn cluster_role_binding(name: &str, role: &str, user: &str) -> Value {
+    json!({
+        "apiVersion": RBAC_V1,
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name, "labels": labels()},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
+    })
+}
+
+fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
+    json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
+}
+
+/// The daemon's ClusterRole. `manifest_kinds` are those of site manifests, as this server calls them.
+#[must_use]
+pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
+    let mut rules = vec![
+        // Never deleted: that is for a later version and its own verb.
+        rule("", &["namespaces"], &["get", "list", "watch", "create", "patch"]),
+        rule("certificates.k8s.io", &["certificatesigningrequests"], &["get", "list", "watch", "create", "delete"]),
+        rule("certificates.k8s.io", &["certificatesigningrequests/approval"], &["patch"]),
+        json!({
+            "apiGroups": ["certificates.k8s.io"],
+            "resources": ["signers"],
+            "resourceNames": [SIGNER],
+            "verbs": ["approve"],
+        }),
+        // A suspension stops workloads, a resumption gives them back what they were.
+        rule("apps", &["deployments", "statefulsets", "replicasets"], &["get", "list"]),
+        rule("apps", &["deployments/scale", "statefulsets/scale", "replicasets/scale"], &["patch"]),
+        rule("apps", &["daemonsets"], &["get", "list", "patch"]),
+        rule("batch", &["jobs", "cronjobs"], &["get", "list", "patch"]),
+        rule("", &["replicationcontrollers"], &["get", "list"]),
+        rule("", &["replicationcontrollers/scale"], &["patch"]),
+        rule("", &["pods"], &["list", "delete"]),
+        json!({
+            "apiGroups": [RBAC],
+            "resources": ["clusterroles"],
+            "resourceNames": needs.bindable(),
+            "verbs": ["bind"],
+        }),
+    ];
+    rules.extend(MANAGED.iter().map(|(group, resources)| rule(group, resources, MANAGED_VERBS)));
+    rules.extend(manifest_kinds.iter().map(|kind| {
+        let group = kind.api_version.split_once('/').map_or("", |(group, _)| group);
+        rule(group, &[&kind.plural], MANAGED_VERBS)
+    }));
+    if !needs.secrets.is_empty() {
+        rules.push(json!({
+            "apiGroups": [""],
+            "resources": ["secrets"],
+            "resourceNames": needs.secrets,
+            "verbs": MANAGED_VERBS,
+        }));
+    }
+    cluster_role(DAEMON_ROLE, &rules)
+}
+
+/// The daemon reads whose the cluster is, in our own namespace only.
+#[must_use]
+pub fn daemon_in_namespace() -> [Value; 2] {
+    let role = json!({
+        "apiVersion": RBAC_V1,
+        "kind": "Role",
+        "metadata": {"name": DAEMON_ROLE, "namespace": NAMESPACE, "labels": labels()},
+        "rules": [{
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "resourceNames": [OWNER],
+            "verbs": ["get", "list", "watch"],
+        }],
+    });
+    let binding = json!({
+        "apiVersion": RBAC_V1,
+        "kind": "RoleBinding",
+        "metadata": {"name": DAEMON_ROLE, "namespace": NAMESPACE, "labels": labels()},
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": DAEMON_ROLE},
+        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": DAEMON_USER}],
+    });
+    [role, binding]
+}
+
+/// The daemon's ClusterRole is the daemon's.
+#[must_use]
+pub fn daemon_binding() -> Value {
+    cluster_role_binding(DAEMON_ROLE, DAEMON_ROLE, DAEMON_USER)
+}
+
+/// Reads everything of a namespace, Secrets too. The cage lets the daemon bind it to itself in suspended tenants'
+/// namespaces only.
+#[must_use]
+pub fn archive() -> Value {
+    cluster_role(ARCHIVE_ROLE, &[rule("*", &["*"], &["get", "list"])])
+}
+
+/// One role for each class with `impersonate`, and the user that admins become.
+#[must_use]
+pub fn impersonation(needs: &Needs) -> Vec<Value> {
+    let roles = needs.impersonated.iter().map(|(class, users)| {
+        let rule = json!({"apiGroups": [""], "resources": ["users"], "resourceNames": users, "verbs": ["impersonate"]});
+        cluster_role(&impersonation_role(class), &[rule])
+    });
+    let admin = needs.impersonated.values().flatten().any(|user| user == CLUSTER_ADMIN_USER);
+    let binding = admin.then(|| cluster_role_binding("bursar-cluster-admin", "cluster-admin", CLUSTER_ADMIN_USER));
+    roles.chain(binding).collect()
+}
+
+/// `edit` of this server, as its aggregation stands now, less what would undo a tenant's isolation: writing network
+/// policies (they only add up), minting service-account tokens, and impersonating service accounts.
+#[must_use]
+pub fn tenant(edit: &[Value]) -> Value {
+    let rules: Vec<Value> = edit.iter().flat_map(without_escape).collect();
+    cluster_role(TENANT_ROLE, &rules)
+}
+
+/// A rule, or what is left of it, one for each resource that loses something. A rule that names everything cannot be
+/// narrowed (RBAC knows no "but"), so it is left out: a tenant has less then, not more.
+fn without_escape(rule: &Value) -> Vec<Value> {
+    let texts =
+        |key: &str| -> Vec<&str> { rule[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect() };
+    let (groups, resources, verbs) = (texts("apiGroups"), texts("resources"), texts("verbs"));
+    let touches = |names: &[&str]| groups.iter().any(|group| names.contains(group) || *group == "*");
+    let sensitive_group = touches(&["", "networking.k8s.io", "extensions"]);
+    if !sensitive_group || rule["resources"].is_null() {
+        return vec![rule.clone()];
+    }
+    let mut kept: Vec<&str> = Vec::new();
+    let mut rules = Vec::new();
+    let mut narrowed = |resource: &str, allowed: &dyn Fn(&str) -> bool| {
+        let verbs: Vec<&str> = verbs.iter().copied().filter(|verb| allowed(verb)).collect();
+        if !verbs.is_empty() {
+            rules.push(json!({"apiGroups": groups, "resources": [resource], "verbs": verbs}));
+        }
+    };
+    for resource in resources {
+        match resource {
+            "networkpolicies" => narrowed(resource, &|verb| ["get", "list", "watch"].contains(&verb)),
+            "serviceaccounts" => narrowed(resource, &|verb| verb != "impersonate" && verb != "*"),
+            "serviceaccounts/token" => {}
+            wild if wild.contains('*') => {}
+            other => kept.push(other),
+        }
+    }
+    if !kept.is_empty() {
+        let mut rest = rule.clone();
+        rest["resources"] = json!(kept);
+        rules.insert(0, rest);
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_cannot_undo_its_isolation() {
+        let edit = [
+            json!({"apiGroups": ["networking.k8s.io"], "resources": ["ingresses", "networkpolicies"],
+                "verbs": ["create", "delete", "get"]}),
+            json!({"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["impersonate"]}),
+            json!({"apiGroups": [""], "resources": ["serviceaccounts", "pods"], "verbs": ["create", "impersonate"]}),
+            json!({"apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"]}),
+            json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}),
+            json!({"apiGroups": ["example.org"], "resources": ["*"], "verbs": ["*"]}),
+        ];
+        assert_eq!(
+            tenant(&edit)["rules"],
+            json!([
+                {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses"], "verbs": ["create", "delete", "get"]},
+                {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["get"]},
+                {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "impersonate"]},
+                {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["create"]},
+                {"apiGroups": ["example.org"], "resources": ["*"], "verbs": ["*"]},
+            ])
+        );
+    }
+
+    #[test]
+    fn nothing_grants_escalation_or_all_secrets() {
+        let text = daemon(&Needs::default(), &[]).to_string();
+        assert!(!text.contains("escalate") && !text.contains("impersonate"), "{text}");
+        assert!(!text.contains("secrets") && !text.contains('*'), "{text}");
+    }
+}

@@ -1,5 +1,5 @@
 //! The daemon's own access to a cluster (§5, "Its own access"): `init` makes it as the administrator, `renew` keeps it,
-//! `owner` tells whose the cluster is. `needs`, `roles` and `cage` are PURE.
+//! `owner` tells whose the cluster is. What they write is put together in `needs`, `roles` and `cage`.
 //!
 //! Architecture invariant: nothing but [`init()`] writes roles, admission policies or the owner, and only with the
 //! administrator's credential, which is read once and not kept.

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::identity::AccountKind;
@@ -22,6 +23,21 @@ pub struct Arguments {
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 changes pending (plan), 3 refused by a limit, \
     4 no such account, 64 usage, 69 daemon not reachable, 75 busy, 77 not allowed, 78 configuration";
+
+/// A parser that lists the kinds there are.
+fn kind() -> impl clap::builder::TypedValueParser<Value = AccountKind> {
+    PossibleValuesParser::new(["tool", "user", "group"]).try_map(|kind| kind.parse::<AccountKind>())
+}
+
+/// The usage of the command that `words` begin, for errors that say nothing of it themselves.
+#[must_use]
+pub fn usage(words: impl Iterator<Item = String>) -> String {
+    let mut command = Arguments::command();
+    command.build();
+    let named = words.skip(1).find_map(|word| command.find_subcommand(&word).map(|found| found.get_name().to_owned()));
+    let found = named.and_then(|name| command.find_subcommand_mut(name).map(clap::Command::render_usage));
+    found.unwrap_or_else(|| command.render_usage()).to_string()
+}
 
 /// Options of every command.
 #[derive(Debug, Args)]
@@ -130,7 +146,8 @@ pub struct Filter {
 /// An account.
 #[derive(Debug, Clone, Args)]
 pub struct Account {
-    /// tool, user or group
+    /// What it is
+    #[arg(value_parser = kind())]
     pub kind: AccountKind,
     /// Its name in the directory
     pub name: String,
@@ -139,8 +156,8 @@ pub struct Account {
 /// `history`.
 #[derive(Debug, Args)]
 pub struct History {
-    /// tool, user or group; without it, everything
-    #[arg(requires = "name")]
+    /// What it is; without it, everything
+    #[arg(requires = "name", value_parser = kind())]
     pub kind: Option<AccountKind>,
     /// Its name in the directory
     pub name: Option<String>,
@@ -174,8 +191,8 @@ pub enum CertsCommand {
 /// `revoke`.
 #[derive(Debug, Args)]
 pub struct Revoke {
-    /// tool, user or group
-    #[arg(requires = "name", required_unless_present = "all")]
+    /// What it is
+    #[arg(requires = "name", required_unless_present = "all", value_parser = kind())]
     pub kind: Option<AccountKind>,
     /// Its name in the directory
     pub name: Option<String>,

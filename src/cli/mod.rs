@@ -41,7 +41,14 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Nothing is left to do about a closed standard error.
             let _ = error.print();
-            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
+            if !error.use_stderr() {
+                return Exit::Done.into();
+            }
+            if !error.to_string().contains("Usage: ") {
+                let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+                let _ = writeln!(std::io::stderr(), "{}", arguments::usage(words));
+            }
+            return Exit::Usage.into();
         }
     };
     // HTTP clients want a TLS provider, also where they speak plain text. An error means that there is one.

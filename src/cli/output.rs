@@ -87,14 +87,14 @@ mod tests {
 
     use super::*;
 
-    fn row(value: Value) -> Row {
+    fn row(value: &Value) -> Row {
         value.as_object().cloned().unwrap_or_default()
     }
 
     #[test]
     fn a_table_has_a_heading_and_a_dash_for_nothing() {
         let rows =
-            [row(json!({"name": "foo", "last_error": null})), row(json!({"name": "barbaz", "last_error": "full"}))];
+            [row(&json!({"name": "foo", "last_error": null})), row(&json!({"name": "barbaz", "last_error": "full"}))];
         let expected = " NAME    LAST ERROR\n foo     -\n barbaz  full";
         assert_eq!(table(&rows, &["name", "last_error"]), expected);
         assert_eq!(table(&[], &["name"]), "");

@@ -6,6 +6,7 @@ mod template;
 mod world;
 
 mod architecture;
+mod cli;
 mod daemon;
 mod directory;
 mod execute;

@@ -1,0 +1,206 @@
+//! The command `bursar` as administrators and their scripts meet it: exit codes, text and JSON, with a daemon and
+//! without. The directory is a file and there is no cluster, so these tests need no server.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::servers::folder::Folder;
+use crate::servers::process::Process;
+
+const DEADLINE: Duration = Duration::from_mins(1);
+/// Somebody who is in no group of ours.
+const STRANGER: u32 = 61_998;
+
+const PEOPLE: &str = "dn: uid=alice,ou=people,dc=example,dc=org
+objectClass: posixAccount
+entryUUID: 00000000-0000-0000-0000-000000000001
+createTimestamp: 20260101000000Z
+uid: alice
+cn: Alice
+uidNumber: 3001
+gidNumber: 3000
+homeDirectory: /home/alice
+
+dn: uid=root,ou=people,dc=example,dc=org
+objectClass: posixAccount
+entryUUID: 00000000-0000-0000-0000-000000000002
+createTimestamp: 20260101000000Z
+uid: toor
+cn: Toor
+uidNumber: 0
+gidNumber: 3000
+homeDirectory: /home/toor
+";
+
+/// A site of a file, and nothing else.
+struct Site {
+    folder: Folder,
+}
+
+impl Site {
+    fn new() -> Self {
+        let site = Self { folder: Folder::create("cli") };
+        std::fs::create_dir(site.path("state")).expect("a folder");
+        std::fs::write(site.path("state/seal.key"), [7; 32]).expect("written");
+        std::fs::write(site.path("people.ldif"), PEOPLE).expect("written");
+        site.configure("");
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn configure(&self, more: &str) {
+        let (state, control) = (self.path("state"), self.path("control.sock"));
+        let text = format!(
+            "site = \"cli\"\nstate_dir = {state:?}\n[control]\nsocket = {control:?}\n[[source]]\nname = \"people\"\n\
+             type = \"ldif\"\npreset = \"rfc2307\"\npath = \"people.ldif\"\n\
+             [source.users]\nbase = \"ou=people,dc=example,dc=org\"\n{more}"
+        );
+        std::fs::write(self.path("bursar.toml"), text).expect("written");
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+        command.env("BURSAR_CONFIG", self.path("bursar.toml")).args(arguments.split_whitespace());
+        command
+    }
+
+    /// Runs it and gives what it printed, if it ends with `exit`.
+    fn run(&self, arguments: &str, exit: i32) -> String {
+        ended(&mut self.command(arguments), exit, arguments)
+    }
+
+    fn json(&self, arguments: &str, exit: i32) -> Value {
+        let output = self.run(&format!("--json {arguments}"), exit);
+        serde_json::from_str(&output).unwrap_or_else(|error| panic!("{arguments}: {error}\n{output}"))
+    }
+
+    fn daemon(&self) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursard"));
+        command.arg("--config").arg(self.path("bursar.toml"));
+        let process = Process::start("bursard", &command, &self.path("bursard.log"));
+        process.wait_until("the control socket", DEADLINE, || {
+            self.command("status").output().is_ok_and(|output| !text(&output).contains("does not run"))
+                && self.path("control.sock").exists()
+        });
+        process
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Standard output if it ended well, both if not.
+fn ended(command: &mut Command, exit: i32, what: &str) -> String {
+    let output = command.output().expect("bursar runs");
+    assert_eq!(output.status.code(), Some(exit), "{what}\n{}", text(&output));
+    if exit == 0 { String::from_utf8_lossy(&output.stdout).into_owned() } else { text(&output) }
+}
+
+#[test]
+fn wrong_arguments_end_with_64() {
+    let site = Site::new();
+    for arguments in [
+        "",
+        "nonsense",
+        "show tool",
+        "show pod foo",
+        "suspend tool foo",
+        "revoke --reason x",
+        "revoke --all --reason x",
+    ] {
+        let said = site.run(arguments, 64);
+        assert!(said.contains("Usage: "), "{arguments}: {said}");
+    }
+    site.run("certs who X509SHA256=12", 64);
+    site.run("init --admin-kubeconfig x --cluster prod", 64);
+    site.run("--help", 0);
+    site.run("--version", 0);
+}
+
+#[test]
+fn a_wrong_configuration_ends_with_78_before_anything_is_touched() {
+    let site = Site::new();
+    site.configure("[limits]\nsuspend_per_cycle = { count = \"many\" }\n[lifecycl]\n");
+    for arguments in ["check", "plan", "sync --once", "status", "doctor", "tools"] {
+        let said = site.run(arguments, 78);
+        assert!(said.contains("bursar.toml: limits.suspend_per_cycle.count: \"many\" is not a number"), "{said}");
+        assert!(said.contains("bursar.toml: lifecycl: there is no such key; do you mean lifecycle?"), "{said}");
+    }
+    assert!(!site.path("state/ledger.db").exists());
+    let mut command = site.command("check");
+    ended(command.env("BURSAR_CONFIG", "/nonexistent/bursar.toml"), 78, "no file");
+}
+
+#[test]
+fn without_a_daemon_the_lock_does_it() {
+    let site = Site::new();
+    assert_eq!(site.json("check", 0)["sources"][0], "people");
+    site.run("sync", 69);
+    site.run("plan", 0);
+    let report = site.json("sync --once", 0);
+    assert_eq!((report["rejected"].as_u64(), report["trigger"].as_str()), (Some(1), Some("sync")));
+    let users = site.json("users", 0);
+    assert_eq!((users[0]["name"].as_str(), users[0]["uid"].as_u64()), (Some("alice"), Some(3001)));
+    assert_eq!(site.json("users --suspended", 0), Value::Array(Vec::new()));
+    assert!(site.run("status", 0).contains("rejected: user toor: uid 0 is not in 1000..2147483646"));
+    assert_eq!(site.json("show user alice", 0)["ledger"]["state"], "new");
+    site.run("show user nobody", 4);
+    site.run("history tool foo", 4);
+    site.run("suspend tool foo --reason x", 4);
+    site.run("approve 00000000", 1);
+    let why = site.json("why user alice", 0);
+    let missing = why["steps"].as_array().into_iter().flatten().find(|step| step["at"] == "class");
+    assert_eq!(missing.map(|step| step["text"].clone()), Some("no class takes this user".into()));
+    assert!(site.run("why user toor", 4).contains("is rejected: uid 0 is not in 1000..2147483646"));
+    assert_eq!(site.json("hold user alice --reason audit --ticket T1", 0)["report"], Value::Null);
+    let history = site.json("history user alice", 0);
+    let held = history.as_array().into_iter().flatten().find(|event| event["action"] == "held");
+    assert_eq!(
+        held.map(|event| (event["reason"].clone(), event["ticket"].clone())),
+        Some(("audit".into(), "T1".into()))
+    );
+    assert_eq!(site.json("ledger verify", 0)["ok"], true);
+    let mut other = site.command("users");
+    let copy = site.path("copy.db");
+    std::fs::copy(site.path("state/ledger.db"), &copy).expect("a copy");
+    let listed = ended(other.arg("--ledger").arg(&copy).env("BURSAR_CONFIG", "/nonexistent"), 0, "--ledger");
+    assert!(listed.contains("alice"), "{listed}");
+}
+
+#[test]
+fn with_a_daemon_it_is_asked() {
+    let site = Site::new();
+    let daemon = site.daemon();
+    site.run("sync --once", 75);
+    assert_eq!(site.json("sync", 0)["trigger"], "sync");
+    assert_eq!(site.json("status", 0)["site"], "cli");
+    assert!(site.run("plan", 0).contains("0 to change"));
+    site.run("hold user alice --reason audit", 0);
+    site.run("release user nobody", 4);
+    site.run("release user alice", 0);
+    for arguments in ["status", "sync", "hold user alice --reason audit"] {
+        let mut stranger = site.command(arguments);
+        let said = ended(stranger.uid(STRANGER).gid(STRANGER), 77, arguments);
+        assert!(said.contains("group bursar"), "{said}");
+    }
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait(DEADLINE).success(), "{}", daemon.log_end());
+    let mut stranger = site.command("sync --once");
+    ended(stranger.uid(STRANGER).gid(STRANGER), 69, "a stranger without a daemon");
+}
+
+#[test]
+fn completions_and_the_manual_come_from_the_arguments() {
+    let site = Site::new();
+    assert!(site.run("completions bash", 0).contains("_bursar"));
+    assert!(site.run("man", 0).contains(".TH"));
+}

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 
-use nix::unistd::{User, getgrouplist, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, User, getgrouplist, setegid, seteuid, setgroups, setresgid, setresuid};
 
 /// The user that the daemon runs as.
 pub const USER: &str = "bursar";
@@ -21,4 +21,20 @@ pub fn become_bursar() -> nix::Result<()> {
     setgroups(&getgrouplist(&name, user.gid)?)?;
     setresgid(user.gid, user.gid, user.gid)?;
     setresuid(user.uid, user.uid, user.uid)
+}
+
+/// Does `work` as [`USER`], if this process is root and that user exists, and is root again afterwards. For `init`, which
+/// needs both. The whole process changes, so nothing else may be under way.
+///
+/// # Errors
+/// The system refused.
+pub async fn as_bursar<T>(work: impl Future<Output = T>) -> nix::Result<T> {
+    let user = if Uid::effective().is_root() { User::from_name(USER)? } else { None };
+    let Some(user) = user else { return Ok(work.await) };
+    setegid(user.gid)?;
+    seteuid(user.uid)?;
+    let done = work.await;
+    seteuid(Uid::from_raw(0))?;
+    setegid(Gid::from_raw(0))?;
+    Ok(done)
 }

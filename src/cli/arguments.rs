@@ -116,9 +116,6 @@ pub struct Init {
     /// The cluster's name in the configuration
     #[arg(long, value_name = "NAME")]
     pub cluster: String,
-    /// Another context than the kubeconfig's current one
-    #[arg(long, value_name = "NAME")]
-    pub context: Option<String>,
 }
 
 /// `sync`.

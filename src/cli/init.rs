@@ -1,18 +1,113 @@
 //! `bursar init`: gives the daemon its access to a cluster, as that cluster's administrator.
 
+use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+use nix::unistd::User;
+use serde_json::json;
+
 use super::arguments::Init;
 use super::context::Context;
 use super::exit::{Exit, Failure};
+use super::output;
+use crate::access::{self, AccessError, Did, InitReport, InitRequest};
 use crate::identity::ClusterName;
+use crate::ledger::store::{ReadStore, Store, StoreError};
+use crate::privilege;
 
 pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     let cluster = ClusterName(arguments.cluster.clone());
-    if !settings.clusters.contains_key(&cluster) {
+    let Some(daemon_kubeconfig) = settings.clusters.get(&cluster) else {
         let known: Vec<&str> = settings.clusters.keys().map(|name| name.0.as_str()).collect();
-        let text = format!("--cluster {cluster}: the configuration has no such cluster; it has: {}", known.join(", "));
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        let text = format!("--cluster {cluster}: the configuration has no such cluster; it has: {known}");
         return Err(Failure::new(Exit::Usage, text));
+    };
+    make_folder(&settings.state_dir)?;
+    let ledger_id = privilege::as_bursar(ledger_id(&settings.state_dir))
+        .await
+        .map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))??;
+    let progress = output::progress("making the daemon's access");
+    let report = access::init(InitRequest {
+        policy: &settings.policy,
+        cluster: &cluster,
+        admin_kubeconfig: &arguments.admin_kubeconfig,
+        daemon_kubeconfig,
+        state_dir: &settings.state_dir,
+        ledger_id: &ledger_id,
+    })
+    .await?;
+    progress.finish_and_clear();
+    print(context, &cluster, &report)?;
+    Ok(Exit::Done)
+}
+
+/// The folder that a package's tmpfiles.d makes; here for who tries a checkout.
+fn make_folder(state_dir: &Path) -> Result<(), Failure> {
+    if state_dir.exists() {
+        return Ok(());
     }
-    std::future::ready(()).await;
-    Err(Failure::new(Exit::Failed, "init is not wired yet"))
+    let failed = |error: std::io::Error| Failure::from(StoreError::File { path: state_dir.to_owned(), source: error });
+    fs::DirBuilder::new().recursive(true).mode(0o750).create(state_dir).map_err(failed)?;
+    match User::from_name(privilege::USER) {
+        Ok(Some(user)) if nix::unistd::Uid::effective().is_root() => {
+            std::os::unix::fs::chown(state_dir, Some(user.uid.as_raw()), Some(user.gid.as_raw())).map_err(failed)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The ledger's id; the ledger is made if there is none. One that a daemon writes is only read.
+async fn ledger_id(state_dir: &Path) -> Result<String, StoreError> {
+    let path = state_dir.join(crate::ledger::store::FILE);
+    if path.exists() {
+        return Ok(ReadStore::open(&path).await?.state().await?.ledger_id);
+    }
+    let (store, _lock) = Store::open(state_dir).await?;
+    let id = store.state().ledger_id.clone();
+    store.close().await?;
+    Ok(id)
+}
+
+fn print(context: &Context, cluster: &ClusterName, report: &InitReport) -> anyhow::Result<()> {
+    let InitReport { made, kubeconfig, not_after, seal_key_drawn } = report;
+    let word = |did| match did {
+        Did::Created => "created",
+        Did::Changed => "changed",
+        Did::Kept => "kept",
+    };
+    if context.global.json {
+        let made: Vec<_> = made.iter().map(|made| json!({"what": made.what, "did": word(made.did)})).collect();
+        return output::json(&json!({
+            "cluster": cluster,
+            "made": made,
+            "kubeconfig": kubeconfig,
+            "not_after": not_after,
+            "seal_key_drawn": seal_key_drawn,
+        }));
+    }
+    for made in made {
+        output::line(format!("{:<8} {}", word(made.did), made.what));
+    }
+    output::line(format!("created  {}, good until {not_after:.0}; the daemon renews it", kubeconfig.display()));
+    if *seal_key_drawn {
+        output::line("created  seal.key: it belongs into your backups, apart from the ledger's");
+    }
+    output::line(format!("cluster {cluster} is ready; next: bursar doctor, bursar plan"));
+    Ok(())
+}
+
+impl From<AccessError> for Failure {
+    fn from(error: AccessError) -> Self {
+        let exit = match &error {
+            AccessError::OtherOwner { .. } => Exit::Configuration,
+            AccessError::Write { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                Exit::Forbidden
+            }
+            _ => Exit::Failed,
+        };
+        Self::new(exit, format!("{:#}", anyhow::Error::new(error)))
+    }
 }

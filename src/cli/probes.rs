@@ -1,7 +1,6 @@
 //! What `bursar doctor` reaches: directories, clusters, homes and the daemon, each answer as a finding. Nothing is
 //! changed anywhere.
 
-use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,6 +13,7 @@ use x509_parser::pem::Pem;
 use crate::control::client::{ClientError, ControlClient};
 use crate::directory::{self, Completeness};
 use crate::identity::ClusterName;
+use crate::ledger::store::ReadStore;
 use crate::policy::{Cluster, Endpoint};
 use crate::settings::Settings;
 use crate::{access, daemon, report};
@@ -73,19 +73,20 @@ pub(super) async fn sources(settings: &Settings) -> Vec<Finding> {
     for read in &snapshot.reads {
         let subject = format!("source {}", read.source);
         let server = read.server.as_deref().unwrap_or("no server");
+        // Every directory has some that are not tenants; they are no trouble of the site's.
+        let rejected = match read.rejected.len() {
+            0 => String::new(),
+            count => format!(", {count} rejected (`bursar status` names each with what is wrong)"),
+        };
         let count = read.entries.len();
         findings.push(match &read.completeness {
-            Completeness::Complete => Finding::good(&subject, format!("{server}: complete, {count} entries")),
+            Completeness::Complete => Finding::good(&subject, format!("{server}: complete, {count} entries{rejected}")),
             Completeness::Partial { why } => Finding::bad(
                 &subject,
                 format!("{server}: partial: {why}"),
                 "until it is complete nobody of this source is suspended for absence; see urls, bind_dn, password, base",
             ),
         });
-        if !read.rejected.is_empty() {
-            let text = format!("{} entries are rejected", read.rejected.len());
-            findings.push(Finding::bad(&subject, text, "`bursar status` names each with what is wrong"));
-        }
     }
     findings
 }
@@ -98,7 +99,7 @@ pub(super) async fn cluster(settings: &Settings, name: &ClusterName, cluster: &C
         findings.push(authority(&subject, &endpoint.ca_pem));
         findings.push(reached(&subject, endpoint).await);
     }
-    findings.extend(as_daemon(name, &settings.clusters[name]).await);
+    findings.extend(as_daemon(settings, name).await);
     findings
 }
 
@@ -152,13 +153,17 @@ fn skew(date: &str, now: Timestamp) -> Option<i64> {
     Some(there.as_second() - now.as_second())
 }
 
-async fn as_daemon(name: &ClusterName, kubeconfig: &Path) -> Vec<Finding> {
+async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
+    let kubeconfig = &settings.clusters[name];
     let subject = format!("cluster {name}, as the daemon");
     let init = format!("bursar init --admin-kubeconfig FILE --cluster {name}");
     let client = match access::client(kubeconfig).await {
         Ok(client) => client,
         Err(error) => return vec![Finding::bad(&subject, report::chain(&error), init)],
     };
+    if let Some(finding) = owned(&subject, &client, settings).await {
+        return vec![finding];
+    }
     let mut missing = Vec::new();
     for (group, resource, verb) in NEEDED {
         match tokio::time::timeout(PATIENCE, allowed(&client, group, resource, verb)).await {
@@ -172,6 +177,25 @@ async fn as_daemon(name: &ClusterName, kubeconfig: &Path) -> Vec<Finding> {
         return vec![Finding::good(&subject, "may do what it has to")];
     }
     vec![Finding::bad(&subject, format!("may not {}", missing.join(", ")), init)]
+}
+
+/// What is wrong with whose the cluster is.
+async fn owned(subject: &str, client: &kube::Client, settings: &Settings) -> Option<Finding> {
+    let ledger = match ReadStore::open(&settings.ledger()).await {
+        Ok(mut store) => store.state().await.map(|state| state.ledger_id),
+        Err(error) => Err(error),
+    };
+    match (access::owner(client).await, ledger) {
+        (Ok(Some(owner)), Ok(own)) if owner == own => None,
+        (Ok(Some(owner)), Ok(own)) => Some(Finding::bad(
+            subject,
+            format!("the cluster belongs to ledger {owner}, and this one is {own}"),
+            "bursar takeover, after the other daemon was stopped",
+        )),
+        (Ok(None), _) => Some(Finding::bad(subject, "the cluster belongs to no ledger", "bursar init")),
+        (Err(error), _) => Some(Finding::bad(subject, report::chain(&error), "bursar init")),
+        (_, Err(error)) => Some(Finding::bad(subject, report::chain(&error), "bursar ledger verify")),
+    }
 }
 
 async fn allowed(client: &kube::Client, group: &str, resource: &str, verb: &str) -> kube::Result<bool> {

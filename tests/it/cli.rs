@@ -9,8 +9,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::servers::Servers;
 use crate::servers::folder::Folder;
 use crate::servers::process::Process;
+use crate::world::World;
 
 const DEADLINE: Duration = Duration::from_mins(1);
 /// Somebody who is in no group of ours.
@@ -58,8 +60,9 @@ impl Site {
 
     fn configure(&self, more: &str) {
         let (state, control) = (self.path("state"), self.path("control.sock"));
+        let (state, control) = (state.display(), control.display());
         let text = format!(
-            "site = \"cli\"\nstate_dir = {state:?}\n[control]\nsocket = {control:?}\n[[source]]\nname = \"people\"\n\
+            "site = \"cli\"\nstate_dir = \"{state}\"\n[control]\nsocket = \"{control}\"\n[[source]]\nname = \"people\"\n\
              type = \"ldif\"\npreset = \"rfc2307\"\npath = \"people.ldif\"\n\
              [source.users]\nbase = \"ou=people,dc=example,dc=org\"\n{more}"
         );
@@ -203,4 +206,25 @@ fn completions_and_the_manual_come_from_the_arguments() {
     let site = Site::new();
     assert!(site.run("completions bash", 0).contains("_bursar"));
     assert!(site.run("man", 0).contains(".TH"));
+}
+
+#[test]
+fn doctor_reaches_everything_after_init() {
+    let world = World::new("doctor");
+    let admin = &Servers::shared().cluster.admin_kubeconfig;
+    let bursar = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+        command.arg("--config").arg(world.config()).arg("--json").args(arguments);
+        let output = command.output().expect("bursar runs");
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+        (output.status.code(), value)
+    };
+    let (exit, report) = bursar(&["init", "--cluster", "test", "--admin-kubeconfig", &admin.display().to_string()]);
+    assert_eq!((exit, report["cluster"].as_str()), (Some(0), Some("test")), "{report}");
+    let (exit, findings) = bursar(&["doctor"]);
+    let bad: Vec<&Value> =
+        findings.as_array().into_iter().flatten().filter(|finding| !finding["cure"].is_null()).collect();
+    // All but the daemon, which no test of this file has started.
+    assert_eq!((exit, bad.len()), (Some(1), 1), "{findings:#}");
+    assert_eq!(bad[0]["subject"], "daemon");
 }

@@ -26,7 +26,7 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
         context.global.config.display(),
         count(sources.len(), "source"),
         count(policy.clusters.len(), "cluster"),
-        policy.classes.keys().fold(String::from("classes:"), |text, class| text + " " + class),
+        if policy.classes.len() == 1 { "1 class".to_owned() } else { format!("{} classes", policy.classes.len()) },
     ));
     if policy.classes.is_empty() {
         output::line("No [class.NAME]: nobody becomes a tenant.");

@@ -4,7 +4,7 @@ SHELL       := bash
 CARGO       ?= cargo
 DEMO        ?=
 
-.PHONY: test demo servers packages cluster build
+.PHONY: test demo servers packages cluster build release deb rpm packages-test
 .DEFAULT_GOAL := test
 
 # All that must hold on each change. The control plane (Go) and the crates build side by side: the one has long single
@@ -32,3 +32,21 @@ cluster:
 # Everything `test` and `demo` run, compiled; nothing run.
 build:
 	@$(CARGO) build --locked --all-targets
+
+# Both packages come from one release build (10 minutes on 2 cores), and land in target/debian and target/generate-rpm.
+deb: release
+	@packaging/tool.sh cargo-deb
+	$(CARGO) deb --locked --no-build --no-strip
+
+rpm: release
+	@packaging/tool.sh cargo-generate-rpm
+	$(CARGO) generate-rpm --target-dir "$${CARGO_TARGET_DIR:-target}"
+
+# The programs, and what they say of themselves: manual pages and completions.
+release:
+	nice $(CARGO) build --locked --release --bins
+	packaging/generate.sh "$${CARGO_TARGET_DIR:-target}/release/bursar"
+
+# Installs both packages, looks at owners, modes and units, starts the daemons in a booted system, removes them again.
+packages-test: deb rpm
+	tests/packages.sh

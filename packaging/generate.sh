@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Writes what packages carry beside the programs: the manual page and the shells' completions, from the program itself.
+#
+#   packaging/generate.sh PATH-OF-BURSAR
+set -euo pipefail
+bursar=$(realpath "$1")
+cd "$(dirname "${BASH_SOURCE[0]}")"
+rm -rf generated
+mkdir -p generated/man
+"$bursar" man >generated/man/bursar.1
+"$bursar" completions bash >generated/bursar.bash
+"$bursar" completions zsh >generated/_bursar
+"$bursar" completions fish >generated/bursar.fish

@@ -1,0 +1,5 @@
+# The configuration's group must be there before the file is. The same lines as sysusers.d/bursar.conf.
+getent group bursar >/dev/null || groupadd --system bursar
+getent group bursar-admin >/dev/null || groupadd --system bursar-admin
+getent passwd bursar >/dev/null || useradd --system --gid bursar --comment Bursar --home-dir /var/lib/bursar \
+    --no-create-home --shell /usr/sbin/nologin bursar

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes what packages carry beside the programs: the manual page and the shells' completions, from the program itself.
+# Writes what packages carry beside the programs: the manual pages and the shells' completions, from the program itself.
 #
 #   packaging/generate.sh PATH-OF-BURSAR
 set -euo pipefail
@@ -7,7 +7,7 @@ bursar=$(realpath "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")"
 rm -rf generated
 mkdir -p generated/man
-"$bursar" man >generated/man/bursar.1
+"$bursar" man --out generated/man
 "$bursar" completions bash >generated/bursar.bash
 "$bursar" completions zsh >generated/_bursar
 "$bursar" completions fish >generated/bursar.fish

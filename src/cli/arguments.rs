@@ -104,7 +104,15 @@ pub enum Command {
         shell: Shell,
     },
     /// The manual page, in roff
-    Man,
+    Man(Man),
+}
+
+/// `man`.
+#[derive(Debug, Args)]
+pub struct Man {
+    /// A file for each command, into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
 }
 
 /// `init`.

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, Man};
 use super::exit::{Exit, Failure};
 
 pub(super) fn completions(shell: Shell) -> Result<Exit, Failure> {
@@ -16,13 +16,17 @@ pub(super) fn completions(shell: Shell) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// One page, the commands' own ones after it.
-pub(super) fn man() -> Result<Exit, Failure> {
-    let mut command = Arguments::command();
+/// One page, the commands' own ones after it; or a file each, so that the page's references to them lead somewhere.
+pub(super) fn man(arguments: &Man) -> Result<Exit, Failure> {
+    if let Some(folder) = &arguments.out {
+        clap_mangen::generate_to(Arguments::command(), folder).with_context(|| folder.display().to_string())?;
+        return Ok(Exit::Done);
+    }
+    let mut command = Arguments::command().disable_help_subcommand(true);
     command.build();
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page).context("the page")?;
-    for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+    for command in command.get_subcommands() {
         clap_mangen::Man::new(command.clone()).render(&mut page).context("the page")?;
     }
     io::Write::write_all(&mut io::stdout(), &page).context("standard output")?;

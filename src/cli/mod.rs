@@ -90,6 +90,6 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Approve { hash } => order::approve(&context, hash).await,
         Command::Ledger(arguments::Ledger::Verify) => ledger::verify(&context).await,
         Command::Completions { shell } => generate::completions(shell),
-        Command::Man => generate::man(),
+        Command::Man(arguments) => generate::man(&arguments),
     }
 }

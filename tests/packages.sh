@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# Both packages as an administrator meets them: what is in them, and the deb installed in a booted system of its own,
+# where the daemons start as systemd runs them, are upgraded and purged.
+#
+#   tests/packages.sh DEB RPM
+#
+# Needs root. The system is a Debian made by debootstrap, kept in ${BURSAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[ "$#" = 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 64; }
+deb=$(realpath "$1") rpm=$(realpath "$2")
+tests/cluster/apt.sh debootstrap systemd-container rpm prometheus
+
+say() { echo "packages: $*" >&2; }
+fail() { say "$*"; exit 1; }
+is() { [ "$2" = "$3" ] || fail "$1: $2, not $3"; }
+
+work=$(mktemp -d)
+nspawn=
+end() {
+    if [ -n "$nspawn" ] && kill -0 "$nspawn" 2>/dev/null; then
+        within systemctl poweroff >/dev/null 2>&1 || true
+        timeout 20 tail --pid="$nspawn" -f /dev/null || kill -KILL "$nspawn" || true
+    fi
+    rm -rf "$work"
+}
+trap end EXIT
+
+# --- the rpm: contents, owners, scripts -----------------------------------------------------------------------------
+say "the rpm"
+rpm --nosignature -K "$rpm" >/dev/null || fail "the rpm's digests do not hold"
+owner() { rpm --nosignature -qp --qf '[%{FILENAMES} %{FILEMODES:perms} %{FILEUSERNAME}:%{FILEGROUPNAME}\n]' "$rpm" | awk -v name="$1" '$1 == name { print $2, $3 }'; }
+is "the configuration in the rpm" "$(owner /etc/bursar/bursar.toml)" "-rw-r----- root:bursar"
+is "bursard in the rpm" "$(owner /usr/bin/bursard)" "-rwxr-xr-x root:root"
+is "the rpm's configuration files" "$(rpm --nosignature -qpc "$rpm" | sort | tr '\n' ' ')" "/etc/bursar/bursar.toml /etc/bursar/homed.env "
+for script in packaging/rpm/*.sh packaging/deb/*; do
+    sh -n "$script"
+done
+mkdir "$work/rpmroot"
+rpm --root "$work/rpmroot" --initdb
+rpm --root "$work/rpmroot" --nosignature -i --nodeps --noscripts "$rpm" 2>/dev/null
+for program in bursar bursard bursar-homed; do
+    "$work/rpmroot/usr/bin/$program" --version >/dev/null || fail "$program of the rpm does not run"
+done
+
+# --- both bring the same ---------------------------------------------------------------------------------------------
+# A shell's folder for completions, and gzipped pages, are the distributions' own customs.
+names() { grep -v -e '/$' -e zsh -e copyright | sed -e 's/\.gz$//' | sort; }
+dpkg-deb --fsys-tarfile "$deb" | tar -t | sed 's/^\.//' | names >"$work/deb.names"
+rpm --nosignature -qpl "$rpm" | names >"$work/rpm.names"
+diff "$work/deb.names" "$work/rpm.names" >&2 || fail "the packages differ in what they bring"
+
+# --- the alert rules -------------------------------------------------------------------------------------------------
+promtool check rules packaging/prometheus/bursar.rules.yml >/dev/null || fail "the alert rules are wrong"
+promtool test rules packaging/prometheus/bursar.rules.test.yml >/dev/null || fail "the alert rules' tests fail"
+
+# --- the deb, in a booted system -------------------------------------------------------------------------------------
+cache=${BURSAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/system
+if [ ! -e "$cache/bookworm/made" ]; then
+    say "making a Debian (once, about a minute)"
+    mirror=$(grep -rhoE '^(URIs:|deb ).*' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | grep -oE 'https?://[^ ]+' | head -n 1)
+    rm -rf "$cache/bookworm"
+    mkdir -p "$cache"
+    debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,sqlite3 bookworm "$cache/bookworm" "$mirror" >"$work/debootstrap.log" 2>&1 ||
+        { tail "$work/debootstrap.log" >&2; exit 1; }
+    touch "$cache/bookworm/made"
+fi
+system=$work/system
+cp -a --reflink=auto "$cache/bookworm" "$system"
+cp "$deb" "$system/bursar.deb"
+
+say "booting"
+# A mount namespace of its own: nspawn wants to change what is mounted where.
+unshare -m bash -c 'mount --make-rprivate / && exec systemd-nspawn --register=no --keep-unit -q -D "$1" --private-network --console=passive -b' \
+    - "$system" </dev/null >"$work/console.log" 2>&1 &
+nspawn=$!
+leader=
+within() { nsenter -t "$leader" -a -- "$@"; }
+soon() {
+    local what=$1 deadline=$((SECONDS + 60))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ "$SECONDS" -lt "$deadline" ] || { tail -n 20 "$work/console.log" >&2; fail "$what did not happen within a minute"; }
+        kill -0 "$nspawn" 2>/dev/null || { tail -n 20 "$work/console.log" >&2; fail "the system ended before: $what"; }
+        sleep 0.2
+    done
+}
+# systemd of that system: the process whose root is ours.
+booted() {
+    local process
+    for process in $(pgrep -x systemd); do
+        if [ "$(readlink "/proc/$process/root")" = "$system" ] || [ -e "/proc/$process/root/bursar.deb" ]; then
+            leader=$process
+            within systemctl is-system-running 2>/dev/null | grep -qE 'running|degraded' && return 0
+        fi
+    done
+    return 1
+}
+soon "the boot" booted
+
+mode() { within stat -c '%A %U:%G' "$1"; }
+state() { within systemctl is-active "$1" 2>/dev/null || true; }
+# The exit code of a command in the system.
+code() { local code=0; within "$@" >"$work/output" 2>&1 || code=$?; echo "$code"; }
+
+say "installing the deb"
+within dpkg -i /bursar.deb >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg -i"; }
+is "the configuration" "$(mode /etc/bursar/bursar.toml)" "-rw-r----- root:bursar"
+is "the passwords' folder" "$(mode /etc/bursar/credentials)" "drwxr-x--- root:bursar"
+is "the state folder" "$(mode /var/lib/bursar)" "drwxr-x--- bursar:bursar"
+is "the sockets' folder" "$(mode /run/bursar)" "drwxr-xr-x bursar:bursar"
+is "bursard before it is enabled" "$(state bursard.service)" inactive
+within getent group bursar-admin >/dev/null || fail "no group bursar-admin"
+within systemd-analyze verify bursard.service bursar-homed.socket bursar-homed.service 2>"$work/verify" || true
+! grep -v -e 'man:bursar' -e 'Unit .* not found' "$work/verify" | grep -E 'bursar' >&2 || fail "systemd-analyze verify"
+is "bursar check of the configuration as it is shipped" "$(code bursar check)" 0
+is "bursar --bad-option" "$(code bursar --bad-option)" 64
+
+say "starting the daemons"
+cat >"$system/etc/bursar/people.ldif" <<'LDIF'
+dn: uid=alice,ou=people,dc=example,dc=org
+objectClass: posixAccount
+entryUUID: 00000000-0000-0000-0000-000000000001
+createTimestamp: 20260101000000Z
+uid: alice
+cn: Alice
+uidNumber: 3001
+gidNumber: 3000
+homeDirectory: /home/alice
+LDIF
+cat >>"$system/etc/bursar/bursar.toml" <<'TOML'
+[[source]]
+name = "files"
+type = "ldif"
+preset = "rfc2307"
+paths = ["/etc/bursar/people.ldif"]
+[source.users]
+base = "ou=people,dc=example,dc=org"
+TOML
+# What `bursar init` draws.
+within sh -c 'head -c 32 /dev/zero >/var/lib/bursar/seal.key; chmod 600 /var/lib/bursar/seal.key; chown bursar: /var/lib/bursar/seal.key'
+within systemctl enable --now bursard.service >"$work/start.log" 2>&1 ||
+    { within journalctl --no-pager -u bursard >&2; fail "bursard does not start"; }
+is bursard "$(state bursard.service)" active
+is "bursar-homed's socket" "$(state bursar-homed.socket)" active
+within systemctl start bursar-homed.service || { within journalctl --no-pager -u bursar-homed >&2; fail "bursar-homed does not start"; }
+is bursar-homed "$(state bursar-homed.service)" active
+is "the control socket" "$(mode /run/bursar/control.sock)" "srw-rw-rw- bursar:bursar"
+is "bursar sync" "$(code bursar sync)" 0
+is "bursar sync --once beside the daemon" "$(code bursar sync --once)" 75
+within useradd --groups bursar reader
+within useradd stranger
+is "bursar status by a reader" "$(code runuser -u reader -- bursar status)" 0
+is "bursar users by a reader" "$(code runuser -u reader -- bursar users)" 0
+grep -q alice "$work/output" || fail "alice is not in the ledger"
+is "sqlite3 by a reader" "$(within runuser -u reader -- sqlite3 /var/lib/bursar/ledger.db 'SELECT name FROM users')" alice
+is "bursar hold by a reader" "$(code runuser -u reader -- bursar hold user alice --reason x)" 77
+is "bursar status by a stranger" "$(code runuser -u stranger -- bursar status)" 77
+
+say "upgrading, stopping, purging"
+pid() { within systemctl show -P MainPID bursard.service; }
+before=$(pid)
+within dpkg -i /bursar.deb >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg -i, again"; }
+is "bursard after the upgrade" "$(state bursard.service)" active
+[ "$(pid)" != "$before" ] || fail "the upgrade did not restart bursard"
+within systemctl stop bursard.service
+is "the result of stopping" "$(within systemctl show -P Result bursard.service)" success
+is "bursar-homed's socket outlives bursard" "$(state bursar-homed.socket)" active
+is "bursar sync --once by root" "$(code bursar sync --once)" 0
+is "files of root in the state folder" "$(within find /var/lib/bursar ! -user bursar)" ""
+within dpkg --purge bursar >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg --purge"; }
+is "units after the purge" "$(within systemctl list-unit-files --no-legend 'bursar*' | grep -v transient || true)" ""
+within test -e /var/lib/bursar/ledger.db || fail "the purge took the ledger along"
+say "all of it holds"

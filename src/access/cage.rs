@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use super::needs::{ARCHIVE_ROLE, Needs};
-use super::roles::{NAMESPACE, labels};
+use super::roles::{NAMESPACE, OWNER, labels};
 use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, STATE, TenantState};
 use crate::execute::signing::SIGNER;
 use crate::policy::DAEMON_USER;
@@ -129,8 +129,9 @@ fn validations() -> Value {
             "bursar-cage: the daemon writes in namespaces with bursar.dev/class only, and in its own",
             format!(
                 "!variables.namespaced || variables.tenantPlace || (variables.place == {} && \
-                     request.resource.group != 'rbac.authorization.k8s.io')",
-                text(NAMESPACE)
+                     variables.name != {} && request.resource.group != 'rbac.authorization.k8s.io')",
+                text(NAMESPACE),
+                text(OWNER)
             )
         ),
         rule(

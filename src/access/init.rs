@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -169,10 +170,17 @@ async fn apply(client: &Client, manifest: &Value) -> Result<Made, AccessError> {
     let after = answered(&what, api.patch(&name, &parameters, &Patch::Apply(manifest))).await?;
     let did = match before {
         None => Did::Created,
-        Some(before) if before.metadata.resource_version == after.metadata.resource_version => Did::Kept,
+        Some(before) if is_same(&before.metadata, &after.metadata) => Did::Kept,
         Some(_) => Did::Changed,
     };
     Ok(Made { what, did })
+}
+
+/// An apply that changes nothing leaves the resource version; but of a ValidatingAdmissionPolicy, whose status is
+/// applied too, it renews the time in `managedFields` (Kubernetes 1.36). The generation counts changes of the content.
+fn is_same(before: &ObjectMeta, after: &ObjectMeta) -> bool {
+    before.resource_version == after.resource_version
+        || (before.generation.is_some() && before.generation == after.generation && before.labels == after.labels)
 }
 
 /// Sees that the credential is caged: as the daemon, a namespace without a class is refused, by the cage and not for

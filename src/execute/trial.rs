@@ -163,17 +163,24 @@ fn client(endpoint: &Endpoint, credential: Credential<'_>) -> Result<Client, Str
 }
 
 /// Whether TLS failed: somebody is there, and one side does not trust the other.
-fn is_about_trust(error: &kube::Error) -> bool {
-    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = next {
-        if error.is::<rustls::Error>() {
-            return true;
-        }
-        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if wrapped.is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>) {
-            return true;
-        }
-        next = error.source();
+fn is_about_trust(error: &(dyn std::error::Error + 'static)) -> bool {
+    if error.is::<rustls::Error>() {
+        return true;
     }
-    false
+    // An I/O error does not name what it wraps as its source, but that one's source.
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    wrapped.is_some_and(|wrapped| is_about_trust(wrapped)) || error.source().is_some_and(is_about_trust)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trust_is_found_beneath_what_wraps_it() {
+        let refusal = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        let wrapped = std::io::Error::other(std::io::Error::other(refusal));
+        assert!(is_about_trust(&wrapped));
+        assert!(!is_about_trust(&std::io::Error::other("connection refused")));
+    }
 }

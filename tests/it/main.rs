@@ -5,6 +5,7 @@ mod servers;
 mod template;
 mod world;
 
+mod access;
 mod architecture;
 mod cli;
 mod daemon;

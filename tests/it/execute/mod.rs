@@ -2,7 +2,7 @@
 
 mod outage;
 mod workloads;
-mod world;
+pub mod world;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,0 +1,223 @@
+//! Certificates from the real signer into real homes, with the daemon's own credential in its cage.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::chown;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bursar::access;
+use bursar::desired::{DesiredCredential, HomeTarget, Subject};
+use bursar::execute::StepError;
+use bursar::execute::credential::{Issue, issue};
+use bursar::execute::request::ApiServer;
+use bursar::execute::{ClusterEffects, Effects};
+use bursar::homes::client::HomedClient;
+use bursar::identity::{Gid, NamespaceName, PosixIdentity, Uid};
+use bursar::ledger::change::Change;
+use bursar::observed::cluster::ClusterWatch;
+use bursar::policy::{Cluster, Endpoint};
+use jiff::Timestamp;
+use rustix::process::Signal;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::site::{Site, name, request};
+use crate::execute::world::approved;
+use crate::servers::process::Process;
+use crate::servers::ready::wait_for;
+
+const UID: u32 = 52503;
+const DEADLINE: Duration = Duration::from_secs(20);
+const GENERATION: u64 = 1042;
+
+/// Homes with a `bursar-homed`, and the daemon's credential for the site's cluster.
+struct World {
+    folder: TempDir,
+    effects: Effects,
+    _homed: Process,
+}
+
+impl World {
+    async fn new() -> Self {
+        let site = Site::shared();
+        let folder = TempDir::new().expect("a folder");
+        let socket = folder.path().join("homed.sock");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-homed"));
+        command
+            .arg("--socket")
+            .arg(&socket)
+            .args(["--client-user", "0"])
+            .arg("--prefix")
+            .arg(folder.path().join("homes"));
+        std::fs::create_dir(folder.path().join("homes")).expect("a folder");
+        let open = |path: &std::path::Path| {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("mode");
+        };
+        open(folder.path());
+        let homed = Process::start("bursar-homed", &command, &folder.path().join("homed.log"));
+        wait_for("bursar-homed listens", DEADLINE, || socket.exists().then_some(()));
+        let client = access::client(&site.daemon_kubeconfig()).await.expect("a client");
+        let watch = ClusterWatch::start(&client, name(), Vec::new(), Arc::default());
+        let face = site.settings.policy.clusters[&name()].clone();
+        let server = ApiServer::new(name(), client, Arc::default());
+        let effects = Effects {
+            clusters: BTreeMap::from([(name(), ClusterEffects { server, watch, face })]),
+            homes: HomedClient::new(socket, Duration::from_secs(10)),
+        };
+        Self { folder, effects, _homed: homed }
+    }
+
+    fn home(&self, tool: &str) -> HomeTarget {
+        let home = self.folder.path().join("homes").join(tool);
+        std::fs::create_dir(&home).expect("a home");
+        chown(&home, Some(UID), Some(UID)).expect("owner");
+        let posix = PosixIdentity {
+            uid: Uid::try_from(i64::from(UID)).expect("a uid"),
+            gid: Gid::try_from(i64::from(UID)).expect("a gid"),
+            groups: std::iter::empty().collect(),
+        };
+        HomeTarget { home, posix, kubeconfig: PathBuf::from(".kube/config"), create: false }
+    }
+
+    async fn issue(&self, credential: &DesiredCredential, home: &HomeTarget) -> Result<Vec<Change>, StepError> {
+        let plan = approved(Vec::new());
+        let account = &plan.accounts()[0];
+        let effects = &self.effects.clusters[&name()];
+        let what = Issue { credential, generation: GENERATION, home };
+        issue(effects, &self.effects.homes, account, what, Timestamp::UNIX_EPOCH).await
+    }
+
+    fn credential(&self, tool: &str) -> DesiredCredential {
+        let face: &Cluster = &self.effects.clusters[&name()].face;
+        DesiredCredential {
+            subject: Subject {
+                common_name: format!("tool:{tool}"),
+                kind_group: "bursar:tools".to_owned(),
+                generation_group: format!("bursar:tool:{tool}#{GENERATION}"),
+                serial_number: format!("id-{tool}"),
+            },
+            lifetime: Duration::from_hours(7 * 24),
+            endpoints: face.endpoints.clone(),
+            default_endpoint: "internal".to_owned(),
+            namespace: Some(NamespaceName::try_from("tool-foo".to_owned()).expect("a namespace")),
+            digest: "d1".to_owned(),
+        }
+    }
+}
+
+fn requests(holder: &str) -> String {
+    let label = format!("bursar.dev/id={holder}");
+    Site::shared().cluster.run(&["get", "csr", "-l", &label, "-o", "name"], "")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificate_is_issued_delivered_and_works() {
+    let world = World::new().await;
+    let site = Site::shared();
+    let (credential, home) = (world.credential("one"), world.home("one"));
+    // One of ours that was left behind.
+    let mut stale = request("left-behind", "kubernetes.io/kube-apiserver-client");
+    stale["metadata"]["labels"]["bursar.dev/id"] = json!("id-one");
+    site.must("create", &stale);
+    let changes = world.issue(&credential, &home).await.unwrap_or_else(|error| panic!("{}", error.reason()));
+    let [Change::Certificate(_, _, Some(certificate)), Change::Delivery(_, _, Some(delivery))] = &changes[..] else {
+        panic!("{changes:?}");
+    };
+    assert_eq!((certificate.generation, certificate.subject.as_str()), (GENERATION, "tool:one"));
+    let lifetime = certificate.not_after.duration_since(certificate.not_before).as_hours();
+    assert!((167..=168).contains(&lifetime), "{lifetime} h");
+    assert!(certificate.renew_after > certificate.not_before && certificate.renew_after < certificate.not_after);
+    assert_eq!(delivery.digest, "d1");
+    assert_eq!(requests("id-one"), "", "neither ours nor the stale one is left");
+
+    let mut kubectl = site.cluster.kubectl_as(&delivery.path);
+    let who = kubectl.args(["auth", "whoami", "-o", "json", "--context", "test"]).output().expect("kubectl");
+    let who: serde_json::Value = serde_json::from_slice(&who.stdout).expect("JSON");
+    let user = &who["status"]["userInfo"];
+    assert_eq!(user["username"], "tool:one");
+    let groups = user["groups"].to_string();
+    assert!(groups.contains("bursar:tools") && groups.contains("bursar:tool:one#1042"), "{groups}");
+    let id = user["extra"]["authentication.kubernetes.io/credential-id"].to_string();
+    assert!(id.contains(&certificate.fingerprint), "{id}");
+
+    let script = "kubectl=$1; \"$kubectl\" --kubeconfig \"$2\" config view --raw \
+                  -o jsonpath='{.users[0].user.client-certificate-data}' | base64 -d | \
+                  openssl x509 -noout -subject -nameopt RFC2253 -ext extendedKeyUsage";
+    let mut openssl = Command::new("sh");
+    openssl.args(["-c", script, "sh"]).arg(site.cluster.kubectl_path()).arg(&delivery.path);
+    let said = String::from_utf8(openssl.output().expect("openssl").stdout).expect("text");
+    for part in ["CN=tool:one", "O=bursar:tools", "O=bursar:tool:one#1042", "serialNumber=id-one", "TLS Web Client"] {
+        assert!(said.replace('\\', "").contains(part), "{part}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_asked_for_without_a_home() {
+    let world = World::new().await;
+    let mut home = world.home("two");
+    home.home = home.home.with_file_name("nowhere");
+    let mark = Site::shared().cluster.audit_mark();
+    let error = world.issue(&world.credential("two"), &home).await.expect_err("no home");
+    assert_eq!(error.step(), "home");
+    let asked = Site::shared().cluster.requests_since(mark);
+    let made = asked.iter().filter(|request| request.verb == "create" && format!("{request:?}").contains("tool-two"));
+    assert_eq!(made.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoint_that_does_not_take_the_credential_keeps_the_old_file() {
+    let world = World::new().await;
+    let home = world.home("three");
+    let mut credential = world.credential("three");
+    let other = crate::servers::pki::Authority::new("of somebody else");
+    let endpoint = credential.endpoints["internal"].clone();
+    let foreign = Endpoint { ca_pem: other.identity().certificate.clone(), ..endpoint };
+    credential.endpoints.insert("internal".to_owned(), foreign);
+    let error = world.issue(&credential, &home).await.expect_err("not trusted");
+    assert!(error.reason().contains("the old kubeconfig is kept"), "{}", error.reason());
+    assert!(!home.home.join(".kube/config").exists());
+    // An endpoint that is not reached from here is not held against it.
+    let mut credential = world.credential("three");
+    let endpoint = credential.endpoints["internal"].clone();
+    let away = Endpoint { url: "https://127.0.0.1:9".to_owned(), ..endpoint };
+    credential.endpoints.insert("external".to_owned(), away);
+    world.issue(&credential, &home).await.unwrap_or_else(|error| panic!("{}", error.reason()));
+    let text = std::fs::read_to_string(home.home.join(".kube/config")).expect("a file");
+    assert!(text.contains("test-external") && text.contains("bursar-test"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn request_that_is_refused_or_deleted_is_a_failure_with_its_reason() {
+    let world = World::new().await;
+    let site = Site::shared();
+    // A signer that sleeps; only here, for all others of this cluster wait meanwhile.
+    let signer = site.cluster.controller_manager().expect("a controller manager");
+    signer.signal(Signal::STOP);
+    let failed = r#"[{"op":"add","path":"/status/conditions/-","value":{"type":"Failed","status":"True",
+        "reason":"SignerValidationFailure","message":"not today"}}]"#;
+    for (tool, arguments, said) in [
+        ("four", vec!["patch", "--subresource=status", "--type=json", "-p", failed], "not today"),
+        ("five", vec!["delete"], "deleted before it was signed"),
+    ] {
+        let (credential, home) = (world.credential(tool), world.home(tool));
+        let meddled = tokio::task::spawn_blocking(move || {
+            let name = wait_for("an approved request", DEADLINE, || {
+                let condition = "jsonpath={range .items[*]}{.metadata.name} {.status.conditions[*].type}{\"\\n\"}{end}";
+                let label = format!("bursar.dev/id=id-{tool}");
+                let found = Site::shared().cluster.run(&["get", "csr", "-l", &label, "-o", condition], "");
+                found.lines().find(|line| line.contains("Approved")).map(|line| line.replace(" Approved", ""))
+            });
+            let (verb, rest) = arguments.split_first().expect("a verb");
+            let mut arguments = vec![*verb, "csr", &name];
+            arguments.extend(rest);
+            Site::shared().cluster.run(&arguments, "");
+        });
+        let (issued, _) = tokio::join!(world.issue(&credential, &home), meddled);
+        let error = issued.expect_err("no certificate");
+        assert!(error.reason().contains(said), "{}", error.reason());
+        assert_eq!(requests(&format!("id-{tool}")), "");
+    }
+    signer.signal(Signal::CONT);
+}

@@ -1,0 +1,194 @@
+//! What `bursar init` makes, and what the daemon can and cannot do with it, on a control plane of their own.
+
+mod issue;
+mod site;
+
+use bursar::access::{AccessError, Did, SEAL_KEY};
+use serde_json::json;
+
+use self::site::{LEDGER, Site, binding, namespace, ours, request};
+
+const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+const GROUP: &str = "bursar:tool:foo#1042";
+const CAGE: &str = "bursar-cage";
+const FORBIDDEN: &str = "forbidden";
+
+#[test]
+fn init_repeated_changes_nothing_and_keeps_the_seal() {
+    let site = Site::shared();
+    assert!(site.first.seal_key_drawn && site.first.made.iter().all(|made| made.did == Did::Created));
+    let key = std::fs::read(site.settings.state_dir.join(SEAL_KEY)).expect("a key");
+    let again = site.init(LEDGER).expect("again");
+    let changed: Vec<_> = again.made.iter().filter(|made| made.did != Did::Kept).collect();
+    assert!(changed.is_empty(), "{changed:?}");
+    assert!(!again.seal_key_drawn);
+    assert_eq!(std::fs::read(site.settings.state_dir.join(SEAL_KEY)).expect("a key"), key);
+    site.can(&["auth", "whoami"]);
+
+    let error = site.init("another").expect_err("another ledger");
+    assert!(matches!(&error, AccessError::OtherOwner { found, .. } if found == LEDGER), "{error}");
+}
+
+#[test]
+fn tenant_role_is_edit_less_three_escapes() {
+    let role = Site::shared().cluster.run(&["get", "clusterrole", "bursar-tenant", "-o", "json"], "");
+    let role: serde_json::Value = serde_json::from_str(&role).expect("JSON");
+    let rules: Vec<String> = role["rules"].as_array().expect("rules").iter().map(ToString::to_string).collect();
+    assert!(rules.iter().any(|rule| rule.contains("deployments") && rule.contains("create")));
+    assert!(!rules.iter().any(|rule| rule.contains("impersonate") || rule.contains("serviceaccounts/token")));
+    assert!(!rules.iter().any(|rule| rule.contains("networkpolicies") && rule.contains("create")));
+}
+
+#[test]
+fn daemon_does_what_it_has_to() {
+    let site = Site::shared();
+    let place = Some("tool-foo");
+    let net = json!({"spec": {"podSelector": {}}});
+    let volume = json!({"spec": {
+        "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}, "storageClassName": "",
+        "nfs": {"server": "nfs.example.org", "path": "/srv"},
+    }});
+    let claim = json!({"spec": {
+        "accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "",
+    }});
+    let objects = [
+        ours("v1", "ResourceQuota", "bursar", place, &json!({"spec": {"hard": {"pods": "16"}}})),
+        ours("v1", "LimitRange", "bursar", place, &json!({"spec": {"limits": []}})),
+        ours("networking.k8s.io/v1", "NetworkPolicy", "bursar-default-deny", place, &net),
+        ours("v1", "PersistentVolume", "bursar-tool-foo.home", None, &volume),
+        ours("v1", "PersistentVolumeClaim", "home", place, &claim),
+        ours("v1", "ConfigMap", "site", place, &json!({})),
+        ours("v1", "Secret", "pull", place, &json!({})),
+        binding(place, "bursar-tenant", "Group", GROUP),
+        binding(place, "view", "ServiceAccount", "default"),
+        binding(Some("tool-asleep"), "bursar-archive", "User", "bursar:daemon"),
+        binding(None, "view", "Group", "bursar:user:alice#7"),
+        binding(None, "bursar-impersonate-admin", "Group", "bursar:user:alice#7"),
+    ];
+    for object in &objects {
+        site.must("apply", object);
+    }
+    for object in &objects {
+        site.must("delete", object);
+    }
+    site.can(&["get", "secrets", "-n", "tool-foo", "--field-selector=metadata.name=pull"]);
+    site.can(&["get", "configmap", "bursar-owner", "-n", "bursar"]);
+    site.can(&["get", "pods,jobs,cronjobs,daemonsets,deployments,statefulsets", "-n", "tool-foo"]);
+    site.cluster.run(&["create", "deployment", "web", "-n", "tool-foo", "--image=x"], "");
+    site.patch(&scale("tool-foo"), &json!({"spec": {"replicas": 0}})).expect("stopped");
+    site.must("create", &request("daemon-can", SIGNER));
+    site.patch(&approval("daemon-can"), &approved()).expect("approved");
+    site.can(&["delete", "csr", "daemon-can"]);
+}
+
+#[test]
+fn daemon_writes_in_no_place_that_is_not_a_tenants() {
+    let site = Site::shared();
+    let class = json!({"bursar.dev/class": "tool"});
+    for place in ["kube-system", "default", "foreign"] {
+        let quota = ours("v1", "ResourceQuota", "bursar", Some(place), &json!({"spec": {"hard": {"pods": "0"}}}));
+        site.refused("apply", &quota, CAGE);
+        site.refused("apply", &binding(Some(place), "bursar-tenant", "Group", GROUP), CAGE);
+        site.refused("apply", &namespace(place, &class, "active"), CAGE);
+    }
+    site.cluster.run(&["create", "deployment", "web", "-n", "foreign", "--image=x"], "");
+    let refused = site.patch(&scale("foreign"), &json!({"spec": {"replicas": 0}})).expect_err("foreign");
+    assert!(refused.contains(CAGE), "{refused}");
+    site.refused("apply", &binding(Some("bursar"), "bursar-tenant", "Group", GROUP), CAGE);
+    site.refused("apply", &namespace("unlabelled", &json!({}), "active"), CAGE);
+    site.refused("create", &namespace("unlabelled", &json!({"bursar.dev/adopt": "yes"}), "active"), CAGE);
+    for reserved in ["kube-evil", "bursar"] {
+        site.refused("apply", &namespace(reserved, &class, "active"), CAGE);
+    }
+    site.cannot(&["delete", "namespace", "tool-foo"], FORBIDDEN);
+    site.cannot(&["label", "namespace", "tool-asleep", "bursar.dev/class-"], CAGE);
+    // Somebody else allows it.
+    site.cluster.run(&["create", "namespace", "adopted"], "");
+    site.refused("apply", &namespace("adopted", &class, "active"), CAGE);
+    site.cluster.run(&["label", "namespace", "adopted", "bursar.dev/adopt=yes"], "");
+    site.must("apply", &namespace("adopted", &class, "active"));
+}
+
+#[test]
+fn daemon_gives_rights_to_nobody_but_generations() {
+    let site = Site::shared();
+    let place = Some("tool-foo");
+    for (kind, subject) in [
+        ("User", "bursar:daemon"),
+        ("Group", "system:authenticated"),
+        ("Group", "bursar:tools"),
+        ("ServiceAccount", "default"),
+    ] {
+        site.refused("apply", &binding(place, "bursar-tenant", kind, subject), CAGE);
+        if kind != "ServiceAccount" {
+            site.refused("apply", &binding(None, "view", kind, subject), CAGE);
+        }
+    }
+    // Roles that the configuration does not name, or not for this.
+    site.refused("apply", &binding(place, "admin", "Group", GROUP), FORBIDDEN);
+    site.refused("apply", &binding(None, "cluster-admin", "Group", GROUP), FORBIDDEN);
+    site.refused("apply", &binding(place, "view", "Group", GROUP), CAGE);
+    site.refused("apply", &binding(None, "bursar-tenant", "Group", GROUP), CAGE);
+    site.refused("apply", &binding(None, "bursar-archive", "User", "bursar:daemon"), CAGE);
+    // All of a tenant is read only while it is suspended, and by the daemon only.
+    site.refused("apply", &binding(place, "bursar-archive", "User", "bursar:daemon"), CAGE);
+    site.refused("apply", &binding(Some("tool-asleep"), "bursar-archive", "Group", GROUP), CAGE);
+}
+
+#[test]
+fn daemon_changes_neither_its_rights_nor_its_cage() {
+    let site = Site::shared();
+    let patch = r#"{"metadata":{"labels":{"x":"y"}}}"#;
+    for what in [
+        "clusterrole/bursar-daemon",
+        "clusterrole/bursar-tenant",
+        "validatingadmissionpolicy/bursar-cage",
+        "validatingadmissionpolicybinding/bursar-cage",
+    ] {
+        site.cannot(&["patch", what, "-p", patch], FORBIDDEN);
+        site.cannot(&["delete", what], FORBIDDEN);
+    }
+    // RBAC speaks before admission where the daemon lacks the rights that a binding gives.
+    for (what, by) in
+        [("clusterrolebinding/bursar-daemon", CAGE), ("clusterrolebinding/bursar-cluster-admin", FORBIDDEN)]
+    {
+        site.cannot(&["patch", what, "-p", patch], by);
+        site.cannot(&["delete", what], CAGE);
+    }
+    site.cannot(&["patch", "configmap/bursar-owner", "-n", "bursar", "-p", r#"{"data":{"ledger":"x"}}"#], CAGE);
+    site.cannot(&["get", "namespaces", "--as=bursar:cluster-admin"], FORBIDDEN);
+    site.cannot(&["get", "secrets", "-n", "tool-foo"], FORBIDDEN);
+    site.cannot(&["get", "secret", "other", "-n", "tool-foo"], FORBIDDEN);
+    site.cannot(&["get", "secrets", "-A"], FORBIDDEN);
+    site.cannot(&["create", "token", "default", "-n", "tool-foo"], FORBIDDEN);
+}
+
+#[test]
+fn daemon_makes_no_volume_on_hosts_and_approves_no_requests_of_others() {
+    let site = Site::shared();
+    let host = json!({"spec": {
+        "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/"},
+    }});
+    site.refused("apply", &ours("v1", "PersistentVolume", "bursar-host", None, &host), CAGE);
+    let kubelet = request("other-signer", "kubernetes.io/kubelet-serving");
+    site.refused("create", &kubelet, CAGE);
+    site.cluster.run(&["create", "-f", "-"], &kubelet.to_string());
+    let refused = site.patch(&approval("other-signer"), &approved()).expect_err("another signer");
+    assert!(refused.contains("not permitted to approve") || refused.contains(CAGE), "{refused}");
+    // Of the right signer, labelled as ours, and not asked for by the daemon.
+    site.cluster.run(&["create", "-f", "-"], &request("of-the-admin", SIGNER).to_string());
+    let refused = site.patch(&approval("of-the-admin"), &approved()).expect_err("of another user");
+    assert!(refused.contains(CAGE), "{refused}");
+}
+
+fn scale(namespace: &str) -> String {
+    format!("/apis/apps/v1/namespaces/{namespace}/deployments/web/scale")
+}
+
+fn approval(name: &str) -> String {
+    format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}/approval")
+}
+
+fn approved() -> serde_json::Value {
+    json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "Test", "message": "test"}]}})
+}

@@ -1,0 +1,236 @@
+//! A control plane of these tests' own, on which `bursar init` was run once, and kubectl as the daemon.
+
+use std::path::PathBuf;
+use std::process::Output;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use bursar::access::{AccessError, InitReport, InitRequest, init};
+use bursar::execute::request::{ApiServer, Ask};
+use bursar::identity::ClusterName;
+use bursar::settings::Settings;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::servers::control_plane::{ControlPlane, ControlPlaneOptions};
+use crate::servers::process::run;
+use crate::servers::ready::wait_for;
+
+pub const LEDGER: &str = "11111111-2222-3333-4444-555555555555";
+
+/// Classes whose roles, Secret and further kind the daemon needs rights for.
+const CONFIG: &str = r#"
+site = "access"
+state_dir = "@FOLDER@/state"
+[[source]]
+name = "people"
+type = "ldap"
+preset = "toolforge"
+urls = ["ldaps://ldap.example.org"]
+[source.tools]
+base = "ou=tools,dc=example,dc=org"
+[source.users]
+base = "ou=people,dc=example,dc=org"
+[cluster.test]
+[cluster.test.endpoint.internal]
+url = "@URL@"
+ca = "@CA@"
+[class.tool]
+from = "tools"
+clusters = ["test"]
+namespace = "tool-{name}"
+roles = ["bursar-tenant"]
+service_account_roles = ["view"]
+[class.admin]
+from = "users"
+clusters = ["test"]
+roles = ["view"]
+impersonate = { users = ["bursar:cluster-admin"] }
+"#;
+
+const MANIFESTS: &str = "apiVersion: v1
+kind: Secret
+metadata: {name: pull}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: site}
+";
+
+pub struct Site {
+    pub cluster: ControlPlane,
+    _folder: TempDir,
+    pub settings: Settings,
+    /// What the first `init` did.
+    pub first: InitReport,
+}
+
+impl Site {
+    pub fn shared() -> &'static Self {
+        static SITE: OnceLock<Option<Site>> = OnceLock::new();
+        // The panic's message is printed where it happened.
+        let site = SITE.get_or_init(|| std::panic::catch_unwind(Self::start).ok());
+        site.as_ref().expect("the site that these tests share starts: see the first failure")
+    }
+
+    fn start() -> Self {
+        let cluster = ControlPlane::start(&ControlPlaneOptions::default());
+        let folder = TempDir::new().expect("a folder");
+        std::fs::create_dir_all(folder.path().join("manifests/tool")).expect("a folder");
+        std::fs::write(folder.path().join("manifests/tool/all.yaml"), MANIFESTS).expect("written");
+        let config = CONFIG
+            .replace("@FOLDER@", &folder.path().display().to_string())
+            .replace("@URL@", &cluster.url)
+            .replace("@CA@", &cluster.ca_pem.display().to_string());
+        let path = folder.path().join("bursar.toml");
+        std::fs::write(&path, config).expect("written");
+        let settings = Settings::load(&path).unwrap_or_else(|error| panic!("{error}"));
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        wait_for("aggregated role edit", Duration::from_mins(1), || {
+            let rules = cluster.run(&["get", "clusterrole", "edit", "-o", "jsonpath={.rules}"], "");
+            rules.contains("networkpolicies").then_some(())
+        });
+        let first = init_with(&cluster, &settings, LEDGER).unwrap_or_else(|error| panic!("{error:?}"));
+        let site = Self { cluster, settings, first, _folder: folder };
+        let tenant = |name: &str, state: &str| {
+            site.must("apply", &namespace(name, &json!({"bursar.dev/class": "tool"}), state));
+        };
+        tenant("tool-foo", "active");
+        tenant("tool-asleep", "suspended");
+        site.cluster.run(&["create", "namespace", "foreign"], "");
+        site
+    }
+
+    pub fn init(&self, ledger: &str) -> Result<InitReport, AccessError> {
+        init_with(&self.cluster, &self.settings, ledger)
+    }
+
+    pub fn daemon_kubeconfig(&self) -> PathBuf {
+        self.settings.clusters[&name()].clone()
+    }
+
+    /// `kubectl` as the daemon.
+    pub fn daemon(&self, arguments: &[&str], input: &str) -> Output {
+        let mut command = self.cluster.kubectl_as(&self.daemon_kubeconfig());
+        command.args(arguments);
+        run(command, input)
+    }
+
+    fn write(&self, verb: &str, object: &Value) -> Output {
+        let arguments: &[&str] = match verb {
+            "apply" => &["apply", "--server-side", "--force-conflicts", "--field-manager=bursar", "-f", "-"],
+            // Claims and volumes go when their controllers let them.
+            "delete" => &["delete", "--wait=false", "-f", "-"],
+            other => &[other, "-f", "-"],
+        };
+        self.daemon(arguments, &object.to_string())
+    }
+
+    /// The daemon can do it.
+    pub fn must(&self, verb: &str, object: &Value) {
+        let output = self.write(verb, object);
+        assert!(output.status.success(), "{verb} {object}: {}", said(&output));
+    }
+
+    /// It cannot, and this is who says so.
+    pub fn refused(&self, verb: &str, object: &Value, by: &str) {
+        let output = self.write(verb, object);
+        assert!(!output.status.success(), "{verb} {object} was let through");
+        assert!(said(&output).contains(by), "{verb} {object}: {}", said(&output));
+    }
+
+    /// A JSON merge patch as the daemon sends it: kubectl would read first, which the daemon need not.
+    pub fn patch(&self, path: &str, change: &Value) -> Result<(), String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let client = bursar::access::client(&self.daemon_kubeconfig()).await.expect("a client");
+            let server = ApiServer::new(name(), client, std::sync::Arc::default());
+            server.ask(path, Ask::Merge(change)).await.map(drop).map_err(|error| error.to_string())
+        })
+    }
+
+    pub fn can(&self, arguments: &[&str]) {
+        let output = self.daemon(arguments, "");
+        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+    }
+
+    pub fn cannot(&self, arguments: &[&str], by: &str) {
+        let output = self.daemon(arguments, "");
+        assert!(!output.status.success(), "{arguments:?} was let through");
+        assert!(said(&output).contains(by), "{arguments:?}: {}", said(&output));
+    }
+}
+
+pub fn name() -> ClusterName {
+    ClusterName("test".to_owned())
+}
+
+fn init_with(cluster: &ControlPlane, settings: &Settings, ledger_id: &str) -> Result<InitReport, AccessError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(init(InitRequest {
+        policy: &settings.policy,
+        cluster: &name(),
+        admin_kubeconfig: &cluster.admin_kubeconfig,
+        daemon_kubeconfig: &settings.clusters[&name()],
+        state_dir: &settings.state_dir,
+        ledger_id,
+    }))
+}
+
+pub fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub fn namespace(name: &str, labels: &Value, state: &str) -> Value {
+    let mut labels = labels.clone();
+    labels["app.kubernetes.io/managed-by"] = json!("bursar");
+    json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": name, "labels": labels, "annotations": {"bursar.dev/state": state}},
+    })
+}
+
+/// An object of ours.
+pub fn ours(api_version: &str, kind: &str, name: &str, namespace: Option<&str>, rest: &Value) -> Value {
+    let mut object = json!({
+        "apiVersion": api_version, "kind": kind,
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "bursar"}},
+    });
+    if let Some(namespace) = namespace {
+        object["metadata"]["namespace"] = json!(namespace);
+    }
+    if let (Some(object), Some(rest)) = (object.as_object_mut(), rest.as_object()) {
+        object.extend(rest.clone());
+    }
+    object
+}
+
+/// A RoleBinding (in a namespace) or ClusterRoleBinding to a ClusterRole.
+pub fn binding(namespace: Option<&str>, role: &str, kind: &str, subject: &str) -> Value {
+    let group = if kind == "ServiceAccount" { "" } else { "rbac.authorization.k8s.io" };
+    let mut subject = json!({"apiGroup": group, "kind": kind, "name": subject});
+    if kind == "ServiceAccount" {
+        subject["namespace"] = json!(namespace);
+    }
+    let rest = json!({
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [subject],
+    });
+    let what = if namespace.is_some() { "RoleBinding" } else { "ClusterRoleBinding" };
+    ours("rbac.authorization.k8s.io/v1", what, &format!("bursar-{role}"), namespace, &rest)
+}
+
+/// A request for a client certificate of `common_name`.
+pub fn request(name: &str, signer: &str) -> Value {
+    use base64::Engine as _;
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "tool:foo");
+    let request = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let request = base64::engine::general_purpose::STANDARD.encode(request);
+    let rest = json!({"spec": {
+        "request": request, "usages": ["client auth", "digital signature"], "signerName": signer,
+        "expirationSeconds": 3600,
+    }});
+    ours("certificates.k8s.io/v1", "CertificateSigningRequest", name, None, &rest)
+}

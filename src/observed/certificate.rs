@@ -229,7 +229,9 @@ mod tests {
         let (two_thirds, swing) = (14 * DAY / 3, 14 * DAY / 30);
         assert!(times.iter().all(|time| (two_thirds - swing..=two_thirds + swing).contains(time)));
         let mut by_hour = std::collections::BTreeMap::<i64, usize>::new();
-        times.iter().for_each(|time| *by_hour.entry(time / 3600).or_default() += 1);
+        for time in &times {
+            *by_hour.entry(time / 3600).or_default() += 1;
+        }
         assert!(by_hour.len() >= 22 && by_hour.values().all(|count| *count < 700), "{by_hour:?}");
     }
 }

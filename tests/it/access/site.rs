@@ -205,7 +205,7 @@ pub fn ours(api_version: &str, kind: &str, name: &str, namespace: Option<&str>, 
     object
 }
 
-/// A RoleBinding (in a namespace) or ClusterRoleBinding to a ClusterRole.
+/// A `RoleBinding` (in a namespace) or `ClusterRoleBinding` to a `ClusterRole`.
 pub fn binding(namespace: Option<&str>, role: &str, kind: &str, subject: &str) -> Value {
     let group = if kind == "ServiceAccount" { "" } else { "rbac.authorization.k8s.io" };
     let mut subject = json!({"apiGroup": group, "kind": kind, "name": subject});

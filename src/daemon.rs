@@ -85,7 +85,7 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     let listeners = listen(engine.settings(), &sender, &stop).await?;
     let scheduler = schedule(engine.settings(), &sender).await?;
     let sources = [
-        tokio::spawn(signals(sender.clone())),
+        take_signals(sender.clone())?,
         tokio::spawn(drift(engine.changed(), sender.clone())),
         tokio::spawn(watchdog()),
     ];
@@ -152,6 +152,8 @@ impl Loop {
     /// A cycle; what comes meanwhile waits, but a stop ends it early between two steps.
     async fn cycle(&mut self, trigger: &str) -> Result<CycleReport, DaemonError> {
         let stop = self.engine.stop();
+        // Who looks during a long cycle sees how things stood when it began.
+        let (status, exposition) = (self.engine.status(), self.engine.exposition());
         let work = cycle::run(&mut self.engine, trigger);
         tokio::pin!(work);
         let mut deadline: Option<tokio::time::Instant> = None;
@@ -170,6 +172,8 @@ impl Loop {
                         deadline = Some(soft_stop());
                     }
                     Event::Stop => std::process::exit(1),
+                    Event::Asked(Request::Status(reply)) => drop(reply.send(Ok(status.clone()))),
+                    Event::Asked(Request::Metrics(reply)) => drop(reply.send(Ok(exposition.clone()))),
                     event => self.waiting.push(event),
                 },
                 () = expired => {
@@ -319,22 +323,24 @@ async fn drift(changed: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
     }
 }
 
-async fn signals(sender: mpsc::Sender<Event>) {
-    let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()))
-    else {
-        return tracing::error!("signals cannot be handled");
-    };
-    loop {
-        let event = tokio::select! {
-            _ = terminate.recv() => Event::Stop,
-            _ = interrupt.recv() => Event::Stop,
-            _ = hangup.recv() => Event::Reload,
-        };
-        if sender.send(event).await.is_err() {
-            return;
+/// Signals are taken over before systemd hears that the daemon is ready: a SIGHUP any earlier would end it.
+fn take_signals(sender: mpsc::Sender<Event>) -> Result<tokio::task::JoinHandle<()>, DaemonError> {
+    let take = |kind| signal(kind).map_err(|source| DaemonError::Socket { what: "signals".to_owned(), source });
+    let mut terminate = take(SignalKind::terminate())?;
+    let mut interrupt = take(SignalKind::interrupt())?;
+    let mut hangup = take(SignalKind::hangup())?;
+    Ok(tokio::spawn(async move {
+        loop {
+            let event = tokio::select! {
+                _ = terminate.recv() => Event::Stop,
+                _ = interrupt.recv() => Event::Stop,
+                _ = hangup.recv() => Event::Reload,
+            };
+            if sender.send(event).await.is_err() {
+                return;
+            }
         }
-    }
+    }))
 }
 
 /// Tells systemd at half its interval that the runtime still turns.

@@ -129,6 +129,7 @@ impl Loop {
                 let report = self.cycle(why).await?;
                 waiters.answer(&report);
                 if self.engine.stop().is_cancelled() {
+                    self.engine.must_own()?;
                     break;
                 }
             }

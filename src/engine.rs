@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::access;
+use crate::access::{self, OwnerWatch, Ownership, Renewal, SEAL_KEY};
 use crate::contract::Sealer;
 use crate::control::api::{ClusterStatus, CycleReport, Failing, Status};
 use crate::desired::Deriver;
@@ -90,7 +90,15 @@ pub struct Engine {
     metrics: SharedMetrics,
     changed: Arc<Notify>,
     trouble: BTreeMap<ClusterName, String>,
+    links: BTreeMap<ClusterName, Link>,
     last: Option<CycleReport>,
+}
+
+/// What keeps a connected cluster ours.
+struct Link {
+    owner: OwnerWatch,
+    /// When the daemon's own certificate is due; never for an administrator's own kubeconfig.
+    renew_after: Option<Timestamp>,
 }
 
 impl Engine {
@@ -115,6 +123,7 @@ impl Engine {
             metrics,
             changed: Arc::new(Notify::new()),
             trouble: BTreeMap::new(),
+            links: BTreeMap::new(),
             last: None,
         };
         engine.connect().await?;
@@ -160,28 +169,29 @@ impl Engine {
         self.sources = settings.sources()?;
         self.effects.homes = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
         self.effects.clusters.clear();
+        self.links.clear();
         self.trouble.clear();
         self.settings = settings;
         Ok(())
     }
 
-    /// Connects the clusters that are not.
+    /// Connects the clusters that are not, and those anew whose certificate of the daemon is due.
     ///
     /// # Errors
     /// Only [`EngineError::NotOwner`]: a cluster that is away is asked again in the next cycle.
     pub async fn connect(&mut self) -> Result<(), EngineError> {
-        let missing: Vec<(ClusterName, PathBuf)> = self
-            .settings
-            .clusters
-            .iter()
-            .filter(|(cluster, _)| !self.effects.clusters.contains_key(*cluster))
-            .map(|(cluster, kubeconfig)| (cluster.clone(), kubeconfig.clone()))
-            .collect();
-        for (cluster, kubeconfig) in missing {
+        self.must_own()?;
+        let now = self.now();
+        for (cluster, kubeconfig) in self.settings.clusters.clone() {
+            let due = |link: &Link| link.renew_after.is_some_and(|due| due <= now);
+            if self.effects.clusters.contains_key(&cluster) && !self.links.get(&cluster).is_some_and(due) {
+                continue;
+            }
             match self.connected(&cluster, &kubeconfig).await {
-                Ok(effects) => {
+                Ok((effects, link)) => {
                     self.trouble.remove(&cluster);
-                    self.effects.clusters.insert(cluster, effects);
+                    self.effects.clusters.insert(cluster.clone(), effects);
+                    self.links.insert(cluster, link);
                 }
                 Err(EngineError::Access { source, .. }) => {
                     let why = report::chain(&source);
@@ -194,17 +204,45 @@ impl Engine {
         Ok(())
     }
 
-    async fn connected(&self, cluster: &ClusterName, kubeconfig: &Path) -> Result<ClusterEffects, EngineError> {
+    async fn connected(&self, cluster: &ClusterName, kubeconfig: &Path) -> Result<(ClusterEffects, Link), EngineError> {
         let access = |source| EngineError::Access { cluster: cluster.clone(), source };
+        let renewal = access::renew(kubeconfig, cluster, self.now()).await.map_err(access)?;
         let client = access::client(kubeconfig).await.map_err(access)?;
         let owner = access::owner(&client).await.map_err(access)?;
-        let own = &self.store.state().ledger_id;
-        if owner.as_ref() != Some(own) {
-            let owner = owner.unwrap_or_else(|| "nobody: run `bursar init`".to_owned());
-            return Err(EngineError::NotOwner { cluster: cluster.clone(), owner, own: own.clone() });
-        }
+        self.owned_by(cluster, owner.as_deref().unwrap_or("nobody: run `bursar init`"))?;
+        let renew_after = match renewal {
+            Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. } => Some(renew_after),
+            Renewal::NotOurs => None,
+        };
+        let link = Link { owner: access::watch_owner(&client), renew_after };
+        tokio::spawn(end_when_taken_over(
+            link.owner.receiver(),
+            self.store.state().ledger_id.clone(),
+            self.stop.clone(),
+            self.changed(),
+        ));
         let face = self.settings.policy.clusters[cluster].clone();
-        Ok(ClusterEffects::start(cluster.clone(), client, face, &self.settings.policy, &self.metrics, &self.changed))
+        let policy = &self.settings.policy;
+        Ok((ClusterEffects::start(cluster.clone(), client, face, policy, &self.metrics, &self.changed), link))
+    }
+
+    /// Whether every cluster still belongs to this ledger.
+    ///
+    /// # Errors
+    /// [`EngineError::NotOwner`].
+    pub fn must_own(&self) -> Result<(), EngineError> {
+        self.links.iter().try_for_each(|(cluster, link)| match &*link.owner.receiver().borrow() {
+            Ownership::Ledger(owner) => self.owned_by(cluster, owner),
+            Ownership::Nobody | Ownership::Unknown => Ok(()),
+        })
+    }
+
+    fn owned_by(&self, cluster: &ClusterName, owner: &str) -> Result<(), EngineError> {
+        let own = &self.store.state().ledger_id;
+        if owner == own {
+            return Ok(());
+        }
+        Err(EngineError::NotOwner { cluster: cluster.clone(), owner: owner.to_owned(), own: own.clone() })
     }
 
     /// What the watches know; a cluster that is not ready is not in it.
@@ -274,8 +312,19 @@ impl Engine {
     }
 }
 
-/// The seal's private key: 32 bytes, made by `bursar init`.
-pub const SEAL_KEY: &str = "seal.key";
+/// A former owner stops writing at once: what is under way is finished, nothing more is begun.
+async fn end_when_taken_over(
+    mut owner: watch::Receiver<Ownership>,
+    own: String,
+    stop: CancellationToken,
+    changed: Arc<Notify>,
+) {
+    let other = |owner: &Ownership| matches!(owner, Ownership::Ledger(id) if *id != own);
+    if owner.wait_for(other).await.is_ok() {
+        stop.cancel();
+        changed.notify_one();
+    }
+}
 
 fn read_seal(state_dir: &Path) -> Result<Sealer, EngineError> {
     let path = state_dir.join(SEAL_KEY);

@@ -3,16 +3,17 @@
 //! The cage comes before the daemon's rights, and a new credential is written only when the API server was seen to
 //! enforce the cage against it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::rbac::v1::{AggregationRule, ClusterRole};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::cage::{CAGE, cage};
@@ -147,11 +148,31 @@ async fn look(client: &Client, needs: &Needs, ledger_id: &str) -> Result<Vec<Kin
     Ok(found)
 }
 
-/// The rules of this server's `edit`, as its controller aggregated them.
+/// The rules of this server's `edit`. It is aggregated here as its controller does (`aggregationRule`), for in a cluster
+/// that is just starting the controller has not come to it yet, and a tenant's role would be empty.
 async fn edit(client: &Client) -> Result<Vec<Value>, AccessError> {
-    let role = answered("ClusterRole edit", Api::<ClusterRole>::all(client.clone()).get("edit")).await?;
-    let rules = role.rules.unwrap_or_default();
-    Ok(rules.iter().filter_map(|rule| serde_json::to_value(rule).ok()).collect())
+    let roles = answered("ClusterRoles", Api::<ClusterRole>::all(client.clone()).list(&ListParams::default())).await?;
+    let mut seen = BTreeSet::new();
+    let mut rules = Vec::new();
+    let mut waiting: Vec<&ClusterRole> = roles.iter().filter(|role| role.name_any() == "edit").collect();
+    while let Some(role) = waiting.pop() {
+        if !seen.insert(role.name_any()) {
+            continue;
+        }
+        match &role.aggregation_rule {
+            Some(aggregation) => waiting.extend(roles.iter().filter(|role| is_aggregated(aggregation, role))),
+            None => rules.extend(role.rules.iter().flatten().filter_map(|rule| serde_json::to_value(rule).ok())),
+        }
+    }
+    Ok(rules)
+}
+
+/// The built-in roles are selected by labels alone (`matchLabels`).
+fn is_aggregated(aggregation: &AggregationRule, role: &ClusterRole) -> bool {
+    let selectors = aggregation.cluster_role_selectors.iter().flatten();
+    selectors
+        .filter_map(|selector| selector.match_labels.as_ref())
+        .any(|wanted| !wanted.is_empty() && wanted.iter().all(|(key, value)| role.labels().get(key) == Some(value)))
 }
 
 async fn apply(client: &Client, manifest: &Value) -> Result<Made, AccessError> {

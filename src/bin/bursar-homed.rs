@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let settings = arguments.settings(jiff::Timestamp::now)?;
+    let settings = arguments.settings(bursar::daemon::now)?;
     let listener = server::listener(arguments.socket.as_deref())?;
     // One thread: the kernel kills a worker when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

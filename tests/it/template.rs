@@ -2,9 +2,11 @@
 //! world begins with a copy of the same empty one.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use bursar::access::{self, InitRequest};
+use bursar::identity::ClusterName;
 use bursar::ledger::store::Store;
 
 use crate::servers::Servers;
@@ -31,19 +33,15 @@ fn make(world: &World) -> PathBuf {
         store.close().await.expect("closed");
         id
     });
-    init(world, &state, &ledger_id);
+    let settings = world.settings();
+    let request = InitRequest {
+        policy: &settings.policy,
+        cluster: &ClusterName("test".to_owned()),
+        admin_kubeconfig: &servers.cluster.admin_kubeconfig,
+        daemon_kubeconfig: &state.join("clusters/test.kubeconfig"),
+        state_dir: &state,
+        ledger_id: &ledger_id,
+    };
+    runtime.block_on(access::init(request)).expect("bursar init");
     state
-}
-
-fn init(_world: &World, state: &Path, ledger_id: &str) {
-    let cluster = &Servers::shared().cluster;
-    fs::create_dir_all(state.join("clusters")).expect("a folder");
-    fs::copy(&cluster.admin_kubeconfig, state.join("clusters/test.kubeconfig")).expect("a kubeconfig");
-    fs::write(state.join("seal.key"), [7; 32]).expect("a key");
-    cluster.run(&["create", "namespace", "bursar"], "");
-    let literal = format!("--from-literal=ledger={ledger_id}");
-    cluster.run(&["create", "configmap", "bursar-owner", "-n", "bursar", &literal], "");
-    for role in ["bursar-tenant", "bursar-impersonate-admin"] {
-        cluster.run(&["create", "clusterrole", role, "--verb=get,list,create", "--resource=pods"], "");
-    }
 }

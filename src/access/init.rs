@@ -151,16 +151,16 @@ async fn look(client: &Client, needs: &Needs, ledger_id: &str) -> Result<Vec<Kin
 /// The rules of this server's `edit`. It is aggregated here as its controller does (`aggregationRule`), for in a cluster
 /// that is just starting the controller has not come to it yet, and a tenant's role would be empty.
 async fn edit(client: &Client) -> Result<Vec<Value>, AccessError> {
-    let roles = answered("ClusterRoles", Api::<ClusterRole>::all(client.clone()).list(&ListParams::default())).await?;
+    let all = answered("ClusterRoles", Api::<ClusterRole>::all(client.clone()).list(&ListParams::default())).await?;
     let mut seen = BTreeSet::new();
     let mut rules = Vec::new();
-    let mut waiting: Vec<&ClusterRole> = roles.iter().filter(|role| role.name_any() == "edit").collect();
+    let mut waiting: Vec<&ClusterRole> = all.iter().filter(|role| role.name_any() == "edit").collect();
     while let Some(role) = waiting.pop() {
         if !seen.insert(role.name_any()) {
             continue;
         }
         match &role.aggregation_rule {
-            Some(aggregation) => waiting.extend(roles.iter().filter(|role| is_aggregated(aggregation, role))),
+            Some(aggregation) => waiting.extend(all.iter().filter(|role| is_aggregated(aggregation, role))),
             None => rules.extend(role.rules.iter().flatten().filter_map(|rule| serde_json::to_value(rule).ok())),
         }
     }

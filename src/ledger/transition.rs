@@ -169,6 +169,16 @@ impl<'a> Memory<'a> {
     }
 
     fn seen(&mut self, account: &'a Account, entry: &Entry, complete: bool) {
+        if account.kind != entry.kind {
+            let why = format!(
+                "it was {} before, and a {} does not become a {}",
+                account.account_name(),
+                account.kind,
+                entry.kind
+            );
+            self.reject(&account.source, entry, why);
+            return self.changed(account, Account { absence: None, ..account.clone() });
+        }
         let mut posix = entry.posix.clone().or_else(|| account.posix.clone());
         if let Some(why) = Self::uid_moved(account, entry).or_else(|| self.uid_taken(entry, Some(account))) {
             self.reject(&account.source, entry, why);

@@ -35,9 +35,9 @@ impl Site {
     /// Starts the servers, makes homes and configuration, runs `bursar init`, and starts the daemons.
     pub fn start() -> Self {
         say("starting an LDAP server and a Kubernetes control plane");
-        let homes_beneath = |folder: &Path| format!("homeDirectory: {}/", folder.join("site/homes").display());
+        let beneath = |folder: &Path| format!("homeDirectory: {}/", folder.join("site/homes").display());
         let servers = Servers::start_with(&ControlPlaneOptions::default(), &SlapdOptions::default(), |folder| {
-            sample::toolforge().replace("homeDirectory: /", &homes_beneath(folder))
+            sample::toolforge().replace("homeDirectory: /", &beneath(folder))
         });
         let root = servers.folder().join("site");
         let homes = root.join("homes");
@@ -56,7 +56,7 @@ impl Site {
         );
 
         say("starting bursar-homed and bursard");
-        let homed = Process::start("bursar-homed", &homed(&root, &homes), &root.join("homed.log"));
+        let homed = Process::start("bursar-homed", &homed_command(&root, &homes), &root.join("homed.log"));
         let mut daemon = Command::new(program("bursard"));
         daemon.arg("--config").arg(&config);
         let bursard = Process::start("bursard", &daemon, &root.join("bursard.log"));
@@ -66,6 +66,11 @@ impl Site {
     /// `bursar` with this configuration.
     pub fn bursar(&self) -> Command {
         bursar(&self.config)
+    }
+
+    /// Where the daemon listens.
+    pub fn control_socket(&self) -> PathBuf {
+        self.config.with_file_name("control.sock")
     }
 
     /// The kubeconfig in a tool's home.
@@ -131,7 +136,7 @@ fn bursar(config: &Path) -> Command {
     command
 }
 
-fn homed(root: &Path, homes: &Path) -> Command {
+fn homed_command(root: &Path, homes: &Path) -> Command {
     let mut command = Command::new(program("bursar-homed"));
     command.arg("--socket").arg(root.join("homed.sock"));
     command.args(["--client-user", "0"]);

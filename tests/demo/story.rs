@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -47,9 +48,7 @@ pub fn what_to_try_next(site: &Site) {
 
 fn first_sync(site: &Site) -> Result<(), Failed> {
     say("bursar sync: 6 tools and 12 people from LDAP");
-    wait_for("the daemon's control socket", DEADLINE, || {
-        site.bursar().arg("status").output().ok().filter(|output| output.status.success())
-    });
+    wait_for("the daemon's control socket", DEADLINE, || UnixStream::connect(site.control_socket()).ok());
     show(&succeed(site.bursar().arg("sync"))?);
     show(&succeed(site.bursar().arg("tools"))?);
     let tools = rows(site, "tools")?;

@@ -13,4 +13,7 @@ mod directory;
 mod execute;
 mod harness;
 mod homes;
+mod life;
+mod repairs;
 mod tenants;
+mod wrong_directory;

@@ -98,7 +98,7 @@ async fn accounts(connection: &mut SqliteConnection) -> Result<BTreeMap<AccountI
         .into_iter()
         .map(|row| (row.id.clone(), row.into()))
         .collect();
-    let open = format!("at_end = '{:.0}'", super::write::open_end());
+    let open = format!("at_end = '{}'", super::write::OPEN_END);
     for row in MEMBERSHIP.load::<MembershipRow>(connection, &open).await? {
         let Some(account) = accounts.get_mut(&row.account_id) else { continue };
         if row.leaving == 1 {

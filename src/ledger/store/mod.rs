@@ -117,9 +117,12 @@ impl Store {
     }
 
     /// Closes the file so that a plain `sqlite3` of a group member reads it: without a WAL, which only a writer could
-    /// recover.
+    /// recover. While somebody reads, the WAL stays, and so does what it takes to read it.
     pub async fn close(mut self) -> Result<(), StoreError> {
-        sqlx::query("PRAGMA journal_mode = DELETE").execute(&mut self.connection).await?;
+        match sqlx::query("PRAGMA journal_mode = DELETE").execute(&mut self.connection).await {
+            Err(error) if !is_busy(&error) => return Err(error.into()),
+            _ => {}
+        }
         self.connection.close().await?;
         Ok(())
     }
@@ -143,6 +146,12 @@ pub struct CycleEnd {
 async fn check(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     let verdict: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(connection).await.map_err(damaged)?;
     if verdict == "ok" { Ok(()) } else { Err(StoreError::Corrupt(verdict)) }
+}
+
+/// `SQLITE_BUSY`, 5, and its extended codes.
+fn is_busy(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code().and_then(|code| code.parse::<u32>().ok()));
+    code.is_some_and(|code| code & 0xff == 5)
 }
 
 /// SQLite's own words for a file that is no database (`SQLITE_NOTADB`, 26) or not whole (`SQLITE_CORRUPT`, 11).

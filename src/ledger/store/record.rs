@@ -138,14 +138,14 @@ pub struct MembershipRow {
     pub at_start: Timestamp,
     pub role: crate::directory::Role,
     pub leaving: u8,
-    pub at_end: Timestamp,
+    pub at_end: String,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ActivityRow {
     pub account_id: AccountId,
     pub at_start: Timestamp,
-    pub at_end: Timestamp,
+    pub at_end: String,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -209,6 +209,8 @@ async fn access_lasts_while_a_member_belongs_and_the_tool_is_active() {
         .await
         .expect("rows");
     let spans: Vec<_> = rows.iter().map(|row| (row["at_start"].clone(), row["at_end"].clone())).collect();
+    let open: Vec<_> = reader.rows("SELECT at_end FROM activity WHERE at_end > '9'", &[]).await.expect("rows");
+    assert_eq!(open[0]["at_end"], "9999-12-31T23:59:59Z");
     let text = |second| json!(format!("{:.0}", at(second)));
     assert_eq!(spans, [(text(10), text(30)), (text(40), text(50))]);
     assert!(rows.iter().all(|row| row["member"] == "user:alice"));

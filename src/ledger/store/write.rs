@@ -18,13 +18,8 @@ use crate::identity::{AccountId, ClusterName, DirectoryId};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, Certificate, LedgerState, Lifecycle, chain};
 
-/// The open end of an interval.
-pub fn open_end() -> Timestamp {
-    jiff::civil::date(9999, 12, 31)
-        .at(23, 59, 59, 0)
-        .to_zoned(jiff::tz::TimeZone::UTC)
-        .map_or(Timestamp::MAX, |end| end.timestamp())
-}
+/// The open end of an interval. Text, for `jiff`'s last timestamp is a day before it.
+pub const OPEN_END: &str = "9999-12-31T23:59:59Z";
 
 /// Gives a new ledger its id. SQLite's own random numbers come from the kernel.
 pub async fn draw_id(connection: &mut SqliteConnection) -> sqlx::Result<()> {
@@ -242,16 +237,16 @@ impl Batch {
         let was_active = before.filter(|before| before.state == Lifecycle::Active);
         let is_active = account.state == Lifecycle::Active;
         if let (Some(before), false) = (was_active, is_active) {
-            self.set_activity(account, before.since, self.now);
+            self.set_activity(account, before.since, format!("{:.0}", self.now));
         }
         if is_active {
             // Where it was active already, `since` is the same and so is the row.
-            self.set_activity(account, account.since, open_end());
+            self.set_activity(account, account.since, OPEN_END.to_owned());
         }
         self.add_members(before, account);
     }
 
-    fn set_activity(&mut self, account: &Account, at_start: Timestamp, at_end: Timestamp) {
+    fn set_activity(&mut self, account: &Account, at_start: Timestamp, at_end: String) {
         self.set(&ACTIVITY, row(&ActivityRow { account_id: account.id.clone(), at_start, at_end }), true);
     }
 
@@ -344,7 +339,7 @@ impl Memberships {
             sqlx::query(statement)
                 .bind(row(&rows).to_string())
                 .bind(format!("{now:.0}"))
-                .bind(format!("{:.0}", open_end()))
+                .bind(OPEN_END)
                 .execute(&mut *connection)
                 .await?;
         }

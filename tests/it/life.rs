@@ -1,0 +1,179 @@
+//! Suspension, resumption, revocation, holds and limits: what an account loses, what comes back, and who decides.
+
+use bursar::control::api::{CycleReport, OrderRequest, Target};
+use bursar::identity::AccountKind;
+
+use crate::servers::Servers;
+use crate::servers::ldif::{disable_ldif, enable_ldif, replace_ldif, tool_account_dn, tool_group_dn};
+use crate::world::{World, stderr};
+
+const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\n";
+
+fn target(tool: &str) -> Target {
+    Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("a test".to_owned()), ticket: None }
+}
+
+fn state(world: &World, tool: &str) -> String {
+    let rows = world.rows("SELECT name, state FROM tools");
+    let row = rows.iter().find(|row| row["name"] == tool).expect("the tool is known");
+    row["state"].as_str().expect("text").to_owned()
+}
+
+fn works(world: &World, tool: &str) -> bool {
+    world.kubectl_as_tool(tool, &["get", "pods"]).status.success()
+}
+
+/// Out of every base that is read, and back: the entry keeps its entryUUID.
+fn moved(dn: &str, superior: &str) {
+    let rdn = dn.split(',').next().expect("an RDN");
+    let record = format!("dn: {dn}\nchangetype: modrdn\nnewrdn: {rdn}\ndeleteoldrdn: 1\nnewsuperior: {superior}\n");
+    Servers::shared().slapd.modify_ldif(&record);
+}
+
+fn all_is_well(report: &CycleReport) {
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+}
+
+#[test]
+fn a_tool_that_is_gone_loses_its_access_and_gets_all_back_when_it_returns() {
+    let mut world = World::with("gone", AT_ONCE);
+    world.tool("foo", 62_001, &[]);
+    world.tool("stays", 62_002, &[]);
+    all_is_well(&world.cycle());
+    let namespace = world.namespace("foo");
+    world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=3", "-n", &namespace]);
+    let old = world.folder.join("old-kubeconfig");
+    std::fs::copy(world.home("foo").join(".kube/config"), &old).expect("a copy of the kubeconfig");
+
+    let account = tool_account_dn(&world.base, "foo");
+    let (rdn, home) = account.split_once(',').expect("a DN of several parts");
+    moved(&account, &world.base);
+    let report = world.cycle();
+    assert_eq!(state(&world, "foo"), "suspended", "{report:#?}");
+    let bindings = world.kubectl(&["get", "rolebindings", "-n", &namespace, "-o", "name"]);
+    assert!(!bindings.contains("bursar"), "{bindings}");
+    assert!(!world.kubectl_with(&old, &["get", "pods"]).status.success(), "the old certificate still works");
+    assert!(!world.home("foo").join(".kube/config").exists() || !works(&world, "foo"));
+    let replicas = ["get", "deployment", "web", "-n", &namespace, "-o", "jsonpath={.spec.replicas}"];
+    assert_eq!(world.kubectl(&replicas), "0");
+    assert!(works(&world, "stays"));
+
+    moved(&format!("{rdn},{}", world.base), home);
+    all_is_well(&world.cycle());
+    assert_eq!(state(&world, "foo"), "active");
+    assert!(works(&world, "foo"));
+    assert_eq!(world.kubectl(&replicas), "3");
+    assert!(!world.kubectl_with(&old, &["get", "pods"]).status.success(), "the old certificate works again");
+}
+
+#[test]
+fn a_disabled_mark_suspends_at_once_and_its_end_resumes() {
+    let mut world = World::new("marked");
+    world.tool("foo", 62_011, &[]);
+    all_is_well(&world.cycle());
+    let namespace = world.namespace("foo");
+    world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=2", "-n", &namespace]);
+    let slapd = &Servers::shared().slapd;
+    slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
+    world.cycle();
+    assert_eq!(state(&world, "foo"), "suspended");
+    slapd.modify_ldif(&enable_ldif(&tool_account_dn(&world.base, "foo")));
+    all_is_well(&world.cycle());
+    assert_eq!(state(&world, "foo"), "active");
+    assert!(works(&world, "foo"));
+    let replicas = ["get", "deployment", "web", "-n", &namespace, "-o", "jsonpath={.spec.replicas}"];
+    assert_eq!(world.kubectl(&replicas), "2");
+}
+
+#[test]
+fn an_ordered_suspension_ends_only_by_resume() {
+    let mut world = World::new("ordered");
+    world.tool("foo", 62_021, &[]);
+    all_is_well(&world.cycle());
+    world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended");
+    assert_eq!(state(&world, "foo"), "suspended");
+    world.cycle();
+    assert_eq!(state(&world, "foo"), "suspended");
+    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("resumed"));
+    assert!(works(&world, "foo"));
+    let refusal = world.order(&OrderRequest::Resume(target("foo"))).expect_err("not suspended");
+    assert!(refusal.text.contains("not suspended"), "{}", refusal.text);
+    let refusal = world.order(&OrderRequest::Suspend(target("nobody"))).expect_err("unknown");
+    assert_eq!(refusal.exit_code, 4);
+}
+
+#[test]
+fn a_revoked_certificate_is_refused_and_the_new_one_works() {
+    let mut world = World::new("revoked");
+    world.tool("foo", 62_031, &[]);
+    all_is_well(&world.cycle());
+    let stolen = world.folder.join("stolen");
+    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    assert!(world.kubectl_with(&stolen, &["get", "pods"]).status.success());
+    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("revoked"));
+    let refused = world.kubectl_with(&stolen, &["get", "pods"]);
+    assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
+    assert!(works(&world, "foo"));
+}
+
+#[test]
+fn a_held_tool_is_planned_for_and_not_touched() {
+    let mut world = World::new("held");
+    world.tool("foo", 62_041, &[]);
+    all_is_well(&world.cycle());
+    world.order(&OrderRequest::Hold(target("foo"))).expect("held");
+    Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
+    world.cycle();
+    assert_eq!(state(&world, "foo"), "active");
+    let plan = world.plan();
+    assert!(plan.text.contains("foo") && plan.text.contains("held"), "{}", plan.text);
+    world.order(&OrderRequest::Release(target("foo"))).expect("released");
+    assert_eq!(state(&world, "foo"), "suspended");
+}
+
+#[test]
+fn a_maintainer_who_leaves_takes_no_working_certificate_along() {
+    let mut world = World::new("leaver");
+    world.person("leaver-ann", 62_051);
+    world.person("leaver-ben", 62_052);
+    world.tool("foo", 62_053, &["leaver-ann", "leaver-ben"]);
+    all_is_well(&world.cycle());
+    let kept = world.folder.join("kept");
+    std::fs::copy(world.home("foo").join(".kube/config"), &kept).expect("a copy");
+    let stays = crate::servers::ldif::person_dn(&world.base, "leaver-ben");
+    let leave = replace_ldif(&tool_group_dn(&world.base, "foo"), "member", &[&stays]);
+    Servers::shared().slapd.modify_ldif(&leave);
+    all_is_well(&world.cycle());
+    assert!(!world.kubectl_with(&kept, &["get", "pods"]).status.success());
+    assert!(works(&world, "foo"));
+    let members = world.rows("SELECT member FROM memberships WHERE account = 'tool:foo'");
+    assert_eq!(members.len(), 1, "{members:?} {:?}", world.rows("SELECT * FROM membership"));
+    let left = world.rows("SELECT at_end FROM access_on WHERE account = 'tool:foo' AND member = 'user:leaver-ann'");
+    assert!(left.iter().all(|row| !row["at_end"].as_str().is_some_and(|end| end.starts_with("9999"))), "{left:?}");
+}
+
+#[test]
+fn too_many_at_once_are_held_back_until_somebody_approves_exactly_them() {
+    let more = format!("{AT_ONCE}[limits]\nsuspend_per_cycle = {{ count = 2 }}\nsuspend_per_day = {{ count = 2 }}\n");
+    let mut world = World::with("limits", &more);
+    let tools = ["ta", "tb", "tc", "td"];
+    for (number, tool) in (0..).zip(tools) {
+        world.tool(tool, 62_061 + number, &[]);
+    }
+    world.tool("stays", 62_069, &[]);
+    all_is_well(&world.cycle());
+    for tool in tools {
+        Servers::shared().slapd.delete(&tool_account_dn(&world.base, tool));
+    }
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 3, "{report:#?}");
+    let suspended = |world: &World| tools.iter().filter(|tool| state(world, tool) == "suspended").count();
+    assert_eq!(suspended(&world), 2);
+    let plan = world.plan();
+    assert_eq!(plan.exit_code, 3);
+    let hash = plan.plan["refused"]["hash"].as_str().expect("a hash").to_owned();
+    assert!(plan.text.contains(&format!("bursar approve {hash}")), "{}", plan.text);
+    world.order(&OrderRequest::Approve { hash }).expect("approved");
+    assert_eq!(suspended(&world), 4);
+    assert!(works(&world, "stays"));
+}

@@ -1,0 +1,123 @@
+//! What somebody else breaks is repaired within seconds, or shown as failing with its reason; nobody else waits for it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::world::World;
+
+fn quiet(world: &mut World) {
+    let report = world.cycle();
+    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
+}
+
+#[test]
+fn an_edited_quota_and_a_deleted_binding_are_as_they_were_after_one_cycle() {
+    let mut world = World::new("drift");
+    world.tool("foo", 62_201, &[]);
+    world.cycle();
+    quiet(&mut world);
+    let namespace = world.namespace("foo");
+    let edit = [
+        "patch",
+        "resourcequota",
+        "bursar",
+        "-n",
+        &namespace,
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"hard":{"pods":"999"}}}"#,
+    ];
+    world.kubectl(&edit);
+    world.kubectl(&["delete", "rolebinding", "bursar-bursar-tenant", "-n", &namespace]);
+    world.wait_for_drift();
+    assert!(world.plan().text.contains("foo"));
+    let report = world.cycle();
+    assert_eq!((report.exit_code(), report.changed), (0, 1), "{report:#?}");
+    let pods = ["get", "resourcequota", "bursar", "-n", &namespace, "-o", "jsonpath={.spec.hard.pods}"];
+    assert_eq!(world.kubectl(&pods), "16");
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
+}
+
+#[test]
+fn a_deleted_namespace_is_made_again_with_all_that_is_in_it() {
+    let mut world = World::new("razed");
+    world.tool("foo", 62_211, &[]);
+    world.cycle();
+    let namespace = world.namespace("foo");
+    world.kubectl(&["delete", "namespace", &namespace]);
+    world.wait_for_drift();
+    let report = world.cycle();
+    assert_eq!(report.failing.len(), 0, "{report:#?}");
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
+    let claim = world.kubectl(&["get", "pvc", "-n", &namespace, "-o", "name"]);
+    assert!(claim.contains("persistentvolumeclaim/home"), "{claim}");
+}
+
+#[test]
+fn an_object_of_somebody_else_is_left_alone_and_reported() {
+    let mut world = World::new("foreign");
+    let namespace = world.namespace("foo");
+    world.kubectl(&["create", "namespace", &namespace]);
+    world.tool("foo", 62_221, &[]);
+    world.tool("bar", 62_222, &[]);
+    let report = world.cycle();
+    let failing: Vec<_> = report.failing.iter().map(|failing| failing.account.to_string()).collect();
+    assert_eq!(failing, ["tool:foo"], "{report:#?}");
+    assert!(report.failing[0].reason.contains("bursar adopt"), "{}", report.failing[0].reason);
+    let labels = world.kubectl(&["get", "namespace", &namespace, "-o", "jsonpath={.metadata.labels}"]);
+    assert!(!labels.contains("bursar"), "{labels}");
+    assert!(world.kubectl_as_tool("bar", &["get", "pods"]).status.success());
+}
+
+#[test]
+fn a_broken_home_fails_its_own_tool_and_heals_when_it_is_mended() {
+    let mut world = World::new("homeless");
+    world.tool("foo", 62_231, &[]);
+    world.tool("bar", 62_232, &[]);
+    let home = world.home("foo");
+    fs::remove_dir(&home).expect("an empty home");
+    let report = world.cycle();
+    assert_eq!(report.failing.len(), 1, "{report:#?}");
+    assert!(report.failing[0].reason.contains("home"), "{}", report.failing[0].reason);
+    assert!(world.kubectl_as_tool("bar", &["get", "pods"]).status.success());
+    fs::create_dir(&home).expect("a home");
+    std::os::unix::fs::chown(&home, Some(62_231), Some(62_231)).expect("its owner");
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).expect("its mode");
+    crate::servers::ready::wait_for("the next try", std::time::Duration::from_secs(30), || {
+        world.cycle().failing.is_empty().then_some(())
+    });
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
+}
+
+#[test]
+fn without_homed_nothing_is_delivered_and_everything_else_goes_on() {
+    let mut world = World::new("nohomed");
+    world.tool("foo", 62_241, &[]);
+    world.kill_homed();
+    let report = world.cycle();
+    assert_eq!(report.failing.len(), 1, "{report:#?}");
+    assert!(report.failing[0].reason.contains("bursar-homed"), "{}", report.failing[0].reason);
+    let quota = world.kubectl(&["get", "resourcequota", "-n", &world.namespace("foo"), "-o", "name"]);
+    assert!(quota.contains("resourcequota/bursar"), "{quota}");
+    let requests = world.rows("SELECT fingerprint FROM certificate");
+    assert!(requests.is_empty(), "a certificate was asked for that nobody can be given");
+}
+
+#[test]
+fn an_admin_is_bound_cluster_wide_while_the_group_has_them() {
+    let mut world = World::new("admins");
+    world.person("admins-zoe", 62_251);
+    world.person("admins-yan", 62_252);
+    world.group("k8s-admins", &["admins-zoe", "admins-yan"]);
+    world.tool("foo", 62_253, &[]);
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    let own = world.folder.join("homes/home/admins-zoe/.kube/config");
+    assert!(world.kubectl_with(&own, &["get", "pods", "-A"]).status.success());
+    assert!(!world.kubectl_with(&own, &["get", "secrets", "-A"]).status.success());
+    let as_admin = ["get", "secrets", "-A", "--as", "bursar:cluster-admin"];
+    assert!(world.kubectl_with(&own, &as_admin).status.success());
+    let somebody_else = ["get", "pods", "-A", "--as", "system:admin"];
+    assert!(!world.kubectl_with(&own, &somebody_else).status.success());
+    assert_eq!(world.rows("SELECT name FROM admins").len(), 2);
+}

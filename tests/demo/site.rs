@@ -56,11 +56,16 @@ impl Site {
         );
 
         say("starting bursar-homed and bursard");
-        let homed = Process::start("bursar-homed", &homed_command(&root, &homes), &root.join("homed.log"));
         let mut daemon = Command::new(program("bursard"));
         daemon.arg("--config").arg(&config);
-        let bursard = Process::start("bursard", &daemon, &root.join("bursard.log"));
-        Self { bursard, homed, config, ledger, homes, servers }
+        Self {
+            homed: Process::start("bursar-homed", &homed_command(&root, &homes), &root.join("homed.log")),
+            bursard: Process::start("bursard", &daemon, &root.join("bursard.log")),
+            config,
+            ledger,
+            homes,
+            servers,
+        }
     }
 
     /// `bursar` with this configuration.

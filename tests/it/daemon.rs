@@ -34,7 +34,7 @@ impl Daemon {
         Self { process, notifications }
     }
 
-    /// Waits for a line of sd_notify(3).
+    /// Waits for a line of `sd_notify(3)`.
     fn notified(&self, awaited: &str) {
         let mut buffer = [0; 4096];
         loop {

@@ -613,7 +613,7 @@ async fn an_export_that_hangs_fails_its_own_tenants_and_nobody_elses() {
         deadline: Duration::from_millis(700),
         worker_program: program,
         breaker: BreakerSettings { backoff: Duration::from_mins(10), ..BreakerSettings::default() },
-        ..HomedSettings::new(bounds, 0, jiff::Timestamp::now)
+        ..HomedSettings::new(bounds, 0, bursar::daemon::now)
     };
     let socket = folder.path().join("homed.sock");
     let listener = server::listener(Some(&socket)).expect("listens");

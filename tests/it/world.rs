@@ -33,6 +33,7 @@ pub struct World {
     pub base: String,
     /// Everything on disk.
     pub folder: PathBuf,
+    servers: &'static Servers,
     runtime: tokio::runtime::Runtime,
     engine: Option<Engine>,
     homed: Option<Process>,
@@ -59,6 +60,7 @@ impl World {
             name: name.to_owned(),
             base,
             folder,
+            servers,
             runtime: runtime.expect("a runtime"),
             engine: None,
             homed: None,
@@ -90,7 +92,7 @@ impl World {
     /// Adds records, with homes beneath this world's folder.
     pub fn add(&self, ldif: &str) {
         let beneath = format!("homeDirectory: {}/", self.folder.join("homes").display());
-        Servers::shared().slapd.add_ldif(&ldif.replace("homeDirectory: /", &beneath));
+        self.servers.slapd.add_ldif(&ldif.replace("homeDirectory: /", &beneath));
     }
 
     fn make_home(&self, parent: &str, name: &str, uid: u32, gid: u32) {
@@ -185,12 +187,12 @@ impl World {
 
     /// `kubectl` with any kubeconfig.
     pub fn kubectl_with(&self, kubeconfig: &Path, arguments: &[&str]) -> Output {
-        Servers::shared().cluster.kubectl_as(kubeconfig).args(arguments).output().expect("kubectl")
+        self.servers.cluster.kubectl_as(kubeconfig).args(arguments).output().expect("kubectl")
     }
 
     /// `kubectl` as the cluster's administrator; must succeed.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
-        Servers::shared().cluster.run(arguments, "")
+        self.servers.cluster.run(arguments, "")
     }
 
     fn start_homed(&mut self) {
@@ -211,7 +213,7 @@ impl World {
     }
 
     fn write_config(&self, more: &str) {
-        let servers = Servers::shared();
+        let servers = self.servers;
         let password = self.folder.join("ldap-password");
         fs::write(&password, READER_PASSWORD).expect("the password's file");
         let text = include_str!("world.toml")

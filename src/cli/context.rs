@@ -10,6 +10,9 @@ use crate::control::client::ControlClient;
 use crate::ledger::store::ReadStore;
 use crate::settings::Settings;
 
+/// What cures it when somebody may not read.
+const READING: &str = "reading needs group bursar";
+
 /// Options of the program, and what follows from them.
 pub(super) struct Context {
     pub(super) global: Global,
@@ -23,7 +26,12 @@ impl Context {
     }
 
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
-        Ok(Settings::load(&self.global.config)?)
+        let path = &self.global.config;
+        // It names no password, but who may not read it is not one of us: another thing than a wrong configuration.
+        if std::fs::File::open(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
+            return Err(Failure::new(Exit::Forbidden, format!("{} is not for you; {READING}", path.display())));
+        }
+        Ok(Settings::load(path)?)
     }
 
     /// The ledger: the one that is named, else the configured one, which root opens as user `bursar`.
@@ -43,7 +51,7 @@ impl Context {
             Err(error) => {
                 let (exit, cure) = match error.kind() {
                     std::io::ErrorKind::NotFound => (Exit::Failed, "the first cycle makes it: bursar sync --once"),
-                    std::io::ErrorKind::PermissionDenied => (Exit::Forbidden, "reading needs group bursar"),
+                    std::io::ErrorKind::PermissionDenied => (Exit::Forbidden, READING),
                     _ => (Exit::Failed, "see --ledger"),
                 };
                 Err(Failure::new(exit, format!("{}: {error}; {cure}", path.display())))

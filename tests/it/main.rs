@@ -14,6 +14,7 @@ mod execute;
 mod harness;
 mod homes;
 mod life;
+mod rejected;
 mod repairs;
 mod tenants;
 mod wrong_directory;

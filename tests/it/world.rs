@@ -72,9 +72,14 @@ impl World {
         world
     }
 
+    /// Makes the home of a tool that is in no directory yet.
+    pub fn home_of(&self, tool: &str, uid: u32) {
+        self.make_home("data/project", tool, uid, uid);
+    }
+
     /// Adds a tool, its home, and nothing else.
     pub fn tool(&self, name: &str, uid: u32, maintainers: &[&str]) {
-        self.make_home("data/project", name, uid, uid);
+        self.home_of(name, uid);
         self.add(&tool_ldif(&self.base, name, uid, maintainers));
     }
 

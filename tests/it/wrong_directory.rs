@@ -112,7 +112,7 @@ impl Twins {
 fn asking(world: &World, slapd: &Slapd) {
     let text = fs::read_to_string(world.config()).expect("the configuration");
     let lines = with_url(&text, &slapd.ldaps_url);
-    let ca = format!("ca = {:?}", slapd.ca_pem);
+    let ca = format!("ca = \"{}\"", slapd.ca_pem.display());
     let mut first = true;
     let lines = lines.lines().map(|line| {
         let ours = line.starts_with("ca ") && std::mem::take(&mut first);

@@ -13,11 +13,10 @@ use tokio::sync::mpsc;
 use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 
-use crate::control::api::{CycleReport, OrderAnswer, OrderRequest, Refusal};
+use crate::control::api::{CycleReport, OrderAnswer};
 use crate::control::server::{self, Reply, Request};
 use crate::cycle;
 use crate::engine::{Engine, EngineError};
-use crate::orders;
 use crate::report;
 use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::Metrics;
@@ -248,20 +247,6 @@ impl Loop {
         };
         notify(&[NotifyState::Ready]);
         Ok(right)
-    }
-}
-
-impl Engine {
-    /// Writes an order down. The next cycle carries it out.
-    pub async fn order(&mut self, actor: &str, request: &OrderRequest) -> Result<Result<String, Refusal>, EngineError> {
-        let now = self.now();
-        match orders::write(self.store.state(), actor, request, now) {
-            Err(refusal) => Ok(Err(refusal)),
-            Ok(written) => {
-                self.store.write(&self.lock, &written.changes, &written.events, now).await?;
-                Ok(Ok(written.text))
-            }
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{self, OwnerWatch, Ownership, Renewal, SEAL_KEY};
 use crate::contract::Sealer;
-use crate::control::api::{ClusterStatus, CycleReport, Failing, Status};
+use crate::control::api::{ClusterStatus, CycleReport, Failing, OrderRequest, Refusal, Status};
 use crate::desired::Deriver;
 use crate::directory::SourceConfig;
 use crate::execute::{self, ClusterEffects, Effects};
@@ -21,10 +21,10 @@ use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::ledger::store::{CycleEnd, CycleLock, Store, StoreError};
 use crate::observed::Inventory;
-use crate::plan::Refusal;
-use crate::report;
+use crate::plan;
 use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::SharedMetrics;
+use crate::{orders, report};
 
 /// How long the first listing of a cluster may take before a cycle goes on without it.
 const FIRST_LISTING: Duration = Duration::from_secs(30);
@@ -252,7 +252,7 @@ impl Engine {
         Inventory { clusters: clusters.collect(), ..Inventory::default() }
     }
 
-    pub(crate) fn count(&self, done: &execute::Report, refusals: &[Refusal]) {
+    pub(crate) fn count(&self, done: &execute::Report, refusals: &[plan::Refusal]) {
         self.metrics.drift_repaired(done.drift_repaired);
         for refusal in refusals {
             self.metrics.refused(&refusal.limit);
@@ -273,6 +273,12 @@ impl Engine {
         self.metrics.cycle(["done", "failing", "", "refused"][usize::from(report.exit_code().min(3))]);
         self.last = Some(report.clone());
         Ok(report)
+    }
+
+    /// Writes an order down. The next cycle carries it out.
+    pub async fn order(&mut self, actor: &str, request: &OrderRequest) -> Result<Result<String, Refusal>, EngineError> {
+        let now = self.now();
+        Ok(write_down(&mut self.store, &self.lock, actor, request, now).await?)
     }
 
     /// How things stand.
@@ -309,6 +315,23 @@ impl Engine {
     #[must_use]
     pub fn failing(&self) -> Vec<Failing> {
         report::failing(self.store.state())
+    }
+}
+
+/// Writes an order into a ledger, and says what it means, or why it is none.
+pub async fn write_down(
+    store: &mut Store,
+    lock: &CycleLock,
+    actor: &str,
+    request: &OrderRequest,
+    now: Timestamp,
+) -> Result<Result<String, Refusal>, StoreError> {
+    match orders::write(store.state(), actor, request, now) {
+        Err(refusal) => Ok(Err(refusal)),
+        Ok(written) => {
+            store.write(lock, &written.changes, &written.events, now).await?;
+            Ok(Ok(written.text))
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Figures of the executor and the watches: new tenants beside a bare creation loop of the same run, and what the
 //! inventory of 10,000 tenants takes. `cargo bench --bench bootstrap`.
 
+#![expect(clippy::disallowed_methods, reason = "waits for real servers, with deadlines, and measures them")]
+
 #[path = "../tests/servers/mod.rs"]
 mod servers;
 #[allow(dead_code, reason = "the tests use the rest of it")]

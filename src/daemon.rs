@@ -279,6 +279,7 @@ fn log(report: &CycleReport) {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "how long a cycle may still go on is no decision")]
 fn soft_stop() -> tokio::time::Instant {
     tokio::time::Instant::now() + SOFT_STOP
 }

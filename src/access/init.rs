@@ -206,6 +206,7 @@ fn is_same(before: &ObjectMeta, after: &ObjectMeta) -> bool {
 
 /// Sees that the credential is caged: as the daemon, a namespace without a class is refused, by the cage and not for
 /// want of rights. Tried without effect (`dryRun=All`), until rights and cage are in force.
+#[expect(clippy::disallowed_methods, reason = "waits for the API server, with a deadline")]
 async fn caged(daemon: &Client) -> Result<(), AccessError> {
     let api = Api::<Namespace>::all(daemon.clone());
     let mut probe = Namespace::default();

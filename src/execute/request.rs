@@ -256,6 +256,7 @@ impl ApiServer {
     }
 
     /// One try; `None`: the server did nothing and wants to be asked later.
+    #[expect(clippy::disallowed_methods, reason = "measures latency, by which the width is found")]
     async fn attempt(&self, verb: &str, request: Request<Body>) -> Result<Option<Answer>, RequestError> {
         let place = self.pace.enter().await;
         self.metrics.request(&self.cluster.0, verb);

@@ -1,5 +1,7 @@
 //! The integration tests: Bursar against real servers, which the whole binary shares.
 
+#![expect(clippy::disallowed_methods, reason = "waits for real servers, with deadlines, and measures them")]
+
 #[path = "../servers/mod.rs"]
 mod servers;
 mod template;

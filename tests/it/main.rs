@@ -16,6 +16,7 @@ mod execute;
 mod harness;
 mod homes;
 mod life;
+mod quiet;
 mod rejected;
 mod repairs;
 mod tenants;

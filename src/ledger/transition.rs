@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::change::{Change, Event};
-use super::{Absence, Account, LedgerState, Lifecycle, SourceState};
+use super::{Absence, Account, LedgerState, Lifecycle, SourceState, Suspension};
 use crate::directory::{Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
 use crate::policy::Policy;
@@ -108,11 +108,17 @@ impl<'a> Memory<'a> {
         self.sources.insert(read.source.clone(), state);
     }
 
-    /// An answer without any tool where the ledger knows tools proves a wrong base or filter, not that all are gone.
+    /// An answer without any tool where the ledger knows tools proves a wrong base or filter, not that all are gone. Who
+    /// really removed the last one says so by suspending it.
     fn proved(&self, read: &SourceRead) -> Completeness {
         let known = |kind| {
-            let of_kind = |account: &&Account| account.source == read.source && account.kind == kind;
-            self.ledger.accounts.values().filter(of_kind).filter(|account| account.state != Lifecycle::Deleted).count()
+            let expected = |account: &&Account| {
+                account.source == read.source
+                    && account.kind == kind
+                    && account.state != Lifecycle::Deleted
+                    && !matches!(account.suspension, Some(Suspension::Ordered(_)))
+            };
+            self.ledger.accounts.values().filter(expected).count()
         };
         let answered = |kind| {
             read.entries.iter().any(|entry| entry.kind == kind)
@@ -125,7 +131,10 @@ impl<'a> Memory<'a> {
             .map_or_else(
                 || read.completeness.clone(),
                 |kind| Completeness::Partial {
-                    why: format!("no {kind} in the answer, where the ledger knows {}", known(kind)),
+                    why: format!(
+                        "no {kind} in the answer, where the ledger knows {}; if they are really gone: bursar suspend",
+                        known(kind)
+                    ),
                 },
             )
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::*;
 use crate::directory::Role;
 use crate::identity::{ClusterName, PosixIdentity};
+use crate::ledger::Note;
 use crate::ledger::change::Change;
 use crate::policy::{Lifecycle as Times, Limit, Limits};
 
@@ -202,6 +203,17 @@ fn an_answer_without_any_tool_is_not_complete() {
     let source = &story.ledger.sources["people"];
     assert!(matches!(&source.completeness, Completeness::Partial { why } if why.contains("ledger knows 1")));
     assert_ne!(source.complete_at, Some(source.read_at));
+}
+
+#[test]
+fn an_answer_without_any_tool_is_complete_when_the_last_one_was_suspended_by_order() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503)]);
+    let mut foo = story.account("foo").clone();
+    let note = Note { actor: "root".to_owned(), reason: "gone".to_owned(), ticket: None, at: Timestamp::UNIX_EPOCH };
+    foo.suspension = Some(Suspension::Ordered(note));
+    story.ledger.apply(&Change::Account(Box::new(foo)));
+    story.later(MINUTE, &[]);
+    assert_eq!(story.ledger.sources["people"].completeness, Completeness::Complete);
 }
 
 #[test]

@@ -134,7 +134,10 @@ impl Loop {
             }
             let event = if self.waiting.is_empty() { self.events.recv().await } else { Some(self.waiting.remove(0)) };
             match event {
-                None | Some(Event::Stop) => break,
+                None | Some(Event::Stop) => {
+                    waiters.tell_that_it_stops();
+                    break;
+                }
                 Some(Event::Tick) => trigger = Some("schedule"),
                 Some(Event::Drift) => trigger = Some("drift"),
                 Some(Event::Reload) => trigger = self.reload().await?.then_some("reload"),
@@ -193,6 +196,7 @@ impl Loop {
         waiters: &mut Waiters,
     ) -> Result<Option<&'static str>, DaemonError> {
         let mut rest = std::mem::take(&mut self.waiting);
+        let mut stopping = false;
         while let Ok(event) = self.events.try_recv() {
             rest.push(event);
         }
@@ -202,10 +206,15 @@ impl Loop {
                 Event::Asked(request) => {
                     self.asked(request, waiters).await?;
                 }
-                later @ (Event::Reload | Event::Stop) => self.waiting.push(later),
+                Event::Stop => {
+                    // Not after a whole cycle: systemd waits for it.
+                    stopping = true;
+                    self.waiting.insert(0, Event::Stop);
+                }
+                Event::Reload => self.waiting.push(Event::Reload),
             }
         }
-        Ok(trigger)
+        Ok(trigger.filter(|_| !stopping))
     }
 
     /// Answers, or says why a cycle is to begin.
@@ -214,6 +223,7 @@ impl Loop {
         match request {
             Request::Status(reply) => drop(reply.send(Ok(self.engine.status()))),
             Request::Metrics(reply) => drop(reply.send(Ok(self.engine.exposition()))),
+            Request::Plan(reply) if reply.is_closed() => {}
             Request::Plan(reply) => drop(reply.send(Ok(cycle::preview(&mut self.engine).await?))),
             Request::Sync(reply) => {
                 waiters.syncs.push(reply);
@@ -251,6 +261,14 @@ impl Loop {
 }
 
 impl Waiters {
+    /// What was written down is not lost; who waits for a cycle hears that there is none (the dropped reply says so).
+    fn tell_that_it_stops(&mut self) {
+        for (text, reply) in self.orders.drain(..) {
+            let text = format!("{text}; the next cycle carries it out, the daemon is stopping");
+            let _ = reply.send(Ok(OrderAnswer { text, report: None }));
+        }
+    }
+
     fn answer(&mut self, report: &CycleReport) {
         for reply in self.syncs.drain(..) {
             let _ = reply.send(Ok(report.clone()));

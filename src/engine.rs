@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{self, OwnerWatch, Ownership, Renewal, SEAL_KEY};
+use crate::access::{self, AccessError, OwnerWatch, Ownership, Renewal, SEAL_KEY};
 use crate::contract::Sealer;
 use crate::control::api::{ClusterStatus, CycleReport, Failing, OrderRequest, Refusal, Status};
 use crate::desired::Deriver;
@@ -209,7 +209,14 @@ impl Engine {
         let renewal = access::renew(kubeconfig, cluster, self.now()).await.map_err(access)?;
         let client = access::client(kubeconfig).await.map_err(access)?;
         let owner = access::owner(&client).await.map_err(access)?;
-        self.owned_by(cluster, owner.as_deref().unwrap_or("nobody: run `bursar init`"))?;
+        match owner {
+            Some(owner) => self.owned_by(cluster, &owner)?,
+            // A cluster that `init` has not come to yet must not stop the work in the others.
+            None => {
+                let what = "the cluster belongs to no ledger yet: run `bursar init`";
+                return Err(access(AccessError::Incomplete { path: kubeconfig.to_owned(), what }));
+            }
+        }
         let renew_after = match renewal {
             Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. } => Some(renew_after),
             Renewal::NotOurs => None,

@@ -209,14 +209,12 @@ impl Engine {
         let renewal = access::renew(kubeconfig, cluster, self.now()).await.map_err(access)?;
         let client = access::client(kubeconfig).await.map_err(access)?;
         let owner = access::owner(&client).await.map_err(access)?;
-        match owner {
-            Some(owner) => self.owned_by(cluster, &owner)?,
-            // A cluster that `init` has not come to yet must not stop the work in the others.
-            None => {
-                let what = "the cluster belongs to no ledger yet: run `bursar init`";
-                return Err(access(AccessError::Incomplete { path: kubeconfig.to_owned(), what }));
-            }
-        }
+        // A cluster that `init` has not come to yet must not stop the work in the others.
+        let owner = owner.ok_or_else(|| {
+            let what = "the cluster belongs to no ledger yet: run `bursar init`";
+            access(AccessError::Incomplete { path: kubeconfig.to_owned(), what })
+        })?;
+        self.owned_by(cluster, &owner)?;
         let renew_after = match renewal {
             Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. } => Some(renew_after),
             Renewal::NotOurs => None,

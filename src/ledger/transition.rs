@@ -231,7 +231,7 @@ impl<'a> Memory<'a> {
         }
         match (&before.disabled, &after.disabled) {
             (None, Some(mark)) => {
-                self.event(&after, "disabled", &format!("marked in the directory: {mark}"), Value::Null)
+                self.event(&after, "disabled", &format!("marked in the directory: {mark}"), Value::Null);
             }
             (Some(_), None) => self.event(&after, "enabled", "no longer marked in the directory", Value::Null),
             _ => {}

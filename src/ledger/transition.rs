@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::change::{Change, Event};
 use super::{Absence, Account, LedgerState, Lifecycle, SourceState, Suspension};
@@ -93,7 +93,13 @@ impl<'a> Memory<'a> {
         if complete {
             self.count_absences(&read.source, &present);
         } else {
-            let before = self.ledger.rejected.iter().filter(|rejected| rejected.source == read.source);
+            // What a partial read did not show is as it was.
+            let shown: BTreeSet<&str> = read.entries.iter().map(|entry| entry.dn.as_str()).collect();
+            let before = self.ledger.rejected.iter().filter(|rejected| {
+                rejected.source == read.source
+                    && !shown.contains(rejected.dn.as_str())
+                    && rejected.id.as_ref().is_none_or(|id| !present.contains(id))
+            });
             self.rejected.extend(before.cloned());
         }
         let before = self.ledger.sources.get(&read.source).and_then(|source| source.complete_at);
@@ -232,6 +238,17 @@ impl<'a> Memory<'a> {
         if before.absence.is_some() && after.absence.is_none() {
             self.event(&after, "back", "in the directory again", Value::Null);
         }
+        match (&before.disabled, &after.disabled) {
+            (None, Some(mark)) => {
+                self.event(&after, "disabled", &format!("marked in the directory: {mark}"), Value::Null);
+            }
+            (Some(_), None) => self.event(&after, "enabled", "no longer marked in the directory", Value::Null),
+            _ => {}
+        }
+        let moved = moved(before, &after);
+        if !moved.is_empty() {
+            self.event(&after, "changed", "changed in the directory", Value::Object(moved));
+        }
         let joined: Vec<&DirectoryId> =
             after.members.keys().filter(|member| !before.members.contains_key(*member)).collect();
         if !joined.is_empty() {
@@ -354,6 +371,19 @@ impl<'a> Memory<'a> {
         self.result.changes.push(Change::Sources(self.sources));
         self.result
     }
+}
+
+/// What of an account's identity on disk changed: each value before and after. A uid never does.
+fn moved(before: &Account, after: &Account) -> Map<String, Value> {
+    let gid = |account: &Account| account.posix.as_ref().map(|posix| posix.gid);
+    let mut moved = Map::new();
+    if gid(before) != gid(after) {
+        moved.insert("gid".to_owned(), json!([gid(before), gid(after)]));
+    }
+    if before.home != after.home {
+        moved.insert("home".to_owned(), json!([before.home, after.home]));
+    }
+    moved
 }
 
 fn clamped(gap: i64) -> u64 {

@@ -15,6 +15,7 @@ mod directory;
 mod execute;
 mod harness;
 mod homes;
+mod ledger;
 mod life;
 mod quiet;
 mod rejected;

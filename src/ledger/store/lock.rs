@@ -25,7 +25,8 @@ impl CycleLock {
             .create(true)
             .truncate(false)
             .write(true)
-            .mode(0o640)
+            // Not for the group: whoever can open it, be it for reading only, can take the lock and stop the daemon.
+            .mode(0o600)
             .open(&path)
             .map_err(|source| StoreError::File { path: path.clone(), source })?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

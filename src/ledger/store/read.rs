@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
-use sqlx::{Column as _, ConnectOptions as _, Row as _, SqlSafeStr, TypeInfo as _, ValueRef as _};
+use sqlx::{Column as _, ConnectOptions as _, Connection as _, Row as _, SqlSafeStr, TypeInfo as _, ValueRef as _};
 
 use super::{StoreError, load};
 use crate::ledger::LedgerState;
@@ -62,9 +62,10 @@ impl ReadStore {
             .collect())
     }
 
-    /// Everything a decision may use.
+    /// Everything a decision may use, as of one moment: a daemon may write meanwhile.
     pub async fn state(&mut self) -> Result<LedgerState, StoreError> {
-        load::state(&mut self.connection).await
+        let mut moment = self.connection.begin().await?;
+        load::state(&mut moment).await
     }
 
     /// The report of the last cycle.

@@ -180,6 +180,10 @@ is "sqlite3 by a reader" "$(within runuser -u reader -- sqlite3 /var/lib/bursar/
 ends 77 runuser -u reader -- bursar hold user alice --reason x
 ends 77 runuser -u stranger -- bursar status
 
+ends 0 bursar ledger backup /root/backup.db
+is "a backup by root" "$(mode /root/backup.db)" "-rw------- root:root"
+ends 0 bursar ledger verify --ledger /root/backup.db
+
 say "upgrading, stopping, purging"
 pid() { within systemctl show -P MainPID bursard.service; }
 before=$(pid)

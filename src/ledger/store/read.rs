@@ -89,6 +89,13 @@ impl ReadStore {
         }
     }
 
+    /// Writes the whole ledger as it is now into a file that is not there yet, beside a running daemon (`VACUUM INTO`).
+    pub async fn copy_into(&mut self, path: &Path) -> Result<(), StoreError> {
+        let path = path.to_string_lossy().into_owned();
+        sqlx::query("VACUUM INTO ?1").bind(path).execute(&mut self.connection).await?;
+        Ok(())
+    }
+
     async fn links(&mut self, after: i64) -> Result<Vec<Link>, StoreError> {
         let rows = sqlx::query(
             "SELECT id, at, previous, hash, json_object('actor', actor, 'account', account, 'account_id', account_id,

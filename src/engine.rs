@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +28,9 @@ use crate::{orders, report};
 
 /// How long the first listing of a cluster may take before a cycle goes on without it.
 const FIRST_LISTING: Duration = Duration::from_secs(30);
+
+/// Between two tries to renew the daemon's own certificate: there are days left, and each try may wait for a signer.
+const RENEWAL_AGAIN: SignedDuration = SignedDuration::from_hours(1);
 
 /// Where the time comes from: the daemon's clock in whole seconds, which is what the ledger keeps. A parameter, for the
 /// wall clock is read in `daemon.rs` and `cli` only.
@@ -217,6 +220,10 @@ impl Engine {
         self.owned_by(cluster, &owner)?;
         let renew_after = match renewal {
             Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. } => Some(renew_after),
+            Renewal::Postponed { why, not_after } => {
+                tracing::warn!(%cluster, error = why, %not_after, "the daemon's own certificate is not renewed");
+                Some(self.now() + RENEWAL_AGAIN)
+            }
             Renewal::NotOurs => None,
         };
         let link = Link { owner: access::watch_owner(&client), renew_after };

@@ -2,6 +2,7 @@
 //! group, whatever became of the writer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -135,31 +136,31 @@ async fn story(state_dir: &Path) -> Store {
         served(account(AccountKind::User, "carol", 3003)),
     ];
     let carol = people[2].clone();
-    let mut foo = maintained(served(account(AccountKind::Tool, "foo", 52503)), &["alice"]);
+    let mut web = maintained(served(account(AccountKind::Tool, "foo", 52503)), &["alice"]);
     let mut old = maintained(served(account(AccountKind::Tool, "old", 52504)), &["bob"]);
-    let mut begin: Vec<Change> = people.iter().chain([&foo, &old]).map(known).collect();
-    begin.extend([tenant(&carol, "admin", None), tenant(&foo, "tool", Some("tool-foo"))]);
-    begin.extend([tenant(&old, "tool", Some("tool-old")), quota(&foo, "tool-foo"), quota(&old, "tool-old")]);
+    let mut begin: Vec<Change> = people.iter().chain([&web, &old]).map(known).collect();
+    begin.extend([tenant(&carol, "admin", None), tenant(&web, "tool", Some("tool-foo"))]);
+    begin.extend([tenant(&old, "tool", Some("tool-old")), quota(&web, "tool-foo"), quota(&old, "tool-old")]);
     begin.push(certificate(&carol, "11aa22bb", "06-06T08", "06-03T18"));
-    let created = event(&foo, "bursar", "created", "new", None);
+    let created = event(&web, "bursar", "created", "new", None);
     store.write(&lock, &begin, &[created], day("05-01T08")).await.expect("the first cycle");
 
-    foo = maintained(foo, &["alice", "bob"]);
-    store.write(&lock, &[known(&foo)], &[], day("05-05T08")).await.expect("bob joins");
+    web = maintained(web, &["alice", "bob"]);
+    store.write(&lock, &[known(&web)], &[], day("05-05T08")).await.expect("bob joins");
 
-    foo = Account { state: Lifecycle::Suspended, since: day("05-10T09"), ..foo };
-    let suspended = event(&foo, "carol", "suspended", "mining", Some("T9"));
-    store.write(&lock, &[known(&foo)], &[suspended], foo.since).await.expect("suspended");
-    foo = Account { state: Lifecycle::Active, since: day("05-12T09"), generation: 2, ..foo };
-    let resumed = event(&foo, "carol", "resumed", "talked to them", Some("T9"));
-    store.write(&lock, &[known(&foo)], &[resumed], foo.since).await.expect("resumed");
+    web = Account { state: Lifecycle::Suspended, since: day("05-10T09"), ..web };
+    let suspended = event(&web, "carol", "suspended", "mining", Some("T9"));
+    store.write(&lock, &[known(&web)], &[suspended], web.since).await.expect("suspended");
+    web = Account { state: Lifecycle::Active, since: day("05-12T09"), generation: 2, ..web };
+    let resumed = event(&web, "carol", "resumed", "talked to them", Some("T9"));
+    store.write(&lock, &[known(&web)], &[resumed], web.since).await.expect("resumed");
 
-    foo = Account { name: "web".to_owned(), ..foo };
-    let renamed = event(&foo, "bursar", "renamed", "renamed in the directory", None);
-    store.write(&lock, &[known(&foo)], &[renamed], day("05-20T08")).await.expect("renamed");
-    foo = maintained(foo, &["bob"]);
-    store.write(&lock, &[known(&foo)], &[], day("05-25T08")).await.expect("alice leaves");
-    let certificate = certificate(&foo, "9a19ac7c", "06-05T08", "06-02T18");
+    web = Account { name: "web".to_owned(), ..web };
+    let renamed = event(&web, "bursar", "renamed", "renamed in the directory", None);
+    store.write(&lock, &[known(&web)], &[renamed], day("05-20T08")).await.expect("renamed");
+    web = maintained(web, &["bob"]);
+    store.write(&lock, &[known(&web)], &[], day("05-25T08")).await.expect("alice leaves");
+    let certificate = certificate(&web, "9a19ac7c", "06-05T08", "06-02T18");
     store.write(&lock, &[certificate], &[], day("05-29T08")).await.expect("renewed");
 
     let (since, due) = (day("05-31T20"), day("06-01T20"));
@@ -180,7 +181,7 @@ async fn story(state_dir: &Path) -> Store {
         at: day("05-29T08"),
         checked_at: None,
     };
-    let delivered = Change::Delivery(foo.id.clone(), ClusterName("prod".to_owned()), Some(delivery));
+    let delivered = Change::Delivery(web.id.clone(), ClusterName("prod".to_owned()), Some(delivery));
     store.write(&lock, &[known(&old), failing, delivered], &[], day("05-31T22")).await.expect("the last cycle");
     store
 }
@@ -223,7 +224,7 @@ fn every_example_of_the_document_answers_as_it_says() {
     for (statement, answer) in examples() {
         let found = printed(&sqlite3(&ledger, statement));
         if found != answer {
-            wrong += &format!("{statement}```\n```\n{found}```\n\n");
+            writeln!(wrong, "{statement}```\n```\n{found}```\n").expect("text");
         }
     }
     assert!(wrong.is_empty(), "docs/ledger.md should say:\n\n{wrong}");

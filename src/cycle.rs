@@ -1,10 +1,10 @@
 //! One cycle: the product as a table of contents. Each line is a stage; the comment says what it touches.
 
-use crate::control::api::{CycleReport, PlanAnswer};
+use crate::control::api::{CycleReport, PlanAnswer, Trigger};
 use crate::desired::DesiredState;
-use crate::directory;
+use crate::directory::{self, DirectorySnapshot};
 use crate::engine::{Engine, EngineError};
-use crate::execute::{self, Recorder, Run};
+use crate::execute::{self, Extent, Recorder, Run};
 use crate::ledger::LedgerState;
 use crate::ledger::transition::transition;
 use crate::observed::Inventory;
@@ -15,18 +15,22 @@ use crate::plan::{self, ApprovedPlan, Plan, Refusal};
 use crate::policy::Policy;
 use crate::report;
 
-/// Runs one cycle to its end: certificates delivered or failed.
+/// Runs one cycle to its end: certificates delivered or failed. `engine.cut` ends it early, between two accounts.
 ///
 /// # Errors
 /// Only if the ledger does not take what happened. Everything else is a state in the ledger: a source that is Partial,
 /// a cluster that is away, a tenant that fails.
-pub async fn run(engine: &mut Engine, trigger: &str) -> Result<CycleReport, EngineError> {
+pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Result<CycleReport, EngineError> {
     let began = engine.now();
-    engine.connect().await?; // clusters that were away: asked whether they are back
-
-    let snapshot = directory::fetch(&engine.sources, &engine.settings.policy).await; // directories: read
-    let seen = transition(engine.store.state(), &snapshot, &engine.settings.policy, engine.now()); // pure
-    engine.store.write(&engine.lock, &seen.changes, &seen.events, engine.now()).await?; // ledger: one transaction
+    engine.must_own()?;
+    if trigger.asks() {
+        engine.connect().await?; // clusters that were away: asked whether they are back
+        if let Some(snapshot) = ask(engine).await {
+            let seen = transition(engine.store.state(), &snapshot, &engine.settings.policy, engine.now()); // pure
+            engine.store.write(&engine.lock, &seen.changes, &seen.events, engine.now()).await?; // ledger: one transaction
+        }
+    }
+    engine.progress.step();
 
     let now = engine.now();
     let inventory = engine.inventory(); // watch caches: read
@@ -38,11 +42,19 @@ pub async fn run(engine: &mut Engine, trigger: &str) -> Result<CycleReport, Engi
     changes.extend(overcome(&plan, engine.store.state(), &inventory, now)); // pure
     drop(inventory); // a snapshot that is held would be copied at the first write
     engine.store.write(&engine.lock, &changes, &events, now).await?; // ledger: state and generation, before anything is done
-    let done = carry_out(engine, &approved).await?; // clusters and homes: the only writes to the world
+    let done = carry_out(engine, &approved, extent).await?; // clusters and homes: the only writes to the world
     engine.count(&done, &refusals);
 
     let report = report::cycle(trigger, began, engine.now(), engine.store.state(), &plan, &approved, &refusals); // pure
-    engine.finish(report).await // ledger: the cycle's own row
+    engine.finish(CycleReport { left: done.left, ..report }).await // ledger: the cycle's own row
+}
+
+/// Reads the directories. `None`: an order came meanwhile, and is not to wait for a directory that hangs.
+async fn ask(engine: &Engine) -> Option<DirectorySnapshot> {
+    tokio::select! {
+        snapshot = directory::fetch(&engine.sources, &engine.settings.policy) => Some(snapshot),
+        () = engine.cut.cancelled() => None,
+    }
 }
 
 /// What a cycle would do now. Nothing is written, not even what was read.
@@ -80,14 +92,18 @@ fn decide(
 }
 
 /// Executes, and stores what was done while it is done. When the ledger does not take it, nothing more is begun.
-async fn carry_out(engine: &mut Engine, approved: &ApprovedPlan) -> Result<execute::Report, EngineError> {
+async fn carry_out(
+    engine: &mut Engine,
+    approved: &ApprovedPlan,
+    extent: Extent,
+) -> Result<execute::Report, EngineError> {
     if approved.accounts().is_empty() {
         return Ok(execute::Report::default());
     }
     // The run keeps the ledger as the plan saw it; the store goes on with what is done.
     let ledger = engine.store.state().clone();
     let (recorder, mut records) = Recorder::channel();
-    let run = Run { ledger: &ledger, now: engine.now(), stop: &engine.stop };
+    let run = Run { ledger: &ledger, now: engine.now(), extent, stop: &engine.cut };
     let work = async {
         let report = execute::execute(approved, &engine.effects, run, &recorder).await;
         drop(recorder);
@@ -99,6 +115,7 @@ async fn carry_out(engine: &mut Engine, approved: &ApprovedPlan) -> Result<execu
             let changes: Vec<_> = waiting.iter().flat_map(|record| record.changes.iter().cloned()).collect();
             let events: Vec<_> = waiting.iter().flat_map(|record| record.events.iter().cloned()).collect();
             engine.store.write(&engine.lock, &changes, &events, (engine.clock)()).await?;
+            engine.progress.step();
             for record in waiting.drain(..) {
                 // Whoever no longer waits has nothing left to do.
                 let _ = record.stored.send(());

@@ -1,7 +1,11 @@
 //! `bursard`: one loop over one closed set of events. The schedule, drift, the control socket and signals all meet here;
-//! a cycle runs to its end, and what asks for one meanwhile gets one more. The wall clock, the scheduler and systemd's
-//! notifications live only here.
+//! what asks for a cycle during another gets one more, and an order cuts a long one short, which then goes on after it.
+//! The wall clock, the scheduler and systemd's notifications live only here.
 
+mod inbox;
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +17,16 @@ use tokio::sync::mpsc;
 use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 
-use crate::control::api::{CycleReport, OrderAnswer};
+use self::inbox::{Event, Inbox, Seen, notify};
+use crate::control::api::{CycleReport, OrderAnswer, Trigger};
 use crate::control::server::{self, Reply, Request};
 use crate::cycle;
 use crate::engine::{Engine, EngineError};
+use crate::execute::Extent;
 use crate::report;
 use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::Metrics;
 
-/// How long a stopping daemon lets what is under way go on. Below systemd's default `TimeoutStopSec` of 90 s.
-const SOFT_STOP: Duration = Duration::from_mins(1);
 /// Drift comes in bursts (somebody deletes a namespace: eleven objects go); one cycle repairs them together.
 const DRIFT_SETTLES: Duration = Duration::from_millis(500);
 
@@ -57,21 +61,6 @@ pub fn now() -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// Why a cycle begins.
-#[derive(Debug)]
-enum Event {
-    /// The schedule says so.
-    Tick,
-    /// A cluster is no longer as the plan knew it.
-    Drift,
-    /// Somebody asks over the control socket.
-    Asked(Request),
-    /// SIGHUP.
-    Reload,
-    /// SIGTERM or SIGINT.
-    Stop,
-}
-
 /// Runs until SIGTERM.
 ///
 /// # Errors
@@ -83,14 +72,11 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     let (sender, events) = mpsc::channel(64);
     let listeners = listen(engine.settings(), &sender, &stop).await?;
     let scheduler = schedule(engine.settings(), &sender).await?;
-    let sources = [
-        take_signals(sender.clone())?,
-        tokio::spawn(drift(engine.changed(), sender.clone())),
-        tokio::spawn(watchdog()),
-    ];
+    let sources = [take_signals(sender.clone())?, tokio::spawn(drift(engine.changed(), sender.clone()))];
     notify(&[NotifyState::Ready]);
     tracing::info!(site = %engine.settings().policy.site, "ready");
-    let daemon = Loop { config, engine, events, scheduler, sender, waiting: Vec::new() };
+    let (due, waiters) = (BTreeSet::new(), Waiters::default());
+    let daemon = Loop { config, engine, inbox: Inbox::new(events), scheduler, sender, due, waiters };
     let result = daemon.run().await;
     notify(&[NotifyState::Stopping]);
     stop.cancel();
@@ -105,176 +91,152 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
 struct Loop {
     config: PathBuf,
     engine: Engine,
-    events: mpsc::Receiver<Event>,
+    inbox: Inbox,
     scheduler: JobScheduler,
     sender: mpsc::Sender<Event>,
-    /// Requests that came during a cycle and wait for its end.
-    waiting: Vec<Event>,
+    /// Cycles that are asked for. One cycle serves all that it comes first of.
+    due: BTreeSet<Trigger>,
+    waiters: Waiters,
 }
 
-/// Who waits for the end of the next cycle.
+/// Who waits for the end of a cycle.
 #[derive(Default)]
 struct Waiters {
     syncs: Vec<Reply<CycleReport>>,
-    orders: Vec<(String, Reply<OrderAnswer>)>,
+    orders: Vec<(OrderAnswer, Reply<OrderAnswer>)>,
 }
 
 impl Loop {
     async fn run(mut self) -> Result<(), DaemonError> {
-        let mut trigger = Some("start");
-        let mut waiters = Waiters::default();
+        self.due.insert(Trigger::Start);
         loop {
-            if let Some(why) = trigger.take() {
-                let report = self.cycle(why).await?;
-                waiters.answer(&report);
-                if self.engine.stop().is_cancelled() {
-                    self.engine.must_own()?;
-                    break;
+            while let Some(event) = self.inbox.ready() {
+                if self.take(event).await?.is_break() {
+                    return self.end().await;
                 }
             }
-            let event = if self.waiting.is_empty() { self.events.recv().await } else { Some(self.waiting.remove(0)) };
-            match event {
-                None | Some(Event::Stop) => {
-                    waiters.tell_that_it_stops();
-                    break;
+            if self.due.is_empty() {
+                let event = self.inbox.next().await;
+                if self.take(event).await?.is_break() {
+                    return self.end().await;
                 }
-                Some(Event::Tick) => trigger = Some("schedule"),
-                Some(Event::Drift) => trigger = Some("drift"),
-                Some(Event::Reload) => trigger = self.reload().await?.then_some("reload"),
-                Some(Event::Asked(request)) => trigger = self.asked(request, &mut waiters).await?,
+                // Whatever else has come asks for the same cycle.
+                continue;
             }
-            // Whatever else has come asks for the same cycle.
-            if trigger.is_some() {
-                trigger = self.gather(trigger, &mut waiters).await?;
+            self.cycle().await?;
+            if self.engine.stop().is_cancelled() {
+                self.engine.must_own()?;
+                return self.end().await;
             }
         }
+    }
+
+    async fn end(mut self) -> Result<(), DaemonError> {
+        self.waiters.tell_that_it_stops();
         self.scheduler.shutdown().await?;
         Ok(self.engine.close().await?)
     }
 
-    /// A cycle; what comes meanwhile waits, but a stop ends it early between two steps.
-    async fn cycle(&mut self, trigger: &str) -> Result<CycleReport, DaemonError> {
-        let stop = self.engine.stop();
-        // Who looks during a long cycle sees how things stood when it began.
-        let (status, exposition) = (self.engine.status(), self.engine.exposition());
-        let work = cycle::run(&mut self.engine, trigger);
-        tokio::pin!(work);
-        let mut deadline: Option<tokio::time::Instant> = None;
-        let report = loop {
-            let expired = async {
-                match deadline {
-                    Some(deadline) => tokio::time::sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                report = &mut work => break report?,
-                Some(event) = self.events.recv() => match event {
-                    Event::Stop if deadline.is_none() => {
-                        stop.cancel();
-                        deadline = Some(soft_stop());
-                    }
-                    Event::Stop => std::process::exit(1),
-                    Event::Asked(Request::Status(reply)) => drop(reply.send(Ok(status.clone()))),
-                    Event::Asked(Request::Metrics(reply)) => drop(reply.send(Ok(exposition.clone()))),
-                    event => self.waiting.push(event),
-                },
-                () = expired => {
-                    tracing::error!("what was under way did not end in time");
-                    std::process::exit(1);
-                }
-            }
-        };
-        log(&report);
-        Ok(report)
+    /// Answers, or notes that a cycle is due.
+    async fn take(&mut self, event: Event) -> Result<ControlFlow<()>, DaemonError> {
+        match event {
+            Event::Stop => return Ok(ControlFlow::Break(())),
+            Event::Tick => drop(self.due.insert(Trigger::Schedule)),
+            Event::Drift => drop(self.due.insert(Trigger::Drift)),
+            Event::Reload => self.reload().await?,
+            Event::Asked(request) => self.asked(request).await?,
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
-    /// Takes every event that is there already, so that they share the cycle that is about to begin.
-    async fn gather(
-        &mut self,
-        trigger: Option<&'static str>,
-        waiters: &mut Waiters,
-    ) -> Result<Option<&'static str>, DaemonError> {
-        let mut rest = std::mem::take(&mut self.waiting);
-        let mut stopping = false;
-        while let Ok(event) = self.events.try_recv() {
-            rest.push(event);
-        }
-        for event in rest {
-            match event {
-                Event::Tick | Event::Drift => {}
-                Event::Asked(request) => {
-                    self.asked(request, waiters).await?;
-                }
-                Event::Stop => {
-                    // Not after a whole cycle: systemd waits for it.
-                    stopping = true;
-                    self.waiting.insert(0, Event::Stop);
-                }
-                Event::Reload => self.waiting.push(Event::Reload),
-            }
-        }
-        Ok(trigger.filter(|_| !stopping))
-    }
-
-    /// Answers, or says why a cycle is to begin.
-    async fn asked(&mut self, request: Request, waiters: &mut Waiters) -> Result<Option<&'static str>, DaemonError> {
-        // Whoever asked may be gone; then nobody needs the answer.
+    /// Whoever asked may be gone; then nobody needs the answer.
+    async fn asked(&mut self, request: Request) -> Result<(), DaemonError> {
         match request {
+            Request::Alive(reply) => drop(reply.send(Ok(()))),
             Request::Status(reply) => drop(reply.send(Ok(self.engine.status()))),
             Request::Metrics(reply) => drop(reply.send(Ok(self.engine.exposition()))),
             Request::Plan(reply) if reply.is_closed() => {}
-            Request::Plan(reply) => drop(reply.send(Ok(cycle::preview(&mut self.engine).await?))),
-            Request::Sync(reply) => {
-                waiters.syncs.push(reply);
-                return Ok(Some("sync"));
+            Request::Plan(reply) => {
+                let seen = Seen::of(&self.engine);
+                let (cut, progress) = self.engine.begin();
+                let stop = self.engine.stop();
+                let answer = self.inbox.during(cycle::preview(&mut self.engine), &seen, &stop, &cut, &progress).await?;
+                drop(reply.send(Ok(answer)));
             }
-            Request::Order(actor, order, reply) => match self.engine.order(&actor, &order).await? {
-                Ok(text) => {
-                    waiters.orders.push((text, reply));
-                    return Ok(Some("order"));
+            Request::Sync(reply) => {
+                self.waiters.syncs.push(reply);
+                self.due.insert(Trigger::Sync);
+            }
+            Request::Orders(actor, orders, reply) => {
+                let answer = self.engine.order(&actor, &orders).await?;
+                if answer.text.is_empty() {
+                    drop(reply.send(Ok(answer)));
+                } else {
+                    self.waiters.orders.push((answer, reply));
+                    self.due.insert(Trigger::Order);
                 }
-                Err(refusal) => drop(reply.send(Err(refusal))),
-            },
+            }
         }
-        Ok(None)
+        Ok(())
+    }
+
+    /// The cycle that is due first. Orders go alone; any other cycle does for all the others too.
+    async fn cycle(&mut self) -> Result<(), DaemonError> {
+        let Some(trigger) = self.due.pop_first() else { return Ok(()) };
+        let others = if trigger == Trigger::Order { BTreeSet::new() } else { std::mem::take(&mut self.due) };
+        let extent = if self.due.is_empty() { Extent::All } else { Extent::Urgent };
+        let seen = Seen::of(&self.engine);
+        let stop = self.engine.stop();
+        let (cut, progress) = self.engine.begin();
+        let work = cycle::run(&mut self.engine, trigger, extent);
+        let report = self.inbox.during(work, &seen, &stop, &cut, &progress).await?;
+        log(&report);
+        if cut.is_cancelled() {
+            self.due.insert(trigger);
+            self.due.extend(others);
+        } else if trigger == Trigger::Order {
+            self.waiters.answer_orders(&report);
+        } else if trigger.asks() {
+            self.waiters.answer_syncs(&report);
+        }
+        Ok(())
     }
 
     /// Puts the configuration in force if it is right; keeps the old one if not.
-    async fn reload(&mut self) -> Result<bool, DaemonError> {
+    async fn reload(&mut self) -> Result<(), DaemonError> {
         notify(&[NotifyState::Reloading]);
-        let right = match Settings::load(&self.config).and_then(|settings| self.engine.reload(settings)) {
+        match Settings::load(&self.config).and_then(|settings| self.engine.reload(settings)) {
             Ok(()) => {
                 let next = schedule(self.engine.settings(), &self.sender).await?;
                 std::mem::replace(&mut self.scheduler, next).shutdown().await?;
+                self.due.insert(Trigger::Reload);
                 tracing::info!("configuration reloaded");
-                true
             }
-            Err(errors) => {
-                tracing::error!(error = %report::chain(&errors), "the old configuration stays in force");
-                false
-            }
-        };
+            Err(errors) => tracing::error!(error = %report::chain(&errors), "the old configuration stays in force"),
+        }
         notify(&[NotifyState::Ready]);
-        Ok(right)
+        Ok(())
     }
 }
 
 impl Waiters {
     /// What was written down is not lost; who waits for a cycle hears that there is none (the dropped reply says so).
     fn tell_that_it_stops(&mut self) {
-        for (text, reply) in self.orders.drain(..) {
-            let text = format!("{text}; the next cycle carries it out, the daemon is stopping");
-            let _ = reply.send(Ok(OrderAnswer { text, report: None }));
+        for (answer, reply) in self.orders.drain(..) {
+            let text = format!("{}; the next cycle carries it out, the daemon is stopping", answer.text);
+            let _ = reply.send(Ok(OrderAnswer { text, ..answer }));
         }
     }
 
-    fn answer(&mut self, report: &CycleReport) {
+    fn answer_syncs(&mut self, report: &CycleReport) {
         for reply in self.syncs.drain(..) {
             let _ = reply.send(Ok(report.clone()));
         }
-        for (text, reply) in self.orders.drain(..) {
-            let _ = reply.send(Ok(OrderAnswer { text, report: Some(report.clone()) }));
+    }
+
+    fn answer_orders(&mut self, report: &CycleReport) {
+        for (answer, reply) in self.orders.drain(..) {
+            let _ = reply.send(Ok(OrderAnswer { report: Some(report.clone()), ..answer }));
         }
     }
 }
@@ -282,8 +244,9 @@ impl Waiters {
 fn log(report: &CycleReport) {
     let CycleReport { id, trigger, changed, unchanged, actions, failing, rejected, partial, refusals, .. } = report;
     if *changed == 0 && failing.is_empty() && partial.is_empty() && refusals.is_empty() {
-        return tracing::debug!(cycle = id, trigger, unchanged, "nothing to do");
+        return tracing::debug!(cycle = id, trigger = trigger.name(), unchanged, "nothing to do");
     }
+    let trigger = trigger.name();
     tracing::info!(cycle = id, trigger, changed, unchanged, actions, failing = failing.len(), rejected, "cycle");
     for (source, why) in partial {
         tracing::warn!(cycle = id, source, why, "partial");
@@ -295,11 +258,6 @@ fn log(report: &CycleReport) {
     for refusal in refusals {
         tracing::warn!(cycle = id, limit = refusal.limit, hash = refusal.hash, reason = refusal.why, "refused");
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "how long a cycle may still go on is no decision")]
-fn soft_stop() -> tokio::time::Instant {
-    tokio::time::Instant::now() + SOFT_STOP
 }
 
 async fn schedule(settings: &Settings, sender: &mpsc::Sender<Event>) -> Result<JobScheduler, DaemonError> {
@@ -348,20 +306,6 @@ fn take_signals(sender: mpsc::Sender<Event>) -> Result<tokio::task::JoinHandle<(
     }))
 }
 
-/// Tells systemd at half its interval that the runtime still turns.
-async fn watchdog() {
-    let Some(interval) = sd_notify::watchdog_enabled() else { return };
-    loop {
-        notify(&[NotifyState::Watchdog]);
-        tokio::time::sleep(interval / 2).await;
-    }
-}
-
-fn notify(states: &[NotifyState<'_>]) {
-    // Without systemd there is nobody to tell.
-    let _ = sd_notify::notify(states);
-}
-
 async fn listen(
     settings: &Settings,
     sender: &mpsc::Sender<Event>,
@@ -379,17 +323,11 @@ async fn listen(
     let socket = |what: String| move |source| DaemonError::Socket { what, source };
     let path = &settings.control_socket;
     let control = server::bind(path).map_err(socket(path.display().to_string()))?;
-    let mut tasks = vec![tokio::spawn(served(server::serve(control, desk.clone(), stop.clone())))];
+    let mut tasks = vec![tokio::spawn(server::serve(control, desk.clone(), stop.clone()))];
     if let Some(address) = settings.metrics {
         let listener =
             tokio::net::TcpListener::bind(address).await.map_err(socket(format!("metrics.listen {address}")))?;
-        tasks.push(tokio::spawn(served(server::serve_metrics(listener, desk, stop.clone()))));
+        tasks.push(tokio::spawn(server::serve_metrics(listener, desk, stop.clone())));
     }
     Ok(tasks)
-}
-
-async fn served(serving: impl Future<Output = std::io::Result<()>>) {
-    if let Err(error) = serving.await {
-        tracing::error!(%error, "listener");
-    }
 }

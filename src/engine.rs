@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{self, AccessError, OwnerWatch, Ownership, Renewal, SEAL_KEY};
 use crate::contract::Sealer;
-use crate::control::api::{ClusterStatus, CycleReport, Failing, OrderRequest, Refusal, Status};
+use crate::control::api::{ClusterStatus, CycleReport, Failing, OrderAnswer, OrderRequest, Status};
 use crate::desired::Deriver;
 use crate::directory::SourceConfig;
 use crate::execute::{self, ClusterEffects, Effects};
@@ -21,10 +22,11 @@ use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::ledger::store::{CycleEnd, CycleLock, Store, StoreError};
 use crate::observed::Inventory;
+use crate::orders::{self, Written};
 use crate::plan;
+use crate::report;
 use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::SharedMetrics;
-use crate::{orders, report};
 
 /// How long the first listing of a cluster may take before a cycle goes on without it.
 const FIRST_LISTING: Duration = Duration::from_secs(30);
@@ -88,13 +90,33 @@ pub struct Engine {
     pub(crate) deriver: Deriver,
     pub(crate) effects: Effects,
     pub(crate) clock: Clock,
+    /// Cancelled: the cycle that runs ends after what is under way. A child of `stop`.
+    pub(crate) cut: CancellationToken,
+    /// That a cycle goes on.
+    pub(crate) progress: Progress,
     /// Cancelled: what is under way is finished, nothing more is begun.
-    pub(crate) stop: CancellationToken,
+    stop: CancellationToken,
     metrics: SharedMetrics,
     changed: Arc<Notify>,
     trouble: BTreeMap<ClusterName, String>,
     links: BTreeMap<ClusterName, Link>,
     last: Option<CycleReport>,
+}
+
+/// Counts the steps of cycles, so that one that hangs can be told from one that is long.
+#[derive(Debug, Clone, Default)]
+pub struct Progress(Arc<AtomicU64>);
+
+impl Progress {
+    pub(crate) fn step(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// What keeps a connected cluster ours.
@@ -113,6 +135,7 @@ impl Engine {
         let (store, lock) = Store::open(&settings.state_dir).await?;
         let sealer = read_seal(&settings.state_dir)?;
         let homes = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
+        let stop = CancellationToken::new();
         let mut engine = Self {
             sources: settings.sources()?,
             settings,
@@ -122,7 +145,9 @@ impl Engine {
             deriver: Deriver::default(),
             effects: Effects { clusters: BTreeMap::new(), homes },
             clock,
-            stop: CancellationToken::new(),
+            cut: stop.child_token(),
+            progress: Progress::default(),
+            stop,
             metrics,
             changed: Arc::new(Notify::new()),
             trouble: BTreeMap::new(),
@@ -149,10 +174,16 @@ impl Engine {
         Arc::clone(&self.changed)
     }
 
-    /// Cancel it to end a cycle early, between two steps.
+    /// Cancel it to end the work for good, between two accounts.
     #[must_use]
     pub fn stop(&self) -> CancellationToken {
         self.stop.clone()
+    }
+
+    /// What cuts the next cycle short, and how it says that it goes on.
+    pub fn begin(&mut self) -> (CancellationToken, Progress) {
+        self.cut = self.stop.child_token();
+        (self.cut.clone(), self.progress.clone())
     }
 
     /// Whole seconds.
@@ -183,14 +214,18 @@ impl Engine {
     /// # Errors
     /// Only [`EngineError::NotOwner`]: a cluster that is away is asked again in the next cycle.
     pub async fn connect(&mut self) -> Result<(), EngineError> {
-        self.must_own()?;
         let now = self.now();
-        for (cluster, kubeconfig) in self.settings.clusters.clone() {
-            let due = |link: &Link| link.renew_after.is_some_and(|due| due <= now);
-            if self.effects.clusters.contains_key(&cluster) && !self.links.get(&cluster).is_some_and(due) {
-                continue;
-            }
-            match self.connected(&cluster, &kubeconfig).await {
+        let due = |link: &Link| link.renew_after.is_some_and(|due| due <= now);
+        let settled = |cluster: &ClusterName| {
+            self.effects.clusters.contains_key(cluster) && !self.links.get(cluster).is_some_and(due)
+        };
+        let asked =
+            self.settings.clusters.iter().filter(|(cluster, _)| !settled(cluster)).map(|(cluster, kubeconfig)| {
+                let answer = self.connected(cluster, kubeconfig);
+                async move { (cluster.clone(), answer.await) }
+            });
+        for (cluster, answer) in futures::future::join_all(asked).await {
+            match answer {
                 Ok((effects, link)) => {
                     self.trouble.remove(&cluster);
                     self.effects.clusters.insert(cluster.clone(), effects);
@@ -277,7 +312,7 @@ impl Engine {
         let end = CycleEnd {
             began: report.began,
             ended: report.ended,
-            trigger: report.trigger.clone(),
+            trigger: report.trigger.name().to_owned(),
             sources: self.store.state().sources.clone(),
             report: serde_json::to_value(&report).unwrap_or_default(),
         };
@@ -287,10 +322,10 @@ impl Engine {
         Ok(report)
     }
 
-    /// Writes an order down. The next cycle carries it out.
-    pub async fn order(&mut self, actor: &str, request: &OrderRequest) -> Result<Result<String, Refusal>, EngineError> {
+    /// Writes orders down. The next cycle carries them out.
+    pub async fn order(&mut self, actor: &str, requests: &[OrderRequest]) -> Result<OrderAnswer, EngineError> {
         let now = self.now();
-        Ok(write_down(&mut self.store, &self.lock, actor, request, now).await?)
+        Ok(write_down(&mut self.store, &self.lock, actor, requests, now).await?)
     }
 
     /// How things stand.
@@ -330,21 +365,17 @@ impl Engine {
     }
 }
 
-/// Writes an order into a ledger, and says what it means, or why it is none.
+/// Writes orders into a ledger, in one transaction, and says what they mean, or why some are none.
 pub async fn write_down(
     store: &mut Store,
     lock: &CycleLock,
     actor: &str,
-    request: &OrderRequest,
+    requests: &[OrderRequest],
     now: Timestamp,
-) -> Result<Result<String, Refusal>, StoreError> {
-    match orders::write(store.state(), actor, request, now) {
-        Err(refusal) => Ok(Err(refusal)),
-        Ok(written) => {
-            store.write(lock, &written.changes, &written.events, now).await?;
-            Ok(Ok(written.text))
-        }
-    }
+) -> Result<OrderAnswer, StoreError> {
+    let Written { changes, events, texts, refused } = orders::write_all(store.state(), actor, requests, now);
+    store.write(lock, &changes, &events, now).await?;
+    Ok(OrderAnswer { text: texts.join("\n"), refused, report: None })
 }
 
 /// A former owner stops writing at once: what is under way is finished, nothing more is begun.

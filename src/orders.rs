@@ -1,6 +1,8 @@
 //! An administrator's order, written down: what the ledger keeps of it and what the history says. PURE: no runtime, no
 //! client, no file system, no clock. The next plan carries it out.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -9,22 +11,47 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::plan::guard;
 
-/// An order that can be written down.
-#[derive(Debug, Clone, PartialEq)]
+/// Orders that can be written down, and why others cannot.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Written {
     /// For the ledger.
     pub changes: Vec<Change>,
     /// For the history.
     pub events: Vec<Event>,
-    /// For whoever gave it.
-    pub text: String,
+    /// For whoever gave them, one for each.
+    pub texts: Vec<String>,
+    /// Nobody of that name (exit code 4), no reason where one is needed (64), nothing to resume, release or approve (1).
+    pub refused: Vec<Refusal>,
 }
 
-/// What `actor`'s `request` changes.
-///
-/// # Errors
-/// Nobody of that name (exit code 4), no reason where one is needed (64), nothing to resume, release or approve (1).
-pub fn write(ledger: &LedgerState, actor: &str, request: &OrderRequest, now: Timestamp) -> Result<Written, Refusal> {
+/// What `actor`'s `requests` change, each with what those before it changed.
+#[must_use]
+pub fn write_all(ledger: &LedgerState, actor: &str, requests: &[OrderRequest], now: Timestamp) -> Written {
+    let mut ledger = Cow::Borrowed(ledger);
+    let mut all = Written::default();
+    for request in requests {
+        match write(&ledger, actor, request, now) {
+            Ok(one) => {
+                if requests.len() > 1 {
+                    one.changes.iter().for_each(|change| ledger.to_mut().apply(change));
+                }
+                all.changes.extend(one.changes);
+                all.events.extend(one.events);
+                all.texts.push(one.text);
+            }
+            Err(refusal) => all.refused.push(refusal),
+        }
+    }
+    all
+}
+
+struct One {
+    changes: Vec<Change>,
+    events: Vec<Event>,
+    text: String,
+}
+
+fn write(ledger: &LedgerState, actor: &str, request: &OrderRequest, now: Timestamp) -> Result<One, Refusal> {
     let (kind, target) = match request {
         OrderRequest::Suspend(target) => (Some(OrderKind::Suspend), target),
         OrderRequest::Resume(target) => (Some(OrderKind::Resume), target),
@@ -58,7 +85,7 @@ fn note(actor: &str, target: &Target, now: Timestamp, must_say_why: bool) -> Res
     Ok(Note { actor: actor.to_owned(), reason: reason.unwrap_or_default(), ticket: target.ticket.clone(), at: now })
 }
 
-fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -> Result<Written, Refusal> {
+fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -> Result<One, Refusal> {
     let by_order = matches!(account.suspension, Some(Suspension::Ordered(_)));
     let name = account.account_name();
     let refused = |text: String| Err(Refusal { exit_code: 1, text });
@@ -81,41 +108,41 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
     let id = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
     let event = event(Some(account), action, &note);
     let order = Order { id, account: account.id.clone(), what, note };
-    Ok(Written { changes: vec![Change::Order(order)], events: vec![event], text: format!("{name}: {action}") })
+    Ok(One { changes: vec![Change::Order(order)], events: vec![event], text: format!("{name}: {action}") })
 }
 
 fn waits(ledger: &LedgerState, account: &Account, what: OrderKind) -> bool {
     ledger.orders.iter().any(|order| order.account == account.id && order.what == what)
 }
 
-fn hold(account: &Account, note: Note) -> Written {
-    Written {
+fn hold(account: &Account, note: Note) -> One {
+    One {
         events: vec![event(Some(account), "held", &note)],
         changes: vec![Change::Hold(account.id.clone(), Some(note))],
         text: format!("{}: held; planned for and shown, but not touched", account.account_name()),
     }
 }
 
-fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<Written, Refusal> {
+fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<One, Refusal> {
     let name = account.account_name();
     if !ledger.holds.contains_key(&account.id) {
         return Err(Refusal { exit_code: 1, text: format!("{name} is not held") });
     }
-    Ok(Written {
+    Ok(One {
         changes: vec![Change::Hold(account.id.clone(), None)],
         events: vec![event(Some(account), "released", note)],
         text: format!("{name}: released"),
     })
 }
 
-fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Result<Written, Refusal> {
+fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Result<One, Refusal> {
     let Some(changes) = guard::approve(ledger, hash, now) else {
         let text = format!("nothing of hash {hash:?} waits for approval; `bursar status` shows what does");
         return Err(Refusal { exit_code: 1, text });
     };
     let note = Note { actor: actor.to_owned(), reason: format!("refused set {hash}"), ticket: None, at: now };
     let text = format!("{hash}: approved, once, within the hour");
-    Ok(Written { changes, events: vec![event(None, "approved", &note)], text })
+    Ok(One { changes, events: vec![event(None, "approved", &note)], text })
 }
 
 fn event(account: Option<&Account>, action: &str, note: &Note) -> Event {

@@ -6,15 +6,15 @@ use std::error::Error;
 
 use jiff::Timestamp;
 
-use crate::control::api::{ClusterStatus, CycleReport, Failing, Status};
+use crate::control::api::{ClusterStatus, CycleReport, Failing, Status, Trigger};
 use crate::directory::Completeness;
 use crate::ledger::LedgerState;
 use crate::plan::{ApprovedPlan, Plan, Refusal};
 
-/// A cycle that ended; its number is given when it is stored.
+/// A cycle that ended; its number is given when it is stored, and what it left by who carried it out.
 #[must_use]
 pub fn cycle(
-    trigger: &str,
+    trigger: Trigger,
     began: Timestamp,
     ended: Timestamp,
     ledger: &LedgerState,
@@ -28,12 +28,13 @@ pub fn cycle(
     });
     CycleReport {
         id: 0,
-        trigger: trigger.to_owned(),
+        trigger,
         began,
         ended,
         changed: approved.accounts().len() as u64,
         unchanged: plan.unchanged,
         actions: approved.accounts().iter().map(|account| account.actions.len() as u64).sum(),
+        left: 0,
         failing: failing(ledger),
         rejected: ledger.rejected.len() as u64,
         partial: partial.collect(),

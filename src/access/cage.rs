@@ -70,7 +70,7 @@ fn variables(needs: &Needs) -> Value {
         list(
             "name",
             "has(request.name) && request.name != '' ? request.name : \
-             (variables.writes ? object.?metadata.?name.orValue('') : '')"
+             (variables.writes ? string(object.?metadata.?name.orValue('')) : '')"
                 .to_owned()
         ),
         list("isNamespace", resource("", "namespaces")),

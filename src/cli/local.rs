@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::context::{become_bursar, may_act};
 use super::exit::{Exit, Failure};
-use crate::control::api::{CycleReport, OrderAnswer, OrderRequest, PlanAnswer};
+use crate::control::api::{CycleReport, OrderAnswer, OrderRequest, PlanAnswer, Trigger};
 use crate::engine::{Engine, EngineError, write_down};
+use crate::execute::Extent;
 use crate::ledger::store::Store;
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
@@ -22,25 +23,18 @@ pub(super) async fn plan(settings: Settings) -> Result<PlanAnswer, Failure> {
 /// One cycle to its end.
 pub(super) async fn cycle(settings: Settings) -> Result<CycleReport, Failure> {
     let mut engine = open(settings).await?;
-    let report = cycle::run(&mut engine, "sync").await;
+    let report = cycle::run(&mut engine, Trigger::Sync, Extent::All).await;
     close(engine, report).await
 }
 
 /// Writes orders down; the next cycle carries them out. That takes the ledger alone: no cluster has to answer.
-pub(super) async fn orders(
-    settings: &Settings,
-    actor: &str,
-    orders: &[OrderRequest],
-) -> Result<Vec<OrderAnswer>, Failure> {
+pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequest]) -> Result<OrderAnswer, Failure> {
     act(settings)?;
     let (mut store, lock) = Store::open(&settings.state_dir).await.map_err(EngineError::from)?;
-    let mut answers = Vec::new();
-    for order in orders {
-        let written = write_down(&mut store, &lock, actor, order, daemon::now()).await.map_err(EngineError::from)?;
-        answers.push(OrderAnswer { text: format!("{}; the next cycle carries it out", written?), report: None });
-    }
+    let answer = write_down(&mut store, &lock, actor, orders, daemon::now()).await.map_err(EngineError::from)?;
     store.close().await.map_err(EngineError::from)?;
-    Ok(answers)
+    let later = |text: &str| format!("{text}; the next cycle carries it out");
+    Ok(OrderAnswer { text: answer.text.lines().map(later).collect::<Vec<_>>().join("\n"), ..answer })
 }
 
 async fn open(settings: Settings) -> Result<Engine, Failure> {

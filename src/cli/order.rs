@@ -8,7 +8,7 @@ use super::context::{Context, daemon};
 use super::exit::{Exit, Failure};
 use super::output::clean;
 use super::{local, output, sync};
-use crate::control::api::{OrderAnswer, OrderRequest, Target};
+use crate::control::api::{OrderRequest, Refusal, Target};
 use crate::control::client::ClientError;
 use crate::identity::AccountName;
 
@@ -69,35 +69,29 @@ async fn of_class(context: &Context, class: &str) -> Result<Vec<AccountName>, Fa
     Ok(accounts.collect())
 }
 
-/// By the daemon, one after the other; by this process, all under one lock.
+/// By the daemon, or by this process under the same lock. What could be written down is, whatever is refused beside it.
 async fn give(context: &Context, orders: Vec<OrderRequest>) -> Result<Exit, Failure> {
     let settings = context.settings()?;
-    let client = daemon(&settings)?;
     let progress = output::progress("the order is carried out");
-    let mut answers: Vec<OrderAnswer> = Vec::new();
-    for order in &orders {
-        match client.order(order).await {
-            Err(ClientError::Absent { .. }) if answers.is_empty() => {
-                answers = local::orders(&settings, &context.actor, &orders).await?;
-                break;
-            }
-            answer => answers.push(answer?),
-        }
-    }
+    let answer = match daemon(&settings)?.order(&orders).await {
+        Err(ClientError::Absent { .. }) => local::orders(&settings, &context.actor, &orders).await?,
+        answer => answer?,
+    };
     progress.finish_and_clear();
-    if context.global.json {
-        if let [answer] = answers.as_slice() {
-            output::json(answer)?;
-        } else {
-            output::json(&answers)?;
-        }
-        return Ok(Exit::Done);
-    }
-    for answer in answers {
-        output::line(clean(&answer.text));
-        if let Some(report) = answer.report {
-            output::line(sync::text(&report));
+    if context.global.json && !answer.text.is_empty() {
+        output::json(&answer)?;
+    } else {
+        answer.text.lines().for_each(|line| output::line(clean(line)));
+        if let Some(report) = &answer.report {
+            output::line(sync::text(report));
         }
     }
-    Ok(Exit::Done)
+    refused(answer.refused)
+}
+
+/// Ends as the first of them says.
+fn refused(refusals: Vec<Refusal>) -> Result<Exit, Failure> {
+    let Some(exit_code) = refusals.first().map(|refusal| refusal.exit_code) else { return Ok(Exit::Done) };
+    let text = refusals.into_iter().map(|refusal| refusal.text).collect::<Vec<_>>().join("\n");
+    Err(Refusal { exit_code, text }.into())
 }

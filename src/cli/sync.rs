@@ -22,12 +22,14 @@ pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Fai
 
 /// A cycle in a few lines.
 pub(super) fn text(report: &CycleReport) -> String {
-    let CycleReport { id, trigger, began: _, ended, changed, unchanged, actions, failing, rejected, partial, refusals } =
-        report;
+    let CycleReport { id, trigger, began: _, ended, changed, unchanged, actions, left, .. } = report;
+    let CycleReport { failing, rejected, partial, refusals, .. } = report;
+    let trigger = trigger.name();
     let rejected = if *rejected > 0 { format!(", {rejected} rejected") } else { String::new() };
+    let left = if *left > 0 { format!(", {left} left to the next cycle") } else { String::new() };
     let mut lines = vec![format!(
         "cycle {id} ({trigger}) ended {ended:.0}: {changed} changed by {actions} actions, \
-         {unchanged} as they should be{rejected}"
+         {unchanged} as they should be{rejected}{left}"
     )];
     lines.extend(partial.iter().map(|(source, why)| format!("source {source} is partial: {}", clean(why))));
     lines.extend(failing.iter().map(|failure| {

@@ -6,7 +6,7 @@
 //! | `GET /v1/status` | [`Status`] |
 //! | `GET /v1/plan` | [`PlanAnswer`] |
 //! | `POST /v1/sync` | [`CycleReport`], when the cycle that began after the request is done |
-//! | `POST /v1/orders` with [`OrderRequest`] | [`OrderAnswer`] |
+//! | `POST /v1/orders` with an array of [`OrderRequest`] | [`OrderAnswer`] |
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /healthz` | `ok`, or 503 and why |
 //!
@@ -76,13 +76,53 @@ pub struct Failing {
     pub next_try: Timestamp,
 }
 
+/// What sets a cycle off. What comes first here goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Trigger {
+    /// An administrator's order.
+    Order,
+    /// The daemon begins.
+    Start,
+    /// Another configuration is in force.
+    Reload,
+    /// Somebody asked for it.
+    Sync,
+    /// The schedule.
+    Schedule,
+    /// A cluster is no longer as the plan knew it.
+    Drift,
+}
+
+impl Trigger {
+    /// Whether directories are read, and clusters that were away asked. Orders and drift are about what is known
+    /// already: a directory that hangs must not hold up a revocation, nor be asked whenever somebody deletes a pod.
+    #[must_use]
+    pub const fn asks(self) -> bool {
+        !matches!(self, Self::Order | Self::Drift)
+    }
+
+    /// As the ledger has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Order => "order",
+            Self::Start => "start",
+            Self::Reload => "reload",
+            Self::Sync => "sync",
+            Self::Schedule => "schedule",
+            Self::Drift => "drift",
+        }
+    }
+}
+
 /// What a cycle did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CycleReport {
     /// Row of table `cycle`.
     pub id: i64,
-    /// What set it off: `schedule`, `sync`, `drift`, `order`, `start`, `reload`.
-    pub trigger: String,
+    /// What set it off.
+    pub trigger: Trigger,
     /// When it began.
     pub began: Timestamp,
     /// When it ended.
@@ -93,6 +133,9 @@ pub struct CycleReport {
     pub unchanged: u64,
     /// Actions carried out.
     pub actions: u64,
+    /// Accounts left to the next cycle, because an order or the end of the daemon cut this one short.
+    #[serde(default)]
+    pub left: u64,
     /// Accounts that fail now.
     pub failing: Vec<Failing>,
     /// Entries that failed a check.
@@ -161,11 +204,13 @@ pub struct Target {
     pub ticket: Option<String>,
 }
 
-/// An order was written down and, where a daemon runs, carried out by the cycle in `report`.
+/// Orders were written down and, where a daemon runs, carried out by the cycle in `report`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OrderAnswer {
-    /// For people: what happened.
+    /// For people: what happened, an order a line.
     pub text: String,
+    /// Orders that could not be written down; the others were.
+    pub refused: Vec<Refusal>,
     /// The cycle that carried it out.
     pub report: Option<CycleReport>,
 }

@@ -67,9 +67,9 @@ impl ControlClient {
         self.answer(self.http.post(url("/v1/sync"))).await
     }
 
-    /// Gives an order.
-    pub async fn order(&self, order: &OrderRequest) -> Result<OrderAnswer, ClientError> {
-        self.answer(self.http.post(url("/v1/orders")).header("content-type", "application/json").body(json(order)?))
+    /// Gives orders, and waits for the cycle that carries them out.
+    pub async fn order(&self, orders: &[OrderRequest]) -> Result<OrderAnswer, ClientError> {
+        self.answer(self.http.post(url("/v1/orders")).header("content-type", "application/json").body(json(&orders)?))
             .await
     }
 

@@ -1,7 +1,8 @@
-//! The control socket: how `bursar` speaks with `bursard`. `api` is what they say, `caller` who asks, `server` and
-//! `client` the two ends.
+//! The control socket: how `bursar` speaks with `bursard`. `api` is what they say, `caller` who asks, `server` (with
+//! `connections`) and `client` the two ends.
 
 pub mod api;
 pub mod caller;
 pub mod client;
+mod connections;
 pub mod server;

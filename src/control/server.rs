@@ -4,14 +4,13 @@
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
-use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Extension, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use serde::Serialize;
 use tokio::net::UnixListener;
@@ -20,21 +19,26 @@ use tokio_util::sync::CancellationToken;
 
 use super::api::{CycleReport, OrderAnswer, OrderRequest, PlanAnswer, Refusal, Status};
 use super::caller::Caller;
+use super::connections;
 
-/// Largest request body: an order with a long reason is a few hundred bytes.
-const BODY_LIMIT: usize = 64 * 1024;
+/// Largest request body: an order with a long reason is a few hundred bytes, and there may be one for every account.
+const BODY_LIMIT: usize = 8 << 20;
+/// The loop answers in milliseconds.
+const ALIVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the loop is asked, and where its answer goes.
 #[derive(Debug)]
 pub enum Request {
+    /// Whether the loop turns, and a cycle that is under way goes on.
+    Alive(Reply<()>),
     /// How things stand.
     Status(Reply<Status>),
     /// What a cycle would do now.
     Plan(Reply<PlanAnswer>),
     /// A cycle that begins after this.
     Sync(Reply<CycleReport>),
-    /// An administrator's order.
-    Order(String, OrderRequest, Reply<OrderAnswer>),
+    /// An administrator's orders.
+    Orders(String, Vec<OrderRequest>, Reply<OrderAnswer>),
     /// The Prometheus text.
     Metrics(Reply<String>),
 }
@@ -55,22 +59,17 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Serves until `stop`, then finishes the requests that are open.
-pub async fn serve(listener: UnixListener, desk: mpsc::Sender<Request>, stop: CancellationToken) -> io::Result<()> {
-    let service = routes(desk).into_make_service_with_connect_info::<Peer>();
-    axum::serve(listener, service).with_graceful_shutdown(stop.cancelled_owned()).await
+pub async fn serve(listener: UnixListener, desk: mpsc::Sender<Request>, stop: CancellationToken) {
+    connections::serve(listener, routes(desk), |stream| stream.peer_cred().ok(), stop).await;
 }
 
 /// Only metrics and health, for the TCP listener of `[metrics] listen`.
-pub async fn serve_metrics(
-    listener: tokio::net::TcpListener,
-    desk: mpsc::Sender<Request>,
-    stop: CancellationToken,
-) -> io::Result<()> {
+pub async fn serve_metrics(listener: tokio::net::TcpListener, desk: mpsc::Sender<Request>, stop: CancellationToken) {
     let routes = Router::new()
         .route("/metrics", get(|State(desk): State<Desk>| async move { metrics_text(&desk).await }))
-        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/healthz", get(healthz))
         .with_state(desk);
-    axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await
+    connections::serve(listener, routes, |_| None, stop).await;
 }
 
 type Desk = mpsc::Sender<Request>;
@@ -80,78 +79,77 @@ fn routes(desk: Desk) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/plan", get(plan))
         .route("/v1/sync", post(sync))
-        .route("/v1/orders", post(order))
+        .route("/v1/orders", post(orders))
         .route("/metrics", get(metrics))
-        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/healthz", get(healthz))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .with_state(desk)
 }
 
-#[derive(Debug, Clone)]
-struct Peer(Option<Caller>);
-
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        Self(stream.io().peer_cred().ok().map(|peer| Caller::of(&peer)))
+fn reader(caller: Option<&Caller>) -> Result<(), Refusal> {
+    match caller {
+        Some(caller) if caller.may_read => Ok(()),
+        _ => Err(not_allowed("reading needs group bursar")),
     }
 }
 
-impl Peer {
-    fn reader(&self) -> Result<(), Refusal> {
-        match &self.0 {
-            Some(caller) if caller.may_read => Ok(()),
-            _ => Err(not_allowed("reading needs group bursar")),
-        }
-    }
-
-    fn administrator(self) -> Result<String, Refusal> {
-        match self.0 {
-            Some(caller) if caller.may_order => Ok(caller.actor),
-            _ => Err(not_allowed("orders need root or group bursar-admin")),
-        }
+fn administrator(caller: Option<Caller>) -> Result<String, Refusal> {
+    match caller {
+        Some(caller) if caller.may_order => Ok(caller.actor),
+        _ => Err(not_allowed("orders need root or group bursar-admin")),
     }
 }
 
-async fn status(State(desk): State<Desk>, ConnectInfo(peer): ConnectInfo<Peer>) -> Response {
+async fn status(State(desk): State<Desk>, Extension(caller): Extension<Option<Caller>>) -> Response {
     answer(async {
-        peer.reader()?;
+        reader(caller.as_ref())?;
         ask(&desk, Request::Status).await
     })
     .await
 }
 
-async fn plan(State(desk): State<Desk>, ConnectInfo(peer): ConnectInfo<Peer>) -> Response {
+async fn plan(State(desk): State<Desk>, Extension(caller): Extension<Option<Caller>>) -> Response {
     answer(async {
-        peer.reader()?;
+        reader(caller.as_ref())?;
         ask(&desk, Request::Plan).await
     })
     .await
 }
 
-async fn sync(State(desk): State<Desk>, ConnectInfo(peer): ConnectInfo<Peer>) -> Response {
+async fn sync(State(desk): State<Desk>, Extension(caller): Extension<Option<Caller>>) -> Response {
     answer(async {
-        peer.administrator()?;
+        administrator(caller)?;
         ask(&desk, Request::Sync).await
     })
     .await
 }
 
-async fn order(
+async fn orders(
     State(desk): State<Desk>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    body: Result<Json<OrderRequest>, JsonRejection>,
+    Extension(caller): Extension<Option<Caller>>,
+    body: Result<Json<Vec<OrderRequest>>, JsonRejection>,
 ) -> Response {
     answer(async {
-        let actor = peer.administrator()?;
-        let Json(order) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
-        ask(&desk, |reply| Request::Order(actor, order, reply)).await
+        let actor = administrator(caller)?;
+        let Json(orders) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
+        ask(&desk, |reply| Request::Orders(actor, orders, reply)).await
     })
     .await
 }
 
-async fn metrics(State(desk): State<Desk>, ConnectInfo(peer): ConnectInfo<Peer>) -> Response {
-    match peer.reader() {
+async fn metrics(State(desk): State<Desk>, Extension(caller): Extension<Option<Caller>>) -> Response {
+    match reader(caller.as_ref()) {
         Ok(()) => metrics_text(&desk).await,
+        Err(refusal) => refused(refusal),
+    }
+}
+
+/// 200 while the daemon works, 503 and why when it hangs.
+async fn healthz(State(desk): State<Desk>) -> Response {
+    let asked = tokio::time::timeout(ALIVE_WITHIN, ask(&desk, Request::Alive));
+    let silent = || Refusal { exit_code: 69, text: "the daemon does not answer itself".to_owned() };
+    match asked.await.unwrap_or_else(|_| Err(silent())) {
+        Ok(()) => "ok\n".into_response(),
         Err(refusal) => refused(refusal),
     }
 }

@@ -84,6 +84,15 @@ impl ClusterEffects {
     }
 }
 
+/// How much of a plan is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it, what is urgent first.
+    All,
+    /// What takes access away or gives it back; the rest is left to a cycle that is waiting already.
+    Urgent,
+}
+
 /// What all steps of one execution share.
 #[derive(Debug, Clone, Copy)]
 pub struct Run<'a> {
@@ -91,6 +100,8 @@ pub struct Run<'a> {
     pub ledger: &'a LedgerState,
     /// When it began.
     pub now: Timestamp,
+    /// How much of the plan.
+    pub extent: Extent,
     /// Cancelled: what is under way is finished, nothing more is begun.
     pub stop: &'a CancellationToken,
 }
@@ -124,7 +135,13 @@ impl Report {
 pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recorder: &Recorder) -> Report {
     let mut clusters: BTreeMap<&ClusterName, Vec<Place<'_>>> = BTreeMap::new();
     // A held account is shown, not touched.
-    for account in plan.accounts().iter().filter(|account| account.held.is_none()) {
+    let touched = plan.accounts().iter().filter(|account| account.held.is_none());
+    let (urgent, others): (Vec<_>, Vec<_>) = touched.partition(|account| account.is_urgent());
+    let (others, left) = match run.extent {
+        Extent::All => (others, 0),
+        Extent::Urgent => (Vec::new(), others.len() as u64),
+    };
+    for account in urgent.into_iter().chain(others) {
         for (cluster, actions) in by_cluster(&account.actions) {
             let place = Place { account, plan: plan.hash(), cluster, actions, effects, run, recorder };
             clusters.entry(cluster).or_default().push(place);
@@ -136,7 +153,8 @@ pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recor
             .buffer_unordered(ACCOUNTS_AT_A_TIME)
             .fold(Report::default(), |sum, one| std::future::ready(sum.add(one)))
     });
-    futures::future::join_all(clusters).await.into_iter().fold(Report::default(), Report::add)
+    let begin = Report { left, ..Report::default() };
+    futures::future::join_all(clusters).await.into_iter().fold(begin, Report::add)
 }
 
 /// Boxed, so that 10,000 that are not begun take no room, and so that the compiler sees that it can change threads.

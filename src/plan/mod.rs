@@ -104,6 +104,13 @@ impl AccountPlan {
             || !self.places.is_empty()
             || self.actions.iter().any(|action| !matches!(action, Action::InspectKubeconfig { .. }))
     }
+
+    /// It takes access away or gives it back: that goes before everything that merely makes or repairs.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        let life = matches!(self.transition, Some(Transition::Suspend(_) | Transition::Resume));
+        life || self.regenerated.is_some() || !self.orders.is_empty() || !self.leaving.is_empty()
+    }
 }
 
 impl Plan {

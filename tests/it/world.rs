@@ -8,8 +8,9 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bursar::control::api::{CycleReport, OrderRequest, PlanAnswer, Refusal};
+use bursar::control::api::{CycleReport, OrderRequest, PlanAnswer, Refusal, Trigger};
 use bursar::engine::{Clock, Engine};
+use bursar::execute::Extent;
 use bursar::ledger::store::ReadStore;
 use bursar::settings::Settings;
 use bursar::telemetry::Metrics;
@@ -120,7 +121,7 @@ impl World {
     pub fn cycle(&mut self) -> CycleReport {
         self.open();
         let engine = self.engine.as_mut().expect("open");
-        self.runtime.block_on(cycle::run(engine, "sync")).expect("the ledger takes it")
+        self.runtime.block_on(cycle::run(engine, Trigger::Sync, Extent::All)).expect("the ledger takes it")
     }
 
     /// What a cycle would do.
@@ -134,8 +135,12 @@ impl World {
     pub fn order(&mut self, order: &OrderRequest) -> Result<CycleReport, Refusal> {
         self.open();
         let engine = self.engine.as_mut().expect("open");
-        self.runtime.block_on(engine.order("root", order)).expect("the ledger takes it")?;
-        Ok(self.cycle())
+        let orders = std::slice::from_ref(order);
+        let answer = self.runtime.block_on(engine.order("root", orders)).expect("the ledger takes it");
+        match answer.refused.into_iter().next() {
+            Some(refusal) => Err(refusal),
+            None => Ok(self.cycle()),
+        }
     }
 
     /// Stops Bursar; the next cycle starts it again.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bursar::execute::{Effects, Recorder, Run, execute};
+use bursar::execute::{Effects, Extent, Recorder, Run, execute};
 use bursar::homes::client::HomedClient;
 use bursar::ledger::{LedgerState, ObjectKey};
 use bursar::observed::cluster::{ClusterWatch, WatchedKind, connect, managed_kinds};
@@ -311,7 +311,7 @@ async fn ledger_that_takes_nothing_stops_the_execution() {
     drop(records);
     let stop = CancellationToken::new();
     let plan = approved(vec![world.apply(&world.namespace_manifest())]);
-    let run = Run { ledger: &world.ledger, now: NOW, stop: &stop };
+    let run = Run { ledger: &world.ledger, now: NOW, extent: Extent::All, stop: &stop };
     let report = execute(&plan, &world.effects, run, &recorder).await;
     assert_eq!(report.failed, 1);
     assert!(stop.is_cancelled());
@@ -369,5 +369,5 @@ fn execution_can_change_threads_while_it_waits() {
     let effects =
         Effects { clusters: BTreeMap::new(), homes: HomedClient::new("/nonexistent", Duration::from_secs(1)) };
     let (plan, ledger, stop) = (approved(Vec::new()), LedgerState::default(), CancellationToken::new());
-    is_send(execute(&plan, &effects, Run { ledger: &ledger, now: NOW, stop: &stop }, &recorder));
+    is_send(execute(&plan, &effects, Run { ledger: &ledger, now: NOW, extent: Extent::All, stop: &stop }, &recorder));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bursar::execute::request::ApiServer;
-use bursar::execute::{ClusterEffects, Effects, Recorder, Report, Run, execute};
+use bursar::execute::{ClusterEffects, Effects, Extent, Recorder, Report, Run, execute};
 use bursar::homes::client::HomedClient;
 use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
 use bursar::ledger::change::Event;
@@ -99,7 +99,7 @@ impl World {
         let (recorder, mut records) = Recorder::channel();
         let before = self.ledger.clone();
         let stop = CancellationToken::new();
-        let run = Run { ledger: &before, now: NOW, stop: &stop };
+        let run = Run { ledger: &before, now: NOW, extent: Extent::All, stop: &stop };
         let executed = async {
             let report = execute(plan, &self.effects, run, &recorder).await;
             drop(recorder);

@@ -1,0 +1,160 @@
+//! What comes in, and who is told meanwhile that the daemon is alive: while a cycle runs, questions are answered with how
+//! things stood when it began, an order cuts it short, a stop ends it, and systemd's watchdog hears that it goes on.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use crate::control::api::{Refusal, Status};
+use crate::control::server::Request;
+use crate::engine::{Engine, Progress};
+
+/// How long a stopping daemon lets what is under way go on. Below systemd's default `TimeoutStopSec` of 90 s.
+const SOFT_STOP: Duration = Duration::from_mins(1);
+/// A cycle of which no step ends for so long hangs: every request has a deadline far below.
+const HANGS: Duration = Duration::from_mins(10);
+/// How often that is looked at where systemd does not ask.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Why the daemon does something.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// The schedule says so.
+    Tick,
+    /// A cluster is no longer as the plan knew it.
+    Drift,
+    /// Somebody asks over the control socket.
+    Asked(Request),
+    /// SIGHUP.
+    Reload,
+    /// SIGTERM or SIGINT.
+    Stop,
+}
+
+/// How things stood when a cycle began.
+pub(super) struct Seen {
+    status: Status,
+    exposition: String,
+}
+
+impl Seen {
+    pub(super) fn of(engine: &Engine) -> Self {
+        Self { status: engine.status(), exposition: engine.exposition() }
+    }
+}
+
+pub(super) struct Inbox {
+    events: mpsc::Receiver<Event>,
+    /// What came during a cycle and waits for its end.
+    waiting: VecDeque<Event>,
+    pulse: Interval,
+}
+
+impl Inbox {
+    pub(super) fn new(events: mpsc::Receiver<Event>) -> Self {
+        let mut pulse = tokio::time::interval(sd_notify::watchdog_enabled().map_or(LOOK, |every| every / 2));
+        pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { events, waiting: VecDeque::new(), pulse }
+    }
+
+    /// What is there already.
+    pub(super) fn ready(&mut self) -> Option<Event> {
+        self.waiting.pop_front().or_else(|| self.events.try_recv().ok())
+    }
+
+    /// Waits for the next.
+    pub(super) async fn next(&mut self) -> Event {
+        loop {
+            tokio::select! {
+                event = self.events.recv() => return event.unwrap_or(Event::Stop),
+                _ = self.pulse.tick() => notify(&[NotifyState::Watchdog]),
+            }
+        }
+    }
+
+    /// Does `work` to its end.
+    pub(super) async fn during<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        seen: &Seen,
+        stop: &CancellationToken,
+        cut: &CancellationToken,
+        progress: &Progress,
+    ) -> T {
+        tokio::pin!(work);
+        let mut deadline = None;
+        let mut alive = Alive { steps: progress.steps(), since: now() };
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                Some(event) = self.events.recv() => match event {
+                    Event::Stop if deadline.is_none() => {
+                        stop.cancel();
+                        deadline = Some(now() + SOFT_STOP);
+                        self.waiting.push_front(Event::Stop);
+                    }
+                    Event::Stop => std::process::exit(1),
+                    Event::Asked(Request::Status(reply)) => drop(reply.send(Ok(seen.status.clone()))),
+                    Event::Asked(Request::Metrics(reply)) => drop(reply.send(Ok(seen.exposition.clone()))),
+                    Event::Asked(Request::Alive(reply)) => drop(reply.send(alive.check(progress))),
+                    event => {
+                        if matches!(event, Event::Asked(Request::Orders(..))) {
+                            cut.cancel();
+                        }
+                        self.waiting.push_back(event);
+                    }
+                },
+                _ = self.pulse.tick() => match alive.check(progress) {
+                    Ok(()) => notify(&[NotifyState::Watchdog]),
+                    // systemd ends and restarts the daemon when it hears nothing.
+                    Err(refusal) => tracing::error!("{}", refusal.text),
+                },
+                () = at(deadline) => {
+                    tracing::error!("what was under way did not end in time");
+                    std::process::exit(1);
+                }
+            }
+        }
+    }
+}
+
+/// When a step of the cycle last ended.
+struct Alive {
+    steps: u64,
+    since: Instant,
+}
+
+impl Alive {
+    fn check(&mut self, progress: &Progress) -> Result<(), Refusal> {
+        if progress.steps() != self.steps {
+            *self = Self { steps: progress.steps(), since: now() };
+        }
+        if self.since + HANGS > now() {
+            return Ok(());
+        }
+        let text = format!("the cycle hangs: none of its steps ended in {} minutes", HANGS.as_secs() / 60);
+        Err(Refusal { exit_code: 69, text })
+    }
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long a cycle takes is no decision")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Tells systemd.
+pub(super) fn notify(states: &[NotifyState<'_>]) {
+    // Without systemd there is nobody to tell.
+    let _ = sd_notify::notify(states);
+}

@@ -113,6 +113,8 @@ pub struct Report {
     pub done: u64,
     /// A step failed.
     pub failed: u64,
+    /// Steps of those that were begun.
+    pub actions: u64,
     /// Not begun, because the execution was told to stop.
     pub left: u64,
     /// Objects that somebody had changed and that are as they should be again.
@@ -124,6 +126,7 @@ impl Report {
         Self {
             done: self.done + other.done,
             failed: self.failed + other.failed,
+            actions: self.actions + other.actions,
             left: self.left + other.left,
             drift_repaired: self.drift_repaired + other.drift_repaired,
         }

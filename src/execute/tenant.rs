@@ -52,13 +52,14 @@ impl Place<'_> {
         let result = self.all(&mut done).await;
         let drift_repaired = done.drift_repaired;
         let failed = result.is_err();
+        let actions = self.actions.len() as u64;
         self.conclude(&mut done, result.err());
         if self.hand_over(&mut done).await.is_err() {
             // What cannot be remembered must not be done.
             self.run.stop.cancel();
-            return Report { failed: 1, drift_repaired, ..Report::default() };
+            return Report { failed: 1, actions, drift_repaired, ..Report::default() };
         }
-        Report { done: u64::from(!failed), failed: u64::from(failed), left: 0, drift_repaired }
+        Report { done: u64::from(!failed), failed: u64::from(failed), actions, left: 0, drift_repaired }
     }
 
     async fn all(&self, done: &mut Done) -> Result<(), StepError> {

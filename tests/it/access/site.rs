@@ -163,7 +163,7 @@ impl Site {
 
     pub fn cannot(&self, arguments: &[&str], by: &str) {
         let output = self.daemon(arguments, "");
-        assert!(!output.status.success(), "{arguments:?} was let through");
+        assert!(!output.status.success(), "{arguments:?} was let through: {}", said(&output));
         assert!(said(&output).contains(by), "{arguments:?}: {}", said(&output));
     }
 }

@@ -12,7 +12,7 @@ use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, wor
 use crate::desired::{Regeneration, Transition, apply_order};
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{ObjectKey, ObjectRecord, StoppedWorkload, Suspension};
+use crate::ledger::{Failure, ObjectKey, ObjectRecord, StoppedWorkload, Suspension};
 use crate::plan::{AccountPlan, Action, Reason};
 
 /// Objects of one account under way at a time: a tenant has about ten, and a new one is complete in three waits.
@@ -218,8 +218,10 @@ impl Place<'_> {
         let place = (self.account.id.clone(), self.cluster.clone());
         let before = self.run.ledger.failures.get(&place);
         let Some(error) = error else {
-            // A suspension that begins is written down as a failure, so that one that was cut short is found out.
-            if before.is_some() || self.account.suspending.contains(self.cluster) {
+            // What failed and still waits for its next try was not done; all else that was written down as failing, or
+            // as begun, so that one that was cut short is found out, is over.
+            let waits = |before: &Failure| before.next_try > self.run.now && before.is_of_delivery();
+            if before.is_some_and(|before| !waits(before)) {
                 done.changes.push(Change::Failure(place.0, place.1, None));
             }
             return;

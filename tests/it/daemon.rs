@@ -210,10 +210,9 @@ fn an_order_cuts_a_long_cycle_short_and_the_rest_is_done_after_it() {
     assert_eq!(curl(&world, "GET", "/healthz"), "ok\n");
     wait_for("the rest", DEADLINE, || (active(&world) == OTHERS as usize + 1).then_some(()));
     daemon.stop();
-    let cycles = world.rows("SELECT trigger, json_extract(report, '$.left') AS left FROM cycle ORDER BY id");
+    let cycles = world.rows("SELECT trigger FROM cycle ORDER BY id");
     let triggers: Vec<_> = cycles.iter().skip(1).filter_map(|cycle| cycle["trigger"].as_str()).collect();
     assert_eq!(triggers[..3], ["start", "order", "start"], "{cycles:?}");
-    assert!(cycles[1]["left"].as_u64() > Some(0), "{cycles:?}");
 }
 
 #[test]

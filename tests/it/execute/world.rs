@@ -242,7 +242,7 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         forgotten: Vec::new(),
         rests_on: BTreeSet::new(),
         places: BTreeMap::new(),
-        suspending: BTreeSet::new(),
+        begun: BTreeMap::new(),
         before: Box::new(before(name)),
         otherwise: None,
     };

@@ -66,7 +66,7 @@ pub fn status(
     }
 }
 
-/// Tenants with a failing step.
+/// Tenants with a failing step, by name.
 #[must_use]
 pub fn failing(ledger: &LedgerState) -> Vec<Failing> {
     let failures = ledger.failures.iter().filter_map(|((id, cluster), failure)| {
@@ -80,7 +80,9 @@ pub fn failing(ledger: &LedgerState) -> Vec<Failing> {
             next_try: failure.next_try,
         })
     });
-    failures.collect()
+    let mut failing: Vec<_> = failures.collect();
+    failing.sort_by(|a, b| (&a.account, &a.cluster).cmp(&(&b.account, &b.cluster)));
+    failing
 }
 
 /// An error and everything that caused it, in one line.

@@ -269,8 +269,8 @@ impl Engine {
             self.changed(),
         ));
         let face = self.settings.policy.clusters[cluster].clone();
-        let policy = &self.settings.policy;
-        Ok((ClusterEffects::start(cluster.clone(), client, face, policy, &self.metrics, &self.changed), link))
+        let known = (&self.settings.policy, self.store.state());
+        Ok((ClusterEffects::start(cluster.clone(), client, face, known, &self.metrics, &self.changed), link))
     }
 
     /// Whether every cluster still belongs to this ledger.

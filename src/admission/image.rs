@@ -62,7 +62,7 @@ pub(super) fn check(
 fn judged(image: &str, tenant: &Tenant<'_>) -> Result<(), (String, String)> {
     let rules = &tenant.rules.images;
     let reference = parse(image).map_err(|error| {
-        (format!("that is no image reference: {error}"), "write registry/path:tag, in lower case".to_owned())
+        (format!("that is no image reference ({error})"), "write registry/path:tag, in lower case".to_owned())
     })?;
     let allowed: Vec<String> = rules.allow.iter().filter_map(|allowed| tenant.fill(allowed)).collect();
     let name = format!("{}/{}", reference.registry(), reference.repository());

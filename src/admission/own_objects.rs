@@ -37,8 +37,10 @@ pub(super) fn check(rules: &Rules, review: &Review, decision: &mut Decision) -> 
     if !touched {
         return Ok(());
     }
-    let name =
-        if review.name.is_empty() { review.resource.clone() } else { format!("{}/{}", review.resource, review.name) };
+    let name = match review.name.as_str() {
+        "" => review.resource.clone(),
+        name => format!("{} {}", review.resource, quoted(name)),
+    };
     let label = format!("label {MANAGED_BY}={MANAGER}");
     let finding = if is_ours(old) {
         ours(name, format!("its {label} says that it is Bursar's"))
@@ -92,7 +94,7 @@ fn namespace(
         Operation::Delete => decision.refuse(ours(what, why())),
         Operation::Update if !review.subresource.is_empty() => {
             if differs(new, old) {
-                decision.refuse(ours(format!("{what}, its {}", quoted(&review.subresource)), why()));
+                decision.refuse(ours(format!("{} of {what}", quoted(&review.subresource)), why()));
             }
         }
         Operation::Update => {

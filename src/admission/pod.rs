@@ -81,7 +81,8 @@ impl<'a> Pod<'a> {
             let before = old.map_or(Ok(&[][..]), |old| list(old, key))?;
             for (index, value) in list(spec, key)?.iter().enumerate() {
                 let name = text(value, "name")?;
-                let old = before.iter().find(|old| old.get("name").and_then(Value::as_str) == Some(name));
+                let same_name = |old: &&Value| old.get("name").and_then(Value::as_str) == Some(name);
+                let old = before.iter().find(|old| *old == value).or_else(|| before.iter().find(same_name));
                 containers.push(Container { list: key, index, kind, name, value, old });
             }
         }

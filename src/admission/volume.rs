@@ -17,6 +17,15 @@ const OWN: [&str; 8] =
 /// The same of `projected.sources[]`; tokens are judged by their audience.
 const PROJECTED: [&str; 5] = ["clusterTrustBundle", "configMap", "downwardAPI", "secret", "serviceAccountToken"];
 
+/// What of a volume is from outside and not allowed.
+struct Outside<'a> {
+    /// `mounts "/etc" of the node`.
+    what: String,
+    /// What of the kind the class allows.
+    allowed: Vec<&'a AllowedVolume>,
+    cure: &'static str,
+}
+
 /// Looks at the volumes that are new or changed.
 pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     let rules = &tenant.rules.volumes;
@@ -27,78 +36,98 @@ pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision)
     }
     for volume in pod.changed_volumes()? {
         let who = format!("volume {}", quoted(text(volume, "name")?));
-        for (source, value) in
-            volume.as_object().into_iter().flatten().filter(|(key, value)| *key != "name" && !value.is_null())
-        {
+        let sources = volume.as_object().into_iter().flatten();
+        for (source, value) in sources.filter(|(key, value)| *key != "name" && !value.is_null()) {
             let mode = if source == "hostPath" { host_path } else { rules.mode };
-            for what in outside(source, value, tenant)? {
-                let (why, cure) = allowed(tenant);
-                decision.found(mode, Finding { rule: Rule::Volumes, what: format!("{who} {what}"), why, cure });
+            for outside in outside(source, value, tenant)? {
+                let what = format!("{who} {}", outside.what);
+                let own: Vec<String> = outside.allowed.iter().filter_map(|allowed| words(tenant, allowed)).collect();
+                let why = match own.as_slice() {
+                    [] => format!("{} may have none of that kind", tenant.who()),
+                    _ => format!("of that kind {} may have {}", tenant.who(), own.join(", ")),
+                };
+                decision.found(mode, Finding { rule: Rule::Volumes, what, why, cure: outside.cure.to_owned() });
             }
         }
     }
     Ok(())
 }
 
-/// What of a source is from outside and not allowed: `mounts /etc of the node`.
-fn outside(source: &str, value: &Value, tenant: &Tenant<'_>) -> Result<Vec<String>, Malformed> {
-    let allow = |matches: &dyn Fn(&AllowedVolume) -> bool| tenant.rules.volumes.allow.iter().any(matches);
-    let mut found = Vec::new();
-    match source {
+fn outside<'a>(source: &str, value: &Value, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a>>, Malformed> {
+    let claim = "use a PersistentVolumeClaim";
+    let found = match source {
         "nfs" => {
             let (server, path) = (text(value, "server")?, text(value, "path")?);
-            let is_allowed = allow(&|allowed| match allowed {
-                AllowedVolume::Nfs { server: own, path: beneath } => own == server && covers(tenant, beneath, path),
-                _ => false,
-            });
-            if !is_allowed {
-                found.push(format!("mounts {} by NFS", quoted(&format!("{server}:{path}"))));
-            }
+            let what = format!("mounts {} by NFS", quoted(&format!("{server}:{path}")));
+            unless(tenant, what, claim, |allowed| match allowed {
+                AllowedVolume::Nfs { server: own, path: place } => Some(own == server && covers(tenant, place, path)),
+                _ => None,
+            })
         }
         "hostPath" => {
             let path = text(value, "path")?;
-            if !allow(&|allowed| matches!(allowed, AllowedVolume::HostPath(own) if covers(tenant, own, path))) {
-                found.push(format!("mounts {} of the node", quoted(path)));
-            }
+            unless(tenant, format!("mounts {} of the node", quoted(path)), claim, |allowed| match allowed {
+                AllowedVolume::HostPath(place) => Some(covers(tenant, place, path)),
+                _ => None,
+            })
         }
         "csi" => {
             let driver = text(value, "driver")?;
-            if !allow(&|allowed| matches!(allowed, AllowedVolume::Csi(own) if own == driver)) {
-                found.push(format!("mounts what driver {} gives", quoted(driver)));
+            unless(tenant, format!("mounts what driver {} gives", quoted(driver)), claim, |allowed| match allowed {
+                AllowedVolume::Csi(own) => Some(own == driver),
+                _ => None,
+            })
+        }
+        "projected" => return projected(value, tenant),
+        _ if OWN.contains(&source) => None,
+        _ => named(tenant, format!("is of kind {}", quoted(source)), claim, source),
+    };
+    Ok(found.into_iter().collect())
+}
+
+fn projected<'a>(value: &Value, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a>>, Malformed> {
+    let mut found = Vec::new();
+    for part in list(value, "sources")? {
+        if let Some(token) = field(part, "serviceAccountToken") {
+            let audience = text(token, "audience")?;
+            // Without an audience it is for the API server, as every pod's own.
+            if !audience.is_empty() {
+                let what = format!("has a service-account token for {}", quoted(audience));
+                found.extend(unless(tenant, what, "remove its audience", |allowed| match allowed {
+                    AllowedVolume::Token(own) => Some(own == audience),
+                    _ => None,
+                }));
             }
         }
-        "projected" => {
-            for part in list(value, "sources")? {
-                found.append(&mut projected(part, &allow)?);
-            }
-        }
-        _ if OWN.contains(&source) => {}
-        _ => {
-            if !allow(&|allowed| matches!(allowed, AllowedVolume::Source(own) if own == source)) {
-                found.push(format!("is of kind {}", quoted(source)));
-            }
+        let sources = part.as_object().ok_or_else(|| Malformed("sources has what is not an object".to_owned()))?;
+        for (source, _) in sources.iter().filter(|(key, value)| !PROJECTED.contains(&key.as_str()) && !value.is_null())
+        {
+            found.extend(named(tenant, format!("has {}", quoted(source)), "remove it", source));
         }
     }
     Ok(found)
 }
 
-fn projected(part: &Value, allow: &dyn Fn(&dyn Fn(&AllowedVolume) -> bool) -> bool) -> Result<Vec<String>, Malformed> {
-    let mut found = Vec::new();
-    if let Some(token) = field(part, "serviceAccountToken") {
-        let audience = text(token, "audience")?;
-        // Without an audience it is for the API server, as every pod's own.
-        let is_own = audience.is_empty();
-        if !is_own && !allow(&|allowed| matches!(allowed, AllowedVolume::Token(own) if own == audience)) {
-            found.push(format!("has a service-account token for {}", quoted(audience)));
-        }
+/// Nothing, if one of the class's volumes is it. `is_it` says nothing of those of other kinds.
+fn unless<'a>(
+    tenant: &Tenant<'a>,
+    what: String,
+    cure: &'static str,
+    is_it: impl Fn(&AllowedVolume) -> Option<bool>,
+) -> Option<Outside<'a>> {
+    let of_kind: Vec<(&AllowedVolume, bool)> =
+        tenant.rules.volumes.allow.iter().filter_map(|allowed| Some((allowed, is_it(allowed)?))).collect();
+    if of_kind.iter().any(|(_, is_it)| *is_it) {
+        return None;
     }
-    for (source, value) in part.as_object().ok_or_else(|| Malformed("sources has what is not an object".to_owned()))? {
-        let is_known = PROJECTED.contains(&source.as_str()) || value.is_null();
-        if !is_known && !allow(&|allowed| matches!(allowed, AllowedVolume::Source(own) if own == source)) {
-            found.push(format!("has {}", quoted(source)));
-        }
-    }
-    Ok(found)
+    Some(Outside { what, allowed: of_kind.into_iter().map(|(allowed, _)| allowed).collect(), cure })
+}
+
+fn named<'a>(tenant: &Tenant<'a>, what: String, cure: &'static str, source: &str) -> Option<Outside<'a>> {
+    unless(tenant, what, cure, |allowed| match allowed {
+        AllowedVolume::Source(own) => Some(own == source),
+        _ => None,
+    })
 }
 
 /// Whether an allowed path, which has placeholders, is `path`; one that ends in `/` stands for all beneath it too. A path
@@ -121,16 +150,7 @@ fn is_plain(path: &str) -> bool {
         || path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
 }
 
-/// Why, and what to do: the class's list, in the tenant's own words.
-fn allowed(tenant: &Tenant<'_>) -> (String, String) {
-    let own: Vec<String> = tenant.rules.volumes.allow.iter().filter_map(|allowed| words(tenant, allowed)).collect();
-    let cure = "use a PersistentVolumeClaim".to_owned();
-    match own.as_slice() {
-        [] => (format!("{} may mount nothing from outside its namespace", tenant.who()), cure),
-        _ => (format!("from outside its namespace {} may mount {}", tenant.who(), own.join(", ")), cure),
-    }
-}
-
+/// As the configuration writes it, in the tenant's own words.
 fn words(tenant: &Tenant<'_>, allowed: &AllowedVolume) -> Option<String> {
     Some(match allowed {
         AllowedVolume::Nfs { server, path } => format!("{server}:{}", tenant.fill(path)?),

@@ -149,31 +149,31 @@ fn lines(findings: &[Finding]) -> String {
 /// single values; whatever else differs is replaced whole.
 #[must_use]
 pub(super) fn difference(old: &Value, new: &Value) -> Vec<PatchOperation> {
-    let mut patch = Vec::new();
-    compare("", old, new, &mut patch);
-    patch
+    let mut operations = Vec::new();
+    compare("", old, new, &mut operations);
+    operations
 }
 
-fn compare(path: &str, old: &Value, new: &Value, patch: &mut Vec<PatchOperation>) {
+fn compare(path: &str, old: &Value, new: &Value, operations: &mut Vec<PatchOperation>) {
     match (old, new) {
         (old, new) if old == new => {}
-        (Value::Object(before), Value::Object(after)) if before.keys().all(|key| after.contains_key(key)) => {
-            for (key, value) in after {
+        (Value::Object(old), Value::Object(new)) if old.keys().all(|key| new.contains_key(key)) => {
+            for (key, value) in new {
                 let path = format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"));
-                match before.get(key) {
-                    Some(before) => compare(&path, before, value, patch),
-                    None => patch.push(PatchOperation { op: "add", path, value: value.clone() }),
+                match old.get(key) {
+                    Some(old) => compare(&path, old, value, operations),
+                    None => operations.push(PatchOperation { op: "add", path, value: value.clone() }),
                 }
             }
         }
-        (Value::Array(before), Value::Array(after)) if before.len() <= after.len() => {
-            for (index, (before, after)) in before.iter().zip(after).enumerate() {
-                compare(&format!("{path}/{index}"), before, after, patch);
+        (Value::Array(old), Value::Array(new)) if old.len() <= new.len() => {
+            for (index, (old, new)) in old.iter().zip(new).enumerate() {
+                compare(&format!("{path}/{index}"), old, new, operations);
             }
-            for value in &after[before.len()..] {
-                patch.push(PatchOperation { op: "add", path: format!("{path}/-"), value: value.clone() });
+            for value in &new[old.len()..] {
+                operations.push(PatchOperation { op: "add", path: format!("{path}/-"), value: value.clone() });
             }
         }
-        (_, new) => patch.push(PatchOperation { op: "replace", path: path.to_owned(), value: new.clone() }),
+        (_, new) => operations.push(PatchOperation { op: "replace", path: path.to_owned(), value: new.clone() }),
     }
 }

@@ -1,4 +1,4 @@
-//! Under which names a tenant is served: hosts and annotations of an Ingress, an HTTPRoute and their like. PURE: no
+//! Under which names a tenant is served: hosts and annotations of an `Ingress`, an `HTTPRoute` and their like. PURE: no
 //! runtime, no client, no file system, no clock.
 //!
 //! Hosts are compared label by label as they are written. The API server and the controllers know only lower case without
@@ -40,7 +40,7 @@ enum Place {
 pub(super) enum Kind {
     /// `networking.k8s.io/v1`, Ingress.
     Ingress,
-    /// `gateway.networking.k8s.io`: HTTPRoute, GRPCRoute, TLSRoute.
+    /// `gateway.networking.k8s.io`: `HTTPRoute`, `GRPCRoute`, `TLSRoute`.
     Route,
 }
 

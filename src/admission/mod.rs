@@ -156,13 +156,12 @@ fn tenant_of<'a>(rules: &'a Rules, resolved: &'a Resolved, review: &Review) -> R
         {
             Err(nobody("its seal is for another one".to_owned(), restore))
         }
-        Resolved::Sealed(identity) => match rules.classes.get(&identity.class) {
-            Some(rules) => Ok(Tenant { identity, rules }),
-            None => {
+        Resolved::Sealed(identity) => {
+            rules.classes.get(&identity.class).map(|rules| Tenant { identity, rules }).ok_or_else(|| {
                 let why = format!("the webhook has no rules for class {}", quoted(&identity.class));
-                Err(nobody(why, "an administrator looks at `bursar status`"))
-            }
-        },
+                nobody(why, "an administrator looks at `bursar status`")
+            })
+        }
         Resolved::Unresolved(why @ Unresolved::Stale { .. }) => Err(nobody(why.to_string(), "try again in a minute")),
         Resolved::Unresolved(why @ Unresolved::Unknown) => {
             Err(nobody(why.to_string(), "an administrator looks at `bursar status`"))

@@ -100,7 +100,7 @@ struct Body {
 struct Request {
     uid: String,
     operation: String,
-    resource: Resource,
+    resource: Kind,
     #[serde(default)]
     sub_resource: Option<String>,
     #[serde(default)]
@@ -118,11 +118,12 @@ struct Request {
 }
 
 #[derive(Deserialize)]
-struct Resource {
+struct Kind {
     #[serde(default)]
     group: String,
     version: String,
-    resource: String,
+    #[serde(rename = "resource")]
+    plural: String,
 }
 
 impl Review {
@@ -146,7 +147,7 @@ impl Review {
             operation,
             group: request.resource.group,
             version: request.resource.version,
-            resource: request.resource.resource,
+            resource: request.resource.plural,
             subresource: request.sub_resource.unwrap_or_default(),
             name: request.name.unwrap_or_default(),
             namespace: request.namespace.unwrap_or_default(),

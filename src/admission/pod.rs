@@ -8,7 +8,7 @@
 use serde_json::Value;
 
 use super::decision::{Decision, Finding, Rule};
-use super::json::{Malformed, at, field, list, quoted, text};
+use super::json::{Malformed, at, field, list, object, quoted, text};
 use super::tenant::Tenant;
 use super::{host, image, inject, uid, volume};
 use crate::contract::{LIFETIME, lifetime};
@@ -61,6 +61,11 @@ impl<'a> Pod<'a> {
         changed(self.object, self.old, keys)
     }
 
+    /// What of the pod's own security context is not what it was.
+    pub(super) fn changed_context(&self) -> Result<Option<Value>, Malformed> {
+        changed_context(self.spec()?, self.old.and_then(|old| field(old, "spec")))
+    }
+
     /// Whether the value at `keys` is another than it was, or is gone.
     pub(super) fn differs(&self, keys: &[&str]) -> bool {
         self.old.is_none_or(|old| at(old, keys) != at(self.object, keys))
@@ -106,8 +111,15 @@ impl<'a> Container<'a> {
         format!("{} {}", self.kind, quoted(self.name))
     }
 
-    pub(super) fn changed(&self, keys: &[&str]) -> Option<&'a Value> {
-        changed(self.value, self.old, keys)
+    /// What of its security context is not what it was.
+    pub(super) fn changed_context(&self) -> Result<Option<Value>, Malformed> {
+        changed_context(self.value, self.old)
+    }
+
+    /// Ports that it did not have.
+    pub(super) fn changed_ports(&self) -> Result<Vec<&'a Value>, Malformed> {
+        let old = self.old.map_or(Ok(&[][..]), |old| list(old, "ports"))?;
+        Ok(list(self.value, "ports")?.iter().filter(|port| !old.contains(port)).collect())
     }
 
     /// Where it is in the pod.
@@ -118,6 +130,15 @@ impl<'a> Container<'a> {
 
 fn changed<'a>(new: &'a Value, old: Option<&Value>, keys: &[&str]) -> Option<&'a Value> {
     at(new, keys).filter(|value| old.and_then(|old| at(old, keys)) != Some(value))
+}
+
+/// The fields of `securityContext` that are not what they were; none, if there are none.
+fn changed_context(new: &Value, old: Option<&Value>) -> Result<Option<Value>, Malformed> {
+    let Some(mut fields) = object(new, "securityContext")?.cloned() else { return Ok(None) };
+    if let Some(old) = old.and_then(|old| field(old, "securityContext")) {
+        fields.retain(|key, value| field(old, key) != Some(value));
+    }
+    Ok((!fields.is_empty()).then_some(Value::Object(fields)))
 }
 
 /// Looks at all of a pod or template.

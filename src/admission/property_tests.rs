@@ -239,8 +239,6 @@ fn keeps(old: &Value, new: &Value) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
-
     #[test]
     fn no_bytes_are_too_odd(body in prop::collection::vec(any::<u8>(), 0..256)) {
         if let Ok(review) = Review::parse(&body) {

@@ -81,9 +81,8 @@ pub(super) fn check(
     let spec = pod.spec()?;
     let judge = |subject: String, path: String| Judge { tenant, posix, subject, path, findings: Vec::new() };
     let mut of_pod = judge(noun(pod), format!("{}spec.securityContext.", pod.path));
-    object(spec, "securityContext")?;
-    if let Some(context) = pod.changed(&["spec", "securityContext"]) {
-        of_pod.pod(context)?;
+    if let Some(context) = pod.changed_context()? {
+        of_pod.pod(&context)?;
     }
     if let Some(system) = pod.changed(&["spec", "os", "name"]).filter(|system| *system != "linux") {
         of_pod.windows(system);
@@ -92,10 +91,9 @@ pub(super) fn check(
     let provided = provided(pod, spec, posix)?;
     let moved = pod.differs(&["spec", "securityContext"]);
     for container in containers {
-        object(container.value, "securityContext")?;
         let mut of_container = judge(container.who(), "securityContext.".to_owned());
-        if let Some(context) = container.changed(&["securityContext"]) {
-            of_container.container(context)?;
+        if let Some(context) = container.changed_context()? {
+            of_container.container(&context)?;
         }
         let lost =
             container.old.is_none_or(|old| field(old, "securityContext") != field(container.value, "securityContext"));

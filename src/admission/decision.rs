@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use super::rules::Mode;
 
+/// Findings of one kind that are told. A pod can have thousands of containers, and an answer must fit into an event.
+pub(super) const MOST: usize = 16;
+
 /// What the API server is told.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
@@ -141,8 +144,13 @@ impl Decision {
     }
 }
 
+/// Every finding is a line, as far as a message can be read.
 fn lines(findings: &[Finding]) -> String {
-    findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("\n")
+    let mut lines: Vec<String> = findings.iter().take(MOST).map(Finding::to_string).collect();
+    if findings.len() > MOST {
+        lines.push(format!("and {} more", findings.len() - MOST));
+    }
+    lines.join("\n")
 }
 
 /// The operations that make `old` into `new`. What is made here only adds to objects, appends to lists and replaces
@@ -175,5 +183,32 @@ fn compare(path: &str, old: &Value, new: &Value, operations: &mut Vec<PatchOpera
             }
         }
         (_, new) => operations.push(PatchOperation { op: "replace", path: path.to_owned(), value: new.clone() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keys_become_pointers() {
+        let patch = difference(&json!({"a": [1, null]}), &json!({"a": [1, 2, 3], "b/c~d": true}));
+        let expected = json!([
+            {"op": "replace", "path": "/a/1", "value": 2},
+            {"op": "add", "path": "/a/-", "value": 3},
+            {"op": "add", "path": "/b~1c~0d", "value": true},
+        ]);
+        assert_eq!(json!(patch), expected);
+    }
+
+    #[test]
+    fn a_message_ends() {
+        let finding = Finding { rule: Rule::Uid, what: "a".to_owned(), why: "b".to_owned(), cure: "c".to_owned() };
+        let mut decision = Decision::default();
+        (0..1000).for_each(|_| decision.refuse(finding.clone()));
+        assert_eq!(decision.message().lines().count(), MOST + 1);
+        assert!(decision.message().ends_with("a; b: c\nand 984 more"));
     }
 }

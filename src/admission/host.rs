@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::decision::{Decision, Finding, Rule};
-use super::json::{Malformed, number, object, quoted, switch, text};
+use super::json::{Malformed, object, quoted, switch, text};
 use super::pod::{Container, Pod};
 use super::rules::Mode;
 use super::tenant::Tenant;
@@ -39,10 +39,8 @@ pub(super) fn check(
     }
     for container in containers {
         let who = container.who();
-        for port in container.changed_ports()? {
-            if let Some(port) = number(port, "hostPort")?.filter(|port| *port != 0) {
-                found(format!("{who} asks for port {port} of the node"), "remove hostPort from its ports".to_owned());
-            }
+        for port in container.changed_host_ports()? {
+            found(format!("{who} asks for port {port} of the node"), "remove hostPort from its ports".to_owned());
         }
         let Some(context) = container.changed_context()? else { continue };
         if switch(&context, "privileged")? == Some(true) {

@@ -4,6 +4,8 @@
 //! Hosts are compared label by label as they are written. The API server and the controllers know only lower case without
 //! a dot at the end, so everything else is nobody's.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::decision::{Decision, Finding, Rule};
@@ -27,7 +29,7 @@ struct Use<'a> {
     host: &'a str,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Rule,
     Tls,
@@ -60,7 +62,7 @@ pub(super) fn check(
         Kind::Ingress => of_ingress(object).map(owned),
         Kind::Route => of_route(object).map(owned),
     };
-    let before = old.map_or(Ok(Vec::new()), uses)?;
+    let before: BTreeSet<(Place, String)> = old.map_or(Ok(Vec::new()), uses)?.into_iter().collect();
     let hosts: Vec<String> = patterns(tenant).collect();
     for (place, host) in uses(new)?.into_iter().filter(|used| !before.contains(used)) {
         if !hosts.iter().any(|pattern| is_match(pattern, &host)) {

@@ -101,10 +101,12 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review, decision: &mut Dec
         Operation::Create => None,
         _ => Some(review.old_object.as_ref().ok_or_else(|| Malformed("the request has no old object".to_owned()))?),
     };
+    if old.is_some_and(|old| is_same(new, old)) {
+        // Whoever's it may be, and whatever it was: it must still be able to lose its finalizer.
+        return Ok(());
+    }
     let tenant = match tenant_of(rules, resolved, review) {
         Ok(tenant) => tenant,
-        // An object of whoever it may be must still be able to lose its finalizer.
-        Err(_) if old.is_some_and(|old| is_same(new, old)) => return Ok(()),
         Err(finding) => {
             decision.refuse(finding);
             return Ok(());

@@ -5,10 +5,12 @@
 //! be able to lose its finalizer. A template is looked at so that people see the error at once, and never filled in: that
 //! would fight whoever applies it again.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 
 use super::decision::{Decision, Finding, Rule};
-use super::json::{Malformed, at, field, list, object, quoted, text};
+use super::json::{Malformed, at, field, list, number, object, quoted, text};
 use super::tenant::Tenant;
 use super::{host, image, inject, uid, volume};
 use crate::contract::{LIFETIME, lifetime};
@@ -83,12 +85,10 @@ impl<'a> Pod<'a> {
         let old = self.old.and_then(|old| field(old, "spec"));
         let mut containers = Vec::new();
         for (key, kind) in CONTAINERS {
-            let before = old.map_or(Ok(&[][..]), |old| list(old, key))?;
+            let before = old.map_or(Ok(BTreeMap::new()), |old| by_name(old, key))?;
             for (index, value) in list(spec, key)?.iter().enumerate() {
                 let name = text(value, "name")?;
-                let same_name = |old: &&Value| old.get("name").and_then(Value::as_str) == Some(name);
-                let old = before.iter().find(|old| *old == value).or_else(|| before.iter().find(same_name));
-                containers.push(Container { list: key, index, kind, name, value, old });
+                containers.push(Container { list: key, index, kind, name, value, old: before.get(name).copied() });
             }
         }
         Ok(containers)
@@ -96,16 +96,16 @@ impl<'a> Pod<'a> {
 
     /// Volumes that are new, or not what they were.
     pub(super) fn changed_volumes(&self) -> Result<Vec<&'a Value>, Malformed> {
-        let volumes = list(self.spec()?, "volumes")?;
         let before = match self.old.and_then(|old| field(old, "spec")) {
-            Some(old) => list(old, "volumes")?,
-            None => &[],
+            Some(old) => by_name(old, "volumes")?,
+            None => BTreeMap::new(),
         };
-        Ok(volumes.iter().filter(|volume| !before.contains(volume)).collect())
+        let volumes = list(self.spec()?, "volumes")?.iter();
+        Ok(volumes.filter(|volume| before.get(name(volume)).is_none_or(|old| old != volume)).collect())
     }
 }
 
-impl<'a> Container<'a> {
+impl Container<'_> {
     /// `container "web"`.
     pub(super) fn who(&self) -> String {
         format!("{} {}", self.kind, quoted(self.name))
@@ -116,16 +116,31 @@ impl<'a> Container<'a> {
         changed_context(self.value, self.old)
     }
 
-    /// Ports that it did not have.
-    pub(super) fn changed_ports(&self) -> Result<Vec<&'a Value>, Malformed> {
-        let old = self.old.map_or(Ok(&[][..]), |old| list(old, "ports"))?;
-        Ok(list(self.value, "ports")?.iter().filter(|port| !old.contains(port)).collect())
+    /// Ports of the node that it did not ask for.
+    pub(super) fn changed_host_ports(&self) -> Result<BTreeSet<i64>, Malformed> {
+        let before = self.old.map_or(Ok(BTreeSet::new()), host_ports)?;
+        Ok(host_ports(self.value)?.difference(&before).copied().collect())
     }
 
     /// Where it is in the pod.
     pub(super) fn of<'v>(&self, spec: &'v mut Value) -> Option<&'v mut Value> {
         spec.get_mut(self.list)?.get_mut(self.index)
     }
+}
+
+/// The members of a list by their names, which Kubernetes keeps apart.
+fn by_name<'v>(value: &'v Value, key: &str) -> Result<BTreeMap<&'v str, &'v Value>, Malformed> {
+    Ok(list(value, key)?.iter().map(|value| (name(value), value)).collect())
+}
+
+fn name(value: &Value) -> &str {
+    value.get("name").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn host_ports(container: &Value) -> Result<BTreeSet<i64>, Malformed> {
+    let ports = list(container, "ports")?.iter().map(|port| number(port, "hostPort"));
+    let ports: Vec<Option<i64>> = ports.collect::<Result<_, _>>()?;
+    Ok(ports.into_iter().flatten().filter(|port| *port != 0).collect())
 }
 
 fn changed<'a>(new: &'a Value, old: Option<&Value>, keys: &[&str]) -> Option<&'a Value> {

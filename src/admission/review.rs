@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::decision::Decision;
+use super::decision::{Decision, MOST};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -175,7 +175,7 @@ pub fn answer(uid: &str, decision: &Decision) -> Value {
         response["patch"] = json!(BASE64.encode(json!(decision.patch).to_string()));
     }
     if !decision.warnings.is_empty() {
-        response["warnings"] = decision.warnings.iter().map(ToString::to_string).collect();
+        response["warnings"] = decision.warnings.iter().take(MOST).map(ToString::to_string).collect();
     }
     if !decision.audit.is_empty() {
         response["auditAnnotations"] = json!(decision.audit_annotations());

@@ -1,4 +1,4 @@
-# Every target works from a clean clone. CARGO_TARGET_DIR, BURSAR_CACHE and KUBEBUILDER_ASSETS are honoured.
+# Every target works from a clean clone. CARGO_TARGET_DIR, BURSAR_TEST_CACHE and KUBEBUILDER_ASSETS are honoured.
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 CARGO       ?= cargo

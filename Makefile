@@ -4,7 +4,7 @@ SHELL       := bash
 CARGO       ?= cargo
 DEMO        ?=
 
-.PHONY: test bench demo servers packages cluster build release deb rpm packages-test
+.PHONY: test bench demo servers packages cluster build deny release deb rpm packages-test
 .DEFAULT_GOAL := test
 
 # All that must hold on each change. The control plane (Go) and the crates build side by side: the one has long single
@@ -37,6 +37,11 @@ cluster:
 # Everything `test` and `demo` run, compiled; nothing run.
 build:
 	@$(CARGO) build --locked --all-targets
+
+# One TLS stack, licenses that fit, crates from the registry alone: deny.toml.
+deny:
+	@packaging/tool.sh cargo-deny
+	$(CARGO) deny --locked check bans licenses sources
 
 # Both packages come from one release build (10 minutes on 2 cores), and land in target/debian and target/generate-rpm.
 deb: release

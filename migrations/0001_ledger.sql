@@ -32,21 +32,30 @@ CREATE TABLE account (
   UNIQUE (source, directory_id),
   UNIQUE (kind, kubernetes_name)
 ) STRICT;
-CREATE INDEX account_name ON account (kind, name);
+CREATE INDEX account_named ON account (kind, name);
+
+-- What an account was called, as intervals: who asks about a day asks by the name of that day.
+CREATE TABLE account_name (
+  account_id TEXT NOT NULL REFERENCES account,
+  name       TEXT NOT NULL,
+  at_start   TEXT NOT NULL,
+  at_end     TEXT NOT NULL DEFAULT '9999-12-31T23:59:59Z',
+  PRIMARY KEY (account_id, at_start)
+) STRICT;
 
 -- Who belongs to what, as intervals. A member is named by its directory id, for it may not be an account yet.
 CREATE TABLE membership (
-  account_id TEXT NOT NULL REFERENCES account,
-  member     TEXT NOT NULL,
-  role       TEXT NOT NULL CHECK (role IN ('member', 'manager')),
-  leaving    INTEGER NOT NULL DEFAULT 0 CHECK (leaving IN (0, 1)),
-  at_start   TEXT NOT NULL,
-  at_end     TEXT NOT NULL DEFAULT '9999-12-31T23:59:59Z',
+  account_id    TEXT NOT NULL REFERENCES account,
+  member        TEXT NOT NULL,
+  role          TEXT NOT NULL CHECK (role IN ('member', 'manager')),
+  leaving_since TEXT,   -- complete reads no longer name them, and no plan was allowed to carry it out yet
+  at_start      TEXT NOT NULL,
+  at_end        TEXT NOT NULL DEFAULT '9999-12-31T23:59:59Z',
   PRIMARY KEY (account_id, member, at_start, role)
 ) STRICT;
 CREATE UNIQUE INDEX membership_open ON membership (account_id, member) WHERE at_end = '9999-12-31T23:59:59Z';
 
--- When an account could use the clusters, as intervals.
+-- When an account could use the clusters (state `active`), as intervals.
 CREATE TABLE activity (
   account_id TEXT NOT NULL REFERENCES account,
   at_start   TEXT NOT NULL,
@@ -187,7 +196,8 @@ CREATE TABLE cycle (
   report  TEXT NOT NULL CHECK (json_valid(report))
 ) STRICT;
 
--- The history: append-only, each row carries the SHA-256 of the one before.
+-- The history: append-only, each row carries the SHA-256 of the one before. `REPLACE` removes a row without asking the
+-- trigger on DELETE, so the trigger on INSERT takes a row only where it continues the chain.
 CREATE TABLE event (
   id         INTEGER PRIMARY KEY,
   at         TEXT NOT NULL,
@@ -204,21 +214,28 @@ CREATE TABLE event (
 ) STRICT;
 CREATE INDEX event_account ON event (account_id);
 
+CREATE TRIGGER event_continues_the_chain BEFORE INSERT ON event
+WHEN NEW.id IS NOT (SELECT coalesce(max(id), 0) + 1 FROM event)
+  OR NEW.previous IS NOT coalesce((SELECT hash FROM event ORDER BY id DESC LIMIT 1), printf('%064d', 0))
+BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END;
 CREATE TRIGGER event_is_never_changed BEFORE UPDATE ON event
 BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END;
 CREATE TRIGGER event_is_never_removed BEFORE DELETE ON event
 BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END;
 
--- What people read.
+-- What people read: docs/ledger.md, with an example of each.
 
 CREATE VIEW tools AS
-SELECT a.id, a.name, a.uid, a.gid, a.home, t.namespace, a.state, a.since, a.generation,
+SELECT a.id, a.name, a.uid, a.gid, a.home,
+       (SELECT min(t.namespace) FROM tenant t WHERE t.account_id = a.id) AS namespace,
+       a.state, a.since, a.generation,
        (SELECT min(c.not_after) FROM certificate c WHERE c.account_id = a.id AND c.newest = 1
         AND c.generation = a.generation AND a.state = 'active') AS certificate_until,
        (SELECT max(d.at) FROM delivery d WHERE d.account_id = a.id) AS delivered_at,
        a.source, a.directory_id,
-       (SELECT f.reason FROM failure f WHERE f.account_id = a.id LIMIT 1) AS last_error
-FROM account a LEFT JOIN tenant t ON t.account_id = a.id
+       (SELECT f.reason FROM failure f WHERE f.account_id = a.id AND f.attempts > 0 ORDER BY f.since DESC LIMIT 1)
+         AS last_error
+FROM account a
 WHERE a.kind = 'tool';
 
 CREATE VIEW users AS
@@ -226,22 +243,28 @@ SELECT a.id, a.name, a.uid, a.gid, a.home, a.mail, a.state, a.since,
        EXISTS (SELECT 1 FROM tenant t WHERE t.account_id = a.id AND t.namespace IS NULL AND a.state = 'active')
          AS is_admin,
        a.source, a.directory_id,
-       (SELECT f.reason FROM failure f WHERE f.account_id = a.id LIMIT 1) AS last_error
+       (SELECT f.reason FROM failure f WHERE f.account_id = a.id AND f.attempts > 0 ORDER BY f.since DESC LIMIT 1)
+         AS last_error
 FROM account a
 WHERE a.kind = 'user';
 
+-- Tenants without a namespace are bound to the whole cluster. Whoever is one in several clusters is one admin.
 CREATE VIEW admins AS
-SELECT a.name, a.uid, t.created_at AS since,
+SELECT a.name, a.uid, max(a.since, min(t.created_at)) AS since,
        (SELECT min(c.not_after) FROM certificate c WHERE c.account_id = a.id AND c.newest = 1
         AND c.generation = a.generation) AS certificate_until
 FROM account a JOIN tenant t ON t.account_id = a.id
-WHERE t.namespace IS NULL AND a.state = 'active';
+WHERE t.namespace IS NULL AND a.state = 'active'
+GROUP BY a.id;
 
+-- A member that is no account of the ledger (its own entry is rejected) stands there by its directory id: leaving it
+-- out would hide somebody who has access.
 CREATE VIEW memberships AS
-SELECT a.kind || ':' || a.name AS account, m.kind || ':' || m.name AS member, ms.role, ms.at_start AS since
+SELECT a.kind || ':' || a.name AS account, coalesce(m.kind || ':' || m.name, ms.member) AS member, ms.role,
+       ms.at_start AS since
 FROM membership ms
 JOIN account a ON a.id = ms.account_id
-JOIN account m ON m.source = a.source AND m.directory_id = ms.member
+LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
 WHERE ms.at_end = '9999-12-31T23:59:59Z';
 
 CREATE VIEW namespaces AS
@@ -249,6 +272,7 @@ SELECT t.cluster, t.namespace, t.class, a.kind || ':' || a.name AS account, a.ui
 FROM tenant t JOIN account a ON a.id = t.account_id
 WHERE t.namespace IS NOT NULL;
 
+-- What the API server said stands in each ResourceQuota. There are no overrides yet; their columns wait.
 CREATE VIEW quotas AS
 SELECT o.namespace, amount.key AS resource, amount.value AS amount, t.class AS from_class,
        NULL AS override_ticket, NULL AS override_until
@@ -265,30 +289,50 @@ ORDER BY c.not_after;
 
 CREATE VIEW failing AS
 SELECT a.kind || ':' || a.name AS account, f.step, f.reason, f.since, f.attempts, f.next_try
-FROM failure f JOIN account a ON a.id = f.account_id;
+FROM failure f JOIN account a ON a.id = f.account_id
+WHERE f.attempts > 0;   -- 0: a suspension has begun, and nothing of it failed
 
+-- What will be taken from somebody if the directory stays as it is. What is past its day is held back, by a limit or by
+-- a read that was not complete.
 CREATE VIEW pending_removals AS
 SELECT a.kind || ':' || a.name AS account, 'suspend' AS what, a.absence ->> 'since' AS absent_since,
        a.absence ->> 'due' AS "on"
 FROM account a
-WHERE a.state = 'active' AND a.absence IS NOT NULL;
+WHERE a.state = 'active' AND (a.absence IS NOT NULL OR a.disabled IS NOT NULL)
+UNION ALL
+SELECT a.kind || ':' || a.name, 'remove ' || coalesce(m.kind || ':' || m.name, ms.member), ms.leaving_since,
+       ms.leaving_since
+FROM membership ms
+JOIN account a ON a.id = ms.account_id
+LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
+WHERE ms.leaving_since IS NOT NULL AND ms.at_end = '9999-12-31T23:59:59Z';
 
 CREATE VIEW history AS
 SELECT at, actor, account, action, reason, ticket, plan, detail FROM event;
 
+-- Who had access to what, and when: while the member belonged to the account and the account was active. An account
+-- that was renamed stands here by its present name for all its time, and by each former one for the time it had it.
 CREATE VIEW access_on AS
-SELECT a.kind || ':' || a.name AS account, m.kind || ':' || m.name AS member, t.namespace, ms.role,
-       max(ms.at_start, ac.at_start, t.created_at) AS at_start, min(ms.at_end, ac.at_end) AS at_end
+WITH named AS (
+  SELECT account_id, name, at_end,
+         CASE at_end WHEN '9999-12-31T23:59:59Z' THEN '' ELSE at_start END AS at_start
+  FROM account_name
+)
+SELECT a.kind || ':' || n.name AS account, coalesce(m.kind || ':' || m.name, ms.member) AS member, t.namespace,
+       ms.role, max(ms.at_start, ac.at_start, t.created_at, n.at_start) AS at_start,
+       min(ms.at_end, ac.at_end, n.at_end) AS at_end
 FROM membership ms
 JOIN account a ON a.id = ms.account_id
-JOIN account m ON m.source = a.source AND m.directory_id = ms.member
+JOIN named n ON n.account_id = a.id
+LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
 JOIN tenant t ON t.account_id = a.id
 JOIN activity ac ON ac.account_id = a.id
-WHERE max(ms.at_start, ac.at_start, t.created_at) < min(ms.at_end, ac.at_end)
-UNION ALL
-SELECT a.kind || ':' || a.name, a.kind || ':' || a.name, t.namespace, 'owner',
-       max(ac.at_start, t.created_at), ac.at_end
+WHERE max(ms.at_start, ac.at_start, t.created_at, n.at_start) < min(ms.at_end, ac.at_end, n.at_end)
+UNION
+SELECT a.kind || ':' || n.name, a.kind || ':' || n.name, t.namespace, 'owner',
+       max(ac.at_start, t.created_at, n.at_start), min(ac.at_end, n.at_end)
 FROM account a
+JOIN named n ON n.account_id = a.id
 JOIN tenant t ON t.account_id = a.id
 JOIN activity ac ON ac.account_id = a.id
-WHERE a.kind = 'user' AND max(ac.at_start, t.created_at) < ac.at_end;
+WHERE a.kind = 'user' AND max(ac.at_start, t.created_at, n.at_start) < min(ac.at_end, n.at_end);

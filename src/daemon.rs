@@ -13,11 +13,10 @@ use tokio::sync::mpsc;
 use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 
-use crate::control::api::{CycleReport, OrderAnswer, OrderRequest, Refusal};
+use crate::control::api::{CycleReport, OrderAnswer};
 use crate::control::server::{self, Reply, Request};
 use crate::cycle;
 use crate::engine::{Engine, EngineError};
-use crate::orders;
 use crate::report;
 use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::Metrics;
@@ -135,7 +134,10 @@ impl Loop {
             }
             let event = if self.waiting.is_empty() { self.events.recv().await } else { Some(self.waiting.remove(0)) };
             match event {
-                None | Some(Event::Stop) => break,
+                None | Some(Event::Stop) => {
+                    waiters.tell_that_it_stops();
+                    break;
+                }
                 Some(Event::Tick) => trigger = Some("schedule"),
                 Some(Event::Drift) => trigger = Some("drift"),
                 Some(Event::Reload) => trigger = self.reload().await?.then_some("reload"),
@@ -194,6 +196,7 @@ impl Loop {
         waiters: &mut Waiters,
     ) -> Result<Option<&'static str>, DaemonError> {
         let mut rest = std::mem::take(&mut self.waiting);
+        let mut stopping = false;
         while let Ok(event) = self.events.try_recv() {
             rest.push(event);
         }
@@ -203,10 +206,15 @@ impl Loop {
                 Event::Asked(request) => {
                     self.asked(request, waiters).await?;
                 }
-                later @ (Event::Reload | Event::Stop) => self.waiting.push(later),
+                Event::Stop => {
+                    // Not after a whole cycle: systemd waits for it.
+                    stopping = true;
+                    self.waiting.insert(0, Event::Stop);
+                }
+                Event::Reload => self.waiting.push(Event::Reload),
             }
         }
-        Ok(trigger)
+        Ok(trigger.filter(|_| !stopping))
     }
 
     /// Answers, or says why a cycle is to begin.
@@ -215,6 +223,7 @@ impl Loop {
         match request {
             Request::Status(reply) => drop(reply.send(Ok(self.engine.status()))),
             Request::Metrics(reply) => drop(reply.send(Ok(self.engine.exposition()))),
+            Request::Plan(reply) if reply.is_closed() => {}
             Request::Plan(reply) => drop(reply.send(Ok(cycle::preview(&mut self.engine).await?))),
             Request::Sync(reply) => {
                 waiters.syncs.push(reply);
@@ -251,21 +260,15 @@ impl Loop {
     }
 }
 
-impl Engine {
-    /// Writes an order down. The next cycle carries it out.
-    pub async fn order(&mut self, actor: &str, request: &OrderRequest) -> Result<Result<String, Refusal>, EngineError> {
-        let now = self.now();
-        match orders::write(self.store.state(), actor, request, now) {
-            Err(refusal) => Ok(Err(refusal)),
-            Ok(written) => {
-                self.store.write(&self.lock, &written.changes, &written.events, now).await?;
-                Ok(Ok(written.text))
-            }
+impl Waiters {
+    /// What was written down is not lost; who waits for a cycle hears that there is none (the dropped reply says so).
+    fn tell_that_it_stops(&mut self) {
+        for (text, reply) in self.orders.drain(..) {
+            let text = format!("{text}; the next cycle carries it out, the daemon is stopping");
+            let _ = reply.send(Ok(OrderAnswer { text, report: None }));
         }
     }
-}
 
-impl Waiters {
     fn answer(&mut self, report: &CycleReport) {
         for reply in self.syncs.drain(..) {
             let _ = reply.send(Ok(report.clone()));
@@ -294,6 +297,7 @@ fn log(report: &CycleReport) {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "how long a cycle may still go on is no decision")]
 fn soft_stop() -> tokio::time::Instant {
     tokio::time::Instant::now() + SOFT_STOP
 }

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{self, OwnerWatch, Ownership, Renewal, SEAL_KEY};
+use crate::access::{self, AccessError, OwnerWatch, Ownership, Renewal, SEAL_KEY};
 use crate::contract::Sealer;
-use crate::control::api::{ClusterStatus, CycleReport, Failing, Status};
+use crate::control::api::{ClusterStatus, CycleReport, Failing, OrderRequest, Refusal, Status};
 use crate::desired::Deriver;
 use crate::directory::SourceConfig;
 use crate::execute::{self, ClusterEffects, Effects};
@@ -21,13 +21,16 @@ use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::ledger::store::{CycleEnd, CycleLock, Store, StoreError};
 use crate::observed::Inventory;
-use crate::plan::Refusal;
-use crate::report;
+use crate::plan;
 use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::SharedMetrics;
+use crate::{orders, report};
 
 /// How long the first listing of a cluster may take before a cycle goes on without it.
 const FIRST_LISTING: Duration = Duration::from_secs(30);
+
+/// Between two tries to renew the daemon's own certificate: there are days left, and each try may wait for a signer.
+const RENEWAL_AGAIN: SignedDuration = SignedDuration::from_hours(1);
 
 /// Where the time comes from: the daemon's clock in whole seconds, which is what the ledger keeps. A parameter, for the
 /// wall clock is read in `daemon.rs` and `cli` only.
@@ -209,9 +212,18 @@ impl Engine {
         let renewal = access::renew(kubeconfig, cluster, self.now()).await.map_err(access)?;
         let client = access::client(kubeconfig).await.map_err(access)?;
         let owner = access::owner(&client).await.map_err(access)?;
-        self.owned_by(cluster, owner.as_deref().unwrap_or("nobody: run `bursar init`"))?;
+        // A cluster that `init` has not come to yet must not stop the work in the others.
+        let owner = owner.ok_or_else(|| {
+            let what = "the cluster belongs to no ledger yet: run `bursar init`";
+            access(AccessError::Incomplete { path: kubeconfig.to_owned(), what })
+        })?;
+        self.owned_by(cluster, &owner)?;
         let renew_after = match renewal {
             Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. } => Some(renew_after),
+            Renewal::Postponed { why, not_after } => {
+                tracing::warn!(%cluster, error = why, %not_after, "the daemon's own certificate is not renewed");
+                Some(self.now() + RENEWAL_AGAIN)
+            }
             Renewal::NotOurs => None,
         };
         let link = Link { owner: access::watch_owner(&client), renew_after };
@@ -252,7 +264,7 @@ impl Engine {
         Inventory { clusters: clusters.collect(), ..Inventory::default() }
     }
 
-    pub(crate) fn count(&self, done: &execute::Report, refusals: &[Refusal]) {
+    pub(crate) fn count(&self, done: &execute::Report, refusals: &[plan::Refusal]) {
         self.metrics.drift_repaired(done.drift_repaired);
         for refusal in refusals {
             self.metrics.refused(&refusal.limit);
@@ -273,6 +285,12 @@ impl Engine {
         self.metrics.cycle(["done", "failing", "", "refused"][usize::from(report.exit_code().min(3))]);
         self.last = Some(report.clone());
         Ok(report)
+    }
+
+    /// Writes an order down. The next cycle carries it out.
+    pub async fn order(&mut self, actor: &str, request: &OrderRequest) -> Result<Result<String, Refusal>, EngineError> {
+        let now = self.now();
+        Ok(write_down(&mut self.store, &self.lock, actor, request, now).await?)
     }
 
     /// How things stand.
@@ -309,6 +327,23 @@ impl Engine {
     #[must_use]
     pub fn failing(&self) -> Vec<Failing> {
         report::failing(self.store.state())
+    }
+}
+
+/// Writes an order into a ledger, and says what it means, or why it is none.
+pub async fn write_down(
+    store: &mut Store,
+    lock: &CycleLock,
+    actor: &str,
+    request: &OrderRequest,
+    now: Timestamp,
+) -> Result<Result<String, Refusal>, StoreError> {
+    match orders::write(store.state(), actor, request, now) {
+        Err(refusal) => Ok(Err(refusal)),
+        Ok(written) => {
+            store.write(lock, &written.changes, &written.events, now).await?;
+            Ok(Ok(written.text))
+        }
     }
 }
 

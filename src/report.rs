@@ -62,7 +62,7 @@ pub fn status(
         rejected: ledger.rejected.iter().cloned().collect(),
         failing: failing(ledger),
         refusals: ledger.refusals.clone(),
-        next_expiry: ledger.certificates.values().map(|certificate| certificate.not_after).min(),
+        next_expiry: ledger.next_expiry(),
     }
 }
 
@@ -94,4 +94,26 @@ pub fn chain(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::AccountKind;
+    use crate::ledger::Lifecycle;
+    use crate::plan::testing::World;
+
+    #[test]
+    fn the_next_expiry_is_of_a_certificate_that_is_good() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52503));
+        world.cycle();
+        let next_expiry = |world: &World| status("s", &world.ledger, BTreeMap::new(), None).next_expiry;
+        assert!(next_expiry(&world).is_some());
+        world.account(&foo).generation += 1;
+        assert_eq!(next_expiry(&world), None, "a revoked certificate");
+        world.account(&foo).generation -= 1;
+        world.account(&foo).state = Lifecycle::Suspended;
+        assert_eq!(next_expiry(&world), None, "a suspended account's certificate");
+    }
 }

@@ -146,13 +146,12 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
         Unit::Seconds,
         gauge(oldest.unwrap_or(0)),
     );
-    let soonest = state.certificates.values().map(|certificate| certificate.not_after.as_second()).min();
-    if let Some(soonest) = soonest {
+    if let Some(soonest) = state.next_expiry() {
         registry.register_with_unit(
             "soonest_certificate_expiry",
             "Until the first certificate ends",
             Unit::Seconds,
-            gauge(soonest - now.as_second()),
+            gauge(soonest.as_second() - now.as_second()),
         );
     }
 }

@@ -64,8 +64,15 @@ fn variables(needs: &Needs) -> Value {
     json!([
         // Fields of the request that are empty are not there.
         list("sub", "has(request.subResource) ? request.subResource : ''".to_owned()),
+        list("writes", "request.operation in ['CREATE', 'UPDATE']".to_owned()),
         list("place", "has(request.namespace) ? request.namespace : ''".to_owned()),
-        list("name", "has(request.name) ? request.name : ''".to_owned()),
+        // Of an object whose name is generated the request has none.
+        list(
+            "name",
+            "has(request.name) && request.name != '' ? request.name : \
+             (variables.writes ? object.?metadata.?name.orValue('') : '')"
+                .to_owned()
+        ),
         list("isNamespace", resource("", "namespaces")),
         list("isVolume", resource("", "persistentvolumes")),
         list("isRequest", resource("certificates.k8s.io", "certificatesigningrequests")),
@@ -74,7 +81,6 @@ fn variables(needs: &Needs) -> Value {
         list("namespaced", "!variables.isNamespace && variables.place != ''".to_owned()),
         list("new", "request.operation == 'CREATE'".to_owned()),
         list("old", "request.operation != 'CREATE'".to_owned()),
-        list("writes", "request.operation in ['CREATE', 'UPDATE']".to_owned()),
         list(
             "reserved",
             format!(
@@ -117,6 +123,11 @@ fn validations() -> Value {
     let generation = format!("s.kind == 'Group' && s.name.matches('{GENERATION_GROUP}')");
     let rule = |message: &str, expression: String| json!({"message": message, "expression": expression});
     json!([
+        // The role that reads all of a tenant has `get` of every subresource, these among them.
+        rule(
+            "bursar-cage: the daemon neither runs anything in pods nor speaks through the API server to anything",
+            "request.operation != 'CONNECT'".to_owned()
+        ),
         rule("bursar-cage: the daemon writes in no namespace of Kubernetes'", "!variables.reserved".to_owned()),
         rule(
             "bursar-cage: the daemon makes namespaces with bursar.dev/class only, changes those that carry it or \

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::execute::authority::VerifyError;
 use crate::execute::signing::SigningError;
-use crate::observed::certificate::CertificateError;
 use crate::observed::cluster::WatchError;
 
 /// A failure of [`super::client`], [`super::init()`], [`super::renew`] or [`super::owner`].
@@ -85,7 +85,7 @@ pub enum AccessError {
     Signing(#[source] SigningError),
     /// Another than was asked for was issued.
     #[error("the certificate for bursar:daemon cannot be used")]
-    Certificate(#[source] CertificateError),
+    Certificate(#[source] VerifyError),
     /// The new credential is not taken for what it is.
     #[error("the API server takes the holder of the new certificate for {0:?}, not bursar:daemon")]
     Stranger(String),

@@ -1,17 +1,16 @@
-//! Files that only the daemon reads: written whole or not at all, 0600 from their first byte on.
+//! Files that only the daemon reads: written whole or not at all, 0600 from their first byte on. They are their writer's:
+//! `init` becomes the daemon's user for it ([`crate::privilege::as_bursar`]), for that user could turn whatever it may
+//! write into a link before root follows it.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use zeroize::Zeroizing;
 
 use super::AccessError;
-
-/// The user that `bursard` runs as (`systemd/sysusers.d`). Where there is none, files belong to whoever runs this.
-const USER: &str = "bursar";
 
 /// The seed of the seal (`contract::Sealer`).
 pub const SEAL_KEY: &str = "seal.key";
@@ -54,7 +53,6 @@ fn write_new(path: &Path, content: &[u8]) -> std::io::Result<()> {
     // Whatever the umask said.
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.write_all(content)?;
-    give(path)?;
     file.sync_all()
 }
 
@@ -63,20 +61,8 @@ fn folder(path: &Path) -> std::io::Result<&Path> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.exists() {
         std::fs::DirBuilder::new().recursive(true).mode(0o750).create(folder)?;
-        give(folder)?;
     }
     Ok(folder)
-}
-
-/// To the daemon's user, if there is one and we may.
-fn give(path: &Path) -> std::io::Result<()> {
-    let user = nix::unistd::User::from_name(USER).ok().flatten();
-    match user {
-        Some(user) if rustix::process::geteuid().is_root() => {
-            chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -4,26 +4,32 @@
 //! enforce the cage against it.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::api::rbac::v1::{AggregationRule, ClusterRole};
+use k8s_openapi::api::rbac::v1::{AggregationRule, ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client, ResourceExt as _};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::cage::{CAGE, cage};
 use super::needs::Needs;
+use super::own::OwnCredential;
 use super::roles::{self, INIT_MANAGER, NAMESPACE};
 use super::{AccessError, answered, client_of, files, own, owner, read};
+use crate::contract::MANAGED_BY;
 use crate::execute::request::ApiServer;
 use crate::identity::ClusterName;
 use crate::observed::kinds::{Kind, Kinds};
 use crate::policy::Policy;
+use crate::privilege;
 
 /// A new policy and a new role are in force within a second or so; informers of a busy API server lag a few more.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(15);
@@ -78,32 +84,47 @@ pub enum Did {
     Changed,
     /// It was as it should be.
     Kept,
+    /// An earlier `init` made it, and the configuration needs it no longer.
+    Removed,
 }
 
 /// Makes the daemon's access to a cluster. Repeated, it changes what the configuration changed, and issues the daemon
 /// another certificate.
 pub async fn init(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
+    own::must_be_ours(request.daemon_kubeconfig)?;
     let admin = read(request.admin_kubeconfig)?;
     let reached = own::reached(&admin, request.admin_kubeconfig)?;
     let client = client_of(admin, request.admin_kubeconfig).await?;
     let needs = Needs::of(request.policy, request.cluster);
     let manifest_kinds = look(&client, &needs, request.ledger_id).await?;
     let edit = edit(&client).await?;
+    let manifests = manifests(&needs, &manifest_kinds, &edit, request.ledger_id);
     let mut made = Vec::new();
-    for manifest in manifests(&needs, &manifest_kinds, &edit, request.ledger_id) {
-        made.push(apply(&client, &manifest).await?);
+    for manifest in &manifests {
+        made.push(apply(&client, manifest).await?);
     }
-    let seal_key_drawn = files::ensure_seal_key(request.state_dir)?;
+    made.extend(prune::<ClusterRoleBinding>(&client, &manifests).await?);
+    made.extend(prune::<ClusterRole>(&client, &manifests).await?);
     let server = ApiServer::new(request.cluster.clone(), client, Arc::default());
     let new = own::obtain(&server, reached, request.cluster, request.daemon_kubeconfig).await?;
     caged(&client_of(new.kubeconfig.clone(), request.daemon_kubeconfig).await?).await?;
-    own::write(&new.kubeconfig, request.daemon_kubeconfig)?;
+    let seal_key_drawn = write(&new, request).await?;
     Ok(InitReport {
         made,
         kubeconfig: request.daemon_kubeconfig.to_owned(),
         not_after: new.issued.not_after,
         seal_key_drawn,
     })
+}
+
+/// As the daemon's user, whose files they are.
+async fn write(new: &OwnCredential, request: InitRequest<'_>) -> Result<bool, AccessError> {
+    let path = request.daemon_kubeconfig;
+    let written = privilege::as_bursar(async {
+        own::write(&new.kubeconfig, path)?;
+        files::ensure_seal_key(request.state_dir)
+    });
+    written.await.map_err(|error| AccessError::Write { path: path.to_owned(), source: error.into() })?
 }
 
 /// Everything, in an order in which no moment gives the daemon more than the end does: the cage before the binding.
@@ -119,6 +140,7 @@ fn manifests(needs: &Needs, manifest_kinds: &[Kind], edit: &[Value], ledger_id: 
     manifests.extend(roles::impersonation(needs));
     manifests.push(roles::daemon(needs, manifest_kinds));
     manifests.extend(roles::daemon_in_namespace());
+    manifests.push(roles::daemon_reads_authorities());
     manifests.push(roles::daemon_binding());
     manifests
 }
@@ -197,6 +219,26 @@ async fn apply(client: &Client, manifest: &Value) -> Result<Made, AccessError> {
     Ok(Made { what, did })
 }
 
+/// Takes away what an earlier `init` made for a configuration that is no longer in force: rights that nobody needs.
+async fn prune<K>(client: &Client, wanted: &[Value]) -> Result<Vec<Made>, AccessError>
+where
+    K: Resource<Scope = ClusterResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let (api, kind) = (Api::<K>::all(client.clone()), K::kind(&()));
+    let ours = ListParams::default().labels(&format!("{MANAGED_BY}={INIT_MANAGER}"));
+    let found = answered(&format!("{kind}s of {INIT_MANAGER}"), api.list_metadata(&ours)).await?;
+    let mut removed = Vec::new();
+    for name in found.iter().map(ResourceExt::name_any) {
+        if wanted.iter().any(|manifest| manifest["kind"] == *kind && manifest["metadata"]["name"] == *name) {
+            continue;
+        }
+        let what = format!("{kind} {name}");
+        answered(&what, api.delete(&name, &DeleteParams::default())).await?;
+        removed.push(Made { what, did: Did::Removed });
+    }
+    Ok(removed)
+}
+
 /// An apply that changes nothing leaves the resource version; but of a ValidatingAdmissionPolicy, whose status is
 /// applied too, it renews the time in `managedFields` (Kubernetes 1.36). The generation counts changes of the content.
 fn is_same(before: &ObjectMeta, after: &ObjectMeta) -> bool {
@@ -206,6 +248,7 @@ fn is_same(before: &ObjectMeta, after: &ObjectMeta) -> bool {
 
 /// Sees that the credential is caged: as the daemon, a namespace without a class is refused, by the cage and not for
 /// want of rights. Tried without effect (`dryRun=All`), until rights and cage are in force.
+#[expect(clippy::disallowed_methods, reason = "waits for the API server, with a deadline")]
 async fn caged(daemon: &Client) -> Result<(), AccessError> {
     let api = Api::<Namespace>::all(daemon.clone());
     let mut probe = Namespace::default();

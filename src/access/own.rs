@@ -17,6 +17,8 @@ use secrecy::SecretString;
 use zeroize::Zeroizing;
 
 use super::{AccessError, answered, client_of, files, read};
+use crate::directory::chain;
+use crate::execute::authority::verified;
 use crate::execute::keypair::{Names, NewKey};
 use crate::execute::request::ApiServer;
 use crate::execute::signing::{Unsigned, sign};
@@ -54,32 +56,65 @@ pub enum Renewal {
         /// When it ends.
         not_after: Timestamp,
     },
+    /// It failed, and the one that stands there is still good.
+    Postponed {
+        /// What is wrong, with its cause.
+        why: String,
+        /// When it ends.
+        not_after: Timestamp,
+    },
     /// An administrator's own kubeconfig: its credential is theirs to renew.
     NotOurs,
 }
 
-/// Renews the daemon's certificate at 2/3 of its lifetime, with that certificate, and replaces the file. The one that
-/// stands there works until its end, so a renewal that failed is tried again by the next call.
+/// Renews the daemon's certificate at 2/3 of its lifetime, with that certificate, and replaces the file. A signer that is
+/// away costs nothing but time: the one that stands there works until its end.
 pub async fn renew(kubeconfig: &Path, cluster: &ClusterName, now: Timestamp) -> Result<Renewal, AccessError> {
     let file = read(kubeconfig)?;
-    let Some(user) = file.auth_infos.iter().find(|user| user.name == USER_ENTRY) else { return Ok(Renewal::NotOurs) };
+    let Some(user) = own_user(&file) else { return Ok(Renewal::NotOurs) };
     let data = user.auth_info.as_ref().and_then(|user| user.client_certificate_data.as_deref());
     let pem = data.and_then(|data| BASE64.decode(data).ok());
     let issued = pem.as_deref().and_then(certificate::validity).ok_or_else(|| AccessError::Incomplete {
         path: kubeconfig.to_owned(),
         what: "the daemon's certificate in it cannot be read; `bursar init` makes a new one",
     })?;
-    let renew_after = certificate::renew_after(&issued);
+    let (renew_after, not_after) = (certificate::renew_after(&issued), issued.not_after);
     if now < renew_after {
-        return Ok(Renewal::NotDue { renew_after, not_after: issued.not_after });
+        return Ok(Renewal::NotDue { renew_after, not_after });
     }
-    let reached = reached(&file, kubeconfig)?;
-    let client = client_of(file, kubeconfig).await?;
+    match renewed(file, kubeconfig, cluster).await {
+        Ok(issued) => {
+            let renew_after = certificate::renew_after(&issued);
+            Ok(Renewal::Renewed { renew_after, not_after: issued.not_after })
+        }
+        Err(error) if now < not_after => Ok(Renewal::Postponed { why: chain(&error), not_after }),
+        Err(error) => Err(error),
+    }
+}
+
+async fn renewed(file: Kubeconfig, path: &Path, cluster: &ClusterName) -> Result<Issued, AccessError> {
+    let reached = reached(&file, path)?;
+    let client = client_of(file, path).await?;
     let server = ApiServer::new(cluster.clone(), client, Arc::default());
-    let new = obtain(&server, reached, cluster, kubeconfig).await?;
-    write(&new.kubeconfig, kubeconfig)?;
-    let renew_after = certificate::renew_after(&new.issued);
-    Ok(Renewal::Renewed { renew_after, not_after: new.issued.not_after })
+    let new = obtain(&server, reached, cluster, path).await?;
+    write(&new.kubeconfig, path)?;
+    Ok(new.issued)
+}
+
+/// Whether `init` may write there: nothing stands there, or what it wrote before. A file of somebody else's may be the
+/// only way into a cluster.
+pub(super) fn must_be_ours(path: &Path) -> Result<(), AccessError> {
+    if !path.exists() || read(path).is_ok_and(|file| own_user(&file).is_some()) {
+        return Ok(());
+    }
+    Err(AccessError::Incomplete {
+        path: path.to_owned(),
+        what: "it is not of `bursar init`, and is not replaced; move it away, or name another one in [cluster]",
+    })
+}
+
+fn own_user(file: &Kubeconfig) -> Option<&NamedAuthInfo> {
+    file.auth_infos.iter().find(|user| user.name == USER_ENTRY)
 }
 
 /// Asks for a certificate with the rights of `server`'s client, approves it, and sees that the API server knows its
@@ -101,8 +136,9 @@ pub(super) async fn obtain(
         organizations: BTreeSet::new(),
         serial_number: None,
         public_key: &public_key,
+        authorities: None,
     };
-    let issued = certificate::verify(&pem, &asked).map_err(AccessError::Certificate)?;
+    let issued = verified(server, &pem, &asked).await.map_err(AccessError::Certificate)?;
     let kubeconfig = kubeconfig(cluster, reached, &pem, &key);
     let client = client_of(kubeconfig.clone(), path).await?;
     let who = who_am_i(&client).await?;

@@ -129,6 +129,19 @@ pub fn daemon_in_namespace() -> [Value; 2] {
     [role, binding]
 }
 
+/// The daemon reads whom the API server believes about clients: public, and what every extension API server reads, by
+/// the Role that Kubernetes ships for it.
+#[must_use]
+pub fn daemon_reads_authorities() -> Value {
+    json!({
+        "apiVersion": RBAC_V1,
+        "kind": "RoleBinding",
+        "metadata": {"name": DAEMON_ROLE, "namespace": "kube-system", "labels": labels()},
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "extension-apiserver-authentication-reader"},
+        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": DAEMON_USER}],
+    })
+}
+
 /// The daemon's ClusterRole is the daemon's.
 #[must_use]
 pub fn daemon_binding() -> Value {
@@ -155,39 +168,54 @@ pub fn impersonation(needs: &Needs) -> Vec<Value> {
 }
 
 /// `edit` of this server, as its aggregation stands now, less what would undo a tenant's isolation: writing network
-/// policies (they only add up), minting service-account tokens, and impersonating service accounts.
+/// policies (they only add up), minting service-account tokens, and impersonating service accounts. Quotas and limits
+/// are not written by it either, whatever a site aggregated to it.
 #[must_use]
 pub fn tenant(edit: &[Value]) -> Value {
     let rules: Vec<Value> = edit.iter().flat_map(without_escape).collect();
     cluster_role(TENANT_ROLE, &rules)
 }
 
-/// A rule, or what is left of it, one for each resource that loses something. A rule that names everything cannot be
-/// narrowed (RBAC knows no "but"), so it is left out: a tenant has less then, not more.
+/// API groups in which a rule may undo a tenant's isolation: a rule that names all their resources is left out (RBAC
+/// knows no "but"; a tenant has less then, not more). Those of Calico and Cilium too, whose policies add up likewise.
+const SENSITIVE: &[&str] = &[
+    "*",
+    "",
+    "networking.k8s.io",
+    "extensions",
+    "policy.networking.k8s.io",
+    "cilium.io",
+    "crd.projectcalico.org",
+    "projectcalico.org",
+];
+
+/// What a tenant may do to things that only we and administrators write.
+const READ: &[&str] = &["get", "list", "watch"];
+
+/// A rule, or what is left of it, one for each resource that loses something.
 fn without_escape(rule: &Value) -> Vec<Value> {
     let texts =
         |key: &str| -> Vec<&str> { rule[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect() };
     let (groups, resources, verbs) = (texts("apiGroups"), texts("resources"), texts("verbs"));
-    let touches = |names: &[&str]| groups.iter().any(|group| names.contains(group) || *group == "*");
-    let sensitive_group = touches(&["", "networking.k8s.io", "extensions"]);
-    if !sensitive_group || rule["resources"].is_null() {
+    if rule["resources"].is_null() {
         return vec![rule.clone()];
     }
+    let is_sensitive = groups.iter().any(|group| SENSITIVE.contains(group));
     let mut kept: Vec<&str> = Vec::new();
     let mut rules = Vec::new();
-    let mut narrowed = |resource: &str, allowed: &dyn Fn(&str) -> bool| {
-        let verbs: Vec<&str> = verbs.iter().copied().filter(|verb| allowed(verb)).collect();
-        if !verbs.is_empty() {
-            rules.push(json!({"apiGroups": groups, "resources": [resource], "verbs": verbs}));
-        }
-    };
     for resource in resources {
-        match resource {
-            "networkpolicies" => narrowed(resource, &|verb| ["get", "list", "watch"].contains(&verb)),
-            "serviceaccounts" => narrowed(resource, &|verb| verb != "impersonate" && verb != "*"),
-            "serviceaccounts/token" => {}
-            wild if wild.contains('*') => {}
-            other => kept.push(other),
+        let left: Vec<&str> = match resource {
+            "serviceaccounts/token" => continue,
+            wild if wild.contains('*') && is_sensitive => continue,
+            "serviceaccounts" => verbs.iter().copied().filter(|verb| !["impersonate", "*"].contains(verb)).collect(),
+            "resourcequotas" | "limitranges" => readable(&verbs),
+            policies if policies.ends_with("networkpolicies") => readable(&verbs),
+            _ => verbs.clone(),
+        };
+        if left == verbs {
+            kept.push(resource);
+        } else if !left.is_empty() {
+            rules.push(json!({"apiGroups": groups, "resources": [resource], "verbs": left}));
         }
     }
     if !kept.is_empty() {
@@ -196,6 +224,10 @@ fn without_escape(rule: &Value) -> Vec<Value> {
         rules.insert(0, rest);
     }
     rules
+}
+
+fn readable<'v>(verbs: &[&'v str]) -> Vec<&'v str> {
+    verbs.iter().copied().filter(|verb| READ.contains(verb)).collect()
 }
 
 #[cfg(test)]
@@ -212,6 +244,10 @@ mod tests {
             json!({"apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"]}),
             json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}),
             json!({"apiGroups": ["example.org"], "resources": ["*"], "verbs": ["*"]}),
+            json!({"apiGroups": ["cilium.io"], "resources": ["*"], "verbs": ["get"]}),
+            json!({"apiGroups": ["cilium.io"], "resources": ["ciliumnetworkpolicies"], "verbs": ["list", "patch"]}),
+            json!({"apiGroups": [""], "resources": ["resourcequotas", "limitranges"], "verbs": ["get", "patch"]}),
+            json!({"apiGroups": [""], "resources": ["resourcequotas", "bindings"], "verbs": ["get"]}),
         ];
         assert_eq!(
             tenant(&edit)["rules"],
@@ -221,6 +257,10 @@ mod tests {
                 {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "impersonate"]},
                 {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["create"]},
                 {"apiGroups": ["example.org"], "resources": ["*"], "verbs": ["*"]},
+                {"apiGroups": ["cilium.io"], "resources": ["ciliumnetworkpolicies"], "verbs": ["list"]},
+                {"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["get"]},
+                {"apiGroups": [""], "resources": ["limitranges"], "verbs": ["get"]},
+                {"apiGroups": [""], "resources": ["resourcequotas", "bindings"], "verbs": ["get"]},
             ])
         );
     }

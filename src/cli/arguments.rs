@@ -244,8 +244,13 @@ pub struct MaybeReasoned {
 }
 
 /// Commands of `ledger`.
-#[derive(Debug, Clone, Copy, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub enum Ledger {
     /// Prove that nothing of the history was changed
     Verify,
+    /// Copy the ledger as it is now into a new file, beside a running daemon
+    Backup {
+        /// Must not be there yet
+        file: PathBuf,
+    },
 }

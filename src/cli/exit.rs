@@ -103,7 +103,7 @@ impl From<anyhow::Error> for Failure {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let exit = match &error {
-            StoreError::Busy => Exit::Busy,
+            StoreError::Busy | StoreError::Read(_) => Exit::Busy,
             StoreError::File { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => Exit::Forbidden,
             _ => Exit::Failed,
         };

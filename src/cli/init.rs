@@ -77,6 +77,7 @@ fn print(context: &Context, cluster: &ClusterName, report: &InitReport) -> anyho
         Did::Created => "created",
         Did::Changed => "changed",
         Did::Kept => "kept",
+        Did::Removed => "removed",
     };
     if context.global.json {
         let made: Vec<_> = made.iter().map(|made| json!({"what": made.what, "did": word(made.did)})).collect();

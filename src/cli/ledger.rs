@@ -1,10 +1,17 @@
-//! `bursar ledger verify`.
+//! `bursar ledger verify` and `bursar ledger backup FILE`.
 
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
 use serde_json::json;
 
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output;
+use crate::ledger::store::{FILE, ReadStore};
 
 pub(super) async fn verify(context: &Context) -> Result<Exit, Failure> {
     let mut store = context.store().await?;
@@ -18,4 +25,53 @@ pub(super) async fn verify(context: &Context) -> Result<Exit, Failure> {
         output::line(format!("the history holds: {last} events, the last of hash {hash}"));
     }
     Ok(Exit::Done)
+}
+
+/// The file is opened as the caller, the ledger as user `bursar`: so the copy goes over a folder of its own.
+pub(super) async fn backup(context: &Context, path: &Path) -> Result<Exit, Failure> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut file = file.map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())))?;
+    let progress = output::progress("copying the ledger");
+    let copied = copy(context, &mut file).await;
+    progress.finish_and_clear();
+    let events = copied.inspect_err(|_| {
+        // Half a backup is none. Root who became `bursar` may no longer remove it; then it stays, empty.
+        let _ = std::fs::remove_file(path);
+    })?;
+    if context.global.json {
+        output::json(&json!({"file": path, "events": events}))?;
+    } else {
+        output::line(format!("{}: the ledger with {events} events, verified", path.display()));
+    }
+    Ok(Exit::Done)
+}
+
+async fn copy(context: &Context, file: &mut File) -> Result<i64, Failure> {
+    let mut store = context.store().await?;
+    let folder = Temporary::new().context("a folder for the copy")?;
+    let copy = folder.0.join(FILE);
+    store.copy_into(&copy).await?;
+    let verified = ReadStore::open(&copy).await?.verify().await;
+    let (events, _) = verified.map_err(|error| Failure::from(anyhow::Error::new(error)))?;
+    let written = File::open(&copy).and_then(|mut copy| io::copy(&mut copy, file)).and_then(|_| file.sync_all());
+    written.context("the backup")?;
+    Ok(events)
+}
+
+/// A folder of this process alone, removed with what is in it.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new() -> io::Result<Self> {
+        let folder = std::env::temp_dir().join(format!("bursar-{}", uuid::Uuid::new_v4()));
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // What cannot be removed is the temporary folder's owner's to clear away.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }

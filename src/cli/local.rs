@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::context::{become_bursar, may_act};
 use super::exit::{Exit, Failure};
-use crate::control::api::{CycleReport, OrderAnswer, OrderRequest, PlanAnswer, Refusal};
-use crate::engine::{Engine, EngineError};
+use crate::control::api::{CycleReport, OrderAnswer, OrderRequest, PlanAnswer};
+use crate::engine::{Engine, EngineError, write_down};
+use crate::ledger::store::Store;
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
 use crate::{cycle, daemon};
@@ -25,45 +26,39 @@ pub(super) async fn cycle(settings: Settings) -> Result<CycleReport, Failure> {
     close(engine, report).await
 }
 
-/// Writes orders down; the next cycle carries them out.
+/// Writes orders down; the next cycle carries them out. That takes the ledger alone: no cluster has to answer.
 pub(super) async fn orders(
-    settings: Settings,
+    settings: &Settings,
     actor: &str,
     orders: &[OrderRequest],
 ) -> Result<Vec<OrderAnswer>, Failure> {
-    let mut engine = open(settings).await?;
-    let written = write(&mut engine, actor, orders).await;
-    Ok(close(engine, written).await??)
-}
-
-async fn write(
-    engine: &mut Engine,
-    actor: &str,
-    orders: &[OrderRequest],
-) -> Result<Result<Vec<OrderAnswer>, Refusal>, EngineError> {
+    act(settings)?;
+    let (mut store, lock) = Store::open(&settings.state_dir).await.map_err(EngineError::from)?;
     let mut answers = Vec::new();
     for order in orders {
-        match engine.order(actor, order).await? {
-            Ok(text) => {
-                answers.push(OrderAnswer { text: format!("{text}; the next cycle carries it out"), report: None });
-            }
-            Err(refusal) => return Ok(Err(refusal)),
-        }
+        let written = write_down(&mut store, &lock, actor, order, daemon::now()).await.map_err(EngineError::from)?;
+        answers.push(OrderAnswer { text: format!("{}; the next cycle carries it out", written?), report: None });
     }
-    Ok(Ok(answers))
+    store.close().await.map_err(EngineError::from)?;
+    Ok(answers)
 }
 
 async fn open(settings: Settings) -> Result<Engine, Failure> {
-    if !may_act() {
-        let text = format!(
-            "bursard does not answer at {}, and without it this needs root or user bursar; start it with \
-             `systemctl start bursard`",
-            settings.control_socket.display()
-        );
-        return Err(Failure::new(Exit::Unavailable, text));
-    }
-    become_bursar()?;
+    act(&settings)?;
     Ok(Engine::open(settings, Arc::new(Metrics::default()), daemon::now).await?)
+}
+
+/// Becomes who may write in the state folder.
+fn act(settings: &Settings) -> Result<(), Failure> {
+    if may_act() {
+        return become_bursar();
+    }
+    let text = format!(
+        "bursard does not answer at {}, and without it this needs root or user bursar; start it with \
+         `systemctl start bursard`",
+        settings.control_socket.display()
+    );
+    Err(Failure::new(Exit::Unavailable, text))
 }
 
 async fn close<T>(engine: Engine, result: Result<T, EngineError>) -> Result<T, Failure> {

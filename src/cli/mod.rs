@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use self::arguments::{Arguments, Command};
+use self::arguments::{Arguments, Command, Ledger};
 use self::context::Context;
 use self::exit::{Exit, Failure};
 use self::order::Order;
@@ -88,7 +88,8 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Hold(arguments) => order::reasoned(&context, Order::Hold, arguments).await,
         Command::Release(arguments) => order::maybe_reasoned(&context, Order::Release, arguments).await,
         Command::Approve { hash } => order::approve(&context, hash).await,
-        Command::Ledger(arguments::Ledger::Verify) => ledger::verify(&context).await,
+        Command::Ledger(Ledger::Verify) => ledger::verify(&context).await,
+        Command::Ledger(Ledger::Backup { file }) => ledger::backup(&context, &file).await,
         Command::Completions { shell } => generate::completions(shell),
         Command::Man(arguments) => generate::man(&arguments),
     }

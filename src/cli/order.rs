@@ -78,7 +78,7 @@ async fn give(context: &Context, orders: Vec<OrderRequest>) -> Result<Exit, Fail
     for order in &orders {
         match client.order(order).await {
             Err(ClientError::Absent { .. }) if answers.is_empty() => {
-                answers = local::orders(settings, &context.actor, &orders).await?;
+                answers = local::orders(&settings, &context.actor, &orders).await?;
                 break;
             }
             answer => answers.push(answer?),

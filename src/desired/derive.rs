@@ -261,6 +261,7 @@ impl<'a> World<'a> {
             };
             ((*cluster).clone(), tenant::tenant(order, self.policy, self.sealer))
         });
+        let by_mark = matches!(decided.transition, Some(Transition::Suspend(Suspension::Disabled { .. })));
         DesiredAccount {
             account: account.account_name(),
             posix: account.posix.clone(),
@@ -271,8 +272,9 @@ impl<'a> World<'a> {
             held: subject.held.cloned(),
             orders: subject.orders.iter().map(|order| order.id).collect(),
             ordered: subject.orders.last().map(|order| order.note.clone()),
-            leaving: self.leaving(account),
-            rests_on: subject.taken.rests_on.clone(),
+            // A mark needs nobody's absence: who is locked out does not wait for the limits of somebody else's leaving.
+            leaving: if by_mark { BTreeMap::new() } else { self.leaving(account) },
+            rests_on: if by_mark { BTreeSet::new() } else { subject.taken.rests_on.clone() },
             otherwise: None,
             clusters: clusters.collect(),
         }

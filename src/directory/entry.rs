@@ -209,14 +209,13 @@ impl Reading<'_> {
     }
 
     fn posix(&self, raw: &RawEntry, kind: AccountKind) -> Result<Option<PosixIdentity>, String> {
-        let gid = self.group_gid(raw)?;
         if kind == AccountKind::Group {
-            return Ok(None);
+            return self.group_gid(raw).map(|_| None);
         }
         let missing = |attribute: &str| format!("{attribute} is missing, or hidden from us");
         let text = raw.only(&self.attributes.uid)?.ok_or_else(|| missing(&self.attributes.uid))?;
         let uid: Uid = text.parse().map_err(|error| number_error(&self.attributes.uid, text, &error))?;
-        let gid = gid.ok_or_else(|| missing(&self.attributes.gid))?;
+        let gid = self.group_gid(raw)?.ok_or_else(|| missing(&self.attributes.gid))?;
         Ok(Some(PosixIdentity { uid, gid, groups: BTreeSet::new() }))
     }
 

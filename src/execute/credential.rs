@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use super::apply::refused;
+use super::authority::{self, VerifyError};
 use super::keypair::{Names, NewKey};
 use super::signing::{self, SigningError, Unsigned};
 use super::trial;
@@ -134,7 +136,7 @@ async fn certify(
     };
     let cluster = &effects.server.cluster;
     let pem = signing::sign(&effects.server, unsigned).await.map_err(|error| match error {
-        SigningError::Request(source) => StepError::Refused { key: signing::key(cluster, unsigned.account), source },
+        SigningError::Request(source) => refused(&signing::key(cluster, unsigned.account), source),
         error => CredentialError::Signing(error).into(),
     })?;
     let asked = Asked {
@@ -142,8 +144,12 @@ async fn certify(
         organizations: BTreeSet::from([subject.kind_group.as_str(), subject.generation_group.as_str()]),
         serial_number: Some(&subject.serial_number),
         public_key: &key.public_key(),
+        authorities: None,
     };
-    let issued = certificate::verify(&pem, &asked).map_err(CredentialError::Unusable)?;
+    let issued = authority::verified(&effects.server, &pem, &asked).await.map_err(|error| match error {
+        VerifyError::Request(source) => StepError::Request(source),
+        VerifyError::Certificate(error) => CredentialError::Unusable(error).into(),
+    })?;
     let pem = String::from_utf8(pem).map_err(|_| CredentialError::Unusable(CertificateError::Unreadable))?;
     Ok((pem, issued))
 }

@@ -5,6 +5,7 @@
 //! tenants. Within one account and cluster the plan's order holds; a failure ends the rest of it there.
 
 pub mod apply;
+pub mod authority;
 pub mod credential;
 pub mod csr_watch;
 pub mod error;

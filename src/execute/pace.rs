@@ -119,6 +119,7 @@ pub struct Place<'a> {
 
 impl Pace {
     /// Waits for a place, and for the end of a pause that the server asked for.
+    #[expect(clippy::disallowed_methods, reason = "waits out a pause")]
     pub async fn enter(&self) -> Place<'_> {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
@@ -153,6 +154,7 @@ impl Pace {
 
 impl Place<'_> {
     /// The request is over; the place is free.
+    #[expect(clippy::disallowed_methods, reason = "a pause begins now")]
     pub fn leave(self, outcome: Outcome) {
         let mut state = self.pace.lock();
         let full = state.under_way >= state.width.get();
@@ -215,6 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "measures")]
     async fn a_pause_that_the_server_asks_for_is_kept() {
         let pace = Pace::default();
         let began = Instant::now();

@@ -55,7 +55,7 @@ impl Recorder {
 /// The failure that the ledger keeps: the same step's attempts are counted on.
 #[must_use]
 pub fn failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> Failure {
-    let attempts = before.map_or(0, |before| before.attempts) + 1;
+    let attempts = before.filter(|before| before.step == error.step()).map_or(0, |before| before.attempts) + 1;
     Failure {
         step: error.step().to_owned(),
         reason: error.reason(),

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::Instant;
 
+use super::authority::ClientAuthorities;
 use super::csr_watch::{CsrWatch, LazyCsrWatch};
 use super::pace::{Outcome, Pace};
 use super::trial::Trials;
@@ -47,6 +48,7 @@ pub struct ApiServer {
     kinds: Kinds,
     certificates: LazyCsrWatch,
     trials: Trials,
+    authorities: ClientAuthorities,
 }
 
 impl fmt::Debug for ApiServer {
@@ -190,6 +192,7 @@ impl ApiServer {
             kinds: Kinds::default(),
             certificates: LazyCsrWatch::new(),
             trials: Trials::default(),
+            authorities: ClientAuthorities::default(),
         }
     }
 
@@ -208,6 +211,11 @@ impl ApiServer {
     #[must_use]
     pub const fn trials(&self) -> &Trials {
         &self.trials
+    }
+
+    /// Whom it believes about its clients.
+    pub(super) const fn authorities(&self) -> &ClientAuthorities {
+        &self.authorities
     }
 
     /// The kind of that name; `None` if the cluster has no such kind.
@@ -256,6 +264,7 @@ impl ApiServer {
     }
 
     /// One try; `None`: the server did nothing and wants to be asked later.
+    #[expect(clippy::disallowed_methods, reason = "measures latency, by which the width is found")]
     async fn attempt(&self, verb: &str, request: Request<Body>) -> Result<Option<Answer>, RequestError> {
         let place = self.pace.enter().await;
         self.metrics.request(&self.cluster.0, verb);

@@ -276,6 +276,7 @@ impl Server {
     }
 
     /// The answer line to one request.
+    #[expect(clippy::disallowed_methods, reason = "measures how long an answer took")]
     async fn answer(&self, head: &RequestHead, line: &[u8]) -> Vec<u8> {
         let target = &head.target;
         let started = Instant::now();
@@ -288,6 +289,7 @@ impl Server {
         answer
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the breaker's clock is read where requests begin and end")]
     async fn admit_and_work(&self, head: &RequestHead, line: &[u8]) -> Result<Vec<u8>, HomeError> {
         let RequestHead { version, target, _work } = head;
         if *version != PROTOCOL_VERSION {
@@ -405,6 +407,7 @@ fn refuse(detail: String) -> Vec<u8> {
 }
 
 /// The next line, without its line feed; `None` at the end. A line that was begun must be ended within `patience`.
+#[expect(clippy::disallowed_methods, reason = "a deadline for the rest of a line")]
 async fn read_line(
     stream: &mut UnixStream,
     buffer: &mut Zeroizing<Vec<u8>>,

@@ -102,7 +102,11 @@ impl LedgerState {
             Change::Tenant(account, cluster, tenant) => set(&mut self.tenants, (account, cluster), Some(tenant)),
             Change::Rejected(rejected) => self.rejected = rejected,
             Change::Hold(account, note) => set(&mut self.holds, account, note),
-            Change::Order(order) => self.orders.push(order),
+            Change::Order(order) => {
+                self.orders.retain(|known| known.id != order.id);
+                self.orders.push(order);
+                self.orders.sort_by_key(|order| order.id);
+            }
             Change::OrderDone(id) => self.orders.retain(|order| order.id != id),
             Change::Approval(hash, until) => set(&mut self.approvals, hash, until),
             Change::Refusals(refusals) => self.refusals = refusals,

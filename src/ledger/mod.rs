@@ -59,6 +59,21 @@ pub struct LedgerState {
     pub failures: BTreeMap<(AccountId, ClusterName), Failure>,
 }
 
+impl LedgerState {
+    /// When the first of the certificates that are good ends (view `expiring_certificates`): one of a suspended account
+    /// or of an older generation is worth nothing already, and nobody renews it.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Timestamp> {
+        let good = self.certificates.iter().filter(|((id, _), certificate)| {
+            let account = self.accounts.get(id);
+            account.is_some_and(|account| {
+                account.state == Lifecycle::Active && account.generation == certificate.generation
+            })
+        });
+        good.map(|(_, certificate)| certificate.not_after).min()
+    }
+}
+
 /// What a source last answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceState {

@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::change::{Change, Event};
-use super::{Absence, Account, LedgerState, Lifecycle, SourceState};
+use super::{Absence, Account, LedgerState, Lifecycle, SourceState, Suspension};
 use crate::directory::{Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
 use crate::policy::Policy;
@@ -93,7 +93,13 @@ impl<'a> Memory<'a> {
         if complete {
             self.count_absences(&read.source, &present);
         } else {
-            let before = self.ledger.rejected.iter().filter(|rejected| rejected.source == read.source);
+            // What a partial read did not show is as it was.
+            let shown: BTreeSet<&str> = read.entries.iter().map(|entry| entry.dn.as_str()).collect();
+            let before = self.ledger.rejected.iter().filter(|rejected| {
+                rejected.source == read.source
+                    && !shown.contains(rejected.dn.as_str())
+                    && rejected.id.as_ref().is_none_or(|id| !present.contains(id))
+            });
             self.rejected.extend(before.cloned());
         }
         let before = self.ledger.sources.get(&read.source).and_then(|source| source.complete_at);
@@ -108,11 +114,17 @@ impl<'a> Memory<'a> {
         self.sources.insert(read.source.clone(), state);
     }
 
-    /// An answer without any tool where the ledger knows tools proves a wrong base or filter, not that all are gone.
+    /// An answer without any tool where the ledger knows tools proves a wrong base or filter, not that all are gone. Who
+    /// really removed the last one says so by suspending it.
     fn proved(&self, read: &SourceRead) -> Completeness {
         let known = |kind| {
-            let of_kind = |account: &&Account| account.source == read.source && account.kind == kind;
-            self.ledger.accounts.values().filter(of_kind).filter(|account| account.state != Lifecycle::Deleted).count()
+            let expected = |account: &&Account| {
+                account.source == read.source
+                    && account.kind == kind
+                    && account.state != Lifecycle::Deleted
+                    && !matches!(account.suspension, Some(Suspension::Ordered(_)))
+            };
+            self.ledger.accounts.values().filter(expected).count()
         };
         let answered = |kind| {
             read.entries.iter().any(|entry| entry.kind == kind)
@@ -125,7 +137,10 @@ impl<'a> Memory<'a> {
             .map_or_else(
                 || read.completeness.clone(),
                 |kind| Completeness::Partial {
-                    why: format!("no {kind} in the answer, where the ledger knows {}", known(kind)),
+                    why: format!(
+                        "no {kind} in the answer, where the ledger knows {}; if they are really gone: bursar suspend",
+                        known(kind)
+                    ),
                 },
             )
     }
@@ -222,6 +237,17 @@ impl<'a> Memory<'a> {
         }
         if before.absence.is_some() && after.absence.is_none() {
             self.event(&after, "back", "in the directory again", Value::Null);
+        }
+        match (&before.disabled, &after.disabled) {
+            (None, Some(mark)) => {
+                self.event(&after, "disabled", &format!("marked in the directory: {mark}"), Value::Null);
+            }
+            (Some(_), None) => self.event(&after, "enabled", "no longer marked in the directory", Value::Null),
+            _ => {}
+        }
+        let moved = moved(before, &after);
+        if !moved.is_empty() {
+            self.event(&after, "changed", "changed in the directory", Value::Object(moved));
         }
         let joined: Vec<&DirectoryId> =
             after.members.keys().filter(|member| !before.members.contains_key(*member)).collect();
@@ -345,6 +371,19 @@ impl<'a> Memory<'a> {
         self.result.changes.push(Change::Sources(self.sources));
         self.result
     }
+}
+
+/// What of an account's identity on disk changed: each value before and after. A uid never does.
+fn moved(before: &Account, after: &Account) -> Map<String, Value> {
+    let gid = |account: &Account| account.posix.as_ref().map(|posix| posix.gid);
+    let mut moved = Map::new();
+    if gid(before) != gid(after) {
+        moved.insert("gid".to_owned(), json!([gid(before), gid(after)]));
+    }
+    if before.home != after.home {
+        moved.insert("home".to_owned(), json!([before.home, after.home]));
+    }
+    moved
 }
 
 fn clamped(gap: i64) -> u64 {

@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::*;
 use crate::directory::Role;
 use crate::identity::{ClusterName, PosixIdentity};
+use crate::ledger::Note;
 use crate::ledger::change::Change;
 use crate::policy::{Lifecycle as Times, Limit, Limits};
 
@@ -147,7 +148,7 @@ fn a_rename_keeps_the_account_and_its_kubernetes_name() {
     story.later(MINUTE, &[tool("1", "new", 52503)]);
     let after = story.account("new");
     assert_eq!((&after.id, after.kubernetes_name.as_str()), (&before.id, "foo"));
-    assert_eq!(story.events.last().map(String::as_str), Some("renamed"));
+    assert_eq!(story.events, ["seen", "renamed", "changed"], "its home has another name too");
 }
 
 #[test]
@@ -205,6 +206,17 @@ fn an_answer_without_any_tool_is_not_complete() {
 }
 
 #[test]
+fn an_answer_without_any_tool_is_complete_when_the_last_one_was_suspended_by_order() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503)]);
+    let mut foo = story.account("foo").clone();
+    let note = Note { actor: "root".to_owned(), reason: "gone".to_owned(), ticket: None, at: Timestamp::UNIX_EPOCH };
+    foo.suspension = Some(Suspension::Ordered(note));
+    story.ledger.apply(&Change::Account(Box::new(foo)));
+    story.later(MINUTE, &[]);
+    assert_eq!(story.ledger.sources["people"].completeness, Completeness::Complete);
+}
+
+#[test]
 fn absence_is_the_sum_of_gaps_of_an_hour_at_most() {
     let stays = tool("2", "bar", 52504);
     let mut story = Story::begin(&[tool("1", "foo", 52503), stays.clone()]);
@@ -242,4 +254,70 @@ fn members_join_at_once_and_leave_as_a_mark() {
     assert_eq!(named(&mut foo.leaving.iter()), ["a"]);
     story.later(MINUTE, &[maintained(tool("1", "foo", 52503), &["a", "b"])]);
     assert!(story.account("foo").leaving.is_empty());
+}
+
+#[test]
+fn a_partial_read_forgets_only_the_rejections_that_it_shows_to_be_over() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
+    let other = RejectedEntry { dn: "cn=weird".to_owned(), id: Some(DirectoryId("7".to_owned())), ..rejected("1") };
+    story.now += MINUTE;
+    story.reads(&[tool("2", "bar", 52504)], &[rejected("1"), other.clone()], Completeness::Complete);
+    assert_eq!(story.ledger.rejected.len(), 2);
+    story.now += MINUTE;
+    story.reads(&[tool("1", "foo", 52503)], &[], partial());
+    assert_eq!(story.ledger.rejected, BTreeSet::from([other]));
+}
+
+#[test]
+fn marks_are_believed_at_once_and_told_once() {
+    let mut marked = tool("1", "foo", 52503);
+    marked.disabled = Some("pwdPolicySubentry: cn=disabled".to_owned());
+    let mut story = Story::begin(&[tool("1", "foo", 52503)]);
+    story.now += MINUTE;
+    story.reads(std::slice::from_ref(&marked), &[], partial());
+    assert_eq!(story.account("foo").disabled, marked.disabled);
+    assert!(!story.later(MINUTE, &[marked]));
+    story.later(MINUTE, &[tool("1", "foo", 52503)]);
+    assert_eq!(story.account("foo").disabled, None);
+    assert_eq!(story.events, ["seen", "disabled", "enabled"]);
+}
+
+#[test]
+fn a_gid_and_a_home_follow_the_directory_and_the_history_says_so() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503)]);
+    let mut moved = tool("1", "foo", 52503);
+    moved.home = Some(PathBuf::from("/data/other/foo"));
+    story.later(MINUTE, std::slice::from_ref(&moved));
+    assert_eq!(story.account("foo").home, moved.home);
+    assert_eq!(story.events, ["seen", "changed"]);
+}
+
+#[test]
+fn a_source_that_is_not_read_stays_as_it_was() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503)]);
+    let read = SourceRead {
+        source: "sso".to_owned(),
+        server: None,
+        completeness: Completeness::Complete,
+        entries: vec![tool("1", "bar", 52504)],
+        rejected: Vec::new(),
+        took: Duration::ZERO,
+    };
+    let now = Timestamp::from_second(story.now + MINUTE).expect("a time");
+    let seen = transition(&story.ledger, &DirectorySnapshot { reads: vec![read] }, &story.policy, now);
+    for change in &seen.changes {
+        story.ledger.apply(change);
+    }
+    assert_eq!(story.absent("foo"), None);
+    assert_ne!(story.account("foo").id, story.account("bar").id, "the same id in another source is another account");
+}
+
+#[test]
+fn a_suspension_without_delay_is_due_in_the_first_complete_read_without_the_entry() {
+    let stays = tool("2", "bar", 52504);
+    let mut story = Story::begin(&[tool("1", "foo", 52503), stays.clone()]);
+    story.policy = policy(0);
+    story.later(MINUTE, std::slice::from_ref(&stays));
+    let absence = story.account("foo").absence.expect("absent");
+    assert_eq!((absence.seconds, absence.due), (0, absence.since));
 }

@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest as _, Sha256};
 use x509_parser::certificate::X509Certificate;
+use x509_parser::error::X509Error;
 use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME, OID_X509_SERIALNUMBER};
+use x509_parser::pem::Pem;
 use x509_parser::prelude::parse_x509_certificate;
 
 /// What was asked of the signer.
@@ -23,6 +25,8 @@ pub struct Asked<'a> {
     pub serial_number: Option<&'a str>,
     /// Our key's `SubjectPublicKeyInfo`, DER (RFC 5280, 4.1).
     pub public_key: &'a [u8],
+    /// Whom the API server believes about clients (`--client-ca-file`), PEM; absent: it does not say.
+    pub authorities: Option<&'a str>,
 }
 
 /// What was issued.
@@ -56,34 +60,33 @@ pub enum CertificateError {
     /// The API server would not take it from a client.
     #[error("the certificate is not for clients (extended key usage clientAuth)")]
     NotForClients,
+    /// The API server does not trust who signed it.
+    #[error("the certificate is signed by {0}, which is not among the API server's client authorities")]
+    Untrusted(String),
     /// It ends before it begins, or has no time at all.
     #[error("the certificate's validity cannot be used")]
     Validity,
 }
 
-/// Checks the first certificate of a PEM text against what was asked.
+/// Checks the first certificate of a PEM text against what was asked; what follows it are those by which it was signed.
 pub fn verify(pem: &[u8], asked: &Asked<'_>) -> Result<Issued, CertificateError> {
-    let (_, block) = x509_parser::pem::parse_x509_pem(pem).map_err(|_| CertificateError::Unreadable)?;
-    let (rest, certificate) = parse_x509_certificate(&block.contents).map_err(|_| CertificateError::Unreadable)?;
-    if block.label != "CERTIFICATE" || !rest.is_empty() {
+    let blocks = blocks(pem)?;
+    let chain = certificates(&blocks)?;
+    let (Some(block), Some(certificate)) = (blocks.first(), chain.first()) else {
         return Err(CertificateError::Unreadable);
-    }
+    };
     if certificate.public_key().raw != asked.public_key {
         return Err(CertificateError::ForeignKey);
     }
-    check_subject(&certificate, asked)?;
+    check_subject(certificate, asked)?;
     let usage = certificate.extended_key_usage().map_err(|_| CertificateError::Unreadable)?;
     if !usage.is_some_and(|usage| usage.value.client_auth) {
         return Err(CertificateError::NotForClients);
     }
-    let validity = certificate.validity();
-    let time = |seconds| Timestamp::from_second(seconds).map_err(|_| CertificateError::Validity);
-    let not_before = time(validity.not_before.timestamp())?;
-    let not_after = time(validity.not_after.timestamp())?;
-    if not_after <= not_before {
-        return Err(CertificateError::Validity);
+    if let Some(authorities) = asked.authorities {
+        check_chain(&chain, authorities)?;
     }
-    Ok(Issued { fingerprint: fingerprint(&block.contents), not_before, not_after })
+    issued(block, certificate).filter(|issued| issued.not_before < issued.not_after).ok_or(CertificateError::Validity)
 }
 
 /// SHA-256 of a certificate's DER, hex.
@@ -92,11 +95,15 @@ pub fn fingerprint(der: &[u8]) -> String {
     hex::encode(Sha256::digest(der))
 }
 
-/// The end of the first certificate of a PEM text; `None` if there is none.
+/// What the first certificate of a PEM text grants; `None` if there is none.
 #[must_use]
 pub fn validity(pem: &[u8]) -> Option<Issued> {
-    let (_, block) = x509_parser::pem::parse_x509_pem(pem).ok()?;
-    let (_, certificate) = parse_x509_certificate(&block.contents).ok()?;
+    let blocks = blocks(pem).ok()?;
+    let chain = certificates(&blocks).ok()?;
+    issued(blocks.first()?, chain.first()?)
+}
+
+fn issued(block: &Pem, certificate: &X509Certificate<'_>) -> Option<Issued> {
     let time = |seconds| Timestamp::from_second(seconds).ok();
     Some(Issued {
         fingerprint: fingerprint(&block.contents),
@@ -118,6 +125,45 @@ pub fn renew_after(issued: &Issued) -> Timestamp {
     let jitter = i64::from(hash) * (2 * swing) / i64::from(u32::MAX) - swing;
     let after = SignedDuration::from_secs(two_thirds + jitter);
     issued.not_before.saturating_add(after).unwrap_or(issued.not_after)
+}
+
+/// The certificates of a PEM text; anything else in it is passed over, as Go does.
+fn blocks(pem: &[u8]) -> Result<Vec<Pem>, CertificateError> {
+    let blocks = Pem::iter_from_buffer(pem).filter(|block| block.as_ref().map_or(true, |it| it.label == "CERTIFICATE"));
+    blocks.collect::<Result<_, _>>().map_err(|_| CertificateError::Unreadable)
+}
+
+fn certificates(blocks: &[Pem]) -> Result<Vec<X509Certificate<'_>>, CertificateError> {
+    let parsed = blocks.iter().map(|block| {
+        let (rest, certificate) = parse_x509_certificate(&block.contents).ok()?;
+        rest.is_empty().then_some(certificate)
+    });
+    parsed.collect::<Option<_>>().ok_or(CertificateError::Unreadable)
+}
+
+/// As the API server does it (Go, `Certificate.Verify`): each is signed by the next one, and one of them by an
+/// authority. Times are not looked at: an authority that has ended is found by the trial.
+fn check_chain(chain: &[X509Certificate<'_>], authorities: &str) -> Result<(), CertificateError> {
+    let authorities = blocks(authorities.as_bytes())?;
+    let authorities = certificates(&authorities)?;
+    let mut last = String::new();
+    for (index, certificate) in chain.iter().enumerate() {
+        if authorities.iter().any(|authority| is_signed(certificate, authority)) {
+            return Ok(());
+        }
+        last = certificate.issuer().to_string();
+        if !chain.get(index + 1).is_some_and(|next| next.is_ca() && is_signed(certificate, next)) {
+            break;
+        }
+    }
+    Err(CertificateError::Untrusted(last))
+}
+
+/// A kind of signature that cannot be checked here (P-521, say) is not held against a certificate of the right issuer.
+fn is_signed(certificate: &X509Certificate<'_>, by: &X509Certificate<'_>) -> bool {
+    let verified = || certificate.verify_signature(Some(by.public_key()));
+    certificate.issuer().as_raw() == by.subject().as_raw()
+        && matches!(verified(), Ok(()) | Err(X509Error::SignatureUnsupportedAlgorithm))
 }
 
 /// Nothing but what was asked: a group more would be a right more.
@@ -183,8 +229,53 @@ mod tests {
             organizations: ["bursar:tools", "bursar:tool:foo#3"].into(),
             serial_number: Some("0a1b"),
             public_key: &public_key,
+            authorities: None,
         };
         verify(pem.as_bytes(), &asked)
+    }
+
+    #[test]
+    fn certificate_of_another_authority_is_not_trusted() {
+        let authority = |name: &str| {
+            let mut params = CertificateParams::default();
+            params.distinguished_name.push(DnType::CommonName, name);
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            let key = KeyPair::generate().expect("a key");
+            (params.self_signed(&key).expect("an authority").pem(), rcgen::Issuer::new(params, key))
+        };
+        let (root_pem, root) = authority("root");
+        let (other_pem, other) = authority("other");
+        // The same name, and another key.
+        let (impostor_pem, _) = authority("root");
+        let mut between = CertificateParams::default();
+        between.distinguished_name.push(DnType::CommonName, "between");
+        between.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let between_key = KeyPair::generate().expect("a key");
+        let between_pem = between.signed_by(&between_key, &root).expect("an authority").pem();
+        let between = rcgen::Issuer::new(between, between_key);
+        let key = KeyPair::generate().expect("a key");
+        let public_key = key.subject_public_key_info();
+        let trusted = |pem: String, authorities: &str| {
+            let asked = Asked {
+                common_name: "tool:foo",
+                organizations: ["bursar:tools", "bursar:tool:foo#3"].into(),
+                serial_number: Some("0a1b"),
+                public_key: &public_key,
+                authorities: Some(authorities),
+            };
+            match verify(pem.as_bytes(), &asked) {
+                Ok(_) => true,
+                Err(CertificateError::Untrusted(_)) => false,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let by = |issuer| params().signed_by(&key, issuer).expect("a certificate").pem();
+        assert!(trusted(by(&root), &root_pem));
+        assert!(trusted(by(&root), &format!("{other_pem}{root_pem}")), "a rollover's bundle");
+        assert!(!trusted(by(&other), &root_pem));
+        assert!(!trusted(by(&root), &impostor_pem));
+        assert!(!trusted(by(&between), &root_pem), "who signed it is not known");
+        assert!(trusted(by(&between) + &between_pem, &root_pem));
     }
 
     #[test]
@@ -213,7 +304,13 @@ mod tests {
         })));
         let server = more(&|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]);
         assert_eq!(server, Err(CertificateError::NotForClients));
-        let asked = Asked { common_name: "x", organizations: BTreeSet::new(), serial_number: None, public_key: &[] };
+        let asked = Asked {
+            common_name: "x",
+            organizations: BTreeSet::new(),
+            serial_number: None,
+            public_key: &[],
+            authorities: None,
+        };
         assert_eq!(verify(b"no certificate", &asked), Err(CertificateError::Unreadable));
     }
 

@@ -257,6 +257,7 @@ fn a_daemon_that_was_killed_while_it_suspended_finishes() {
 
 #[test]
 #[ignore = "figures, not a check: run it optimised and with --nocapture"]
+#[expect(clippy::disallowed_methods, reason = "measures")]
 fn figures_for_ten_thousand_tenants() {
     let mut world = World::new();
     world.policy = policy();

@@ -47,12 +47,16 @@ pub(super) fn actions(look: Look<'_>) -> (Vec<Action>, Vec<String>) {
     let applies = if settled { Vec::new() } else { applies(look, &mut notices) };
     let (namespace, applies): (Vec<_>, Vec<_>) = applies.into_iter().partition(|action| order(action) == Some(0));
     let (bindings, applies): (Vec<_>, Vec<_>) = applies.into_iter().partition(|action| order(action) == Some(4));
+    // A binding that is there is changed first: it may name an older generation, and a tenant who makes another step
+    // fail must not keep a revoked certificate alive by it.
+    let (narrowed, bindings): (Vec<_>, Vec<_>) =
+        bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) =
         deletes(look).into_iter().partition(|action| order(action) == Some(4));
     let stop = stop(look, !namespace.is_empty());
     let Standing { remove, issue, inspect } = credential::actions(look, &mut notices);
     let remove = remove.into_iter().collect();
-    let actions = [namespace, deleted_bindings, stop, remove, applies, bindings, deletes, resume(look)];
+    let actions = [namespace, deleted_bindings, narrowed, stop, remove, applies, bindings, deletes, resume(look)];
     (actions.into_iter().flatten().chain(issue).chain(inspect).collect(), notices)
 }
 

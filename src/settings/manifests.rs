@@ -73,6 +73,11 @@ fn wrong(document: &Value) -> Option<String> {
     if FORBIDDEN.contains(&kind) {
         return Some(format!("a {kind} is not a tenant's; put only what lives in its namespace here"));
     }
+    // The daemon is given rights to Secrets by their names, or it could read all of a tenant's.
+    let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    if kind == "Secret" && name.contains('{') {
+        return Some(format!("a Secret's name must be the same for every tenant, and {name:?} is not"));
+    }
     document.to_string().contains("{credential:").then(|| "not in this version: {credential:NAME}".to_owned())
 }
 

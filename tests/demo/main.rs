@@ -4,6 +4,8 @@
 //! It does what an administrator would do, with the commands an administrator has, so it is also the shortest test of
 //! the whole.
 
+#![expect(clippy::disallowed_methods, reason = "waits for real servers, with deadlines, and measures them")]
+
 #[path = "../servers/mod.rs"]
 mod servers;
 

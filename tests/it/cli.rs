@@ -190,6 +190,10 @@ fn with_a_daemon_it_is_asked() {
     site.run("hold user alice --reason audit", 0);
     site.run("release user nobody", 4);
     site.run("release user alice", 0);
+    let backup = site.path("backup.db").display().to_string();
+    assert!(site.json(&format!("ledger backup {backup}"), 0)["events"].as_i64() > Some(1));
+    assert!(site.run(&format!("users --ledger {backup}"), 0).contains("alice"));
+    assert!(site.run(&format!("ledger backup {backup}"), 1).contains("exists"), "a file is never replaced");
     for arguments in ["status", "sync", "hold user alice --reason audit"] {
         let mut stranger = site.command(arguments);
         let said = ended(stranger.uid(STRANGER).gid(STRANGER), 77, arguments);

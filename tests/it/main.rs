@@ -1,5 +1,7 @@
 //! The integration tests: Bursar against real servers, which the whole binary shares.
 
+#![expect(clippy::disallowed_methods, reason = "waits for real servers, with deadlines, and measures them")]
+
 #[path = "../servers/mod.rs"]
 mod servers;
 mod template;
@@ -10,10 +12,14 @@ mod architecture;
 mod cli;
 mod daemon;
 mod directory;
+mod documents;
 mod execute;
 mod harness;
 mod homes;
+mod ledger;
 mod life;
+mod quiet;
+mod rejected;
 mod repairs;
 mod tenants;
 mod wrong_directory;

@@ -1,21 +1,25 @@
-//! What `bursar init` makes, once for the cluster that all tests share: a cluster belongs to one ledger, so every
-//! world begins with a copy of the same empty one.
+//! What `bursar init` makes, once for each cluster: a cluster belongs to one ledger, so every world on it begins with
+//! a copy of the same empty one.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use bursar::access::{self, InitRequest};
 use bursar::identity::ClusterName;
 use bursar::ledger::store::Store;
 
-use crate::servers::Servers;
 use crate::world::World;
 
 /// Gives `world` the state folder of a site that was just initialised.
 pub fn initialise(world: &World) {
-    static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
-    let template = TEMPLATE.get_or_init(|| make(world));
+    // By the cluster's URL. Whoever comes while it is made waits for it.
+    static TEMPLATES: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let template = {
+        let mut templates = TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner);
+        templates.entry(world.servers.cluster.url.clone()).or_insert_with(|| make(world)).clone()
+    };
     let state = world.state_dir();
     fs::create_dir_all(state.join("clusters")).expect("a state folder");
     for file in ["ledger.db", "seal.key", "clusters/test.kubeconfig"] {
@@ -24,7 +28,7 @@ pub fn initialise(world: &World) {
 }
 
 fn make(world: &World) -> PathBuf {
-    let servers = Servers::shared();
+    let servers = world.servers;
     let state = servers.folder().join("template");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let ledger_id = runtime.block_on(async {

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bursar::control::api::{CycleReport, OrderRequest, PlanAnswer, Refusal};
-use bursar::engine::Engine;
+use bursar::engine::{Clock, Engine};
 use bursar::ledger::store::ReadStore;
 use bursar::settings::Settings;
 use bursar::telemetry::Metrics;
 use bursar::{cycle, daemon};
 use serde_json::{Map, Value};
+use sqlx::SqlSafeStr;
 
 use crate::servers::Servers;
 use crate::servers::ldif::{PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
@@ -33,7 +34,10 @@ pub struct World {
     pub base: String,
     /// Everything on disk.
     pub folder: PathBuf,
-    servers: &'static Servers,
+    /// What a test of its own servers asks of them.
+    pub servers: &'static Servers,
+    /// The time that Bursar is given.
+    pub clock: Clock,
     runtime: tokio::runtime::Runtime,
     engine: Option<Engine>,
     homed: Option<Process>,
@@ -47,7 +51,11 @@ impl World {
 
     /// The same, with more lines of configuration.
     pub fn with(name: &str, more: &str) -> Self {
-        let servers = Servers::shared();
+        Self::on(Servers::shared(), name, more)
+    }
+
+    /// The same on other servers: what they are asked is this test's alone.
+    pub fn on(servers: &'static Servers, name: &str, more: &str) -> Self {
         let base = format!("ou={name},{BASE_DN}");
         servers.slapd.add_ldif(&(unit_ldif(BASE_DN, name) + &toolforge_units_ldif(&base) + &sentinel_ldif(&base)));
         let folder = servers.folder().join(name);
@@ -61,6 +69,7 @@ impl World {
             base,
             folder,
             servers,
+            clock: daemon::now,
             runtime: runtime.expect("a runtime"),
             engine: None,
             homed: None,
@@ -72,9 +81,14 @@ impl World {
         world
     }
 
+    /// Makes the home of a tool that is in no directory yet.
+    pub fn home_of(&self, tool: &str, uid: u32) {
+        self.make_home("data/project", tool, uid, uid);
+    }
+
     /// Adds a tool, its home, and nothing else.
     pub fn tool(&self, name: &str, uid: u32, maintainers: &[&str]) {
-        self.make_home("data/project", name, uid, uid);
+        self.home_of(name, uid);
         self.add(&tool_ldif(&self.base, name, uid, maintainers));
     }
 
@@ -134,7 +148,7 @@ impl World {
     fn open(&mut self) {
         if self.engine.is_none() {
             let settings = self.settings();
-            let opening = Engine::open(settings, Arc::new(Metrics::default()), daemon::now);
+            let opening = Engine::open(settings, Arc::new(Metrics::default()), self.clock);
             self.engine = Some(self.runtime.block_on(opening).expect("Bursar starts"));
         }
     }
@@ -155,7 +169,7 @@ impl World {
     }
 
     /// Rows of a query over the ledger.
-    pub fn rows(&self, query: &'static str) -> Vec<Map<String, Value>> {
+    pub fn rows(&self, query: impl SqlSafeStr) -> Vec<Map<String, Value>> {
         self.runtime.block_on(async {
             let mut ledger = ReadStore::open(&self.state_dir().join("ledger.db")).await.expect("a ledger");
             ledger.rows(query, &[]).await.expect("rows")

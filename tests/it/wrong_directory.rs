@@ -3,6 +3,9 @@
 
 use std::fs;
 
+use crate::servers::ldif::{tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif};
+use crate::servers::sample::sentinel_ldif;
+use crate::servers::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
 use crate::world::World;
 
 const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\n";
@@ -70,4 +73,93 @@ fn a_subtree_that_is_empty() {
 #[test]
 fn a_sentinel_that_is_missing() {
     removes_nobody("nosent", |text, _| text.replace("uid=novaadmin", "uid=nobody"), "sentinel");
+}
+
+/// Two servers with the same entries, ids and all; the second answers differently, as `lines` of its database say.
+struct Twins {
+    right: Slapd,
+    wrong: Slapd,
+}
+
+impl Twins {
+    fn start(world: &World, uid: u32, lines: &[&str]) -> Self {
+        let beneath = format!("homeDirectory: {}/", world.folder.join("homes").display());
+        let mut ldif =
+            unit_ldif(BASE_DN, &world.name) + &toolforge_units_ldif(&world.base) + &sentinel_ldif(&world.base);
+        for (number, tool) in (0..).zip(["foo", "bar"]) {
+            world.home_of(tool, uid + number);
+            ldif += &tool_ldif(&world.base, tool, uid + number, &[]).replace("homeDirectory: /", &beneath);
+        }
+        let with_ids: Vec<String> = ldif
+            .lines()
+            .scan(0, |entries, line| {
+                let is_dn = line.starts_with("dn: ");
+                *entries += u32::from(is_dn);
+                let id = format!("\nentryUUID: 00000000-0000-4000-8000-{entries:012}");
+                Some(line.to_owned() + if is_dn { &id } else { "" })
+            })
+            .collect();
+        let options = |lines: &[&str]| SlapdOptions {
+            bulk_load: with_ids.join("\n") + "\n\n",
+            database_lines: lines.iter().map(|line| (*line).to_owned()).collect(),
+            ..SlapdOptions::default()
+        };
+        Self { right: Slapd::start(&options(&[])), wrong: Slapd::start(&options(lines)) }
+    }
+}
+
+/// The configuration as it reads this server.
+fn asking(world: &World, slapd: &Slapd) {
+    let text = fs::read_to_string(world.config()).expect("the configuration");
+    let lines = with_url(&text, &slapd.ldaps_url);
+    let ca = format!("ca = \"{}\"", slapd.ca_pem.display());
+    let mut first = true;
+    let lines = lines.lines().map(|line| {
+        let ours = line.starts_with("ca ") && std::mem::take(&mut first);
+        if ours { ca.clone() } else { line.to_owned() }
+    });
+    fs::write(world.config(), lines.collect::<Vec<_>>().join("\n")).expect("written");
+}
+
+fn twin_removes_nobody(name: &str, uid: u32, lines: &[&str], partial: Option<&str>) {
+    let mut world = World::with(name, AT_ONCE);
+    let twins = Twins::start(&world, uid, lines);
+    asking(&world, &twins.right);
+    assert_eq!(world.cycle().exit_code(), 0);
+    world.stop();
+    asking(&world, &twins.wrong);
+    for _ in 0..2 {
+        let report = world.cycle();
+        let why = report.partial.get("people").map(String::as_str);
+        assert!(why.unwrap_or("complete").contains(partial.unwrap_or("complete")), "{report:#?}");
+        assert_eq!(report.actions, 0, "{report:#?}");
+    }
+    let states = world.rows("SELECT state FROM tools");
+    assert!(states.len() == 2 && states.iter().all(|row| row["state"] == "active"), "{states:?}");
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
+}
+
+#[test]
+fn a_size_limit() {
+    let limit = format!("limits dn.exact=\"{READER_DN}\" size=1 size.prtotal=1");
+    twin_removes_nobody("sizelim", 63_201, &[&limit], Some("limit"));
+}
+
+#[test]
+fn an_access_rule_that_hides_every_uid() {
+    twin_removes_nobody("hidden", 63_211, &["access to attrs=uidNumber by * none"], None);
+}
+
+#[test]
+fn an_access_rule_that_hides_one_tool() {
+    let mut world = World::with("hideone", "\n[lifecycle]\nabsent_for = \"24h\"\n");
+    let hide = format!("access to dn.subtree=\"{}\" by * none", tool_account_dn(&world.base, "foo"));
+    let twins = Twins::start(&world, 63_221, &[&hide]);
+    asking(&world, &twins.right);
+    assert_eq!(world.cycle().exit_code(), 0);
+    world.stop();
+    asking(&world, &twins.wrong);
+    let report = world.cycle();
+    assert_eq!(report.actions, 0, "a tool that is missing for a minute keeps everything: {report:#?}");
+    assert_eq!(world.rows("SELECT account FROM pending_removals").len(), 1);
 }

@@ -98,10 +98,10 @@ async fn accounts(connection: &mut SqliteConnection) -> Result<BTreeMap<AccountI
         .into_iter()
         .map(|row| (row.id.clone(), row.into()))
         .collect();
-    let open = format!("at_end = '{}'", super::write::OPEN_END);
+    let open = format!("at_end = '{}'", super::interval::OPEN_END);
     for row in MEMBERSHIP.load::<MembershipRow>(connection, &open).await? {
         let Some(account) = accounts.get_mut(&row.account_id) else { continue };
-        if row.leaving == 1 {
+        if row.leaving_since.is_some() {
             account.leaving.insert(row.member.clone());
         }
         account.members.insert(row.member, row.role);

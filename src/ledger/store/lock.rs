@@ -14,7 +14,7 @@ use super::StoreError;
 /// however it ends.
 #[derive(Debug)]
 pub struct CycleLock {
-    _file: File,
+    file: File,
 }
 
 impl CycleLock {
@@ -25,13 +25,21 @@ impl CycleLock {
             .create(true)
             .truncate(false)
             .write(true)
-            .mode(0o640)
+            // Not for the group: whoever can open it, be it for reading only, can take the lock and stop the daemon.
+            .mode(0o600)
             .open(&path)
             .map_err(|source| StoreError::File { path: path.clone(), source })?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _file: file }),
+            Ok(()) => Ok(Self { file }),
             Err(Errno::WOULDBLOCK) => Err(StoreError::Busy),
             Err(errno) => Err(StoreError::File { path, source: errno.into() }),
         }
+    }
+}
+
+impl Drop for CycleLock {
+    /// Said aloud, for closing is not enough: a child that is being started may still hold a copy of the descriptor.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }

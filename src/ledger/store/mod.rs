@@ -1,6 +1,8 @@
 //! The ledger in SQLite: the rows of [`LedgerState`], written only together with it. One writer, who holds the
 //! [`CycleLock`]; readers open the file read-only, also while the daemon runs.
 
+mod batch;
+mod interval;
 mod load;
 mod lock;
 mod read;
@@ -8,9 +10,9 @@ mod record;
 mod table;
 mod write;
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -41,6 +43,9 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
+    /// Somebody reads a ledger that no daemon had open, and SQLite cannot begin its WAL meanwhile.
+    #[error("somebody reads {0} and keeps it from being opened for writing; it is free when they are done")]
+    Read(PathBuf),
     /// The file is not as SQLite left it.
     #[error("the ledger is damaged ({0}). Stop bursard, move ledger.db aside and run: bursar ledger restore BACKUP")]
     Corrupt(String),
@@ -78,29 +83,22 @@ impl Store {
     /// # Errors
     /// [`StoreError::Busy`] if another process writes, [`StoreError::Corrupt`] if the file is damaged.
     pub async fn open(state_dir: &Path) -> Result<(Self, CycleLock), StoreError> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o750)
-            .create(state_dir)
-            .map_err(|source| StoreError::File { path: state_dir.to_owned(), source })?;
+        make_folder(state_dir)?;
         let lock = CycleLock::take(state_dir)?;
         let path = state_dir.join(FILE);
-        // SQLite gives its own files the mode of this one.
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o640)
-            .open(&path)
-            .map_err(|source| StoreError::File { path: path.clone(), source })?;
-        let mut connection = SqliteConnectOptions::new()
+        make_file(&path)?;
+        let connecting = SqliteConnectOptions::new()
             .filename(&path)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
             .busy_timeout(Duration::from_secs(5))
             .connect()
-            .await
-            .map_err(damaged)?;
+            .await;
+        let mut connection = match connecting {
+            Err(error) if code(&error) == Some(BUSY) => return Err(StoreError::Read(path)),
+            other => other.map_err(damaged)?,
+        };
         check(&mut connection).await?;
         sqlx::migrate!("./migrations").run(&mut connection).await?;
         write::draw_id(&mut connection).await?;
@@ -116,11 +114,17 @@ impl Store {
         &self.state
     }
 
+    /// Id and hash of the newest event: what shows later that nothing was cut off the end of the history.
+    #[must_use]
+    pub fn head(&self) -> (i64, &str) {
+        (self.head.0, &self.head.1)
+    }
+
     /// Closes the file so that a plain `sqlite3` of a group member reads it: without a WAL, which only a writer could
-    /// recover. While somebody reads, the WAL stays, and so does what it takes to read it.
+    /// recover. Where somebody has it open at this moment the WAL stays, and is no obstacle, for its files are there.
     pub async fn close(mut self) -> Result<(), StoreError> {
         match sqlx::query("PRAGMA journal_mode = DELETE").execute(&mut self.connection).await {
-            Err(error) if !is_busy(&error) => return Err(error.into()),
+            Err(error) if code(&error) != Some(BUSY) => return Err(error.into()),
             _ => {}
         }
         self.connection.close().await?;
@@ -148,17 +152,41 @@ async fn check(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     if verdict == "ok" { Ok(()) } else { Err(StoreError::Corrupt(verdict)) }
 }
 
-/// `SQLITE_BUSY`, 5, and its extended codes.
-fn is_busy(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|error| error.code().and_then(|code| code.parse::<u32>().ok()));
-    code.is_some_and(|code| code & 0xff == 5)
+/// The state folder, readable by the group whatever the umask is. One that is there stays as it is.
+fn make_folder(path: &Path) -> Result<(), StoreError> {
+    let failed = |source| StoreError::File { path: path.to_owned(), source };
+    if path.is_dir() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o750).create(path).map_err(failed)?;
+    fs::set_permissions(path, Permissions::from_mode(0o750)).map_err(failed)
 }
 
-/// SQLite's own words for a file that is no database (`SQLITE_NOTADB`, 26) or not whole (`SQLITE_CORRUPT`, 11).
+/// The ledger's file, readable by the group whatever the umask is. SQLite gives its own files the mode of this one.
+fn make_file(path: &Path) -> Result<(), StoreError> {
+    let failed = |source| StoreError::File { path: path.to_owned(), source };
+    match OpenOptions::new().create_new(true).write(true).mode(0o640).open(path) {
+        Ok(file) => file.set_permissions(Permissions::from_mode(0o640)).map_err(failed),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+// SQLite's primary result codes (sqlite.org/rescode.html).
+const BUSY: u32 = 5;
+const CORRUPT: u32 = 11;
+const NOT_A_DATABASE: u32 = 26;
+
+/// The primary result code; the higher bits of SQLite's extended codes only refine it.
+fn code(error: &sqlx::Error) -> Option<u32> {
+    let extended: u32 = error.as_database_error()?.code()?.parse().ok()?;
+    Some(extended & 0xff)
+}
+
+/// An error, and whether it says that the file is not whole.
 fn damaged(error: sqlx::Error) -> StoreError {
-    let code = error.as_database_error().and_then(|error| error.code().map(std::borrow::Cow::into_owned));
-    match code.as_deref() {
-        Some("11" | "26") => StoreError::Corrupt(error.to_string()),
+    match code(&error) {
+        Some(CORRUPT | NOT_A_DATABASE) => StoreError::Corrupt(error.to_string()),
         _ => StoreError::Sqlite(error),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
-use sqlx::{Column as _, ConnectOptions as _, Row as _, SqlSafeStr, TypeInfo as _, ValueRef as _};
+use sqlx::{Column as _, ConnectOptions as _, Connection as _, Row as _, SqlSafeStr, TypeInfo as _, ValueRef as _};
 
 use super::{StoreError, load};
 use crate::ledger::LedgerState;
@@ -62,9 +62,10 @@ impl ReadStore {
             .collect())
     }
 
-    /// Everything a decision may use.
+    /// Everything a decision may use, as of one moment: a daemon may write meanwhile.
     pub async fn state(&mut self) -> Result<LedgerState, StoreError> {
-        load::state(&mut self.connection).await
+        let mut moment = self.connection.begin().await?;
+        load::state(&mut moment).await
     }
 
     /// The report of the last cycle.
@@ -86,6 +87,13 @@ impl ReadStore {
             }
             head = chain::verify(head, &links)?;
         }
+    }
+
+    /// Writes the whole ledger as it is now into a file that is not there yet, beside a running daemon (`VACUUM INTO`).
+    pub async fn copy_into(&mut self, path: &Path) -> Result<(), StoreError> {
+        let path = path.to_string_lossy().into_owned();
+        sqlx::query("VACUUM INTO ?1").bind(path).execute(&mut self.connection).await?;
+        Ok(())
     }
 
     async fn links(&mut self, after: i64) -> Result<Vec<Link>, StoreError> {

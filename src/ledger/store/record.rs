@@ -24,8 +24,7 @@ tables! {
         plain ["kind", "name", "kubernetes_name", "source", "directory_id", "dn", "uid", "gid", "home", "mail",
                "display_name", "disabled", "state", "since", "generation"],
         json ["groups", "absence", "suspension", "revocation"];
-    MEMBERSHIP = "membership", key ["account_id", "member", "at_start", "role"], plain ["leaving", "at_end"], json [];
-    ACTIVITY = "activity", key ["account_id", "at_start"], plain ["at_end"], json [];
+    MEMBERSHIP = "membership", key ["account_id", "member", "at_start", "role"], plain ["leaving_since", "at_end"], json [];
     UID_HISTORY = "uid_history", key ["uid"], plain ["account_id"], json [];
     TENANT = "tenant", key ["account_id", "cluster"], plain ["class", "namespace", "created_at"], json [];
     HOLD = "hold", key ["account_id"], plain [], json ["note"];
@@ -137,14 +136,7 @@ pub struct MembershipRow {
     pub member: DirectoryId,
     pub at_start: Timestamp,
     pub role: crate::directory::Role,
-    pub leaving: u8,
-    pub at_end: String,
-}
-
-#[derive(Clone, Serialize, Deserialize)]
-pub struct ActivityRow {
-    pub account_id: AccountId,
-    pub at_start: Timestamp,
+    pub leaving_since: Option<Timestamp>,
     pub at_end: String,
 }
 

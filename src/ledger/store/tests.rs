@@ -4,11 +4,12 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::directory::Role;
-use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
-use crate::ledger::change::{Change, Event};
+use crate::directory::{Completeness, RejectedEntry, Role};
+use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
+use crate::ledger::change::{Change, Event, RefusalRecord};
 use crate::ledger::{
-    Account, Certificate, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Spending, Tenant,
+    Absence, Account, Certificate, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Order, OrderKind,
+    SourceState, Spending, StoppedWorkload, Suspension, Tenant,
 };
 
 fn at(second: i64) -> Timestamp {
@@ -42,15 +43,57 @@ fn account(number: u8, members: &[u8], leaving: bool, state: Lifecycle, second: 
     }
 }
 
+/// With every field that may be absent.
+fn filled(account: Account, second: i64) -> Account {
+    Account {
+        name: format!("{}-renamed", account.name),
+        posix: Some(PosixIdentity {
+            uid: 52503.try_into().expect("a uid"),
+            gid: 52503.try_into().expect("a gid"),
+            groups: BTreeSet::from([500.try_into().expect("a gid")]),
+        }),
+        mail: Some("a@example.org".to_owned()),
+        display_name: Some("Ä \"quoted\" name".to_owned()),
+        disabled: Some("mark: x".to_owned()),
+        absence: Some(Absence { since: at(second), counted_at: at(second), seconds: 7, due: at(99) }),
+        suspension: Some(Suspension::Ordered(note("mining"))),
+        revocation: Some(note("laptop stolen")),
+        ..account
+    }
+}
+
+fn rejected(number: u8) -> RejectedEntry {
+    RejectedEntry {
+        source: "people".to_owned(),
+        kind: AccountKind::Tool,
+        dn: format!("cn=weird{number}"),
+        name: (number > 1).then(|| "weird".to_owned()),
+        id: (number > 2).then(|| DirectoryId(format!("d{number}"))),
+        disabled: None,
+        why: "uid 0".to_owned(),
+    }
+}
+
+fn refusal(number: u8) -> RefusalRecord {
+    RefusalRecord {
+        hash: format!("h{number}"),
+        limit: "suspend_per_cycle".to_owned(),
+        why: "1 left".to_owned(),
+        accounts: vec![account(number, &[], false, Lifecycle::New, 0).account_name()],
+        parts: vec!["p".to_owned()],
+    }
+}
+
 fn change() -> impl Strategy<Value = Change> {
     let id = || (0_u8..4).prop_map(|n| AccountId(format!("a{n}")));
     let cluster = || ClusterName("prod".to_owned());
     let states = prop::sample::select(vec![Lifecycle::New, Lifecycle::Active, Lifecycle::Suspended]);
     prop_oneof![
-        (0_u8..4, prop::collection::vec(0_u8..5, 0..4), any::<bool>(), states, 0_i64..9).prop_map(
-            |(n, members, leaving, state, second)| Change::Account(Box::new(account(
-                n, &members, leaving, state, second
-            )))
+        (0_u8..4, prop::collection::vec(0_u8..5, 0..4), any::<bool>(), states, 0_i64..9, any::<bool>()).prop_map(
+            |(n, members, leaving, state, second, full)| {
+                let account = account(n, &members, leaving, state, second);
+                Change::Account(Box::new(if full { filled(account, second) } else { account }))
+            }
         ),
         (id(), any::<bool>()).prop_map(|(id, held)| Change::Hold(id, held.then(|| note("hold")))),
         (id(), any::<bool>(), 0_u64..3).prop_map(move |(id, there, n)| Change::Object(
@@ -103,6 +146,37 @@ fn change() -> impl Strategy<Value = Change> {
             })
         )),
         (0_u64..5).prop_map(|n| Change::Approval(format!("h{}", n % 2), (n > 1).then(|| at(5)))),
+        (0_u8..4, 0_i64..3)
+            .prop_map(|(n, uid)| Change::Uid((3000 + uid).try_into().expect("a uid"), AccountId(format!("a{n}")))),
+        (0_u8..4, any::<bool>()).prop_map(|(n, admin)| Change::Tenant(
+            AccountId(format!("a{n}")),
+            ClusterName("prod".to_owned()),
+            Tenant {
+                class: "tool".to_owned(),
+                namespace: (!admin).then(|| serde_json::from_value(json!(format!("tool-{n}"))).expect("a name")),
+                created_at: at(0),
+            }
+        )),
+        prop::collection::btree_set((0_u8..5).prop_map(rejected), 0..3).prop_map(Change::Rejected),
+        (0_i64..3, 0_u8..4).prop_map(|(number, n)| Change::Order(Order {
+            id: number,
+            account: AccountId(format!("a{n}")),
+            what: OrderKind::Suspend,
+            note: note("order"),
+        })),
+        (0_i64..3).prop_map(Change::OrderDone),
+        prop::collection::vec((0_u8..5).prop_map(refusal), 0..3).prop_map(Change::Refusals),
+        (id(), any::<bool>(), any::<bool>()).prop_map(move |(id, there, scaled)| Change::Stopped(
+            id,
+            ObjectKey {
+                cluster: cluster(),
+                api_version: "apps/v1".to_owned(),
+                kind: "Deployment".to_owned(),
+                namespace: Some("ns1".to_owned()),
+                name: "web".to_owned()
+            },
+            there.then(|| StoppedWorkload { uid: "u".to_owned(), replicas: scaled.then_some(2), at: at(3) }),
+        )),
         (1_u64..5).prop_map(|n| Change::Spent(Spending::Suspend, "tool".to_owned(), n, at(1))),
         (0_u64..99).prop_map(Change::LastGeneration),
     ]
@@ -125,6 +199,24 @@ fn event(action: &str) -> Event {
     }
 }
 
+fn cycle_end(ended: Timestamp) -> CycleEnd {
+    let source = SourceState {
+        server: Some("ldap1".to_owned()),
+        completeness: Completeness::Partial { why: "size limit".to_owned() },
+        entries: 3,
+        took_ms: 2,
+        read_at: at(1),
+        complete_at: Some(at(0)),
+    };
+    CycleEnd {
+        began: at(0),
+        ended,
+        trigger: "sync".to_owned(),
+        sources: BTreeMap::from([("people".to_owned(), source)]),
+        report: json!({"actions": 0}),
+    }
+}
+
 /// Accounts first, as every real history has them: the file refuses rows of nobody.
 fn everybody() -> Vec<Change> {
     (0..4).map(|n| Change::Account(Box::new(account(n, &[], false, Lifecycle::New, 0)))).collect()
@@ -144,6 +236,7 @@ proptest! {
                 let n = i64::try_from(n).expect("few");
                 store.write(&lock, batch, &[event("a"), event("b")], at(10 + n)).await.expect("written");
             }
+            store.finish(&lock, cycle_end(at(20))).await.expect("finished");
             let memory = store.state().clone();
             store.close().await.expect("closed");
             let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
@@ -174,11 +267,142 @@ async fn a_file_that_is_no_ledger_is_refused_with_the_cure() {
 async fn history_cannot_be_changed_by_hand() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
-    store.write(&lock, &[], &[event("created")], at(0)).await.expect("written");
-    for statement in ["UPDATE event SET reason = 'x'", "DELETE FROM event"] {
+    store.write(&lock, &[], &[event("created"), event("suspended")], at(0)).await.expect("written");
+    for statement in [
+        "UPDATE event SET reason = 'x'",
+        "DELETE FROM event",
+        "REPLACE INTO event SELECT id, at, 'nobody', account, account_id, action, reason, ticket, plan, detail, previous, hash FROM event WHERE id = 2",
+        "INSERT INTO event SELECT 9, at, actor, account, account_id, action, reason, ticket, plan, detail, hash, hash FROM event WHERE id = 2",
+        "INSERT INTO event SELECT 3, at, actor, account, account_id, action, reason, ticket, plan, detail, 'x', hash FROM event WHERE id = 2",
+    ] {
         let error = sqlx::query(statement).execute(&mut store.connection).await.expect_err("append-only");
         assert!(error.to_string().contains("append-only"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_history_that_was_forged_in_the_file_is_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    let events = [event("created"), event("suspended"), event("resumed")];
+    store.write(&lock, &[], &events, at(0)).await.expect("written");
+    for (forgery, found) in [
+        ("UPDATE event SET actor = 'mallory' WHERE id = 2", "event 2 was changed"),
+        ("DELETE FROM event WHERE id = 1", "event 2 stands where event 1 should"),
+    ] {
+        for trigger in ["event_is_never_changed", "event_is_never_removed"] {
+            let drop = sqlx::AssertSqlSafe(format!("DROP TRIGGER IF EXISTS {trigger}"));
+            sqlx::query(drop).execute(&mut store.connection).await.expect("whoever owns the file can");
+        }
+        sqlx::query(forgery).execute(&mut store.connection).await.expect("forged");
+        let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
+        let error = reader.verify().await.expect_err("broken");
+        assert!(error.to_string().contains(found), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_a_write_and_memory_stays_as_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    store.write(&lock, &everybody(), &[], at(0)).await.expect("written");
+    let before = store.state().clone();
+    let pages: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut store.connection).await.expect("pages");
+    let limit = |pages: i64| sqlx::AssertSqlSafe(format!("PRAGMA max_page_count = {pages}"));
+    sqlx::query(limit(pages)).execute(&mut store.connection).await.expect("a disk of this size");
+    let many: Vec<_> =
+        (10..250).map(|n| Change::Account(Box::new(account(n, &[], false, Lifecycle::New, 0)))).collect();
+    let error = store.write(&lock, &many, &[event("seen")], at(1)).await.expect_err("full");
+    assert!(crate::report::chain(&error).contains("disk is full"), "{}", crate::report::chain(&error));
+    assert_eq!(*store.state(), before);
+    sqlx::query(limit(pages + 1000)).execute(&mut store.connection).await.expect("somebody made room");
+    store.write(&lock, &many, &[event("seen")], at(2)).await.expect("written");
+    assert_eq!(
+        ReadStore::open(&folder.path().join(FILE)).await.expect("readable").state().await.ok().as_ref(),
+        Some(store.state())
+    );
+}
+
+#[tokio::test]
+async fn a_cycle_without_news_writes_one_row() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("written");
+    store.finish(&lock, cycle_end(at(1))).await.expect("finished");
+    let changes = |store: Store| async move {
+        let mut store = store;
+        let total: i64 =
+            sqlx::query_scalar("SELECT total_changes()").fetch_one(&mut store.connection).await.expect("a number");
+        (store, total)
+    };
+    let (mut store, before) = changes(store).await;
+    store.write(&lock, &[Change::Sources(BTreeMap::new())], &[], at(2)).await.expect("nothing to write");
+    store.finish(&lock, cycle_end(at(3))).await.expect("finished");
+    let (_store, after) = changes(store).await;
+    assert_eq!(after - before, 1);
+}
+
+#[tokio::test]
+async fn what_was_spent_long_ago_is_forgotten() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    let week = 7 * 24 * 3600;
+    let spent = |second| Change::Spent(Spending::Suspend, "tool".to_owned(), 1, at(second));
+    store.write(&lock, &[spent(0), spent(100)], &[], at(100)).await.expect("written");
+    store.finish(&lock, cycle_end(at(week + 50))).await.expect("finished");
+    assert_eq!(store.state().spent.len(), 1);
+    let (file, memory) = reopened(store, folder.path()).await;
+    assert_eq!(file, memory);
+}
+
+#[tokio::test]
+async fn a_reader_of_a_stopped_ledger_is_waited_for_and_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(FILE);
+    let (store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    store.close().await.expect("closed");
+    drop(lock);
+    let mut reader = SqliteConnectOptions::new().filename(&path).read_only(true).connect().await.expect("a reader");
+    let mut read = reader.begin().await.expect("a long read");
+    sqlx::query("SELECT * FROM account").fetch_all(&mut *read).await.expect("rows");
+    let error = Store::open(folder.path()).await.expect_err("somebody reads");
+    assert!(matches!(&error, StoreError::Read(file) if *file == path), "{error}");
+    read.commit().await.expect("done");
+    Store::open(folder.path()).await.expect("free");
+}
+
+#[tokio::test]
+async fn a_reader_does_not_keep_the_daemon_from_stopping() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
+    reader.state().await.expect("an idle shell that has read");
+    store.close().await.expect("closed all the same");
+    drop(lock);
+    reader.state().await.expect("it reads on");
+    drop(reader);
+    let (store, _lock) = Store::open(folder.path()).await.expect("opened");
+    store.close().await.expect("closed");
+    assert!(!folder.path().join("ledger.db-wal").exists());
+}
+
+#[tokio::test]
+async fn files_are_the_groups_to_read_and_the_lock_is_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state_dir = folder.path().join("state");
+    let (_store, _lock) = Store::open(&state_dir).await.expect("a new ledger");
+    for (file, mode) in [(".", 0o750), (FILE, 0o640), ("ledger.db-wal", 0o640), ("ledger.lock", 0o600)] {
+        let found = fs::metadata(state_dir.join(file)).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!(found, mode, "{file}");
+    }
+}
+
+/// What the file holds, and what memory held when it was closed.
+async fn reopened(store: Store, state_dir: &Path) -> (LedgerState, LedgerState) {
+    let memory = store.state().clone();
+    store.close().await.expect("closed");
+    let mut reader = ReadStore::open(&state_dir.join(FILE)).await.expect("readable");
+    (reader.state().await.expect("loaded"), memory)
 }
 
 #[tokio::test]

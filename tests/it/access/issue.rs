@@ -10,12 +10,14 @@ use std::time::Duration;
 use bursar::access;
 use bursar::desired::{DesiredCredential, HomeTarget, Subject};
 use bursar::execute::StepError;
+use bursar::execute::authority::{VerifyError, verified};
 use bursar::execute::credential::{Issue, issue};
 use bursar::execute::request::ApiServer;
 use bursar::execute::{ClusterEffects, Effects};
 use bursar::homes::client::HomedClient;
 use bursar::identity::{Gid, NamespaceName, PosixIdentity, Uid};
 use bursar::ledger::change::Change;
+use bursar::observed::certificate::{Asked, CertificateError};
 use bursar::observed::cluster::ClusterWatch;
 use bursar::policy::{Cluster, Endpoint};
 use jiff::Timestamp;
@@ -121,7 +123,9 @@ async fn certificate_is_issued_delivered_and_works() {
     let mut stale = request("left-behind", "kubernetes.io/kube-apiserver-client");
     stale["metadata"]["labels"]["bursar.dev/id"] = json!("id-one");
     site.must("create", &stale);
+    let begun = std::time::Instant::now();
     let changes = world.issue(&credential, &home).await.unwrap_or_else(|error| panic!("{}", error.reason()));
+    println!("asked for, issued, tried and delivered in {:?}", begun.elapsed());
     let [Change::Certificate(_, _, Some(certificate)), Change::Delivery(_, _, Some(delivery))] = &changes[..] else {
         panic!("{changes:?}");
     };
@@ -186,6 +190,57 @@ async fn endpoint_that_does_not_take_the_credential_keeps_the_old_file() {
     world.issue(&credential, &home).await.unwrap_or_else(|error| panic!("{}", error.reason()));
     let text = std::fs::read_to_string(home.home.join(".kube/config")).expect("a file");
     assert!(text.contains("test-external") && text.contains("bursar-test"), "{text}");
+}
+
+/// Turns our approval of one request into a denial, as an approver of the site's own would.
+const DENIER: &str = r#"{"apiVersion": "v1", "kind": "List", "items": [
+{"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy", "metadata": {"name": "denier"},
+ "spec": {"reinvocationPolicy": "Never", "failurePolicy": "Fail",
+  "matchConstraints": {"resourceRules": [{"apiGroups": ["certificates.k8s.io"], "apiVersions": ["v1"],
+   "operations": ["UPDATE"], "resources": ["certificatesigningrequests/approval"]}]},
+  "matchConditions": [{"name": "six", "expression": "object.metadata.?labels[?'bursar.dev/id'].orValue('') == 'id-six'"}],
+  "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression":
+   "[JSONPatch{op: 'replace', path: '/status/conditions/0/type', value: 'Denied'}, JSONPatch{op: 'replace', path: '/status/conditions/0/message', value: 'never on Fridays'}]"}}]}},
+{"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
+ "metadata": {"name": "denier"}, "spec": {"policyName": "denier"}}]}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn request_that_is_denied_is_a_failure_with_its_reason() {
+    let world = World::new().await;
+    let site = Site::shared();
+    site.cluster.run(&["apply", "-f", "-"], DENIER);
+    wait_for("the denier", DEADLINE, || {
+        let mut request = request("denied", "kubernetes.io/kube-apiserver-client");
+        request["metadata"]["labels"]["bursar.dev/id"] = json!("id-six");
+        site.cluster.run(&["create", "-f", "-"], &request.to_string());
+        site.cluster.run(&["certificate", "approve", "denied"], "");
+        let said = site.cluster.run(&["get", "csr", "denied", "-o", "jsonpath={.status.conditions[*].type}"], "");
+        site.cluster.run(&["delete", "csr", "denied"], "");
+        (said == "Denied").then_some(())
+    });
+    let error = world.issue(&world.credential("six"), &world.home("six")).await.expect_err("denied");
+    assert_eq!(error.step(), "certificate");
+    assert!(error.reason().contains("denied: BursarApproved: never on Fridays"), "{}", error.reason());
+    assert_eq!(requests("id-six"), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificate_of_a_signer_that_the_api_server_does_not_know_is_not_used() {
+    let site = Site::shared();
+    let client = access::client(&site.daemon_kubeconfig()).await.expect("a client");
+    let server = ApiServer::new(name(), client, Arc::default());
+    let other = crate::servers::pki::Authority::new("of somebody else").client("tool:foo", "bursar:tools");
+    let key = rcgen::KeyPair::from_pem(&other.key).expect("a key");
+    let public_key = rcgen::PublicKeyData::subject_public_key_info(&key);
+    let asked = Asked {
+        common_name: "tool:foo",
+        organizations: ["bursar:tools"].into(),
+        serial_number: None,
+        public_key: &public_key,
+        authorities: None,
+    };
+    let refused = verified(&server, other.certificate.as_bytes(), &asked).await.expect_err("unknown");
+    assert!(matches!(refused, VerifyError::Certificate(CertificateError::Untrusted(_))), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,10 +1,13 @@
 //! What `bursar init` makes, and what the daemon can and cannot do with it, on a control plane of their own.
 
 mod issue;
+mod own;
 mod site;
 
 use bursar::access::{AccessError, Did, SEAL_KEY};
 use serde_json::json;
+
+use crate::servers::ready::wait_for;
 
 use self::site::{LEDGER, Site, binding, namespace, ours, request};
 
@@ -24,6 +27,14 @@ fn init_repeated_changes_nothing_and_keeps_the_seal() {
     assert!(!again.seal_key_drawn);
     assert_eq!(std::fs::read(site.settings.state_dir.join(SEAL_KEY)).expect("a key"), key);
     site.can(&["auth", "whoami"]);
+    // Of a class that has no `impersonate` any more.
+    let former = ["create", "clusterrole", "bursar-impersonate-former", "--verb=impersonate", "--resource=users"];
+    site.cluster.run(&former, "");
+    let label = "app.kubernetes.io/managed-by=bursar-init";
+    site.cluster.run(&["label", "clusterrole", "bursar-impersonate-former", label], "");
+    let again = site.init(LEDGER).expect("once more");
+    let changed: Vec<_> = again.made.iter().filter(|made| made.did != Did::Kept).collect();
+    assert!(matches!(changed[..], [made] if made.did == Did::Removed && made.what.ends_with("former")), "{changed:?}");
 
     let error = site.init("another").expect_err("another ledger");
     assert!(matches!(&error, AccessError::OtherOwner { found, .. } if found == LEDGER), "{error}");
@@ -73,6 +84,7 @@ fn daemon_does_what_it_has_to() {
     }
     site.can(&["get", "secrets", "-n", "tool-foo", "--field-selector=metadata.name=pull"]);
     site.can(&["get", "configmap", "bursar-owner", "-n", "bursar"]);
+    site.can(&["get", "configmap", "extension-apiserver-authentication", "-n", "kube-system"]);
     site.can(&["get", "pods,jobs,cronjobs,daemonsets,deployments,statefulsets", "-n", "tool-foo"]);
     site.cluster.run(&["create", "deployment", "web", "-n", "tool-foo", "--image=x"], "");
     site.patch(&scale("tool-foo"), &json!({"spec": {"replicas": 0}})).expect("stopped");
@@ -100,6 +112,9 @@ fn daemon_writes_in_no_place_that_is_not_a_tenants() {
     for reserved in ["kube-evil", "bursar"] {
         site.refused("apply", &namespace(reserved, &class, "active"), CAGE);
     }
+    let mut generated = namespace("", &class, "active");
+    generated["metadata"]["generateName"] = json!("kube-evil-");
+    site.refused("create", &generated, CAGE);
     site.cannot(&["delete", "namespace", "tool-foo"], FORBIDDEN);
     site.cannot(&["label", "namespace", "tool-asleep", "bursar.dev/class-"], CAGE);
     // Somebody else allows it.
@@ -136,6 +151,22 @@ fn daemon_gives_rights_to_nobody_but_generations() {
 }
 
 #[test]
+fn daemon_reads_a_suspended_tenant_and_runs_nothing_in_it() {
+    let site = Site::shared();
+    let archive = binding(Some("tool-read"), "bursar-archive", "User", "bursar:daemon");
+    site.must("apply", &archive);
+    wait_for("the binding's rights", std::time::Duration::from_secs(20), || {
+        site.daemon(&["get", "secrets", "-n", "tool-read"], "").status.success().then_some(())
+    });
+    // `get` of all resources is also `get` of these.
+    for what in ["pods/any/proxy/", "services/any/proxy/", "pods/any/exec?command=id", "pods/any/portforward"] {
+        let path = format!("/api/v1/namespaces/tool-read/{what}");
+        site.cannot(&["get", "--raw", &path], CAGE);
+    }
+    site.must("delete", &archive);
+}
+
+#[test]
 fn daemon_changes_neither_its_rights_nor_its_cage() {
     let site = Site::shared();
     let patch = r#"{"metadata":{"labels":{"x":"y"}}}"#;
@@ -160,6 +191,7 @@ fn daemon_changes_neither_its_rights_nor_its_cage() {
     site.cannot(&["get", "secrets", "-n", "tool-foo"], FORBIDDEN);
     site.cannot(&["get", "secret", "other", "-n", "tool-foo"], FORBIDDEN);
     site.cannot(&["get", "secrets", "-A"], FORBIDDEN);
+    site.cannot(&["get", "configmaps", "-n", "kube-system"], FORBIDDEN);
     site.cannot(&["create", "token", "default", "-n", "tool-foo"], FORBIDDEN);
 }
 

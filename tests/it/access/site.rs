@@ -1,6 +1,6 @@
 //! A control plane of these tests' own, on which `bursar init` was run once, and kubectl as the daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -68,8 +68,9 @@ pub struct Site {
 impl Site {
     pub fn shared() -> &'static Self {
         static SITE: OnceLock<Option<Site>> = OnceLock::new();
-        // The panic's message is printed where it happened.
-        let site = SITE.get_or_init(|| std::panic::catch_unwind(Self::start).ok());
+        // The panic's message is printed where it happened. In a thread of its own: `start` needs a runtime, and some
+        // of those who call this are in one.
+        let site = SITE.get_or_init(|| std::thread::spawn(Self::start).join().ok());
         site.as_ref().expect("the site that these tests share starts: see the first failure")
     }
 
@@ -97,12 +98,18 @@ impl Site {
         };
         tenant("tool-foo", "active");
         tenant("tool-asleep", "suspended");
+        tenant("tool-read", "suspended");
         site.cluster.run(&["create", "namespace", "foreign"], "");
         site
     }
 
     pub fn init(&self, ledger: &str) -> Result<InitReport, AccessError> {
         init_with(&self.cluster, &self.settings, ledger)
+    }
+
+    /// What `init` is asked, with another place for the daemon's kubeconfig.
+    pub fn request<'a>(&'a self, ledger_id: &'a str, daemon_kubeconfig: &'a Path) -> InitRequest<'a> {
+        init_request(&self.cluster, &self.settings, ledger_id, daemon_kubeconfig)
     }
 
     pub fn daemon_kubeconfig(&self) -> PathBuf {
@@ -167,14 +174,24 @@ pub fn name() -> ClusterName {
 
 fn init_with(cluster: &ControlPlane, settings: &Settings, ledger_id: &str) -> Result<InitReport, AccessError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(init(InitRequest {
+    runtime.block_on(init(init_request(cluster, settings, ledger_id, &settings.clusters[&name()])))
+}
+
+fn init_request<'a>(
+    cluster: &'a ControlPlane,
+    settings: &'a Settings,
+    ledger_id: &'a str,
+    daemon_kubeconfig: &'a Path,
+) -> InitRequest<'a> {
+    static NAME: OnceLock<ClusterName> = OnceLock::new();
+    InitRequest {
         policy: &settings.policy,
-        cluster: &name(),
+        cluster: NAME.get_or_init(name),
         admin_kubeconfig: &cluster.admin_kubeconfig,
-        daemon_kubeconfig: &settings.clusters[&name()],
+        daemon_kubeconfig,
         state_dir: &settings.state_dir,
         ledger_id,
-    }))
+    }
 }
 
 pub fn said(output: &Output) -> String {

@@ -1,0 +1,171 @@
+//! Changes to rows: a handful of statements for each batch, whatever its size.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::json;
+use sqlx::SqliteConnection;
+
+use super::interval::Intervals;
+use super::record::{
+    ACCOUNT, APPROVAL, AccountRow, ApprovalRow, CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow,
+    InCluster, KeyColumns, OBJECT, ORDER, ObjectRow, OrderRow, REFUSAL, REJECTED_ENTRY, SPENT, STOPPED_WORKLOAD,
+    StoppedRow, TENANT, UID_HISTORY, UidRow,
+};
+use super::table::{Rows, Table, row};
+use crate::identity::{AccountId, ClusterName};
+use crate::ledger::change::Change;
+use crate::ledger::{Account, Certificate, LedgerState, Spent, StoppedWorkload};
+
+/// The rows of one transaction, table by table.
+pub struct Batch {
+    rows: BTreeMap<&'static str, Rows>,
+    intervals: Intervals,
+    /// Fingerprints of the newest certificates.
+    newest: BTreeMap<(AccountId, ClusterName), Option<String>>,
+    /// Tables whose rows are replaced whole.
+    replaced: Vec<&'static Table>,
+    last_generation: Option<u64>,
+    now: Timestamp,
+}
+
+impl Batch {
+    /// What `changes` mean for a file that holds `state`.
+    pub fn of(state: &LedgerState, changes: &[Change], now: Timestamp) -> Self {
+        let mut batch = Self {
+            rows: BTreeMap::new(),
+            intervals: Intervals::default(),
+            newest: BTreeMap::new(),
+            replaced: Vec::new(),
+            last_generation: None,
+            now,
+        };
+        // Of several values of one account only the last is written, compared with what the file holds.
+        let mut accounts: BTreeMap<&AccountId, &Account> = BTreeMap::new();
+        for change in changes {
+            match change {
+                Change::Account(account) => {
+                    accounts.insert(&account.id, account);
+                }
+                other => batch.add(other),
+            }
+        }
+        for (id, account) in accounts {
+            batch.set(&ACCOUNT, row(&AccountRow::from(account.clone())), true);
+            batch.intervals.add(state.accounts.get(id), account);
+        }
+        batch
+    }
+
+    fn set(&mut self, table: &'static Table, row: serde_json::Value, keep: bool) {
+        self.rows.entry(table.name).or_insert_with(|| Rows::of(table)).set(row, keep);
+    }
+
+    fn replace(&mut self, table: &'static Table, rows: impl Iterator<Item = serde_json::Value>) {
+        self.replaced.push(table);
+        self.rows.insert(table.name, Rows::of(table));
+        for (place, mut row) in rows.enumerate() {
+            row["place"] = place.into();
+            self.set(table, row, true);
+        }
+    }
+
+    fn add(&mut self, change: &Change) {
+        match change.clone() {
+            Change::Account(_) | Change::Sources(_) => {}
+            Change::Uid(uid, account_id) => self.set(&UID_HISTORY, row(&UidRow { uid, account_id }), true),
+            Change::Tenant(account, cluster, tenant) => self.set_in_cluster(&TENANT, account, cluster, Some(tenant)),
+            Change::Rejected(rejected) => self.replace(&REJECTED_ENTRY, rejected.iter().map(row)),
+            Change::Hold(account_id, note) => {
+                let keep = note.is_some();
+                self.set(&HOLD, row(&HoldRow { account_id, note }), keep);
+            }
+            Change::Order(order) => self.set(&ORDER, row(&OrderRow::from(order)), true),
+            Change::OrderDone(id) => self.set(&ORDER, json!({"id": id}), false),
+            Change::Approval(hash, until) => {
+                let keep = until.is_some();
+                self.set(&APPROVAL, row(&ApprovalRow { hash, until }), keep);
+            }
+            Change::Refusals(refusals) => self.replace(&REFUSAL, refusals.iter().map(row)),
+            Change::Spent(spending, class, amount, at) => {
+                self.set(&SPENT, row(&Spent { spending, class, amount, at }), true);
+            }
+            Change::Object(key, record) => match record {
+                Some(record) => self.set(&OBJECT, row(&ObjectRow { key: key.into(), record }), true),
+                None => self.set(&OBJECT, row(&KeyColumns::from(key)), false),
+            },
+            Change::Certificate(account, cluster, certificate) => {
+                self.add_certificate(account, cluster, certificate);
+            }
+            Change::Delivery(account, cluster, delivery) => self.set_in_cluster(&DELIVERY, account, cluster, delivery),
+            Change::Stopped(account_id, key, stopped) => {
+                let keep = stopped.is_some();
+                let stopped = stopped.unwrap_or(StoppedWorkload { uid: String::new(), replicas: None, at: self.now });
+                self.set(&STOPPED_WORKLOAD, row(&StoppedRow { account_id, key: key.into(), stopped }), keep);
+            }
+            Change::Failure(account, cluster, failure) => self.set_in_cluster(&FAILURE, account, cluster, failure),
+            Change::LastGeneration(generation) => self.last_generation = Some(generation),
+        }
+    }
+
+    fn set_in_cluster<T: serde::Serialize>(
+        &mut self,
+        table: &'static Table,
+        account_id: AccountId,
+        cluster: ClusterName,
+        value: Option<T>,
+    ) {
+        match value {
+            Some(value) => self.set(table, row(&InCluster { account_id, cluster, value }), true),
+            None => self.set(table, row(&InCluster { account_id, cluster, value: serde_json::Map::new() }), false),
+        }
+    }
+
+    /// Every certificate stays, for it may still be asked who held it; at most one of an account in a cluster is the
+    /// newest.
+    fn add_certificate(&mut self, account_id: AccountId, cluster: ClusterName, value: Option<Certificate>) {
+        let fingerprint = value.as_ref().map(|certificate| certificate.fingerprint.clone());
+        self.newest.insert((account_id.clone(), cluster.clone()), fingerprint);
+        if let Some(value) = value {
+            let certificate = InCluster { account_id, cluster, value };
+            self.set(&CERTIFICATE, row(&CertificateRow { certificate, newest: 0 }), true);
+        }
+    }
+
+    /// Sends them, within the caller's transaction.
+    pub async fn write(self, connection: &mut SqliteConnection) -> sqlx::Result<()> {
+        for table in self.replaced {
+            let statement = format!("DELETE FROM {}", table.name);
+            sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&mut *connection).await?;
+        }
+        for (_, rows) in self.rows {
+            rows.write(connection).await?;
+        }
+        mark_newest(connection, self.newest).await?;
+        self.intervals.write(connection, self.now).await?;
+        if let Some(generation) = self.last_generation {
+            let generation = i64::try_from(generation).unwrap_or(i64::MAX);
+            sqlx::query("UPDATE ledger SET last_generation = ?").bind(generation).execute(&mut *connection).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn mark_newest(
+    connection: &mut SqliteConnection,
+    newest: BTreeMap<(AccountId, ClusterName), Option<String>>,
+) -> sqlx::Result<()> {
+    let rows: Vec<_> =
+        newest.iter().map(|((account, cluster), fingerprint)| json!([account, cluster, fingerprint])).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(
+        "UPDATE certificate SET newest = fingerprint IS given.value ->> 2 FROM json_each(?1) AS given
+         WHERE account_id = given.value ->> 0 AND cluster = given.value ->> 1",
+    )
+    .bind(row(&rows).to_string())
+    .execute(connection)
+    .await
+    .map(drop)
+}

@@ -1,0 +1,123 @@
+//! Intervals, each with a beginning and an end: who belonged to what, how an account was called, when it was active.
+//! Memory knows only what is open now, and not since when, so these rows are not a map of memory: a change ends what is
+//! open and begins anew.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use sqlx::SqliteConnection;
+
+use super::table::row;
+use crate::directory::Role;
+use crate::identity::DirectoryId;
+use crate::ledger::{Account, Lifecycle};
+
+/// `?1` are the rows, `?2` is now, `?3` the open end.
+const END_MEMBERSHIP: &str = "UPDATE membership SET at_end = ?2 FROM json_each(?1) AS given
+     WHERE account_id = given.value ->> 'account_id' AND member = given.value ->> 'member' AND at_end = ?3";
+const BEGIN_MEMBERSHIP: &str = "INSERT INTO membership (account_id, member, role, leaving_since, at_start, at_end)
+     SELECT value ->> 'account_id', value ->> 'member', value ->> 'role',
+            CASE value ->> 'leaving' WHEN 1 THEN ?2 END, ?2, ?3
+     FROM json_each(?1) WHERE true
+     ON CONFLICT (account_id, member, at_start, role)
+     DO UPDATE SET at_end = excluded.at_end, leaving_since = excluded.leaving_since";
+const MARK_MEMBERSHIP: &str = "UPDATE membership
+     SET leaving_since = CASE given.value ->> 'leaving' WHEN 1 THEN coalesce(leaving_since, ?2) END
+     FROM json_each(?1) AS given
+     WHERE account_id = given.value ->> 'account_id' AND member = given.value ->> 'member' AND at_end = ?3";
+const END_NAME: &str = "UPDATE account_name SET at_end = ?2 FROM json_each(?1) AS given
+     WHERE account_id = given.value ->> 'account_id' AND at_end = ?3";
+const BEGIN_NAME: &str = "INSERT INTO account_name (account_id, name, at_start, at_end)
+     SELECT value ->> 'account_id', value ->> 'name', ?2, ?3 FROM json_each(?1) WHERE true
+     ON CONFLICT (account_id, at_start) DO UPDATE SET name = excluded.name, at_end = excluded.at_end";
+const END_ACTIVITY: &str = "UPDATE activity SET at_end = ?2 FROM json_each(?1) AS given
+     WHERE account_id = given.value ->> 'account_id' AND at_end = ?3";
+const BEGIN_ACTIVITY: &str = "INSERT INTO activity (account_id, at_start, at_end)
+     SELECT value ->> 'account_id', value ->> 'since', ?3 FROM json_each(?1) WHERE ?2 IS NOT NULL
+     ON CONFLICT (account_id, at_start) DO UPDATE SET at_end = excluded.at_end";
+
+/// The open end of an interval. Text, for `jiff`'s last timestamp is a day before it.
+pub const OPEN_END: &str = "9999-12-31T23:59:59Z";
+
+/// What one transaction ends, begins and marks.
+#[derive(Default)]
+pub struct Intervals {
+    memberships_ended: Vec<Value>,
+    memberships_begun: Vec<Value>,
+    memberships_marked: Vec<Value>,
+    names_ended: Vec<Value>,
+    names_begun: Vec<Value>,
+    activities_ended: Vec<Value>,
+    activities_begun: Vec<Value>,
+}
+
+impl Intervals {
+    /// What differs between an account as the file has it and as it is to be.
+    pub fn add(&mut self, before: Option<&Account>, after: &Account) {
+        let account = json!({"account_id": after.id, "name": after.name, "since": format!("{:.0}", after.since)});
+        if before.is_none_or(|before| before.name != after.name) {
+            self.names_ended.extend(before.map(|_| account.clone()));
+            self.names_begun.push(account.clone());
+        }
+        let was = before.filter(|before| before.state == Lifecycle::Active).map(|before| before.since);
+        let is = Some(after).filter(|after| after.state == Lifecycle::Active).map(|after| after.since);
+        if was != is {
+            self.activities_ended.extend(was.map(|_| account.clone()));
+            self.activities_begun.extend(is.map(|_| account));
+        }
+        self.add_members(before, after);
+    }
+
+    fn add_members(&mut self, before: Option<&Account>, after: &Account) {
+        let members = before.into_iter().flat_map(|before| before.members.keys()).chain(after.members.keys());
+        for member in members.collect::<BTreeSet<_>>() {
+            let was = before.and_then(|before| standing(before, member));
+            let is = standing(after, member);
+            if was == is {
+                continue;
+            }
+            let membership = |role: Option<Role>, leaving: bool| json!({"account_id": after.id, "member": member, "role": role, "leaving": u8::from(leaving)});
+            match (was, is) {
+                (Some((old, _)), Some((new, leaving))) if old == new => {
+                    self.memberships_marked.push(membership(None, leaving));
+                }
+                (was, Some((role, leaving))) => {
+                    self.memberships_ended.extend(was.map(|_| membership(None, false)));
+                    self.memberships_begun.push(membership(Some(role), leaving));
+                }
+                (_, None) => self.memberships_ended.push(membership(None, false)),
+            }
+        }
+    }
+
+    /// Sends them; what ends first, so that nothing is open twice.
+    pub async fn write(self, connection: &mut SqliteConnection, now: Timestamp) -> sqlx::Result<()> {
+        let statements = [
+            (END_MEMBERSHIP, self.memberships_ended),
+            (BEGIN_MEMBERSHIP, self.memberships_begun),
+            (MARK_MEMBERSHIP, self.memberships_marked),
+            (END_NAME, self.names_ended),
+            (BEGIN_NAME, self.names_begun),
+            (END_ACTIVITY, self.activities_ended),
+            (BEGIN_ACTIVITY, self.activities_begun),
+        ];
+        for (statement, rows) in statements {
+            if rows.is_empty() {
+                continue;
+            }
+            sqlx::query(statement)
+                .bind(row(&rows).to_string())
+                .bind(format!("{now:.0}"))
+                .bind(OPEN_END)
+                .execute(&mut *connection)
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+/// A member's role, and whether it is leaving.
+fn standing(account: &Account, member: &DirectoryId) -> Option<(Role, bool)> {
+    account.members.get(member).map(|role| (*role, account.leaving.contains(member)))
+}

@@ -1,0 +1,78 @@
+//! The daemon's own credential, renewed by the daemon itself.
+
+use std::path::Path;
+
+use bursar::access::{self, AccessError, Renewal};
+use jiff::{SignedDuration, Timestamp};
+use tempfile::TempDir;
+
+use super::site::{LEDGER, Site, name, namespace, said};
+use super::{CAGE, json};
+use crate::servers::process::run;
+
+/// A copy of the daemon's kubeconfig, so that other tests keep theirs.
+fn copy(folder: &TempDir) -> std::path::PathBuf {
+    let path = folder.path().join("test.kubeconfig");
+    std::fs::copy(Site::shared().daemon_kubeconfig(), &path).expect("a copy");
+    path
+}
+
+async fn renew(path: &Path, now: Timestamp) -> Result<Renewal, AccessError> {
+    access::renew(path, &name(), now).await
+}
+
+async fn times(path: &Path) -> (Timestamp, Timestamp) {
+    match renew(path, Timestamp::UNIX_EPOCH).await.expect("not due") {
+        Renewal::NotDue { renew_after, not_after } => (renew_after, not_after),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn daemon_renews_its_certificate_with_its_own_rights_and_stays_caged() {
+    let site = Site::shared();
+    let folder = TempDir::new().expect("a folder");
+    let path = copy(&folder);
+    let (renew_after, not_after) = times(&path).await;
+    let lifetime = not_after.duration_since(renew_after).as_hours();
+    assert!((7 * 24..13 * 24).contains(&lifetime), "{lifetime} h are left when it is due");
+    let old = std::fs::read(&path).expect("a file");
+    let renewed = renew(&path, renew_after).await.expect("renewed");
+    assert!(matches!(renewed, Renewal::Renewed { not_after: new, .. } if new >= not_after), "{renewed:?}");
+    let new = std::fs::read(&path).expect("a file");
+    assert!(old != new);
+    let mut command = site.cluster.kubectl_as(&path);
+    command.args(["create", "-f", "-"]);
+    let refused = run(command, &namespace("unlabelled", &json!({}), "active").to_string());
+    assert!(said(&refused).contains(CAGE), "{}", said(&refused));
+    let left = site.cluster.run(&["get", "csr", "-l", "bursar.dev/id=bursar-daemon", "-o", "name"], "");
+    assert_eq!(left, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewal_that_fails_leaves_the_certificate_that_is_still_good() {
+    let folder = TempDir::new().expect("a folder");
+    let path = copy(&folder);
+    let (_, not_after) = times(&path).await;
+    let away =
+        std::fs::read_to_string(&path).expect("a file").replace(&Site::shared().cluster.url, "https://127.0.0.1:9");
+    std::fs::write(&path, &away).expect("written");
+    let last = not_after.checked_sub(SignedDuration::from_secs(1)).expect("a time");
+    let postponed = renew(&path, last).await.expect("still good");
+    assert!(matches!(&postponed, Renewal::Postponed { not_after: end, .. } if *end == not_after), "{postponed:?}");
+    assert!(renew(&path, not_after).await.is_err(), "it has ended");
+    assert_eq!(std::fs::read_to_string(&path).expect("a file"), away);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubeconfig_of_somebody_else_is_neither_renewed_nor_replaced() {
+    let site = Site::shared();
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("theirs");
+    std::fs::copy(&site.cluster.admin_kubeconfig, &path).expect("a copy");
+    let theirs = std::fs::read(&path).expect("a file");
+    assert_eq!(renew(&path, Timestamp::UNIX_EPOCH).await.expect("theirs"), Renewal::NotOurs);
+    let error = access::init(site.request(LEDGER, &path)).await.expect_err("not ours");
+    assert!(error.to_string().contains("not replaced"), "{error}");
+    assert_eq!(std::fs::read(&path).expect("a file"), theirs);
+}

@@ -1,0 +1,189 @@
+//! What the documents tell people to type exists: commands, options, linked files, and the metrics of the alert rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bursar::cli::arguments::Arguments;
+use bursar::directory::Completeness;
+use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
+use bursar::ledger::{Account, Certificate, Failure, LedgerState, Lifecycle, SourceState};
+use bursar::telemetry::Metrics;
+use clap::CommandFactory as _;
+use jiff::Timestamp;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// All Markdown for people.
+fn documents() -> Vec<PathBuf> {
+    let docs = fs::read_dir(root().join("docs")).expect("docs").map(|entry| entry.expect("an entry").path());
+    let mut documents: Vec<_> =
+        docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect();
+    documents.extend(["README.md", "ARCHITECTURE.md"].map(|name| root().join(name)));
+    documents
+}
+
+/// What is set as code: inline, indented by four, or fenced.
+fn code(text: &str) -> Vec<&str> {
+    let mut fenced = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("```") {
+            fenced = !fenced;
+        } else if fenced || line.starts_with("    ") {
+            found.push(line.split(" # ").next().unwrap_or_default());
+        } else {
+            found.extend(line.split('`').skip(1).step_by(2));
+        }
+    }
+    found
+}
+
+/// `bursar` commands in a piece of code, as words; what follows a `;` or a pipe is another.
+fn commands(code: &str) -> Vec<Vec<&str>> {
+    code.split([';', '|'])
+        .map(|command| {
+            command.split_whitespace().skip_while(|word| *word == "$" || *word == "sudo").collect::<Vec<_>>()
+        })
+        .filter(|words| words.first() == Some(&"bursar") && words.len() > 1)
+        .collect()
+}
+
+/// What of a command there is not.
+fn unknown(words: &[&str]) -> Option<String> {
+    let mut arguments = Arguments::command();
+    arguments.build();
+    let mut command = &arguments;
+    for word in &words[1..] {
+        let word = word.trim_matches(['[', ']']);
+        if let Some(option) = word.strip_prefix("--") {
+            let name = option.split('=').next().unwrap_or_default();
+            if !command.get_arguments().any(|argument| argument.get_long() == Some(name)) {
+                return Some(format!("{} has no --{name}", words.join(" ")));
+            }
+        } else if command.has_subcommands() && word.starts_with(|c: char| c.is_ascii_lowercase()) {
+            match command.find_subcommand(word) {
+                Some(found) => command = found,
+                None => return Some(format!("{}: there is no {word}", words.join(" "))),
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn every_command_in_the_documents_exists() {
+    let mut seen = 0;
+    let mut wrong = Vec::new();
+    let more = ["packaging/prometheus/bursar.rules.yml", "systemd/homed.env"].map(|name| root().join(name));
+    for document in documents().into_iter().chain(more) {
+        let text = read(&document);
+        for words in code(&text).into_iter().flat_map(commands) {
+            seen += 1;
+            wrong.extend(unknown(&words).map(|what| format!("{}: {what}", document.display())));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 30, "only {seen} commands found");
+}
+
+#[test]
+fn commands_that_are_not_there_are_found() {
+    let text = "Ask `bursar log`.\n\n    $ sudo bursar certs whom x  # who\n    bursar tools [--lost]\n    bursar plan";
+    let found: Vec<_> = code(text).into_iter().flat_map(commands).filter_map(|words| unknown(&words)).collect();
+    assert_eq!(
+        found,
+        ["bursar log: there is no log", "bursar certs whom x: there is no whom", "bursar tools [--lost] has no --lost",]
+    );
+}
+
+#[test]
+fn every_link_between_documents_leads_to_a_file() {
+    for document in documents() {
+        let text = read(&document);
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
+            if !link.is_empty() && !link.contains("://") {
+                let target = document.parent().expect("a folder").join(link);
+                assert!(target.exists(), "{}: {link}", document.display());
+            }
+        }
+    }
+}
+
+/// A ledger in which every gauge has a value.
+fn state() -> LedgerState {
+    let at = Timestamp::UNIX_EPOCH;
+    let id = AccountId("a".to_owned());
+    let place = (id.clone(), ClusterName("prod".to_owned()));
+    let account = Account {
+        id: id.clone(),
+        kind: AccountKind::Tool,
+        name: "foo".to_owned(),
+        kubernetes_name: "foo".to_owned(),
+        source: "people".to_owned(),
+        directory_id: DirectoryId("d".to_owned()),
+        dn: "cn=foo".to_owned(),
+        posix: None,
+        home: None,
+        mail: None,
+        display_name: None,
+        disabled: None,
+        members: BTreeMap::new(),
+        leaving: BTreeSet::new(),
+        absence: None,
+        state: Lifecycle::Active,
+        since: at,
+        suspension: None,
+        generation: 1,
+        revocation: None,
+    };
+    let certificate = Certificate {
+        fingerprint: "f".to_owned(),
+        generation: 1,
+        subject: "tool:foo".to_owned(),
+        not_before: at,
+        not_after: at,
+        renew_after: at,
+    };
+    let failure = Failure { step: "home".to_owned(), reason: "full".to_owned(), since: at, attempts: 1, next_try: at };
+    let source = SourceState {
+        server: None,
+        completeness: Completeness::Complete,
+        entries: 1,
+        took_ms: 1,
+        read_at: at,
+        complete_at: Some(at),
+    };
+    LedgerState {
+        accounts: [(id, account)].into(),
+        certificates: [(place.clone(), certificate)].into(),
+        failures: [(place, failure)].into(),
+        sources: [("people".to_owned(), source)].into(),
+        ..LedgerState::default()
+    }
+}
+
+#[test]
+fn every_metric_of_the_alert_rules_is_exposed() {
+    let metrics = Metrics::default();
+    metrics.request("prod", "apply");
+    metrics.cycle("done");
+    metrics.drift_repaired(1);
+    metrics.refused("suspend_per_day");
+    let exposed = metrics.exposition(&state(), Timestamp::UNIX_EPOCH);
+    let exposed: BTreeSet<&str> = exposed.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
+    let rules = read(&root().join("packaging/prometheus/bursar.rules.yml"));
+    let expressions = rules.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
+    let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+    let used: BTreeSet<&str> =
+        expressions.flat_map(|line| line.split(word)).filter(|word| word.starts_with("bursar_")).collect();
+    assert!(used.len() >= 5, "{used:?}");
+    let missing: Vec<_> = used.difference(&exposed).collect();
+    assert!(missing.is_empty(), "{missing:?} of {exposed:?}");
+}

@@ -1,0 +1,270 @@
+//! The ledger as people read it: with plain `sqlite3`, by the worked examples of `docs/ledger.md`, as a member of the
+//! group, whatever became of the writer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use bursar::directory::Role;
+use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
+use bursar::ledger::change::{Change, Event};
+use bursar::ledger::store::{FILE, Store};
+use bursar::ledger::{Absence, Account, Certificate, Delivery, Failure, Lifecycle, ObjectKey, ObjectRecord, Tenant};
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::servers::folder::Folder;
+
+const DOCUMENT: &str = include_str!("../../docs/ledger.md");
+const VIEWS: [&str; 11] = [
+    "tools",
+    "users",
+    "admins",
+    "memberships",
+    "namespaces",
+    "quotas",
+    "expiring_certificates",
+    "failing",
+    "pending_removals",
+    "history",
+    "access_on",
+];
+
+fn day(text: &str) -> Timestamp {
+    format!("2026-{text}:00:00Z").parse().expect("a time")
+}
+
+fn account(kind: AccountKind, name: &str, uid: u32) -> Account {
+    let number = i64::from(uid);
+    Account {
+        id: AccountId(format!("id-{name}")),
+        kind,
+        name: name.to_owned(),
+        kubernetes_name: name.to_owned(),
+        source: "people".to_owned(),
+        directory_id: DirectoryId(format!("entry-{name}")),
+        dn: format!("cn={name}"),
+        posix: Some(PosixIdentity {
+            uid: number.try_into().expect("a uid"),
+            gid: number.try_into().expect("a gid"),
+            groups: BTreeSet::new(),
+        }),
+        home: Some(format!("/data/project/{name}").into()),
+        mail: None,
+        display_name: None,
+        disabled: None,
+        members: BTreeMap::new(),
+        leaving: BTreeSet::new(),
+        absence: None,
+        state: Lifecycle::New,
+        since: day("05-01T08"),
+        suspension: None,
+        generation: 0,
+        revocation: None,
+    }
+}
+
+fn served(account: Account) -> Account {
+    Account { state: Lifecycle::Active, generation: 1, ..account }
+}
+
+fn maintained(account: Account, people: &[&str]) -> Account {
+    let member = |name: &&str| (DirectoryId(format!("entry-{name}")), Role::Member);
+    Account { members: people.iter().map(member).collect(), ..account }
+}
+
+fn tenant(account: &Account, class: &str, namespace: Option<&str>) -> Change {
+    let namespace = namespace.map(|name| name.to_owned().try_into().expect("a namespace"));
+    let tenant = Tenant { class: class.to_owned(), namespace, created_at: account.since };
+    Change::Tenant(account.id.clone(), ClusterName("prod".to_owned()), tenant)
+}
+
+fn certificate(account: &Account, digits: &str, not_after: &str, renew_after: &str) -> Change {
+    let certificate = Certificate {
+        fingerprint: digits.repeat(8),
+        generation: account.generation,
+        subject: account.account_name().to_string(),
+        not_before: day("05-29T08"),
+        not_after: day(not_after),
+        renew_after: day(renew_after),
+    };
+    Change::Certificate(account.id.clone(), ClusterName("prod".to_owned()), Some(certificate))
+}
+
+fn quota(account: &Account, namespace: &str) -> Change {
+    let key = ObjectKey {
+        cluster: ClusterName("prod".to_owned()),
+        api_version: "v1".to_owned(),
+        kind: "ResourceQuota".to_owned(),
+        namespace: Some(namespace.to_owned()),
+        name: "bursar".to_owned(),
+    };
+    let record = ObjectRecord {
+        account: account.id.clone(),
+        uid: "u".to_owned(),
+        wanted: "w".to_owned(),
+        observed: "o".to_owned(),
+        detail: Some(json!({"limits.memory": "8Gi", "pods": "16"})),
+    };
+    Change::Object(key, Some(record))
+}
+
+fn known(account: &Account) -> Change {
+    Change::Account(Box::new(account.clone()))
+}
+
+fn event(account: &Account, actor: &str, action: &str, reason: &str, ticket: Option<&str>) -> Event {
+    Event {
+        actor: actor.to_owned(),
+        account: Some(account.account_name()),
+        account_id: Some(account.id.clone()),
+        action: action.to_owned(),
+        reason: reason.to_owned(),
+        ticket: ticket.map(str::to_owned),
+        plan: None,
+        detail: json!({}),
+    }
+}
+
+/// The story that the document tells.
+async fn story(state_dir: &Path) -> Store {
+    let (mut store, lock) = Store::open(state_dir).await.expect("a new ledger");
+    let people = [
+        Account { mail: Some("alice@example.org".to_owned()), ..account(AccountKind::User, "alice", 3001) },
+        account(AccountKind::User, "bob", 3002),
+        served(account(AccountKind::User, "carol", 3003)),
+    ];
+    let carol = people[2].clone();
+    let mut web = maintained(served(account(AccountKind::Tool, "foo", 52503)), &["alice"]);
+    let mut old = maintained(served(account(AccountKind::Tool, "old", 52504)), &["bob"]);
+    let mut begin: Vec<Change> = people.iter().chain([&web, &old]).map(known).collect();
+    begin.extend([tenant(&carol, "admin", None), tenant(&web, "tool", Some("tool-foo"))]);
+    begin.extend([tenant(&old, "tool", Some("tool-old")), quota(&web, "tool-foo"), quota(&old, "tool-old")]);
+    begin.push(certificate(&carol, "11aa22bb", "06-06T08", "06-03T18"));
+    let created = event(&web, "bursar", "created", "new", None);
+    store.write(&lock, &begin, &[created], day("05-01T08")).await.expect("the first cycle");
+
+    web = maintained(web, &["alice", "bob"]);
+    store.write(&lock, &[known(&web)], &[], day("05-05T08")).await.expect("bob joins");
+
+    web = Account { state: Lifecycle::Suspended, since: day("05-10T09"), ..web };
+    let suspended = event(&web, "carol", "suspended", "mining", Some("T9"));
+    store.write(&lock, &[known(&web)], &[suspended], web.since).await.expect("suspended");
+    web = Account { state: Lifecycle::Active, since: day("05-12T09"), generation: 2, ..web };
+    let resumed = event(&web, "carol", "resumed", "talked to them", Some("T9"));
+    store.write(&lock, &[known(&web)], &[resumed], web.since).await.expect("resumed");
+
+    web = Account { name: "web".to_owned(), ..web };
+    let renamed = event(&web, "bursar", "renamed", "renamed in the directory", None);
+    store.write(&lock, &[known(&web)], &[renamed], day("05-20T08")).await.expect("renamed");
+    web = maintained(web, &["bob"]);
+    store.write(&lock, &[known(&web)], &[], day("05-25T08")).await.expect("alice leaves");
+    let certificate = certificate(&web, "9a19ac7c", "06-05T08", "06-02T18");
+    store.write(&lock, &[certificate], &[], day("05-29T08")).await.expect("renewed");
+
+    let (since, due) = (day("05-31T20"), day("06-01T20"));
+    old = Account { absence: Some(Absence { since, counted_at: since, seconds: 0, due }), ..old };
+    store.write(&lock, &[known(&old)], &[], since).await.expect("missing");
+    old = Account { leaving: old.members.keys().cloned().collect(), ..old };
+    let failure = Failure {
+        step: "home".to_owned(),
+        reason: "the disk quota is used up".to_owned(),
+        since: day("05-31T21"),
+        attempts: 4,
+        next_try: day("06-01T01"),
+    };
+    let failing = Change::Failure(old.id.clone(), ClusterName("prod".to_owned()), Some(failure));
+    let delivery = Delivery {
+        path: "/data/project/foo/.kube/config".into(),
+        digest: "d".to_owned(),
+        at: day("05-29T08"),
+        checked_at: None,
+    };
+    let delivered = Change::Delivery(web.id.clone(), ClusterName("prod".to_owned()), Some(delivery));
+    store.write(&lock, &[known(&old), failing, delivered], &[], day("05-31T22")).await.expect("the last cycle");
+    store
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+fn sqlite3(ledger: &Path, statement: &str) -> Output {
+    let mut command = Command::new("sqlite3");
+    command.args(["-header", "-column"]).arg(ledger).arg(statement).current_dir("/");
+    command.output().expect("sqlite3 (`make packages` installs it)")
+}
+
+/// What it printed, without the blanks at the ends of lines.
+fn printed(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// Statements of the document and what it says they answer.
+fn examples() -> Vec<(&'static str, &'static str)> {
+    let blocks = DOCUMENT.split("```sql\n").skip(1);
+    blocks
+        .filter_map(|block| {
+            let (statement, rest) = block.split_once("```\n```\n")?;
+            Some((statement, rest.split_once("```").map_or(rest, |(answer, _)| answer)))
+        })
+        .collect()
+}
+
+#[test]
+fn every_example_of_the_document_answers_as_it_says() {
+    let folder = Folder::create("ledger-document");
+    let runtime = runtime();
+    let store = runtime.block_on(story(folder.path()));
+    runtime.block_on(store.close()).expect("closed");
+    let ledger = folder.path().join(FILE);
+    let mut wrong = String::new();
+    for (statement, answer) in examples() {
+        let found = printed(&sqlite3(&ledger, statement));
+        if found != answer {
+            writeln!(wrong, "{statement}```\n```\n{found}```\n").expect("text");
+        }
+    }
+    assert!(wrong.is_empty(), "docs/ledger.md should say:\n\n{wrong}");
+}
+
+#[test]
+fn the_document_has_an_example_of_every_view() {
+    let examples = examples();
+    for view in VIEWS {
+        assert!(DOCUMENT.contains(&format!("\n## {view}\n")), "{view} has no section");
+        let from = format!("FROM {view}");
+        let asked = |(statement, _): &(&str, &str)| {
+            statement.split(&from).skip(1).any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+        };
+        assert!(examples.iter().any(asked), "{view} has no example");
+    }
+}
+
+#[test]
+fn every_view_has_the_columns_that_people_rely_on() {
+    let folder = Folder::create("ledger-columns");
+    let runtime = runtime();
+    let store = runtime.block_on(story(folder.path()));
+    let promised = [
+        "id name uid gid home namespace state since generation certificate_until delivered_at source directory_id last_error",
+        "id name uid gid home mail state since is_admin source directory_id last_error",
+        "name uid since certificate_until",
+        "account member role since",
+        "cluster namespace class account uid state created_at",
+        "namespace resource amount from_class override_ticket override_until",
+        "account cluster fingerprint not_after renew_after",
+        "account step reason since attempts next_try",
+        "account what absent_since on",
+        "at actor account action reason ticket plan detail",
+        "account member namespace role at_start at_end",
+    ];
+    for (view, columns) in VIEWS.into_iter().zip(promised) {
+        let found = printed(&sqlite3(&folder.path().join(FILE), &format!("SELECT * FROM {view}")));
+        let header: Vec<&str> = found.lines().next().expect("the story has a row in each").split_whitespace().collect();
+        assert_eq!(header.join(" "), columns, "{view}");
+    }
+    runtime.block_on(store.close()).expect("closed");
+}

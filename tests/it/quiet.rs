@@ -1,0 +1,380 @@
+//! What the daemon asks of a cluster, by the audit log of servers of its own: nothing when nothing is to be done, and
+//! over a life of all that it does exactly what its role grants.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use bursar::control::api::{OrderRequest, Target};
+use bursar::daemon;
+use bursar::identity::AccountKind;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Map, Value, json};
+use sqlx::AssertSqlSafe;
+
+use crate::servers::audit::Request;
+use crate::servers::control_plane::ControlPlaneOptions;
+use crate::servers::ldif::{disable_ldif, person_dn};
+use crate::servers::ready::wait_for;
+use crate::servers::slapd::SlapdOptions;
+use crate::servers::{Servers, sample};
+use crate::world::World;
+
+const DEADLINE: Duration = Duration::from_mins(1);
+const DAEMON: &str = "bursar:daemon";
+
+fn own_servers(options: &ControlPlaneOptions) -> &'static Servers {
+    Box::leak(Box::new(Servers::start_with(options, &SlapdOptions::default(), |_| sample::toolforge())))
+}
+
+/// What the daemon asked since `mark`. What it was answered before this call is in it.
+fn asked(world: &World, mark: u64) -> Vec<Request> {
+    let cluster = &world.servers.cluster;
+    let last = format!("/api?mark-{}", cluster.audit_mark());
+    cluster.run(&["get", "--raw", &last], "");
+    let all = wait_for("our own request in the audit log", DEADLINE, || {
+        let all = cluster.requests_since(mark);
+        all.iter().any(|request| request.uri.starts_with(&last)).then_some(all)
+    });
+    all.into_iter().filter(|request| request.user == DAEMON).collect()
+}
+
+/// Cycles until one of them finds nothing to do, and nothing moves any more.
+fn settle(world: &mut World) {
+    wait_for("a cycle with nothing to do", DEADLINE, || {
+        let mark = world.servers.cluster.audit_mark();
+        let report = world.cycle();
+        std::thread::sleep(Duration::from_millis(500));
+        (report.exit_code() == 0 && report.actions == 0 && asked(world, mark).is_empty()).then_some(())
+    });
+}
+
+/// Every table of the ledger but the cycles'.
+fn ledger(world: &World) -> Vec<(String, Vec<Map<String, Value>>)> {
+    let tables = world.rows(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND name <> 'cycle' \
+         ORDER BY name",
+    );
+    assert!(tables.len() > 15, "{tables:?}");
+    let names = tables.iter().map(|row| row["name"].as_str().expect("text").to_owned());
+    names
+        .map(|name| {
+            let mut rows = world.rows(AssertSqlSafe(format!("SELECT * FROM \"{name}\"")));
+            rows.sort_by_key(|row| Value::Object(row.clone()).to_string());
+            (name, rows)
+        })
+        .collect()
+}
+
+fn same(before: &[(String, Vec<Map<String, Value>>)], after: &[(String, Vec<Map<String, Value>>)]) {
+    for ((table, before), (_, after)) in before.iter().zip(after) {
+        assert_eq!(before, after, "table {table}");
+    }
+    assert_eq!(before.len(), after.len());
+}
+
+fn cycles(world: &World) -> i64 {
+    world.rows("SELECT count(*) AS n FROM cycle")[0]["n"].as_i64().expect("a number")
+}
+
+fn mtime(path: PathBuf) -> SystemTime {
+    fs::metadata(path).and_then(|file| file.modified()).expect("a kubeconfig")
+}
+
+#[test]
+fn a_cycle_with_nothing_to_do_sends_no_request_and_writes_no_row_but_its_own() {
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "still", "");
+    let tools = ["ta", "tb", "tc", "td", "te"];
+    for (uid, tool) in (63_001..).zip(tools) {
+        world.tool(tool, uid, &[]);
+    }
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    settle(&mut world);
+
+    let kubeconfigs = |world: &World| tools.map(|tool| mtime(world.home(tool).join(".kube/config")));
+    let (rows, count, files) = (ledger(&world), cycles(&world), kubeconfigs(&world));
+    let mark = world.servers.cluster.audit_mark();
+    for _ in 0..2 {
+        let report = world.cycle();
+        assert_eq!((report.exit_code(), report.changed, report.actions, report.unchanged), (0, 0, 0, 5), "{report:#?}");
+    }
+    let requests: Vec<Request> = asked(&world, mark).into_iter().filter(|request| request.verb != "watch").collect();
+    assert!(requests.is_empty(), "{requests:#?}");
+    same(&rows, &ledger(&world));
+    assert_eq!(cycles(&world), count + 2);
+    assert_eq!(kubeconfigs(&world), files);
+
+    // A new daemon reads all there is, and writes nothing.
+    world.stop();
+    let mark = world.servers.cluster.audit_mark();
+    let report = world.cycle();
+    assert_eq!((report.exit_code(), report.changed, report.actions), (0, 0, 0), "{report:#?}");
+    let requests = asked(&world, mark);
+    assert!(requests.iter().any(|request| request.verb == "list"), "{requests:#?}");
+    let reads = ["get", "list", "watch"];
+    let writes: Vec<&Request> = requests.iter().filter(|request| !reads.contains(&request.verb.as_str())).collect();
+    assert!(writes.is_empty(), "{writes:#?}");
+    same(&rows, &ledger(&world));
+    assert_eq!(cycles(&world), count + 3);
+    assert_eq!(kubeconfigs(&world), files);
+}
+
+/// API group, resource with its subresource, verb. What is granted in our own namespace only begins with `bursar/`.
+type Right = (String, String, String);
+
+/// Granted, needed, and not to be seen in an audit log.
+const UNSEEN: &[(&str, &[&str], &str, &str)] = &[
+    // An apply is audited as `patch`; where it makes the object the API server asks for `create` too.
+    ("", &["resourcequotas", "limitranges", "persistentvolumes", "persistentvolumeclaims"], "create", "apply"),
+    ("", &["configmaps", "secrets"], "create", "apply"),
+    ("networking.k8s.io", &["networkpolicies"], "create", "apply"),
+    ("rbac.authorization.k8s.io", &["rolebindings", "clusterrolebindings"], "create", "apply"),
+    // Whoever binds a role whose rights they have not themselves must have `bind` on it.
+    ("rbac.authorization.k8s.io", &["clusterroles"], "bind", "asked for by the API server at each binding's writing"),
+    // `certificatesigningrequests/approval` is asked for as well, and that one is seen.
+    ("certificates.k8s.io", &["signers"], "approve", "asked for by the admission of each approval"),
+];
+
+fn unseen() -> BTreeSet<Right> {
+    let rights = UNSEEN.iter().flat_map(|(group, resources, verb, _)| {
+        resources.iter().map(move |resource| ((*group).to_owned(), (*resource).to_owned(), (*verb).to_owned()))
+    });
+    rights.collect()
+}
+
+/// The rights of the daemon as the cluster has them: its ClusterRole, and its Role in our own namespace.
+fn granted(world: &World) -> BTreeSet<Right> {
+    let read = |arguments: &[&str]| -> Value {
+        serde_json::from_str(&world.kubectl(&[arguments, &["-o", "json"]].concat())).expect("JSON")
+    };
+    let roles: [(&str, Value); 2] = [
+        ("", read(&["get", "clusterrole", "bursar-daemon"])),
+        ("bursar/", read(&["get", "role", "bursar-daemon", "-n", "bursar"])),
+    ];
+    let texts = |value: &Value| -> Vec<String> {
+        value.as_array().expect("a list").iter().map(|text| text.as_str().expect("text").to_owned()).collect()
+    };
+    let mut rights = BTreeSet::new();
+    let of = |role: &Value| role["rules"].as_array().expect("rules").clone();
+    for (place, rule) in roles.iter().flat_map(|(place, role)| of(role).into_iter().map(move |rule| (place, rule))) {
+        for group in texts(&rule["apiGroups"]) {
+            for resource in texts(&rule["resources"]) {
+                let right = |verb| (group.clone(), format!("{place}{resource}"), verb);
+                rights.extend(texts(&rule["verbs"]).into_iter().map(right));
+            }
+        }
+    }
+    rights
+}
+
+/// What right a request takes; none for what is no resource, and for reviews of oneself, which are everybody's.
+fn right(request: &Request) -> Option<Right> {
+    let path = request.uri.split('?').next()?;
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let (group, rest) = match parts.as_slice() {
+        ["api", _, rest @ ..] => ("", rest),
+        ["apis", group, _, rest @ ..] => (*group, rest),
+        _ => return None,
+    };
+    let (place, rest) = match rest {
+        ["namespaces", "bursar", rest @ ..] if !rest.is_empty() => ("bursar/", rest),
+        ["namespaces", _, rest @ ..] if !rest.is_empty() => ("", rest),
+        _ => ("", rest),
+    };
+    let resource = match rest {
+        [] => return None,
+        [resource, _, sub] => format!("{place}{resource}/{sub}"),
+        [resource, ..] => format!("{place}{resource}"),
+    };
+    let everybodys = ["authentication.k8s.io", "authorization.k8s.io"].contains(&group);
+    (!everybodys).then(|| (group.to_owned(), resource, request.verb.clone()))
+}
+
+/// `bursar init` tries whether the cage holds: the only thing of the daemon's that is refused.
+fn is_probe(request: &Request) -> bool {
+    request.verb == "create" && request.uri.starts_with("/api/v1/namespaces?") && request.uri.contains("dryRun=All")
+}
+
+/// When the daemon's own certificate of 30 days is due.
+fn in_25_days() -> Timestamp {
+    daemon::now() + SignedDuration::from_hours(25 * 24)
+}
+
+fn foo() -> Target {
+    Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: Some("a test".to_owned()), ticket: None }
+}
+
+fn manifest(kind: &str, name: &str) -> String {
+    format!("apiVersion: v1\nkind: {kind}\nmetadata:\n  name: {name}\n")
+}
+
+fn pod_template() -> Value {
+    json!({
+        "metadata": {"labels": {"app": "w"}},
+        "spec": {
+            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "c", "image": "example.org/i",
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    })
+}
+
+/// One of every kind that runs something.
+fn workloads() -> Value {
+    let of = |api_version: &str, kind: &str, spec: Value| {
+        let name = kind.to_lowercase();
+        json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, "spec": spec})
+    };
+    let selector = json!({"matchLabels": {"app": "w"}});
+    let scaled = json!({"replicas": 1, "selector": selector, "template": pod_template()});
+    let mut job = pod_template();
+    job["spec"]["restartPolicy"] = json!("Never");
+    // The pod first: the others use the quota up.
+    let items = [
+        of("v1", "Pod", pod_template()["spec"].clone()),
+        of("apps/v1", "Deployment", scaled.clone()),
+        of("apps/v1", "StatefulSet", scaled.clone()),
+        of("apps/v1", "ReplicaSet", scaled),
+        of("v1", "ReplicationController", json!({"replicas": 1, "selector": {"app": "w"}, "template": pod_template()})),
+        of("apps/v1", "DaemonSet", json!({"selector": selector, "template": pod_template()})),
+        of("batch/v1", "Job", json!({"template": job})),
+        of("batch/v1", "CronJob", json!({"schedule": "0 3 1 1 *", "jobTemplate": {"spec": {"template": job}}})),
+    ];
+    json!({"apiVersion": "v1", "kind": "List", "items": items})
+}
+
+/// Everything that is made for tenants, taken away by somebody else: objects, then a namespace.
+fn repaired(world: &mut World) {
+    let namespace = world.namespace("foo");
+    let kinds = "resourcequota,limitrange,networkpolicy,rolebinding,configmap,secret";
+    world.kubectl(&["delete", kinds, "-n", &namespace, "-l", "app.kubernetes.io/managed-by=bursar"]);
+    world.kubectl(&["delete", "persistentvolumeclaim", "home", "-n", &namespace]);
+    world.kubectl(&["delete", "persistentvolume", &format!("bursar-{namespace}.home")]);
+    world.kubectl(&["delete", "clusterrolebinding", "-l", "app.kubernetes.io/managed-by=bursar"]);
+    world.kubectl(&["delete", "namespace", &world.namespace("bar")]);
+    world.wait_for_drift();
+    wait_for("all of it again", DEADLINE, || {
+        world.cycle();
+        let there = world.servers.cluster.kubectl().args(["get", "clusterrolebinding", "-o", "name"]).output();
+        let there = String::from_utf8(there.expect("kubectl").stdout).expect("UTF-8").contains("bursar-view");
+        let claims = world.kubectl(&["get", "pvc", "-A", "-o", "name"]);
+        (there && claims.lines().count() == 2).then_some(())
+    });
+    settle(world);
+}
+
+/// A request for a certificate of an earlier life of ours is in the way, and goes.
+fn revoked_past_a_leftover(world: &mut World) {
+    let asked = asked(world, 0);
+    let approved = asked.iter().rev().find_map(|request| {
+        let path = request.uri.split('?').next()?.strip_suffix("/approval")?;
+        path.rsplit('/').next().filter(|name| name.contains("foo"))
+    });
+    let name = approved.expect("foo has a certificate");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let request = rcgen::CertificateParams::default().serialize_request(&key).and_then(|request| request.pem());
+    let request = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, request.expect("a request"));
+    let leftover = json!({
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {
+            "name": name,
+            "labels": {"app.kubernetes.io/managed-by": "bursar", "bursar.dev/id": "another"},
+        },
+        "spec": {"request": request, "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"]},
+    });
+    world.servers.cluster.run(&["create", "-f", "-"], &leftover.to_string());
+    let report = world.order(&OrderRequest::Revoke(foo())).expect("revoked");
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+}
+
+fn suspended_and_resumed(world: &mut World) {
+    let namespace = world.namespace("foo");
+    wait_for("the default service account", DEADLINE, || {
+        let accounts = world.kubectl(&["get", "serviceaccount", "-n", &namespace, "-o", "name"]);
+        accounts.contains("default").then_some(())
+    });
+    world.servers.cluster.run(&["create", "-n", &namespace, "-f", "-"], &workloads().to_string());
+    let report = world.order(&OrderRequest::Suspend(foo())).expect("suspended");
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    assert_eq!(world.rows("SELECT kind FROM stopped_workload").len(), 8);
+    let report = world.order(&OrderRequest::Resume(foo())).expect("resumed");
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    assert!(world.rows("SELECT kind FROM stopped_workload").is_empty());
+}
+
+/// The class gives less: quota, limits, policies and volumes go, and what its manifests made.
+fn pruned(world: &mut World) {
+    let config = fs::read_to_string(world.config()).expect("the configuration");
+    let less: String = config
+        .lines()
+        .filter(|line| !["quota ", "limit_range ", "volumes "].iter().any(|key| line.starts_with(key)))
+        .map(|line| if line.starts_with("network ") { "network = \"open\"\n".to_owned() } else { format!("{line}\n") })
+        .collect();
+    assert_eq!(config.lines().count() - less.lines().count(), 3);
+    fs::write(world.config(), less).expect("the configuration");
+    // Of a class that still has them: a kind that no class has any more is not watched, and stays.
+    let manifests = world.folder.join("manifests");
+    fs::rename(manifests.join("tool"), manifests.join("admin")).expect("the manifests");
+    world.stop();
+    world.cycle();
+    settle(world);
+    let kinds = "resourcequota,limitrange,networkpolicy,persistentvolumeclaim,configmap,secret";
+    let left = world.kubectl(&["get", kinds, "-A", "-l", "app.kubernetes.io/managed-by=bursar", "-o", "name"]);
+    assert_eq!(left, "");
+    assert_eq!(world.kubectl(&["get", "persistentvolume", "-o", "name"]), "");
+}
+
+fn own_certificate_renewed(world: &mut World) {
+    let file = world.state_dir().join("clusters/test.kubeconfig");
+    let before = fs::read(&file).expect("the daemon's kubeconfig");
+    world.stop();
+    world.clock = in_25_days;
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    assert_ne!(fs::read(&file).expect("the daemon's kubeconfig"), before);
+}
+
+#[test]
+fn every_verb_of_the_daemons_role_is_used_and_none_is_missing() {
+    // An API server that streams no lists: there the watches list, as they do anywhere after one of them broke.
+    let gate = vec!["--feature-gates=WatchList=false".to_owned()];
+    let servers = own_servers(&ControlPlaneOptions { api_server_arguments: gate, ..ControlPlaneOptions::default() });
+    let manifests = servers.folder().join("verbs/manifests/tool");
+    fs::create_dir_all(&manifests).expect("a folder");
+    for (kind, name) in [("ConfigMap", "hints"), ("Secret", "registry")] {
+        fs::write(manifests.join(format!("{name}.yaml")), manifest(kind, name)).expect("a manifest");
+    }
+    let mut world = World::on(servers, "verbs", "");
+    world.person("verbs-zoe", 63_101);
+    world.person("verbs-yan", 63_102);
+    world.group("k8s-admins", &["verbs-zoe", "verbs-yan"]);
+    world.tool("foo", 63_111, &[]);
+    world.tool("bar", 63_112, &[]);
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+
+    repaired(&mut world);
+    revoked_past_a_leftover(&mut world);
+    suspended_and_resumed(&mut world);
+    servers.slapd.modify_ldif(&disable_ldif(&person_dn(&world.base, "verbs-zoe")));
+    world.cycle();
+    let bindings = world.kubectl(&["get", "clusterrolebinding", "-o", "name"]);
+    assert!(bindings.contains("verbs-yan") && !bindings.contains("verbs-zoe"), "{bindings}");
+    pruned(&mut world);
+    own_certificate_renewed(&mut world);
+
+    let requests = asked(&world, 0);
+    let refused: Vec<&Request> = requests.iter().filter(|it| it.status == 403 && !is_probe(it)).collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+    let used: BTreeSet<Right> = requests.iter().filter_map(right).collect();
+    let granted = granted(&world);
+    let beyond: Vec<&Right> = used.difference(&granted).collect();
+    assert!(beyond.is_empty(), "asked for without a right of its own: {beyond:#?}");
+    let unused: BTreeSet<Right> = granted.difference(&used).cloned().collect();
+    assert_eq!(unused, unseen(), "granted and never used, beside what an audit log does not show");
+}

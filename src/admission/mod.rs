@@ -5,8 +5,10 @@
 //! that its own patch makes is to allow it as it is.
 
 pub mod decision;
+pub mod index;
 pub mod review;
 pub mod rules;
+pub mod server;
 pub mod tenant;
 
 pub use decision::{Decision, Finding, PatchOperation, Rule};

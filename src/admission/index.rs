@@ -5,7 +5,7 @@
 //! watch without events is told from one that is dead. An index that has not heard for [`LIMIT`] answers nothing.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
@@ -245,8 +245,8 @@ impl Index {
     }
 
     fn hear(&self, listed: bool) {
-        let mut heard = self.heard();
-        *heard = Heard { at: now(), listed: heard.listed || listed };
+        let listed = self.heard().listed || listed;
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Heard { at: now(), listed };
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -259,8 +259,8 @@ impl Index {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
     }
 
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn heard(&self) -> Heard {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

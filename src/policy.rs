@@ -8,6 +8,7 @@ use std::time::Duration;
 use regex::Regex;
 use serde_json::Value;
 
+use crate::admission::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 use crate::identity::{AccountKind, ClusterName};
 
 /// The name the API server knows the daemon by: common name of its certificate, `username` in its RBAC.
@@ -30,6 +31,8 @@ pub struct Policy {
     pub lifecycle: Lifecycle,
     /// Folders that homes may lie beneath.
     pub home_prefixes: Vec<PathBuf>,
+    /// Groups whom admission lets change namespaces of tenants and objects of ours.
+    pub exempt: Vec<String>,
 }
 
 /// A cluster's public face, as kubeconfigs name it.
@@ -138,6 +141,8 @@ pub struct Class {
     pub credential: Option<CredentialRule>,
     /// NFS volumes.
     pub volumes: Vec<StaticVolume>,
+    /// What the webhook lets pods, ingresses and claims be.
+    pub admission: Admission,
     /// Site templates: one parsed YAML document each, with `{name}` and the like still in its strings.
     pub manifests: Vec<Value>,
 }
@@ -205,6 +210,58 @@ pub struct StaticVolume {
     pub path: String,
     /// Where pods find it (the webhook injects it there).
     pub mount: Option<String>,
+}
+
+/// `[class.NAME.admission]`; what else the webhook is told of a class is in the class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admission {
+    /// Who a pod runs as.
+    pub uid: UidRules,
+    /// Host namespaces, ports, privileges.
+    pub host: Mode,
+    /// Where images come from.
+    pub images: ImageRules,
+    /// What an Ingress or route may serve.
+    pub hosts: HostRules,
+    /// What a pod may mount besides the class's own volumes, and what it is given.
+    pub volumes: VolumeRule,
+    /// Claims.
+    pub claims: ClaimRules,
+    /// Whether a pod's lifetime must parse.
+    pub lifetime: Mode,
+}
+
+/// `admission.volumes`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeRule {
+    /// What happens.
+    pub mode: Mode,
+    /// From outside the namespace.
+    pub allow: Vec<AllowedVolume>,
+    /// Which containers are given the class's volumes that have a `mount`.
+    pub inject: Inject,
+    /// Nodes that can mount them.
+    pub node_selector: BTreeMap<String, String>,
+}
+
+impl Default for Admission {
+    /// Enforced; images and hosts off, for nobody could say which.
+    fn default() -> Self {
+        Self {
+            uid: UidRules { mode: Mode::Enforce, strict_groups: true },
+            host: Mode::Enforce,
+            images: ImageRules { mode: Mode::Off, allow: Vec::new(), digest: false },
+            hosts: HostRules { mode: Mode::Off, allow: Vec::new(), annotations: Vec::new() },
+            volumes: VolumeRule {
+                mode: Mode::Enforce,
+                allow: Vec::new(),
+                inject: Inject::Containers,
+                node_selector: BTreeMap::new(),
+            },
+            claims: ClaimRules { mode: Mode::Enforce, storage_class: None },
+            lifetime: Mode::Enforce,
+        }
+    }
 }
 
 /// NetworkPolicies of a class. An empty profile is `open`: no policy at all.

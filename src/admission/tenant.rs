@@ -25,7 +25,7 @@ pub enum Unresolved {
     #[error("{0}")]
     Missing(String),
     /// Neither the index nor a live read knows the namespace as a tenant's.
-    #[error("it is not known as a tenant's")]
+    #[error("no tenant has it")]
     Unknown,
     /// The watch has told nothing for too long: a suspension or an edit may have been missed.
     #[error("the webhook has not heard of namespaces for {seconds} s")]

@@ -13,6 +13,7 @@ pub mod namespace;
 pub mod network;
 pub mod quota;
 pub mod rbac;
+pub mod rules;
 mod tenant;
 pub mod volume;
 

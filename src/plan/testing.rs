@@ -273,6 +273,7 @@ pub(crate) fn policy() -> Policy {
             revoke_on_member_removed: true,
         },
         home_prefixes: vec!["/data/project".into(), "/home".into()],
+        exempt: Vec::new(),
     }
 }
 
@@ -312,6 +313,7 @@ fn class(name: &str, from: From) -> Class {
             endpoints: vec!["internal".to_owned()],
         }),
         volumes: Vec::new(),
+        admission: crate::policy::Admission::default(),
         manifests: Vec::new(),
     }
 }

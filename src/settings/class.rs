@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use regex::Regex;
 
+use super::admission;
 use super::profile;
 use super::table::{Kind, PATH, Table, is_none_of};
 use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
@@ -109,6 +110,7 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         network: network(table, known),
         credential,
         volumes: profile::volumes(table),
+        admission: admission::admission(&table.section("admission")),
         manifests: Vec::new(),
     })
 }
@@ -133,7 +135,6 @@ fn later(table: &Table<'_>) {
     if table.choice("provision", &[("always", false), ("on-demand", true)]) == Some(true) {
         table.not_yet("provision", "every tenant of the class is made at once; leave the class out until it is");
     }
-    profile::admission(&table.section("admission"));
     if table.has("namespace") {
         return;
     }

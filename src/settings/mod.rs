@@ -1,6 +1,7 @@
 //! The configuration file and the environment become [`Settings`]: everything checked once, all errors told at once,
 //! so that what is built from it cannot fail. It reads files beside the configuration and reaches nothing else.
 
+mod admission;
 mod class;
 mod cluster;
 mod file;
@@ -48,8 +49,6 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// Where the daemon is asked.
     pub control_socket: PathBuf,
-    /// Groups that admission lets touch namespaces and our objects.
-    pub exempt: Vec<String>,
 }
 
 /// `[schedule]`: five-field cron expressions, UTC.

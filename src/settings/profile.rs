@@ -1,4 +1,4 @@
-//! Parts of a class: quota, limit range, volumes, admission.
+//! Parts of a class: quota, limit range, volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -130,24 +130,4 @@ fn nfs(volume: &Table<'_>) -> (Option<String>, Option<String>) {
         nfs.wrong("path", format!("missing; for example {}", ABSOLUTE.1));
     }
     (server, nfs.parsed("path", ABSOLUTE, |text| absolute(text).map(|_| text.to_owned())))
-}
-
-/// `[class.NAME.admission]`: checked here, served by the webhook of a later version.
-pub(super) fn admission(table: &Table<'_>) {
-    const RULES: [&str; 7] = ["uid", "host", "images", "hosts", "volumes", "claims", "lifetime"];
-    const MODES: [(&str, ()); 4] = [("enforce", ()), ("warn", ()), ("audit", ()), ("off", ())];
-    table.only(&RULES);
-    for rule in RULES {
-        if !table.value(rule).is_some_and(Value::is_object) {
-            table.choice(rule, &MODES);
-            continue;
-        }
-        let fields = table.section(rule);
-        fields.only(&["mode", "allow"]);
-        fields.choice("mode", &MODES);
-        let allow = fields.texts("allow").unwrap_or_default();
-        for host in allow.iter().filter(|host| rule == "hosts" && !host.contains("{name}")) {
-            fields.wrong("allow", format!("{host:?} would be everybody's; for example \"{{name}}.tools.example.org\""));
-        }
-    }
 }

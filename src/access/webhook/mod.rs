@@ -51,6 +51,9 @@ pub const SELFTEST: &str = "bursar-selftest";
 /// The webhook outside of the cluster: common name of its certificate.
 pub const WEBHOOK_USER: &str = "bursar:webhook";
 
+/// Files outside of the cluster that end within this time are to be made anew (§8).
+pub const ENDS_SOON: jiff::SignedDuration = jiff::SignedDuration::from_hours(30 * 24);
+
 const GROUP: &str = "admissionregistration.k8s.io/v1";
 
 /// Where the API server reaches the webhook.
@@ -269,4 +272,13 @@ async fn wait_for<T>(
             Err(_) => tokio::time::sleep(LOOK_EVERY).await,
         }
     }
+}
+
+/// Manifests as one YAML stream.
+///
+/// # Errors
+/// A value that is no YAML, of which there is none.
+pub fn yaml(manifests: &[Value]) -> Result<String, String> {
+    let documents: Result<Vec<String>, _> = manifests.iter().map(serde_saphyr::to_string).collect();
+    Ok(documents.map_err(|error| error.to_string())?.join("---\n"))
 }

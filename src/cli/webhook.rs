@@ -10,8 +10,8 @@ use super::arguments::{Webhook, WebhookCluster, WebhookInstall, WebhookManifests
 use super::context::{Context, become_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::output;
-use crate::access::webhook::{self, Installed, Tried, WebhookRequest, Wrote};
 use crate::access;
+use crate::access::webhook::{self, Installed, Tried, WebhookRequest, Wrote};
 use crate::contract::Sealer;
 use crate::identity::ClusterName;
 use crate::ledger::store::ReadStore;

@@ -44,33 +44,33 @@ pub(in crate::access) fn validating() -> [Value; 2] {
 
 /// The mutating policies, for servers that have the kind: what the webhook fills in.
 pub(in crate::access) fn mutating() -> [Value; 2] {
-    let fills = |fields: &str| {
-        json!({
-            "reinvocationPolicy": "Never",
-            "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": format!(
-                "Object{{spec: Object.spec{{securityContext: Object.spec.securityContext{{{fields}}}}}}}"
-            )}}],
-        })
-    };
     let absent = |field: &str, value: &str| {
         format!(
             "{field}: has(object.spec.securityContext) && has(object.spec.securityContext.{field}) ? \
              object.spec.securityContext.{field} : {value}"
         )
     };
+    let applied = |fields: &str| {
+        json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": format!(
+            "Object{{spec: Object.spec{{securityContext: Object.spec.securityContext{{{fields}}}}}}}"
+        )}})
+    };
     let identity = [
         absent("runAsUser", "variables.uid"),
         absent("runAsGroup", "variables.gid"),
         absent("fsGroup", "variables.gid"),
         absent("runAsNonRoot", "true"),
-        "?supplementalGroups: (has(object.spec.securityContext) && has(object.spec.securityContext.supplementalGroups)) \
-         || variables.groups.size() == 0 ? optional.none() : optional.of(variables.groups)"
-            .to_owned(),
     ];
-    let strict = absent("supplementalGroupsPolicy", "'Strict'");
+    // An atomic list cannot be applied, and is added. There is a security context by then.
+    let groups = json!({"patchType": "JSONPatch", "jsonPatch": {"expression":
+        "has(object.spec.securityContext.supplementalGroups) || variables.groups.size() == 0 ? [] : \
+         [JSONPatch{op: 'add', path: '/spec/securityContext/supplementalGroups', value: variables.groups}]"
+    }});
+    let fills = |mutations: &[Value]| json!({"reinvocationPolicy": "Never", "mutations": mutations});
+    let strict = applied(&absent("supplementalGroupsPolicy", "'Strict'"));
     [
-        policy("MutatingAdmissionPolicy", UID, &["pods"], fills(&identity.join(", "))),
-        policy("MutatingAdmissionPolicy", GROUPS, &["pods"], fills(&strict)),
+        policy("MutatingAdmissionPolicy", UID, &["pods"], fills(&[applied(&identity.join(", ")), groups])),
+        policy("MutatingAdmissionPolicy", GROUPS, &["pods"], fills(&[strict])),
     ]
 }
 

@@ -84,7 +84,7 @@ fn uninstalled_webhook_leaves_the_backstop_unless_told() {
         "--custom",
         "/dev/stdin",
     ];
-    let refused = site.tool("foo", &debug, r#"{"securityContext":{"runAsUser":52504}}"#);
+    let refused = site.meddler(&debug, r#"{"securityContext":{"runAsUser":52504}}"#);
     assert!(said(&refused).contains("bursar-uid"), "{}{}", out(&refused), said(&refused));
 
     site.must(&["webhook", "uninstall", "--cluster", "test", "--backstop"]);

@@ -95,7 +95,7 @@ fn wrong_rules_keep_the_old_ones_and_are_told() {
 #[test]
 fn health_and_metrics_are_on_the_second_port() {
     let site = Site::shared();
-    assert_eq!(site.health("/healthz"), (200, "ok".to_owned()));
+    assert_eq!(site.health("/healthz"), (200, "ok\n".to_owned()));
     let _ = site.create(&pod("../refused-by-its-name"));
     for name in ["bursar_webhook_index_age_seconds", "bursar_webhook_index_namespaces"] {
         assert!(site.metric(name).is_some(), "{name}: {}", site.health("/metrics").1);
@@ -121,7 +121,7 @@ fn what_is_no_review_gets_a_clean_answer() {
     assert_eq!(post("/validate", b"{}".to_vec(), &["--http1.1"]), "400 1.1");
     assert_eq!(post("/mutate", vec![b' '; 9 << 20], &["--http1.1"]), "413 1.1");
     assert_eq!(post("/elsewhere", b"{}".to_vec(), &[]), "404 2");
-    assert_eq!(post("/validate", b"{}".to_vec(), &["-X", "GET"]), "405 2");
+    assert_eq!(post("/validate", b"{}".to_vec(), &["-X", "PUT"]), "405 2");
     assert_eq!(post("/validate", b"{}".to_vec(), &["--tls-max", "1.1"]), "000 0");
     assert_eq!(post("/validate", b"{}".to_vec(), &["--tls-max", "1.2"]), "400 2");
 }

@@ -163,7 +163,14 @@ fn daemon_approves_no_certificate_of_a_stranger() {
     let approval = json!({"status": {"conditions": [
         {"type": "Approved", "status": "True", "reason": "Test", "message": "test"},
     ]}});
-    let arguments = ["patch", "csr", "boss", "--subresource=approval", "--type=merge", "-p", &approval.to_string()];
-    let refused = daemon(&arguments, "");
-    assert!(said(&refused).contains("approvals.bursar.dev"), "{}", said(&refused));
+    let refused = site::runtime().block_on(async {
+        let client = bursar::access::client(site.daemon_kubeconfig()).await.expect("a client");
+        let server = bursar::execute::request::ApiServer::new(site::name(), client, std::sync::Arc::default());
+        let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests/boss/approval";
+        server.ask(path, bursar::execute::request::Ask::Merge(&approval)).await
+    });
+    let refused = bursar::report::chain(&refused.expect_err("a stranger"));
+    assert!(refused.contains("approvals.bursar.dev"), "{refused}");
+    let deleted = daemon(&["delete", "csr", "boss"], "");
+    assert!(deleted.status.success(), "{}", said(&deleted));
 }

@@ -1,10 +1,10 @@
-# Every target works from a clean clone. CARGO_TARGET_DIR, BURSAR_CACHE and KUBEBUILDER_ASSETS are honoured.
+# Every target works from a clean clone. CARGO_TARGET_DIR, BURSAR_TEST_CACHE and KUBEBUILDER_ASSETS are honoured.
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 CARGO       ?= cargo
 DEMO        ?=
 
-.PHONY: test demo servers packages cluster build deny release deb rpm packages-test
+.PHONY: test bench demo servers packages cluster build deny release deb rpm packages-test
 .DEFAULT_GOAL := test
 
 # All that must hold on each change. The control plane (Go) and the crates build side by side: the one has long single
@@ -14,6 +14,11 @@ test:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	$(CARGO) test --locked
+
+# The figures of docs/performance.md: minutes, and no check. Ratios compare what was measured in one run.
+bench:
+	@$(MAKE) --no-print-directory servers
+	$(CARGO) bench --locked --bench "*"
 
 # LDAP, a control plane, Bursar and its webhook with sample people, until Ctrl-C; DEMO=once checks it and ends.
 demo:

@@ -45,8 +45,10 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
     let done = carry_out(engine, &approved, extent).await?; // clusters and homes: the only writes to the world
     engine.count(&done, &refusals);
 
-    let report = report::cycle(trigger, began, engine.now(), engine.store.state(), &plan, &approved, &refusals); // pure
-    engine.finish(CycleReport { left: done.left, ..report }).await // ledger: the cycle's own row
+    let times = (began, engine.now());
+    let report = report::cycle(trigger, times, engine.store.state(), &plan, &approved, &refusals); // pure
+    let report = CycleReport { actions: done.actions, left: done.left, ..report };
+    engine.finish(report).await // ledger: the cycle's own row
 }
 
 /// Reads the directories. `None`: an order came meanwhile, and is not to wait for a directory that hangs.

@@ -255,7 +255,8 @@ impl Engine {
         let due = self.links.iter_mut().filter(|(_, link)| link.webhook_due.is_none_or(|due| due <= now));
         for (cluster, link) in due {
             let (policy, state_dir) = (&self.settings.policy, self.settings.state_dir.as_path());
-            let request = WebhookRequest { policy, cluster, state_dir, sealer: &self.sealer, now };
+            let (ledger, sealer) = (self.store.state(), &self.sealer);
+            let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer, now };
             let again = now + WEBHOOK_AGAIN;
             link.webhook_due = Some(match webhook::keep(&link.client, request).await {
                 Ok(Kept::Absent) => again,
@@ -310,8 +311,8 @@ impl Engine {
             self.changed(),
         ));
         let face = self.settings.policy.clusters[cluster].clone();
-        let policy = &self.settings.policy;
-        Ok((ClusterEffects::start(cluster.clone(), client, face, policy, &self.metrics, &self.changed), link))
+        let known = (&self.settings.policy, self.store.state());
+        Ok((ClusterEffects::start(cluster.clone(), client, face, known, &self.metrics, &self.changed), link))
     }
 
     /// Whether every cluster still belongs to this ledger.

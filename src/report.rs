@@ -11,12 +11,11 @@ use crate::directory::Completeness;
 use crate::ledger::LedgerState;
 use crate::plan::{ApprovedPlan, Plan, Refusal};
 
-/// A cycle that ended; its number is given when it is stored, and what it left by who carried it out.
+/// A cycle that ended; its number is given when it is stored, and what was done of it by who did it.
 #[must_use]
 pub fn cycle(
     trigger: Trigger,
-    began: Timestamp,
-    ended: Timestamp,
+    (began, ended): (Timestamp, Timestamp),
     ledger: &LedgerState,
     plan: &Plan,
     approved: &ApprovedPlan,
@@ -33,7 +32,7 @@ pub fn cycle(
         ended,
         changed: approved.accounts().len() as u64,
         unchanged: plan.unchanged,
-        actions: approved.accounts().iter().map(|account| account.actions.len() as u64).sum(),
+        actions: 0,
         left: 0,
         failing: failing(ledger),
         rejected: ledger.rejected.len() as u64,
@@ -67,7 +66,7 @@ pub fn status(
     }
 }
 
-/// Tenants with a failing step.
+/// Tenants with a failing step, by name.
 #[must_use]
 pub fn failing(ledger: &LedgerState) -> Vec<Failing> {
     let failures = ledger.failures.iter().filter_map(|((id, cluster), failure)| {
@@ -81,7 +80,9 @@ pub fn failing(ledger: &LedgerState) -> Vec<Failing> {
             next_try: failure.next_try,
         })
     });
-    failures.collect()
+    let mut failing: Vec<_> = failures.collect();
+    failing.sort_by(|a, b| (&a.account, &a.cluster).cmp(&(&b.account, &b.cluster)));
+    failing
 }
 
 /// An error and everything that caused it, in one line.

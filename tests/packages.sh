@@ -4,7 +4,7 @@
 #
 #   tests/packages.sh DEB RPM
 #
-# Needs root. The system is a Debian made by debootstrap, kept in ${BURSAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}.
+# Needs root. The system is a Debian made by debootstrap, kept in ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ "$#" = 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 64; }
@@ -55,7 +55,7 @@ promtool check rules packaging/prometheus/bursar.rules.yml >/dev/null || fail "t
 promtool test rules packaging/prometheus/bursar.rules.test.yml >/dev/null || fail "the alert rules' tests fail"
 
 # --- the deb, in a booted system -------------------------------------------------------------------------------------
-cache=${BURSAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/system
+cache=${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/system
 if [ ! -e "$cache/bookworm/made" ]; then
     say "making a Debian (once, about a minute)"
     mirror=$(grep -rhoE '^(URIs:|deb ).*' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | grep -oE 'https?://[^ ]+' | head -n 1)

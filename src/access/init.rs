@@ -28,7 +28,9 @@ use super::{AccessError, answered, client_of, files, own, owner, read};
 use crate::contract::MANAGED_BY;
 use crate::execute::request::ApiServer;
 use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
 use crate::observed::kinds::{Kind, Kinds};
+use crate::observed::watched::site_kinds;
 use crate::policy::Policy;
 use crate::privilege;
 
@@ -51,7 +53,7 @@ pub struct InitRequest<'a> {
     /// Where `seal.key` is.
     pub state_dir: &'a Path,
     /// The ledger that is to own the cluster.
-    pub ledger_id: &'a str,
+    pub ledger: &'a LedgerState,
 }
 
 /// What `init` did.
@@ -96,11 +98,14 @@ pub async fn init(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
     let admin = read(request.admin_kubeconfig)?;
     let reached = own::reached(&admin, request.admin_kubeconfig)?;
     let client = client_of(admin, request.admin_kubeconfig).await?;
-    let needs = Needs::of(request.policy, request.cluster);
-    let manifest_kinds = look(&client, &needs, request.ledger_id).await?;
+    let site = site_kinds(request.policy, request.ledger, request.cluster);
+    let site = site.into_iter().map(|kind| (kind.api_version, kind.kind, kind.only));
+    let needs = Needs::of(request.policy, request.cluster, site);
+    let ledger_id = &request.ledger.ledger_id;
+    let manifest_kinds = look(&client, &needs, ledger_id).await?;
     let edit = edit(&client).await?;
     let backstop = backstop(&client).await?;
-    let manifests = manifests(&needs, &manifest_kinds, &edit, &backstop, request.ledger_id);
+    let manifests = manifests(&needs, &manifest_kinds, &edit, &backstop, ledger_id);
     let mut made = Vec::new();
     for manifest in &manifests {
         made.push(apply(&client, manifest).await?);

@@ -25,17 +25,27 @@ pub struct Needs {
     pub admin_roles: BTreeSet<String>,
     /// Whom a class may impersonate, by class.
     pub impersonated: BTreeMap<String, Vec<String>>,
-    /// `apiVersion` and `kind` of what site manifests make, Secrets apart.
+    /// `apiVersion` and `kind` of what site manifests make or made, Secrets apart.
     pub manifest_kinds: BTreeSet<(String, String)>,
-    /// Names of Secrets that site manifests make.
+    /// Names of Secrets that site manifests make or made.
     pub secrets: BTreeSet<String>,
 }
 
 impl Needs {
-    /// What `policy` needs in `cluster`.
+    /// What `policy` needs in `cluster`, where these `(apiVersion, kind, name of a Secret)` are a site's.
     #[must_use]
-    pub fn of(policy: &Policy, cluster: &ClusterName) -> Self {
+    pub fn of(
+        policy: &Policy,
+        cluster: &ClusterName,
+        site: impl IntoIterator<Item = (String, String, Option<String>)>,
+    ) -> Self {
         let mut needs = Self::default();
+        for (api_version, kind, secret) in site {
+            match secret {
+                Some(name) => drop(needs.secrets.insert(name)),
+                None => drop(needs.manifest_kinds.insert((api_version, kind))),
+            }
+        }
         for class in policy.classes.values().filter(|class| class.clusters.contains(cluster)) {
             needs.add(class);
         }
@@ -52,15 +62,6 @@ impl Needs {
         if !class.impersonate.is_empty() {
             self.impersonated.insert(class.name.clone(), class.impersonate.clone());
             self.admin_roles.insert(impersonation_role(&class.name));
-        }
-        for manifest in &class.manifests {
-            let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-            let (api_version, kind) = (text(&manifest["apiVersion"]), text(&manifest["kind"]));
-            if api_version == "v1" && kind == "Secret" {
-                self.secrets.insert(text(&manifest["metadata"]["name"]));
-            } else {
-                self.manifest_kinds.insert((api_version, kind));
-            }
         }
     }
 

@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use super::rules::Mode;
 
+/// Findings of one kind that are told. A pod can have thousands of containers, and an answer must fit into an event.
+pub(super) const MOST: usize = 16;
+
 /// What the API server is told.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
@@ -141,39 +144,71 @@ impl Decision {
     }
 }
 
+/// Every finding is a line, as far as a message can be read.
 fn lines(findings: &[Finding]) -> String {
-    findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("\n")
+    let mut lines: Vec<String> = findings.iter().take(MOST).map(Finding::to_string).collect();
+    if findings.len() > MOST {
+        lines.push(format!("and {} more", findings.len() - MOST));
+    }
+    lines.join("\n")
 }
 
 /// The operations that make `old` into `new`. What is made here only adds to objects, appends to lists and replaces
 /// single values; whatever else differs is replaced whole.
 #[must_use]
 pub(super) fn difference(old: &Value, new: &Value) -> Vec<PatchOperation> {
-    let mut patch = Vec::new();
-    compare("", old, new, &mut patch);
-    patch
+    let mut operations = Vec::new();
+    compare("", old, new, &mut operations);
+    operations
 }
 
-fn compare(path: &str, old: &Value, new: &Value, patch: &mut Vec<PatchOperation>) {
+fn compare(path: &str, old: &Value, new: &Value, operations: &mut Vec<PatchOperation>) {
     match (old, new) {
         (old, new) if old == new => {}
-        (Value::Object(before), Value::Object(after)) if before.keys().all(|key| after.contains_key(key)) => {
-            for (key, value) in after {
+        (Value::Object(old), Value::Object(new)) if old.keys().all(|key| new.contains_key(key)) => {
+            for (key, value) in new {
                 let path = format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"));
-                match before.get(key) {
-                    Some(before) => compare(&path, before, value, patch),
-                    None => patch.push(PatchOperation { op: "add", path, value: value.clone() }),
+                match old.get(key) {
+                    Some(old) => compare(&path, old, value, operations),
+                    None => operations.push(PatchOperation { op: "add", path, value: value.clone() }),
                 }
             }
         }
-        (Value::Array(before), Value::Array(after)) if before.len() <= after.len() => {
-            for (index, (before, after)) in before.iter().zip(after).enumerate() {
-                compare(&format!("{path}/{index}"), before, after, patch);
+        (Value::Array(old), Value::Array(new)) if old.len() <= new.len() => {
+            for (index, (old, new)) in old.iter().zip(new).enumerate() {
+                compare(&format!("{path}/{index}"), old, new, operations);
             }
-            for value in &after[before.len()..] {
-                patch.push(PatchOperation { op: "add", path: format!("{path}/-"), value: value.clone() });
+            for value in &new[old.len()..] {
+                operations.push(PatchOperation { op: "add", path: format!("{path}/-"), value: value.clone() });
             }
         }
-        (_, new) => patch.push(PatchOperation { op: "replace", path: path.to_owned(), value: new.clone() }),
+        (_, new) => operations.push(PatchOperation { op: "replace", path: path.to_owned(), value: new.clone() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keys_become_pointers() {
+        let patch = difference(&json!({"a": [1, null]}), &json!({"a": [1, 2, 3], "b/c~d": true}));
+        let expected = json!([
+            {"op": "replace", "path": "/a/1", "value": 2},
+            {"op": "add", "path": "/a/-", "value": 3},
+            {"op": "add", "path": "/b~1c~0d", "value": true},
+        ]);
+        assert_eq!(json!(patch), expected);
+    }
+
+    #[test]
+    fn a_message_ends() {
+        let finding = Finding { rule: Rule::Uid, what: "a".to_owned(), why: "b".to_owned(), cure: "c".to_owned() };
+        let mut decision = Decision::default();
+        (0..1000).for_each(|_| decision.refuse(finding.clone()));
+        assert_eq!(decision.message().lines().count(), MOST + 1);
+        assert!(decision.message().ends_with("a; b: c\nand 984 more"));
     }
 }

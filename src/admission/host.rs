@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::decision::{Decision, Finding, Rule};
-use super::json::{Malformed, list, number, object, quoted, switch, text};
+use super::json::{Malformed, object, quoted, switch, text};
 use super::pod::{Container, Pod};
 use super::rules::Mode;
 use super::tenant::Tenant;
@@ -31,33 +31,26 @@ pub(super) fn check(
             found(format!("the pod asks for {key}"), format!("remove {}spec.{key}", pod.path));
         }
     }
-    if let Some(context) = pod.changed(&["spec", "securityContext"])
-        && is_host_process(context)?
+    if let Some(context) = pod.changed_context()?
+        && is_host_process(&context)?
     {
         let path = format!("{}spec.securityContext.windowsOptions", pod.path);
         found("the pod asks for hostProcess".to_owned(), format!("remove {path}"));
     }
     for container in containers {
         let who = container.who();
-        if container.changed(&["ports"]).is_some() {
-            for port in list(container.value, "ports")? {
-                if let Some(port) = number(port, "hostPort")?.filter(|port| *port != 0) {
-                    found(
-                        format!("{who} asks for port {port} of the node"),
-                        "remove hostPort from its ports".to_owned(),
-                    );
-                }
-            }
+        for port in container.changed_host_ports()? {
+            found(format!("{who} asks for port {port} of the node"), "remove hostPort from its ports".to_owned());
         }
-        let Some(context) = container.changed(&["securityContext"]) else { continue };
-        if switch(context, "privileged")? == Some(true) {
+        let Some(context) = container.changed_context()? else { continue };
+        if switch(&context, "privileged")? == Some(true) {
             found(format!("{who} asks to be privileged"), "remove securityContext.privileged".to_owned());
         }
-        let mount = text(context, "procMount")?;
+        let mount = text(&context, "procMount")?;
         if !matches!(mount, "" | "Default") {
             found(format!("{who} asks for procMount {}", quoted(mount)), "remove securityContext.procMount".to_owned());
         }
-        if is_host_process(context)? {
+        if is_host_process(&context)? {
             found(format!("{who} asks for hostProcess"), "remove securityContext.windowsOptions".to_owned());
         }
     }

@@ -11,6 +11,10 @@ use super::pod::{Container, Pod};
 use super::rules::Mode;
 use super::tenant::Tenant;
 
+/// Longest text that is looked at: a name has at most 255 characters, a tag 128, a digest 135. The grammar alone would
+/// take as long a one as a request can carry, and a while for it.
+const LONGEST: usize = 1024;
+
 /// Why a text is no image that can be judged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum BadReference {
@@ -98,6 +102,9 @@ pub fn is_place(text: &str) -> bool {
 /// The grammar is that of `github.com/distribution/reference`. Stricter than it are we with what two parsers could read in
 /// two ways: letters beyond ASCII, upper case outside of the tag, and ids of what a node has already.
 fn parse(image: &str) -> Result<Reference, BadReference> {
+    if image.len() > LONGEST {
+        return Err(BadReference::Grammar("it is too long".to_owned()));
+    }
     if !image.is_ascii() {
         return Err(BadReference::Grammar("it has letters beyond ASCII".to_owned()));
     }
@@ -171,6 +178,11 @@ mod tests {
         ] {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_long_text_is_not_parsed() {
+        assert_eq!(read(&format!("registry.example.org/{}", "a/".repeat(500_000))), "it is too long");
     }
 
     #[test]

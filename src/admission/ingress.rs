@@ -1,8 +1,10 @@
-//! Under which names a tenant is served: hosts and annotations of an Ingress, an HTTPRoute and their like. PURE: no
+//! Under which names a tenant is served: hosts and annotations of an `Ingress`, an `HTTPRoute` and their like. PURE: no
 //! runtime, no client, no file system, no clock.
 //!
 //! Hosts are compared label by label as they are written. The API server and the controllers know only lower case without
 //! a dot at the end, so everything else is nobody's.
+
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
@@ -27,7 +29,7 @@ struct Use<'a> {
     host: &'a str,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Rule,
     Tls,
@@ -40,7 +42,7 @@ enum Place {
 pub(super) enum Kind {
     /// `networking.k8s.io/v1`, Ingress.
     Ingress,
-    /// `gateway.networking.k8s.io`: HTTPRoute, GRPCRoute, TLSRoute.
+    /// `gateway.networking.k8s.io`: `HTTPRoute`, `GRPCRoute`, `TLSRoute`.
     Route,
 }
 
@@ -60,7 +62,7 @@ pub(super) fn check(
         Kind::Ingress => of_ingress(object).map(owned),
         Kind::Route => of_route(object).map(owned),
     };
-    let before = old.map_or(Ok(Vec::new()), uses)?;
+    let before: BTreeSet<(Place, String)> = old.map_or(Ok(Vec::new()), uses)?.into_iter().collect();
     let hosts: Vec<String> = patterns(tenant).collect();
     for (place, host) in uses(new)?.into_iter().filter(|used| !before.contains(used)) {
         if !hosts.iter().any(|pattern| is_match(pattern, &host)) {

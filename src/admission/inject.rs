@@ -37,14 +37,25 @@ pub(super) fn fill(
     if rules.mode != Mode::Enforce || rules.mounts.is_empty() || targets.is_empty() {
         return;
     }
+    let mut is_given = false;
     for mount in &rules.mounts {
         let Some(path) = tenant.fill(&mount.path) else { continue };
+        let open: Vec<&&Container<'_>> =
+            targets.iter().filter(|container| !mounts_at(container.value, &path)).collect();
+        is_given |= open.len() < targets.len();
+        if open.is_empty() {
+            continue;
+        }
         let Some(volume) = volume(spec, pod, &mount.claim) else { continue };
-        for container in &targets {
-            if let Some(container) = container.of(spec) {
-                mount_at(container, &volume, &path);
+        for container in open {
+            if let Some(mounts) = container.of(spec).and_then(|container| entries(container, "volumeMounts")) {
+                mounts.push(json!({"name": volume, "mountPath": path}));
+                is_given = true;
             }
         }
+    }
+    if !is_given {
+        return;
     }
     if let Some(home) = rules.home.as_deref().and_then(|home| tenant.fill(home)) {
         for container in &targets {
@@ -83,15 +94,10 @@ fn volume(spec: &mut Value, pod: &Pod<'_>, claim: &str) -> Option<String> {
     Some(name)
 }
 
-fn mount_at(container: &mut Value, volume: &str, path: &str) {
-    let same = |mount: &Value| {
-        mount["mountPath"].as_str().is_some_and(|own| own.trim_end_matches('/') == path.trim_end_matches('/'))
-    };
-    if let Some(mounts) = entries(container, "volumeMounts")
-        && !mounts.iter().any(same)
-    {
-        mounts.push(json!({"name": volume, "mountPath": path}));
-    }
+fn mounts_at(container: &Value, path: &str) -> bool {
+    let same = |own: &str| own.trim_end_matches('/') == path.trim_end_matches('/');
+    let mounts = container.get("volumeMounts").and_then(Value::as_array).into_iter().flatten();
+    mounts.filter_map(|mount| mount["mountPath"].as_str()).any(same)
 }
 
 fn set_home(container: &mut Value, home: &str) {

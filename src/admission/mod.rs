@@ -103,10 +103,12 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review, decision: &mut Dec
         Operation::Create => None,
         _ => Some(review.old_object.as_ref().ok_or_else(|| Malformed("the request has no old object".to_owned()))?),
     };
+    if old.is_some_and(|old| is_same(new, old)) {
+        // Whoever's it may be, and whatever it was: it must still be able to lose its finalizer.
+        return Ok(());
+    }
     let tenant = match tenant_of(rules, resolved, review) {
         Ok(tenant) => tenant,
-        // An object of whoever it may be must still be able to lose its finalizer.
-        Err(_) if old.is_some_and(|old| is_same(new, old)) => return Ok(()),
         Err(finding) => {
             decision.refuse(finding);
             return Ok(());
@@ -158,13 +160,12 @@ fn tenant_of<'a>(rules: &'a Rules, resolved: &'a Resolved, review: &Review) -> R
         {
             Err(nobody("its seal is for another one".to_owned(), restore))
         }
-        Resolved::Sealed(identity) => match rules.classes.get(&identity.class) {
-            Some(rules) => Ok(Tenant { identity, rules }),
-            None => {
+        Resolved::Sealed(identity) => {
+            rules.classes.get(&identity.class).map(|rules| Tenant { identity, rules }).ok_or_else(|| {
                 let why = format!("the webhook has no rules for class {}", quoted(&identity.class));
-                Err(nobody(why, "an administrator looks at `bursar status`"))
-            }
-        },
+                nobody(why, "an administrator looks at `bursar status`")
+            })
+        }
         Resolved::Unresolved(why @ Unresolved::Stale { .. }) => Err(nobody(why.to_string(), "try again in a minute")),
         Resolved::Unresolved(why @ Unresolved::Unknown) => {
             Err(nobody(why.to_string(), "an administrator looks at `bursar status`"))

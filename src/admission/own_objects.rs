@@ -43,7 +43,7 @@ pub(super) fn check(rules: &Rules, review: &Review, decision: &mut Decision) -> 
     };
     let label = format!("label {MANAGED_BY}={MANAGER}");
     let finding = if is_ours(old) {
-        ours(name, format!("its {label} says that it is Bursar's"))
+        ours(&name, format!("its {label} says that it is Bursar's"))
     } else {
         Finding {
             rule: Rule::Objects,
@@ -56,7 +56,7 @@ pub(super) fn check(rules: &Rules, review: &Review, decision: &mut Decision) -> 
     Ok(())
 }
 
-fn ours(what: String, why: String) -> Finding {
+fn ours(what: &str, why: String) -> Finding {
     let cure = "ask an administrator to change the configuration, or to exempt you".to_owned();
     Finding { rule: Rule::Objects, what: format!("{what} may not be changed or deleted"), why, cure }
 }
@@ -91,15 +91,15 @@ fn namespace(
             let what = format!("{what} would be a tenant's");
             decision.refuse(Finding { rule: Rule::Objects, what, why: "only Bursar makes those".to_owned(), cure });
         }
-        Operation::Delete => decision.refuse(ours(what, why())),
+        Operation::Delete => decision.refuse(ours(&what, why())),
         Operation::Update if !review.subresource.is_empty() => {
             if differs(new, old) {
-                decision.refuse(ours(format!("{} of {what}", quoted(&review.subresource)), why()));
+                decision.refuse(ours(&format!("{} of {what}", quoted(&review.subresource)), why()));
             }
         }
         Operation::Update => {
             for key in changes(new, old)? {
-                decision.refuse(ours(format!("{} of {what}", quoted(&key)), why()));
+                decision.refuse(ours(&format!("{} of {what}", quoted(&key)), why()));
             }
         }
         Operation::Connect => {}

@@ -5,10 +5,12 @@
 //! be able to lose its finalizer. A template is looked at so that people see the error at once, and never filled in: that
 //! would fight whoever applies it again.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 
 use super::decision::{Decision, Finding, Rule};
-use super::json::{Malformed, at, field, list, quoted, text};
+use super::json::{Malformed, at, field, list, number, object, quoted, text};
 use super::tenant::Tenant;
 use super::{host, image, inject, uid, volume};
 use crate::contract::{LIFETIME, lifetime};
@@ -61,6 +63,11 @@ impl<'a> Pod<'a> {
         changed(self.object, self.old, keys)
     }
 
+    /// What of the pod's own security context is not what it was.
+    pub(super) fn changed_context(&self) -> Result<Option<Value>, Malformed> {
+        changed_context(self.spec()?, self.old.and_then(|old| field(old, "spec")))
+    }
+
     /// Whether the value at `keys` is another than it was, or is gone.
     pub(super) fn differs(&self, keys: &[&str]) -> bool {
         self.old.is_none_or(|old| at(old, keys) != at(self.object, keys))
@@ -78,12 +85,10 @@ impl<'a> Pod<'a> {
         let old = self.old.and_then(|old| field(old, "spec"));
         let mut containers = Vec::new();
         for (key, kind) in CONTAINERS {
-            let before = old.map_or(Ok(&[][..]), |old| list(old, key))?;
+            let before = old.map_or(Ok(BTreeMap::new()), |old| by_name(old, key))?;
             for (index, value) in list(spec, key)?.iter().enumerate() {
                 let name = text(value, "name")?;
-                let same_name = |old: &&Value| old.get("name").and_then(Value::as_str) == Some(name);
-                let old = before.iter().find(|old| *old == value).or_else(|| before.iter().find(same_name));
-                containers.push(Container { list: key, index, kind, name, value, old });
+                containers.push(Container { list: key, index, kind, name, value, old: before.get(name).copied() });
             }
         }
         Ok(containers)
@@ -91,23 +96,30 @@ impl<'a> Pod<'a> {
 
     /// Volumes that are new, or not what they were.
     pub(super) fn changed_volumes(&self) -> Result<Vec<&'a Value>, Malformed> {
-        let volumes = list(self.spec()?, "volumes")?;
         let before = match self.old.and_then(|old| field(old, "spec")) {
-            Some(old) => list(old, "volumes")?,
-            None => &[],
+            Some(old) => by_name(old, "volumes")?,
+            None => BTreeMap::new(),
         };
-        Ok(volumes.iter().filter(|volume| !before.contains(volume)).collect())
+        let volumes = list(self.spec()?, "volumes")?.iter();
+        Ok(volumes.filter(|volume| before.get(name(volume)).is_none_or(|old| old != volume)).collect())
     }
 }
 
-impl<'a> Container<'a> {
+impl Container<'_> {
     /// `container "web"`.
     pub(super) fn who(&self) -> String {
         format!("{} {}", self.kind, quoted(self.name))
     }
 
-    pub(super) fn changed(&self, keys: &[&str]) -> Option<&'a Value> {
-        changed(self.value, self.old, keys)
+    /// What of its security context is not what it was.
+    pub(super) fn changed_context(&self) -> Result<Option<Value>, Malformed> {
+        changed_context(self.value, self.old)
+    }
+
+    /// Ports of the node that it did not ask for.
+    pub(super) fn changed_host_ports(&self) -> Result<BTreeSet<i64>, Malformed> {
+        let before = self.old.map_or(Ok(BTreeSet::new()), host_ports)?;
+        Ok(host_ports(self.value)?.difference(&before).copied().collect())
     }
 
     /// Where it is in the pod.
@@ -116,8 +128,32 @@ impl<'a> Container<'a> {
     }
 }
 
+/// The members of a list by their names, which Kubernetes keeps apart.
+fn by_name<'v>(value: &'v Value, key: &str) -> Result<BTreeMap<&'v str, &'v Value>, Malformed> {
+    Ok(list(value, key)?.iter().map(|value| (name(value), value)).collect())
+}
+
+fn name(value: &Value) -> &str {
+    value.get("name").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn host_ports(container: &Value) -> Result<BTreeSet<i64>, Malformed> {
+    let ports = list(container, "ports")?.iter().map(|port| number(port, "hostPort"));
+    let ports: Vec<Option<i64>> = ports.collect::<Result<_, _>>()?;
+    Ok(ports.into_iter().flatten().filter(|port| *port != 0).collect())
+}
+
 fn changed<'a>(new: &'a Value, old: Option<&Value>, keys: &[&str]) -> Option<&'a Value> {
     at(new, keys).filter(|value| old.and_then(|old| at(old, keys)) != Some(value))
+}
+
+/// The fields of `securityContext` that are not what they were; none, if there are none.
+fn changed_context(new: &Value, old: Option<&Value>) -> Result<Option<Value>, Malformed> {
+    let Some(mut fields) = object(new, "securityContext")?.cloned() else { return Ok(None) };
+    if let Some(old) = old.and_then(|old| field(old, "securityContext")) {
+        fields.retain(|key, value| field(old, key) != Some(value));
+    }
+    Ok((!fields.is_empty()).then_some(Value::Object(fields)))
 }
 
 /// Looks at all of a pod or template.

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::decision::Decision;
+use super::decision::{Decision, MOST};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -100,7 +100,7 @@ struct Body {
 struct Request {
     uid: String,
     operation: String,
-    resource: Resource,
+    resource: Kind,
     #[serde(default)]
     sub_resource: Option<String>,
     #[serde(default)]
@@ -118,11 +118,12 @@ struct Request {
 }
 
 #[derive(Deserialize)]
-struct Resource {
+struct Kind {
     #[serde(default)]
     group: String,
     version: String,
-    resource: String,
+    #[serde(rename = "resource")]
+    plural: String,
 }
 
 impl Review {
@@ -146,7 +147,7 @@ impl Review {
             operation,
             group: request.resource.group,
             version: request.resource.version,
-            resource: request.resource.resource,
+            resource: request.resource.plural,
             subresource: request.sub_resource.unwrap_or_default(),
             name: request.name.unwrap_or_default(),
             namespace: request.namespace.unwrap_or_default(),
@@ -174,7 +175,7 @@ pub fn answer(uid: &str, decision: &Decision) -> Value {
         response["patch"] = json!(BASE64.encode(json!(decision.patch).to_string()));
     }
     if !decision.warnings.is_empty() {
-        response["warnings"] = decision.warnings.iter().map(ToString::to_string).collect();
+        response["warnings"] = decision.warnings.iter().take(MOST).map(ToString::to_string).collect();
     }
     if !decision.audit.is_empty() {
         response["auditAnnotations"] = json!(decision.audit_annotations());

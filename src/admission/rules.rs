@@ -55,6 +55,10 @@ impl Rules {
     }
 
     /// The text of `rules.json`, the same for the same rules.
+    ///
+    /// # Panics
+    ///
+    /// Never: texts, lists and maps with text keys are JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("texts, lists and maps with text keys are JSON")
@@ -116,7 +120,7 @@ pub struct ClassRules {
 }
 
 /// `admission.uid`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UidRules {
     /// What happens.

@@ -100,3 +100,27 @@ impl<'a> Tenant<'a> {
         (!name.is_empty()).then_some(name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::tests::{identity, rules};
+    use crate::contract::TenantState;
+
+    #[test]
+    fn placeholders_are_of_the_sealed_namespace() {
+        let (rules, mut identity) = (rules(), identity("tool", TenantState::Active));
+        let fill = |identity: &Identity, text: &str| Tenant { identity, rules: &rules.classes["tool"] }.fill(text);
+        let all = "{name} {namespace} {account} {class} {uid} {gid}";
+        assert_eq!(fill(&identity, all).as_deref(), Some("foo tool-foo tool:foo tool 52503 52503"));
+        identity.account.name = "renamed".to_owned();
+        assert_eq!(fill(&identity, "{name}").as_deref(), Some("foo"), "frozen");
+        for nothing in ["{other}", "{name", "{}", "{ name}", "{name} {other}"] {
+            assert_eq!(fill(&identity, nothing), None, "{nothing}");
+        }
+        identity.namespace = "adopted".to_owned().try_into().expect("a namespace");
+        assert_eq!(fill(&identity, "{name}"), None, "who named it, nobody knows");
+        identity.posix = None;
+        assert_eq!(fill(&identity, "{uid}"), None);
+    }
+}

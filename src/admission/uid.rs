@@ -78,24 +78,21 @@ pub(super) fn check(
         }
         return Ok(());
     };
-    let spec = pod.spec()?;
     let judge = |subject: String, path: String| Judge { tenant, posix, subject, path, findings: Vec::new() };
     let mut of_pod = judge(noun(pod), format!("{}spec.securityContext.", pod.path));
-    object(spec, "securityContext")?;
-    if let Some(context) = pod.changed(&["spec", "securityContext"]) {
-        of_pod.pod(context)?;
+    if let Some(context) = pod.changed_context()? {
+        of_pod.pod(&context)?;
     }
     if let Some(system) = pod.changed(&["spec", "os", "name"]).filter(|system| *system != "linux") {
         of_pod.windows(system);
     }
     let mut findings = of_pod.findings;
-    let provided = provided(pod, spec, posix)?;
+    let provided = provided(pod, posix)?;
     let moved = pod.differs(&["spec", "securityContext"]);
     for container in containers {
-        object(container.value, "securityContext")?;
         let mut of_container = judge(container.who(), "securityContext.".to_owned());
-        if let Some(context) = container.changed(&["securityContext"]) {
-            of_container.container(context)?;
+        if let Some(context) = container.changed_context()? {
+            of_container.container(&context)?;
         }
         let lost =
             container.old.is_none_or(|old| field(old, "securityContext") != field(container.value, "securityContext"));
@@ -113,14 +110,21 @@ pub(super) fn check(
 
 /// Whether a container that says nothing runs as the tenant, or is not there yet: who makes a pod from a template meets
 /// this rule again.
-fn provided(pod: &Pod<'_>, spec: &Value, posix: &PosixIdentity) -> Result<bool, Malformed> {
-    let own = match field(spec, "securityContext") {
-        Some(context) => number(context, "runAsUser")?,
-        None => None,
-    };
-    // Another number than ours is told of once, at the pod, when it is new.
-    let told = own.is_some() && pod.differs(&["spec", "securityContext"]);
-    Ok(pod.is_template() || told || own == Some(i64::from(posix.uid.get())))
+fn provided(pod: &Pod<'_>, posix: &PosixIdentity) -> Result<bool, Malformed> {
+    let mut own = Vec::new();
+    for context in contexts(pod) {
+        own.push(if context.is_null() { None } else { number(context, "runAsUser")? });
+    }
+    // Another number than ours in a new pod is told of once, at the pod.
+    let told = pod.is_new() && own.iter().any(Option::is_some);
+    Ok(pod.is_template() || told || own.iter().all(|own| *own == Some(i64::from(posix.uid.get()))))
+}
+
+/// The pod's own context as it would be, and as it is. Of an old pod it cannot change, and what `ephemeralcontainers` and
+/// `resize` are sent beside their own is dropped without a word: so only what both say holds.
+fn contexts<'a>(pod: &Pod<'a>) -> impl Iterator<Item = &'a Value> {
+    let context = |pod: &'a Value| at(pod, &["spec", "securityContext"]).unwrap_or(&Value::Null);
+    [Some(pod.object), pod.old].into_iter().flatten().map(context)
 }
 
 /// A new pod is filled in as a whole, and of an old one what can be new in it.
@@ -254,27 +258,26 @@ pub(super) fn fill(spec: &mut Value, pod: &Pod<'_>, containers: &[Container<'_>]
             set_absent(context, "seccompProfile", json!({"type": "RuntimeDefault"}));
         }
     }
-    let of_pod = field(spec, "securityContext").cloned().unwrap_or(Value::Null);
     for container in containers {
         let added = is_added(pod, container);
         if !pod.is_new() && !added {
             continue;
         }
         let Some(container) = container.of(spec) else { continue };
-        let silent = |key: &str| added && of_pod.get(key).is_none_or(Value::is_null);
+        let lacks = |key: &str| added && contexts(pod).any(|context| field(context, key).is_none());
+        let differs = |key: &str, own: &Value| added && contexts(pod).any(|context| context.get(key) != Some(own));
         let mut wanted: Vec<(&str, Value)> = Vec::new();
-        if added && of_pod.get("runAsUser") != Some(&json!(posix.uid)) {
-            wanted.push(("runAsUser", json!(posix.uid)));
+        for (key, own) in [("runAsUser", json!(posix.uid)), ("runAsGroup", json!(posix.gid))] {
+            if differs(key, &own) {
+                wanted.push((key, own));
+            }
         }
-        if added && of_pod.get("runAsGroup") != Some(&json!(posix.gid)) {
-            wanted.push(("runAsGroup", json!(posix.gid)));
-        }
-        if silent("runAsNonRoot") {
+        if lacks("runAsNonRoot") {
             wanted.push(("runAsNonRoot", json!(true)));
         }
         if rules.restricted {
             wanted.push(("allowPrivilegeEscalation", json!(false)));
-            if silent("seccompProfile") {
+            if lacks("seccompProfile") {
                 wanted.push(("seccompProfile", json!({"type": "RuntimeDefault"})));
             }
         }

@@ -14,6 +14,7 @@ use crate::access;
 use crate::access::webhook::{self, Installed, Tried, WebhookRequest, Wrote};
 use crate::contract::Sealer;
 use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
 use crate::ledger::store::ReadStore;
 use crate::settings::Settings;
 use crate::{daemon, engine, privilege};
@@ -33,7 +34,7 @@ struct Site {
     cluster: ClusterName,
     client: Client,
     sealer: Sealer,
-    ledger_id: String,
+    ledger: LedgerState,
 }
 
 impl Site {
@@ -41,6 +42,7 @@ impl Site {
         WebhookRequest {
             policy: &self.settings.policy,
             cluster: &self.cluster,
+            ledger: &self.ledger,
             state_dir: &self.settings.state_dir,
             sealer: &self.sealer,
             now: daemon::now(),
@@ -63,13 +65,13 @@ async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Fai
     let opened = privilege::as_bursar(async {
         let client = access::client(&settings.clusters[&cluster]).await?;
         let sealer = engine::read_seal(&settings.state_dir)?;
-        let ledger_id = ReadStore::open(&settings.ledger()).await?.state().await?.ledger_id;
-        Ok::<_, Failure>((client, sealer, ledger_id))
+        let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
+        Ok::<_, Failure>((client, sealer, ledger))
     });
     let opened =
         opened.await.map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))?;
-    let (client, sealer, ledger_id) = opened?;
-    Ok(Site { settings, cluster, client, sealer, ledger_id })
+    let (client, sealer, ledger) = opened?;
+    Ok(Site { settings, cluster, client, sealer, ledger })
 }
 
 fn cluster(settings: &Settings, arguments: &WebhookCluster) -> Result<ClusterName, Failure> {
@@ -92,16 +94,14 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
     let site = site(context, &arguments.cluster).await?;
     let installed = if let Some((url, folder)) = outside {
         let progress = output::progress("making the webhook's files");
-        let (request, ledger) = (site.request(), site.ledger_id.as_str());
-        let installed =
-            webhook::install_outside(&site.client, site.kubeconfig(), request, ledger, (&url, folder)).await;
+        let installed = webhook::install_outside(&site.client, site.kubeconfig(), site.request(), (&url, folder)).await;
         progress.finish_and_clear();
         installed?
     } else {
         let image = image(&site.settings, arguments.image.as_ref())?;
         become_bursar()?;
         let progress = output::progress("installing the webhook, and waiting until it runs");
-        let installed = webhook::install(&site.client, site.request(), &site.ledger_id, &image).await;
+        let installed = webhook::install(&site.client, site.request(), &image).await;
         progress.finish_and_clear();
         installed?
     };
@@ -168,7 +168,7 @@ fn lines(wrote: &[Wrote]) {
 
 async fn uninstall(context: &Context, arguments: &WebhookUninstall) -> Result<Exit, Failure> {
     let site = site(context, &arguments.cluster).await?;
-    let wrote = webhook::uninstall(&site.client, site.request(), &site.ledger_id, arguments.backstop).await?;
+    let wrote = webhook::uninstall(&site.client, site.request(), arguments.backstop).await?;
     if context.global.json {
         output::json(&json!({"removed": names(&wrote)}))?;
         return Ok(Exit::Done);

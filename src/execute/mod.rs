@@ -38,7 +38,8 @@ use self::tenant::Place;
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
-use crate::observed::cluster::{ClusterWatch, watched_kinds};
+use crate::observed::cluster::ClusterWatch;
+use crate::observed::watched::{managed_kinds, site_kinds};
 use crate::plan::{Action, ApprovedPlan};
 use crate::policy::{Cluster, Policy};
 use crate::telemetry::SharedMetrics;
@@ -74,12 +75,12 @@ impl ClusterEffects {
         cluster: ClusterName,
         client: Client,
         face: Cluster,
-        policy: &Policy,
+        (policy, ledger): (&Policy, &LedgerState),
         metrics: &SharedMetrics,
         changed: &Arc<Notify>,
     ) -> Self {
-        let manifests = policy.classes.values().flat_map(|class| &class.manifests);
-        let watch = ClusterWatch::start(&client, cluster.clone(), watched_kinds(manifests), Arc::clone(changed));
+        let kinds = managed_kinds().into_iter().chain(site_kinds(policy, ledger, &cluster)).collect();
+        let watch = ClusterWatch::start(&client, cluster.clone(), kinds, Arc::clone(changed));
         Self { server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
     }
 }
@@ -113,6 +114,8 @@ pub struct Report {
     pub done: u64,
     /// A step failed.
     pub failed: u64,
+    /// Steps of those that were begun.
+    pub actions: u64,
     /// Not begun, because the execution was told to stop.
     pub left: u64,
     /// Objects that somebody had changed and that are as they should be again.
@@ -124,6 +127,7 @@ impl Report {
         Self {
             done: self.done + other.done,
             failed: self.failed + other.failed,
+            actions: self.actions + other.actions,
             left: self.left + other.left,
             drift_repaired: self.drift_repaired + other.drift_repaired,
         }

@@ -12,7 +12,7 @@ use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, wor
 use crate::desired::{Regeneration, Transition, apply_order};
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{ObjectKey, ObjectRecord, StoppedWorkload, Suspension};
+use crate::ledger::{Failure, ObjectKey, ObjectRecord, StoppedWorkload, Suspension};
 use crate::plan::{AccountPlan, Action, Reason};
 
 /// Objects of one account under way at a time: a tenant has about ten, and a new one is complete in three waits.
@@ -52,13 +52,14 @@ impl Place<'_> {
         let result = self.all(&mut done).await;
         let drift_repaired = done.drift_repaired;
         let failed = result.is_err();
+        let actions = self.actions.len() as u64;
         self.conclude(&mut done, result.err());
         if self.hand_over(&mut done).await.is_err() {
             // What cannot be remembered must not be done.
             self.run.stop.cancel();
-            return Report { failed: 1, drift_repaired, ..Report::default() };
+            return Report { failed: 1, actions, drift_repaired, ..Report::default() };
         }
-        Report { done: u64::from(!failed), failed: u64::from(failed), left: 0, drift_repaired }
+        Report { done: u64::from(!failed), failed: u64::from(failed), actions, left: 0, drift_repaired }
     }
 
     async fn all(&self, done: &mut Done) -> Result<(), StepError> {
@@ -217,8 +218,10 @@ impl Place<'_> {
         let place = (self.account.id.clone(), self.cluster.clone());
         let before = self.run.ledger.failures.get(&place);
         let Some(error) = error else {
-            // A suspension that begins is written down as a failure, so that one that was cut short is found out.
-            if before.is_some() || self.account.suspending.contains(self.cluster) {
+            // What failed and still waits for its next try was not done; all else that was written down as failing, or
+            // as begun, so that one that was cut short is found out, is over.
+            let waits = |before: &Failure| before.next_try > self.run.now && before.is_of_delivery();
+            if before.is_some_and(|before| !waits(before)) {
                 done.changes.push(Change::Failure(place.0, place.1, None));
             }
             return;

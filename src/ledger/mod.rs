@@ -366,3 +366,26 @@ pub struct Failure {
     /// Not before this.
     pub next_try: Timestamp,
 }
+
+impl Failure {
+    /// A suspension that has begun and of which nothing failed yet: whoever is killed in the middle finds it.
+    #[must_use]
+    pub fn begun(now: Timestamp) -> Self {
+        Self { step: SUSPEND.to_owned(), reason: "begun".to_owned(), since: now, attempts: 0, next_try: now }
+    }
+
+    /// See [`Failure::begun`].
+    #[must_use]
+    pub fn is_begun(&self) -> bool {
+        self.step == SUSPEND
+    }
+
+    /// The certificate or its way into the home failed; the cluster's objects are as they should be.
+    #[must_use]
+    pub fn is_of_delivery(&self) -> bool {
+        ["certificate", "home"].contains(&self.step.as_str())
+    }
+}
+
+/// [`Failure::step`] of what has begun.
+const SUSPEND: &str = "suspend";

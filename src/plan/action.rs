@@ -87,6 +87,12 @@ pub enum Action {
 }
 
 impl Action {
+    /// It is about a certificate or a home.
+    #[must_use]
+    pub const fn is_delivery(&self) -> bool {
+        matches!(self, Self::IssueCertificate { .. } | Self::RemoveKubeconfig { .. } | Self::InspectKubeconfig { .. })
+    }
+
     /// The cluster it is about.
     #[must_use]
     pub fn cluster(&self) -> &ClusterName {

@@ -14,7 +14,7 @@ use crate::desired::Transition;
 use crate::directory::Completeness;
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::ledger::change::{Change, RefusalRecord};
-use crate::ledger::{LedgerState, Lifecycle, Spending, Spent, Suspension};
+use crate::ledger::{Failure, LedgerState, Lifecycle, Spending, Spent, Suspension};
 use crate::policy::{Limit, Limits, Policy};
 
 /// How long an approval holds: long enough for the next cycle, too short to be forgotten.
@@ -238,13 +238,16 @@ const MEMBERS: Budget = Budget {
     amount: |plan| plan.leaving.len() as u64,
 };
 
-/// A suspension that takes something away and that nobody ordered, in one cluster or in all. Somebody without a namespace who leaves a group was
+/// A suspension that takes something away and that nobody ordered, in one cluster or in all. Somebody without a
+/// namespace who leaves a group was
 /// counted as that group's member.
 fn is_counted(plan: &AccountPlan) -> bool {
     plan.before.state == Lifecycle::Active
         && match &plan.transition {
             Some(Transition::Suspend(Suspension::Absent | Suspension::Disabled { .. })) => true,
-            Some(Transition::Suspend(Suspension::Left)) => plan.rests_on.is_empty() || !plan.suspending.is_empty(),
+            Some(Transition::Suspend(Suspension::Left)) => {
+                plan.rests_on.is_empty() || plan.begun.values().any(Failure::is_begun)
+            }
             Some(_) => false,
             // Its class gave up one of its clusters.
             None => plan.actions.iter().any(|action| matches!(action, Action::StopWorkloads { .. })),

@@ -12,11 +12,8 @@ use super::{AccountPlan, Plan};
 use crate::desired::{Regeneration, Transition};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Account, Failure, LedgerState, Lifecycle, Note, Suspension};
+use crate::ledger::{Account, LedgerState, Lifecycle, Note, Suspension};
 use crate::observed::Inventory;
-
-/// `Failure::step` of a suspension that has begun and of which nothing failed yet.
-pub const SUSPENDING: &str = "suspend";
 
 impl ApprovedPlan {
     /// The changes and their history, to be written down in one transaction before anything is done.
@@ -63,11 +60,10 @@ fn changes(plan: &AccountPlan, now: Timestamp) -> Vec<Change> {
         changes.push(Change::Tenant(plan.id.clone(), cluster.clone(), tenant.clone()));
     }
     changes.extend(plan.forgotten.iter().map(|key| Change::Object(key.clone(), None)));
-    changes.extend(plan.suspending.iter().map(|cluster| {
-        let failure =
-            Failure { step: SUSPENDING.to_owned(), reason: "begun".to_owned(), since: now, attempts: 0, next_try: now };
-        Change::Failure(plan.id.clone(), cluster.clone(), Some(failure))
-    }));
+    let begun = plan.begun.iter();
+    changes.extend(
+        begun.map(|(cluster, failure)| Change::Failure(plan.id.clone(), cluster.clone(), Some(failure.clone()))),
+    );
     changes
 }
 

@@ -30,7 +30,7 @@ pub use guard::{ApprovedPlan, Bounds, Refusal, guard};
 use self::scan::Scan;
 use crate::desired::{DesiredAccount, DesiredState, DesiredTenant, Regeneration, Transition};
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity};
-use crate::ledger::{Account, LedgerState, Note, ObjectKey, Tenant};
+use crate::ledger::{Account, Failure, LedgerState, Note, ObjectKey, Tenant};
 use crate::observed::Inventory;
 
 /// Everything that is to be done, tenant by tenant, and what is odd.
@@ -82,9 +82,10 @@ pub struct AccountPlan {
     /// Objects that are gone already and need not be remembered.
     #[serde(skip)]
     pub forgotten: Vec<ObjectKey>,
-    /// Where its workloads are to be stopped, whether or not the cluster answers now.
+    /// Where a change of its life begins that must not be lost: a suspension, whether or not the cluster answers now,
+    /// and whatever comes after a failure, which is to be tried at once.
     #[serde(skip)]
-    pub suspending: BTreeSet<ClusterName>,
+    pub begun: BTreeMap<ClusterName, Failure>,
     /// The account as the ledger has it.
     #[serde(skip)]
     pub before: Box<Account>,
@@ -222,7 +223,7 @@ impl World<'_> {
             rests_on: rests_on.clone(),
             places,
             forgotten,
-            suspending: self.suspending(id, desired),
+            begun: self.begun(id, desired),
             before: Box::new(before.clone()),
             otherwise: None,
         })
@@ -242,30 +243,34 @@ impl World<'_> {
     }
 
     fn in_cluster(&self, look: tenant::Look<'_>) -> (Vec<Action>, Vec<String>) {
-        let (actions, mut notices) = tenant::actions(look);
+        let (mut actions, mut notices) = tenant::actions(look);
         // A change of its life is something new to do; whatever failed before does not hold it up.
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();
         let failure = self.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
-        match failure.filter(|failure| failure.next_try > self.now && !new) {
-            Some(failure) if !actions.is_empty() => {
-                notices.push(format!(
-                    "{} fails in cluster {}: {}; tried again at {:.0}",
-                    failure.step, look.cluster, failure.reason, failure.next_try
-                ));
-                (Vec::new(), notices)
-            }
-            _ => (actions, notices),
+        if let Some(failure) = failure.filter(|failure| failure.next_try > self.now && !new) {
+            // A home that is broken, which a tenant can see to, holds up no quota and no policy.
+            actions.retain(|action| failure.is_of_delivery() && !action.is_delivery());
+            notices.push(format!(
+                "{} fails in cluster {}: {}; tried again at {:.0}",
+                failure.step, look.cluster, failure.reason, failure.next_try
+            ));
         }
+        (actions, notices)
     }
 
-    /// Where a suspension begins, and nothing remembers that yet.
-    fn suspending(&self, id: &AccountId, desired: &DesiredAccount) -> BTreeSet<ClusterName> {
-        let begins = matches!(desired.transition, Some(Transition::Suspend(_)));
-        let places = desired.clusters.iter().filter(|(cluster, tenant)| {
-            let known = self.ledger.failures.contains_key(&(id.clone(), (*cluster).clone()));
-            begins && tenant.namespace.is_some() && !known
+    fn begun(&self, id: &AccountId, desired: &DesiredAccount) -> BTreeMap<ClusterName, Failure> {
+        let suspends = matches!(desired.transition, Some(Transition::Suspend(_)));
+        let changes = desired.transition.is_some() || desired.regenerated.is_some();
+        let begun = desired.clusters.iter().filter_map(|(cluster, tenant)| {
+            let known = self.ledger.failures.get(&(id.clone(), cluster.clone()));
+            let failure = match known {
+                _ if suspends && tenant.namespace.is_some() => Failure::begun(self.now),
+                Some(known) if changes => Failure { attempts: 0, next_try: self.now, ..known.clone() },
+                _ => return None,
+            };
+            Some((cluster.clone(), failure))
         });
-        places.map(|(cluster, _)| cluster.clone()).collect()
+        begun.collect()
     }
 
     /// Rows of the ledger that the account needs and does not have.

@@ -17,10 +17,10 @@ pub(super) fn admission(table: &Table<'_>) -> Admission {
     Admission {
         uid: uid(table, default.uid),
         host: rule(table, "host", &[]).0.unwrap_or(default.host),
-        images: images(table, default.images),
+        images: images(table),
         hosts: hosts(table, default.hosts),
         volumes: volumes(table, default.volumes),
-        claims: claims(table, default.claims),
+        claims: claims(table),
         lifetime: rule(table, "lifetime", &[]).0.unwrap_or(default.lifetime),
     }
 }
@@ -61,11 +61,11 @@ fn listed(
     }
 }
 
-fn images(table: &Table<'_>, default: ImageRules) -> ImageRules {
+fn images(table: &Table<'_>) -> ImageRules {
     const EXAMPLE: &str = "registry.example.org/";
     let (mode, fields) = rule(table, "images", &["allow", "digest"]);
     let (mode, allow) = listed(table, "images", mode, fields.as_ref(), EXAMPLE);
-    let digest = fields.as_ref().map_or(default.digest, |fields| fields.switch("digest", default.digest));
+    let digest = fields.as_ref().is_some_and(|fields| fields.switch("digest", false));
     if let Some(fields) = &fields {
         for place in allow.iter().filter(|place| !is_place(place)) {
             fields.wrong("allow", format!("{place:?} is no registry with a path; for example {EXAMPLE:?}"));
@@ -148,10 +148,10 @@ fn allowed_volume(text: &str) -> Option<AllowedVolume> {
     }
 }
 
-fn claims(table: &Table<'_>, default: ClaimRules) -> ClaimRules {
+fn claims(table: &Table<'_>) -> ClaimRules {
     let (mode, fields) = rule(table, "claims", &["storage_class"]);
     let storage_class = fields.and_then(|fields| fields.text("storage_class"));
-    ClaimRules { mode: mode.unwrap_or(default.mode), storage_class }
+    ClaimRules { mode: mode.unwrap_or_default(), storage_class }
 }
 
 /// Two classes of one cluster whose tenants could be called alike may not give them one host.

@@ -252,7 +252,7 @@ fn rules_of_admission_are_told_with_examples() {
     );
     told(r#"uid = { mode = "on" }"#, r#"uid.mode: "on" is none of: enforce, warn, audit, off"#);
     told(r#"volumes = { inject = "init" }"#, r#"volumes.inject: "init" is none of: none, containers, all"#);
-    told(r#"hosts = { alow = [] }"#, r#"hosts.alow: there is no such key; do you mean allow?"#);
+    told("hosts = { alow = [] }", "hosts.alow: there is no such key; do you mean allow?");
     assert!(class_error(r#"admission = { volumes = { allow = ["x:y"] } }"#)[0].contains(r#""x:y" is no volume"#));
 }
 

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -18,7 +19,8 @@ const DEADLINE: Duration = Duration::from_mins(1);
 
 struct Daemon {
     process: Process,
-    notifications: UnixDatagram,
+    /// Read as they come, as systemd does: a daemon that nobody hears would wait.
+    notifications: Receiver<String>,
 }
 
 impl Daemon {
@@ -26,22 +28,30 @@ impl Daemon {
         let socket = world.folder.join("notify.sock");
         let _ = std::fs::remove_file(&socket);
         let notifications = UnixDatagram::bind(&socket).expect("a notification socket");
-        notifications.set_read_timeout(Some(DEADLINE)).expect("a deadline");
+        let (heard, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length) = notifications.recv(&mut buffer) {
+                let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                if text.lines().any(|line| heard.send(line.to_owned()).is_err()) {
+                    return;
+                }
+            }
+        });
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursard"));
         command.arg("--config").arg(world.config());
         command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "1000000");
         let process = Process::start("bursard", &command, &world.folder.join("bursard.log"));
-        Self { process, notifications }
+        Self { process, notifications: lines }
     }
 
     /// Waits for a line of `sd_notify(3)`.
     fn notified(&self, awaited: &str) {
-        let mut buffer = [0; 4096];
         loop {
-            let length = self.notifications.recv(&mut buffer).unwrap_or_else(|error| {
+            let line = self.notifications.recv_timeout(DEADLINE).unwrap_or_else(|error| {
                 panic!("{awaited} awaited: {error}\n{}", self.process.log_end());
             });
-            if String::from_utf8_lossy(&buffer[..length]).lines().any(|line| line == awaited) {
+            if line == awaited {
                 return;
             }
         }
@@ -63,6 +73,18 @@ fn curl(world: &World, method: &str, path: &str) -> String {
         .expect("curl");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn post(world: &World, path: &str, body: &Value) -> Value {
+    let output = Command::new("curl")
+        .args(["--silent", "--show-error", "--header", "content-type: application/json", "--data"])
+        .arg(body.to_string())
+        .arg("--unix-socket")
+        .arg(world.folder.join("control.sock"))
+        .arg(format!("http://bursard{path}"))
+        .output()
+        .expect("curl");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
 }
 
 fn status(world: &World) -> Value {
@@ -163,6 +185,34 @@ fn the_control_socket_answers_status_plan_sync_and_metrics() {
     let metrics = curl(&world, "GET", "/metrics");
     assert!(metrics.contains("bursar_accounts{state=\"active\"} 1"), "{metrics}");
     daemon.stop();
+}
+
+#[test]
+fn an_order_cuts_a_long_cycle_short_and_the_rest_is_done_after_it() {
+    const OTHERS: u32 = 60;
+    let mut world = World::new("cut");
+    world.tool("foo", 61_600, &[]);
+    world.cycle();
+    world.stop();
+    for number in 1..=OTHERS {
+        world.tool(&format!("c{number}"), 61_600 + number, &[]);
+    }
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let lost = |reason: &str| serde_json::json!({"order": "revoke", "kind": "tool", "name": "foo", "reason": reason});
+    let missing = serde_json::json!({"order": "hold", "kind": "tool", "name": "nobody", "reason": "no such tool"});
+    let answer = post(&world, "/v1/orders", &serde_json::json!([lost("a laptop"), missing]));
+    assert_eq!(answer["refused"][0]["exit_code"], 4, "{answer}");
+    let report = &answer["report"];
+    assert_eq!((&report["trigger"], &report["failing"]), (&"order".into(), &Value::Array(Vec::new())), "{answer}");
+    let active = |world: &World| world.rows("SELECT name FROM tools WHERE delivered_at IS NOT NULL").len();
+    assert!(active(&world) < OTHERS as usize, "the order waited for the whole bootstrap");
+    assert_eq!(curl(&world, "GET", "/healthz"), "ok\n");
+    wait_for("the rest", DEADLINE, || (active(&world) == OTHERS as usize + 1).then_some(()));
+    daemon.stop();
+    let cycles = world.rows("SELECT trigger FROM cycle ORDER BY id");
+    let triggers: Vec<_> = cycles.iter().skip(1).filter_map(|cycle| cycle["trigger"].as_str()).collect();
+    assert_eq!(triggers[..3], ["start", "order", "start"], "{cycles:?}");
 }
 
 #[test]

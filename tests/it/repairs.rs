@@ -2,7 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
+use bursar::daemon;
+use jiff::SignedDuration;
+use rustix::process::Signal;
+
+use crate::servers::Servers;
+use crate::servers::ready::wait_for;
 use crate::world::World;
 
 fn quiet(world: &mut World) {
@@ -120,4 +127,68 @@ fn an_admin_is_bound_cluster_wide_while_the_group_has_them() {
     let somebody_else = ["get", "pods", "-A", "--as", "system:admin"];
     assert!(!world.kubectl_with(&own, &somebody_else).status.success());
     assert_eq!(world.rows("SELECT name FROM admins").len(), 2);
+}
+
+/// As a site's own rule might: whoever asks for tool bar is refused.
+const REFUSING: &str = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: no-bar}
+spec:
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [certificates.k8s.io], apiVersions: [v1], operations: [CREATE], resources: [certificatesigningrequests]}
+      - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}
+  validations: [{expression: "!object.metadata.name.startsWith('bursar-tool-bar')", message: not for bar}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: no-bar}
+spec: {policyName: no-bar, validationActions: [Deny]}
+"#;
+
+#[test]
+fn a_certificate_that_is_refused_or_never_signed_fails_its_own_tool_and_nobody_waits() {
+    let mut world = World::on(Box::leak(Box::new(Servers::start())), "unsigned", "");
+    world.tool("foo", 62_271, &[]);
+    world.cycle();
+    let controllers = world.servers.cluster.controller_manager().expect("of this test's own");
+    world.servers.cluster.run(&["apply", "-f", "-"], REFUSING);
+    wait_for("the rule is in force", Duration::from_secs(20), || {
+        let mut probe = world.servers.cluster.kubectl();
+        probe.args(["create", "configmap", "bursar-tool-bar", "--dry-run=server"]);
+        (!probe.output().expect("kubectl").status.success()).then_some(())
+    });
+    controllers.signal(Signal::STOP);
+    world.tool("bar", 62_272, &[]);
+    world.tool("baz", 62_273, &[]);
+    let namespace = world.namespace("foo");
+    let cluster = &world.servers.cluster;
+    cluster.run(&["delete", "rolebinding", "bursar-bursar-tenant", "-n", &namespace], "");
+    world.wait_for_drift();
+    let report = std::thread::scope(|scope| {
+        let repaired = scope.spawn(|| {
+            wait_for("the other tool's binding", Duration::from_secs(20), || {
+                let found = cluster.run(&["get", "rolebindings", "-n", &namespace, "-o", "name"], "");
+                found.contains("bursar-bursar-tenant").then_some(())
+            });
+        });
+        let report = world.cycle();
+        repaired.join().expect("nobody waits for a signer");
+        report
+    });
+    let failing: Vec<_> = report.failing.iter().map(|failing| failing.account.to_string()).collect();
+    assert_eq!(failing, ["tool:bar", "tool:baz"], "{report:#?}");
+    assert!(report.failing[0].reason.contains("not for bar"), "{report:#?}");
+    assert!(report.failing[1].reason.contains("no certificate within 30 s"), "{report:#?}");
+    controllers.signal(Signal::CONT);
+    cluster.run(&["delete", "-f", "-"], REFUSING);
+    world.clock = || daemon::now() + SignedDuration::from_mins(2);
+    world.stop();
+    wait_for("both have their certificates", Duration::from_mins(1), || {
+        (world.cycle().failing.is_empty()).then_some(())
+    });
+    for tool in ["bar", "baz"] {
+        assert!(world.kubectl_as_tool(tool, &["get", "pods"]).status.success(), "{tool}");
+    }
 }

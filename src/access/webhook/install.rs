@@ -25,13 +25,8 @@ const AVAILABLE_WITHIN: Duration = Duration::from_mins(3);
 ///
 /// # Errors
 /// The webhook does not become available: then nothing waits for it. Or the cluster does not take something.
-pub async fn install(
-    client: &Client,
-    request: WebhookRequest<'_>,
-    ledger_id: &str,
-    image: &str,
-) -> Result<Installed, AccessError> {
-    must_be_ours(client, ledger_id).await?;
+pub async fn install(client: &Client, request: WebhookRequest<'_>, image: &str) -> Result<Installed, AccessError> {
+    must_be_ours(client, request).await?;
     let before = found(client).await?.unwrap_or_default();
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
     let bundle = authorities.bundle(&before.believed, request.now);
@@ -124,10 +119,9 @@ pub(super) async fn configure(
 pub async fn uninstall(
     client: &Client,
     request: WebhookRequest<'_>,
-    ledger_id: &str,
     with_backstop: bool,
 ) -> Result<Vec<Wrote>, AccessError> {
-    must_be_ours(client, ledger_id).await?;
+    must_be_ours(client, request).await?;
     let mut wrote = Vec::new();
     let validating = "ValidatingWebhookConfiguration";
     for (kind, name) in [(validating, APPROVALS), (validating, WEBHOOK), ("MutatingWebhookConfiguration", WEBHOOK)] {

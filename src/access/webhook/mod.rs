@@ -28,7 +28,6 @@ pub use self::keep::{Kept, keep};
 pub(super) use self::manifests::identity;
 pub use self::outside::install_outside;
 pub use self::selftest::{Tried, selftest};
-use super::needs::Needs;
 use super::roles::MANAGED;
 use super::{AccessError, answered, owner};
 use crate::admission::rules::Rules;
@@ -36,7 +35,9 @@ use crate::admission::server::files::seal_text;
 use crate::contract::{MANAGED_BY, Sealer};
 use crate::desired::rules::rules;
 use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
 use crate::observed::kinds::{Kind, Kinds};
+use crate::observed::watched::site_kinds;
 use crate::policy::Policy;
 
 /// Deployment, Service, budget, ConfigMap, service account, role and the two configurations; and the field manager of
@@ -72,6 +73,8 @@ pub struct WebhookRequest<'a> {
     pub policy: &'a Policy,
     /// Which cluster.
     pub cluster: &'a ClusterName,
+    /// Whose the cluster must be.
+    pub ledger: &'a LedgerState,
     /// Where the authorities are.
     pub state_dir: &'a Path,
     /// Whose public key the webhook gets.
@@ -138,17 +141,13 @@ impl WebhookRequest<'_> {
 
     /// API group and plural of what tenants are given.
     async fn objects(&self, client: &Client) -> Result<Vec<(String, String)>, AccessError> {
-        let needs = Needs::of(self.policy, self.cluster);
         let managed = MANAGED.iter().flat_map(|(group, plurals)| plurals.iter().map(move |plural| (*group, *plural)));
         let mut objects: Vec<(String, String)> =
             managed.map(|(group, plural)| (group.to_owned(), plural.to_owned())).collect();
-        if !needs.secrets.is_empty() {
-            objects.push((String::new(), "secrets".to_owned()));
-        }
-        for (api_version, kind) in &needs.manifest_kinds {
+        for site in site_kinds(self.policy, self.ledger, self.cluster) {
             // A kind that is gone has no objects.
-            if let Some(kind) = resolve(client, api_version, kind).await? {
-                let group = api_version.split_once('/').map_or("", |(group, _)| group);
+            if let Some(kind) = resolve(client, &site.api_version, &site.kind).await? {
+                let group = site.api_version.split_once('/').map_or("", |(group, _)| group);
                 objects.push((group.to_owned(), kind.plural));
             }
         }
@@ -180,10 +179,11 @@ pub async fn found(client: &Client) -> Result<Option<Found>, AccessError> {
 }
 
 /// Whether the cluster is this ledger's.
-async fn must_be_ours(client: &Client, ledger_id: &str) -> Result<(), AccessError> {
+async fn must_be_ours(client: &Client, request: WebhookRequest<'_>) -> Result<(), AccessError> {
+    let ours = &request.ledger.ledger_id;
     match owner::owner(client).await? {
-        Some(found) if found == ledger_id => Ok(()),
-        Some(found) => Err(AccessError::OtherOwner { found, ours: ledger_id.to_owned() }),
+        Some(found) if found == *ours => Ok(()),
+        Some(found) => Err(AccessError::OtherOwner { found, ours: ours.clone() }),
         None => Err(AccessError::NoOwner),
     }
 }

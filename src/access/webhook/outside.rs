@@ -43,10 +43,9 @@ pub async fn install_outside(
     client: &Client,
     daemon_kubeconfig: &Path,
     request: WebhookRequest<'_>,
-    ledger_id: &str,
     (url, folder): (&str, &Path),
 ) -> Result<Installed, AccessError> {
-    must_be_ours(client, ledger_id).await?;
+    must_be_ours(client, request).await?;
     let mut wrote = Vec::new();
     // A webhook that does not run must not keep its own certificate from being approved.
     remove(client, (GROUP, "ValidatingWebhookConfiguration", None), APPROVALS, &mut wrote).await?;

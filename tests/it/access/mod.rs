@@ -191,7 +191,8 @@ fn daemon_changes_neither_its_rights_nor_its_cage() {
     site.cannot(&["get", "secrets", "-n", "tool-foo"], FORBIDDEN);
     site.cannot(&["get", "secret", "other", "-n", "tool-foo"], FORBIDDEN);
     site.cannot(&["get", "secrets", "-A"], FORBIDDEN);
-    site.cannot(&["get", "configmaps", "-n", "kube-system"], FORBIDDEN);
+    site.cannot(&["get", "secrets", "-n", "kube-system"], FORBIDDEN);
+    site.cannot(&["get", "configmap", "bursar-owner", "-n", "bursar", "--as=bursar:cluster-admin"], FORBIDDEN);
     site.cannot(&["create", "token", "default", "-n", "tool-foo"], FORBIDDEN);
 }
 

@@ -14,6 +14,7 @@ use bursar::access::{self, InitRequest, init};
 use bursar::contract::{Identity, Sealer, TenantState, annotate};
 use bursar::daemon;
 use bursar::identity::{AccountId, ClusterName, DirectoryId, NamespaceName, PosixIdentity};
+use bursar::ledger::LedgerState;
 use bursar::ledger::store::Store;
 use bursar::settings::Settings;
 use jiff::{SignedDuration, Timestamp};
@@ -31,7 +32,7 @@ pub struct Site {
     webhook: Option<Process>,
     pub cluster: ControlPlane,
     pub settings: Settings,
-    pub ledger_id: String,
+    ledger: LedgerState,
     pub port: u16,
     health: u16,
     folder: Folder,
@@ -98,8 +99,8 @@ impl Site {
         let settings = Settings::load(&path).unwrap_or_else(|error| panic!("{error}"));
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (port, health) = (free_port(), free_port());
-        let mut site = Self { webhook: None, cluster, settings, ledger_id: String::new(), port, health, folder };
-        site.ledger_id = site.initialise();
+        let mut site = Self { webhook: None, cluster, settings, ledger: LedgerState::default(), port, health, folder };
+        site.ledger = site.initialise();
         // An authority whose time has come, and its successor, which the API server has believed for two hours.
         site.install_at(daemon::now() - SignedDuration::from_hours(800 * 24));
         site.install_at(daemon::now() - SignedDuration::from_hours(2));
@@ -112,10 +113,10 @@ impl Site {
         site
     }
 
-    fn initialise(&self) -> String {
+    fn initialise(&self) -> LedgerState {
         runtime().block_on(async {
             let (store, _lock) = Store::open(&self.settings.state_dir).await.expect("a ledger");
-            let ledger_id = store.state().ledger_id.clone();
+            let ledger = store.state().clone();
             store.close().await.expect("closed");
             let request = InitRequest {
                 policy: &self.settings.policy,
@@ -123,10 +124,10 @@ impl Site {
                 admin_kubeconfig: &self.cluster.admin_kubeconfig,
                 daemon_kubeconfig: &self.settings.clusters[&name()],
                 state_dir: &self.settings.state_dir,
-                ledger_id: &ledger_id,
+                ledger: &ledger,
             };
             init(request).await.unwrap_or_else(|error| panic!("{error:?}"));
-            ledger_id
+            ledger
         })
     }
 
@@ -137,6 +138,7 @@ impl Site {
         let request = WebhookRequest {
             policy: &self.settings.policy,
             cluster: &cluster,
+            ledger: &self.ledger,
             state_dir: &self.settings.state_dir,
             sealer: &sealer,
             now,
@@ -145,7 +147,7 @@ impl Site {
             let kubeconfig = &self.settings.clusters[&name()];
             let client = access::client(kubeconfig).await.expect("a client");
             let (url, dir) = (self.url(), self.dir());
-            let installed = install_outside(&client, kubeconfig, request, &self.ledger_id, (&url, &dir)).await;
+            let installed = install_outside(&client, kubeconfig, request, (&url, &dir)).await;
             installed.unwrap_or_else(|error| panic!("{}", bursar::report::chain(&error)));
         });
     }

@@ -11,8 +11,9 @@ use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
 use bursar::ledger::change::Event;
 use bursar::ledger::{Account, Failure, LedgerState, Lifecycle, ObjectKey};
 use bursar::observed::ObservedObject;
-use bursar::observed::cluster::{ClusterWatch, WatchedKind, connect, managed_kinds};
+use bursar::observed::cluster::{ClusterWatch, connect};
 use bursar::observed::digest::digest;
+use bursar::observed::watched::{WatchedKind, managed_kinds};
 use bursar::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, guard};
 use bursar::policy::{Cluster, Limit, Limits};
 use jiff::Timestamp;
@@ -242,7 +243,7 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         forgotten: Vec::new(),
         rests_on: BTreeSet::new(),
         places: BTreeMap::new(),
-        suspending: BTreeSet::new(),
+        begun: BTreeMap::new(),
         before: Box::new(before(name)),
         otherwise: None,
     };

@@ -60,7 +60,7 @@ fn uninstalled_webhook_leaves_the_backstop_unless_told() {
 
     let restricted = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
     let mut right = pod("right");
-    right["spec"]["securityContext"] = json!({"seccompProfile": {"type": "RuntimeDefault"}});
+    right["spec"]["securityContext"] = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
     right["spec"]["containers"][0]["securityContext"] = restricted.clone();
     // The webhook's configurations go from the API server's memory a moment after they are deleted.
     let stored = wait_for("a pod without the webhook", DEADLINE, || site.create(&right).ok());

@@ -151,7 +151,7 @@ pub async fn uninstall(
 pub async fn manifests(client: &Client, request: WebhookRequest<'_>, image: &str) -> Result<Vec<Value>, AccessError> {
     let Found { believed, url, .. } = found(client).await?.unwrap_or_default();
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
-    let reached = url.map_or(Reached::Service, |url| Reached::Url(url.trim_end_matches("/validate").to_owned()));
+    let reached = url.map_or(Reached::Service, Reached::Url);
     let rules = request.rules();
     let objects = request.objects(client).await?;
     let hooks = Hooks {

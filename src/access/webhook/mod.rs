@@ -170,7 +170,7 @@ pub async fn found(client: &Client) -> Result<Option<Found>, AccessError> {
                 .and_then(|hook| hook.ca_bundle.as_ref())
                 .map(|bundle| String::from_utf8_lossy(&bundle.0).into_owned())
                 .unwrap_or_default(),
-            url: hook.and_then(|hook| hook.url.clone()),
+            url: hook.and_then(|hook| hook.url.as_deref()).map(|url| url.trim_end_matches("/validate").to_owned()),
             renew_after: time(configurations::RENEW_AFTER),
             not_after: time(configurations::UNTIL),
             given: annotation(configurations::GIVEN).unwrap_or_default(),

@@ -158,3 +158,19 @@ fn wrong_arguments_say_what_is_right() {
         assert!(said(&output).contains(text), "{arguments:?}: {}", said(&output));
     }
 }
+
+#[test]
+fn kustomize_folder_is_what_install_makes() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/webhook");
+    let made = bursar::access::webhook::yaml(&bursar::access::webhook::fixed("bursar-webhook")).expect("YAML");
+    let text = format!("# Made by bursar::access::webhook: UPDATE_GOLDENS=1 writes it anew.\n{made}");
+    let file = folder.join("bursar-webhook.yaml");
+    if std::env::var_os("UPDATE_GOLDENS").is_some() {
+        std::fs::write(&file, &text).expect("written");
+    }
+    assert_eq!(std::fs::read_to_string(&file).expect("a file"), text);
+    let site = Site::shared();
+    let built = site.cluster.run(&["kustomize", folder.to_str().expect("UTF-8")], "");
+    assert!(built.contains("image: registry.example.org/bursar-webhook:0.1.0"), "{built}");
+    site.cluster.run(&["apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-"], &built);
+}

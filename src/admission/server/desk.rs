@@ -106,13 +106,16 @@ impl Desk {
     /// Answers the API server.
     #[expect(clippy::disallowed_methods, reason = "measures how long a review takes")]
     pub async fn review(&self, request: Request<Incoming>) -> Answer {
-        let phase = match (request.method(), request.uri().path()) {
+        let (parts, body) = request.into_parts();
+        // Read first: a peer that is answered while it still sends may never see the answer.
+        let body = tokio::time::timeout(BODY_WITHIN, self.body(body)).await;
+        let phase = match (&parts.method, parts.uri.path()) {
             (&Method::POST, "/mutate") => Phase::Mutate,
             (&Method::POST, "/validate") => Phase::Validate,
             (_, "/mutate" | "/validate") => return text(StatusCode::METHOD_NOT_ALLOWED, "reviews are sent by POST"),
             _ => return text(StatusCode::NOT_FOUND, "there are /mutate and /validate"),
         };
-        let (body, _room) = match tokio::time::timeout(BODY_WITHIN, self.body(request.into_body())).await {
+        let (body, _room) = match body {
             Ok(Ok(body)) => body,
             Ok(Err((status, why))) => return self.unreadable(phase, status, why),
             Err(_) => return self.unreadable(phase, StatusCode::REQUEST_TIMEOUT, "the body did not come in time"),
@@ -159,6 +162,8 @@ impl Desk {
             let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the body broke off"))?;
             let Some(data) = frame.data_ref() else { continue };
             if bytes.len() + data.len() > BODY_LIMIT {
+                drop((bytes, room));
+                while body.frame().await.is_some_and(|frame| frame.is_ok()) {}
                 return Err((StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 8 MiB"));
             }
             let kibibytes = u32::try_from(data.len().div_ceil(1024)).unwrap_or(u32::MAX);

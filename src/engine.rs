@@ -258,7 +258,7 @@ impl Engine {
             let (ledger, sealer) = (self.store.state(), &self.sealer);
             let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer, now };
             let again = now + WEBHOOK_AGAIN;
-            link.webhook_due = Some(match webhook::keep(&link.client, request).await {
+            link.webhook_due = Some(match Box::pin(webhook::keep(&link.client, request)).await {
                 Ok(Kept::Absent) => again,
                 Ok(Kept::Well { due, wrote }) => {
                     if wrote {

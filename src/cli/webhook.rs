@@ -105,12 +105,8 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
         progress.finish_and_clear();
         installed?
     };
-    print(context, &installed, outside_of(arguments))?;
+    print(context, &installed, arguments.write.as_deref())?;
     Ok(Exit::Done)
-}
-
-fn outside_of(arguments: &WebhookInstall) -> Option<&Path> {
-    arguments.write.as_deref()
 }
 
 /// What an API server takes as `clientConfig.url`.
@@ -140,18 +136,15 @@ fn print(context: &Context, Installed { wrote, not_after }: &Installed, folder: 
         return output::json(&json!({"wrote": names(wrote), "not_after": not_after, "folder": folder}));
     }
     lines(wrote);
-    match folder {
-        Some(folder) => {
-            output::line(format!(
-                "written  {}: good until {not_after:.0}; nothing renews these files, `bursar doctor` warns 30 days before",
-                folder.display()
-            ));
-            output::line(format!("next: bursar-webhook --dir {}, then bursar webhook selftest", folder.display()));
-        }
-        None => {
-            output::line(format!("the certificate is good until {not_after:.0}; the daemon renews it"));
-            output::line("next: bursar webhook selftest");
-        }
+    if let Some(folder) = folder {
+        let folder = folder.display();
+        output::line(format!(
+            "written  {folder}: good until {not_after:.0}; nothing renews these files, `bursar doctor` warns 30 days before"
+        ));
+        output::line(format!("next: bursar-webhook --dir {folder}, then bursar webhook selftest"));
+    } else {
+        output::line(format!("the certificate is good until {not_after:.0}; the daemon renews it"));
+        output::line("next: bursar webhook selftest");
     }
     Ok(())
 }
@@ -201,12 +194,11 @@ async fn selftest(context: &Context, arguments: &WebhookCluster) -> Result<Exit,
     } else {
         for Tried { class, what, must_be_refused, wrong } in &tried {
             let expected = if *must_be_refused { "refused" } else { "passes" };
-            match wrong {
-                None => output::line(format!("+ class {class}: {what}: {expected}")),
-                Some(wrong) => {
-                    output::line(format!("! class {class}: {what}: not {expected}: {}", output::clean(wrong)))
-                }
-            }
+            let line = match wrong {
+                None => format!("+ class {class}: {what}: {expected}"),
+                Some(wrong) => format!("! class {class}: {what}: not {expected}: {wrong}"),
+            };
+            output::line(line);
         }
     }
     Ok(if good { Exit::Done } else { Exit::Failed })

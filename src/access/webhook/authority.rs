@@ -172,9 +172,9 @@ fn new_certificate(
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
     let issued = valid(&mut params, lifetime, now);
-    let issuer = Issuer::from_ca_cert_pem(&signer.pem, KeyPair::from_pem(&signer.key)?)?;
+    let authority = Issuer::from_ca_cert_pem(&signer.pem, KeyPair::from_pem(&signer.key)?)?;
     let key = KeyPair::generate()?;
-    let certificate = params.signed_by(&key, &issuer)?.pem().replace('\r', "");
+    let certificate = params.signed_by(&key, &authority)?.pem().replace('\r', "");
     Ok(Serving {
         certificate,
         key: Zeroizing::new(key.serialize_pem()),

@@ -65,6 +65,7 @@ impl Hooks<'_> {
         let mutating = configuration("MutatingWebhookConfiguration", WEBHOOK, json!([self.filled(), self.claimed()]));
         let hooks = json!([
             self.pods(),
+            self.claims(),
             self.of_tenants("workloads", &WORKLOADS),
             self.of_tenants("routes", &ROUTES),
             self.namespaces(),
@@ -76,7 +77,7 @@ impl Hooks<'_> {
         [mutating, validating, approvals]
     }
 
-    fn hook(&self, name: &str, path: &str, rules: Value) -> Value {
+    fn hook(&self, name: &str, path: &str, rules: &Value) -> Value {
         let bundle = BASE64.encode(self.authorities);
         let client = match self.reached {
             Reached::Service => {
@@ -98,7 +99,7 @@ impl Hooks<'_> {
         })
     }
 
-    fn in_tenants(&self, name: &str, path: &str, rules: Value) -> Value {
+    fn in_tenants(&self, name: &str, path: &str, rules: &Value) -> Value {
         let mut hook = self.hook(name, path, rules);
         hook["namespaceSelector"] = of_tenants();
         hook
@@ -109,7 +110,7 @@ impl Hooks<'_> {
             rule("", &["pods"], &["CREATE"], "Namespaced"),
             rule("", &["pods/ephemeralcontainers"], &["UPDATE"], "Namespaced"),
         ]);
-        let mut hook = self.in_tenants("pods", "/mutate", rules);
+        let mut hook = self.in_tenants("pods", "/mutate", &rules);
         // What another webhook adds to a pod (a sidecar) is filled in too.
         hook["reinvocationPolicy"] = json!("IfNeeded");
         hook
@@ -117,7 +118,7 @@ impl Hooks<'_> {
 
     fn claimed(&self) -> Value {
         let rules = json!([rule("", &["persistentvolumeclaims"], &["CREATE"], "Namespaced")]);
-        let mut hook = self.in_tenants("claims", "/mutate", rules);
+        let mut hook = self.in_tenants("claims", "/mutate", &rules);
         hook["reinvocationPolicy"] = json!("Never");
         hook
     }
@@ -126,14 +127,18 @@ impl Hooks<'_> {
         let rules = json!([
             rule("", &["pods"], &["CREATE", "UPDATE"], "Namespaced"),
             rule("", &["pods/ephemeralcontainers", "pods/resize"], &["UPDATE"], "Namespaced"),
-            rule("", &["persistentvolumeclaims"], &["CREATE"], "Namespaced"),
         ]);
-        self.in_tenants("pods", "/validate", rules)
+        self.in_tenants("pods", "/validate", &rules)
+    }
+
+    fn claims(&self) -> Value {
+        let rules = json!([rule("", &["persistentvolumeclaims"], &["CREATE"], "Namespaced")]);
+        self.in_tenants("claims", "/validate", &rules)
     }
 
     fn of_tenants(&self, name: &str, resources: &[(&str, &[&str])]) -> Value {
         let rules = resources.iter().map(|(group, names)| rule(group, names, &["CREATE", "UPDATE"], "Namespaced"));
-        self.in_tenants(name, "/validate", rules.collect())
+        self.in_tenants(name, "/validate", &rules.collect())
     }
 
     /// By the object's label: it sees the old object too, so that nobody slips out by taking the label off.
@@ -142,7 +147,7 @@ impl Hooks<'_> {
             rule("", &["namespaces"], &["CREATE", "UPDATE", "DELETE"], "Cluster"),
             rule("", &["namespaces/status", "namespaces/finalize"], &["UPDATE"], "Cluster"),
         ]);
-        let mut hook = self.hook("namespaces", "/validate", rules);
+        let mut hook = self.hook("namespaces", "/validate", &rules);
         hook["objectSelector"] = of_tenants();
         hook["matchConditions"] = self.not_those_who_keep_them();
         hook
@@ -154,7 +159,7 @@ impl Hooks<'_> {
             let all = format!("{plural}/*");
             rules.push(rule(group, &[plural, &all], &["CREATE", "UPDATE", "DELETE"], "*"));
         }
-        let mut hook = self.in_tenants("objects", "/validate", rules.into());
+        let mut hook = self.in_tenants("objects", "/validate", &rules.into());
         hook["objectSelector"] =
             json!({"matchExpressions": [{"key": MANAGED_BY, "operator": "In", "values": [MANAGER]}]});
         hook["matchConditions"] = self.not_those_who_keep_them();
@@ -164,7 +169,7 @@ impl Hooks<'_> {
     fn approvals(&self) -> Value {
         let rules =
             json!([rule("certificates.k8s.io", &["certificatesigningrequests/approval"], &["UPDATE"], "Cluster")]);
-        let mut hook = self.hook("approvals", "/validate", rules);
+        let mut hook = self.hook("approvals", "/validate", &rules);
         hook["matchConditions"] = json!([{"name": "daemon", "expression": by_the_daemon()}]);
         hook
     }
@@ -216,7 +221,7 @@ mod tests {
     use super::*;
 
     fn hooks() -> Vec<Value> {
-        let objects = [("".to_owned(), "resourcequotas".to_owned())];
+        let objects = [(String::new(), "resourcequotas".to_owned())];
         let hooks = Hooks {
             reached: &Reached::Url("https://10.0.0.5:9443/".to_owned()),
             authorities: "PEM",
@@ -231,7 +236,7 @@ mod tests {
     #[test]
     fn nothing_but_tenants_waits_and_all_fail_closed() {
         let hooks = hooks();
-        assert_eq!(hooks.len(), 8);
+        assert_eq!(hooks.len(), 9);
         for hook in hooks {
             assert_eq!(hook["failurePolicy"], "Fail");
             let by_namespace = hook["namespaceSelector"] == of_tenants();
@@ -248,7 +253,7 @@ mod tests {
     fn a_url_is_joined_and_a_quote_ends_no_text() {
         let hooks = hooks();
         assert_eq!(hooks[0]["clientConfig"]["url"], "https://10.0.0.5:9443/mutate");
-        let conditions = hooks[5]["matchConditions"].to_string();
+        let conditions = hooks[6]["matchConditions"].to_string();
         assert!(conditions.contains("['system:nodes', 'system:masters', 'ab']"), "{conditions}");
     }
 }

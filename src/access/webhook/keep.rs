@@ -43,10 +43,7 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>) -> Result<Kept, 
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
     let bundle = authorities.bundle(&before.believed, request.now);
     let is_due = before.renew_after.is_none_or(|due| due <= request.now);
-    let serving = match is_due {
-        true => authorities.sign(&within_names(), WITHIN, &before.believed, request.now)?,
-        false => None,
-    };
+    let serving = if is_due { authorities.sign(&within_names(), WITHIN, &before.believed, request.now)? } else { None };
     let times = match (&serving, before.renew_after, before.not_after) {
         (Some(serving), _, _) => Times::from(serving),
         (None, Some(renew_after), Some(not_after)) => Times { renew_after, not_after },

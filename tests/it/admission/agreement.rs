@@ -144,6 +144,6 @@ fn webhook_and_backstop_agree_on_random_pods() {
             _ => panic!("webhook: {webhook:?}\nbackstop: {backstop:?}\n{pod:#}"),
         }
     }
-    let refused = by_webhook.iter().filter(|answer| answer.is_err()).count();
-    assert!(refused > count / 10 && refused < count * 9 / 10, "{refused} of {count} refused");
+    let wrong_ones = by_webhook.iter().filter(|answer| answer.is_err()).count();
+    assert!(wrong_ones > count / 10 && wrong_ones < count * 9 / 10, "{wrong_ones} of {count} refused");
 }

@@ -15,8 +15,13 @@ use super::AccessError;
 /// The seed of the seal (`contract::Sealer`).
 pub const SEAL_KEY: &str = "seal.key";
 
-/// Writes a file and puts it in the place of an older one.
+/// Writes a file that only its owner may read, and puts it in the place of an older one.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), AccessError> {
+    replace_with_mode(path, content, 0o600)
+}
+
+/// The same with another mode.
+pub(super) fn replace_with_mode(path: &Path, content: &[u8], mode: u32) -> Result<(), AccessError> {
     let in_place = || -> std::io::Result<()> {
         let folder = folder(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -27,6 +32,7 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), AccessError> {
             _ => {}
         }
         write_new(&beside, content)?;
+        std::fs::set_permissions(&beside, Permissions::from_mode(mode))?;
         std::fs::rename(&beside, path)?;
         File::open(folder)?.sync_all()
     };

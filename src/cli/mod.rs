@@ -21,6 +21,7 @@ mod status;
 mod sync;
 mod tools;
 mod users;
+mod webhook;
 mod why;
 
 use std::io::Write as _;
@@ -88,6 +89,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Hold(arguments) => order::reasoned(&context, Order::Hold, arguments).await,
         Command::Release(arguments) => order::maybe_reasoned(&context, Order::Release, arguments).await,
         Command::Approve { hash } => order::approve(&context, hash).await,
+        Command::Webhook(command) => webhook::run(&context, &command).await,
         Command::Ledger(Ledger::Verify) => ledger::verify(&context).await,
         Command::Ledger(Ledger::Backup { file }) => ledger::backup(&context, &file).await,
         Command::Completions { shell } => generate::completions(shell),

@@ -49,6 +49,8 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// Where the daemon is asked.
     pub control_socket: PathBuf,
+    /// What runs in the cluster as the webhook.
+    pub webhook_image: Option<String>,
 }
 
 /// `[schedule]`: five-field cron expressions, UTC.

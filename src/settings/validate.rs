@@ -69,6 +69,7 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
         homes,
         metrics: metrics.parsed("listen", ADDRESS, |text| text.parse().ok()),
         control_socket: path("socket", "/run/bursar/control.sock", &control),
+        webhook_image: root.section("webhook").text("image"),
         state_dir,
         site: site?,
     })
@@ -118,7 +119,7 @@ fn later(root: &Table<'_>) {
 }
 
 fn exempt(table: &Table<'_>) -> Vec<String> {
-    table.only(&["exempt"]);
+    table.only(&["exempt", "image"]);
     let default = || ["system:masters", "kubeadm:cluster-admins"].map(str::to_owned).to_vec();
     table.texts("exempt").unwrap_or_else(default)
 }

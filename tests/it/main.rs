@@ -8,6 +8,7 @@ mod template;
 mod world;
 
 mod access;
+mod admission;
 mod architecture;
 mod cli;
 mod daemon;

@@ -3,7 +3,7 @@
 //! The state folder is the daemon's user's, and the files are the caller's, who may be root: see [`privilege::as_bursar`].
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -121,13 +121,16 @@ async fn kubeconfig(server: &ApiServer, reached: Cluster) -> Result<(Zeroizing<S
     Ok((Zeroizing::new(format!("{file:#}\n")), issued.not_after))
 }
 
+/// Of root's the files are those of the folder's owner: whom the webhook runs as.
 fn write(folder: &Path, written: &[(&str, Zeroizing<String>, bool)]) -> Result<(), AccessError> {
+    let failed = |source| AccessError::Write { path: folder.to_owned(), source };
     if !folder.exists() {
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o750).create(folder);
-        made.map_err(|source| AccessError::Write { path: folder.to_owned(), source })?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o750).create(folder).map_err(failed)?;
     }
+    let found = std::fs::metadata(folder).map_err(failed)?;
+    let owner = nix::unistd::Uid::effective().is_root().then(|| (found.uid(), found.gid()));
     for (name, text, private) in written {
-        files::replace_with_mode(&folder.join(name), text.as_bytes(), if *private { 0o600 } else { 0o644 })?;
+        files::replace_as(&folder.join(name), text.as_bytes(), if *private { 0o600 } else { 0o644 }, owner)?;
     }
     Ok(())
 }

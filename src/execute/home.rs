@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use super::StepError;
 use crate::desired::HomeTarget;
 use crate::homes::client::HomedClient;
-use crate::homes::{Answer, EntryNames, HomeTarget as Target, Inspection, Request, Work};
+use crate::homes::{Answer, EntryNames, HomeTarget as Target, Inspection, Request, USER_PREFIX, Work};
 use crate::identity::ClusterName;
 use crate::ledger::Delivery;
 use crate::observed::HomeFinding;
@@ -37,7 +37,7 @@ pub fn entry_name(cluster: &ClusterName, default_endpoint: &str, endpoint: &str)
 /// The name of the user.
 #[must_use]
 pub fn user_name(cluster: &ClusterName) -> String {
-    format!("bursar-{cluster}")
+    format!("{USER_PREFIX}{cluster}")
 }
 
 /// A plan's target as `bursar-homed` wants it.

@@ -28,6 +28,9 @@ const MAX_DEPTH: usize = 64;
 /// Why a text is not a document. Positions only: the file is a user's and may hold secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DocumentError {
+    /// From this byte on.
+    #[error("it is not UTF-8 from byte {0}")]
+    NotUtf8(usize),
     /// Not YAML.
     #[error("it does not parse as YAML at line {line}, column {column}")]
     Syntax {

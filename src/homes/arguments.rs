@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use super::breaker::BreakerSettings;
 use super::server::{self, HomedError, HomedSettings};
 use super::{Bounds, Prefix, USUAL_KUBECONFIG};
 
@@ -30,6 +31,9 @@ pub struct Arguments {
     /// Time that one request may take.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub deadline: Duration,
+    /// How long an export that hangs is left alone before it is tried again; doubled as long as it hangs.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub backoff: Duration,
     /// What a new home is filled with.
     #[arg(long, value_name = "PATH", default_value = "/etc/skel")]
     pub skeleton: PathBuf,
@@ -50,6 +54,7 @@ impl Arguments {
             ..Bounds::new(prefixes.collect())
         };
         let settings = HomedSettings::new(bounds, server::client_uid(&self.client_user)?, clock);
-        Ok(HomedSettings { deadline: self.deadline, ..settings })
+        let breaker = BreakerSettings { backoff: self.backoff, ..settings.breaker };
+        Ok(HomedSettings { deadline: self.deadline, breaker, ..settings })
     }
 }

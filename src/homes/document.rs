@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use granit_parser::{Event, Options, Parser, ScalarStyle, StrInput, Tag};
+use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, StrInput, Tag};
 use thiserror::Error;
 
 use super::document_writer::{write_json, write_yaml};
@@ -228,6 +228,9 @@ impl<'input> Reader<'input> {
             Some(Ok((event, _span))) => Ok(event),
             Some(Err(error)) => {
                 let marker = error.marker();
+                if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
+                    return Err(DocumentError::TooDeep);
+                }
                 Err(DocumentError::Syntax { line: marker.line(), column: marker.col() + 1 })
             }
             None => Ok(Event::StreamEnd),

@@ -27,6 +27,8 @@ use super::{
 pub struct Order {
     /// What the request is held against once more.
     pub bounds: Bounds,
+    /// Process id of the server.
+    pub server: u32,
     /// UTC, `20260131T235959Z`: the name of a backup. The worker has no clock.
     pub date: String,
 }
@@ -91,6 +93,11 @@ fn obey(order: &Order, request: &Request) -> Result<Answer, HomeError> {
         _ => false,
     };
     become_user(target.uid, target.gid, &target.groups)?;
+    // The kernel kills us with the server from here on. One that ended before does not: the next server may be at work.
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+    if parent != Some(order.server) {
+        return Err(HomeError::Unavailable { detail: "the server that asked is gone".to_owned() });
+    }
     let home = Home::open(&prefix.path, target)?;
     let file = target.kubeconfig.as_path();
     match &request.work {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bursar::homes::breaker::BreakerSettings;
@@ -41,6 +41,7 @@ impl FileServer {
             .args([&stored, &sick, &note])
             .arg(inner.get_program())
             .args(inner.get_args())
+            .stderr(Stdio::null())
             .spawn()
             .expect("unshare");
         let homed = Homed::waited_for(folder, child);

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use bursar::homes::{HomeTarget, Work};
 
@@ -28,6 +28,8 @@ impl Mounted {
             .arg(folder.path().join("homes"))
             .arg(inner.get_program())
             .args(inner.get_args())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
             .expect("unshare");
         Self { homed: Homed::waited_for(folder, child) }

@@ -134,8 +134,8 @@ impl Engine {
     pub async fn open(settings: Settings, metrics: SharedMetrics, clock: Clock) -> Result<Self, EngineError> {
         let (store, lock) = Store::open(&settings.state_dir).await?;
         let sealer = read_seal(&settings.state_dir)?;
-        let homes = HomedClient::new(&settings.homes.socket, settings.homes.deadline)
-            .with_prefixes(&settings.homes.prefixes);
+        let homes =
+            HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes);
         let stop = CancellationToken::new();
         let mut engine = Self {
             sources: settings.sources()?,
@@ -202,8 +202,8 @@ impl Engine {
     /// Puts another configuration in force. Clusters are connected anew, for anything about them may have changed.
     pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
         self.sources = settings.sources()?;
-        self.effects.homes = HomedClient::new(&settings.homes.socket, settings.homes.deadline)
-            .with_prefixes(&settings.homes.prefixes);
+        self.effects.homes =
+            HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes);
         self.effects.clusters.clear();
         self.links.clear();
         self.trouble.clear();

@@ -25,6 +25,7 @@ use super::own::OwnCredential;
 use super::roles::{self, INIT_MANAGER, NAMESPACE};
 use super::{AccessError, answered, client_of, files, own, owner, read};
 use crate::contract::MANAGED_BY;
+use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::request::ApiServer;
 use crate::identity::ClusterName;
 use crate::observed::kinds::{Kind, Kinds};
@@ -135,6 +136,13 @@ fn manifests(needs: &Needs, manifest_kinds: &[Kind], edit: &[Value], ledger_id: 
         "metadata": {"name": NAMESPACE, "labels": roles::labels()},
     });
     let mut manifests = vec![namespace, owner::manifest(ledger_id)];
+    if needs.personal_storage {
+        manifests.push(json!({
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": PERSONAL_NAMESPACE, "labels": roles::labels()},
+        }));
+    }
     manifests.extend(cage(needs));
     manifests.extend([roles::tenant(edit), roles::archive()]);
     manifests.extend(roles::impersonation(needs));

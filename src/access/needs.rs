@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::desired::rbac::impersonation_role;
+use crate::desired::volume::PERSONAL_SECRET;
 use crate::identity::ClusterName;
-use crate::policy::{Class, Policy};
+use crate::policy::{Class, Policy, VolumeKind};
 
 /// The role that `init` makes of this server's `edit`.
 pub const TENANT_ROLE: &str = "bursar-tenant";
@@ -27,8 +28,10 @@ pub struct Needs {
     pub impersonated: BTreeMap<String, Vec<String>>,
     /// `apiVersion` and `kind` of what site manifests make, Secrets apart.
     pub manifest_kinds: BTreeSet<(String, String)>,
-    /// Names of Secrets that site manifests make.
+    /// Names of Secrets that site manifests and personal volumes make.
     pub secrets: BTreeSet<String>,
+    /// Storage that outlives its account: claims in a namespace of their own.
+    pub personal_storage: bool,
 }
 
 impl Needs {
@@ -52,6 +55,10 @@ impl Needs {
         if !class.impersonate.is_empty() {
             self.impersonated.insert(class.name.clone(), class.impersonate.clone());
             self.admin_roles.insert(impersonation_role(&class.name));
+        }
+        if class.volumes.iter().any(|volume| matches!(volume.kind, VolumeKind::Personal(_))) {
+            self.secrets.insert(PERSONAL_SECRET.to_owned());
+            self.personal_storage = true;
         }
         for manifest in &class.manifests {
             let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();

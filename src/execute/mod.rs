@@ -27,6 +27,7 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::Client;
+use serde_json::json;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -35,12 +36,13 @@ pub use record::{Record, Recorder};
 
 use self::request::ApiServer;
 use self::tenant::Place;
+use crate::desired::volume::PERSONAL_SECRET;
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::observed::cluster::{ClusterWatch, watched_kinds};
 use crate::plan::{Action, ApprovedPlan};
-use crate::policy::{Cluster, Policy};
+use crate::policy::{Cluster, Policy, Volume, VolumeKind};
 use crate::telemetry::SharedMetrics;
 
 /// Accounts of one cluster under way at a time. As many as the widest pace: each has at most a few requests open, and
@@ -79,7 +81,11 @@ impl ClusterEffects {
         changed: &Arc<Notify>,
     ) -> Self {
         let manifests = policy.classes.values().flat_map(|class| &class.manifests);
-        let watch = ClusterWatch::start(&client, cluster.clone(), watched_kinds(manifests), Arc::clone(changed));
+        let is_personal = |volume: &Volume| matches!(volume.kind, VolumeKind::Personal(_));
+        let personal = policy.classes.values().flat_map(|class| &class.volumes).any(is_personal);
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": PERSONAL_SECRET}});
+        let kinds = watched_kinds(manifests.chain(personal.then_some(&secret)));
+        let watch = ClusterWatch::start(&client, cluster.clone(), kinds, Arc::clone(changed));
         Self { server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
     }
 }

@@ -62,10 +62,9 @@ impl HomeError {
                  on an export that squashes root, make what is missing on the file server",
                 shown(path)
             ),
-            Self::Immutable { path } => format!(
-                "on the file server: lsattr -d `{0}`; chattr -i -a `{0}` if nobody meant it",
-                shown(path)
-            ),
+            Self::Immutable { path } => {
+                format!("on the file server: lsattr -d `{0}`; chattr -i -a `{0}` if nobody meant it", shown(path))
+            }
             Self::NoTicket { .. } => {
                 "export the homes to this host with sec=sys too: nobody gives the daemon a user's ticket".into()
             }

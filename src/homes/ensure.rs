@@ -84,6 +84,19 @@ fn make_empty(parent: &OwnedFd, temporary: &std::ffi::OsStr, target: &HomeTarget
     }
 }
 
+/// Lets the group of a directory that was made now work in it, and own what is made in it. Done as the user: root
+/// without `CAP_FSETID` may not. One with anything in it, or with another mode, is the user's by now.
+pub(super) fn give_group_on(path: &Path, place: &OwnedFd) -> Result<(), HomeError> {
+    let failed = |call: &str, errno| HomeError::from_errno(call, path, errno);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = fs::openat(place, ".", flags, Mode::empty()).map_err(|errno| failed("openat", errno))?;
+    let found = fs::fstat(&held).map_err(|errno| failed("fstat", errno))?;
+    if found.st_mode & 0o7777 != 0o700 || !is_empty(&held) {
+        return Ok(());
+    }
+    fs::fchmod(&held, Mode::RWXU | Mode::RWXG | Mode::SGID).map_err(|errno| failed("fchmod", errno))
+}
+
 /// Stands in a home while its skeleton is being copied: a worker that was killed left it, and the next one goes on.
 const UNFINISHED: &str = ".bursar-skeleton";
 /// A file of the skeleton that is not whole yet.
@@ -111,13 +124,7 @@ fn is_empty(held: &OwnedFd) -> bool {
         .is_ok_and(|mut entries| !entries.any(|entry| entry.is_ok_and(|entry| is_name(entry.file_name().to_bytes()))))
 }
 
-fn copy_directory(
-    from: &Path,
-    home: &Path,
-    to: &OwnedFd,
-    left: &mut usize,
-    depth: usize,
-) -> Result<(), HomeError> {
+fn copy_directory(from: &Path, home: &Path, to: &OwnedFd, left: &mut usize, depth: usize) -> Result<(), HomeError> {
     let unread = |path: &Path, error: &std::io::Error| HomeError::from_errno("read", path, errno_of(error));
     let _ = fs::unlinkat(to, TEMPORARY, AtFlags::empty());
     for entry in read_dir(from).map_err(|error| unread(from, &error))? {

@@ -257,7 +257,11 @@ pub enum HomeError {
 /// A path for people. It came from a directory or a home: its control characters are shown, not obeyed.
 pub(super) fn shown(path: &Path) -> String {
     path.to_string_lossy().chars().fold(String::new(), |mut text, c| {
-        if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
+        if c.is_control() {
+            text.extend(c.escape_default())
+        } else {
+            text.push(c)
+        }
         text
     })
 }
@@ -292,12 +296,9 @@ impl HomeError {
             | Errno::HOSTUNREACH
             | Errno::NETUNREACH
             | Errno::REMOTEIO => Self::NotConnected { path, message: message() },
-            other => Self::Io {
-                operation: operation.to_owned(),
-                path,
-                errno: other.raw_os_error(),
-                message: message(),
-            },
+            other => {
+                Self::Io { operation: operation.to_owned(), path, errno: other.raw_os_error(), message: message() }
+            }
         }
     }
 }

@@ -122,6 +122,12 @@ pub enum Work {
         /// Copy the server's skeleton directory into a home that was made now.
         skeleton: bool,
     },
+    /// The directory of a volume exists and is the user's; made, if the server allows it for that prefix, mode 0700.
+    /// Nothing that exists is changed.
+    MakeDirectory {
+        /// Mode 2770: what is made in it belongs to its group.
+        shared: bool,
+    },
     /// Our entries are in the kubeconfig, everything else in it stays.
     WriteKubeconfig {
         /// What is to be there.
@@ -144,6 +150,7 @@ impl Work {
             Self::Inspect { .. } => "inspect",
             Self::TestWrite { .. } => "test_write",
             Self::EnsureHome { .. } => "ensure_home",
+            Self::MakeDirectory { .. } => "make_directory",
             Self::WriteKubeconfig { .. } => "write_kubeconfig",
             Self::RemoveKubeconfig { .. } => "remove_kubeconfig",
         }
@@ -277,7 +284,7 @@ pub enum Answer {
     Inspected(Inspection),
     /// To [`Work::TestWrite`]: a file could be written there.
     Writable,
-    /// To [`Work::EnsureHome`].
+    /// To [`Work::EnsureHome`] and [`Work::MakeDirectory`].
     HomeReady {
         /// It was made now.
         created: bool,

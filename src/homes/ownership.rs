@@ -25,7 +25,8 @@ pub(super) fn foreign(pairs: &Pairs, entries: &KubeconfigEntries, taken: &[Strin
     for cluster in entries.clusters.iter().filter(|cluster| !is_taken(&cluster.name)) {
         let name = &cluster.name;
         let is_same = |found: &Node| inner(found, "cluster", "server") == Some(cluster.server.as_str());
-        let is_nobodys = !items(pairs, "contexts").any(|context| inner(context, "context", "cluster") == Some(name.as_str()));
+        let is_nobodys =
+            !items(pairs, "contexts").any(|context| inner(context, "context", "cluster") == Some(name.as_str()));
         let mut standing = named(pairs, "clusters", name);
         if standing.any(|found| !(leads_to(pairs, name) || (is_nobodys && is_same(found)))) {
             return Some(format!("cluster `{name}`"));
@@ -36,18 +37,16 @@ pub(super) fn foreign(pairs: &Pairs, entries: &KubeconfigEntries, taken: &[Strin
 
 /// Of these names, those whose entries are ours and are no longer needed by a context of the user's.
 pub(super) fn removable(pairs: &Pairs, names: &EntryNames) -> EntryNames {
-    let contexts: Vec<String> = names
-        .contexts
-        .iter()
-        .filter(|name| named(pairs, "contexts", name).all(is_our_context))
-        .cloned()
-        .collect();
+    let contexts: Vec<String> =
+        names.contexts.iter().filter(|name| named(pairs, "contexts", name).all(is_our_context)).cloned().collect();
     let stays = |context: &&Node| {
         let name = context.get("name").and_then(Node::text);
         !name.is_some_and(|name| contexts.iter().any(|ours| ours == name))
     };
     let is_needed = |name: &String| {
-        items(pairs, "contexts").filter(stays).any(|context| inner(context, "context", "cluster") == Some(name.as_str()))
+        items(pairs, "contexts")
+            .filter(stays)
+            .any(|context| inner(context, "context", "cluster") == Some(name.as_str()))
     };
     let clusters = names.clusters.iter().filter(|name| leads_to(pairs, name) && !is_needed(name)).cloned().collect();
     EntryNames { clusters, user: names.user.clone(), contexts }

@@ -83,13 +83,13 @@ fn obey(order: &Order, request: &Request) -> Result<Answer, HomeError> {
     match &request.work {
         Work::Inspect { names } | Work::RemoveKubeconfig { names } => names.check(),
         Work::WriteKubeconfig { entries, .. } => entries.check(),
-        Work::TestWrite { .. } | Work::EnsureHome { .. } => Ok(()),
+        Work::TestWrite { .. } | Work::EnsureHome { .. } | Work::MakeDirectory { .. } => Ok(()),
     }
     .map_err(|detail| HomeError::BadRequest { detail })?;
     let target = &request.target;
     let prefix = order.bounds.admit(target)?;
     let created = match &request.work {
-        Work::EnsureHome { create: true, .. } => ensure::make_home(prefix, target)?,
+        Work::EnsureHome { create: true, .. } | Work::MakeDirectory { .. } => ensure::make_home(prefix, target)?,
         _ => false,
     };
     become_user(target.uid, target.gid, &target.groups)?;
@@ -104,6 +104,12 @@ fn obey(order: &Order, request: &Request) -> Result<Answer, HomeError> {
         Work::EnsureHome { create, skeleton } => {
             if let (true, true, true, Some(from)) = (*create, prefix.allow_create, *skeleton, &order.bounds.skeleton) {
                 ensure::copy_skeleton(from, &target.home, home.directory(), created)?;
+            }
+            Ok(Answer::HomeReady { created })
+        }
+        Work::MakeDirectory { shared } => {
+            if *shared {
+                ensure::give_group_on(&target.home, home.directory())?;
             }
             Ok(Answer::HomeReady { created })
         }

@@ -8,6 +8,7 @@ use regex::Regex;
 
 use super::profile;
 use super::table::{Kind, PATH, Table, is_none_of};
+use super::volume;
 use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
 use crate::policy::{Class, Cluster, CredentialRule, DriftMode, From, HomeRule, Pattern, PodSecurity, When};
 
@@ -108,7 +109,7 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         limit_range: table.has("limit_range").then(|| profile::limit_range(&table.section("limit_range"))),
         network: network(table, known),
         credential,
-        volumes: profile::volumes(table),
+        volumes: volume::volumes(table, known.prefixes),
         manifests: Vec::new(),
     })
 }

@@ -199,7 +199,6 @@ async fn without_root_it_serves_its_own_user_only() {
     homed.refused(&HomeTarget::new(prefix.join("bar"), UID + 1, UID + 1), "unavailable").await;
 }
 
-
 #[tokio::test]
 async fn a_client_survives_a_restart_of_the_server() {
     let mut homed = Homed::start(&[]);

@@ -79,7 +79,8 @@ fn snapshot(folder: &Path) -> BTreeMap<PathBuf, String> {
         if kind.is_dir() {
             left.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
         }
-        let content = if kind.is_file() && found.len() < 64 * 1024 { fs::read(&path).unwrap_or_default() } else { vec![] };
+        let content =
+            if kind.is_file() && found.len() < 64 * 1024 { fs::read(&path).unwrap_or_default() } else { vec![] };
         let kind = (kind.is_fifo(), kind.is_socket(), fs::read_link(&path).ok());
         let who = (found.uid(), found.gid(), found.mode(), found.nlink(), found.len());
         all.insert(path, format!("{kind:?} {who:?} {}", String::from_utf8_lossy(&content)));

@@ -141,7 +141,8 @@ pub const CASES: &[Case] = &[
         says(plot, ["x: ", &"[".repeat(50_000), &"]".repeat(50_000)].concat().as_bytes());
     }),
     case("config is a bomb of aliases", Refused("too-complex"), |plot| {
-        let levels = (1..9).map(|level| format!("l{level}: &l{level} [{}]\n", vec![format!("*l{}", level - 1); 9].join(", ")));
+        let levels =
+            (1..9).map(|level| format!("l{level}: &l{level} [{}]\n", vec![format!("*l{}", level - 1); 9].join(", ")));
         says(plot, ["l0: &l0 [x]\n".to_owned()].into_iter().chain(levels).collect::<String>().as_bytes());
     }),
     case("config is not YAML", Refused("not-yaml"), |plot| says(plot, b"a: b: c: hunter2\n")),

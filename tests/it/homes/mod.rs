@@ -168,4 +168,3 @@ fn parses(path: &Path) -> bool {
         })
     })
 }
-

@@ -20,7 +20,9 @@ struct Mounted {
 impl Mounted {
     fn with(script: &str, arguments: &[&str]) -> Self {
         let folder = folder();
-        let before = format!("set -eu; homes=$1; shift\nhome() {{ install -d -o {UID} -g {UID} -m 0700 $homes/$1 $homes/$1/.kube; }}\n");
+        let before = format!(
+            "set -eu; homes=$1; shift\nhome() {{ install -d -o {UID} -g {UID} -m 0700 $homes/$1 $homes/$1/.kube; }}\n"
+        );
         let inner = command(folder.path(), arguments);
         let child = Command::new("unshare")
             .args(["-m", "--propagation", "private", "sh", "-c"])
@@ -153,7 +155,8 @@ async fn marks_of_the_file_system_are_their_own_reason() {
 
 #[tokio::test]
 async fn a_disk_that_fills_while_files_are_written_keeps_every_file_whole() {
-    let script = r"mount -t tmpfs -o size=512k,mode=755 tmpfs $homes; home foo; install -d -o 52504 -m 0700 $homes/other";
+    let script =
+        r"mount -t tmpfs -o size=512k,mode=755 tmpfs $homes; home foo; install -d -o 52504 -m 0700 $homes/other";
     let world = Mounted::with(script, &[]);
     world.homed.write(&world.target("foo")).await.expect("there is space yet");
     let config = world.seen("foo").join(".kube/config");

@@ -128,7 +128,8 @@ async fn a_daemon_that_was_taken_over_reaches_nothing_but_our_entries() {
     user.user.name = "me".into();
     user.contexts[0].user = "me".into();
     assert_eq!(reason(&mine, write(user)).await, "bad-request");
-    let names = |user: &str| EntryNames { clusters: vec!["lab".into()], user: user.into(), contexts: vec!["lab".into()] };
+    let names =
+        |user: &str| EntryNames { clusters: vec!["lab".into()], user: user.into(), contexts: vec!["lab".into()] };
     assert_eq!(reason(&mine, Work::RemoveKubeconfig { names: names("me") }).await, "bad-request");
     assert_eq!(reason(&mine, Work::RemoveKubeconfig { names: names(OUR_USER) }).await, "Removed { changed: false }");
     assert_eq!(reason(&mine, Work::Inspect { names: names("me") }).await, "bad-request");
@@ -251,4 +252,3 @@ async fn garbage_and_endless_requests_are_refused_and_the_server_goes_on() {
     }
     homed.write(&target).await.expect("still serves");
 }
-

@@ -166,7 +166,8 @@ async fn nothing_is_written_outside_and_nothing_as_another_while_everything_is_e
     assert!(!owners.is_empty() && owners.iter().all(|owner| *owner == (UID, 0o600)), "{owners:?}");
     // The victim's folder, wherever it is now, holds what it held.
     let victims = beneath(&shared).into_iter().filter(|path| {
-        fs::symlink_metadata(path).is_ok_and(|found| found.uid() == UID + 1 && found.is_dir()) && path.ends_with(".kube")
+        fs::symlink_metadata(path).is_ok_and(|found| found.uid() == UID + 1 && found.is_dir())
+            && path.ends_with(".kube")
     });
     for folder in victims {
         assert_eq!(names_in(&folder), ["config"], "{}", folder.display());

@@ -142,7 +142,8 @@ pub fn fixed(manifest: &Value) -> Option<Value> {
     let spec = &manifest["spec"];
     match manifest["kind"].as_str()? {
         "PersistentVolume" => {
-            Some(json!({"nfs": spec["nfs"], "personal": spec["claimRef"]["namespace"] == PERSONAL_NAMESPACE}))
+            let claim = &spec["claimRef"];
+            Some(json!({"nfs": spec["nfs"], "claim": {"namespace": claim["namespace"], "name": claim["name"]}}))
         }
         "PersistentVolumeClaim" => Some(json!({
             "accessModes": spec["accessModes"],

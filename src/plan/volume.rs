@@ -13,6 +13,15 @@ pub(super) fn immovable(key: &ObjectKey, record: &ObjectRecord, manifest: &Value
     let cluster = &key.cluster;
     if key.kind == "PersistentVolume" {
         let named = |nfs: &Value| format!("{}:{}", text(&nfs["server"]), text(&nfs["path"]));
+        let claim = |of: &Value| format!("{}/{}", text(&of["namespace"]), text(&of["name"]));
+        let (holder, new) = (claim(&was["claim"]), claim(&wanted["claim"]));
+        if holder != new {
+            return Some(format!(
+                "volume {} in cluster {cluster} belongs to claim {holder} and is not given to {new}: its data would change \
+                 hands. To do so, delete that claim and `kubectl delete pv {}`: no data is deleted",
+                key.name, key.name
+            ));
+        }
         let claim = &manifest["spec"]["claimRef"];
         return (was["nfs"] != wanted["nfs"]).then(|| {
             format!(
@@ -65,7 +74,7 @@ pub(super) fn holds_data(key: &ObjectKey, record: &ObjectRecord) -> bool {
         "PersistentVolumeClaim" => {
             key.namespace.as_deref() == Some(PERSONAL_NAMESPACE) || !detail("volumeName").is_some_and(Value::is_string)
         }
-        "PersistentVolume" => detail("personal").is_some_and(|personal| *personal == Value::Bool(true)),
+        "PersistentVolume" => detail("claim").is_some_and(|claim| text(&claim["namespace"]) == PERSONAL_NAMESPACE),
         _ => false,
     }
 }

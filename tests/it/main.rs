@@ -21,5 +21,6 @@ mod life;
 mod quiet;
 mod rejected;
 mod repairs;
+mod storage;
 mod tenants;
 mod wrong_directory;

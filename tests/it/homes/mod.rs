@@ -6,6 +6,7 @@ mod hostile;
 mod hostile_cases;
 mod kill;
 mod mounts;
+mod nfs;
 mod protocol;
 mod swap;
 mod unit;

@@ -36,6 +36,7 @@ if [ ! -e "$cache/made" ]; then
     image=$(apt-cache search --names-only '^linux-image-6\.1\.0-[0-9]+-cloud-amd64$' | awk '{ print $1 }' | sort -V | tail -n 1)
     (cd "$work" && apt-get download "$image" >/dev/null 2>&1) || fail "no kernel to fetch"
     dpkg-deb -x "$work"/linux-image-*.deb "$cache/unpacked"
+    /sbin/depmod -b "$cache/unpacked" "$(basename "$cache"/unpacked/lib/modules/*)"
     touch "$cache/made"
 fi
 kernel=$(echo "$cache"/unpacked/boot/vmlinuz-*)
@@ -89,7 +90,7 @@ for program in "$test_program" "$homed"; do
 done
 number=100
 for module in virtio_pci virtio_net nfsv4; do
-    for file in $(modprobe -d "$cache/unpacked" -S "$(basename "$modules")" --show-depends "$module" 2>/dev/null | awk '$1 == "insmod" { print $2 }'); do
+    for file in $(/sbin/modprobe -d "$cache/unpacked" -S "$(basename "$modules")" --show-depends "$module" 2>/dev/null | awk '$1 == "insmod" { print $2 }'); do
         [ ! -e "$root"/modules/*-"$(basename "$file")" ] || continue
         cp "$file" "$root/modules/$number-$(basename "$file")"
         number=$((number + 1))

@@ -258,9 +258,9 @@ pub enum HomeError {
 pub(super) fn shown(path: &Path) -> String {
     path.to_string_lossy().chars().fold(String::new(), |mut text, c| {
         if c.is_control() {
-            text.extend(c.escape_default())
+            text.extend(c.escape_default());
         } else {
-            text.push(c)
+            text.push(c);
         }
         text
     })

@@ -72,12 +72,12 @@ async fn deliverer() {
 
 #[tokio::test]
 async fn daemon_killed_while_it_delivers_leaves_whole_files_and_the_next_delivers_all() {
-    let homed = Homed::start(&[]);
-    let homes = make_homes(homed.folder.path(), soak(40, 200));
+    let server = Homed::start(&[]);
+    let homes = make_homes(server.folder.path(), soak(40, 200));
     for round in 0..soak(6, 40) {
         let mut daemon = Command::new(std::env::current_exe().expect("this binary"))
             .args(["--exact", "homes::kill::deliverer", "--ignored"])
-            .env(DELIVERER, homed.folder.path())
+            .env(DELIVERER, server.folder.path())
             .stdout(std::process::Stdio::null())
             .process_group(0)
             .spawn()
@@ -89,7 +89,7 @@ async fn daemon_killed_while_it_delivers_leaves_whole_files_and_the_next_deliver
         check_no_half_file(&homes);
     }
     let mut done = BTreeSet::new();
-    cycle(&homed.folder.path().join("homed.sock"), &homes, "250", &mut done).await;
+    cycle(&server.folder.path().join("homed.sock"), &homes, "250", &mut done).await;
     assert_eq!(done.len(), homes.len());
     check_all_delivered(&homes);
 }
@@ -104,19 +104,19 @@ async fn homed_killed_while_it_delivers_leaves_whole_files_and_the_next_cycle_de
     let killer = std::thread::spawn({
         let finished = finished.clone();
         let mut commands: Vec<Command> = (0..400).map(|_| command(folder.path(), &[])).collect();
-        let mut homed = commands.remove(0).spawn().expect("bursar-homed");
+        let mut server = commands.remove(0).spawn().expect("bursar-homed");
         move || {
             let mut kills = 0;
             while !finished.load(Ordering::Relaxed)
                 && let Some(mut next) = commands.pop()
             {
                 std::thread::sleep(Duration::from_millis(40 + 31 * (kills % 6)));
-                homed.kill().expect("killed");
-                homed.wait().expect("ended");
+                server.kill().expect("killed");
+                server.wait().expect("ended");
                 kills += 1;
-                homed = next.spawn().expect("bursar-homed");
+                server = next.spawn().expect("bursar-homed");
             }
-            (homed, kills)
+            (server, kills)
         }
     });
     wait_for("the socket of bursar-homed", || socket.exists());
@@ -129,27 +129,27 @@ async fn homed_killed_while_it_delivers_leaves_whole_files_and_the_next_cycle_de
         assert!(cycles < 1_000, "{} of {} after {cycles} cycles", done.len(), homes.len());
     }
     finished.store(true, Ordering::Relaxed);
-    let (mut homed, kills) = killer.join().expect("killer");
+    let (mut server, kills) = killer.join().expect("killer");
     assert!(kills > 2, "{kills} kills in {cycles} cycles");
     // A renewal sweeps what the killed left.
     wait_for("the socket of bursar-homed", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
     let mut renewed = BTreeSet::new();
     cycle(&socket, &homes, "2", &mut renewed).await;
-    homed.kill().expect("killed");
-    homed.wait().expect("ended");
+    server.kill().expect("killed");
+    server.wait().expect("ended");
     assert_eq!(renewed.len(), homes.len());
     check_all_delivered(&homes);
 }
 
 #[tokio::test]
 async fn a_killed_worker_leaves_no_half_file() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
+    let server = Homed::start(&[]);
+    let target = server.home("foo");
     let config = target.home.join(".kube/config");
-    homed.write(&target).await.expect("writes");
+    server.write(&target).await.expect("writes");
     let stop = Arc::new(AtomicBool::new(false));
     let killer = std::thread::spawn({
-        let (server, stop) = (homed.child.id(), stop.clone());
+        let (server, stop) = (server.child.id(), stop.clone());
         move || {
             let children = format!("/proc/{server}/task/{server}/children");
             let mut pause = 0;
@@ -167,7 +167,7 @@ async fn a_killed_worker_leaves_no_half_file() {
     let both = [entries("1"), entries("2")];
     let (mut written, mut died) = (0, 0);
     for round in 0..soak(200, 2_000) {
-        match homed.ask(&target, write(both[round % 2].clone())).await {
+        match server.ask(&target, write(both[round % 2].clone())).await {
             Ok(_) => written += 1,
             Err(HomeError::WorkerDied { .. }) => died += 1,
             Err(error) => panic!("{error}"),
@@ -177,6 +177,6 @@ async fn a_killed_worker_leaves_no_half_file() {
     stop.store(true, Ordering::Relaxed);
     killer.join().expect("killer");
     assert!(died > 20, "{written} written, {died} killed");
-    homed.ask(&target, write(entries("3"))).await.expect("writes");
+    server.ask(&target, write(entries("3"))).await.expect("writes");
     assert_eq!(names_in(&target.home.join(".kube")), ["config"], "temporary files are swept");
 }

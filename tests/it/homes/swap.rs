@@ -62,9 +62,9 @@ fn beneath(folder: &Path) -> Vec<PathBuf> {
 
 #[tokio::test]
 async fn a_directory_swapped_for_a_symlink_while_writing_leads_nowhere() {
-    let homed = Homed::start(&[]);
-    let target = homed.home("foo");
-    let outside = homed.folder.path().join("outside");
+    let server = Homed::start(&[]);
+    let target = server.home("foo");
+    let outside = server.folder.path().join("outside");
     make_directory(&outside, UID);
     make_file(&outside.join("config"), UID, b"theirs: 1\n");
     make_directory(&target.home.join(".kube"), UID);
@@ -73,7 +73,7 @@ async fn a_directory_swapped_for_a_symlink_while_writing_leads_nowhere() {
     let both = [entries("1"), entries("2")];
     let (mut written, mut refused) = (0, 0);
     for round in 0..soak(500, 5_000) {
-        match homed.ask(&target, write(both[round % 2].clone())).await {
+        match server.ask(&target, write(both[round % 2].clone())).await {
             Ok(_) => written += 1,
             Err(HomeError::Symlink { .. } | HomeError::NotADirectory { .. }) => refused += 1,
             Err(error) => panic!("{error}"),
@@ -89,8 +89,8 @@ async fn a_directory_swapped_for_a_symlink_while_writing_leads_nowhere() {
 /// folder in which the homes lie is the attacker's too.
 #[tokio::test]
 async fn nothing_is_written_outside_and_nothing_as_another_while_everything_is_exchanged() {
-    let homed = Homed::start(&[]);
-    let shared = homed.folder.path().join("homes/shared");
+    let server = Homed::start(&[]);
+    let shared = server.folder.path().join("homes/shared");
     make_directory(&shared, UID + 9);
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     fs::set_permissions(&shared, open).expect("mode");
@@ -130,17 +130,17 @@ async fn nothing_is_written_outside_and_nothing_as_another_while_everything_is_e
         let target = HomeTarget::new(home, UID, UID);
         let (mut written, mut refused) = (0, 0);
         for round in 0..soak(300, 5_000) {
-            match homed.ask(&target, write(both[round % 2].clone())).await {
+            match server.ask(&target, write(both[round % 2].clone())).await {
                 Ok(_) => written += 1,
                 Err(
                     HomeError::Symlink { .. }
                     | HomeError::WrongOwner { .. }
                     | HomeError::NotADirectory { .. }
                     | HomeError::MissingHome { .. }
-                    | HomeError::AccessDenied { .. },
+                    | HomeError::AccessDenied { .. }
+                    // ENOENT: a name went away between two steps.
+                    | HomeError::Io { errno: 2, .. },
                 ) => refused += 1,
-                // A name that went away between two steps.
-                Err(HomeError::Io { errno: 2, .. }) => refused += 1,
                 Err(error) => panic!("{error:?}"),
             }
         }
@@ -153,7 +153,7 @@ async fn nothing_is_written_outside_and_nothing_as_another_while_everything_is_e
     }
 
     let mut owners = Vec::new();
-    for path in beneath(homed.folder.path()) {
+    for path in beneath(server.folder.path()) {
         let found = fs::symlink_metadata(&path).expect("there");
         let content = if found.is_file() { fs::read(&path).expect("readable") } else { Vec::new() };
         if String::from_utf8_lossy(&content).contains("bursar-toolforge") {

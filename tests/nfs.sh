@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The homes' tests on NFS: a real nfs-ganesha that squashes root, asked by Linux's own NFS client. Few test machines have
-# that client in their kernel, so it runs in a small virtual machine (no KVM needed). About two minutes; part of `make soak`.
+# that client in their kernel, so it runs in a small virtual machine (no KVM needed). Six minutes on 2 cores; part of `make soak`.
 #
 #   tests/nfs.sh
 #

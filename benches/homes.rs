@@ -102,7 +102,7 @@ async fn main() {
     let plain: Vec<PathBuf> = (0..HOMES).map(|number| make(folder.path().join(format!("plain/h{number}")))).collect();
 
     let socket = folder.path().join("homed.sock");
-    let mut homed = Command::new(env!("CARGO_BIN_EXE_bursar-homed"))
+    let mut server = Command::new(env!("CARGO_BIN_EXE_bursar-homed"))
         .arg("--socket")
         .arg(&socket)
         .arg("--prefix")
@@ -124,7 +124,7 @@ async fn main() {
         ceiling = ceiling.max(bare_loop(&plain, &content));
         best = best.max(deliveries(&client, &homes, run).await);
     }
-    homed.kill().expect("ended");
-    homed.wait().expect("ended");
+    server.kill().expect("ended");
+    server.wait().expect("ended");
     println!("deliveries: {best:.0}/s; bare create-fsync-rename: {ceiling:.0}/s; ratio {:.2} (goal 0.7)", best / ceiling);
 }

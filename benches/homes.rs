@@ -126,5 +126,8 @@ async fn main() {
     }
     server.kill().expect("ended");
     server.wait().expect("ended");
-    println!("deliveries: {best:.0}/s; bare create-fsync-rename: {ceiling:.0}/s; ratio {:.2} (goal 0.7)", best / ceiling);
+    println!(
+        "deliveries: {best:.0}/s; bare create-fsync-rename: {ceiling:.0}/s; ratio {:.2} (goal 0.7)",
+        best / ceiling
+    );
 }

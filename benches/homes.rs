@@ -1,5 +1,5 @@
 //! Deliveries into homes beside a bare create-fsync-rename loop of the same run, on the file system of `TMPDIR`, or of
-//! `BURSAR_BENCH_HOMES`. `cargo bench --bench homes`, as root. Goal: at least 0.7 of the bare loop.
+//! `BURSAR_TEST_HOMES`. `cargo bench --bench homes`, as root. Goal: at least 0.7 of the bare loop.
 
 #![expect(clippy::disallowed_methods, reason = "measures real files and a real program")]
 
@@ -88,7 +88,7 @@ async fn deliveries(client: &HomedClient, homes: &[PathBuf], run: usize) -> f64 
 
 #[tokio::main]
 async fn main() {
-    let place = std::env::var_os("BURSAR_BENCH_HOMES").map_or_else(std::env::temp_dir, PathBuf::from);
+    let place = std::env::var_os("BURSAR_TEST_HOMES").map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = tempfile::tempdir_in(place).expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("mode");
     let make = |path: PathBuf| {

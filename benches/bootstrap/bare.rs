@@ -1,6 +1,9 @@
 //! The ceiling: as many tenants at a time as it is told, each object by one POST and each certificate by the four
 //! requests it takes. Nothing is read, remembered, checked or delivered. With the daemon's own credential, so that the
 //! API server authorizes and admits the same.
+//!
+//! A POST is the cheapest write there is. Bursar writes by server-side apply, which alone can tell later which fields
+//! are its own; the same loop with it shows what that costs the API server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,10 +30,17 @@ use tokio::sync::oneshot;
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
+/// How an object is made.
+#[derive(Clone, Copy)]
+pub enum How {
+    Post,
+    Apply,
+}
+
 type Waiters = Arc<Mutex<BTreeMap<String, oneshot::Sender<()>>>>;
 
 /// Makes the objects of each tenant, namespace first, and a certificate for it; tells how long it took.
-pub async fn create(kubeconfig: &Path, tenants: Vec<Vec<Value>>, width: usize) -> Duration {
+pub async fn create(kubeconfig: &Path, tenants: Vec<Vec<Value>>, how: How, width: usize) -> Duration {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let client = connect(config.expect("a usable kubeconfig")).expect("a client");
@@ -40,19 +50,26 @@ pub async fn create(kubeconfig: &Path, tenants: Vec<Vec<Value>>, width: usize) -
     ready.await.expect("the watch begins");
     let (client, waiters) = (&client, &waiters);
     let began = Instant::now();
-    let work: Vec<_> = tenants.iter().map(|objects| tenant(client, waiters, objects)).collect();
+    let work: Vec<_> = tenants.iter().map(|objects| tenant(client, waiters, objects, how)).collect();
     futures::stream::iter(work).buffer_unordered(width).collect::<Vec<()>>().await;
     let took = began.elapsed();
     watching.abort();
     took
 }
 
-async fn tenant(client: &Client, waiters: &Waiters, objects: &[Value]) {
+async fn tenant(client: &Client, waiters: &Waiters, objects: &[Value], how: How) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     for object in objects {
         let kind = everywhere(&text(&object["apiVersion"]), &text(&object["kind"])).expect("a kind of every cluster");
-        let path = kind.path(object["metadata"]["namespace"].as_str(), None);
-        send(client, Method::POST, &path, "application/json", object).await;
+        let metadata = &object["metadata"];
+        let path = |name| kind.path(metadata["namespace"].as_str(), name);
+        match how {
+            How::Post => send(client, Method::POST, &path(None), "application/json", object).await,
+            How::Apply => {
+                let path = path(metadata["name"].as_str());
+                send(client, Method::PATCH, &path, "application/apply-patch+yaml", object).await;
+            }
+        }
     }
     certificate(client, waiters, &text(&objects[0]["metadata"]["name"])).await;
 }

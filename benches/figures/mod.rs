@@ -35,6 +35,32 @@ pub fn forget_peak_memory() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
+/// CPU time so far, in seconds: of this process, and by name of its children that run, with their own children that
+/// ended (proc(5), `stat`). Unlike a clock it does not count what others do on the machine meanwhile.
+pub fn cpu() -> BTreeMap<String, f64> {
+    let own = std::process::id().to_string();
+    let mut used: BTreeMap<String, f64> = BTreeMap::new();
+    for process in fs::read_dir("/proc").expect("proc").flatten() {
+        let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+        // The name may hold anything, so all else is counted from its last parenthesis.
+        let Some((head, rest)) = stat.rsplit_once(") ") else { continue };
+        let (id, name) = head.split_once(" (").unwrap_or_default();
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let ticks = |field: usize| fields.get(field).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
+        let own_time = ticks(11) + ticks(12);
+        let (name, ticks) = match () {
+            () if id == own => ("bench", own_time),
+            () if fields.get(1) == Some(&own.as_str()) => (name, own_time + ticks(13) + ticks(14)),
+            () => continue,
+        };
+        *used.entry(name.to_owned()).or_default() += ticks / TICKS;
+    }
+    used
+}
+
+/// `USER_HZ`: 100 wherever Linux speaks to programs (time(7)).
+const TICKS: f64 = 100.0;
+
 /// The settings of the tests' sites, with everything in `folder`.
 pub fn settings(folder: &Path, ldap: (&str, &Path), cluster: (&str, &Path)) -> Settings {
     let text = include_str!("../../tests/it/world.toml")

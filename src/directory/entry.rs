@@ -30,10 +30,16 @@ pub struct RawEntry {
 }
 
 impl RawEntry {
+    /// The values of `attribute` (any case). An entry has few attributes, and is asked for each many times: looking at
+    /// all of them is faster than making a key.
+    fn values(&self, attribute: &str) -> &[Vec<u8>] {
+        let found = self.attributes.iter().find(|(name, _)| name.eq_ignore_ascii_case(attribute));
+        found.map_or(&[], |(_, values)| values)
+    }
+
     /// The values of `attribute` (any case) that are text.
     pub fn texts(&self, attribute: &str) -> impl Iterator<Item = &str> {
-        let values = self.attributes.get(&attribute.to_ascii_lowercase());
-        values.into_iter().flatten().filter_map(|value| std::str::from_utf8(value).ok())
+        self.values(attribute).iter().filter_map(|value| std::str::from_utf8(value).ok())
     }
 
     /// Whether it has one of these object classes.
@@ -45,7 +51,7 @@ impl RawEntry {
     /// Whether it has any value of `attribute`.
     #[must_use]
     pub fn has(&self, attribute: &str) -> bool {
-        self.attributes.contains_key(&attribute.to_ascii_lowercase())
+        !self.values(attribute).is_empty()
     }
 
     /// An entry of these attributes and values.
@@ -60,7 +66,7 @@ impl RawEntry {
 
     /// The only value of `attribute`; `Err` says what is wrong if there are several.
     fn only(&self, attribute: &str) -> Result<Option<&str>, String> {
-        let count = self.attributes.get(&attribute.to_ascii_lowercase()).map_or(0, Vec::len);
+        let count = self.values(attribute).len();
         let mut values = self.texts(attribute);
         match (values.next(), count) {
             (_, 0) => Ok(None),
@@ -114,8 +120,7 @@ impl Reading<'_> {
     /// The immutable id of `raw`. Text as it is, in lower case (UUIDs are compared so); bytes in hex.
     #[must_use]
     pub fn id(&self, raw: &RawEntry) -> Option<DirectoryId> {
-        let value = raw.attributes.get(&self.attributes.id.to_ascii_lowercase()).and_then(|values| values.first());
-        match value.map(|bytes| std::str::from_utf8(bytes).map_err(|_| bytes)) {
+        match raw.values(&self.attributes.id).first().map(|bytes| std::str::from_utf8(bytes).map_err(|_| bytes)) {
             Some(Ok(text)) if !text.trim().is_empty() => Some(DirectoryId(text.trim().to_lowercase())),
             Some(Err(bytes)) => Some(DirectoryId(hex::encode(bytes))),
             _ if self.id_from_dn => {

@@ -3,12 +3,14 @@
 //! Every failure becomes a reason in [`RawRead::problems`] that names the server; what was read before it is given all
 //! the same. Nothing here decides what an entry is, and nothing is ever written to the directory.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use ldap3::asn1::StructureTag;
 use ldap3::controls::{Control, ControlType, PagedResults};
-use ldap3::{Ldap, LdapConnAsync, LdapConnSettings, LdapError, LdapResult, Scope, SearchEntry, StdStream, parse_refs};
+use ldap3::{Ldap, LdapConnAsync, LdapConnSettings, LdapError, LdapResult, Scope, StdStream, parse_refs};
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -74,9 +76,9 @@ pub enum ReadError {
     /// A search ended with something else than success.
     #[error("{0}")]
     Answer(String),
-    /// ldap3 met data it cannot parse.
+    /// What came is no answer. ldap3 panics at some of it.
     #[error("the server's answer could not be parsed")]
-    Panic,
+    Unparsable,
 }
 
 impl ReadError {
@@ -101,7 +103,7 @@ impl Connection {
         match timeout(Duration::from_secs(1), &mut self.driver).await {
             Ok(Ok(Ok(()))) => ReadError::Closed,
             Ok(Ok(Err(cause))) => ReadError::Lost(cause),
-            Ok(Err(_)) => ReadError::Panic,
+            Ok(Err(_)) => ReadError::Unparsable,
             Err(_) => error,
         }
     }
@@ -131,7 +133,7 @@ pub async fn read(config: &LdapConfig, source: &SourceConfig) -> RawRead {
         let Some(tree) = source.tree(*kind) else { continue };
         let attributes = source.attributes.wanted(*kind);
         let reading = read_tree(&mut connection.ldap, config, tree, &attributes, &mut into.entries);
-        let outcome = AssertUnwindSafe(reading).catch_unwind().await.unwrap_or(Err(ReadError::Panic));
+        let outcome = AssertUnwindSafe(reading).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable));
         let Err(error) = outcome else {
             into.whole = true;
             continue;
@@ -154,7 +156,7 @@ async fn connect_first(config: &LdapConfig, source: &str, failures: &mut Vec<Str
         let (server, outcome) = match ServerUrl::parse(text) {
             Some(url) => {
                 let connecting = AssertUnwindSafe(connect(config, &url)).catch_unwind();
-                (url.to_string(), connecting.await.unwrap_or(Err(ReadError::Panic)))
+                (url.to_string(), connecting.await.unwrap_or(Err(ReadError::Unparsable)))
             }
             None => (text.clone(), Err(ReadError::Url(text.clone()))),
         };
@@ -302,21 +304,30 @@ async fn read_page(
         if item.is_ref() {
             referrals.extend(parse_refs(item.0));
         } else if !item.is_intermediate() {
-            entries.push(raw(SearchEntry::construct(item)));
+            entries.push(raw(item.0).ok_or(ReadError::Unparsable)?);
         }
     }
     Ok(stream.finish().await)
 }
 
-/// ldap3 sorts attributes by whether all their values are text; here they are together again.
-fn raw(entry: SearchEntry) -> RawEntry {
-    let texts = entry.attrs.into_iter().map(|(name, values)| {
-        (name.to_ascii_lowercase(), values.into_iter().map(String::into_bytes).collect::<Vec<_>>())
-    });
-    let bytes = entry.bin_attrs.into_iter().map(|(name, values)| (name.to_ascii_lowercase(), values));
-    let mut attributes: std::collections::BTreeMap<_, _> = texts.filter(|(_, values)| !values.is_empty()).collect();
-    attributes.extend(bytes);
-    RawEntry { dn: entry.dn, attributes }
+/// An entry as it came (RFC 4511, 4.5.2). Not by ldap3's `SearchEntry`, which copies every value to sort the attributes
+/// by whether all of theirs are text.
+fn raw(entry: StructureTag) -> Option<RawEntry> {
+    let text = |tag: StructureTag| String::from_utf8(tag.expect_primitive()?).ok();
+    let mut parts = entry.expect_constructed()?.into_iter();
+    let dn = text(parts.next()?)?;
+    let mut attributes: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
+    for attribute in parts.next()?.expect_constructed()? {
+        let mut parts = attribute.expect_constructed()?.into_iter();
+        let mut name = text(parts.next()?)?;
+        name.make_ascii_lowercase();
+        let values = parts.next()?.expect_constructed()?.into_iter();
+        let values = values.map(StructureTag::expect_primitive).collect::<Option<Vec<_>>>()?;
+        if !values.is_empty() {
+            attributes.entry(name).or_default().extend(values);
+        }
+    }
+    Some(RawEntry { dn, attributes })
 }
 
 /// A result in words, with its code and what the server added (RFC 4511, A.1).

@@ -43,6 +43,9 @@ pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy) -> DirectorySnapshot {
 type Losers = BTreeMap<(String, DirectoryId), String>;
 
 fn reject(reads: &mut [SourceRead], mut losers: Losers) {
+    if losers.is_empty() {
+        return;
+    }
     for read in reads {
         let entries = std::mem::take(&mut read.entries);
         for entry in entries {

@@ -11,6 +11,10 @@ use bursar::settings::Settings;
 
 use crate::servers::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
 
+/// The daemon's.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// The middle one: a machine on which others compile makes the mean meaningless.
 pub fn median(mut times: Vec<Duration>) -> Duration {
     times.sort();

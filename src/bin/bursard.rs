@@ -10,6 +10,12 @@ use bursar::telemetry::{LogFormat, log_to_stderr};
 use bursar::{privilege, report};
 use clap::Parser;
 
+/// A read of a directory is millions of small values, and the C library's allocator takes longer for them than all else
+/// of it (`benches/directory.rs`). jemalloc also gives memory back afterwards.
+#[cfg(not(target_env = "musl"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Keeps the accounts of a shared Kubernetes cluster.
 #[derive(Parser)]
 #[command(version)]

@@ -3,13 +3,14 @@
 //!
 //! Memberships are resolved within one source: its DNs and names mean nothing in another.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use super::dn::Dn;
-use super::entry::{EntryRules, RawEntry, Reading};
+use super::entry::{Candidate, EntryRules, Reading};
 use super::groups::{Closed, Flat, Index, companions_by_name};
 use super::membership::DEPTH;
+use super::raw::RawEntry;
 use super::source::{SourceConfig, SourceKind};
 use super::{Completeness, Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountKind, DirectoryId};
@@ -41,13 +42,6 @@ pub struct RawTree {
     pub whole: bool,
 }
 
-/// An entry that is, or should be, an account.
-pub(super) struct Candidate {
-    pub(super) kind: AccountKind,
-    pub(super) dn: Dn,
-    pub(super) raw: RawEntry,
-}
-
 /// Interprets what `source` answered. `took` is zero; the caller knows the time.
 ///
 /// In a Partial read `members` and supplementary groups are lower bounds, as the entries themselves are: who is not
@@ -55,19 +49,15 @@ pub(super) struct Candidate {
 #[must_use]
 pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> SourceRead {
     let mut problems = std::mem::take(&mut raw.problems);
-    let (candidates, companions) = sort_out(source, raw.trees);
+    let readings = BTreeMap::from(KINDS.map(|kind| (kind, reading(source, kind, rules))));
+    let reading_of = |kind: AccountKind| &readings[&kind];
+    let (candidates, companions) = sort_out(source, raw.trees, |kind, raw| reading_of(kind).id(raw));
     if problems.is_empty() {
         // After another problem their absence is no news.
         problems.extend(missing_sentinels(source, candidates.iter().chain(&companions)));
     }
-    let readings = BTreeMap::from(KINDS.map(|kind| (kind, reading(source, kind, rules))));
-    let reading_of = |kind: AccountKind| &readings[&kind];
 
-    let index = Index::of(
-        &candidates,
-        |candidate| reading_of(candidate.kind).id(&candidate.raw),
-        |candidate| reading_of(candidate.kind).full_name(&candidate.raw, &candidate.dn, candidate.kind).ok(),
-    );
+    let index = Index::of(&candidates, |candidate| reading_of(candidate.kind).name_of(candidate));
     let groups = Flat::of(source, &candidates, &companions);
     if let Some(example) = groups.hidden.first() {
         let count = groups.hidden.len();
@@ -83,23 +73,23 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         rejected: Vec::new(),
         took: Duration::ZERO,
     };
-    let mut taken: BTreeMap<DirectoryId, String> = BTreeMap::new();
+    let mut taken: HashMap<&DirectoryId, &str> = HashMap::new();
     let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));
     for candidate in &candidates {
-        match reading_of(candidate.kind).check(&candidate.raw, &candidate.dn, candidate.kind) {
+        match reading_of(candidate.kind).check(candidate) {
             Ok(mut entry) => {
-                if let Some(other) = taken.get(&entry.id) {
+                let first = candidate.id.as_ref().map(|id| *taken.entry(id).or_insert(&candidate.raw.dn));
+                if let Some(other) = first.filter(|first| *first != candidate.raw.dn) {
                     let why = format!("{} {} is also that of {other}", source.attributes.id, entry.id);
                     // Without the id: what this one says is not to be taken for what the other says.
                     read.rejected.push(RejectedEntry { id: None, ..reject(source, &entry, why) });
                     continue;
                 }
-                taken.insert(entry.id.clone(), entry.dn.clone());
-                let full = reading_of(candidate.kind)
-                    .full_name(&candidate.raw, &candidate.dn, candidate.kind)
-                    .unwrap_or_default();
                 let members_of = match candidate.kind {
-                    AccountKind::Tool => companion_of.get(full),
+                    AccountKind::Tool => {
+                        let full = reading_of(AccountKind::Tool).name_of(candidate);
+                        full.and_then(|full| companion_of.get(full).copied())
+                    }
                     AccountKind::User => None,
                     AccountKind::Group => Some(&candidate.dn),
                 };
@@ -146,10 +136,14 @@ fn missing_sentinels<'a>(source: &SourceConfig, all: impl Iterator<Item = &'a Ca
 }
 
 /// Which entry is what: accounts and groups, and apart from them the groups that only list a tool's maintainers.
-fn sort_out(source: &SourceConfig, mut trees: BTreeMap<AccountKind, RawTree>) -> (Vec<Candidate>, Vec<Candidate>) {
+fn sort_out(
+    source: &SourceConfig,
+    mut trees: BTreeMap<AccountKind, RawTree>,
+    id: impl Fn(AccountKind, &RawEntry) -> Option<DirectoryId>,
+) -> (Vec<Candidate>, Vec<Candidate>) {
     let mut candidates = Vec::new();
     let mut companions = Vec::new();
-    let mut seen = BTreeSet::new();
+    let mut seen = HashSet::new();
     // A tree that was not read to its end may hold more than came: what a wider tree shows beneath its base is then
     // nobody's until a whole read has said whose.
     let mut unsure: Vec<Dn> = Vec::new();
@@ -167,7 +161,7 @@ fn sort_out(source: &SourceConfig, mut trees: BTreeMap<AccountKind, RawTree>) ->
             } else {
                 &mut candidates
             };
-            list.push(Candidate { kind, dn, raw });
+            list.push(Candidate { kind, dn, id: id(kind, &raw), raw });
         }
         if !tree.whole {
             unsure.push(base);
@@ -177,7 +171,7 @@ fn sort_out(source: &SourceConfig, mut trees: BTreeMap<AccountKind, RawTree>) ->
 }
 
 /// Adds to `entry` what other entries say: its members, and the gids of the groups that name it.
-fn complete(entry: &mut Entry, group: Option<&Dn>, closed: &Closed, index: &Index) -> Result<(), String> {
+fn complete(entry: &mut Entry, group: Option<&Dn>, closed: &Closed<'_>, index: &Index<'_>) -> Result<(), String> {
     if let Some(posix) = &mut entry.posix {
         posix.groups = closed.gids.get(&entry.id).cloned().unwrap_or_default();
         posix.groups.remove(&posix.gid);

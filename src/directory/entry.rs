@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::dn::{Dn, fold};
+use super::raw::RawEntry;
 use super::source::{AttributeNames, DisabledMark};
 use super::{Entry, RejectedEntry};
 use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity, Uid};
@@ -19,63 +20,6 @@ use crate::policy::Policy;
 
 /// Longest name taken. POSIX promises 9 to 32 characters, directories allow more; beyond this it is no name.
 const NAME_MAX: usize = 255;
-
-/// What a source answered for one entry: nothing interpreted yet.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RawEntry {
-    /// Where it is.
-    pub dn: String,
-    /// Values by attribute name in lower case.
-    pub attributes: BTreeMap<String, Vec<Vec<u8>>>,
-}
-
-impl RawEntry {
-    /// The values of `attribute` (any case). An entry has few attributes, and is asked for each many times: looking at
-    /// all of them is faster than making a key.
-    fn values(&self, attribute: &str) -> &[Vec<u8>] {
-        let found = self.attributes.iter().find(|(name, _)| name.eq_ignore_ascii_case(attribute));
-        found.map_or(&[], |(_, values)| values)
-    }
-
-    /// The values of `attribute` (any case) that are text.
-    pub fn texts(&self, attribute: &str) -> impl Iterator<Item = &str> {
-        self.values(attribute).iter().filter_map(|value| std::str::from_utf8(value).ok())
-    }
-
-    /// Whether it has one of these object classes.
-    #[must_use]
-    pub fn is_a(&self, classes: &[&str]) -> bool {
-        self.texts("objectclass").any(|value| classes.iter().any(|class| value.eq_ignore_ascii_case(class)))
-    }
-
-    /// Whether it has any value of `attribute`.
-    #[must_use]
-    pub fn has(&self, attribute: &str) -> bool {
-        !self.values(attribute).is_empty()
-    }
-
-    /// An entry of these attributes and values.
-    #[must_use]
-    pub fn from_texts(dn: &str, pairs: &[(&str, &str)]) -> Self {
-        let mut attributes: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
-        for (name, value) in pairs {
-            attributes.entry(name.to_ascii_lowercase()).or_default().push(value.as_bytes().to_vec());
-        }
-        Self { dn: dn.to_owned(), attributes }
-    }
-
-    /// The only value of `attribute`; `Err` says what is wrong if there are several.
-    fn only(&self, attribute: &str) -> Result<Option<&str>, String> {
-        let count = self.values(attribute).len();
-        let mut values = self.texts(attribute);
-        match (values.next(), count) {
-            (_, 0) => Ok(None),
-            (Some(value), 1) => Ok(Some(value)),
-            (None, 1) => Err(format!("{attribute} is not text")),
-            _ => Err(format!("{attribute} has {count} values")),
-        }
-    }
-}
 
 /// What the policy says about homes, for the kinds of account whose homes somebody uses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -100,6 +44,15 @@ impl EntryRules {
     }
 }
 
+/// An entry that is, or should be, an account.
+pub(super) struct Candidate {
+    pub(super) kind: AccountKind,
+    pub(super) dn: Dn,
+    /// None: it is missing, or hidden from us.
+    pub(super) id: Option<DirectoryId>,
+    pub(super) raw: RawEntry,
+}
+
 /// How a source names and marks its entries.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading<'a> {
@@ -120,7 +73,7 @@ impl Reading<'_> {
     /// The immutable id of `raw`. Text as it is, in lower case (UUIDs are compared so); bytes in hex.
     #[must_use]
     pub fn id(&self, raw: &RawEntry) -> Option<DirectoryId> {
-        match raw.values(&self.attributes.id).first().map(|bytes| std::str::from_utf8(bytes).map_err(|_| bytes)) {
+        match raw.values(&self.attributes.id).next().map(|bytes| std::str::from_utf8(bytes).map_err(|_| bytes)) {
             Some(Ok(text)) if !text.trim().is_empty() => Some(DirectoryId(text.trim().to_lowercase())),
             Some(Err(bytes)) => Some(DirectoryId(hex::encode(bytes))),
             _ if self.id_from_dn => {
@@ -153,10 +106,16 @@ impl Reading<'_> {
         }
     }
 
-    /// Checks `raw`. Members and supplementary groups are empty: they need the other entries.
-    pub fn check(&self, raw: &RawEntry, dn: &Dn, kind: AccountKind) -> Result<Entry, Box<RejectedEntry>> {
+    /// The same of a candidate; `None` if it has no usable one.
+    pub(super) fn name_of<'c>(&self, candidate: &'c Candidate) -> Option<&'c str> {
+        self.full_name(&candidate.raw, &candidate.dn, candidate.kind).ok()
+    }
+
+    /// Checks one entry. Members and supplementary groups are empty: they need the others.
+    pub(super) fn check(&self, candidate: &Candidate) -> Result<Entry, Box<RejectedEntry>> {
+        let Candidate { kind, dn, id, raw } = candidate;
+        let (kind, id) = (*kind, id.clone());
         let name = self.full_name(raw, dn, kind).and_then(|full| self.short_name(full));
-        let id = self.id(raw);
         let disabled = self.attributes.disabled.iter().find_map(|mark| disabled_by(raw, mark));
         let reject = |why: String| {
             Box::new(RejectedEntry {
@@ -298,6 +257,10 @@ mod tests {
         }
     }
 
+    fn candidate(reading: &Reading<'_>, kind: AccountKind, raw: RawEntry) -> Candidate {
+        Candidate { kind, dn: Dn::parse(&raw.dn), id: reading.id(&raw), raw }
+    }
+
     /// Checks a tool `tools.foo` in which each named attribute is replaced, or removed if its value is empty.
     fn tool(changes: &[(&str, &str)]) -> Result<Entry, String> {
         let defaults = [
@@ -319,7 +282,7 @@ mod tests {
             id_from_dn: false,
             rules: &rules,
         };
-        reading.check(&raw, &Dn::parse(&raw.dn), AccountKind::Tool).map_err(|rejected| rejected.why)
+        reading.check(&candidate(&reading, AccountKind::Tool, raw)).map_err(|rejected| rejected.why)
     }
 
     fn why(changes: &[(&str, &str)]) -> String {
@@ -367,7 +330,7 @@ mod tests {
             Reading { source: "s", attributes: &attributes, strip_prefix: None, id_from_dn: true, rules: &rules };
         let pairs = [("uid", "a"), ("uidNumber", "1000"), ("gidNumber", "100"), ("homeDirectory", "/nonexistent")];
         let raw = RawEntry::from_texts("uid=a", &pairs);
-        assert!(reading.check(&raw, &Dn::parse(&raw.dn), AccountKind::User).is_ok());
+        assert!(reading.check(&candidate(&reading, AccountKind::User, raw)).is_ok());
     }
 
     #[test]
@@ -413,7 +376,7 @@ mod tests {
         let reading =
             Reading { source: "s", attributes: &attributes, strip_prefix: None, id_from_dn: true, rules: &rules };
         let raw = RawEntry::from_texts("uid=a", &[("uid", "a"), ("pwdAccountLockedTime", "000001010000Z")]);
-        let rejected = reading.check(&raw, &Dn::parse(&raw.dn), AccountKind::User).err();
+        let rejected = reading.check(&candidate(&reading, AccountKind::User, raw)).err();
         let mark = rejected.and_then(|rejected| rejected.disabled);
         assert_eq!(mark.as_deref(), Some("pwdAccountLockedTime: 000001010000Z"));
     }

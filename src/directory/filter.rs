@@ -5,7 +5,7 @@
 //! ordering, approximate or extensible match needs the server's schema, so such a filter is refused, not guessed.
 
 use super::dn::fold;
-use super::entry::RawEntry;
+use super::raw::RawEntry;
 
 /// A filter that can be asked about an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Filter {
             Self::And(parts) => parts.iter().all(|part| part.matches(entry)),
             Self::Or(parts) => parts.iter().any(|part| part.matches(entry)),
             Self::Not(part) => !part.matches(entry),
-            Self::Present(attribute) => entry.attributes.contains_key(attribute),
+            Self::Present(attribute) => entry.has(attribute),
             Self::Equal(attribute, wanted) => entry.texts(attribute).any(|value| fold(value) == *wanted),
             Self::Substring(attribute, pieces) => entry.texts(attribute).any(|value| has_pieces(&fold(value), pieces)),
         }

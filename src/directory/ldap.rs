@@ -3,7 +3,6 @@
 //! Every failure becomes a reason in [`RawRead::problems`] that names the server; what was read before it is given all
 //! the same. Nothing here decides what an entry is, and nothing is ever written to the directory.
 
-use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::assemble::{KINDS, RawRead, RawTree};
-use super::entry::RawEntry;
+use super::raw::RawEntry;
 use super::source::{LdapConfig, Secret, ServerUrl, SourceConfig, Tree};
 use super::tls::{TlsError, client_config};
 
@@ -313,21 +312,17 @@ async fn read_page(
 /// An entry as it came (RFC 4511, 4.5.2). Not by ldap3's `SearchEntry`, which copies every value to sort the attributes
 /// by whether all of theirs are text.
 fn raw(entry: StructureTag) -> Option<RawEntry> {
-    let text = |tag: StructureTag| String::from_utf8(tag.expect_primitive()?).ok();
     let mut parts = entry.expect_constructed()?.into_iter();
-    let dn = text(parts.next()?)?;
-    let mut attributes: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
+    let dn = String::from_utf8(parts.next()?.expect_primitive()?).ok()?;
+    let mut raw = RawEntry::new(dn);
     for attribute in parts.next()?.expect_constructed()? {
         let mut parts = attribute.expect_constructed()?.into_iter();
-        let mut name = text(parts.next()?)?;
-        name.make_ascii_lowercase();
-        let values = parts.next()?.expect_constructed()?.into_iter();
-        let values = values.map(StructureTag::expect_primitive).collect::<Option<Vec<_>>>()?;
-        if !values.is_empty() {
-            attributes.entry(name).or_default().extend(values);
+        let name = parts.next()?.expect_primitive()?;
+        for value in parts.next()?.expect_constructed()? {
+            raw.add(&name, &value.expect_primitive()?);
         }
     }
-    Some(RawEntry { dn, attributes })
+    Some(raw)
 }
 
 /// A result in words, with its code and what the server added (RFC 4511, A.1).

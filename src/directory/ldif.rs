@@ -3,7 +3,7 @@
 //! Content records only. A change record, a value in another file (`<`) or a line that cannot be read makes the read
 //! Partial, with file and line; what stands before it is used all the same.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,8 +12,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::assemble::{KINDS, RawRead, RawTree};
 use super::dn::Dn;
-use super::entry::RawEntry;
 use super::filter::Filter;
+use super::raw::RawEntry;
 use super::source::{LdifConfig, SourceConfig};
 
 /// Why a file gave less than it holds.
@@ -138,14 +138,14 @@ pub fn parse(bytes: &[u8], entries: &mut Vec<RawEntry>) -> Result<(), LdifError>
             }
             (None, "dn") => {
                 let dn = String::from_utf8(value).map_err(|_| wrong("the dn is not UTF-8".to_owned()))?;
-                record = Some(RawEntry { dn, attributes: BTreeMap::new() });
+                record = Some(RawEntry::new(dn));
             }
             (None, _) => return Err(wrong(format!("an entry begins with dn:, not with {name}:"))),
             (Some(_), "changetype" | "control") => {
                 return Err(wrong("this is a change record; only entries as they are can be read".to_owned()));
             }
             (Some(_), "dn") => return Err(wrong("an empty line is missing before this dn".to_owned())),
-            (Some(entry), _) => entry.attributes.entry(name).or_default().push(value),
+            (Some(entry), _) => entry.add(name.as_bytes(), &value),
         }
         begun = true;
     }
@@ -240,10 +240,8 @@ mod tests {
             }
         };
         line("dn", entry.dn.as_bytes());
-        for (name, values) in &entry.attributes {
-            for value in values {
-                line(name, value);
-            }
+        for (name, value) in entry.pairs() {
+            line(&String::from_utf8_lossy(name), value);
         }
         text.push('\n');
         text
@@ -253,14 +251,13 @@ mod tests {
         #[test]
         fn what_is_written_is_read(
             dn in "cn=\\PC{1,40}",
-            attributes in proptest::collection::btree_map(
-                "[a-c]{1,8}",
-                proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 1..4),
-                0..5,
-            ),
+            pairs in proptest::collection::vec(("[a-c]{1,3}", proptest::collection::vec(any::<u8>(), 0..60)), 0..9),
             fold_at in 12..80_usize,
         ) {
-            let entry = RawEntry { dn, attributes };
+            let mut entry = RawEntry::new(dn);
+            for (name, value) in &pairs {
+                entry.add(name.as_bytes(), value);
+            }
             let text = write(&entry, fold_at).repeat(2);
             prop_assert_eq!(parsed(&text), (vec![entry.clone(), entry], None));
         }

@@ -1,5 +1,5 @@
 //! What the directories say, as a value: entries, what was wrong with some of them, and whether each read was
-//! complete. The types here, `dn`, `filter`, `entry`, `membership`, `assemble` and `merge` are PURE; `ldap` and
+//! complete. The types here, `raw`, `dn`, `filter`, `entry`, `membership`, `assemble` and `merge` are PURE; `ldap` and
 //! `ldif` read, and [`fetch`](fetch::fetch) puts all of it together.
 //!
 //! A missing answer is never an empty answer: a read that is not [`Completeness::Complete`] proves nobody's absence.
@@ -15,6 +15,7 @@ pub mod ldif;
 pub mod membership;
 pub mod merge;
 mod preset;
+pub mod raw;
 pub mod source;
 pub mod tls;
 

@@ -31,7 +31,7 @@ use tokio::sync::oneshot;
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
 /// How an object is made.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum How {
     Post,
     Apply,

@@ -12,7 +12,6 @@ use clap::Parser;
 
 /// A read of a directory is millions of small values, and the C library's allocator takes longer for them than all else
 /// of it (`benches/directory.rs`). jemalloc also gives memory back afterwards.
-#[cfg(not(target_env = "musl"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -3,8 +3,10 @@
 //!
 //! Memberships are resolved within one source: its DNs and names mean nothing in another.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use foldhash::{HashMap, HashSet};
 
 use super::dn::Dn;
 use super::entry::{Candidate, EntryRules, Reading};
@@ -73,7 +75,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         rejected: Vec::new(),
         took: Duration::ZERO,
     };
-    let mut taken: HashMap<&DirectoryId, &str> = HashMap::new();
+    let mut taken: HashMap<&DirectoryId, &str> = HashMap::default();
     let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));
     for candidate in &candidates {
         match reading_of(candidate.kind).check(candidate) {
@@ -143,7 +145,7 @@ fn sort_out(
 ) -> (Vec<Candidate>, Vec<Candidate>) {
     let mut candidates = Vec::new();
     let mut companions = Vec::new();
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::default();
     // A tree that was not read to its end may hold more than came: what a wider tree shows beneath its base is then
     // nobody's until a whole read has said whose.
     let mut unsure: Vec<Dn> = Vec::new();

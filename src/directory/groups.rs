@@ -1,7 +1,9 @@
 //! The groups of one source, and whom they mean: from flat reads to the resolved members of each, and the gids that
 //! belonging to them gives. PURE: no runtime, no client, no file system, no clock.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldhash::{HashMap, HashSet};
 
 use super::Role;
 use super::assemble::GROUP_CLASSES;
@@ -20,7 +22,7 @@ pub(super) struct Index<'a> {
 
 impl<'a> Index<'a> {
     pub(super) fn of(candidates: &'a [Candidate], name: impl Fn(&'a Candidate) -> Option<&'a str>) -> Self {
-        let mut index = Self { by_dn: HashMap::new(), by_name: HashMap::new(), people: HashSet::new() };
+        let mut index = Self { by_dn: HashMap::default(), by_name: HashMap::default(), people: HashSet::default() };
         for candidate in candidates.iter().filter(|candidate| candidate.kind != AccountKind::Group) {
             let Some(id) = &candidate.id else { continue };
             if let Some(name) = name(candidate) {
@@ -80,7 +82,7 @@ impl Flat {
         companions: &'a [Candidate],
         reading: &Reading<'_>,
     ) -> Closed<'a> {
-        let mut closed = Closed { members: HashMap::new(), too_deep: HashSet::new(), gids: HashMap::new() };
+        let mut closed = Closed { members: HashMap::default(), too_deep: HashSet::default(), gids: HashMap::default() };
         for Candidate { dn, raw, .. } in candidates.iter().chain(companions) {
             if !self.groups.contains_key(dn) {
                 continue;
@@ -121,7 +123,7 @@ pub(super) fn companions_by_name<'a>(
     companions: &'a [Candidate],
     reading: &Reading<'_>,
 ) -> HashMap<&'a str, &'a Dn> {
-    let mut by_name = HashMap::new();
+    let mut by_name = HashMap::default();
     let tools = candidates.iter().filter(|candidate| candidate.kind == AccountKind::Tool);
     let own = tools
         .filter(|candidate| candidate.raw.is_a(&GROUP_CLASSES))

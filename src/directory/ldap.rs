@@ -23,6 +23,9 @@ use super::tls::{TlsError, client_config};
 /// A silent connection is probed after this long, and again at this interval: a pass lasts seconds, so a server that
 /// lost power must not be waited for through the kernel's two hours.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+/// How long to let a server go on before its next entries are taken. It sends each by itself, and waking up for every
+/// one of them takes longer than reading it.
+const COALESCE: Duration = Duration::from_micros(250);
 /// Pages without entries in a row before the server is said to never end. Filters of access rules make a few.
 const EMPTY_PAGES: u32 = 100;
 
@@ -299,7 +302,16 @@ async fn read_page(
     ldap.with_controls(page);
     let mut stream =
         ldap.streaming_search(&tree.base, Scope::Subtree, &tree.filter, attributes).await.map_err(ReadError::Lost)?;
-    while let Some(item) = stream.next().await.map_err(ReadError::Lost)? {
+    loop {
+        let item = match stream.next().now_or_never() {
+            Some(item) => item,
+            None => {
+                // The whole thread, which is the read's own: what comes meanwhile waits in the socket.
+                std::thread::sleep(COALESCE);
+                stream.next().await
+            }
+        };
+        let Some(item) = item.map_err(ReadError::Lost)? else { break };
         if item.is_ref() {
             referrals.extend(parse_refs(item.0));
         } else if !item.is_intermediate() {

@@ -4,7 +4,7 @@ SHELL       := bash
 CARGO       ?= cargo
 DEMO        ?=
 
-.PHONY: test bench demo servers packages cluster build deny release deb rpm packages-test
+.PHONY: test bench soak demo servers packages cluster build deny release deb rpm image image-test packages-test
 .DEFAULT_GOAL := test
 
 # All that must hold on each change. The control plane (Go) and the crates build side by side: the one has long single
@@ -19,6 +19,11 @@ test:
 bench:
 	@$(MAKE) --no-print-directory servers
 	$(CARGO) bench --locked --bench "*"
+
+# The homes' tests with large numbers, and on NFS with Linux's own client in a virtual machine: half an hour.
+soak: packages build
+	BURSAR_SOAK=1 $(CARGO) test --locked --test it homes::
+	BURSAR_SOAK=1 tests/nfs.sh
 
 # LDAP, a control plane, Bursar and its webhook with sample people, until Ctrl-C; DEMO=once checks it and ends.
 demo:

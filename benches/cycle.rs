@@ -4,6 +4,8 @@
 //! The ledger is made by the stages themselves: a first read of a made-up directory, the plan of it, and the records of
 //! an execution in which all went well.
 
+#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+
 mod figures;
 #[path = "../tests/servers/mod.rs"]
 mod servers;
@@ -15,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bursar::contract::Sealer;
+use bursar::control::api::Trigger;
 use bursar::desired::Deriver;
 use bursar::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 use bursar::identity::{AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
@@ -214,13 +217,13 @@ impl Site {
         self.store.write(&self.lock, &changes, &events, now).await.expect("written");
         timed("ledger: write of the intents (nothing)", began);
         let began = Instant::now();
-        let report = report::cycle("schedule", now, now, self.store.state(), &planned, &approved, &refusals);
+        let report = report::cycle(Trigger::Schedule, (now, now), self.store.state(), &planned, &approved, &refusals);
         timed("report", began);
         assert_eq!((report.changed, report.actions, report.failing.len()), (0, 0, 0), "there is nothing to do");
         let end = CycleEnd {
             began: report.began,
             ended: report.ended,
-            trigger: report.trigger.clone(),
+            trigger: report.trigger.name().to_owned(),
             sources: self.store.state().sources.clone(),
             report: serde_json::to_value(&report).expect("JSON"),
         };

@@ -1,6 +1,8 @@
 //! A full read of 20,000 entries from a real slapd over TLS, checked, with its memberships resolved, beside
 //! `ldapsearch` with the same pages, filters and attributes and its output thrown away. `make bench`.
 
+#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+
 mod figures;
 #[path = "../tests/servers/mod.rs"]
 mod servers;

@@ -141,7 +141,8 @@ impl Engine {
     pub async fn open(settings: Settings, metrics: SharedMetrics, clock: Clock) -> Result<Self, EngineError> {
         let (store, lock) = Store::open(&settings.state_dir).await?;
         let sealer = read_seal(&settings.state_dir)?;
-        let homes = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
+        let homes =
+            HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes);
         let stop = CancellationToken::new();
         let mut engine = Self {
             sources: settings.sources()?,
@@ -208,7 +209,8 @@ impl Engine {
     /// Puts another configuration in force. Clusters are connected anew, for anything about them may have changed.
     pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
         self.sources = settings.sources()?;
-        self.effects.homes = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
+        self.effects.homes =
+            HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes);
         self.effects.clusters.clear();
         self.links.clear();
         self.trouble.clear();

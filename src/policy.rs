@@ -139,8 +139,8 @@ pub struct Class {
     pub network: String,
     /// What its holders prove themselves with; absent: nothing is issued.
     pub credential: Option<CredentialRule>,
-    /// NFS volumes.
-    pub volumes: Vec<StaticVolume>,
+    /// Claims, and what stands behind them.
+    pub volumes: Vec<Volume>,
     /// What the webhook lets pods, ingresses and claims be.
     pub admission: Admission,
     /// Site templates: one parsed YAML document each, with `{name}` and the like still in its strings.
@@ -199,17 +199,49 @@ pub struct CredentialRule {
     pub endpoints: Vec<String>,
 }
 
-/// A PersistentVolume on NFS with its claim in the tenant's namespace. `{name}` stands in `path` and `mount`.
+/// A claim of the tenant. `{name}` stands in every path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StaticVolume {
+pub struct Volume {
     /// Name of the claim.
     pub name: String,
+    /// What stands behind it.
+    pub kind: VolumeKind,
+    /// Where pods find it (the webhook injects it there).
+    pub mount: Option<String>,
+}
+
+/// What stands behind a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeKind {
+    /// A PersistentVolume on NFS of the tenant's own, bound by this claim alone.
+    Static(NfsVolume),
+    /// The same for several people: its directory gives its group on (mode 2770).
+    Shared(NfsVolume),
+    /// Whatever a storage class makes.
+    Dynamic {
+        /// `storageClassName`; absent: the cluster's default class.
+        storage_class: Option<String>,
+        /// Asked for; it grows and never shrinks.
+        size: String,
+        /// `ReadWriteOnce`, `ReadWriteMany`.
+        access: String,
+    },
+    /// On NFS, claimed in a namespace that outlives the account; the tenant's namespace gets a Secret with server and
+    /// path.
+    Personal(NfsVolume),
+}
+
+/// A directory of an NFS server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NfsVolume {
     /// `nfs.server`.
     pub server: String,
     /// `nfs.path`.
     pub path: String,
-    /// Where pods find it (the webhook injects it there).
-    pub mount: Option<String>,
+    /// `mountOptions`: `nfsvers=4.2`, `hard`.
+    pub options: Vec<String>,
+    /// Where this host sees it, if it is to be made there.
+    pub directory: Option<String>,
 }
 
 /// `[class.NAME.admission]`; what else the webhook is told of a class is in the class.

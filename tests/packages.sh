@@ -165,6 +165,8 @@ done
 is "a home that bursar-homed made" "$(within stat -c '%A %u:%g' /home/alice)" "drwx------ 3001:3000"
 is "a folder that it made in it" "$(within stat -c '%A %u:%g' /home/alice/.kube)" "drwx------ 3001:3000"
 is bursar-homed "$(state bursar-homed.service)" active
+within systemd-analyze security --no-pager --threshold=20 bursar-homed.service >"$work/security" ||
+    { tail -n 1 "$work/security" >&2; fail "bursar-homed.service is exposed by more than 2.0"; }
 answer=$(asked nobody '{"test_write":{"replace_unparsable":false}}') && fail "nobody may ask bursar-homed: $answer"
 
 say "asking bursard"

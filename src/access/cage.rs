@@ -11,6 +11,7 @@ use super::roles::{NAMESPACE, OWNER, labels};
 use super::webhook::SELFTEST;
 use super::webhook::configurations::by_the_daemon;
 use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, STATE, TenantState};
+use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::SIGNER;
 use crate::policy::DAEMON_USER;
 
@@ -60,9 +61,6 @@ fn variables(needs: &Needs) -> Value {
     let managed =
         |object: &str| format!("{object}.metadata.?labels[?{}].orValue('') == {}", text(MANAGED_BY), text(MANAGER));
     let list = |variable: &str, expression: String| json!({"name": variable, "expression": expression});
-    let resource = |group: &str, resource: &str| {
-        format!("request.resource.group == '{group}' && request.resource.resource == '{resource}'")
-    };
     json!([
         // Fields of the request that are empty are not there.
         list("sub", "has(request.subResource) ? request.subResource : ''".to_owned()),
@@ -128,6 +126,10 @@ fn variables(needs: &Needs) -> Value {
     ])
 }
 
+fn resource(group: &str, resource: &str) -> String {
+    format!("request.resource.group == '{group}' && request.resource.resource == '{resource}'")
+}
+
 fn validations() -> Value {
     let generation = format!("s.kind == 'Group' && s.name.matches('{GENERATION_GROUP}')");
     let rule = |message: &str, expression: String| json!({"message": message, "expression": expression});
@@ -146,12 +148,16 @@ fn validations() -> Value {
                 .to_owned()
         ),
         rule(
-            "bursar-cage: the daemon writes in namespaces with bursar.dev/class only, and in its own",
+            "bursar-cage: the daemon writes in namespaces with bursar.dev/class only, and in its own; where storage outlives \
+             its account it makes claims, and deletes none",
             format!(
                 "!variables.namespaced || variables.tenantPlace || (variables.place == {} && \
-                     variables.name != {} && request.resource.group != 'rbac.authorization.k8s.io')",
+                     variables.name != {} && request.resource.group != 'rbac.authorization.k8s.io') || \
+                     (variables.place == {} && {} && request.operation != 'DELETE')",
                 text(NAMESPACE),
-                text(OWNER)
+                text(OWNER),
+                text(PERSONAL_NAMESPACE),
+                resource("", "persistentvolumeclaims")
             )
         ),
         rule(

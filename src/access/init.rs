@@ -143,6 +143,9 @@ fn manifests(
     ledger_id: &str,
 ) -> Vec<Value> {
     let mut manifests = vec![roles::own_namespace(), owner::manifest(ledger_id)];
+    if needs.personal_storage {
+        manifests.push(roles::personal_namespace());
+    }
     manifests.extend(cage(needs));
     manifests.extend_from_slice(backstop);
     manifests.extend(webhook::identity());

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::desired::rbac::impersonation_role;
 use crate::identity::ClusterName;
-use crate::policy::{Class, Policy};
+use crate::policy::{Class, Policy, VolumeKind};
 
 /// The role that `init` makes of this server's `edit`.
 pub const TENANT_ROLE: &str = "bursar-tenant";
@@ -27,8 +27,10 @@ pub struct Needs {
     pub impersonated: BTreeMap<String, Vec<String>>,
     /// `apiVersion` and `kind` of what site manifests make or made, Secrets apart.
     pub manifest_kinds: BTreeSet<(String, String)>,
-    /// Names of Secrets that site manifests make or made.
+    /// Names of Secrets that site manifests make or made, and personal volumes make.
     pub secrets: BTreeSet<String>,
+    /// Storage that outlives its account: claims in a namespace of their own.
+    pub personal_storage: bool,
 }
 
 impl Needs {
@@ -63,6 +65,8 @@ impl Needs {
             self.impersonated.insert(class.name.clone(), class.impersonate.clone());
             self.admin_roles.insert(impersonation_role(&class.name));
         }
+        let personal = class.volumes.iter().any(|volume| matches!(volume.kind, VolumeKind::Personal(_)));
+        self.personal_storage |= personal;
     }
 
     /// Roles that `init` makes itself; all others must be there.

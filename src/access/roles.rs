@@ -7,6 +7,7 @@ use super::needs::{ARCHIVE_ROLE, CLUSTER_ADMIN_USER, Needs, TENANT_ROLE};
 use super::webhook::{APPROVALS, SECRET, SELFTEST, WEBHOOK, backstop};
 use crate::contract::{CLASS, MANAGED_BY};
 use crate::desired::rbac::impersonation_role;
+use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::SIGNER;
 use crate::observed::kinds::Kind;
 use crate::policy::DAEMON_USER;
@@ -158,6 +159,15 @@ fn role_of_daemon(namespace: &str, rules: &[Value]) -> [Value; 2] {
         "subjects": [{"apiGroup": RBAC, "kind": "User", "name": DAEMON_USER}],
     });
     [role, binding]
+}
+
+/// Where claims are that outlive their account.
+pub(super) fn personal_namespace() -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": PERSONAL_NAMESPACE, "labels": labels()},
+    })
 }
 
 /// Our own namespace. What runs there runs with nothing, whoever wrote it: of the daemon's objects there is a Deployment,

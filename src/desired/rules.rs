@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::admission::rules::{AllowedVolume, ClassRules, Mount, Rules, VERSION, VolumeRules};
 use crate::identity::ClusterName;
-use crate::policy::{Class, DAEMON_USER, PodSecurity, Policy, VolumeRule};
+use crate::policy::{Class, DAEMON_USER, PodSecurity, Policy, VolumeKind, VolumeRule};
 
 /// The volume where people's files are: pods that are given it have it as `HOME`.
 const HOME: &str = "home";
@@ -43,14 +43,15 @@ fn class_rules(class: &Class) -> Option<ClassRules> {
 
 /// What a class has as volumes its pods may mount themselves too, and those with a `mount` they are given.
 fn volumes(class: &Class, rule: VolumeRule) -> VolumeRules {
-    let own = class
-        .volumes
-        .iter()
-        .map(|volume| AllowedVolume::Nfs { server: volume.server.clone(), path: volume.path.clone() });
-    let mounts = class
-        .volumes
-        .iter()
-        .filter_map(|volume| Some(Mount { claim: volume.name.clone(), path: volume.mount.clone()? }));
+    let own = class.volumes.iter().filter_map(|volume| match &volume.kind {
+        VolumeKind::Static(nfs) | VolumeKind::Shared(nfs) | VolumeKind::Personal(nfs) => {
+            Some(AllowedVolume::Nfs { server: nfs.server.clone(), path: nfs.path.clone() })
+        }
+        VolumeKind::Dynamic { .. } => None,
+    });
+    // A personal claim is in another namespace.
+    let here = class.volumes.iter().filter(|volume| !matches!(volume.kind, VolumeKind::Personal(_)));
+    let mounts = here.filter_map(|volume| Some(Mount { claim: volume.name.clone(), path: volume.mount.clone()? }));
     let mounts: Vec<Mount> = mounts.collect();
     VolumeRules {
         mode: rule.mode,

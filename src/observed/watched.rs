@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::cache::Listing;
+use crate::desired::volume::PERSONAL_SECRET;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
-use crate::policy::Policy;
+use crate::policy::{Policy, VolumeKind};
 
 /// Kinds that every tenant may have, cluster-wide by our label. Secrets are not among them: they are watched by name,
 /// so that the daemon need not be allowed to read others' (RBAC `resourceNames`).
@@ -45,14 +46,17 @@ pub fn site_kinds(policy: &Policy, ledger: &LedgerState, cluster: &ClusterName) 
         kind: kind.to_owned(),
         only: (kind == "Secret").then(|| name.to_owned()),
     };
-    let here = policy.classes.values().filter(|class| class.clusters.contains(cluster));
-    let wanted = here.flat_map(|class| &class.manifests).map(|manifest| {
+    let here = || policy.classes.values().filter(|class| class.clusters.contains(cluster));
+    let wanted = here().flat_map(|class| &class.manifests).map(|manifest| {
         let text = |pointer: &str| manifest.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         listing(text("/apiVersion"), text("/kind"), text("/metadata/name"))
     });
+    let volumes = here().flat_map(|class| &class.volumes);
+    let personal = volumes.filter(|volume| matches!(volume.kind, VolumeKind::Personal(_)));
+    let personal = personal.map(|_| listing("v1", "Secret", PERSONAL_SECRET));
     let known = ledger.objects.keys().filter(|key| key.cluster == *cluster);
     let known = known.map(|key| listing(&key.api_version, &key.kind, &key.name));
-    let kinds: BTreeSet<_> = wanted.chain(known).collect();
+    let kinds: BTreeSet<_> = wanted.chain(personal).chain(known).collect();
     let managed = managed_kinds();
     kinds.into_iter().filter(|kind| !managed.contains(kind)).collect()
 }

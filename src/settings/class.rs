@@ -9,6 +9,7 @@ use regex::Regex;
 use super::admission;
 use super::profile;
 use super::table::{Kind, PATH, Table, is_none_of};
+use super::volume;
 use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
 use crate::policy::{Class, Cluster, CredentialRule, DriftMode, From, HomeRule, Pattern, PodSecurity, When};
 
@@ -109,7 +110,7 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         limit_range: table.has("limit_range").then(|| profile::limit_range(&table.section("limit_range"))),
         network: network(table, known),
         credential,
-        volumes: profile::volumes(table),
+        volumes: volume::volumes(table, known.prefixes),
         admission: admission::admission(&table.section("admission")),
         manifests: Vec::new(),
     })

@@ -13,6 +13,7 @@ mod secret;
 mod source;
 mod table;
 mod validate;
+mod volume;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -78,6 +78,18 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
         r#"class.tool.volumes[0].nfs.path: "x" is not an absolute path; for example "/srv/project/{name}""#,
     );
     told(
+        r#"volumes = [{ name = "home", kind = "dynamic", size = "1Gi", nfs = { server = "nfs", path = "/x" } }]"#,
+        "class.tool.volumes[0].nfs: only volumes of kind static, shared or personal have it",
+    );
+    told(
+        r#"volumes = [{ name = "scratch", kind = "dynamic" }]"#,
+        r#"class.tool.volumes[0].size: missing; for example "10Gi""#,
+    );
+    told(
+        r#"volumes = [{ name = "home", kind = "static", nfs = { server = "nfs", path = "/x" }, directory = "/srv/{name}" }]"#,
+        r#"class.tool.volumes[0].directory: "/srv/{name}" is beneath none of homes.prefixes"#,
+    );
+    told(
         r#"limit_range = { container = { max = { memory = "6GB" } } }"#,
         r#"class.tool.limit_range.container.max.memory: "6GB" is not a quantity; for example "16""#,
     );
@@ -101,7 +113,6 @@ fn what_later_versions_serve_is_an_error_where_leaving_it_out_is_dangerous() {
         ("provision = \"on-demand\"", "class.tool.provision"),
         ("drift = { quota = \"adopt\" }", "class.tool.drift.quota"),
         ("home = { prefix = \"/home\" }\ncredential = { kind = \"oidc\" }", "class.tool.credential.kind"),
-        ("volumes = [{ name = \"home\", kind = \"dynamic\", size = \"1Gi\" }]", "class.tool.volumes[0].kind"),
     ] {
         later(&format!("{TOOL}{line}\n"), key);
     }

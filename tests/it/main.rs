@@ -22,5 +22,6 @@ mod life;
 mod quiet;
 mod rejected;
 mod repairs;
+mod storage;
 mod tenants;
 mod wrong_directory;

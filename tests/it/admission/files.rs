@@ -36,18 +36,10 @@ fn load(site: &Site, stop: &AtomicBool) -> (usize, Vec<String>) {
     })
 }
 
-/// Whom the API server believes.
-fn bundle(site: &Site) -> String {
-    let path = "jsonpath={.webhooks[0].clientConfig.caBundle}";
-    let text = site.cluster.run(&["get", "mutatingwebhookconfiguration", "bursar-webhook", "-o", path], "");
-    let pem = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text).expect("base64");
-    String::from_utf8(pem).expect("PEM")
-}
-
 /// What the webhook shows to who connects now, by openssl, which must believe it as the API server would.
 fn shown(site: &Site) -> String {
     let authorities = tempfile::NamedTempFile::new().expect("a file");
-    fs::write(authorities.path(), bundle(site)).expect("written");
+    fs::write(authorities.path(), site.authorities()).expect("written");
     let mut command = std::process::Command::new("openssl");
     command.args(["s_client", "-verify_return_error", "-connect", &format!("127.0.0.1:{}", site.port), "-CAfile"]);
     let output = crate::servers::process::run(
@@ -67,7 +59,7 @@ fn certificate_and_authority_change_under_load_and_no_review_is_refused() {
     let stop = AtomicBool::new(false);
     let (done, refused) = std::thread::scope(|scope| {
         let load = scope.spawn(|| load(&site, &stop));
-        let before = bundle(&site);
+        let before = site.authorities();
         for _ in 0..3 {
             let old = file();
             // The successor of an authority whose time has come signs from now on: `Site::start`.
@@ -77,7 +69,7 @@ fn certificate_and_authority_change_under_load_and_no_review_is_refused() {
                 shown(&site).contains(&file()).then_some(())
             });
         }
-        assert_eq!(bundle(&site), before, "both authorities are believed all the time");
+        assert_eq!(site.authorities(), before, "both authorities are believed all the time");
         stop.store(true, Ordering::Relaxed);
         load.join().expect("the load")
     });
@@ -147,7 +139,7 @@ fn what_is_no_review_gets_a_clean_answer() {
 fn stop_finishes_the_review_that_is_open() {
     let site = Site::alone();
     let authorities = tempfile::NamedTempFile::new().expect("a file");
-    fs::write(authorities.path(), bundle(&site)).expect("written");
+    fs::write(authorities.path(), site.authorities()).expect("written");
     let trust = crate::servers::https::trusting(authorities.path());
     let socket = std::net::TcpStream::connect(("127.0.0.1", site.port)).expect("a connection");
     let name = rustls::pki_types::ServerName::try_from("127.0.0.1").expect("an address");

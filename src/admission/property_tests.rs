@@ -248,6 +248,33 @@ proptest! {
     }
 
     #[test]
+    fn no_damaged_review_is_too_odd(
+        object in pod(),
+        old in pod(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..4_u8), 1..8),
+    ) {
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {"uid": "u", "operation": "UPDATE", "namespace": "tool-foo", "object": object, "oldObject": old,
+                "resource": {"group": "", "version": "v1", "resource": "pods"}},
+        });
+        let mut body = review.to_string().into_bytes();
+        for (at, byte, how) in damage {
+            let at = at.index(body.len().max(1));
+            match how {
+                0 => body.truncate(at),
+                1 => body.insert(at.min(body.len()), byte),
+                2 if at < body.len() => drop(body.remove(at)),
+                _ => body.get_mut(at).into_iter().for_each(|old| *old = byte),
+            }
+        }
+        if let Ok(review) = Review::parse(&body) {
+            let answer = answer(&review.uid, &decide(&rules(), &tenant(), &review));
+            prop_assert!(answer["response"]["allowed"].is_boolean());
+        }
+    }
+
+    #[test]
     fn no_review_is_too_odd(request in any_json(), part in any_json()) {
         for request in [request.clone(), json!({
             "uid": "1", "operation": "CREATE", "resource": {"group": "", "version": "v1", "resource": "pods"},

@@ -121,6 +121,15 @@ fn what_later_versions_serve_is_an_error_where_leaving_it_out_is_dangerous() {
 }
 
 #[test]
+fn exempt_group_cannot_end_the_text_it_is_written_in() {
+    for odd in [r"a'] || true || group in ['", r"a\\\\", r"a\nb", ""] {
+        let errors = errors(&format!("[webhook]\nexempt = [\"system:masters\", \"{odd}\"]\n"));
+        assert!(errors.len() == 1 && errors[0].starts_with("bursar.toml: webhook.exempt: "), "{odd}: {errors:?}");
+        assert!(errors[0].contains("is no group's name"), "{errors:?}");
+    }
+}
+
+#[test]
 fn everything_wrong_is_told_at_once() {
     let errors =
         errors("[limits]\nsuspend_per_cycle = { count = \"many\" }\n[schedule]\ncycle = \"@daily\"\n[lifecycl]\n");

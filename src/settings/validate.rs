@@ -121,7 +121,17 @@ fn later(root: &Table<'_>) {
 fn exempt(table: &Table<'_>) -> Vec<String> {
     table.only(&["exempt", "image"]);
     let default = || ["system:masters", "kubeadm:cluster-admins"].map(str::to_owned).to_vec();
-    table.texts("exempt").unwrap_or_else(default)
+    let groups = table.texts("exempt").unwrap_or_else(default);
+    // They become texts in an expression of the API server.
+    let is_odd =
+        |group: &&String| group.is_empty() || group.contains(['\'', '"', '\\']) || group.contains(char::is_control);
+    for group in groups.iter().filter(is_odd) {
+        table.wrong(
+            "exempt",
+            format!("{group:?} is no group's name: quotes, backslashes and control characters cannot be in it"),
+        );
+    }
+    groups
 }
 
 fn limits(table: &Table<'_>) -> Limits {

@@ -211,7 +211,8 @@ fn rule(group: &str, resources: &[&str], operations: &[&str], scope: &str) -> Va
     })
 }
 
-/// A CEL string. A quote or backslash in a group's name would end nothing, for both are left out.
+/// A CEL string. The configuration has no group with a quote or a backslash; one that had would end nothing, for both are
+/// left out.
 fn text(value: impl AsRef<str>) -> String {
     format!("'{}'", value.as_ref().replace(['\'', '\\'], ""))
 }

@@ -17,7 +17,7 @@ use crate::servers::ready::wait_for;
 const PODS: usize = 200;
 
 const UID: i64 = 52505;
-const GROUP: i64 = 53505;
+const GROUP: i64 = 50_000;
 
 fn number(own: i64) -> impl Strategy<Value = Option<i64>> {
     prop_oneof![6 => Just(None), 4 => Just(Some(own)), 1 => Just(Some(0)), 1 => Just(Some(own + 1))]

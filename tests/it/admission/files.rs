@@ -1,8 +1,8 @@
 //! Certificate and rules change while the webhook serves.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use bursar::access;
 use k8s_openapi::api::core::v1::Pod;
@@ -36,31 +36,40 @@ fn load(site: &Site, stop: &AtomicBool) -> (usize, Vec<String>) {
     })
 }
 
+/// What the webhook shows to who connects now, by openssl, which must believe it as the API server would.
+fn shown(site: &Site) -> String {
+    let authorities = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(authorities.path(), site.authorities()).expect("written");
+    let mut command = std::process::Command::new("openssl");
+    command.args(["s_client", "-verify_return_error", "-connect", &format!("127.0.0.1:{}", site.port), "-CAfile"]);
+    let output = crate::servers::process::run(
+        {
+            command.arg(authorities.path());
+            command
+        },
+        "",
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 #[test]
 fn certificate_and_authority_change_under_load_and_no_review_is_refused() {
     let site = Site::alone();
-    let serial = || fs::read_to_string(site.dir().join("tls.crt")).expect("a certificate");
-    let bundle = || {
-        let path = "jsonpath={.webhooks[0].clientConfig.caBundle}";
-        site.cluster.run(&["get", "mutatingwebhookconfiguration", "bursar-webhook", "-o", path], "")
-    };
-    let taken = || fs::read_to_string(site.log()).unwrap_or_default().matches("taken over").count();
+    let file = || fs::read_to_string(site.dir().join("tls.crt")).expect("a certificate");
     let stop = AtomicBool::new(false);
     let (done, refused) = std::thread::scope(|scope| {
         let load = scope.spawn(|| load(&site, &stop));
-        let before = (serial(), bundle());
+        let before = site.authorities();
         for _ in 0..3 {
-            let (old, seen) = (serial(), taken());
+            let old = file();
             // The successor of an authority whose time has come signs from now on: `Site::start`.
             site.install();
-            assert_ne!(serial(), old);
-            wait_for("the webhook takes the new certificate", DEADLINE, || (taken() > seen).then_some(()));
+            assert_ne!(file(), old);
+            wait_for("new connections show the new certificate", DEADLINE, || {
+                shown(&site).contains(&file()).then_some(())
+            });
         }
-        assert_eq!(bundle(), before.1, "both authorities are believed all the time");
-        // Connections that are open keep the old certificate: new ones are made now.
-        site.webhook().signal(rustix::process::Signal::STOP);
-        site.webhook().signal(rustix::process::Signal::CONT);
-        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(site.authorities(), before, "both authorities are believed all the time");
         stop.store(true, Ordering::Relaxed);
         load.join().expect("the load")
     });
@@ -124,4 +133,30 @@ fn what_is_no_review_gets_a_clean_answer() {
     assert_eq!(post("/validate", b"{}".to_vec(), &["-X", "PUT"]), "405 2");
     assert_eq!(post("/validate", b"{}".to_vec(), &["--tls-max", "1.1"]), "000 0");
     assert_eq!(post("/validate", b"{}".to_vec(), &["--tls-max", "1.2"]), "400 2");
+}
+
+#[test]
+fn stop_finishes_the_review_that_is_open() {
+    let site = Site::alone();
+    let authorities = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(authorities.path(), site.authorities()).expect("written");
+    let trust = crate::servers::https::trusting(authorities.path());
+    let socket = std::net::TcpStream::connect(("127.0.0.1", site.port)).expect("a connection");
+    let name = rustls::pki_types::ServerName::try_from("127.0.0.1").expect("an address");
+    let connection = rustls::ClientConnection::new(trust, name).expect("TLS");
+    let mut stream = rustls::StreamOwned::new(connection, socket);
+    let head = "POST /validate HTTP/1.1\r\nHost: webhook\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{";
+    stream.write_all(head.as_bytes()).and_then(|()| stream.flush()).expect("half of a review");
+    // One that came later was answered, so the half is there.
+    assert_eq!(site.health("/healthz").0, 200);
+    site.webhook().signal(rustix::process::Signal::TERM);
+    wait_for("nobody new is taken", DEADLINE, || {
+        std::net::TcpStream::connect(("127.0.0.1", site.port)).is_err().then_some(())
+    });
+    stream.write_all(b"}").and_then(|()| stream.flush()).expect("the other half");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("AdmissionReview"), "{answer}");
+    assert_eq!(site.webhook().wait(DEADLINE).code(), Some(0));
 }

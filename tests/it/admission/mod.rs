@@ -2,9 +2,11 @@
 
 mod agreement;
 mod away;
+mod cases;
 mod files;
 mod installed;
 mod keeps;
+mod sender;
 mod site;
 
 use serde_json::json;
@@ -21,7 +23,7 @@ fn plain_pod_runs_as_its_tool() {
         context,
         &json!({
             "runAsUser": 52503, "runAsGroup": 52503, "fsGroup": 52503, "runAsNonRoot": true,
-            "supplementalGroups": [53503], "supplementalGroupsPolicy": "Strict",
+            "supplementalGroups": [50000, 50001], "supplementalGroupsPolicy": "Strict",
             "seccompProfile": {"type": "RuntimeDefault"},
         })
     );
@@ -60,6 +62,28 @@ fn class_that_warns_lets_through_and_says_so() {
     let created = site.tool("try", &["create", "-f", "-", "--dry-run=server"], &root.to_string());
     assert!(created.status.success(), "{}", said(&created));
     assert!(said(&created).contains("would run as uid 0"), "{}", said(&created));
+}
+
+#[test]
+fn default_class_of_the_cluster_is_nobodys_choice() {
+    let site = Site::alone();
+    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "example.org/none",
+        "metadata": {"name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}});
+    site.cluster.run(&["create", "-f", "-"], &class.to_string());
+    let class_of = |mode: &str| {
+        let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data", "namespace": "tool-foo"},
+            "spec": {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}}});
+        let path = "jsonpath={.spec.storageClassName}";
+        let made = site.tool("foo", &["create", "--dry-run=server", "-f", "-", "-o", path], &claim.to_string());
+        assert!(made.status.success(), "{}", said(&made));
+        out(&made)
+    };
+    wait_for("Kubernetes knows its default class", DEADLINE, || {
+        (class_of("ReadWriteOnce") == "standard").then_some(())
+    });
+    assert_eq!(class_of("ReadWriteMany"), "nfs-client");
+    site.cluster.run(&["delete", "storageclass", "standard"], "");
 }
 
 #[test]

@@ -3,7 +3,6 @@
 //!
 //! Tests that take the webhook down go alone ([`Site::alone`]); the others share it ([`Site::shared`]).
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -90,7 +89,12 @@ impl Site {
     fn start() -> Self {
         let cluster = ControlPlane::start(&ControlPlaneOptions::default());
         let folder = Folder::create("admission");
+        // The tenants of the cases; the cluster of these tests has another name.
+        let (_, classes) =
+            include_str!("../../data/admission/classes.toml").split_once("\n\n").expect("settings above");
+        let classes = &classes[classes.find("[class.").expect("a class")..];
         let config = include_str!("site.toml")
+            .replace("@CLASSES@", &classes.replace("\"prod\"", "\"test\""))
             .replace("@FOLDER@", &folder.path().display().to_string())
             .replace("@URL@", &cluster.url)
             .replace("@CA@", &cluster.ca_pem.display().to_string());
@@ -170,6 +174,14 @@ impl Site {
         self.webhook = Some(webhook);
     }
 
+    /// Whom the API server believes that a server is the webhook, PEM.
+    pub fn authorities(&self) -> String {
+        let path = "jsonpath={.webhooks[0].clientConfig.caBundle}";
+        let text = self.cluster.run(&["get", "mutatingwebhookconfiguration", "bursar-webhook", "-o", path], "");
+        let pem = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text).expect("base64");
+        String::from_utf8(pem).expect("PEM")
+    }
+
     pub fn log(&self) -> PathBuf {
         self.folder.path().join("webhook.log")
     }
@@ -226,38 +238,31 @@ impl Site {
         text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
     }
 
-    fn sealer(&self) -> Sealer {
+    pub fn sealer(&self) -> Sealer {
         Sealer::from_seed(&std::fs::read(self.settings.state_dir.join("seal.key")).expect("a key")).expect("a key")
     }
 
     /// A sealed namespace of a new tenant, whose people may do what tenants may.
     pub fn tenant(&self, class: &str, tool: &str, uid: u32, state: TenantState) -> String {
         let namespace = format!("{class}-{tool}");
-        let identity = Identity {
-            cluster: name(),
-            namespace: NamespaceName::try_from(namespace.clone()).expect("a name"),
-            id: AccountId(tool.to_owned()),
-            directory_id: DirectoryId(tool.to_owned()),
-            account: format!("tool:{tool}").parse().expect("an account"),
-            class: class.to_owned(),
-            posix: Some(PosixIdentity {
-                uid: i64::from(uid).try_into().expect("a uid"),
-                gid: i64::from(uid).try_into().expect("a gid"),
-                groups: BTreeSet::from([i64::from(uid + 1000).try_into().expect("a gid")]),
-            }),
-            generation: 1,
-            state,
-        };
+        let posix = (uid, uid, &[50_000, 50_001][..]);
         let level = if class == "tool" { "restricted" } else { "privileged" };
+        self.sealed(&identity(&namespace, &format!("tool:{tool}"), posix, state), level);
+        namespace
+    }
+
+    /// The namespace of a tenant, at that level of Pod Security, as the daemon makes it.
+    pub fn sealed(&self, identity: &Identity, level: &str) {
+        let namespace = identity.namespace.to_string();
         let manifest = json!({
             "apiVersion": "v1", "kind": "Namespace",
             "metadata": {
                 "name": namespace,
                 "labels": {
-                    "app.kubernetes.io/managed-by": "bursar", "bursar.dev/class": class,
+                    "app.kubernetes.io/managed-by": "bursar", "bursar.dev/class": identity.class,
                     "pod-security.kubernetes.io/enforce": level,
                 },
-                "annotations": annotate(&identity, &self.sealer()),
+                "annotations": annotate(identity, &self.sealer()),
             },
         });
         let apply = ["apply", "--server-side", "--force-conflicts", "--field-manager=bursar", "-f", "-"];
@@ -270,14 +275,13 @@ impl Site {
             "metadata": {"name": "bursar-bursar-tenant", "namespace": namespace,
                 "labels": {"app.kubernetes.io/managed-by": "bursar"}},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "bursar-tenant"},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group(tool)}],
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group(&identity.account.to_string())}],
         });
         self.cluster.run(&apply, &binding.to_string());
         wait_for("default service account", DEADLINE, || {
             let found = self.cluster.run(&["get", "serviceaccounts", "-n", &namespace, "-o", "name"], "");
             found.contains("serviceaccount/default").then_some(())
         });
-        namespace
     }
 
     /// `kubectl` as somebody.
@@ -289,7 +293,7 @@ impl Site {
 
     /// `kubectl` as the people of a tool.
     pub fn tool(&self, tool: &str, arguments: &[&str], input: &str) -> Output {
-        let (user, group) = (format!("--as=tool:{tool}"), format!("--as-group={}", group(tool)));
+        let (user, group) = (format!("--as=tool:{tool}"), format!("--as-group={}", group(&format!("tool:{tool}"))));
         self.kubectl_as(&[&user, &group, "--as-group=system:authenticated"], arguments, input)
     }
 
@@ -316,8 +320,30 @@ impl Site {
     }
 }
 
-fn group(tool: &str) -> String {
-    format!("bursar:tool:{tool}#1")
+fn group(account: &str) -> String {
+    format!("bursar:{account}#1")
+}
+
+/// Of an account with a uid, a gid and groups; the class is the namespace's first part.
+pub fn identity(namespace: &str, account: &str, posix: (u32, u32, &[u32]), state: TenantState) -> Identity {
+    let (uid, gid, groups) = posix;
+    let gid_of = |gid: u32| i64::from(gid).try_into().expect("a gid");
+    let (class, name_of) = namespace.split_once('-').expect("CLASS-NAME");
+    Identity {
+        cluster: name(),
+        namespace: NamespaceName::try_from(namespace.to_owned()).expect("a name"),
+        id: AccountId(name_of.to_owned()),
+        directory_id: DirectoryId(name_of.to_owned()),
+        account: account.parse().expect("an account"),
+        class: class.to_owned(),
+        posix: Some(PosixIdentity {
+            uid: i64::from(uid).try_into().expect("a uid"),
+            gid: gid_of(gid),
+            groups: groups.iter().copied().map(gid_of).collect(),
+        }),
+        generation: 1,
+        state,
+    }
 }
 
 pub fn name() -> ClusterName {

@@ -1,0 +1,265 @@
+//! The cases of `tests/data/admission`, sent to the real API server, by the tenants with certificates of their own.
+//!
+//! An object that a case changes is made beforehand, while the namespace carries no label; what the case changes of it is
+//! then sent as a whole, as `kubectl replace` would. Nothing of it is stored.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use bursar::contract::TenantState;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::sender::{Answer, Sender};
+use super::site::{DEADLINE, Site};
+use crate::servers::ready::wait_for;
+
+/// What of a file matters here; `src/admission/tests.rs` says what each field is, and checks all of them.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Case {
+    #[serde(default)]
+    class: Option<String>,
+    pub user: Option<String>,
+    #[serde(default)]
+    pub groups: Vec<String>,
+    #[serde(default)]
+    identity: String,
+    #[serde(default)]
+    pub operation: Option<String>,
+    pub resource: String,
+    pub object: Option<Value>,
+    pub old: Option<Value>,
+    #[serde(default)]
+    expect: Expected,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Expected {
+    #[serde(default)]
+    refused: Vec<String>,
+    #[serde(default)]
+    patch: Vec<Value>,
+}
+
+impl Case {
+    pub fn class(&self) -> &str {
+        self.class.as_deref().unwrap_or("tool")
+    }
+
+    /// The tenant's name, and its namespace.
+    pub fn tenant(&self) -> (&'static str, &'static str) {
+        match self.class() {
+            "tool" => ("foo", "tool-foo"),
+            "user" => ("alice", "user-alice"),
+            _ => ("bob", "trial-bob"),
+        }
+    }
+
+    pub fn is_update(&self) -> bool {
+        self.operation.as_deref() == Some("UPDATE")
+    }
+
+    /// `None` of a review that an API server makes of something else: connections, evictions, scales, what has no object,
+    /// and a webhook that was cut off from the API server (`src/admission` and `away.rs` have these).
+    fn sendable(self) -> Option<Self> {
+        let same = |kind: &Value| !["Scale", "Eviction"].contains(&kind["kind"].as_str().unwrap_or_default());
+        let either = self.object.as_ref().or(self.old.as_ref())?;
+        let is_known = !["unknown", "stale"].contains(&self.identity.as_str());
+        (either.is_object() && same(either) && is_known && self.operation.as_deref() != Some("CONNECT")).then_some(self)
+    }
+
+    /// Under a name of its own, so that what it changes is there beside what the others change.
+    fn named(mut self, name: &str) -> Self {
+        let Some(old) = &self.old else { return self };
+        if self.resource.starts_with("v1/namespaces") {
+            return self;
+        }
+        let at = if self.resource.starts_with('v') { 1 } else { 2 };
+        let plural = self.resource.split('/').nth(at).unwrap_or_default();
+        let of = |name: &Value| format!("{plural} {name}");
+        let before = of(&old["metadata"]["name"]);
+        for text in &mut self.expect.refused {
+            *text = text.replace(&before, &of(&json!(name)));
+        }
+        for object in [&mut self.old, &mut self.object].into_iter().flatten() {
+            object["metadata"]["name"] = json!(name);
+        }
+        self
+    }
+}
+
+/// The cases of a folder by identity: each is a state of the tenants' namespaces.
+fn cases(part: &str) -> BTreeMap<String, Vec<(String, Case)>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/admission").join(part);
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("it").path()).collect();
+    files.sort();
+    let mut cases = BTreeMap::<_, Vec<_>>::new();
+    for (number, path) in files.iter().enumerate() {
+        let text = std::fs::read_to_string(path).expect("text");
+        let case: Case = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        if let Some(case) = case.sendable() {
+            cases.entry(case.identity.clone()).or_default().push((name, case.named(&format!("{part}-{number}"))));
+        }
+    }
+    cases
+}
+
+/// The tenants' namespaces, sealed, or as `identity` says.
+fn become_identity(site: &Site, sender: &Sender, identity: &str, level: &str) {
+    let state = if identity == "suspended" { TenantState::Suspended } else { TenantState::Active };
+    for (account, namespace, uid, gid, groups) in [
+        ("tool:foo", "tool-foo", 52503, 52503, &[50_000, 50_001][..]),
+        ("user:alice", "user-alice", 20001, 500, &[]),
+        ("user:bob", "trial-bob", 20002, 500, &[]),
+    ] {
+        let identity = super::site::identity(namespace, account, (uid, gid, groups), state);
+        site.sealed(&identity, level);
+    }
+    let said = match identity {
+        "suspended" => "is suspended",
+        "edited" => {
+            site.cluster.run(&["annotate", "namespace", "tool-foo", "bursar.dev/uid=52504", "--overwrite"], "");
+            "seal does not hold"
+        }
+        "missing" => {
+            site.cluster.run(&["annotate", "namespace", "tool-foo", "bursar.dev/seal-"], "");
+            "bursar.dev/seal"
+        }
+        _ => "",
+    };
+    wait_for("the webhook hears of the tenant", DEADLINE, || {
+        let answer = sender.runtime.block_on(sender.plain_pod());
+        let is_so = if said.is_empty() { answer.is_success() } else { answer.message().contains(said) };
+        is_so.then_some(())
+    });
+}
+
+/// Sends all cases of a folder, those that need it after what they change was made.
+fn sent(site: &Site, sender: &Sender, part: &str, level: &str) -> Vec<(String, Case, Answer)> {
+    let cases = cases(part);
+    become_identity(site, sender, "", level);
+    let label = |value: &str| {
+        for namespace in ["tool-foo", "user-alice", "trial-bob"] {
+            let class = namespace.split('-').next().expect("a part");
+            let label =
+                if value == "off" { "bursar.dev/class-".to_owned() } else { format!("bursar.dev/class={class}") };
+            site.cluster.run(&["label", "namespace", namespace, &label], "");
+        }
+    };
+    label("off");
+    let all: Vec<&Case> = cases.values().flatten().map(|(_, case)| case).collect();
+    // Until the webhook is asked no more, an old pod that runs as root is refused.
+    let made = wait_for("what the cases change is there", DEADLINE, || sender.runtime.block_on(sender.make(&all)).ok());
+    label("on");
+    let mut answers = Vec::new();
+    for (identity, cases) in cases {
+        become_identity(site, sender, &identity, level);
+        for (name, case) in cases {
+            let answer = sender.runtime.block_on(sender.send(&case));
+            answers.push((name, case, answer));
+        }
+    }
+    become_identity(site, sender, "", level);
+    sender.runtime.block_on(sender.remove(&made));
+    answers
+}
+
+/// What the API server refuses by itself: what is no such object, and certificates and changes that it grants nobody.
+const ATTACKS_IT_REFUSES: &[&str] = &[
+    "approval-of-another-request-than-is-stored",
+    "approval-of-masters-beside-ours",
+    "approval-of-masters",
+    "approval-of-nothing-readable",
+    "ingress-host-everything",
+    "ingress-host-trailing-dot",
+    "ingress-host-upper-case",
+    "malformed-containers",
+    "malformed-host-pid",
+    "malformed-ingress-host",
+    "malformed-no-spec",
+    "malformed-security-context",
+    "malformed-spec",
+    "resize-as-root",
+    "uid-as-fraction",
+    "uid-as-text",
+    "uid-taken-out-of-a-pod",
+    "unknown-list-of-containers",
+    "unknown-security-context-field",
+    "unknown-volume-source",
+];
+/// What the webhook is not asked about, for this site gives nobody a ConfigMap: there our label means nothing.
+const ATTACKS_ON_NOTHING: &[&str] = &["our-label-put-on", "our-label-stolen"];
+/// What its own rules refuse: a certificate for system:masters, a pod's tolerations and resources in that way.
+const ORDINARY_IT_REFUSES: &[&str] = &["approval-by-an-administrator", "old-root-pod-tolerates-more", "resize"];
+
+/// Sent by a tenant it is the tenant's choice; `default_class_of_the_cluster_is_nobodys_choice` has Kubernetes choose it.
+const ORDINARY_THEY_CHOSE: &[&str] = &["claim-with-the-default-class-of-the-cluster"];
+
+#[test]
+fn attacks_of_tenants_are_refused_with_the_cure() {
+    let site = Site::alone();
+    let sender = Sender::new(&site);
+    let answers = sent(&site, &sender, "attacks", "restricted");
+    let (mut wrong, mut count, mut by_itself, mut nothing_of) = (Vec::new(), 0, Vec::new(), Vec::new());
+    for (name, case, answer) in &answers {
+        let message = answer.message();
+        if case.expect.refused.iter().all(|text| message.contains(text)) && !answer.is_success() {
+            count += 1;
+        } else if answer.is_success() {
+            nothing_of.push(name.as_str());
+        } else {
+            by_itself.push(name.as_str());
+            wrong.push(format!("{name}: {}: {message}", answer.status));
+        }
+    }
+    let said = wrong.join("\n");
+    assert_eq!(nothing_of, ATTACKS_ON_NOTHING, "let through\n{said}");
+    assert_eq!(by_itself, ATTACKS_IT_REFUSES, "{said}");
+    assert!(count >= 100, "only {count}");
+}
+
+#[test]
+fn ordinary_objects_of_tenants_pass_and_are_filled_in() {
+    let site = Site::alone();
+    let sender = Sender::new(&site);
+    let answers = sent(&site, &sender, "ordinary", "privileged");
+    let (mut wrong, mut by_itself, mut left) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, case, answer) in &answers {
+        if !answer.is_success() {
+            by_itself.push(name.as_str());
+            wrong.push(format!("{name}: {}: {}", answer.status, answer.message()));
+        }
+        for operation in case.expect.patch.iter().filter(|_| answer.is_success()) {
+            let path = operation["path"].as_str().expect("a path");
+            let parent = path.strip_suffix("/-");
+            let found = answer.body.pointer(parent.unwrap_or(path)).cloned().unwrap_or_default();
+            let is_there = match (parent, &found) {
+                (Some(_), Value::Array(items)) => items.iter().any(|item| holds(item, &operation["value"])),
+                _ => holds(&found, &operation["value"]),
+            };
+            if !is_there {
+                left.push(name.as_str());
+                wrong.push(format!("{name}: {operation} is not in {found}"));
+            }
+        }
+    }
+    let wrong = wrong.join("\n");
+    assert_eq!(by_itself, ORDINARY_IT_REFUSES, "{wrong}");
+    assert_eq!(left, ORDINARY_THEY_CHOSE, "{wrong}");
+    assert!(answers.len() - by_itself.len() >= 60, "only {}", answers.len());
+}
+
+/// Whether all of `part` is in `whole`, to which the API server may have added.
+fn holds(whole: &Value, part: &Value) -> bool {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => {
+            part.iter().all(|(key, value)| whole.get(key).is_some_and(|found| holds(found, value)))
+        }
+        (Value::Array(whole), Value::Array(part)) => {
+            part.iter().all(|item| whole.iter().any(|found| holds(found, item)))
+        }
+        _ => whole == part,
+    }
+}

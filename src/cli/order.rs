@@ -1,4 +1,4 @@
-//! `bursar suspend|resume|hold|release|revoke|approve`: orders, given to the daemon, or written down by this process
+//! `bursar suspend|resume|hold|release|revoke|approve`, and `quota`: orders, given to the daemon, or written down by this process
 //! while there is none.
 
 use serde_json::Value;
@@ -70,7 +70,7 @@ async fn of_class(context: &Context, class: &str) -> Result<Vec<AccountName>, Fa
 }
 
 /// By the daemon, or by this process under the same lock. What could be written down is, whatever is refused beside it.
-async fn give(context: &Context, orders: Vec<OrderRequest>) -> Result<Exit, Failure> {
+pub(super) async fn give(context: &Context, orders: Vec<OrderRequest>) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     let progress = output::progress("the order is carried out");
     let answer = match daemon(&settings)?.order(&orders).await {

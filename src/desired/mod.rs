@@ -29,6 +29,7 @@ use crate::ledger::{Account, Note, ObjectKey, Suspension};
 use crate::observed::digest::digest;
 use crate::policy::{DriftMode, Endpoint};
 
+pub use class::classes_of;
 pub use derive::{Deriver, derive};
 pub use tenant::drift_key;
 
@@ -115,6 +116,9 @@ pub struct DesiredTenant {
     pub namespace: Option<NamespaceName>,
     /// New pods may not start; its workloads are stopped.
     pub suspended: bool,
+    /// Digest of what its objects take from itself. They may differ from what they were for another reason only: the
+    /// policy.
+    pub own: String,
     /// Everything that should exist. What the ledger knows of beyond this should not.
     pub objects: BTreeMap<ObjectKey, DesiredObject>,
     /// Its class is gone from the configuration: nobody can say what its quota was, so only bindings are taken away.
@@ -134,6 +138,8 @@ pub struct DesiredObject {
     pub digest: String,
     /// What to do about somebody's change.
     pub drift: DriftMode,
+    /// Of a quota whose edits are adopted: the resources whose are not.
+    pub locked: BTreeSet<String>,
 }
 
 impl DesiredObject {
@@ -149,7 +155,7 @@ impl DesiredObject {
             name: text(&manifest["metadata"]["name"]).unwrap_or_default(),
         };
         let digest = digest(&manifest);
-        (key, Self { manifest, digest, drift })
+        (key, Self { manifest, digest, drift, locked: BTreeSet::new() })
     }
 }
 

@@ -221,8 +221,14 @@ impl Place<'_> {
             // What failed and still waits for its next try was not done; all else that was written down as failing, or
             // as begun, so that one that was cut short is found out, is over.
             let waits = |before: &Failure| before.next_try > self.run.now && before.is_of_delivery();
-            if before.is_some_and(|before| !waits(before)) {
-                done.changes.push(Change::Failure(place.0, place.1, None));
+            if before.is_some_and(waits) {
+                return;
+            }
+            if before.is_some() {
+                done.changes.push(Change::Failure(place.0.clone(), place.1.clone(), None));
+            }
+            if let Some(own) = self.account.settles.get(self.cluster) {
+                done.changes.push(Change::Settled(place.0, place.1, own.clone()));
             }
             return;
         };

@@ -1,15 +1,17 @@
-//! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest` and
-//! `certificate` are PURE; `cluster` watches, `kinds` and `homes` ask.
+//! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest`, `quota`
+//! and `certificate` are PURE; `cluster` watches, `kinds` and `homes` ask.
 
 pub mod cache;
 pub mod certificate;
 pub mod cluster;
 pub mod digest;
 pub mod kinds;
+pub mod quota;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use self::quota::ObservedQuota;
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::ObjectKey;
 
@@ -42,6 +44,8 @@ pub struct ObservedObject {
     pub digest: String,
     /// It is on its way out (`metadata.deletionTimestamp`).
     pub deleting: bool,
+    /// Of a quota, if there is anything to say.
+    pub quota: Option<Arc<ObservedQuota>>,
 }
 
 /// What stands in a home, as `bursar-homed` sees it.

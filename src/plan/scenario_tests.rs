@@ -212,8 +212,8 @@ impl Story {
         let entries = self.world.ledger.accounts.len() as u64;
         self.world.ledger.sources.values_mut().for_each(|source| source.entries = entries);
         let plan = self.world.plan();
-        let (_, refusals) = self.world.guarded();
-        let preview = Preview::of(&self.world.ledger, &plan, &refusals);
+        let (approved, refusals) = self.world.guarded();
+        let preview = Preview::of(&self.world.ledger, &plan, &approved, &refusals);
         write!(self.shown, "{preview}exit {}\n\n", preview.exit_code()).expect("a string takes all");
         self.refusals = refusals;
     }

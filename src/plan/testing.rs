@@ -17,7 +17,10 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::{
     Account, Certificate, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord, SourceState, StoppedWorkload,
 };
+use crate::observed::quota::ObservedQuota;
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
+use crate::plan::intents::overcome;
+use crate::plan::quota::lapsed;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Refusal, guard, plan};
 use crate::policy::{
     Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, Pattern, Peer,
@@ -147,13 +150,23 @@ impl World {
             self.ledger
                 .failures
                 .retain(|(id, cluster), _| *id != account.id || !self.inventory.clusters.contains_key(cluster));
+            for action in &account.actions {
+                if let Some(own) = account.settles.get(action.cluster()) {
+                    let place = (account.id.clone(), action.cluster().clone());
+                    self.ledger.settled.insert(place, own.clone());
+                }
+            }
         }
         events
     }
 
     /// As a daemon that is killed after so many actions.
     pub(crate) fn execute_until(&mut self, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
-        let (changes, events) = approved.intents(self.now);
+        let (mut changes, mut events) = approved.intents(self.now);
+        changes.extend(overcome(&self.plan(), &self.ledger, &self.inventory, self.now));
+        let (ended, told) = lapsed(&self.ledger, self.now);
+        changes.extend(ended);
+        events.extend(told);
         for change in &changes {
             self.ledger.apply(change);
         }
@@ -175,15 +188,20 @@ impl World {
     fn act(&mut self, account: &AccountPlan, action: &Action) -> Vec<Change> {
         let (id, now) = (&account.id, self.now);
         match action {
-            Action::Apply { key, wanted, uid, .. } => {
+            Action::Apply { key, manifest, wanted, uid, .. } => {
                 let known = self.cluster().objects.get(key).map(|found| found.uid.clone());
                 assert_eq!(known, *uid, "{key:?} is applied with the uid that it has");
                 self.uids += 1;
                 let uid = known.unwrap_or_else(|| format!("uid-{}", self.uids));
                 let observed = format!("answer to {wanted}");
-                let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), ..ObservedObject::default() };
+                let before = self.cluster().objects.get(key).and_then(|found| found.quota.clone());
+                // What is in use does not change by our writing; what somebody wrote, we now own as well.
+                let quota = before.map(|quota| Arc::new(ObservedQuota { edited: BTreeMap::new(), ..(*quota).clone() }));
+                let found =
+                    ObservedObject { uid: uid.clone(), digest: observed.clone(), quota, ..ObservedObject::default() };
                 self.cluster().objects.insert(key.clone(), found);
-                let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail: None };
+                let detail = (key.kind == "ResourceQuota").then(|| manifest["spec"]["hard"].clone());
+                let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }
             Action::Delete { key, uid, .. } => {

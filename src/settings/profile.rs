@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::class::absolute;
-use super::quantity::{MEASURED, is_count, is_counted, is_quantity, is_resource, resources};
 use super::table::{Kind, Table, is_name, nearest};
 use crate::policy::StaticVolume;
+use crate::quantity::{MEASURED, is_count, is_counted, is_quantity, is_resource, resources};
 
 const QUANTITY: Kind = Kind("a quantity", "\"16\"");
 const COUNT: Kind = Kind("a whole number", "\"16\"");

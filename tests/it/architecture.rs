@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// What stands further down may import what stands further up, and what stands beside it.
 const ORDER: [&[&str]; 12] = [
     &["identity"],
-    &["contract", "policy", "observed::digest"],
+    &["contract", "policy", "quantity", "observed::digest"],
     &["directory", "homes"],
     &["ledger"],
     &["desired", "telemetry", "privilege"],

@@ -208,3 +208,33 @@ fn event(account: Option<&Account>, action: &str, note: &Note) -> Event {
         detail: Value::Null,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::testing::World;
+
+    #[test]
+    fn of_several_accounts_with_one_name_nobody_is_guessed() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let bar = world.add(AccountKind::Tool, "bar", Some(52_504));
+        "foo".clone_into(&mut world.account(&bar).name);
+        let found = |world: &World, name: &str| {
+            find(&world.ledger, AccountKind::Tool, name).map(|account| account.id.clone())
+        };
+        let refusal = found(&world, "foo").expect_err("two");
+        assert_eq!(refusal.exit_code, 64);
+        assert!(refusal.text.contains(&foo.0) && refusal.text.contains(&bar.0), "{}", refusal.text);
+        assert!(refusal.text.contains("uid 52504, new since"), "{}", refusal.text);
+        assert_eq!(found(&world, &bar.0), Ok(bar.clone()));
+        world.account(&bar).state = Lifecycle::Active;
+        assert_eq!(found(&world, "foo"), Ok(bar.clone()));
+        world.account(&foo).state = Lifecycle::Active;
+        assert_eq!(found(&world, "foo").map_err(|refusal| refusal.exit_code), Err(64));
+        world.account(&foo).state = Lifecycle::Suspended;
+        world.account(&bar).state = Lifecycle::Deleted;
+        assert_eq!(found(&world, "foo"), Ok(foo));
+        assert_eq!(found(&world, "nobody").map_err(|refusal| refusal.exit_code), Err(4));
+    }
+}

@@ -21,9 +21,9 @@ pub(super) enum Order {
     Release,
 }
 
-/// Accounts of a class whose certificates are good.
+/// Accounts of a class whose certificates are good, by id, for two may have one name.
 const OF_CLASS: &str =
-    "SELECT DISTINCT a.kind || ':' || a.name AS account FROM tenant t JOIN account a ON a.id = t.account_id
+    "SELECT DISTINCT a.kind || ':' || a.id AS account FROM tenant t JOIN account a ON a.id = t.account_id
     WHERE t.class = ?1 AND a.state = 'active' AND a.generation > 0 ORDER BY 1";
 
 pub(super) async fn reasoned(context: &Context, order: Order, arguments: Reasoned) -> Result<Exit, Failure> {

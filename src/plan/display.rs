@@ -9,6 +9,8 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::near::LimitUse;
+use super::pace::Progress;
 use super::guard::{ApprovedPlan, COMPLETENESS, Refusal, refused_hash};
 use super::{AccountPlan, Action, Notice, Plan, Reason};
 use crate::desired::{Regeneration, Transition};
@@ -16,7 +18,7 @@ use crate::directory::{Completeness, RejectedEntry};
 use crate::ledger::{LedgerState, Note, ObjectKey, SourceState, Suspension};
 
 /// Everything that `bursar plan` shows.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Preview<'a> {
     /// What the sources answered.
     pub sources: &'a BTreeMap<String, SourceState>,
@@ -24,8 +26,10 @@ pub struct Preview<'a> {
     pub rejected: &'a BTreeSet<RejectedEntry>,
     /// As planned, before the guard.
     pub plan: &'a Plan,
-    /// What the guard lets through of it.
-    pub approved: &'a ApprovedPlan,
+    /// How far changes of the policy are after it.
+    pub pace: Vec<Progress>,
+    /// Limits of which little is left after it.
+    pub near: &'a [LimitUse],
     /// What the guard holds back of it.
     pub refusals: &'a [Refusal],
 }
@@ -34,7 +38,8 @@ impl<'a> Preview<'a> {
     /// With what the ledger says of sources and entries.
     #[must_use]
     pub fn of(ledger: &'a LedgerState, plan: &'a Plan, approved: &'a ApprovedPlan, refusals: &'a [Refusal]) -> Self {
-        Self { sources: &ledger.sources, rejected: &ledger.rejected, plan, approved, refusals }
+        let (pace, near) = (approved.progress(ledger), approved.near());
+        Self { sources: &ledger.sources, rejected: &ledger.rejected, plan, pace, near, refusals }
     }
 
     /// Exit code of `bursar plan`: 0 nothing to do, 2 changes, 3 changes of which a part is refused.
@@ -50,7 +55,7 @@ impl<'a> Preview<'a> {
     /// For programs: every action with its account in one list, and what is refused with the hash to approve.
     #[must_use]
     pub fn json(&self) -> Value {
-        let Self { sources, rejected, plan, approved, refusals } = self;
+        let Self { sources, rejected, plan, pace, near, refusals } = self;
         let Plan { accounts, unchanged, waiting, notices, over_quota } = plan;
         let actions: Vec<Value> = accounts.iter().flat_map(actions_json).collect();
         let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
@@ -64,8 +69,8 @@ impl<'a> Preview<'a> {
             "notices": notices,
             "over_quota": over_quota,
             "refused": refused,
-            "near": approved.near(),
-            "pace": approved.progress(),
+            "near": near,
+            "pace": pace,
         })
     }
 }
@@ -100,12 +105,12 @@ fn account_json(plan: &AccountPlan) -> Value {
 
 impl fmt::Display for Preview<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sources, rejected, plan, approved, refusals } = *self;
-        for (name, source) in sources {
+        let Self { sources, rejected, plan, pace, near, refusals } = self;
+        for (name, source) in *sources {
             writeln!(f, "directory  {name}  {}", answered(source))?;
         }
         plan.fmt(f)?;
-        for RejectedEntry { source: _, kind, dn, name, id: _, why, disabled: _ } in rejected {
+        for RejectedEntry { source: _, kind, dn, name, id: _, why, disabled: _ } in *rejected {
             let name = name.as_deref().unwrap_or("(no name)");
             writeln!(f, "! {kind} {name}  {why} ({dn})")?;
         }
@@ -119,8 +124,9 @@ impl fmt::Display for Preview<'_> {
         };
         writeln!(f, "{changes} to change, {held}{rejected}{} as they should be.", number(plan.unchanged))?;
         refusals.iter().try_for_each(|refusal| writeln!(f, "{refusal}"))?;
-        approved.progress().iter().try_for_each(|progress| writeln!(f, "{progress}"))?;
-        approved.near().iter().try_for_each(|near| writeln!(f, "{near}"))
+        let waits = pace.iter().filter(|progress| progress.waiting > 0 || !progress.stopped_by.is_empty());
+        waits.into_iter().try_for_each(|progress| writeln!(f, "{}", progress.ahead()))?;
+        near.iter().try_for_each(|near| writeln!(f, "{near}"))
     }
 }
 

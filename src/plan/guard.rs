@@ -179,11 +179,10 @@ impl ApprovedPlan {
         &self.hash
     }
 
-    /// How far changes of the policy are after this, by class; of what stopped one, the ledger knows.
+    /// How far changes of the policy are after this.
     #[must_use]
-    pub fn progress(&self) -> Vec<Progress> {
-        let begun = self.paced.records.iter().filter_map(|(class, record)| Some((class, record.as_ref()?)));
-        begun.map(|(class, record)| Progress::from_record(class, record)).collect()
+    pub fn progress(&self, ledger: &LedgerState) -> Vec<Progress> {
+        self.paced.under_way.iter().map(|(class, pace)| Progress::of_class(class, pace, ledger)).collect()
     }
 
     /// Limits of which little is left after this.

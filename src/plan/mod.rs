@@ -14,6 +14,8 @@ mod scan;
 mod tenant;
 
 #[cfg(test)]
+mod history_tests;
+#[cfg(test)]
 mod property_tests;
 #[cfg(test)]
 mod scenario_tests;

@@ -36,29 +36,38 @@ impl Progress {
     /// Of everything that is under way.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
-        let of = |(class, pace): (&String, &PaceRecord)| Self {
-            stopped_by: ledger.stopped_by(pace),
-            ..Self::from_record(class, pace)
-        };
-        ledger.paces.iter().map(of).collect()
+        ledger.paces.iter().map(|(class, pace)| Self::of_class(class, pace, ledger)).collect()
     }
 
-    /// Of one, without what stopped it.
-    #[must_use]
-    pub fn from_record(class: &str, pace: &PaceRecord) -> Self {
-        Self { class: class.to_owned(), done: pace.done, waiting: pace.waiting, stopped_by: BTreeSet::new() }
+    /// Of one class.
+    pub(super) fn of_class(class: &str, pace: &PaceRecord, ledger: &LedgerState) -> Self {
+        let stopped_by = ledger.stopped_by(pace);
+        Self { class: class.to_owned(), done: pace.done, waiting: pace.waiting, stopped_by }
     }
 }
 
 impl std::fmt::Display for Progress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { class, done, waiting, stopped_by } = self;
-        write!(f, "policy change of class {class}: {done} of {} tenants have it", done + waiting)?;
-        if stopped_by.is_empty() {
-            return Ok(());
+        let Self { class, done, waiting, stopped_by: _ } = self;
+        write!(f, "policy change of class {class}: {done} of {} tenants have it{}", done + waiting, self.stop())
+    }
+}
+
+impl Progress {
+    /// What a plan says of those whom it does not reach.
+    #[must_use]
+    pub fn ahead(&self) -> String {
+        let Self { class, done, waiting, stopped_by: _ } = self;
+        let all = done + waiting;
+        format!("policy change of class {class}: {waiting} of {all} tenants wait for later cycles{}", self.stop())
+    }
+
+    fn stop(&self) -> String {
+        if self.stopped_by.is_empty() {
+            return String::new();
         }
-        let names: Vec<String> = stopped_by.iter().map(ToString::to_string).collect();
-        write!(f, "; stopped, for since then {} fails: it goes on when that is cured", names.join(", "))
+        let names: Vec<String> = self.stopped_by.iter().map(ToString::to_string).collect();
+        format!("; stopped, for since they got it these fail: {}. It goes on when that is cured", names.join(", "))
     }
 }
 
@@ -91,6 +100,8 @@ pub(super) fn is_policy(
 /// What came of it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Paced {
+    /// After this, by class.
+    pub(super) under_way: BTreeMap<String, PaceRecord>,
     /// The ledger's records that are others now.
     pub(super) records: BTreeMap<String, Option<PaceRecord>>,
     /// For the history.
@@ -113,8 +124,9 @@ pub(super) fn pace(accounts: &mut Vec<AccountPlan>, bounds: &Bounds, now: Timest
         let before = bounds.paces.get(class);
         if before != after.as_ref() {
             paced.events.extend(told(class, before, after.as_ref()));
-            paced.records.insert(class.to_owned(), after);
+            paced.records.insert(class.to_owned(), after.clone());
         }
+        paced.under_way.extend(after.map(|after| (class.to_owned(), after)));
     }
     accounts.retain_mut(|plan| {
         if waiting.contains(&plan.id) {

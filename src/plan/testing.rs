@@ -11,9 +11,10 @@ use serde_json::json;
 
 use crate::contract::Sealer;
 use crate::desired::{DesiredState, derive};
-use crate::directory::{Completeness, Role};
+use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
 use crate::ledger::change::{Change, Event};
+use crate::ledger::transition::{Transition, transition};
 use crate::ledger::{
     Account, Certificate, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord, SourceState, StoppedWorkload,
 };
@@ -126,6 +127,41 @@ impl World {
         Arc::make_mut(self.inventory.clusters.entry(prod()).or_default())
     }
 
+    /// Another cluster, in which the tools live too.
+    pub(crate) fn another_cluster(&mut self, name: &str) {
+        let name = ClusterName(name.to_owned());
+        let face = self.policy.clusters[&prod()].clone();
+        self.policy.clusters.insert(name.clone(), face);
+        self.inventory.clusters.insert(name.clone(), Arc::default());
+        self.policy.classes.get_mut("tool").expect("a class").clusters.push(name);
+    }
+
+    pub(crate) fn in_cluster(&mut self, cluster: &ClusterName) -> &mut ClusterInventory {
+        Arc::make_mut(self.inventory.clusters.get_mut(cluster).expect("it answers"))
+    }
+
+    /// The directory is read: all accounts but those that are `gone` from it, as the ledger knows them.
+    pub(crate) fn read(&mut self, gone: &BTreeSet<AccountId>, completeness: Completeness) -> Vec<Event> {
+        let known = self.ledger.accounts.values().filter(|account| !gone.contains(&account.id));
+        let entries = known.map(entry_of).collect();
+        let read = SourceRead {
+            source: SOURCE.to_owned(),
+            server: Some("ldap1.example.org".to_owned()),
+            completeness,
+            kinds: BTreeSet::from([AccountKind::Tool, AccountKind::User, AccountKind::Group]),
+            entries,
+            rejected: Vec::new(),
+            took: Duration::from_millis(230),
+        };
+        self.remember(&DirectorySnapshot { reads: vec![read] })
+    }
+
+    pub(crate) fn remember(&mut self, snapshot: &DirectorySnapshot) -> Vec<Event> {
+        let Transition { changes, events } = transition(&self.ledger, snapshot, &self.policy, self.now);
+        changes.iter().for_each(|change| self.ledger.apply(change));
+        events
+    }
+
     pub(crate) fn desired(&self) -> DesiredState {
         derive(&self.ledger, &self.policy, &self.sealer, self.now)
     }
@@ -189,23 +225,23 @@ impl World {
         let (id, now) = (&account.id, self.now);
         match action {
             Action::Apply { key, manifest, wanted, uid, .. } => {
-                let known = self.cluster().objects.get(key).map(|found| found.uid.clone());
+                let known = self.in_cluster(&key.cluster).objects.get(key).map(|found| found.uid.clone());
                 assert_eq!(known, *uid, "{key:?} is applied with the uid that it has");
                 self.uids += 1;
                 let uid = known.unwrap_or_else(|| format!("uid-{}", self.uids));
                 let observed = format!("answer to {wanted}");
-                let before = self.cluster().objects.get(key).and_then(|found| found.quota.clone());
+                let before = self.in_cluster(&key.cluster).objects.get(key).and_then(|found| found.quota.clone());
                 // What is in use does not change by our writing; what somebody wrote, we now own as well.
                 let quota = before.map(|quota| Arc::new(ObservedQuota { edited: BTreeMap::new(), ..(*quota).clone() }));
                 let found =
                     ObservedObject { uid: uid.clone(), digest: observed.clone(), quota, ..ObservedObject::default() };
-                self.cluster().objects.insert(key.clone(), found);
+                self.in_cluster(&key.cluster).objects.insert(key.clone(), found);
                 let detail = (key.kind == "ResourceQuota").then(|| manifest["spec"]["hard"].clone());
                 let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }
             Action::Delete { key, uid, .. } => {
-                let gone = self.cluster().objects.remove(key);
+                let gone = self.in_cluster(&key.cluster).objects.remove(key);
                 assert_eq!(gone.map(|found| found.uid).as_ref(), Some(uid), "{key:?} is there and is the one meant");
                 assert_ne!(key.kind, "Namespace", "no namespace is deleted");
                 vec![Change::Object(key.clone(), None)]
@@ -253,6 +289,28 @@ impl World {
                 vec![Change::Delivery(id.clone(), cluster.clone(), checked)]
             }
         }
+    }
+}
+
+/// The entry by which the directory would give the account as it is.
+pub(crate) fn entry_of(account: &Account) -> Entry {
+    Entry {
+        kind: account.kind,
+        id: account.directory_id.clone(),
+        dn: account.dn.clone(),
+        name: account.name.clone(),
+        posix: account.posix.clone(),
+        home: account.home.clone(),
+        mail: account.mail.clone(),
+        display_name: account.display_name.clone(),
+        disabled: account.disabled.clone(),
+        created: None,
+        members: account
+            .members
+            .iter()
+            .filter(|(member, _)| !account.leaving.contains(*member))
+            .map(|(member, role)| (member.clone(), *role))
+            .collect(),
     }
 }
 

@@ -22,6 +22,7 @@ mod status;
 mod sync;
 mod tools;
 mod users;
+mod webhook;
 mod why;
 
 use std::io::Write as _;
@@ -90,6 +91,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Release(arguments) => order::maybe_reasoned(&context, Order::Release, arguments).await,
         Command::Quota(arguments) => quota::run(&context, arguments).await,
         Command::Approve { hash } => order::approve(&context, hash).await,
+        Command::Webhook(command) => webhook::run(&context, &command).await,
         Command::Ledger(Ledger::Verify) => ledger::verify(&context).await,
         Command::Ledger(Ledger::Backup { file }) => ledger::backup(&context, &file).await,
         Command::Completions { shell } => generate::completions(shell),

@@ -35,15 +35,19 @@ pub(super) enum Event {
     Stop,
 }
 
-/// How things stood when a cycle began.
-pub(super) struct Seen {
+/// Work that is about to begin: how things stand before it, how it is cut short or ended, and how it says that it goes on.
+pub(super) struct UnderWay {
     status: Status,
     exposition: String,
+    stop: CancellationToken,
+    pub(super) cut: CancellationToken,
+    progress: Progress,
 }
 
-impl Seen {
-    pub(super) fn of(engine: &Engine) -> Self {
-        Self { status: engine.status(), exposition: engine.exposition() }
+impl UnderWay {
+    pub(super) fn begin(engine: &mut Engine) -> Self {
+        let (cut, progress) = engine.begin();
+        Self { status: engine.status(), exposition: engine.exposition(), stop: engine.stop(), cut, progress }
     }
 }
 
@@ -77,14 +81,8 @@ impl Inbox {
     }
 
     /// Does `work` to its end.
-    pub(super) async fn during<T>(
-        &mut self,
-        work: impl Future<Output = T>,
-        seen: &Seen,
-        stop: &CancellationToken,
-        cut: &CancellationToken,
-        progress: &Progress,
-    ) -> T {
+    pub(super) async fn during<T>(&mut self, under_way: &UnderWay, work: impl Future<Output = T>) -> T {
+        let UnderWay { status, exposition, stop, cut, progress } = under_way;
         tokio::pin!(work);
         let mut deadline = None;
         let mut alive = Alive { steps: progress.steps(), since: now() };
@@ -98,8 +96,8 @@ impl Inbox {
                         self.waiting.push_front(Event::Stop);
                     }
                     Event::Stop => std::process::exit(1),
-                    Event::Asked(Request::Status(reply)) => drop(reply.send(Ok(seen.status.clone()))),
-                    Event::Asked(Request::Metrics(reply)) => drop(reply.send(Ok(seen.exposition.clone()))),
+                    Event::Asked(Request::Status(reply)) => drop(reply.send(Ok(status.clone()))),
+                    Event::Asked(Request::Metrics(reply)) => drop(reply.send(Ok(exposition.clone()))),
                     Event::Asked(Request::Alive(reply)) => drop(reply.send(alive.check(progress))),
                     event => {
                         if matches!(event, Event::Asked(Request::Orders(..))) {

@@ -13,6 +13,7 @@ pub mod namespace;
 pub mod network;
 pub mod quota;
 pub mod rbac;
+pub mod rules;
 mod tenant;
 pub mod volume;
 
@@ -121,6 +122,8 @@ pub struct DesiredTenant {
     pub own: String,
     /// Everything that should exist. What the ledger knows of beyond this should not.
     pub objects: BTreeMap<ObjectKey, DesiredObject>,
+    /// Directories that are made before the PersistentVolume of this name is.
+    pub directories: BTreeMap<String, DirectoryTarget>,
     /// Its class is gone from the configuration: nobody can say what its quota was, so only bindings are taken away.
     pub keep_unknown: bool,
     /// What its holders should hold; absent: nothing, and what stands in the home goes.
@@ -140,6 +143,12 @@ pub struct DesiredObject {
     pub drift: DriftMode,
     /// Of a quota whose edits are adopted: the resources whose are not.
     pub locked: BTreeSet<String>,
+}
+
+/// What the ledger keeps of an object that was applied, beside its digests: what later plans compare with.
+#[must_use]
+pub fn detail(manifest: &serde_json::Value) -> Option<serde_json::Value> {
+    if manifest["kind"] == "ResourceQuota" { Some(manifest["spec"]["hard"].clone()) } else { volume::fixed(manifest) }
 }
 
 impl DesiredObject {
@@ -206,6 +215,17 @@ pub struct Subject {
     pub generation_group: String,
     /// serialNumber: the ledger's immutable account id.
     pub serial_number: String,
+}
+
+/// A directory of a volume, on this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DirectoryTarget {
+    /// Where.
+    pub path: PathBuf,
+    /// Whose.
+    pub posix: PosixIdentity,
+    /// Mode 2770 instead of 0700.
+    pub shared: bool,
 }
 
 /// A file in a home.

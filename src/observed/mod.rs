@@ -1,5 +1,5 @@
-//! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest`, `quota`
-//! and `certificate` are PURE; `cluster` watches, `kinds` and `homes` ask.
+//! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest`, `quota`,
+//! `watched` and `certificate` are PURE; `cluster` watches, `kinds` and `homes` ask.
 
 pub mod cache;
 pub mod certificate;
@@ -7,6 +7,7 @@ pub mod cluster;
 pub mod digest;
 pub mod kinds;
 pub mod quota;
+pub mod watched;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

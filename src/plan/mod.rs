@@ -12,6 +12,7 @@ pub mod pace;
 pub mod quota;
 mod scan;
 mod tenant;
+mod volume;
 
 #[cfg(test)]
 mod history_tests;

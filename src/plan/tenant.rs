@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use super::credential::{self, Standing};
 use super::quota::{self, Adoption};
 use super::scan::Scan;
-use super::{Action, Reason};
-use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, Transition, apply_order};
+use super::{Action, Reason, volume};
+use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, Transition, apply_order};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::{LedgerState, ObjectKey, ObjectRecord};
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
@@ -69,11 +69,13 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let (narrowed, bindings): (Vec<_>, Vec<_>) =
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) =
-        deletes(look).into_iter().partition(|action| order(action) == Some(4));
+        deletes(look, &mut found.notices).into_iter().partition(|action| order(action) == Some(4));
     let stop = stop(look, !namespace.is_empty());
     let Standing { remove, issue, inspect } = credential::actions(look, &mut found.notices);
     let remove = remove.into_iter().collect();
-    let actions = [namespace, deleted_bindings, narrowed, stop, remove, applies, bindings, deletes, resume(look)];
+    let directories = directories(look, &applies);
+    let actions =
+        [namespace, deleted_bindings, narrowed, stop, remove, directories, applies, bindings, deletes, resume(look)];
     found.actions = actions.into_iter().flatten().chain(issue).chain(inspect).collect();
     found
 }
@@ -115,6 +117,10 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
             return None;
         }
         (Some(record), Some(_)) if record.wanted != object.digest => {
+            if let Some(why) = volume::immovable(key, record, &object.manifest) {
+                said.notices.push(why);
+                return None;
+            }
             let before = record.detail.as_ref().filter(|_| key.kind == "ResourceQuota");
             Reason::Changed(before.map(|before| quota::changed(look, object, before)).unwrap_or_default())
         }
@@ -138,6 +144,21 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
     })
 }
 
+/// The directories of volumes that are about to be made.
+fn directories(look: Look<'_>, applies: &[Action]) -> Vec<Action> {
+    let new = applies.iter().filter_map(|action| match action {
+        Action::Apply { key, uid: None, .. } if key.kind == "PersistentVolume" => {
+            look.tenant.directories.get(&key.name)
+        }
+        _ => None,
+    });
+    let make = |directory: &DirectoryTarget| Action::MakeDirectory {
+        cluster: look.cluster.clone(),
+        directory: directory.clone(),
+    };
+    new.map(make).collect()
+}
+
 /// `ResourceQuota bursar in namespace tool-foo`.
 fn described(key: &ObjectKey) -> String {
     match &key.namespace {
@@ -148,7 +169,7 @@ fn described(key: &ObjectKey) -> String {
 
 /// What nobody wants any more: in the reverse of the order in which it was made. A namespace is never deleted here, and
 /// nothing that the cluster does not show us with our label and the uid that we know.
-fn deletes(look: Look<'_>) -> Vec<Action> {
+fn deletes(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
     let mut orphans: Vec<&ObjectKey> = look
         .scan
         .orphans(look.id, look.cluster)
@@ -164,6 +185,10 @@ fn deletes(look: Look<'_>) -> Vec<Action> {
         .filter_map(|key| {
             let record = look.ledger.objects.get(key)?;
             let found = look.there.objects.get(key)?;
+            if volume::holds_data(key, record) {
+                notices.push(volume::kept(key));
+                return None;
+            }
             (record.uid == found.uid && !found.deleting).then(|| Action::Delete {
                 key: key.clone(),
                 uid: found.uid.clone(),

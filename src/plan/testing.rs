@@ -10,7 +10,7 @@ use regex::Regex;
 use serde_json::json;
 
 use crate::contract::Sealer;
-use crate::desired::{DesiredState, derive};
+use crate::desired::{DesiredState, derive, detail};
 use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
 use crate::ledger::change::{Change, Event};
@@ -24,8 +24,8 @@ use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Refusal, guard, plan};
 use crate::policy::{
-    Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, Pattern, Peer,
-    PodSecurity, Policy, StaticVolume, When,
+    Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume, Pattern, Peer,
+    PodSecurity, Policy, Volume, VolumeKind, When,
 };
 
 pub(crate) const SOURCE: &str = "people";
@@ -236,10 +236,11 @@ impl World {
                 let found =
                     ObservedObject { uid: uid.clone(), digest: observed.clone(), quota, ..ObservedObject::default() };
                 self.in_cluster(&key.cluster).objects.insert(key.clone(), found);
-                let detail = (key.kind == "ResourceQuota").then(|| manifest["spec"]["hard"].clone());
+                let detail = detail(manifest);
                 let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }
+            Action::MakeDirectory { .. } => Vec::new(),
             Action::Delete { key, uid, .. } => {
                 let gone = self.in_cluster(&key.cluster).objects.remove(key);
                 assert_eq!(gone.map(|found| found.uid).as_ref(), Some(uid), "{key:?} is there and is the one meant");
@@ -349,6 +350,7 @@ pub(crate) fn policy() -> Policy {
             revoke_on_member_removed: true,
         },
         home_prefixes: vec!["/data/project".into(), "/home".into()],
+        exempt: Vec::new(),
     }
 }
 
@@ -388,6 +390,7 @@ fn class(name: &str, from: From) -> Class {
             endpoints: vec!["internal".to_owned()],
         }),
         volumes: Vec::new(),
+        admission: crate::policy::Admission::default(),
         manifests: Vec::new(),
     }
 }
@@ -422,10 +425,14 @@ fn student() -> Class {
         service_account_roles: vec!["view".to_owned()],
         pod_security: PodSecurity::Baseline,
         network: "lab".to_owned(),
-        volumes: vec![StaticVolume {
+        volumes: vec![Volume {
             name: "home".to_owned(),
-            server: "nfs.example.org".to_owned(),
-            path: "/srv/home/{name}".to_owned(),
+            kind: VolumeKind::Static(NfsVolume {
+                server: "nfs.example.org".to_owned(),
+                path: "/srv/home/{name}".to_owned(),
+                options: Vec::new(),
+                directory: None,
+            }),
             mount: Some("/home/{name}".to_owned()),
         }],
         manifests: vec![json!({

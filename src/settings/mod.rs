@@ -1,6 +1,7 @@
 //! The configuration file and the environment become [`Settings`]: everything checked once, all errors told at once,
 //! so that what is built from it cannot fail. It reads files beside the configuration and reaches nothing else.
 
+mod admission;
 mod class;
 mod cluster;
 mod file;
@@ -11,6 +12,7 @@ mod secret;
 mod source;
 mod table;
 mod validate;
+mod volume;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,8 +49,8 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// Where the daemon is asked.
     pub control_socket: PathBuf,
-    /// Groups that admission lets touch namespaces and our objects.
-    pub exempt: Vec<String>,
+    /// What runs in the cluster as the webhook.
+    pub webhook_image: Option<String>,
 }
 
 /// `[schedule]`: five-field cron expressions, UTC.

@@ -8,6 +8,7 @@ mod template;
 mod world;
 
 mod access;
+mod admission;
 mod architecture;
 mod cli;
 mod daemon;
@@ -23,5 +24,6 @@ mod quiet;
 mod quota;
 mod rejected;
 mod repairs;
+mod storage;
 mod tenants;
 mod wrong_directory;

@@ -237,7 +237,8 @@ impl Waiters {
 }
 
 fn log(report: &CycleReport) {
-    let CycleReport { id, trigger, changed, unchanged, actions, failing, rejected, partial, refusals, pace, .. } = report;
+    let CycleReport { id, trigger, changed, unchanged, actions, failing, rejected, partial, refusals, pace, .. } =
+        report;
     if *changed == 0 && failing.is_empty() && partial.is_empty() && refusals.is_empty() {
         return tracing::debug!(cycle = id, trigger = trigger.name(), unchanged, "nothing to do");
     }

@@ -220,9 +220,8 @@ mod tests {
         let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
         let bar = world.add(AccountKind::Tool, "bar", Some(52_504));
         "foo".clone_into(&mut world.account(&bar).name);
-        let found = |world: &World, name: &str| {
-            find(&world.ledger, AccountKind::Tool, name).map(|account| account.id.clone())
-        };
+        let found =
+            |world: &World, name: &str| find(&world.ledger, AccountKind::Tool, name).map(|account| account.id.clone());
         let refusal = found(&world, "foo").expect_err("two");
         assert_eq!(refusal.exit_code, 64);
         assert!(refusal.text.contains(&foo.0) && refusal.text.contains(&bar.0), "{}", refusal.text);

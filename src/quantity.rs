@@ -82,7 +82,8 @@ fn nanos(text: &str) -> Option<i128> {
     };
     let power = |base: i128, exponent: i32| base.checked_pow(exponent.unsigned_abs());
     let fraction = i32::try_from(fraction.len()).ok()?;
-    let (binary, tens) = if base == 1024 { (power(1024, exponent)?, 9 - fraction) } else { (1, 9 + exponent - fraction) };
+    let (binary, tens) =
+        if base == 1024 { (power(1024, exponent)?, 9 - fraction) } else { (1, 9 + exponent - fraction) };
     let scaled = digits.checked_mul(binary)?;
     if tens >= 0 { scaled.checked_mul(power(10, tens)?) } else { Some(scaled / power(10, tens)?) }
 }
@@ -136,7 +137,9 @@ mod tests {
 
     #[test]
     fn amounts_compare_by_what_they_mean() {
-        for (one, other) in [("1Gi", "1024Mi"), ("0.5", "500m"), ("2", "2000m"), ("1e3", "1k"), ("1.5Ki", "1536"), ("0", "0m")] {
+        for (one, other) in
+            [("1Gi", "1024Mi"), ("0.5", "500m"), ("2", "2000m"), ("1e3", "1k"), ("1.5Ki", "1536"), ("0", "0m")]
+        {
             assert_eq!(compare(one, other), Some(Ordering::Equal), "{one} {other}");
         }
         for (less, more) in [("16", "32"), ("1G", "1Gi"), ("999m", "1"), ("1e-2", "1"), ("8Ei", "10E"), ("0", "1n")] {

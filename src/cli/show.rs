@@ -108,11 +108,11 @@ pub(super) async fn account_row(store: &mut ReadStore, account: &Account) -> Res
         }
     };
     let rows = store.rows(query, std::slice::from_ref(&account.name)).await?;
-    one_of(account, rows)
+    one_of(account, &rows)
 }
 
 /// As [`crate::orders::find`] tells them apart.
-fn one_of(account: &Account, rows: Vec<Row>) -> Result<Option<Row>, Failure> {
+fn one_of(account: &Account, rows: &[Row]) -> Result<Option<Row>, Failure> {
     let state = |row: &Row| row.get("state").and_then(Value::as_str).unwrap_or_default().to_owned();
     let only = |wanted: fn(&str) -> bool| {
         let mut found = rows.iter().filter(|row| wanted(&state(row)));
@@ -126,7 +126,7 @@ fn one_of(account: &Account, rows: Vec<Row>) -> Result<Option<Row>, Failure> {
         "{} {:?} is the name of several; say which by its id instead of the name:\n{}",
         account.kind,
         account.name,
-        output::table(&rows, &["id", "name", "uid", "state", "since", "directory_id"])
+        output::table(rows, &["id", "name", "uid", "state", "since", "directory_id"])
     );
     Err(Failure::new(Exit::Usage, text))
 }

@@ -63,8 +63,7 @@ fn text(status: &Status, running: bool) -> String {
     match last_cycle {
         Some(report) => {
             // What fails now is said below, with when it is tried again, and how far a change is now.
-            let report =
-                crate::control::api::CycleReport { failing: Vec::new(), pace: Vec::new(), ..report.clone() };
+            let report = crate::control::api::CycleReport { failing: Vec::new(), pace: Vec::new(), ..report.clone() };
             lines.push(sync::text(&report));
         }
         None => lines.push("no cycle yet".to_owned()),

@@ -231,12 +231,7 @@ mod tests {
     }
 
     fn object(resource_version: u64, digest: &str) -> ObservedObject {
-        ObservedObject {
-            uid: "u".to_owned(),
-            resource_version,
-            digest: digest.to_owned(),
-            ..ObservedObject::default()
-        }
+        ObservedObject { uid: "u".to_owned(), resource_version, digest: digest.to_owned(), ..ObservedObject::default() }
     }
 
     fn cache() -> Cache {

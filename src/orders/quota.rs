@@ -44,11 +44,7 @@ pub(super) fn set(
         let key = OverrideKey { account: account.id.clone(), resource: resource.clone(), cluster: cluster.clone() };
         let given = QuotaOverride { amount: amount.clone(), until: *until, note: note.clone() };
         let before = ledger.overrides.get(&key).map(|before| &before.amount).or_else(|| class.quota.get(resource));
-        texts.push(format!(
-            "{resource} {} → {amount} ({})",
-            before.map_or("no limit", String::as_str),
-            given.said()
-        ));
+        texts.push(format!("{resource} {} → {amount} ({})", before.map_or("no limit", String::as_str), given.said()));
         let detail = json!({
             "resource": resource, "before": before, "amount": amount, "until": until, "cluster": cluster,
         });
@@ -60,12 +56,7 @@ pub(super) fn set(
 }
 
 /// The class's amounts again; all of them, or none.
-pub(super) fn unset(
-    ledger: &LedgerState,
-    account: &Account,
-    unset: &QuotaUnset,
-    note: &Note,
-) -> Result<One, Refusal> {
+pub(super) fn unset(ledger: &LedgerState, account: &Account, unset: &QuotaUnset, note: &Note) -> Result<One, Refusal> {
     let QuotaUnset { target: _, resources, cluster } = unset;
     let name = account.account_name();
     let mut one = One::default();

@@ -9,9 +9,9 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::guard::{ApprovedPlan, COMPLETENESS, Refusal, refused_hash};
 use super::near::LimitUse;
 use super::pace::Progress;
-use super::guard::{ApprovedPlan, COMPLETENESS, Refusal, refused_hash};
 use super::{AccountPlan, Action, Notice, Plan, Reason};
 use crate::desired::{Regeneration, Transition};
 use crate::directory::{Completeness, RejectedEntry};

@@ -228,7 +228,9 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
     let mut court = Court::new(bounds, now);
     let accounts: Vec<AccountPlan> = plan.accounts.into_iter().filter(|plan| plan.held.is_none()).collect();
     court.completeness(&accounts);
-    BUDGETS.iter().for_each(|budget| court.limit(&accounts, budget));
+    for budget in &BUDGETS {
+        court.limit(&accounts, budget);
+    }
     court.dependants(&accounts);
     let Court { refusals, refused, spent, mut used, .. } = court;
     used.extend(bounds.approvals.iter().filter(|(_, until)| **until <= now).map(|(hash, _)| hash.clone()));

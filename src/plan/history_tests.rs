@@ -133,7 +133,8 @@ impl Story {
 
     /// The read, with one tool and one person who are always there: without any the read would not be complete.
     fn read(&mut self, complete: bool) {
-        let stays = [entry(AccountKind::Tool, "stays", "stays", 53_900), entry(AccountKind::User, "alice", "alice", 20_001)];
+        let stays =
+            [entry(AccountKind::Tool, "stays", "stays", 53_900), entry(AccountKind::User, "alice", "alice", 20_001)];
         let read = SourceRead {
             source: SOURCE.to_owned(),
             server: None,
@@ -222,7 +223,9 @@ proptest! {
         story.read(true);
         story.cycle(true)?;
         for (happenings, minutes, complete) in &history {
-            happenings.iter().for_each(|what| story.happens(what));
+            for what in happenings {
+                story.happens(what);
+            }
             story.world.now += SignedDuration::from_mins(*minutes);
             story.read(*complete);
             story.identities_are_one_to_one()?;

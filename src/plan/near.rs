@@ -32,7 +32,8 @@ pub struct LimitUse {
 impl std::fmt::Display for LimitUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { limit, class, what, used, now, allowed } = self;
-        write!(f, "limit {limit} is near: {used} of {allowed} {what} of class {class} used")?;
+        let state = if used < allowed { "near" } else { "used up" };
+        write!(f, "limit {limit} is {state}: {used} of {allowed} {what} of class {class}")?;
         if now > &0 { write!(f, ", {now} of them now") } else { Ok(()) }
     }
 }

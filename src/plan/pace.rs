@@ -14,9 +14,9 @@ use super::guard::Bounds;
 use super::{AccountPlan, Action, Reason};
 use crate::desired::DesiredTenant;
 use crate::identity::{AccountId, AccountName, ClusterName};
-use crate::ledger::LedgerState;
 use crate::ledger::change::Event;
 use crate::ledger::pace::PaceRecord;
+use crate::ledger::{LedgerState, ObjectKey};
 use crate::observed::ClusterInventory;
 
 /// How far a change of the policy is, for people and programs.
@@ -85,15 +85,30 @@ pub(super) fn is_policy(
         return false;
     }
     match action {
-        Action::Apply { key, reason: Reason::Changed(_), .. } => {
-            ledger.objects.get(key).zip(there.objects.get(key)).is_some_and(|(record, found)| {
-                record.observed == found.digest && record.uid == found.uid
-            })
-        }
+        Action::Apply { key, reason: Reason::Changed(_), .. } => ledger
+            .objects
+            .get(key)
+            .zip(there.objects.get(key))
+            .is_some_and(|(record, found)| record.observed == found.digest && record.uid == found.uid),
         Action::Apply { key, reason: Reason::Missing, uid, .. } => uid.is_none() && !ledger.objects.contains_key(key),
+        // With the volume that it is for.
+        Action::MakeDirectory { directory, .. } => {
+            let mut its = tenant.directories.iter().filter(|(_, target)| *target == directory);
+            its.any(|(volume, _)| !ledger.objects.contains_key(&volume_key(place.1, volume)))
+        }
         Action::Delete { reason, .. } => *reason == Reason::Orphaned,
         Action::IssueCertificate { reason, .. } => matches!(reason, Reason::Changed(_)),
         _ => false,
+    }
+}
+
+fn volume_key(cluster: &ClusterName, name: &str) -> ObjectKey {
+    ObjectKey {
+        cluster: cluster.clone(),
+        api_version: "v1".to_owned(),
+        kind: "PersistentVolume".to_owned(),
+        namespace: None,
+        name: name.to_owned(),
     }
 }
 

@@ -15,15 +15,16 @@ use jiff::SignedDuration;
 
 use super::display::Preview;
 use super::guard::{Refusal, approve, refused_hash};
-use super::testing::{World, prod};
+use super::testing::{World, entry_of, prod};
 use crate::control::api::{OrderRequest, QuotaSet, QuotaUnset, Target};
-use crate::directory::Completeness;
-use crate::identity::{AccountId, AccountKind, ClusterName};
+use crate::directory::{Completeness, Entry};
+use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
+use crate::ledger::change::Event;
 use crate::ledger::{Absence, Failure, Note, ObjectKey, Order, OrderKind};
 use crate::observed::HomeFinding;
 use crate::observed::quota::ObservedQuota;
 use crate::orders::{Written, write_all};
-use crate::policy::{DriftMode, Limit};
+use crate::policy::{DriftMode, Limit, NfsVolume, Volume, VolumeKind};
 
 fn data(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder)
@@ -86,6 +87,8 @@ struct Story {
     orders: i64,
     /// Entries that the directory does not have any more.
     gone: BTreeSet<AccountId>,
+    /// Entries that it has in another way, or that the ledger does not know yet.
+    others: BTreeMap<DirectoryId, Entry>,
     shown: String,
 }
 
@@ -95,6 +98,7 @@ fn told(story: &str) -> String {
         refusals: Vec::new(),
         orders: 0,
         gone: BTreeSet::new(),
+        others: BTreeMap::new(),
         shown: String::new(),
     };
     for line in story.lines() {
@@ -171,6 +175,18 @@ impl Story {
                 self.world.policy.limits.remove_members_per_cycle = limit;
             }
             ["approve"] => self.approve(),
+            ["killed", actions] => self.killed(actions.parse().expect("a number")),
+            ["members", "keep"] => self.world.policy.lifecycle.revoke_on_member_removed = false,
+            ["class", class, "volume", path] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let nfs = NfsVolume {
+                    server: "nfs.example.org".to_owned(),
+                    path: (*path).to_owned(),
+                    options: Vec::new(),
+                    directory: Some((*path).to_owned()),
+                };
+                class.volumes.push(Volume { name: "home".to_owned(), kind: VolumeKind::Static(nfs), mount: None });
+            }
             [verb, kind, name, rest @ ..] => {
                 let id = self.world.id(kind.parse().expect("a kind"), name);
                 self.happens(verb, &id, rest);
@@ -207,6 +223,8 @@ impl Story {
             ("back", []) => self.world.account(id).absence = None,
             ("gone", []) => drop(self.gone.insert(id.clone())),
             ("there", []) => drop(self.gone.remove(id)),
+            ("moves", [uid]) => self.moves(id, uid),
+            ("reborn", []) => self.reborn(id),
             ("heals", []) => drop(self.world.ledger.failures.remove(&(id.clone(), prod()))),
             ("release", []) => drop(self.world.ledger.holds.remove(id)),
             ("edits", [amount, rest @ ..]) => self.quota_edited(id, amount, rest.first().copied()),
@@ -281,11 +299,16 @@ impl Story {
     fn carry_out(&mut self) {
         let (approved, refusals) = self.world.guarded();
         self.refusals = refusals;
-        for event in self.world.execute(&approved) {
-            let account = event.account.map(|account| account.to_string()).unwrap_or_default();
-            writeln!(self.shown, "done: {} {} by {}: {}", account, event.action, event.actor, event.reason)
-                .expect("a string takes all");
-        }
+        let done = self.world.execute(&approved);
+        self.show("done:", &done);
+        self.shown.push('\n');
+    }
+
+    /// The daemon is killed after so many actions.
+    fn killed(&mut self, actions: usize) {
+        let (approved, _) = self.world.guarded();
+        let done = self.world.execute_until(&approved, actions);
+        self.show("done:", &done);
         self.shown.push('\n');
     }
 
@@ -306,14 +329,41 @@ impl Story {
     /// So much later the directory is read, and what follows is done.
     fn read(&mut self, hours: &str, completeness: Completeness) {
         self.world.now += hours_of(hours);
-        let taught = self.world.read(&self.gone, completeness);
+        let known = self.world.ledger.accounts.values().filter(|account| !self.gone.contains(&account.id));
+        let mut entries: BTreeMap<DirectoryId, Entry> =
+            known.map(|account| (account.directory_id.clone(), entry_of(account))).collect();
+        entries.extend(self.others.clone());
+        let mut taught = self.world.read(entries.into_values().collect(), completeness);
+        taught.sort_by(|a, b| a.account.cmp(&b.account));
         let (approved, refusals) = self.world.guarded();
         self.refusals = refusals;
         let done = self.world.execute(&approved);
-        for event in taught.into_iter().chain(done) {
-            let account = event.account.map(|account| account.to_string()).unwrap_or_default();
-            writeln!(self.shown, "{:.0} {account} {}: {}", self.world.now, event.action, event.reason)
-                .expect("a string takes all");
+        let now = format!("{:.0}", self.world.now);
+        self.show(&now, &taught);
+        self.show(&now, &done);
+    }
+
+    /// Its entry has another uid.
+    fn moves(&mut self, id: &AccountId, uid: &str) {
+        let mut entry = entry_of(self.world.account(id));
+        let uid: i64 = uid.parse().expect("a number");
+        entry.posix.as_mut().expect("a uid").uid = uid.try_into().expect("in range");
+        self.others.insert(entry.id.clone(), entry);
+    }
+
+    /// Its entry is gone, and another one has its name and uid.
+    fn reborn(&mut self, id: &AccountId) {
+        let mut entry = entry_of(self.world.account(id));
+        entry.id = DirectoryId(format!("{}-again", entry.id));
+        self.others.insert(entry.id.clone(), entry);
+        self.gone.insert(id.clone());
+    }
+
+    /// `done: tool:foo suspended by bursar: absent 26 h`.
+    fn show(&mut self, head: &str, events: &[Event]) {
+        for Event { account, action, actor, reason, .. } in events {
+            let account = account.as_ref().map(|account| format!("{account} ")).unwrap_or_default();
+            writeln!(self.shown, "{head} {account}{action} by {actor}: {reason}").expect("a string takes all");
         }
     }
 
@@ -343,7 +393,9 @@ impl Story {
         };
         let Written { changes, texts, refused, .. } =
             write_all(&self.world.ledger, &self.world.policy, "root", &[request], self.world.now);
-        changes.iter().for_each(|change| self.world.ledger.apply(change));
+        for change in &changes {
+            self.world.ledger.apply(change);
+        }
         let refused = refused.into_iter().map(|refusal| format!("refused ({}): {}", refusal.exit_code, refusal.text));
         for text in texts.into_iter().chain(refused) {
             writeln!(self.shown, "{text}\n").expect("a string takes all");

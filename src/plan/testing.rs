@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::contract::Sealer;
 use crate::desired::{DesiredState, derive, detail};
+use crate::directory::merge::merge;
 use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
 use crate::ledger::change::{Change, Event};
@@ -140,10 +141,8 @@ impl World {
         Arc::make_mut(self.inventory.clusters.get_mut(cluster).expect("it answers"))
     }
 
-    /// The directory is read: all accounts but those that are `gone` from it, as the ledger knows them.
-    pub(crate) fn read(&mut self, gone: &BTreeSet<AccountId>, completeness: Completeness) -> Vec<Event> {
-        let known = self.ledger.accounts.values().filter(|account| !gone.contains(&account.id));
-        let entries = known.map(entry_of).collect();
+    /// The directory is read, and has these entries.
+    pub(crate) fn read(&mut self, entries: Vec<Entry>, completeness: Completeness) -> Vec<Event> {
         let read = SourceRead {
             source: SOURCE.to_owned(),
             server: Some("ldap1.example.org".to_owned()),
@@ -153,12 +152,14 @@ impl World {
             rejected: Vec::new(),
             took: Duration::from_millis(230),
         };
-        self.remember(&DirectorySnapshot { reads: vec![read] })
+        self.remember(&merge(vec![read], &self.policy))
     }
 
     pub(crate) fn remember(&mut self, snapshot: &DirectorySnapshot) -> Vec<Event> {
         let Transition { changes, events } = transition(&self.ledger, snapshot, &self.policy, self.now);
-        changes.iter().for_each(|change| self.ledger.apply(change));
+        for change in &changes {
+            self.ledger.apply(change);
+        }
         events
     }
 

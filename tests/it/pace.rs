@@ -63,7 +63,10 @@ fn a_changed_class_goes_to_one_tenant_first_then_to_so_many_a_cycle() {
     assert_eq!(with_pods(&world, "24"), 5);
     assert!(world.cycle().pace.is_empty());
     let told = world.rows("SELECT action FROM history WHERE action LIKE 'policy change %' ORDER BY at");
-    assert_eq!(told.iter().map(|row| &row["action"]).collect::<Vec<_>>(), ["policy change begun", "policy change done"]);
+    assert_eq!(
+        told.iter().map(|row| &row["action"]).collect::<Vec<_>>(),
+        ["policy change begun", "policy change done"]
+    );
     let report = world.cycle();
     assert_eq!((report.exit_code(), report.changed), (0, 0), "{report:#?}");
 }

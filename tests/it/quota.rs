@@ -31,17 +31,12 @@ fn set(amount: &str, until: Option<Timestamp>) -> OrderRequest {
 }
 
 fn unset(resource: &str) -> OrderRequest {
-    OrderRequest::QuotaUnset(QuotaUnset {
-        target: target(None),
-        resources: vec![resource.to_owned()],
-        cluster: None,
-    })
+    OrderRequest::QuotaUnset(QuotaUnset { target: target(None), resources: vec![resource.to_owned()], cluster: None })
 }
 
 /// `spec.hard` in the cluster.
 fn hard(world: &World) -> Value {
-    let json =
-        ["get", "resourcequota", "bursar", "-n", &world.namespace("foo"), "-o", "jsonpath={.spec.hard}"];
+    let json = ["get", "resourcequota", "bursar", "-n", &world.namespace("foo"), "-o", "jsonpath={.spec.hard}"];
     serde_json::from_str(&world.kubectl(&json)).expect("JSON")
 }
 

@@ -126,8 +126,7 @@ async fn written(history: &[(Happening, i64)]) -> (tempfile::TempDir, Vec<(i64, 
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     let mut tool = account(AccountKind::Tool, "t", "name0");
     let people = (0..3).map(|who| account(AccountKind::User, &format!("p{who}"), &format!("p{who}")));
-    let begin: Vec<Change> =
-        people.chain([tool.clone()]).map(|account| Change::Account(Box::new(account))).collect();
+    let begin: Vec<Change> = people.chain([tool.clone()]).map(|account| Change::Account(Box::new(account))).collect();
     store.write(&lock, &begin, &[], at(0)).await.expect("written");
     let (mut second, mut placed) = (0, false);
     let mut states = vec![(second, tool.clone(), placed)];

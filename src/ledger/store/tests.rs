@@ -181,6 +181,14 @@ fn change() -> impl Strategy<Value = Change> {
         )),
         (1_u64..5).prop_map(|n| Change::Spent(Spending::Suspend, "tool".to_owned(), n, at(1))),
         (0_u64..99).prop_map(Change::LastGeneration),
+        quota_and_pace(),
+    ]
+}
+
+fn quota_and_pace() -> impl Strategy<Value = Change> {
+    let id = || (0_u8..4).prop_map(|n| AccountId(format!("a{n}")));
+    let cluster = || ClusterName("prod".to_owned());
+    prop_oneof![
         (id(), 0_u8..3).prop_map(move |(id, own)| Change::Settled(id, cluster(), format!("own{own}"))),
         (id(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(move |(account, there, ends, here)| {
             let key = OverrideKey { account, resource: "pods".to_owned(), cluster: here.then(cluster) };

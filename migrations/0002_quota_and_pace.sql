@@ -36,7 +36,8 @@ CREATE TABLE pace (
 ) STRICT;
 
 -- What was wanted of each ResourceQuota, with the override that gives an amount: the one of the cluster before the one
--- of all clusters. An override without an end ends 9999-12-31T23:59:59Z.
+-- of all clusters. One that is not carried out yet, or that the class locks, gives none. An override without an end ends
+-- 9999-12-31T23:59:59Z.
 DROP VIEW quotas;
 CREATE VIEW quotas AS
 SELECT o.namespace, amount.key AS resource, amount.value AS amount, t.class AS from_class,
@@ -45,6 +46,7 @@ FROM object o
 JOIN json_each(o.detail) amount
 JOIN tenant t ON t.account_id = o.account_id AND t.cluster = o.cluster
 LEFT JOIN quota_override q ON q.account_id = o.account_id AND q.resource = amount.key
+  AND q.amount = amount.value
   AND q.cluster = (SELECT max(c.cluster) FROM quota_override c WHERE c.account_id = o.account_id
                    AND c.resource = amount.key AND c.cluster IN ('', o.cluster))
 WHERE o.kind = 'ResourceQuota';

@@ -103,20 +103,24 @@ pub fn find<'a>(ledger: &'a LedgerState, kind: AccountKind, name: &str) -> Resul
         .values()
         .filter(|account| account.kind == kind && (account.name == name || account.id.0 == name))
         .collect();
-    let only = |wanted: fn(Lifecycle) -> bool| {
-        let mut found = named.iter().copied().filter(|account| wanted(account.state));
-        found.next().filter(|_| found.next().is_none())
-    };
-    let found = only(|_| true)
-        .or_else(|| only(|state| state == Lifecycle::Active))
-        .or_else(|| only(|state| state != Lifecycle::Deleted));
-    found.ok_or_else(|| match named.as_slice() {
+    meant(&named, |account| account.state.as_str()).copied().ok_or_else(|| match named.as_slice() {
         [] => {
             let text = format!("no {kind} {name:?} in the ledger; `bursar {kind}s` lists them");
             Refusal { exit_code: 4, text }
         }
         several => Refusal { exit_code: 64, text: ambiguous(kind, name, several) },
     })
+}
+
+/// Of several with one name, with a word for the state of each: the only one, the only active one, or the only one that
+/// is not deleted.
+pub fn meant<T>(named: &[T], state: impl Fn(&T) -> &str) -> Option<&T> {
+    let only = |wanted: fn(&str) -> bool| {
+        let mut found = named.iter().filter(|one| wanted(state(one)));
+        found.next().filter(|_| found.next().is_none())
+    };
+    let is_active = |state: &str| state == Lifecycle::Active.as_str();
+    only(|_| true).or_else(|| only(is_active)).or_else(|| only(|state| state != Lifecycle::Deleted.as_str()))
 }
 
 fn ambiguous(kind: AccountKind, name: &str, several: &[&Account]) -> String {

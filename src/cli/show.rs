@@ -8,6 +8,7 @@ use super::exit::{Exit, Failure};
 use super::output::{self, Row};
 use crate::identity::AccountKind;
 use crate::ledger::store::ReadStore;
+use crate::orders::meant;
 
 /// What is shown beside the account itself: title, columns, query by `?1` = `tool:foo`.
 const PARTS: [(&str, &[&str], &str); 9] = [
@@ -113,14 +114,9 @@ pub(super) async fn account_row(store: &mut ReadStore, account: &Account) -> Res
 
 /// As [`crate::orders::find`] tells them apart.
 fn one_of(account: &Account, rows: &[Row]) -> Result<Option<Row>, Failure> {
-    let state = |row: &Row| row.get("state").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let only = |wanted: fn(&str) -> bool| {
-        let mut found = rows.iter().filter(|row| wanted(&state(row)));
-        found.next().filter(|_| found.next().is_none()).cloned()
-    };
-    let found = only(|_| true).or_else(|| only(|state| state == "active")).or_else(|| only(|state| state != "deleted"));
+    let found = meant(rows, |row| row.get("state").and_then(Value::as_str).unwrap_or_default());
     if found.is_some() || rows.is_empty() {
-        return Ok(found);
+        return Ok(found.cloned());
     }
     let text = format!(
         "{} {:?} is the name of several; say which by its id instead of the name:\n{}",

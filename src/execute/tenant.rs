@@ -71,12 +71,24 @@ impl Place<'_> {
                 self.objects(effects, group, done).await?;
             } else {
                 for action in group {
+                    // It is the last: a home that is broken makes none of the rest less settled.
+                    if matches!(action, Action::IssueCertificate { .. }) {
+                        self.settle(done);
+                    }
                     self.step(effects, action, done).await?;
                     self.hand_over(done).await?;
                 }
             }
         }
+        self.settle(done);
         Ok(())
+    }
+
+    /// What the plan asked for is there, the certificate apart.
+    fn settle(&self, done: &mut Done) {
+        if let Some(own) = self.account.settles.get(self.cluster) {
+            done.changes.push(Change::Settled(self.account.id.clone(), self.cluster.clone(), own.clone()));
+        }
     }
 
     /// Objects of one rank. All of them are tried; the first failure is told.
@@ -229,14 +241,8 @@ impl Place<'_> {
             // What failed and still waits for its next try was not done; all else that was written down as failing, or
             // as begun, so that one that was cut short is found out, is over.
             let waits = |before: &Failure| before.next_try > self.run.now && before.is_of_delivery();
-            if before.is_some_and(waits) {
-                return;
-            }
-            if before.is_some() {
-                done.changes.push(Change::Failure(place.0.clone(), place.1.clone(), None));
-            }
-            if let Some(own) = self.account.settles.get(self.cluster) {
-                done.changes.push(Change::Settled(place.0, place.1, own.clone()));
+            if before.is_some_and(|before| !waits(before)) {
+                done.changes.push(Change::Failure(place.0, place.1, None));
             }
             return;
         };

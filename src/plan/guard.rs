@@ -232,8 +232,7 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
         court.limit(&accounts, budget);
     }
     court.dependants(&accounts);
-    let Court { refusals, refused, spent, mut used, .. } = court;
-    used.extend(bounds.approvals.iter().filter(|(_, until)| **until <= now).map(|(hash, _)| hash.clone()));
+    let Court { refusals, refused, spent, used, .. } = court;
     let mut accounts: Vec<AccountPlan> = accounts
         .into_iter()
         .filter_map(|plan| if refused.contains(&plan.id) { plan.otherwise.map(|plan| *plan) } else { Some(plan) })

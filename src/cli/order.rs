@@ -1,5 +1,5 @@
-//! `bursar suspend|resume|hold|release|revoke|approve`, and `quota`: orders, given to the daemon, or written down by this process
-//! while there is none.
+//! `bursar suspend|resume|hold|release|revoke|approve`, and what `quota` asks for: orders, given to the daemon, or
+//! written down by this process while there is none.
 
 use serde_json::Value;
 

@@ -16,7 +16,7 @@ use super::{order, output};
 use crate::control::api::{self, OrderRequest, Target};
 use crate::identity::ClusterName;
 
-/// Every override, or those of `?1` = `tool:foo`; with what the class gives where no override did, as far as it is known.
+/// Every override, or those of `?1` = `tool:foo`.
 const LIST: &str =
     "SELECT a.kind || ':' || a.name AS account, a.id, nullif(q.cluster, '') AS cluster, q.resource, q.amount,
        q.note ->> 'ticket' AS ticket, q.until, q.note ->> 'actor' AS actor, q.note ->> 'reason' AS reason,

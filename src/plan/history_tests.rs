@@ -3,15 +3,13 @@
 //! uid is ever two accounts', and at rest there is nothing to plan.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
-use super::testing::{SOURCE, World};
+use super::testing::World;
 use crate::desired::Transition;
-use crate::directory::merge::merge;
-use crate::directory::{Completeness, Entry, Role, SourceRead};
+use crate::directory::{Completeness, Entry, Role};
 use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, Uid};
 use crate::ledger::Suspension;
 
@@ -135,20 +133,9 @@ impl Story {
     fn read(&mut self, complete: bool) {
         let stays =
             [entry(AccountKind::Tool, "stays", "stays", 53_900), entry(AccountKind::User, "alice", "alice", 20_001)];
-        let read = SourceRead {
-            source: SOURCE.to_owned(),
-            server: None,
-            completeness: if complete {
-                Completeness::Complete
-            } else {
-                Completeness::Partial { why: "size limit".to_owned() }
-            },
-            kinds: BTreeSet::from([AccountKind::Tool, AccountKind::User]),
-            entries: self.entries.values().cloned().chain(stays).collect(),
-            rejected: Vec::new(),
-            took: Duration::ZERO,
-        };
-        let snapshot = merge(vec![read], &self.world.policy);
+        let completeness =
+            if complete { Completeness::Complete } else { Completeness::Partial { why: "size limit".to_owned() } };
+        let snapshot = self.world.answer(self.entries.values().cloned().chain(stays).collect(), completeness);
         let entries = snapshot.reads.iter().flat_map(|read| &read.entries);
         let rejected = snapshot.reads.iter().flat_map(|read| &read.rejected).filter_map(|entry| entry.id.clone());
         let present: BTreeSet<DirectoryId> = entries.clone().map(|entry| entry.id.clone()).chain(rejected).collect();

@@ -333,7 +333,8 @@ impl Story {
         let mut entries: BTreeMap<DirectoryId, Entry> =
             known.map(|account| (account.directory_id.clone(), entry_of(account))).collect();
         entries.extend(self.others.clone());
-        let mut taught = self.world.read(entries.into_values().collect(), completeness);
+        let answer = self.world.answer(entries.into_values().collect(), completeness);
+        let mut taught = self.world.remember(&answer);
         taught.sort_by(|a, b| a.account.cmp(&b.account));
         let (approved, refusals) = self.world.guarded();
         self.refusals = refusals;

@@ -141,8 +141,8 @@ impl World {
         Arc::make_mut(self.inventory.clusters.get_mut(cluster).expect("it answers"))
     }
 
-    /// The directory is read, and has these entries.
-    pub(crate) fn read(&mut self, entries: Vec<Entry>, completeness: Completeness) -> Vec<Event> {
+    /// What the directory answers that has these entries.
+    pub(crate) fn answer(&self, entries: Vec<Entry>, completeness: Completeness) -> DirectorySnapshot {
         let read = SourceRead {
             source: SOURCE.to_owned(),
             server: Some("ldap1.example.org".to_owned()),
@@ -152,7 +152,7 @@ impl World {
             rejected: Vec::new(),
             took: Duration::from_millis(230),
         };
-        self.remember(&merge(vec![read], &self.policy))
+        merge(vec![read], &self.policy)
     }
 
     pub(crate) fn remember(&mut self, snapshot: &DirectorySnapshot) -> Vec<Event> {

@@ -192,6 +192,4 @@ fn damaged(error: sqlx::Error) -> StoreError {
 }
 
 #[cfg(test)]
-mod access_tests;
-#[cfg(test)]
 mod tests;

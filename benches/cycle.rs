@@ -274,6 +274,7 @@ fn directory(tenants: u32) -> DirectorySnapshot {
         source: "people".to_owned(),
         server: Some("ldap.example.org".to_owned()),
         completeness: Completeness::Complete,
+        kinds: BTreeSet::from([AccountKind::Tool, AccountKind::User]),
         entries: tools.chain(people).collect(),
         rejected: Vec::new(),
         took: Duration::from_millis(300),

@@ -11,6 +11,7 @@ use crate::observed::Inventory;
 use crate::plan::display::Preview;
 use crate::plan::guard::{Bounds, guard};
 use crate::plan::intents::overcome;
+use crate::plan::quota::lapsed;
 use crate::plan::{self, ApprovedPlan, Plan, Refusal};
 use crate::policy::Policy;
 use crate::report;
@@ -38,8 +39,11 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
     let Decision { plan, approved, refusals } =
         decide(desired, engine.store.state(), &inventory, &engine.settings.policy, now); // pure
 
-    let (mut changes, events) = approved.intents(now); // pure
+    let (mut changes, mut events) = approved.intents(now); // pure
     changes.extend(overcome(&plan, engine.store.state(), &inventory, now)); // pure
+    let (ended, told) = lapsed(engine.store.state(), now); // pure
+    changes.extend(ended);
+    events.extend(told);
     drop(inventory); // a snapshot that is held would be copied at the first write
     engine.store.write(&engine.lock, &changes, &events, now).await?; // ledger: state and generation, before anything is done
     let done = carry_out(engine, &approved, extent).await?; // clusters and homes: the only writes to the world
@@ -69,8 +73,9 @@ pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
         ledger.apply(&change);
     }
     let desired = crate::desired::derive(&ledger, &engine.settings.policy, &engine.sealer, now);
-    let Decision { plan, refusals, .. } = decide(&desired, &ledger, &engine.inventory(), &engine.settings.policy, now);
-    let preview = Preview::of(&ledger, &plan, &refusals);
+    let Decision { plan, approved, refusals } =
+        decide(&desired, &ledger, &engine.inventory(), &engine.settings.policy, now);
+    let preview = Preview::of(&ledger, &plan, &approved, &refusals);
     Ok(PlanAnswer { text: preview.to_string(), plan: preview.json(), exit_code: preview.exit_code() })
 }
 

@@ -237,7 +237,8 @@ impl Waiters {
 }
 
 fn log(report: &CycleReport) {
-    let CycleReport { id, trigger, changed, unchanged, actions, failing, rejected, partial, refusals, .. } = report;
+    let CycleReport { id, trigger, changed, unchanged, actions, failing, rejected, partial, refusals, pace, .. } =
+        report;
     if *changed == 0 && failing.is_empty() && partial.is_empty() && refusals.is_empty() {
         return tracing::debug!(cycle = id, trigger = trigger.name(), unchanged, "nothing to do");
     }
@@ -249,6 +250,15 @@ fn log(report: &CycleReport) {
     for failing in failing {
         let (step, reason) = (&failing.step, &failing.reason);
         tracing::warn!(cycle = id, account = %failing.account, action = step, reason, "failing");
+    }
+    for progress in pace {
+        let (class, done, waiting) = (&progress.class, progress.done, progress.waiting);
+        let reason = progress.to_string();
+        if progress.stopped_by.is_empty() {
+            tracing::info!(cycle = id, class, done, waiting, reason, "pace");
+        } else {
+            tracing::warn!(cycle = id, class, done, waiting, reason, "pace");
+        }
     }
     for refusal in refusals {
         tracing::warn!(cycle = id, limit = refusal.limit, hash = refusal.hash, reason = refusal.why, "refused");

@@ -25,6 +25,7 @@ use crate::ledger::store::{CycleEnd, CycleLock, Store, StoreError};
 use crate::observed::Inventory;
 use crate::orders::{self, Written};
 use crate::plan;
+use crate::policy::Policy;
 use crate::report;
 use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::SharedMetrics;
@@ -369,7 +370,7 @@ impl Engine {
     /// Writes orders down. The next cycle carries them out.
     pub async fn order(&mut self, actor: &str, requests: &[OrderRequest]) -> Result<OrderAnswer, EngineError> {
         let now = self.now();
-        Ok(write_down(&mut self.store, &self.lock, actor, requests, now).await?)
+        Ok(write_down(&mut self.store, &self.lock, &self.settings.policy, actor, requests, now).await?)
     }
 
     /// How things stand.
@@ -413,11 +414,12 @@ impl Engine {
 pub async fn write_down(
     store: &mut Store,
     lock: &CycleLock,
+    policy: &Policy,
     actor: &str,
     requests: &[OrderRequest],
     now: Timestamp,
 ) -> Result<OrderAnswer, StoreError> {
-    let Written { changes, events, texts, refused } = orders::write_all(store.state(), actor, requests, now);
+    let Written { changes, events, texts, refused } = orders::write_all(store.state(), policy, actor, requests, now);
     store.write(lock, &changes, &events, now).await?;
     Ok(OrderAnswer { text: texts.join("\n"), refused, report: None })
 }

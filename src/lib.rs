@@ -23,6 +23,7 @@ pub mod orders;
 pub mod plan;
 pub mod policy;
 pub mod privilege;
+pub mod quantity;
 pub mod report;
 pub mod settings;
 pub mod telemetry;

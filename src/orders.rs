@@ -1,15 +1,19 @@
 //! An administrator's order, written down: what the ledger keeps of it and what the history says. PURE: no runtime, no
 //! client, no file system, no clock. The next plan carries it out.
 
+mod quota;
+
 use std::borrow::Cow;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::control::api::{OrderRequest, Refusal, Target};
+use crate::identity::AccountKind;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::plan::guard;
+use crate::policy::Policy;
 
 /// Orders that can be written down, and why others cannot.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -26,11 +30,17 @@ pub struct Written {
 
 /// What `actor`'s `requests` change, each with what those before it changed.
 #[must_use]
-pub fn write_all(ledger: &LedgerState, actor: &str, requests: &[OrderRequest], now: Timestamp) -> Written {
+pub fn write_all(
+    ledger: &LedgerState,
+    policy: &Policy,
+    actor: &str,
+    requests: &[OrderRequest],
+    now: Timestamp,
+) -> Written {
     let mut ledger = Cow::Borrowed(ledger);
     let mut all = Written::default();
     for request in requests {
-        match write(&ledger, actor, request, now) {
+        match write(&ledger, policy, actor, request, now) {
             Ok(one) => {
                 if requests.len() > 1 {
                     one.changes.iter().for_each(|change| ledger.to_mut().apply(change));
@@ -45,21 +55,38 @@ pub fn write_all(ledger: &LedgerState, actor: &str, requests: &[OrderRequest], n
     all
 }
 
+#[derive(Default)]
 struct One {
     changes: Vec<Change>,
     events: Vec<Event>,
     text: String,
 }
 
-fn write(ledger: &LedgerState, actor: &str, request: &OrderRequest, now: Timestamp) -> Result<One, Refusal> {
+fn write(
+    ledger: &LedgerState,
+    policy: &Policy,
+    actor: &str,
+    request: &OrderRequest,
+    now: Timestamp,
+) -> Result<One, Refusal> {
     let (kind, target) = match request {
         OrderRequest::Suspend(target) => (Some(OrderKind::Suspend), target),
         OrderRequest::Resume(target) => (Some(OrderKind::Resume), target),
         OrderRequest::Revoke(target) => (Some(OrderKind::Revoke), target),
         OrderRequest::Hold(target) | OrderRequest::Release(target) => (None, target),
+        OrderRequest::QuotaSet(set) => {
+            let account = find(ledger, set.target.kind, &set.target.name)?;
+            let note = note(actor, &set.target, now, false)?;
+            return quota::set(ledger, policy, account, set, &note);
+        }
+        OrderRequest::QuotaUnset(unset) => {
+            let account = find(ledger, unset.target.kind, &unset.target.name)?;
+            let note = note(actor, &unset.target, now, false)?;
+            return quota::unset(ledger, account, unset, &note);
+        }
         OrderRequest::Approve { hash } => return approve(ledger, actor, hash, now),
     };
-    let account = find(ledger, target)?;
+    let account = find(ledger, target.kind, &target.name)?;
     let note = note(actor, target, now, !matches!(request, OrderRequest::Resume(_) | OrderRequest::Release(_)))?;
     match (kind, request) {
         (Some(what), _) => order(ledger, account, what, note),
@@ -68,13 +95,41 @@ fn write(ledger: &LedgerState, actor: &str, request: &OrderRequest, now: Timesta
     }
 }
 
-/// The account an administrator names; of several that had the name the one that is served.
-pub fn find<'a>(ledger: &'a LedgerState, target: &Target) -> Result<&'a Account, Refusal> {
-    let named = |account: &&Account| account.kind == target.kind && account.name == target.name;
-    ledger.accounts.values().filter(named).min_by_key(|account| account.state != Lifecycle::Active).ok_or_else(|| {
-        let text = format!("no {} {:?} in the ledger; `bursar {}s` lists them", target.kind, target.name, target.kind);
-        Refusal { exit_code: 4, text }
+/// The account an administrator names, by its name or its id. Of several that have the name it is the one that is
+/// served, or the one that is not deleted; where that says nothing, nobody is guessed (exit code 64).
+pub fn find<'a>(ledger: &'a LedgerState, kind: AccountKind, name: &str) -> Result<&'a Account, Refusal> {
+    let named: Vec<&Account> = ledger
+        .accounts
+        .values()
+        .filter(|account| account.kind == kind && (account.name == name || account.id.0 == name))
+        .collect();
+    meant(&named, |account| account.state.as_str()).copied().ok_or_else(|| match named.as_slice() {
+        [] => {
+            let text = format!("no {kind} {name:?} in the ledger; `bursar {kind}s` lists them");
+            Refusal { exit_code: 4, text }
+        }
+        several => Refusal { exit_code: 64, text: ambiguous(kind, name, several) },
     })
+}
+
+/// Of several with one name, with a word for the state of each: the only one, the only active one, or the only one that
+/// is not deleted.
+pub fn meant<T>(named: &[T], state: impl Fn(&T) -> &str) -> Option<&T> {
+    let only = |wanted: fn(&str) -> bool| {
+        let mut found = named.iter().filter(|one| wanted(state(one)));
+        found.next().filter(|_| found.next().is_none())
+    };
+    let is_active = |state: &str| state == Lifecycle::Active.as_str();
+    only(|_| true).or_else(|| only(is_active)).or_else(|| only(|state| state != Lifecycle::Deleted.as_str()))
+}
+
+fn ambiguous(kind: AccountKind, name: &str, several: &[&Account]) -> String {
+    let each = several.iter().map(|account| {
+        let uid = account.posix.as_ref().map(|posix| format!("uid {}, ", posix.uid)).unwrap_or_default();
+        format!("  {}  {uid}{} since {:.0}, {}", account.id, account.state.as_str(), account.since, account.dn)
+    });
+    let each: Vec<String> = each.collect();
+    format!("{kind} {name:?} is the name of several; say which by its id instead of the name:\n{}", each.join("\n"))
 }
 
 fn note(actor: &str, target: &Target, now: Timestamp, must_say_why: bool) -> Result<Note, Refusal> {
@@ -155,5 +210,34 @@ fn event(account: Option<&Account>, action: &str, note: &Note) -> Event {
         ticket: note.ticket.clone(),
         plan: None,
         detail: Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::testing::World;
+
+    #[test]
+    fn of_several_accounts_with_one_name_nobody_is_guessed() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let bar = world.add(AccountKind::Tool, "bar", Some(52_504));
+        "foo".clone_into(&mut world.account(&bar).name);
+        let found =
+            |world: &World, name: &str| find(&world.ledger, AccountKind::Tool, name).map(|account| account.id.clone());
+        let refusal = found(&world, "foo").expect_err("two");
+        assert_eq!(refusal.exit_code, 64);
+        assert!(refusal.text.contains(&foo.0) && refusal.text.contains(&bar.0), "{}", refusal.text);
+        assert!(refusal.text.contains("uid 52504, new since"), "{}", refusal.text);
+        assert_eq!(found(&world, &bar.0), Ok(bar.clone()));
+        world.account(&bar).state = Lifecycle::Active;
+        assert_eq!(found(&world, "foo"), Ok(bar.clone()));
+        world.account(&foo).state = Lifecycle::Active;
+        assert_eq!(found(&world, "foo").map_err(|refusal| refusal.exit_code), Err(64));
+        world.account(&foo).state = Lifecycle::Suspended;
+        world.account(&bar).state = Lifecycle::Deleted;
+        assert_eq!(found(&world, "foo"), Ok(foo));
+        assert_eq!(found(&world, "nobody").map_err(|refusal| refusal.exit_code), Err(4));
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use regex::Regex;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::admission::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 use crate::identity::{AccountKind, ClusterName};
@@ -165,6 +166,8 @@ pub enum DriftMode {
     Revert,
     /// Show it only.
     Report,
+    /// Keep it: what an administrator wrote becomes an override. For the quota only.
+    Adopt,
 }
 
 /// A level of the Pod Security Standards (label `pod-security.kubernetes.io/enforce`).
@@ -351,6 +354,18 @@ pub struct Limit {
     pub count: u64,
     /// Nor more than this share of the class.
     pub percent: Option<u64>,
+}
+
+impl Policy {
+    /// Names everything that a tenant's objects may differ by without the tenant's doing: its class, what that refers
+    /// to, and the program that builds them.
+    #[must_use]
+    pub fn revision(&self, class: &str) -> String {
+        let class = self.classes.get(class);
+        let network = class.and_then(|class| self.networks.get(&class.network));
+        let text = format!("{} {class:?} {network:?} {:?}", env!("CARGO_PKG_VERSION"), self.clusters);
+        hex::encode(&Sha256::digest(text)[..8])
+    }
 }
 
 impl Limit {

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use crate::control::api::{ClusterStatus, CycleReport, Failing, Status, Trigger};
 use crate::directory::Completeness;
 use crate::ledger::LedgerState;
+use crate::plan::pace::Progress;
 use crate::plan::{ApprovedPlan, Plan, Refusal};
 
 /// A cycle that ended; its number is given when it is stored, and what was done of it by who did it.
@@ -38,6 +39,9 @@ pub fn cycle(
         rejected: ledger.rejected.len() as u64,
         partial: partial.collect(),
         refusals: refusals.iter().map(Refusal::record).collect(),
+        near: approved.near().to_vec(),
+        pace: Progress::of(ledger),
+        over_quota: plan.over_quota.clone(),
     }
 }
 
@@ -62,6 +66,7 @@ pub fn status(
         rejected: ledger.rejected.iter().cloned().collect(),
         failing: failing(ledger),
         refusals: ledger.refusals.clone(),
+        pace: Progress::of(ledger),
         next_expiry: ledger.next_expiry(),
     }
 }

@@ -90,6 +90,9 @@ pub enum Command {
     Hold(Reasoned),
     /// End a hold
     Release(MaybeReasoned),
+    /// Other amounts for one account than its class gives
+    #[command(subcommand)]
+    Quota(Quota),
     /// Let exactly what was refused through, once, within the hour
     Approve {
         /// As printed by `plan` and `status`
@@ -244,6 +247,75 @@ pub struct MaybeReasoned {
     /// Your ticket
     #[arg(long, value_name = "TEXT")]
     pub ticket: Option<String>,
+}
+
+/// Commands of `quota`.
+#[derive(Debug, Subcommand)]
+pub enum Quota {
+    /// Give other amounts
+    Set(QuotaSet),
+    /// Give the class's amounts again
+    Unset(QuotaUnset),
+    /// What is given, to whom, on which ticket, and until when
+    List(QuotaList),
+    /// Give all that a file says
+    Import {
+        /// Lines as after `quota set`, or what `quota list --json` printed
+        file: PathBuf,
+    },
+}
+
+/// `quota set`.
+#[derive(Debug, Args)]
+pub struct QuotaSet {
+    /// Whose.
+    #[command(flatten)]
+    pub account: Account,
+    /// As Kubernetes writes both, for example limits.cpu=8
+    #[arg(required = true, value_name = "RESOURCE=AMOUNT", value_parser = super::quota::amount)]
+    pub amounts: Vec<(String, String)>,
+    /// Only in this cluster
+    #[arg(long, value_name = "NAME")]
+    pub cluster: Option<String>,
+    /// The class's amount holds again from the beginning of this day (UTC), or from this moment
+    #[arg(long, value_name = "DAY", value_parser = super::quota::moment)]
+    pub until: Option<jiff::Timestamp>,
+    /// Why; the history keeps it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Your ticket
+    #[arg(long, value_name = "TEXT")]
+    pub ticket: Option<String>,
+}
+
+/// `quota unset`.
+#[derive(Debug, Args)]
+pub struct QuotaUnset {
+    /// Whose.
+    #[command(flatten)]
+    pub account: Account,
+    /// For example limits.cpu
+    #[arg(required = true, value_name = "RESOURCE")]
+    pub resources: Vec<String>,
+    /// Only what was given for this cluster
+    #[arg(long, value_name = "NAME")]
+    pub cluster: Option<String>,
+    /// Why; the history keeps it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Your ticket
+    #[arg(long, value_name = "TEXT")]
+    pub ticket: Option<String>,
+}
+
+/// `quota list`.
+#[derive(Debug, Args)]
+pub struct QuotaList {
+    /// What it is; without it, everybody's
+    #[arg(requires = "name", value_parser = kind())]
+    pub kind: Option<AccountKind>,
+    /// Its name in the directory
+    pub name: Option<String>,
 }
 
 /// Commands of `ledger`.

@@ -31,7 +31,9 @@ pub(super) async fn cycle(settings: Settings) -> Result<CycleReport, Failure> {
 pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequest]) -> Result<OrderAnswer, Failure> {
     act(settings)?;
     let (mut store, lock) = Store::open(&settings.state_dir).await.map_err(EngineError::from)?;
-    let answer = write_down(&mut store, &lock, actor, orders, daemon::now()).await.map_err(EngineError::from)?;
+    let answer = write_down(&mut store, &lock, &settings.policy, actor, orders, daemon::now())
+        .await
+        .map_err(EngineError::from)?;
     store.close().await.map_err(EngineError::from)?;
     let later = |text: &str| format!("{text}; the next cycle carries it out");
     Ok(OrderAnswer { text: answer.text.lines().map(later).collect::<Vec<_>>().join("\n"), ..answer })

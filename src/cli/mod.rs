@@ -16,6 +16,7 @@ mod order;
 mod output;
 mod plan;
 mod probes;
+mod quota;
 mod show;
 mod status;
 mod sync;
@@ -88,6 +89,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Resume(arguments) => order::maybe_reasoned(&context, Order::Resume, arguments).await,
         Command::Hold(arguments) => order::reasoned(&context, Order::Hold, arguments).await,
         Command::Release(arguments) => order::maybe_reasoned(&context, Order::Release, arguments).await,
+        Command::Quota(arguments) => quota::run(&context, arguments).await,
         Command::Approve { hash } => order::approve(&context, hash).await,
         Command::Webhook(command) => webhook::run(&context, &command).await,
         Command::Ledger(Ledger::Verify) => ledger::verify(&context).await,

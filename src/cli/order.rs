@@ -1,5 +1,5 @@
-//! `bursar suspend|resume|hold|release|revoke|approve`: orders, given to the daemon, or written down by this process
-//! while there is none.
+//! `bursar suspend|resume|hold|release|revoke|approve`, and what `quota` asks for: orders, given to the daemon, or
+//! written down by this process while there is none.
 
 use serde_json::Value;
 
@@ -21,9 +21,9 @@ pub(super) enum Order {
     Release,
 }
 
-/// Accounts of a class whose certificates are good.
+/// Accounts of a class whose certificates are good, by id, for two may have one name.
 const OF_CLASS: &str =
-    "SELECT DISTINCT a.kind || ':' || a.name AS account FROM tenant t JOIN account a ON a.id = t.account_id
+    "SELECT DISTINCT a.kind || ':' || a.id AS account FROM tenant t JOIN account a ON a.id = t.account_id
     WHERE t.class = ?1 AND a.state = 'active' AND a.generation > 0 ORDER BY 1";
 
 pub(super) async fn reasoned(context: &Context, order: Order, arguments: Reasoned) -> Result<Exit, Failure> {
@@ -70,7 +70,7 @@ async fn of_class(context: &Context, class: &str) -> Result<Vec<AccountName>, Fa
 }
 
 /// By the daemon, or by this process under the same lock. What could be written down is, whatever is refused beside it.
-async fn give(context: &Context, orders: Vec<OrderRequest>) -> Result<Exit, Failure> {
+pub(super) async fn give(context: &Context, orders: Vec<OrderRequest>) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     let progress = output::progress("the order is carried out");
     let answer = match daemon(&settings)?.order(&orders).await {

@@ -8,6 +8,7 @@ use super::exit::{Exit, Failure};
 use super::output::{self, Row};
 use crate::identity::AccountKind;
 use crate::ledger::store::ReadStore;
+use crate::orders::meant;
 
 /// What is shown beside the account itself: title, columns, query by `?1` = `tool:foo`.
 const PARTS: [(&str, &[&str], &str); 9] = [
@@ -28,7 +29,7 @@ const PARTS: [(&str, &[&str], &str); 9] = [
     ),
     (
         "quotas",
-        &["namespace", "resource", "amount"],
+        &["namespace", "resource", "amount", "override_ticket", "override_until"],
         "SELECT * FROM quotas WHERE namespace IN (SELECT namespace FROM namespaces WHERE account = ?1) ORDER BY 1, 2",
     ),
     (
@@ -63,10 +64,15 @@ pub(super) async fn run(context: &Context, account: &Account) -> Result<Exit, Fa
     let Some(row) = account_row(&mut store, account).await? else {
         return Err(Failure::no_account(account.kind, &account.name));
     };
-    let name = format!("{}:{}", account.kind, account.name);
-    let mut parts = Vec::new();
+    let shown = row.get("name").and_then(Value::as_str).unwrap_or(&account.name);
+    let name = format!("{}:{shown}", account.kind);
+    let mut parts: Vec<(&str, &[&str], Vec<Row>)> = Vec::new();
     for (title, columns, query) in PARTS {
         parts.push((title, columns, store.rows(query, std::slice::from_ref(&name)).await?));
+    }
+    let tight = over_quota(&mut store, &name).await?;
+    if !tight.is_empty() {
+        parts.push(("over_quota", &["namespace", "resource", "amount", "used"], tight));
     }
     if context.global.json {
         let mut value = json!({"account": name});
@@ -84,15 +90,39 @@ pub(super) async fn run(context: &Context, account: &Account) -> Result<Exit, Fa
     Ok(Exit::Done)
 }
 
-/// The account's row of its view; of several that had the name the one that is served.
+/// Quotas of the account that gave less than was in use, when the last cycle looked.
+async fn over_quota(store: &mut ReadStore, name: &str) -> Result<Vec<Row>, Failure> {
+    let report = store.last_report().await?.unwrap_or_default();
+    let all = report["over_quota"].as_array().cloned().unwrap_or_default();
+    let own = all.into_iter().filter(|over| over["account"] == name);
+    Ok(own.filter_map(|over| over.as_object().cloned()).collect())
+}
+
+/// The account's row of its view, by name or id; of several that have the name the one that is served.
 pub(super) async fn account_row(store: &mut ReadStore, account: &Account) -> Result<Option<Row>, Failure> {
     let query = match account.kind {
-        AccountKind::Tool => "SELECT * FROM tools WHERE name = ?1 ORDER BY state <> 'active' LIMIT 1",
-        AccountKind::User => "SELECT * FROM users WHERE name = ?1 ORDER BY state <> 'active' LIMIT 1",
+        AccountKind::Tool => "SELECT * FROM tools WHERE ?1 IN (name, id) ORDER BY since",
+        AccountKind::User => "SELECT * FROM users WHERE ?1 IN (name, id) ORDER BY since",
         AccountKind::Group => {
             "SELECT id, name, gid, state, since, source, directory_id FROM account
-             WHERE kind = 'group' AND name = ?1 ORDER BY state <> 'active' LIMIT 1"
+             WHERE kind = 'group' AND ?1 IN (name, id) ORDER BY since"
         }
     };
-    Ok(store.rows(query, std::slice::from_ref(&account.name)).await?.pop())
+    let rows = store.rows(query, std::slice::from_ref(&account.name)).await?;
+    one_of(account, &rows)
+}
+
+/// As [`crate::orders::find`] tells them apart.
+fn one_of(account: &Account, rows: &[Row]) -> Result<Option<Row>, Failure> {
+    let found = meant(rows, |row| row.get("state").and_then(Value::as_str).unwrap_or_default());
+    if found.is_some() || rows.is_empty() {
+        return Ok(found.cloned());
+    }
+    let text = format!(
+        "{} {:?} is the name of several; say which by its id instead of the name:\n{}",
+        account.kind,
+        account.name,
+        output::table(rows, &["id", "name", "uid", "state", "since", "directory_id"])
+    );
+    Err(Failure::new(Exit::Usage, text))
 }

@@ -35,7 +35,8 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
 }
 
 fn text(status: &Status, running: bool) -> String {
-    let Status { site, sources, clusters, last_cycle, accounts, rejected, failing, refusals: _, next_expiry } = status;
+    let Status { site, sources, clusters, last_cycle, accounts, rejected, failing, refusals: _, pace, next_expiry } =
+        status;
     let by_state: Vec<String> = accounts.iter().map(|(state, count)| format!("{count} {state}")).collect();
     let mut lines = vec![format!(
         "{site}: accounts: {}",
@@ -61,8 +62,8 @@ fn text(status: &Status, running: bool) -> String {
     }
     match last_cycle {
         Some(report) => {
-            // What fails now is said below, with when it is tried again.
-            let report = crate::control::api::CycleReport { failing: Vec::new(), ..report.clone() };
+            // What fails now is said below, with when it is tried again, and how far a change is now.
+            let report = crate::control::api::CycleReport { failing: Vec::new(), pace: Vec::new(), ..report.clone() };
             lines.push(sync::text(&report));
         }
         None => lines.push("no cycle yet".to_owned()),
@@ -79,6 +80,7 @@ fn text(status: &Status, running: bool) -> String {
             failure.next_try
         ));
     }
+    lines.extend(pace.iter().map(ToString::to_string));
     lines.extend(next_expiry.map(|next| format!("next certificate ends {next:.0}")));
     lines.join("\n")
 }

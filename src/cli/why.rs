@@ -1,5 +1,7 @@
 //! `bursar why KIND NAME`: from the directory's entry over the rule to each object, or the step that is missing.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use serde_json::json;
 
@@ -7,10 +9,14 @@ use super::arguments::Account as Named;
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::{self, clean};
-use crate::desired::drift_key;
+use crate::desired::quota::class_of;
+use crate::desired::{classes_of, drift_key};
 use crate::directory::{Completeness, selects};
 use crate::identity::{AccountKind, DirectoryId};
+use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{Account, LedgerState, Lifecycle, Suspension};
+use crate::orders;
+use crate::plan::pace::Progress;
 use crate::policy::{Class, Policy, When};
 
 /// One link of the chain.
@@ -34,11 +40,11 @@ pub(super) async fn run(context: &Context, named: &Named) -> Result<Exit, Failur
     let settings = context.settings()?;
     let ledger = context.store().await?.state().await?;
     let name = format!("{}:{}", named.kind, named.name);
-    let account = ledger
-        .accounts
-        .values()
-        .filter(|account| account.kind == named.kind && account.name == named.name)
-        .min_by_key(|account| account.state != Lifecycle::Active);
+    let account = match orders::find(&ledger, named.kind, &named.name) {
+        Ok(account) => Some(account),
+        Err(refusal) if refusal.exit_code == Exit::NoAccount as u8 => None,
+        Err(refusal) => return Err(refusal.into()),
+    };
     let steps = match account {
         Some(account) => chain(account, &ledger, &settings.policy),
         None => unknown(named, &ledger),
@@ -87,6 +93,8 @@ fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> 
         steps.push(Step::new("class", false, format!("no class takes this {}", account.kind)));
     }
     steps.extend(rules);
+    steps.extend(overrides(account, ledger, policy));
+    steps.extend(pace(account, ledger));
     steps.extend(objects(account, ledger));
     steps.extend(credentials(account, ledger));
     let failures = ledger.failures.iter().filter(|((id, _), _)| *id == account.id);
@@ -165,6 +173,38 @@ fn rule(account: &Account, ledger: &LedgerState, class: &Class) -> Step {
 fn is_member(ledger: &LedgerState, group: &str, member: &DirectoryId) -> bool {
     let groups = ledger.accounts.values().filter(|account| account.kind == AccountKind::Group && account.name == group);
     groups.into_iter().any(|group| group.members.contains_key(member) && !group.leaving.contains(member))
+}
+
+/// What it has beside its class, and by whom.
+fn overrides(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> {
+    let classes = classes_of(account, ledger, policy);
+    let class = class_of(&classes);
+    let step = |(key, given): (&OverrideKey, &QuotaOverride)| {
+        let before = class.and_then(|class| class.quota.get(&key.resource)).map_or("no limit", String::as_str);
+        let place = key.cluster.as_ref().map(|cluster| format!(" in {cluster}")).unwrap_or_default();
+        let note = &given.note;
+        let why = if note.reason.is_empty() { String::new() } else { format!(": {}", note.reason) };
+        let locked = class.is_some_and(|class| class.quota_locked.contains(&key.resource));
+        let lock = if locked { "; it does not hold, for the class locks this" } else { "" };
+        let text = format!(
+            "{} {} instead of {before}{place}, {}, given by {} {:.0}{why}{lock}",
+            key.resource,
+            given.amount,
+            given.said(),
+            note.actor,
+            note.at
+        );
+        Step::new("quota", !locked, text)
+    };
+    ledger.overrides_of(&account.id).map(step).collect()
+}
+
+/// A change of the policy that it may wait for.
+fn pace(account: &Account, ledger: &LedgerState) -> Vec<Step> {
+    let tenants = ledger.tenants.iter().filter(|((id, _), _)| *id == account.id);
+    let classes: BTreeSet<&str> = tenants.map(|(_, tenant)| tenant.class.as_str()).collect();
+    let under_way = Progress::of(ledger).into_iter().filter(|progress| classes.contains(progress.class.as_str()));
+    under_way.map(|progress| Step::new("pace", progress.stopped_by.is_empty(), progress.to_string())).collect()
 }
 
 /// Each object that was made, with the key of the class it comes from.

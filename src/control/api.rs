@@ -19,9 +19,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::directory::RejectedEntry;
-use crate::identity::{AccountKind, AccountName};
+use crate::identity::{AccountKind, AccountName, ClusterName};
 use crate::ledger::SourceState;
 use crate::ledger::change::RefusalRecord;
+use crate::plan::near::LimitUse;
+use crate::plan::pace::Progress;
+use crate::plan::quota::OverQuota;
 
 /// How things stand.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,6 +45,9 @@ pub struct Status {
     pub failing: Vec<Failing>,
     /// What a limit refuses.
     pub refusals: Vec<RefusalRecord>,
+    /// Changes of the policy that are under way.
+    #[serde(default)]
+    pub pace: Vec<Progress>,
     /// When the first certificate ends.
     pub next_expiry: Option<Timestamp>,
 }
@@ -144,6 +150,15 @@ pub struct CycleReport {
     pub partial: BTreeMap<String, String>,
     /// What a limit held back.
     pub refusals: Vec<RefusalRecord>,
+    /// Limits of which little is left.
+    #[serde(default)]
+    pub near: Vec<LimitUse>,
+    /// Changes of the policy that are under way.
+    #[serde(default)]
+    pub pace: Vec<Progress>,
+    /// Quotas that give less than is in use.
+    #[serde(default)]
+    pub over_quota: Vec<OverQuota>,
 }
 
 impl CycleReport {
@@ -184,6 +199,12 @@ pub enum OrderRequest {
     Release(Target),
     /// Make every older certificate worth nothing, and deliver a new one.
     Revoke(Target),
+    /// Give other amounts than the class does.
+    #[serde(rename = "quota set")]
+    QuotaSet(QuotaSet),
+    /// Give the class's amounts again.
+    #[serde(rename = "quota unset")]
+    QuotaUnset(QuotaUnset),
     /// Let exactly what was refused through, once, within the hour.
     Approve {
         /// As printed by `plan` and `status`.
@@ -196,12 +217,36 @@ pub enum OrderRequest {
 pub struct Target {
     /// `tool`, `user` or `group`.
     pub kind: AccountKind,
-    /// Its current name.
+    /// Its current name, or the ledger's id of it.
     pub name: String,
     /// In the administrator's words; for the history.
     pub reason: Option<String>,
     /// The administrator's ticket.
     pub ticket: Option<String>,
+}
+
+/// `bursar quota set`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaSet {
+    /// Whose.
+    pub target: Target,
+    /// Amounts by resource, as Kubernetes writes both.
+    pub amounts: BTreeMap<String, String>,
+    /// From then on the class's amounts hold again; absent: never.
+    pub until: Option<Timestamp>,
+    /// Only in this cluster.
+    pub cluster: Option<ClusterName>,
+}
+
+/// `bursar quota unset`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaUnset {
+    /// Whose.
+    pub target: Target,
+    /// Which resources.
+    pub resources: Vec<String>,
+    /// Only what was given for this cluster; absent: all of it.
+    pub cluster: Option<ClusterName>,
 }
 
 /// Orders were written down and, where a daemon runs, carried out by the cycle in `report`.

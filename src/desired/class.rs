@@ -85,3 +85,16 @@ pub(super) fn taken<'p>(account: &Account, policy: &'p Policy, groups: &Groups<'
         .collect();
     Taken { now, before, rests_on }
 }
+
+/// The classes that take an account now, and the ones it became a tenant by: what it has, it has of these.
+#[must_use]
+pub fn classes_of<'p>(account: &Account, ledger: &LedgerState, policy: &'p Policy) -> Vec<&'p Class> {
+    let mut classes = taken(account, policy, &Groups::of(ledger, &policy.lifecycle)).now;
+    let tenants = ledger.tenants.iter().filter(|((id, _), _)| *id == account.id);
+    for class in tenants.filter_map(|(_, tenant)| policy.classes.get(&tenant.class)) {
+        if !classes.iter().any(|known| known.name == class.name) {
+            classes.push(class);
+        }
+    }
+    classes
+}

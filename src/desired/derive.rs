@@ -13,6 +13,7 @@ use super::life::{Evidence, Verdict, verdict};
 use super::{DesiredAccount, DesiredState, Notice, Transition, tenant};
 use crate::contract::Sealer;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName};
+use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{Account, LedgerState, Note, Order, Suspension, Tenant};
 use crate::policy::{Class, Policy};
 
@@ -41,6 +42,7 @@ struct Inputs {
     held: Option<Note>,
     tenants: Vec<(ClusterName, Tenant)>,
     classes: Vec<String>,
+    overrides: Vec<(OverrideKey, QuotaOverride)>,
 }
 
 impl Inputs {
@@ -50,15 +52,17 @@ impl Inputs {
             held: subject.held.cloned(),
             tenants: subject.tenants.iter().map(|(cluster, tenant)| ((*cluster).clone(), (*tenant).clone())).collect(),
             classes: subject.taken.now.iter().map(|class| class.name.clone()).collect(),
+            overrides: subject.overrides.iter().map(|(key, given)| ((*key).clone(), (*given).clone())).collect(),
         }
     }
 
     fn still(&self, subject: &Subject<'_>) -> bool {
-        let Self { account, held, tenants, classes } = self;
+        let Self { account, held, tenants, classes, overrides } = self;
         account == subject.account
             && held.as_ref() == subject.held
             && tenants.iter().map(|(cluster, tenant)| (cluster, tenant)).eq(subject.tenants.iter().copied())
             && classes.iter().eq(subject.taken.now.iter().map(|class| &class.name))
+            && overrides.iter().map(|(key, given)| (key, given)).eq(subject.overrides.iter().copied())
             && subject.orders.is_empty()
             && subject.taken.rests_on.is_empty()
     }
@@ -124,6 +128,8 @@ struct Subject<'a> {
     tenants: Vec<(&'a ClusterName, &'a Tenant)>,
     orders: Vec<&'a Order>,
     taken: Taken<'a>,
+    /// Those that hold.
+    overrides: Vec<(&'a OverrideKey, &'a QuotaOverride)>,
 }
 
 /// All inputs, indexed.
@@ -164,14 +170,21 @@ impl<'a> World<'a> {
     /// Every account, by walking accounts and tenants side by side: both are sorted by the account's id.
     fn subjects(&self) -> impl Iterator<Item = Subject<'_>> {
         let mut rows = self.ledger.tenants.iter().peekable();
+        let mut given = self.ledger.overrides.iter().peekable();
         self.ledger.accounts.values().map(move |account| {
             while rows.next_if(|((id, _), _)| *id < account.id).is_some() {}
             let mut tenants = Vec::new();
             while let Some(((_, cluster), tenant)) = rows.next_if(|((id, _), _)| *id == account.id) {
                 tenants.push((cluster, tenant));
             }
+            while given.next_if(|(key, _)| key.account < account.id).is_some() {}
+            let mut overrides = Vec::new();
+            while let Some((key, given)) = given.next_if(|(key, _)| key.account == account.id) {
+                overrides.extend(given.is_in_force(self.now).then_some((key, given)));
+            }
             Subject {
                 account,
+                overrides,
                 held: self.ledger.holds.get(&account.id),
                 tenants,
                 orders: self.orders.get(&account.id).cloned().unwrap_or_default(),
@@ -250,6 +263,7 @@ impl<'a> World<'a> {
         };
         let clusters = places.iter().map(|(cluster, namespace)| {
             let here = self.classes_in(subject, classes, cluster);
+            let overrides = self.ledger.overrides_in(&account.id, cluster, self.now);
             let order = tenant::Order {
                 cluster,
                 account,
@@ -258,6 +272,7 @@ impl<'a> World<'a> {
                 namespace: namespace.as_ref(),
                 generation,
                 suspended: decided.suspended || !is_taken(classes, cluster),
+                overrides: &overrides,
             };
             ((*cluster).clone(), tenant::tenant(order, self.policy, self.sealer))
         });

@@ -30,6 +30,7 @@ use crate::ledger::{Account, Note, ObjectKey, Suspension};
 use crate::observed::digest::digest;
 use crate::policy::{DriftMode, Endpoint};
 
+pub use class::classes_of;
 pub use derive::{Deriver, derive};
 pub use tenant::drift_key;
 
@@ -116,6 +117,9 @@ pub struct DesiredTenant {
     pub namespace: Option<NamespaceName>,
     /// New pods may not start; its workloads are stopped.
     pub suspended: bool,
+    /// Digest of what its objects take from itself. They may differ from what they were for another reason only: the
+    /// policy.
+    pub own: String,
     /// Everything that should exist. What the ledger knows of beyond this should not.
     pub objects: BTreeMap<ObjectKey, DesiredObject>,
     /// Directories that are made before the PersistentVolume of this name is.
@@ -137,6 +141,14 @@ pub struct DesiredObject {
     pub digest: String,
     /// What to do about somebody's change.
     pub drift: DriftMode,
+    /// Of a quota whose edits are adopted: the resources whose are not.
+    pub locked: BTreeSet<String>,
+}
+
+/// What the ledger keeps of an object that was applied, beside its digests: what later plans compare with.
+#[must_use]
+pub fn detail(manifest: &serde_json::Value) -> Option<serde_json::Value> {
+    if manifest["kind"] == "ResourceQuota" { Some(manifest["spec"]["hard"].clone()) } else { volume::fixed(manifest) }
 }
 
 impl DesiredObject {
@@ -152,7 +164,7 @@ impl DesiredObject {
             name: text(&manifest["metadata"]["name"]).unwrap_or_default(),
         };
         let digest = digest(&manifest);
-        (key, Self { manifest, digest, drift })
+        (key, Self { manifest, digest, drift, locked: BTreeSet::new() })
     }
 }
 

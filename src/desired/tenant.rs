@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{DesiredObject, DesiredTenant, Place, credential, manifest, namespace, network, quota, rbac, volume};
 use crate::contract::Sealer;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::{Account, ObjectKey};
+use crate::observed::digest::digest;
 use crate::policy::{Class, DriftMode, PodSecurity, Policy};
 
 /// One tenant to be put together.
@@ -22,18 +23,22 @@ pub(super) struct Order<'a> {
     pub(super) namespace: Option<&'a NamespaceName>,
     pub(super) generation: u64,
     pub(super) suspended: bool,
+    pub(super) overrides: &'a quota::Overrides<'a>,
 }
 
 /// Objects of several classes are merged; of two with one name the first class's stays.
 pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> DesiredTenant {
-    let Order { cluster, account, classes, remembered, namespace, generation, suspended } = order;
+    let Order { cluster, account, classes, remembered, namespace, generation, suspended, overrides } = order;
     let main = classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied();
     let class = main.map_or(remembered, |class| class.name.as_str());
     let mut objects: BTreeMap<ObjectKey, DesiredObject> = BTreeMap::new();
     let mut directories = BTreeMap::new();
     let mut add = |manifest: Value, class: Option<&Class>| {
         let drift = class.map_or(DriftMode::Revert, |class| drift(class, &manifest));
-        let (key, object) = DesiredObject::new(cluster, manifest, drift);
+        let (key, mut object) = DesiredObject::new(cluster, manifest, drift);
+        if drift == DriftMode::Adopt {
+            object.locked = class.map(|class| class.quota_locked.clone()).unwrap_or_default();
+        }
         if !(suspended && is_binding(&key.kind)) {
             objects.entry(key).or_insert(object);
         }
@@ -42,6 +47,11 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         let place = Place { cluster, namespace, account, class, generation, suspended };
         let level = main.map_or(PodSecurity::Restricted, |main| main.pod_security);
         add(namespace::namespace(&place, level, sealer), main);
+        if let Some(class) = quota::class_of(classes)
+            && let Some(quota) = quota::resource_quota(place.namespace, class, overrides)
+        {
+            add(quota, Some(class));
+        }
         for class in classes.iter().filter(|class| class.namespace.is_some()) {
             for manifest in in_namespace(&place, class, policy) {
                 add(manifest, Some(class));
@@ -58,6 +68,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         class: class.to_owned(),
         namespace: namespace.cloned(),
         suspended,
+        own: own(&order),
         objects,
         directories,
         keep_unknown: main.is_none(),
@@ -70,9 +81,25 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
     }
 }
 
+/// Digest of everything that the objects of this tenant take from the tenant itself.
+fn own(order: &Order<'_>) -> String {
+    let Order { cluster: _, account, classes: _, remembered: _, namespace, generation, suspended, overrides } = order;
+    let overrides: BTreeMap<&str, &str> =
+        overrides.iter().map(|(resource, given)| (*resource, given.amount.as_str())).collect();
+    digest(&json!([
+        account.account_name(),
+        account.directory_id,
+        account.posix,
+        account.home,
+        namespace,
+        generation,
+        suspended,
+        overrides,
+    ]))
+}
+
 fn in_namespace(place: &Place<'_>, class: &Class, policy: &Policy) -> Vec<Value> {
     let mut manifests: Vec<Value> = Vec::new();
-    manifests.extend(quota::resource_quota(place.namespace, class));
     manifests.extend(quota::limit_range(place.namespace, class));
     if let Some(profile) = policy.networks.get(&class.network) {
         manifests.extend(network::network_policies(place.namespace, profile));

@@ -232,6 +232,7 @@ mod tests {
             source: source.to_owned(),
             server: None,
             completeness: Completeness::Complete,
+            kinds: BTreeSet::from([USER, TOOL, AccountKind::Group]),
             entries,
             rejected: Vec::new(),
             took: Duration::ZERO,

@@ -19,7 +19,7 @@ pub mod raw;
 pub mod source;
 pub mod tls;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,6 +48,8 @@ pub struct SourceRead {
     pub server: Option<String>,
     /// Whether absence from `entries` means anything.
     pub completeness: Completeness,
+    /// What was asked for: of another kind absence means nothing.
+    pub kinds: BTreeSet<AccountKind>,
     /// Valid entries, sorted by kind and name.
     pub entries: Vec<Entry>,
     /// Entries that failed a check; present all the same.

@@ -9,7 +9,7 @@ use super::credential::{Issue, issue};
 use super::prune::delete;
 use super::record::failure;
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, workloads};
-use crate::desired::volume::fixed;
+use crate::desired::detail;
 use crate::desired::{Regeneration, Transition, apply_order};
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::change::{Change, Event};
@@ -71,12 +71,24 @@ impl Place<'_> {
                 self.objects(effects, group, done).await?;
             } else {
                 for action in group {
+                    // It is the last: a home that is broken makes none of the rest less settled.
+                    if matches!(action, Action::IssueCertificate { .. }) {
+                        self.settle(done);
+                    }
                     self.step(effects, action, done).await?;
                     self.hand_over(done).await?;
                 }
             }
         }
+        self.settle(done);
         Ok(())
+    }
+
+    /// What the plan asked for is there, the certificate apart.
+    fn settle(&self, done: &mut Done) {
+        if let Some(own) = self.account.settles.get(self.cluster) {
+            done.changes.push(Change::Settled(self.account.id.clone(), self.cluster.clone(), own.clone()));
+        }
     }
 
     /// Objects of one rank. All of them are tried; the first failure is told.
@@ -117,10 +129,7 @@ impl Place<'_> {
                     uid: observed.uid,
                     wanted: wanted.clone(),
                     observed: observed.digest,
-                    detail: match key.kind.as_str() {
-                        "ResourceQuota" => Some(manifest["spec"]["hard"].clone()),
-                        _ => fixed(manifest),
-                    },
+                    detail: detail(manifest),
                 };
                 Ok(Written { key: key.clone(), record: Some(record), created: applied.created, reason: reason.clone() })
             }

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::pace::PaceRecord;
+use super::quota::{OverrideKey, QuotaOverride};
 use super::{
     Account, Certificate, Delivery, Failure, LedgerState, Note, ObjectKey, ObjectRecord, Order, SourceState, Spending,
     StoppedWorkload, Tenant,
@@ -49,6 +51,12 @@ pub enum Change {
     Stopped(AccountId, ObjectKey, Option<StoppedWorkload>),
     /// A step failed, or no longer does.
     Failure(AccountId, ClusterName, Option<Failure>),
+    /// All of a tenant is as it should be, with this of its own.
+    Settled(AccountId, ClusterName, String),
+    /// An override is given, or ends.
+    Override(OverrideKey, Option<QuotaOverride>),
+    /// How far a change of a class has come; `None`: it is through.
+    Pace(String, Option<PaceRecord>),
     /// The counter of generations.
     LastGeneration(u64),
     /// What each source answered. It is kept with the cycle's row, so an unchanged directory writes no other.
@@ -120,6 +128,9 @@ impl LedgerState {
             Change::Delivery(account, cluster, delivery) => set(&mut self.deliveries, (account, cluster), delivery),
             Change::Stopped(account, key, stopped) => set(&mut self.stopped, (account, key), stopped),
             Change::Failure(account, cluster, failure) => set(&mut self.failures, (account, cluster), failure),
+            Change::Settled(account, cluster, own) => set(&mut self.settled, (account, cluster), Some(own)),
+            Change::Override(key, given) => set(&mut self.overrides, key, given),
+            Change::Pace(class, pace) => set(&mut self.paces, class, pace),
             Change::LastGeneration(generation) => self.last_generation = generation,
             Change::Sources(sources) => self.sources = sources,
         }

@@ -1,11 +1,13 @@
 //! What Bursar remembers: accounts, what was delivered to them, what was asked and refused. The types here,
-//! `transition` and `chain` are PURE; `store` keeps them in SQLite.
+//! `transition`, `quota`, `pace` and `chain` are PURE; `store` keeps them in SQLite.
 //!
 //! [`LedgerState`] is the whole memory a decision may use. The store loads it once and changes it only together
 //! with its rows, so a cycle in which nothing changed reads and writes nothing.
 
 pub mod chain;
 pub mod change;
+pub mod pace;
+pub mod quota;
 pub mod store;
 pub mod transition;
 
@@ -15,6 +17,8 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use self::pace::PaceRecord;
+use self::quota::{OverrideKey, QuotaOverride};
 use crate::directory::{Completeness, RejectedEntry, Role};
 use crate::identity::{
     AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName, PosixIdentity, Uid,
@@ -45,6 +49,14 @@ pub struct LedgerState {
     pub spent: Vec<Spent>,
     /// Accounts that were made tenants.
     pub tenants: BTreeMap<(AccountId, ClusterName), Tenant>,
+    /// What of its own each tenant had when all of it was last as it should be
+    /// ([`crate::desired::DesiredTenant::own`]); empty where that is not known. A difference of anything else is the
+    /// policy's.
+    pub settled: BTreeMap<(AccountId, ClusterName), String>,
+    /// What administrators gave beside the classes.
+    pub overrides: BTreeMap<OverrideKey, QuotaOverride>,
+    /// Changes of the policy that are under way, by class.
+    pub paces: BTreeMap<String, PaceRecord>,
     /// What the API server was told, and what it answered.
     pub objects: BTreeMap<ObjectKey, ObjectRecord>,
     /// The newest certificate of each account in each cluster.

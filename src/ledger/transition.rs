@@ -72,11 +72,13 @@ impl<'a> Memory<'a> {
     fn read(&mut self, read: &SourceRead) {
         let completeness = self.proved(read);
         let complete = completeness == Completeness::Complete;
+        // Who belongs to what is said by people's entries.
+        let proves_leaving = complete && read.kinds.contains(&AccountKind::User);
         let mut present: BTreeSet<&DirectoryId> = BTreeSet::new();
         for entry in &read.entries {
             present.insert(&entry.id);
             match self.known.get(&(read.source.as_str(), &entry.id)).copied() {
-                Some(account) => self.seen(account, entry, complete),
+                Some(account) => self.seen(account, entry, complete, proves_leaving),
                 None => self.new_account(&read.source, entry),
             }
         }
@@ -91,7 +93,7 @@ impl<'a> Memory<'a> {
             }
         }
         if complete {
-            self.count_absences(&read.source, &present);
+            self.count_absences(read, &present);
         } else {
             // What a partial read did not show is as it was.
             let shown: BTreeSet<&str> = read.entries.iter().map(|entry| entry.dn.as_str()).collect();
@@ -115,7 +117,7 @@ impl<'a> Memory<'a> {
     }
 
     /// An answer without any tool where the ledger knows tools proves a wrong base or filter, not that all are gone. Who
-    /// really removed the last one says so by suspending it.
+    /// really removed the last one says so by suspending it. What is no longer asked for stays as it was.
     fn proved(&self, read: &SourceRead) -> Completeness {
         let known = |kind| {
             let expected = |account: &&Account| {
@@ -133,7 +135,7 @@ impl<'a> Memory<'a> {
         [AccountKind::Tool, AccountKind::User, AccountKind::Group]
             .into_iter()
             .filter(|_| read.completeness == Completeness::Complete)
-            .find(|kind| !answered(*kind) && known(*kind) > 0)
+            .find(|kind| read.kinds.contains(kind) && !answered(*kind) && known(*kind) > 0)
             .map_or_else(
                 || read.completeness.clone(),
                 |kind| Completeness::Partial {
@@ -183,7 +185,7 @@ impl<'a> Memory<'a> {
         self.record_uid(&id, entry);
     }
 
-    fn seen(&mut self, account: &'a Account, entry: &Entry, complete: bool) {
+    fn seen(&mut self, account: &'a Account, entry: &Entry, complete: bool, proves_leaving: bool) {
         if account.kind != entry.kind {
             let why = format!(
                 "it was {} before, and a {} does not become a {}",
@@ -207,7 +209,7 @@ impl<'a> Memory<'a> {
         let mut members = account.members.clone();
         members.extend(entry.members.iter().map(|(member, role)| (member.clone(), *role)));
         let mut leaving = account.leaving.clone();
-        if complete {
+        if proves_leaving {
             leaving.extend(account.members.keys().cloned());
         }
         leaving.retain(|member| !entry.members.contains_key(member));
@@ -258,9 +260,13 @@ impl<'a> Memory<'a> {
         self.result.changes.push(Change::Account(Box::new(after)));
     }
 
-    fn count_absences(&mut self, source: &str, present: &BTreeSet<&DirectoryId>) {
+    fn count_absences(&mut self, read: &SourceRead, present: &BTreeSet<&DirectoryId>) {
+        let source = &read.source;
         let absent = |account: &&Account| {
-            account.source == source && account.state != Lifecycle::Deleted && !present.contains(&account.directory_id)
+            account.source == *source
+                && read.kinds.contains(&account.kind)
+                && account.state != Lifecycle::Deleted
+                && !present.contains(&account.directory_id)
         };
         for account in self.ledger.accounts.values().filter(absent) {
             let Some(absence) = self.counted(account) else { continue };

@@ -67,6 +67,8 @@ fn maintained(mut tool: Entry, members: &[&str]) -> Entry {
 struct Story {
     ledger: LedgerState,
     policy: Policy,
+    /// What the configuration asks for.
+    kinds: BTreeSet<AccountKind>,
     now: i64,
     events: Vec<String>,
 }
@@ -74,7 +76,8 @@ struct Story {
 impl Story {
     fn begin(entries: &[Entry]) -> Self {
         let ledger = LedgerState { ledger_id: "L".to_owned(), ..LedgerState::default() };
-        let mut story = Self { ledger, policy: policy(24 * HOUR), now: 1_790_000_000, events: Vec::new() };
+        let kinds = BTreeSet::from([AccountKind::Tool, AccountKind::User, AccountKind::Group]);
+        let mut story = Self { ledger, policy: policy(24 * HOUR), kinds, now: 1_790_000_000, events: Vec::new() };
         story.reads(entries, &[], Completeness::Complete);
         story
     }
@@ -85,6 +88,7 @@ impl Story {
             source: "people".to_owned(),
             server: None,
             completeness,
+            kinds: self.kinds.clone(),
             entries: entries.to_vec(),
             rejected: rejected.to_vec(),
             took: Duration::ZERO,
@@ -207,6 +211,22 @@ fn an_answer_without_any_tool_is_not_complete() {
 }
 
 #[test]
+fn a_kind_that_is_no_longer_asked_for_stays_as_it_was_and_the_read_is_complete() {
+    let group = |mut entry: Entry| {
+        (entry.kind, entry.posix) = (AccountKind::Group, None);
+        entry
+    };
+    let foo = tool("1", "foo", 52503);
+    let admins = group(maintained(tool("2", "admins", 52504), &["a"]));
+    let mut story = Story::begin(&[foo.clone(), admins]);
+    story.kinds.remove(&AccountKind::Group);
+    story.later(HOUR, std::slice::from_ref(&foo));
+    assert_eq!(story.ledger.sources["people"].completeness, Completeness::Complete);
+    assert_eq!(story.absent("admins"), None);
+    assert_eq!(story.account("admins").members.len(), 1);
+}
+
+#[test]
 fn an_answer_without_any_tool_is_complete_when_the_last_one_was_suspended_by_order() {
     let mut story = Story::begin(&[tool("1", "foo", 52503)]);
     let mut foo = story.account("foo").clone();
@@ -300,6 +320,7 @@ fn a_source_that_is_not_read_stays_as_it_was() {
         source: "sso".to_owned(),
         server: None,
         completeness: Completeness::Complete,
+        kinds: BTreeSet::from([AccountKind::Tool]),
         entries: vec![tool("1", "bar", 52504)],
         rejected: Vec::new(),
         took: Duration::ZERO,

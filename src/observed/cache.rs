@@ -192,6 +192,7 @@ pub fn observe(object: &Value) -> ObservedObject {
         resource_version: metadata["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0),
         digest: if is_released(object) { RELEASED.to_owned() } else { managed_digest(object) },
         deleting: metadata["deletionTimestamp"].is_string(),
+        quota: super::quota::observe(object),
     }
 }
 
@@ -230,7 +231,7 @@ mod tests {
     }
 
     fn object(resource_version: u64, digest: &str) -> ObservedObject {
-        ObservedObject { uid: "u".to_owned(), resource_version, digest: digest.to_owned(), deleting: false }
+        ObservedObject { uid: "u".to_owned(), resource_version, digest: digest.to_owned(), ..ObservedObject::default() }
     }
 
     fn cache() -> Cache {

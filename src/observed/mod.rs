@@ -1,4 +1,4 @@
-//! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest`,
+//! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest`, `quota`,
 //! `watched` and `certificate` are PURE; `cluster` watches, `kinds` and `homes` ask.
 
 pub mod cache;
@@ -6,11 +6,13 @@ pub mod certificate;
 pub mod cluster;
 pub mod digest;
 pub mod kinds;
+pub mod quota;
 pub mod watched;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use self::quota::ObservedQuota;
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::ObjectKey;
 
@@ -43,6 +45,8 @@ pub struct ObservedObject {
     pub digest: String,
     /// It is on its way out (`metadata.deletionTimestamp`).
     pub deleting: bool,
+    /// Of a quota, if there is anything to say.
+    pub quota: Option<Arc<ObservedQuota>>,
 }
 
 /// What stands in a home, as `bursar-homed` sees it.

@@ -9,14 +9,16 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::guard::{COMPLETENESS, Refusal, refused_hash};
+use super::guard::{ApprovedPlan, COMPLETENESS, Refusal, refused_hash};
+use super::near::LimitUse;
+use super::pace::Progress;
 use super::{AccountPlan, Action, Notice, Plan, Reason};
 use crate::desired::{Regeneration, Transition};
 use crate::directory::{Completeness, RejectedEntry};
 use crate::ledger::{LedgerState, Note, ObjectKey, SourceState, Suspension};
 
 /// Everything that `bursar plan` shows.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Preview<'a> {
     /// What the sources answered.
     pub sources: &'a BTreeMap<String, SourceState>,
@@ -24,6 +26,10 @@ pub struct Preview<'a> {
     pub rejected: &'a BTreeSet<RejectedEntry>,
     /// As planned, before the guard.
     pub plan: &'a Plan,
+    /// How far changes of the policy are after it.
+    pub pace: Vec<Progress>,
+    /// Limits of which little is left after it.
+    pub near: &'a [LimitUse],
     /// What the guard holds back of it.
     pub refusals: &'a [Refusal],
 }
@@ -31,8 +37,9 @@ pub struct Preview<'a> {
 impl<'a> Preview<'a> {
     /// With what the ledger says of sources and entries.
     #[must_use]
-    pub fn of(ledger: &'a LedgerState, plan: &'a Plan, refusals: &'a [Refusal]) -> Self {
-        Self { sources: &ledger.sources, rejected: &ledger.rejected, plan, refusals }
+    pub fn of(ledger: &'a LedgerState, plan: &'a Plan, approved: &'a ApprovedPlan, refusals: &'a [Refusal]) -> Self {
+        let (pace, near) = (approved.progress(ledger), approved.near());
+        Self { sources: &ledger.sources, rejected: &ledger.rejected, plan, pace, near, refusals }
     }
 
     /// Exit code of `bursar plan`: 0 nothing to do, 2 changes, 3 changes of which a part is refused.
@@ -48,8 +55,8 @@ impl<'a> Preview<'a> {
     /// For programs: every action with its account in one list, and what is refused with the hash to approve.
     #[must_use]
     pub fn json(&self) -> Value {
-        let Self { sources, rejected, plan, refusals } = self;
-        let Plan { accounts, unchanged, waiting, notices } = plan;
+        let Self { sources, rejected, plan, pace, near, refusals } = self;
+        let Plan { accounts, unchanged, waiting, notices, over_quota } = plan;
         let actions: Vec<Value> = accounts.iter().flat_map(actions_json).collect();
         let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
         json!({
@@ -60,7 +67,10 @@ impl<'a> Preview<'a> {
             "unchanged": unchanged,
             "waiting": waiting,
             "notices": notices,
+            "over_quota": over_quota,
             "refused": refused,
+            "near": near,
+            "pace": pace,
         })
     }
 }
@@ -95,12 +105,12 @@ fn account_json(plan: &AccountPlan) -> Value {
 
 impl fmt::Display for Preview<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sources, rejected, plan, refusals } = *self;
-        for (name, source) in sources {
+        let Self { sources, rejected, plan, pace, near, refusals } = self;
+        for (name, source) in *sources {
             writeln!(f, "directory  {name}  {}", answered(source))?;
         }
         plan.fmt(f)?;
-        for RejectedEntry { source: _, kind, dn, name, id: _, why, disabled: _ } in rejected {
+        for RejectedEntry { source: _, kind, dn, name, id: _, why, disabled: _ } in *rejected {
             let name = name.as_deref().unwrap_or("(no name)");
             writeln!(f, "! {kind} {name}  {why} ({dn})")?;
         }
@@ -113,7 +123,10 @@ impl fmt::Display for Preview<'_> {
             count => format!("{} rejected, ", number(count)),
         };
         writeln!(f, "{changes} to change, {held}{rejected}{} as they should be.", number(plan.unchanged))?;
-        refusals.iter().try_for_each(|refusal| writeln!(f, "{refusal}"))
+        refusals.iter().try_for_each(|refusal| writeln!(f, "{refusal}"))?;
+        let waits = pace.iter().filter(|progress| progress.waiting > 0 || !progress.stopped_by.is_empty());
+        waits.into_iter().try_for_each(|progress| writeln!(f, "{}", progress.ahead()))?;
+        near.iter().try_for_each(|near| writeln!(f, "{near}"))
     }
 }
 
@@ -169,7 +182,7 @@ impl fmt::Display for Refusal {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { accounts, unchanged: _, waiting, notices } = self;
+        let Self { accounts, unchanged: _, waiting, notices, over_quota } = self;
         let lines: Vec<Line> = accounts.iter().filter(|plan| plan.changes_something()).map(line).collect();
         let width = |text: fn(&Line) -> &str| lines.iter().map(|line| text(line).chars().count()).max().unwrap_or(0);
         let (names, uids, whats) = (width(|line| &line.name), width(|line| &line.uid), width(|line| &line.what));
@@ -182,6 +195,9 @@ impl fmt::Display for Plan {
         }
         for Notice { account, text } in notices {
             writeln!(f, "! {} {}  {text}", account.kind, account.name)?;
+        }
+        for over in over_quota {
+            writeln!(f, "! {} {}  {over}", over.account.kind, over.account.name)?;
         }
         Ok(())
     }
@@ -218,6 +234,7 @@ fn headline(plan: &AccountPlan) -> (char, String) {
         (Some(Transition::Suspend(why)), _) => ('-', cause(why, plan)),
         (None, _) if !plan.leaving.is_empty() => ('-', members(plan)),
         (None, Some(Regeneration::Revoked(note))) => ('~', format!("revoked by {}", note.actor)),
+        (None, _) if !plan.adopted.is_empty() && plan.actions.is_empty() => ('~', "quota edited".to_owned()),
         (None, _) => only_reason(plan),
     }
 }
@@ -277,6 +294,9 @@ fn weight(reason: &Reason) -> u8 {
 
 fn said(thing: &str, reason: &Reason) -> String {
     match reason {
+        // Its amounts are said beside it.
+        Reason::Changed(_) if thing == "quota" => "quota changed".to_owned(),
+        Reason::Drifted(_) if thing == "quota" => "quota edited by somebody else".to_owned(),
         Reason::Changed(fields) if fields.is_empty() => format!("{thing} changed"),
         Reason::Changed(fields) => format!("{} changed", fields.join(", ")),
         Reason::Drifted(fields) if fields.is_empty() => format!("{thing} edited by somebody else"),
@@ -288,10 +308,7 @@ fn said(thing: &str, reason: &Reason) -> String {
 
 /// `namespace tool-foo, quota, limits, 4 network policies, role binding, certificate, kubeconfig`.
 fn details(plan: &AccountPlan) -> String {
-    let written = objects(plan.actions.iter().filter_map(|action| match action {
-        Action::Apply { key, .. } => Some(key),
-        _ => None,
-    }));
+    let written = written(plan);
     let deleted = objects(plan.actions.iter().filter_map(|action| match action {
         Action::Delete { key, .. } => Some(key),
         _ => None,
@@ -319,6 +336,29 @@ fn details(plan: &AccountPlan) -> String {
     };
     let all = all.join(", ");
     if suspends && !all.is_empty() { format!("suspend: {all}") } else { all }
+}
+
+/// What is applied: of a quota the amounts, where they are known.
+fn written(plan: &AccountPlan) -> Vec<String> {
+    let applied = || {
+        plan.actions.iter().filter_map(|action| match action {
+            Action::Apply { key, reason, .. } => Some((key, amounts(key, reason))),
+            _ => None,
+        })
+    };
+    let adopted = plan.adopted.iter().map(|adoption| {
+        format!("{} becomes an override, by whoever used {}", adoption.said(), adoption.editors.join(", "))
+    });
+    let amounts = applied().flat_map(|(_, amounts)| amounts.iter().cloned());
+    let others = objects(applied().filter(|(_, amounts)| amounts.is_empty()).map(|(key, _)| key));
+    adopted.chain(amounts).chain(others).collect()
+}
+
+fn amounts<'a>(key: &ObjectKey, reason: &'a Reason) -> &'a [String] {
+    match reason {
+        Reason::Changed(fields) | Reason::Drifted(fields) if key.kind == "ResourceQuota" => fields,
+        _ => &[],
+    }
 }
 
 /// Objects by kind, in the order in which they come; of a namespace its name, of several the number.

@@ -9,11 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
+use super::near::{LimitUse, near};
+use super::pace::{Paced, Progress, pace};
 use super::{AccountPlan, Action, Plan, hash};
 use crate::desired::Transition;
 use crate::directory::Completeness;
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::ledger::change::{Change, RefusalRecord};
+use crate::ledger::pace::PaceRecord;
 use crate::ledger::{Failure, LedgerState, Lifecycle, Spending, Spent, Suspension};
 use crate::policy::{Limit, Limits, Policy};
 
@@ -45,6 +48,14 @@ pub struct Bounds {
     pub approvals: BTreeMap<String, Timestamp>,
     /// What the last cycle refused.
     pub refusals: Vec<RefusalRecord>,
+    /// Changes of the policy that are under way.
+    pub paces: BTreeMap<String, PaceRecord>,
+    /// Classes of which one that got the newest change fails since.
+    pub stopped: BTreeSet<String>,
+    /// [`Policy::revision`] of each class.
+    pub revisions: BTreeMap<String, String>,
+    /// Who fails.
+    pub failing: BTreeSet<AccountId>,
 }
 
 impl Bounds {
@@ -64,6 +75,20 @@ impl Bounds {
             spent: ledger.spent.clone(),
             approvals: ledger.approvals.clone(),
             refusals: ledger.refusals.clone(),
+            paces: ledger.paces.clone(),
+            stopped: ledger
+                .paces
+                .iter()
+                .filter(|(_, pace)| !ledger.stopped_by(pace).is_empty())
+                .map(|(class, _)| class.clone())
+                .collect(),
+            revisions: policy.classes.keys().map(|class| (class.clone(), policy.revision(class))).collect(),
+            failing: ledger
+                .failures
+                .iter()
+                .filter(|(_, failure)| failure.attempts > 0)
+                .map(|((id, _), _)| id.clone())
+                .collect(),
         };
         for account in ledger.accounts.values() {
             let class =
@@ -77,7 +102,7 @@ impl Bounds {
         bounds
     }
 
-    fn spent(&self, spending: Spending, class: &str, now: Timestamp) -> u64 {
+    pub(super) fn spent(&self, spending: Spending, class: &str, now: Timestamp) -> u64 {
         let day = self.spent.iter().filter(|spent| spent.spending == spending && spent.class == class);
         day.filter(|spent| spent.at + DAY > now).map(|spent| spent.amount).sum()
     }
@@ -137,6 +162,8 @@ pub struct ApprovedPlan {
     pub(super) used: BTreeSet<String>,
     /// `None`: as the ledger has them.
     pub(super) refusals: Option<Vec<RefusalRecord>>,
+    pub(super) paced: Paced,
+    pub(super) near: Vec<LimitUse>,
 }
 
 impl ApprovedPlan {
@@ -150,6 +177,18 @@ impl ApprovedPlan {
     #[must_use]
     pub fn hash(&self) -> &str {
         &self.hash
+    }
+
+    /// How far changes of the policy are after this.
+    #[must_use]
+    pub fn progress(&self, ledger: &LedgerState) -> Vec<Progress> {
+        self.paced.under_way.iter().map(|(class, pace)| Progress::of_class(class, pace, ledger)).collect()
+    }
+
+    /// Limits of which little is left after this.
+    #[must_use]
+    pub fn near(&self) -> &[LimitUse] {
+        &self.near
     }
 
     /// The accounts and clusters that are worked on, for those who show progress.
@@ -189,36 +228,43 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
     let mut court = Court::new(bounds, now);
     let accounts: Vec<AccountPlan> = plan.accounts.into_iter().filter(|plan| plan.held.is_none()).collect();
     court.completeness(&accounts);
-    court.limit(&accounts, &SUSPENSIONS);
-    court.limit(&accounts, &MEMBERS);
+    for budget in &BUDGETS {
+        court.limit(&accounts, budget);
+    }
     court.dependants(&accounts);
     let Court { refusals, refused, spent, used, .. } = court;
-    let accounts: Vec<AccountPlan> = accounts
+    let mut accounts: Vec<AccountPlan> = accounts
         .into_iter()
         .filter_map(|plan| if refused.contains(&plan.id) { plan.otherwise.map(|plan| *plan) } else { Some(plan) })
         .collect();
+    let paced = pace(&mut accounts, bounds, now);
     let records: Vec<RefusalRecord> = refusals.iter().map(Refusal::record).collect();
     let parts: Vec<String> = accounts.iter().map(hash::part).collect();
     let approved = ApprovedPlan {
         hash: hash::of_parts(&parts),
         accounts,
+        near: near(bounds, &spent, &refusals, now),
         spent,
         used,
+        paced,
         refusals: (records != bounds.refusals).then_some(records),
     };
     (approved, refusals)
 }
 
 /// One budget and what it counts.
-struct Budget {
-    spending: Spending,
-    what: &'static str,
-    per_cycle: (&'static str, fn(&Limits) -> Limit),
-    per_day: (&'static str, fn(&Limits) -> Limit),
-    size: fn(&Bounds) -> &BTreeMap<String, u64>,
+pub(super) struct Budget {
+    pub(super) spending: Spending,
+    pub(super) what: &'static str,
+    pub(super) per_cycle: (&'static str, fn(&Limits) -> Limit),
+    pub(super) per_day: (&'static str, fn(&Limits) -> Limit),
+    pub(super) size: fn(&Bounds) -> &BTreeMap<String, u64>,
     /// How much of it an account's plan uses.
     amount: fn(&AccountPlan) -> u64,
 }
+
+/// All of them.
+pub(super) const BUDGETS: [Budget; 2] = [SUSPENSIONS, MEMBERS];
 
 const SUSPENSIONS: Budget = Budget {
     spending: Spending::Suspend,
@@ -419,10 +465,10 @@ impl<'a> Court<'a> {
             .collect();
         self.refused.extend(waiting.iter().map(|plan| plan.id.clone()));
         for plan in waiting {
-            if is_counted(plan)
-                && let Some(spent) = self.spent.get_mut(&(Spending::Suspend, plan.class.clone()))
-            {
-                *spent = spent.saturating_sub(1);
+            for budget in &BUDGETS {
+                if let Some(spent) = self.spent.get_mut(&(budget.spending, plan.class.clone())) {
+                    *spent = spent.saturating_sub((budget.amount)(plan));
+                }
             }
         }
     }

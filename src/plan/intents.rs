@@ -19,7 +19,7 @@ impl ApprovedPlan {
     /// The changes and their history, to be written down in one transaction before anything is done.
     #[must_use]
     pub fn intents(&self, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
-        let Self { accounts, hash, spent, used, refusals } = self;
+        let Self { accounts, hash, spent, used, refusals, paced, near: _ } = self;
         let mut changes: Vec<Change> = accounts.iter().flat_map(|plan| changes(plan, now)).collect();
         let generation = accounts.iter().filter(|plan| plan.regenerated.is_some()).map(|plan| plan.generation).max();
         changes.extend(generation.map(Change::LastGeneration));
@@ -27,7 +27,9 @@ impl ApprovedPlan {
         changes.extend(spent.map(|((spending, class), amount)| Change::Spent(*spending, class.clone(), *amount, now)));
         changes.extend(used.iter().map(|approval| Change::Approval(approval.clone(), None)));
         changes.extend(refusals.clone().map(Change::Refusals));
-        let mut events: Vec<Event> = accounts.iter().flat_map(events).collect();
+        changes.extend(paced.records.iter().map(|(class, record)| Change::Pace(class.clone(), record.clone())));
+        let mut events: Vec<Event> = accounts.iter().flat_map(|plan| events(plan, now)).collect();
+        events.extend(paced.events.iter().cloned());
         for event in &mut events {
             event.plan = Some(hash.clone());
         }
@@ -60,6 +62,10 @@ fn changes(plan: &AccountPlan, now: Timestamp) -> Vec<Change> {
         changes.push(Change::Tenant(plan.id.clone(), cluster.clone(), tenant.clone()));
     }
     changes.extend(plan.forgotten.iter().map(|key| Change::Object(key.clone(), None)));
+    changes.extend(plan.adopted.iter().map(|adoption| {
+        let (key, given) = adoption.given(&plan.id, now);
+        Change::Override(key, Some(given))
+    }));
     let begun = plan.begun.iter();
     changes.extend(
         begun.map(|(cluster, failure)| Change::Failure(plan.id.clone(), cluster.clone(), Some(failure.clone()))),
@@ -91,7 +97,7 @@ fn after(plan: &AccountPlan, now: Timestamp) -> Account {
     after
 }
 
-fn events(plan: &AccountPlan) -> Vec<Event> {
+fn events(plan: &AccountPlan, now: Timestamp) -> Vec<Event> {
     let bursar = Note { actor: "bursar".to_owned(), reason: String::new(), ticket: None, at: Timestamp::UNIX_EPOCH };
     let event = |action: &str, note: &Note, reason: String, detail: Value| Event {
         actor: note.actor.clone(),
@@ -132,5 +138,10 @@ fn events(plan: &AccountPlan) -> Vec<Event> {
     let left = plan.leaving.iter().map(|(id, name)| {
         event("member removed", &bursar, format!("{name} is no longer in the directory's list"), json!({"member": id}))
     });
-    life.into_iter().chain(revoked).chain(left).collect()
+    let adopted = plan.adopted.iter().map(|adoption| {
+        let (_, given) = adoption.given(&plan.id, now);
+        let reason = format!("{}; {}", adoption.said(), given.note.reason);
+        event("quota override adopted", &given.note, reason, json!(adoption))
+    });
+    life.into_iter().chain(revoked).chain(left).chain(adopted).collect()
 }

@@ -7,10 +7,15 @@ pub mod display;
 pub mod guard;
 pub mod hash;
 pub mod intents;
+pub mod near;
+pub mod pace;
+pub mod quota;
 mod scan;
 mod tenant;
 mod volume;
 
+#[cfg(test)]
+mod history_tests;
 #[cfg(test)]
 mod property_tests;
 #[cfg(test)]
@@ -27,6 +32,7 @@ pub use action::{Action, Reason};
 
 pub use crate::desired::Notice;
 pub use guard::{ApprovedPlan, Bounds, Refusal, guard};
+pub use quota::{Adoption, OverQuota};
 
 use self::scan::Scan;
 use crate::desired::{DesiredAccount, DesiredState, DesiredTenant, Regeneration, Transition};
@@ -45,6 +51,8 @@ pub struct Plan {
     pub waiting: BTreeMap<ClusterName, u64>,
     /// What an administrator should know, and nobody can do by planning: foreign objects, failing tenants.
     pub notices: Vec<Notice>,
+    /// Quotas that give less than is in use.
+    pub over_quota: Vec<OverQuota>,
 }
 
 /// What is to be done for one account.
@@ -74,6 +82,17 @@ pub struct AccountPlan {
     pub leaving: BTreeMap<DirectoryId, AccountName>,
     /// In this order; a failure ends what is left of this account's cluster, and nobody else's.
     pub actions: Vec<Action>,
+    /// Edits of its quota that become overrides.
+    pub adopted: Vec<Adoption>,
+    /// Something of its own is another: name, ids, home, an override.
+    #[serde(skip)]
+    pub is_own: bool,
+    /// Places in `actions` of those that only the policy asks for.
+    #[serde(skip)]
+    pub paced: BTreeSet<usize>,
+    /// What the ledger is to know of each place when all of it is as it should be.
+    #[serde(skip)]
+    pub settles: BTreeMap<ClusterName, String>,
     /// Groups whose loss of a member, or of themselves, this rests on.
     #[serde(skip)]
     pub rests_on: BTreeSet<AccountId>,
@@ -104,14 +123,21 @@ impl AccountPlan {
             || !self.orders.is_empty()
             || !self.leaving.is_empty()
             || !self.places.is_empty()
+            || !self.adopted.is_empty()
             || self.actions.iter().any(|action| !matches!(action, Action::InspectKubeconfig { .. }))
     }
 
-    /// It takes access away or gives it back: that goes before everything that merely makes or repairs.
+    /// It takes access away or gives it back, or is about this account alone, as an order is: that goes before
+    /// everything that merely makes or repairs.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
         let life = matches!(self.transition, Some(Transition::Suspend(_) | Transition::Resume));
-        life || self.regenerated.is_some() || !self.orders.is_empty() || !self.leaving.is_empty()
+        life || self.regenerated.is_some() || !self.orders.is_empty() || !self.leaving.is_empty() || self.is_own
+    }
+
+    /// There is nothing in it to do or to write down.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.actions.is_empty() && self.forgotten.is_empty() && !self.changes_something()
     }
 }
 
@@ -153,7 +179,26 @@ fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, 
     plan.accounts.sort_by(|a, b| (&a.account, &a.id).cmp(&(&b.account, &b.id)));
     plan.notices.sort();
     plan.notices.dedup();
+    plan.over_quota = over_quota(desired, &scan);
     plan
+}
+
+fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
+    let quotas = scan.quotas().iter().filter_map(|(id, key, wanted, quota)| {
+        let account = &desired.accounts.get(*id)?.account;
+        let over = quota::over(&wanted.manifest, quota).into_iter();
+        Some(over.map(move |(resource, amount, used)| OverQuota {
+            account: account.clone(),
+            cluster: key.cluster.clone(),
+            namespace: key.namespace.clone().unwrap_or_default(),
+            resource,
+            amount,
+            used,
+        }))
+    });
+    let mut over: Vec<OverQuota> = quotas.flatten().collect();
+    over.sort();
+    over
 }
 
 /// All inputs of a plan.
@@ -176,13 +221,25 @@ impl World<'_> {
         before: &Account,
         notices: &mut Vec<Notice>,
     ) -> Option<AccountPlan> {
-        let (mut actions, mut forgotten) = (Vec::new(), Vec::new());
+        let (mut actions, mut forgotten, mut adopted) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut paced, mut settles, mut is_own) = (BTreeSet::new(), BTreeMap::new(), false);
         for (cluster, tenant) in &desired.clusters {
             let Some(look) = self.look(id, desired, cluster, tenant) else { continue };
-            let (there, said) = self.in_cluster(look);
-            actions.extend(there);
+            let found = self.in_cluster(look);
+            for action in found.actions {
+                if pace::is_policy((id, cluster), tenant, &action, self.ledger, look.there) {
+                    paced.insert(actions.len());
+                }
+                actions.push(action);
+            }
+            let known = self.ledger.settled.get(&(id.clone(), cluster.clone()));
+            if known != Some(&tenant.own) {
+                is_own |= known.is_some_and(|known| !known.is_empty());
+                settles.insert(cluster.clone(), tenant.own.clone());
+            }
             forgotten.extend(tenant::forgotten(look));
-            notices.extend(said.into_iter().map(|text| Notice { account: desired.account.clone(), text }));
+            adopted.extend(found.adopted);
+            notices.extend(found.notices.into_iter().map(|text| Notice { account: desired.account.clone(), text }));
         }
         let places = self.places(id, desired);
         // Destructured, so that a new field cannot be forgotten.
@@ -201,14 +258,7 @@ impl World<'_> {
             otherwise: _,
             clusters: _,
         } = desired;
-        let idle = actions.is_empty()
-            && forgotten.is_empty()
-            && places.is_empty()
-            && transition.is_none()
-            && regenerated.is_none()
-            && orders.is_empty()
-            && leaving.is_empty();
-        (!idle).then(|| AccountPlan {
+        let planned = AccountPlan {
             id: id.clone(),
             account: account.clone(),
             posix: posix.clone(),
@@ -221,13 +271,18 @@ impl World<'_> {
             ordered: ordered.clone(),
             leaving: leaving.clone(),
             actions,
+            adopted,
+            is_own,
+            paced,
+            settles,
             rests_on: rests_on.clone(),
             places,
             forgotten,
             begun: self.begun(id, desired),
             before: Box::new(before.clone()),
             otherwise: None,
-        })
+        };
+        (!planned.is_idle()).then_some(planned)
     }
 
     /// `None`: the cluster does not answer.
@@ -243,20 +298,20 @@ impl World<'_> {
         Some(tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, now, closely })
     }
 
-    fn in_cluster(&self, look: tenant::Look<'_>) -> (Vec<Action>, Vec<String>) {
-        let (mut actions, mut notices) = tenant::actions(look);
+    fn in_cluster(&self, look: tenant::Look<'_>) -> tenant::Found {
+        let mut found = tenant::actions(look);
         // A change of its life is something new to do; whatever failed before does not hold it up.
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();
         let failure = self.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
         if let Some(failure) = failure.filter(|failure| failure.next_try > self.now && !new) {
             // A home that is broken, which a tenant can see to, holds up no quota and no policy.
-            actions.retain(|action| failure.is_of_delivery() && !action.is_delivery());
-            notices.push(format!(
+            found.actions.retain(|action| failure.is_of_delivery() && !action.is_delivery());
+            found.notices.push(format!(
                 "{} fails in cluster {}: {}; tried again at {:.0}",
                 failure.step, look.cluster, failure.reason, failure.next_try
             ));
         }
-        (actions, notices)
+        found
     }
 
     fn begun(&self, id: &AccountId, desired: &DesiredAccount) -> BTreeMap<ClusterName, Failure> {

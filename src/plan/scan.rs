@@ -12,6 +12,7 @@ use crate::desired::{DesiredObject, DesiredState, DesiredTenant};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::{LedgerState, ObjectKey};
 use crate::observed::Inventory;
+use crate::observed::quota::ObservedQuota;
 
 /// A tenant's place: whose, and where.
 type PlaceKey<'a> = (&'a AccountId, &'a ClusterName);
@@ -23,7 +24,11 @@ pub(super) struct Scan<'a> {
     settled: HashSet<PlaceKey<'a>>,
     /// What the ledger knows of an account and nobody wants any more, in clusters that answer.
     orphans: BTreeMap<PlaceKey<'a>, Vec<&'a ObjectKey>>,
+    quotas: Vec<QuotaInUse<'a>>,
 }
+
+/// A quota of which something is in use: whose, which, as it should be, as it is.
+type QuotaInUse<'a> = (&'a AccountId, &'a ObjectKey, &'a DesiredObject, &'a ObservedQuota);
 
 /// One tenant, while the walk passes by.
 #[derive(Debug)]
@@ -47,6 +52,7 @@ impl<'a> Scan<'a> {
         });
         let mut places: HashMap<PlaceKey<'_>, Progress<'_>> = places.collect();
         let mut orphans: BTreeMap<PlaceKey<'_>, Vec<&ObjectKey>> = BTreeMap::new();
+        let mut quotas = Vec::new();
         let mut there: Option<(&ClusterName, Option<Walk<'_, _>>)> = None;
         for (key, record) in &ledger.objects {
             if there.as_ref().is_none_or(|(cluster, _)| **cluster != key.cluster) {
@@ -60,18 +66,26 @@ impl<'a> Scan<'a> {
             match progress.ahead.reach(key) {
                 None => orphans.entry(place).or_default().push(key),
                 Some(wanted) => {
+                    if let Some(quota) = found.and_then(|found| found.quota.as_deref()) {
+                        quotas.push((&record.account, key, wanted, quota));
+                    }
                     let settled = found.is_some_and(|found| super::tenant::is_settled(wanted, record, found));
                     progress.settled += usize::from(settled);
                 }
             }
         }
         let settled = places.into_iter().filter(|(place, it)| it.settled == it.objects && !orphans.contains_key(place));
-        Self { settled: settled.map(|(place, _)| place).collect(), orphans }
+        Self { settled: settled.map(|(place, _)| place).collect(), orphans, quotas }
     }
 
     /// Every object is as it should be, and none is too many.
     pub(super) fn is_settled(&self, account: &AccountId, cluster: &ClusterName) -> bool {
         self.settled.contains(&(account, cluster))
+    }
+
+    /// Quotas of which something is in use, or that were edited.
+    pub(super) fn quotas(&self) -> &[QuotaInUse<'a>] {
+        &self.quotas
     }
 
     pub(super) fn orphans<'s>(&'s self, account: &'s AccountId, cluster: &'s ClusterName) -> &'s [&'s ObjectKey] {

@@ -2,22 +2,29 @@
 //! `UPDATE_GOLDENS=1` writes the plans anew, for a person to read.
 //!
 //! A story is a line for each thing that happens; `plan` shows what `bursar plan` would, `do` carries it out and shows
-//! the history, `settle` carries everything out without showing it. The site is [`super::testing::policy`].
+//! the history, `settle` carries everything out without showing it. `reads 26 1h` reads the directory so often, so much
+//! later each time, and shows what it taught and did. The site is [`super::testing::policy`].
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::SignedDuration;
 
 use super::display::Preview;
 use super::guard::{Refusal, approve, refused_hash};
-use super::testing::{World, prod};
-use crate::directory::Completeness;
-use crate::identity::{AccountId, AccountKind};
-use crate::ledger::{Absence, Failure, Note, Order, OrderKind};
+use super::testing::{World, entry_of, prod};
+use crate::control::api::{OrderRequest, QuotaSet, QuotaUnset, Target};
+use crate::directory::{Completeness, Entry};
+use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
+use crate::ledger::change::Event;
+use crate::ledger::{Absence, Failure, Note, ObjectKey, Order, OrderKind};
 use crate::observed::HomeFinding;
-use crate::policy::{DriftMode, Limit};
+use crate::observed::quota::ObservedQuota;
+use crate::orders::{Written, write_all};
+use crate::policy::{DriftMode, Limit, NfsVolume, Volume, VolumeKind};
 
 fn data(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder)
@@ -42,7 +49,7 @@ fn every_story_ends_as_its_plan_says() {
         .map(|entry| entry.expect("a readable folder").path())
         .collect();
     stories.sort();
-    assert!(stories.len() >= 15, "{} stories", stories.len());
+    assert!(stories.len() >= 40, "{} stories", stories.len());
     let wrong: Vec<String> = stories
         .iter()
         .filter_map(|path| {
@@ -78,11 +85,22 @@ struct Story {
     world: World,
     refusals: Vec<Refusal>,
     orders: i64,
+    /// Entries that the directory does not have any more.
+    gone: BTreeSet<AccountId>,
+    /// Entries that it has in another way, or that the ledger does not know yet.
+    others: BTreeMap<DirectoryId, Entry>,
     shown: String,
 }
 
 fn told(story: &str) -> String {
-    let mut teller = Story { world: World::new(), refusals: Vec::new(), orders: 0, shown: String::new() };
+    let mut teller = Story {
+        world: World::new(),
+        refusals: Vec::new(),
+        orders: 0,
+        gone: BTreeSet::new(),
+        others: BTreeMap::new(),
+        shown: String::new(),
+    };
     for line in story.lines() {
         let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
         if !words.is_empty() {
@@ -99,6 +117,34 @@ impl Story {
             ["do"] => self.carry_out(),
             ["settle"] => self.settle(),
             ["time", hours] => self.world.now += hours_of(hours),
+            ["reads", times, hours] => {
+                (0..times.parse::<u32>().expect("a number")).for_each(|_| self.read(hours, Completeness::Complete));
+            }
+            ["read", "partial", why @ ..] => self.read("1h", Completeness::Partial { why: why.join(" ") }),
+            ["site", "tools", from, to] => self.many(from, to),
+            ["quota", verb, kind, name, rest @ ..] => self.quota(verb, kind, name, rest),
+            ["pace", count] => {
+                let limit = Limit { count: count.parse().expect("a number"), percent: None };
+                self.world.policy.limits.change_per_cycle = limit;
+            }
+            ["cluster", "new", name] => self.world.another_cluster(name),
+            ["class", class, "adopt", "quota"] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                class.drift.insert("quota".to_owned(), DriftMode::Adopt);
+            }
+            ["class", class, "lock", resource] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                class.quota_locked.insert((*resource).to_owned());
+            }
+            ["class", class, "role", role] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                class.roles.push((*role).to_owned());
+            }
+            ["class", class, "becomes", name] => {
+                let mut class = self.world.policy.classes.remove(*class).expect("a class");
+                (*name).clone_into(&mut class.name);
+                self.world.policy.classes.insert(class.name.clone(), class);
+            }
             ["add", kind, name, rest @ ..] => self.add(kind, name, rest),
             ["source", "complete"] => self.world.source(Completeness::Complete),
             ["source", "partial", why @ ..] => self.world.source(Completeness::Partial { why: why.join(" ") }),
@@ -120,7 +166,27 @@ impl Story {
                 let limit = Limit { count: count.parse().expect("a number"), percent: None };
                 self.world.policy.limits.suspend_per_cycle = limit;
             }
+            ["limit", "day", count] => {
+                let limit = Limit { count: count.parse().expect("a number"), percent: None };
+                self.world.policy.limits.suspend_per_day = limit;
+            }
+            ["limit", "members", count] => {
+                let limit = Limit { count: count.parse().expect("a number"), percent: None };
+                self.world.policy.limits.remove_members_per_cycle = limit;
+            }
             ["approve"] => self.approve(),
+            ["killed", actions] => self.killed(actions.parse().expect("a number")),
+            ["members", "keep"] => self.world.policy.lifecycle.revoke_on_member_removed = false,
+            ["class", class, "volume", path] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let nfs = NfsVolume {
+                    server: "nfs.example.org".to_owned(),
+                    path: (*path).to_owned(),
+                    options: Vec::new(),
+                    directory: Some((*path).to_owned()),
+                };
+                class.volumes.push(Volume { name: "home".to_owned(), kind: VolumeKind::Static(nfs), mount: None });
+            }
             [verb, kind, name, rest @ ..] => {
                 let id = self.world.id(kind.parse().expect("a kind"), name);
                 self.happens(verb, &id, rest);
@@ -155,6 +221,18 @@ impl Story {
             }
             ("studies", []) => self.world.account(id).dn = "uid=x,ou=students,dc=example,dc=org".to_owned(),
             ("back", []) => self.world.account(id).absence = None,
+            ("gone", []) => drop(self.gone.insert(id.clone())),
+            ("there", []) => drop(self.gone.remove(id)),
+            ("moves", [uid]) => self.moves(id, uid),
+            ("reborn", []) => self.reborn(id),
+            ("heals", []) => drop(self.world.ledger.failures.remove(&(id.clone(), prod()))),
+            ("release", []) => drop(self.world.ledger.holds.remove(id)),
+            ("edits", [amount, rest @ ..]) => self.quota_edited(id, amount, rest.first().copied()),
+            ("uses", [amount]) => {
+                let (resource, amount) = amount.split_once('=').expect("an amount");
+                let amount = (resource.to_owned(), amount.to_owned());
+                self.in_quota(id, &prod(), |quota| quota.used.extend([amount]));
+            }
             ("disabled", mark) => self.world.account(id).disabled = Some(mark.join(" ")),
             ("enabled", []) => self.world.account(id).disabled = None,
             ("rename", [name]) => {
@@ -212,8 +290,8 @@ impl Story {
         let entries = self.world.ledger.accounts.len() as u64;
         self.world.ledger.sources.values_mut().for_each(|source| source.entries = entries);
         let plan = self.world.plan();
-        let (_, refusals) = self.world.guarded();
-        let preview = Preview::of(&self.world.ledger, &plan, &refusals);
+        let (approved, refusals) = self.world.guarded();
+        let preview = Preview::of(&self.world.ledger, &plan, &approved, &refusals);
         write!(self.shown, "{preview}exit {}\n\n", preview.exit_code()).expect("a string takes all");
         self.refusals = refusals;
     }
@@ -221,19 +299,141 @@ impl Story {
     fn carry_out(&mut self) {
         let (approved, refusals) = self.world.guarded();
         self.refusals = refusals;
-        for event in self.world.execute(&approved) {
-            let account = event.account.map(|account| account.to_string()).unwrap_or_default();
-            writeln!(self.shown, "done: {} {} by {}: {}", account, event.action, event.actor, event.reason)
-                .expect("a string takes all");
-        }
+        let done = self.world.execute(&approved);
+        self.show("done:", &done);
+        self.shown.push('\n');
+    }
+
+    /// The daemon is killed after so many actions.
+    fn killed(&mut self, actions: usize) {
+        let (approved, _) = self.world.guarded();
+        let done = self.world.execute_until(&approved, actions);
+        self.show("done:", &done);
         self.shown.push('\n');
     }
 
     fn settle(&mut self) {
-        for _ in 0..3 {
+        for _ in 0..4 {
             self.world.cycle();
         }
         assert!(self.world.plan().is_empty(), "{}", self.world.plan());
+    }
+
+    fn many(&mut self, from: &str, to: &str) {
+        let (from, to): (i64, i64) = (from.parse().expect("a number"), to.parse().expect("a number"));
+        for number in from..=to {
+            self.world.add(AccountKind::Tool, &format!("t{number:02}"), Some(53_000 + number));
+        }
+    }
+
+    /// So much later the directory is read, and what follows is done.
+    fn read(&mut self, hours: &str, completeness: Completeness) {
+        self.world.now += hours_of(hours);
+        let known = self.world.ledger.accounts.values().filter(|account| !self.gone.contains(&account.id));
+        let mut entries: BTreeMap<DirectoryId, Entry> =
+            known.map(|account| (account.directory_id.clone(), entry_of(account))).collect();
+        entries.extend(self.others.clone());
+        let answer = self.world.answer(entries.into_values().collect(), completeness);
+        let mut taught = self.world.remember(&answer);
+        taught.sort_by(|a, b| a.account.cmp(&b.account));
+        let (approved, refusals) = self.world.guarded();
+        self.refusals = refusals;
+        let done = self.world.execute(&approved);
+        let now = format!("{:.0}", self.world.now);
+        self.show(&now, &taught);
+        self.show(&now, &done);
+    }
+
+    /// Its entry has another uid.
+    fn moves(&mut self, id: &AccountId, uid: &str) {
+        let mut entry = entry_of(self.world.account(id));
+        let uid: i64 = uid.parse().expect("a number");
+        entry.posix.as_mut().expect("a uid").uid = uid.try_into().expect("in range");
+        self.others.insert(entry.id.clone(), entry);
+    }
+
+    /// Its entry is gone, and another one has its name and uid.
+    fn reborn(&mut self, id: &AccountId) {
+        let mut entry = entry_of(self.world.account(id));
+        entry.id = DirectoryId(format!("{}-again", entry.id));
+        self.others.insert(entry.id.clone(), entry);
+        self.gone.insert(id.clone());
+    }
+
+    /// `done: tool:foo suspended by bursar: absent 26 h`.
+    fn show(&mut self, head: &str, events: &[Event]) {
+        for Event { account, action, actor, reason, .. } in events {
+            let account = account.as_ref().map(|account| format!("{account} ")).unwrap_or_default();
+            writeln!(self.shown, "{head} {account}{action} by {actor}: {reason}").expect("a string takes all");
+        }
+    }
+
+    fn quota(&mut self, verb: &str, kind: &str, name: &str, rest: &[&str]) {
+        let word = |key: &str| {
+            let at = rest.iter().position(|word| *word == key)?;
+            rest.get(at + 1).map(|word| (*word).to_owned())
+        };
+        let resources = rest.iter().take_while(|word| !["until", "ticket", "in"].contains(word));
+        let kind = kind.parse().expect("a kind");
+        let target = Target { kind, name: name.to_owned(), reason: None, ticket: word("ticket") };
+        let cluster = word("in").map(ClusterName);
+        let request = if verb == "set" {
+            let amounts = resources.filter_map(|word| word.split_once('='));
+            OrderRequest::QuotaSet(QuotaSet {
+                target,
+                amounts: amounts.map(|(resource, amount)| (resource.to_owned(), amount.to_owned())).collect(),
+                until: word("until").map(|until| until.parse().expect("a time")),
+                cluster,
+            })
+        } else {
+            OrderRequest::QuotaUnset(QuotaUnset {
+                target,
+                resources: resources.map(|word| (*word).to_owned()).collect(),
+                cluster,
+            })
+        };
+        let Written { changes, texts, refused, .. } =
+            write_all(&self.world.ledger, &self.world.policy, "root", &[request], self.world.now);
+        for change in &changes {
+            self.world.ledger.apply(change);
+        }
+        let refused = refused.into_iter().map(|refusal| format!("refused ({}): {}", refusal.exit_code, refusal.text));
+        for text in texts.into_iter().chain(refused) {
+            writeln!(self.shown, "{text}\n").expect("a string takes all");
+        }
+    }
+
+    /// What an administrator does with `kubectl edit`.
+    fn quota_edited(&mut self, id: &AccountId, amount: &str, cluster: Option<&str>) {
+        let cluster = cluster.map_or_else(prod, |name| ClusterName(name.to_owned()));
+        let (resource, amount) = amount.split_once('=').expect("an amount");
+        let wanted = self.world.desired().accounts[id].clusters[&cluster].objects.clone();
+        let (_, quota) = wanted.iter().find(|(key, _)| key.kind == "ResourceQuota").expect("a quota");
+        let mut hard: BTreeMap<String, String> =
+            serde_json::from_value(quota.manifest["spec"]["hard"].clone()).expect("amounts");
+        hard.insert(resource.to_owned(), amount.to_owned());
+        self.in_quota(id, &cluster, |quota| {
+            quota.edited = hard;
+            quota.editors = vec!["kubectl-edit".to_owned()];
+        });
+        if quota.manifest["spec"]["hard"].get(resource).is_some() {
+            let key = self.quota_key(id, &cluster);
+            let objects = &mut self.world.in_cluster(&cluster).objects;
+            format!("edited {amount}").clone_into(&mut objects.get_mut(&key).expect("it is there").digest);
+        }
+    }
+
+    fn quota_key(&self, id: &AccountId, cluster: &ClusterName) -> ObjectKey {
+        let mut records = self.world.ledger.objects.iter();
+        let of = |key: &ObjectKey| key.kind == "ResourceQuota" && key.cluster == *cluster;
+        let (key, _) = records.find(|(key, record)| record.account == *id && of(key)).expect("a quota");
+        key.clone()
+    }
+
+    fn in_quota(&mut self, id: &AccountId, cluster: &ClusterName, change: impl FnOnce(&mut ObservedQuota)) {
+        let key = self.quota_key(id, cluster);
+        let found = self.world.in_cluster(cluster).objects.get_mut(&key).expect("it is there");
+        change(Arc::make_mut(found.quota.get_or_insert_default()));
     }
 
     fn approve(&mut self) {

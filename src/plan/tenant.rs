@@ -8,6 +8,7 @@
 use jiff::Timestamp;
 
 use super::credential::{self, Standing};
+use super::quota::{self, Adoption};
 use super::scan::Scan;
 use super::{Action, Reason, volume};
 use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, Transition, apply_order};
@@ -34,17 +35,33 @@ pub(super) struct Look<'a> {
 
 /// What the ledger recorded is what we want, and what the server said then is what it says now.
 pub(super) fn is_settled(wanted: &DesiredObject, record: &ObjectRecord, found: &ObservedObject) -> bool {
-    record.wanted == wanted.digest && record.observed == found.digest && record.uid == found.uid && !found.deleting
+    record.wanted == wanted.digest
+        && record.observed == found.digest
+        && record.uid == found.uid
+        && !found.deleting
+        && quota::edits(wanted, record, found).is_empty()
 }
 
-/// The actions, and what to tell people.
-pub(super) fn actions(look: Look<'_>) -> (Vec<Action>, Vec<String>) {
-    let mut notices = Vec::new();
+/// What is to be done in one place, and said of it.
+#[derive(Default)]
+pub(super) struct Found {
+    /// In the order in which they have to happen.
+    pub(super) actions: Vec<Action>,
+    /// For people.
+    pub(super) notices: Vec<String>,
+    /// Edits that become overrides.
+    pub(super) adopted: Vec<Adoption>,
+}
+
+/// See the module.
+pub(super) fn actions(look: Look<'_>) -> Found {
+    let mut found = Found::default();
     let settled = !look.closely && look.scan.is_settled(look.id, look.cluster);
     if !settled && let Some(going) = namespace_on_its_way_out(look) {
-        return (Vec::new(), vec![going]);
+        found.notices.push(going);
+        return found;
     }
-    let applies = if settled { Vec::new() } else { applies(look, &mut notices) };
+    let applies = if settled { Vec::new() } else { applies(look, &mut found) };
     let (namespace, applies): (Vec<_>, Vec<_>) = applies.into_iter().partition(|action| order(action) == Some(0));
     let (bindings, applies): (Vec<_>, Vec<_>) = applies.into_iter().partition(|action| order(action) == Some(4));
     // A binding that is there is changed first: it may name an older generation, and a tenant who makes another step
@@ -52,14 +69,15 @@ pub(super) fn actions(look: Look<'_>) -> (Vec<Action>, Vec<String>) {
     let (narrowed, bindings): (Vec<_>, Vec<_>) =
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) =
-        deletes(look, &mut notices).into_iter().partition(|action| order(action) == Some(4));
+        deletes(look, &mut found.notices).into_iter().partition(|action| order(action) == Some(4));
     let stop = stop(look, !namespace.is_empty());
-    let Standing { remove, issue, inspect } = credential::actions(look, &mut notices);
+    let Standing { remove, issue, inspect } = credential::actions(look, &mut found.notices);
     let remove = remove.into_iter().collect();
     let directories = directories(look, &applies);
     let actions =
         [namespace, deleted_bindings, narrowed, stop, remove, directories, applies, bindings, deletes, resume(look)];
-    (actions.into_iter().flatten().chain(issue).chain(inspect).collect(), notices)
+    found.actions = actions.into_iter().flatten().chain(issue).chain(inspect).collect();
+    found
 }
 
 fn order(action: &Action) -> Option<u8> {
@@ -80,28 +98,34 @@ fn namespace_on_its_way_out(look: Look<'_>) -> Option<String> {
 }
 
 /// In the order of [`apply_order`], then by name.
-fn applies(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
+fn applies(look: Look<'_>, found: &mut Found) -> Vec<Action> {
     let mut objects: Vec<_> = look.tenant.objects.iter().collect();
     objects.sort_by_key(|(key, _)| apply_order(&key.kind));
-    objects.into_iter().filter_map(|(key, object)| apply(look, key, object, notices)).collect()
+    objects.into_iter().filter_map(|(key, object)| apply(look, key, object, found)).collect()
 }
 
-fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, notices: &mut Vec<String>) -> Option<Action> {
+fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Found) -> Option<Action> {
     let found = look.there.objects.get(key);
     let record = look.ledger.objects.get(key).filter(|record| record.account == *look.id);
     let reason = match (record, found) {
         (_, Some(found)) if found.deleting => return None,
         (Some(record), Some(found)) if is_settled(object, record, found) => return None,
         (_, None) | (None, Some(_)) => Reason::Missing,
+        (Some(record), Some(found)) if !quota::edits(object, record, found).is_empty() => {
+            // What was edited is what is wanted, from the next plan on.
+            said.adopted.extend(quota::adopted(look, object, record, found));
+            return None;
+        }
         (Some(record), Some(_)) if record.wanted != object.digest => {
             if let Some(why) = volume::immovable(key, record, &object.manifest) {
-                notices.push(why);
+                said.notices.push(why);
                 return None;
             }
-            Reason::Changed(Vec::new())
+            let before = record.detail.as_ref().filter(|_| key.kind == "ResourceQuota");
+            Reason::Changed(before.map(|before| quota::changed(look, object, before)).unwrap_or_default())
         }
         (Some(_), Some(_)) if object.drift == DriftMode::Report => {
-            notices.push(format!(
+            said.notices.push(format!(
                 "{} was edited by somebody else, and its class says report: it stays; to write ours back, drift = \
                  {{ {} = \"revert\" }}",
                 described(key),
@@ -109,7 +133,7 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, notices: &mut 
             ));
             return None;
         }
-        (Some(_), Some(_)) => Reason::Drifted(Vec::new()),
+        (Some(_), Some(found)) => Reason::Drifted(quota::reverted(look, object, found)),
     };
     Some(Action::Apply {
         key: key.clone(),

@@ -10,15 +10,19 @@ use regex::Regex;
 use serde_json::json;
 
 use crate::contract::Sealer;
-use crate::desired::volume::fixed;
-use crate::desired::{DesiredState, derive};
-use crate::directory::{Completeness, Role};
+use crate::desired::{DesiredState, derive, detail};
+use crate::directory::merge::merge;
+use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
 use crate::ledger::change::{Change, Event};
+use crate::ledger::transition::{Transition, transition};
 use crate::ledger::{
     Account, Certificate, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord, SourceState, StoppedWorkload,
 };
+use crate::observed::quota::ObservedQuota;
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
+use crate::plan::intents::overcome;
+use crate::plan::quota::lapsed;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Refusal, guard, plan};
 use crate::policy::{
     Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume, Pattern, Peer,
@@ -124,6 +128,41 @@ impl World {
         Arc::make_mut(self.inventory.clusters.entry(prod()).or_default())
     }
 
+    /// Another cluster, in which the tools live too.
+    pub(crate) fn another_cluster(&mut self, name: &str) {
+        let name = ClusterName(name.to_owned());
+        let face = self.policy.clusters[&prod()].clone();
+        self.policy.clusters.insert(name.clone(), face);
+        self.inventory.clusters.insert(name.clone(), Arc::default());
+        self.policy.classes.get_mut("tool").expect("a class").clusters.push(name);
+    }
+
+    pub(crate) fn in_cluster(&mut self, cluster: &ClusterName) -> &mut ClusterInventory {
+        Arc::make_mut(self.inventory.clusters.get_mut(cluster).expect("it answers"))
+    }
+
+    /// What the directory answers that has these entries.
+    pub(crate) fn answer(&self, entries: Vec<Entry>, completeness: Completeness) -> DirectorySnapshot {
+        let read = SourceRead {
+            source: SOURCE.to_owned(),
+            server: Some("ldap1.example.org".to_owned()),
+            completeness,
+            kinds: BTreeSet::from([AccountKind::Tool, AccountKind::User, AccountKind::Group]),
+            entries,
+            rejected: Vec::new(),
+            took: Duration::from_millis(230),
+        };
+        merge(vec![read], &self.policy)
+    }
+
+    pub(crate) fn remember(&mut self, snapshot: &DirectorySnapshot) -> Vec<Event> {
+        let Transition { changes, events } = transition(&self.ledger, snapshot, &self.policy, self.now);
+        for change in &changes {
+            self.ledger.apply(change);
+        }
+        events
+    }
+
     pub(crate) fn desired(&self) -> DesiredState {
         derive(&self.ledger, &self.policy, &self.sealer, self.now)
     }
@@ -148,13 +187,23 @@ impl World {
             self.ledger
                 .failures
                 .retain(|(id, cluster), _| *id != account.id || !self.inventory.clusters.contains_key(cluster));
+            for action in &account.actions {
+                if let Some(own) = account.settles.get(action.cluster()) {
+                    let place = (account.id.clone(), action.cluster().clone());
+                    self.ledger.settled.insert(place, own.clone());
+                }
+            }
         }
         events
     }
 
     /// As a daemon that is killed after so many actions.
     pub(crate) fn execute_until(&mut self, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
-        let (changes, events) = approved.intents(self.now);
+        let (mut changes, mut events) = approved.intents(self.now);
+        changes.extend(overcome(&self.plan(), &self.ledger, &self.inventory, self.now));
+        let (ended, told) = lapsed(&self.ledger, self.now);
+        changes.extend(ended);
+        events.extend(told);
         for change in &changes {
             self.ledger.apply(change);
         }
@@ -177,20 +226,24 @@ impl World {
         let (id, now) = (&account.id, self.now);
         match action {
             Action::Apply { key, manifest, wanted, uid, .. } => {
-                let known = self.cluster().objects.get(key).map(|found| found.uid.clone());
+                let known = self.in_cluster(&key.cluster).objects.get(key).map(|found| found.uid.clone());
                 assert_eq!(known, *uid, "{key:?} is applied with the uid that it has");
                 self.uids += 1;
                 let uid = known.unwrap_or_else(|| format!("uid-{}", self.uids));
                 let observed = format!("answer to {wanted}");
-                let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), ..ObservedObject::default() };
-                self.cluster().objects.insert(key.clone(), found);
-                let detail = fixed(manifest);
+                let before = self.in_cluster(&key.cluster).objects.get(key).and_then(|found| found.quota.clone());
+                // What is in use does not change by our writing; what somebody wrote, we now own as well.
+                let quota = before.map(|quota| Arc::new(ObservedQuota { edited: BTreeMap::new(), ..(*quota).clone() }));
+                let found =
+                    ObservedObject { uid: uid.clone(), digest: observed.clone(), quota, ..ObservedObject::default() };
+                self.in_cluster(&key.cluster).objects.insert(key.clone(), found);
+                let detail = detail(manifest);
                 let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }
             Action::MakeDirectory { .. } => Vec::new(),
             Action::Delete { key, uid, .. } => {
-                let gone = self.cluster().objects.remove(key);
+                let gone = self.in_cluster(&key.cluster).objects.remove(key);
                 assert_eq!(gone.map(|found| found.uid).as_ref(), Some(uid), "{key:?} is there and is the one meant");
                 assert_ne!(key.kind, "Namespace", "no namespace is deleted");
                 vec![Change::Object(key.clone(), None)]
@@ -238,6 +291,28 @@ impl World {
                 vec![Change::Delivery(id.clone(), cluster.clone(), checked)]
             }
         }
+    }
+}
+
+/// The entry by which the directory would give the account as it is.
+pub(crate) fn entry_of(account: &Account) -> Entry {
+    Entry {
+        kind: account.kind,
+        id: account.directory_id.clone(),
+        dn: account.dn.clone(),
+        name: account.name.clone(),
+        posix: account.posix.clone(),
+        home: account.home.clone(),
+        mail: account.mail.clone(),
+        display_name: account.display_name.clone(),
+        disabled: account.disabled.clone(),
+        created: None,
+        members: account
+            .members
+            .iter()
+            .filter(|(member, _)| !account.leaving.contains(*member))
+            .map(|(member, role)| (member.clone(), *role))
+            .collect(),
     }
 }
 

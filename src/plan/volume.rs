@@ -1,10 +1,13 @@
 //! What of a volume cannot change, and what is never deleted: told instead of done. PURE: no runtime, no client, no file
 //! system, no clock.
 
+use std::cmp::Ordering;
+
 use serde_json::Value;
 
 use crate::desired::volume::{PERSONAL_NAMESPACE, fixed};
 use crate::ledger::{ObjectKey, ObjectRecord};
+use crate::quantity::compare;
 
 /// Why a volume or claim that is there cannot become what is wanted, and what to do; `None`: it can.
 pub(super) fn immovable(key: &ObjectKey, record: &ObjectRecord, manifest: &Value) -> Option<String> {
@@ -47,7 +50,7 @@ pub(super) fn immovable(key: &ObjectKey, record: &ObjectRecord, manifest: &Value
         ));
     }
     let (is, asked) = (text(&was["storage"]), text(&wanted["storage"]));
-    (bytes(asked)? < bytes(is)?).then(|| {
+    (compare(asked, is)? == Ordering::Less).then(|| {
         format!("claim {} in namespace {namespace} keeps its {is}: a claim cannot shrink to {asked}", key.name)
     })
 }
@@ -81,34 +84,6 @@ pub(super) fn holds_data(key: &ObjectKey, record: &ObjectRecord) -> bool {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
-}
-
-/// A quantity of storage, as far as it is one (`k8s.io/apimachinery/pkg/api/resource`). Rounded: it is only compared.
-fn bytes(quantity: &str) -> Option<f64> {
-    const SCALES: [(&str, i32, i32); 14] = [
-        ("", 10, 0),
-        ("m", 10, -3),
-        ("k", 10, 3),
-        ("M", 10, 6),
-        ("G", 10, 9),
-        ("T", 10, 12),
-        ("P", 10, 15),
-        ("E", 10, 18),
-        ("Ki", 2, 10),
-        ("Mi", 2, 20),
-        ("Gi", 2, 30),
-        ("Ti", 2, 40),
-        ("Pi", 2, 50),
-        ("Ei", 2, 60),
-    ];
-    let end = quantity.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(quantity.len());
-    let (number, suffix) = quantity.split_at(end);
-    let number: f64 = number.parse().ok()?;
-    if let Some(exponent) = suffix.strip_prefix(['e', 'E']).filter(|exponent| !exponent.is_empty()) {
-        return Some(number * 10_f64.powi(exponent.parse().ok()?));
-    }
-    let (_, base, power) = SCALES.iter().find(|(name, ..)| *name == suffix)?;
-    Some(number * f64::from(*base).powi(*power))
 }
 
 #[cfg(test)]

@@ -235,14 +235,14 @@ fn impersonate(table: &Table<'_>) -> Vec<String> {
 
 fn drift(table: &Table<'_>) -> BTreeMap<String, DriftMode> {
     table.only(&DRIFT);
-    let modes = [("revert", Some(DriftMode::Revert)), ("report", Some(DriftMode::Report)), ("adopt", None)];
+    let modes = [("revert", DriftMode::Revert), ("report", DriftMode::Report), ("adopt", DriftMode::Adopt)];
     let mut drift = BTreeMap::new();
     for key in table.keys() {
         match table.choice(&key, &modes) {
-            Some(Some(mode)) => {
-                drift.insert(key, mode);
+            Some(DriftMode::Adopt) if key != "quota" => {
+                table.wrong(&key, "only a quota is adopted; one of: revert, report");
             }
-            Some(None) => table.not_yet(&key, "what an administrator edits is reverted or reported"),
+            Some(mode) => drop(drift.insert(key, mode)),
             None => {}
         }
     }

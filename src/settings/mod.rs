@@ -8,7 +8,6 @@ mod file;
 mod manifests;
 mod network;
 mod profile;
-mod quantity;
 mod secret;
 mod source;
 mod table;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use super::quantity::{MEASURED, is_count, is_counted, is_quantity, is_resource, resources};
 use super::table::{Kind, Table, nearest};
+use crate::quantity::{MEASURED, is_count, is_counted, is_quantity, is_resource, resources};
 
 pub(super) const QUANTITY: Kind = Kind("a quantity", "\"16\"");
 const COUNT: Kind = Kind("a whole number", "\"16\"");

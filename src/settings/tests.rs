@@ -94,6 +94,7 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
         r#"class.tool.limit_range.container.max.memory: "6GB" is not a quantity; for example "16""#,
     );
     told(r#"admission = { uid = "on" }"#, r#"class.tool.admission.uid: "on" is none of: enforce, warn, audit, off"#);
+    told("drift = { roles = \"adopt\" }", "class.tool.drift.roles: only a quota is adopted; one of: revert, report");
     told("drift = { quota = true }", "class.tool.drift.quota: true is none of: revert, report, adopt");
     told("when = {}", r#"class.tool.when: needs one of group, base; for example { group = "k8s-admins" }"#);
 }
@@ -111,7 +112,6 @@ fn what_later_versions_serve_is_an_error_where_leaving_it_out_is_dangerous() {
     later("[reaper.pods]\nenabled = true\n", "reaper.pods.enabled");
     for (line, key) in [
         ("provision = \"on-demand\"", "class.tool.provision"),
-        ("drift = { quota = \"adopt\" }", "class.tool.drift.quota"),
         ("home = { prefix = \"/home\" }\ncredential = { kind = \"oidc\" }", "class.tool.credential.kind"),
     ] {
         later(&format!("{TOOL}{line}\n"), key);

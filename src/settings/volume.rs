@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use super::class::absolute;
 use super::profile::QUANTITY;
-use super::quantity::is_quantity;
 use super::table::{Kind, Table, is_name};
 use crate::policy::{NfsVolume, Volume, VolumeKind};
+use crate::quantity::is_quantity;
 
 const ABSOLUTE: Kind = Kind("an absolute path", "\"/srv/project/{name}\"");
 /// `accessModes` of Kubernetes.

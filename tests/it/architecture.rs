@@ -10,7 +10,7 @@ const ORDER: [&[&str]; 14] = [
     &["contract"],
     // The webhook's decisions rest on nothing else, so that little can be wrong with them.
     &["admission"],
-    &["policy", "observed::digest"],
+    &["policy", "quantity", "observed::digest"],
     &["directory", "homes"],
     &["ledger"],
     &["desired", "telemetry", "privilege"],

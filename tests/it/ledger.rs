@@ -9,8 +9,11 @@ use std::process::{Command, Output};
 use bursar::directory::Role;
 use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
 use bursar::ledger::change::{Change, Event};
+use bursar::ledger::quota::{OverrideKey, QuotaOverride};
 use bursar::ledger::store::{FILE, Store};
-use bursar::ledger::{Absence, Account, Certificate, Delivery, Failure, Lifecycle, ObjectKey, ObjectRecord, Tenant};
+use bursar::ledger::{
+    Absence, Account, Certificate, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Tenant,
+};
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -110,6 +113,14 @@ fn quota(account: &Account, namespace: &str) -> Change {
     Change::Object(key, Some(record))
 }
 
+fn more_pods(account: &Account) -> Change {
+    let key = OverrideKey { account: account.id.clone(), resource: "pods".to_owned(), cluster: None };
+    let ticket = Some("T123".to_owned());
+    let note = Note { actor: "carol".to_owned(), reason: "a course".to_owned(), ticket, at: account.since };
+    let until = "2027-01-01T00:00:00Z".parse().expect("a time");
+    Change::Override(key, Some(QuotaOverride { amount: "16".to_owned(), until: Some(until), note }))
+}
+
 fn known(account: &Account) -> Change {
     Change::Account(Box::new(account.clone()))
 }
@@ -141,6 +152,7 @@ async fn story(state_dir: &Path) -> Store {
     let mut begin: Vec<Change> = people.iter().chain([&web, &old]).map(known).collect();
     begin.extend([tenant(&carol, "admin", None), tenant(&web, "tool", Some("tool-foo"))]);
     begin.extend([tenant(&old, "tool", Some("tool-old")), quota(&web, "tool-foo"), quota(&old, "tool-old")]);
+    begin.push(more_pods(&web));
     begin.push(certificate(&carol, "11aa22bb", "06-06T08", "06-03T18"));
     let created = event(&web, "bursar", "created", "new", None);
     store.write(&lock, &begin, &[created], day("05-01T08")).await.expect("the first cycle");

@@ -87,6 +87,7 @@ fn a_broken_home_fails_its_own_tool_and_heals_when_it_is_mended() {
     assert_eq!(report.failing.len(), 1, "{report:#?}");
     assert!(report.failing[0].reason.contains("home"), "{}", report.failing[0].reason);
     assert!(world.kubectl_as_tool("bar", &["get", "pods"]).status.success());
+    assert_eq!(world.rows("SELECT own FROM settled").len(), 2, "what the policy changes later goes at its pace");
     fs::create_dir(&home).expect("a home");
     std::os::unix::fs::chown(&home, Some(62_231), Some(62_231)).expect("its owner");
     fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).expect("its mode");

@@ -9,8 +9,8 @@ use sqlx::SqliteConnection;
 use super::interval::Intervals;
 use super::record::{
     ACCOUNT, APPROVAL, AccountRow, ApprovalRow, CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow,
-    InCluster, KeyColumns, OBJECT, ORDER, ObjectRow, OrderRow, REFUSAL, REJECTED_ENTRY, SPENT, STOPPED_WORKLOAD,
-    StoppedRow, TENANT, UID_HISTORY, UidRow,
+    InCluster, KeyColumns, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE,
+    REFUSAL, REJECTED_ENTRY, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};
@@ -104,6 +104,15 @@ impl Batch {
                 self.set(&STOPPED_WORKLOAD, row(&StoppedRow { account_id, key: key.into(), stopped }), keep);
             }
             Change::Failure(account, cluster, failure) => self.set_in_cluster(&FAILURE, account, cluster, failure),
+            Change::Settled(account, cluster, own) => {
+                self.set_in_cluster(&SETTLED, account, cluster, Some(Own { own }));
+            }
+            Change::Override(key, given) => {
+                let keep = given.is_some();
+                self.set(&QUOTA_OVERRIDE, row(&OverrideRow::new(key, given)), keep);
+            }
+            Change::Pace(class, Some(pace)) => self.set(&PACE, row(&PaceRow::new(class, pace)), true),
+            Change::Pace(class, None) => self.set(&PACE, json!({"class": class}), false),
             Change::LastGeneration(generation) => self.last_generation = Some(generation),
         }
     }

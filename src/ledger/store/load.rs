@@ -7,8 +7,8 @@ use sqlx::SqliteConnection;
 use super::StoreError;
 use super::record::{
     ACCOUNT, APPROVAL, AccountRow, ApprovalRow, CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow,
-    InCluster, MEMBERSHIP, MembershipRow, OBJECT, ORDER, ObjectRow, OrderRow, REFUSAL, REJECTED_ENTRY, SPENT,
-    STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow,
+    InCluster, MEMBERSHIP, MembershipRow, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow, Own, PACE, PaceRow,
+    QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow,
 };
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::chain::GENESIS;
@@ -47,6 +47,17 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
         refusals: REFUSAL.load(connection, "true ORDER BY place").await?,
         spent: SPENT.load(connection, "true ORDER BY rowid").await?,
         tenants: in_clusters(TENANT.load(connection, ALL).await?),
+        settled: in_clusters(SETTLED.load::<InCluster<Own>>(connection, ALL).await?)
+            .into_iter()
+            .map(|(place, own)| (place, own.own))
+            .collect(),
+        overrides: QUOTA_OVERRIDE
+            .load::<OverrideRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .filter_map(OverrideRow::read)
+            .collect(),
+        paces: PACE.load::<PaceRow>(connection, ALL).await?.into_iter().map(PaceRow::read).collect(),
         objects: OBJECT
             .load::<ObjectRow>(connection, ALL)
             .await?

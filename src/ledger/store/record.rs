@@ -6,8 +6,11 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::interval::OPEN_END;
 use super::table::Table;
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
+use crate::ledger::pace::PaceRecord;
+use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{
     Absence, Account, Certificate, Lifecycle, Note, ObjectKey, ObjectRecord, Order, OrderKind, StoppedWorkload,
     Suspension,
@@ -27,6 +30,9 @@ tables! {
     MEMBERSHIP = "membership", key ["account_id", "member", "at_start", "role"], plain ["leaving_since", "at_end"], json [];
     UID_HISTORY = "uid_history", key ["uid"], plain ["account_id"], json [];
     TENANT = "tenant", key ["account_id", "cluster"], plain ["class", "namespace", "created_at"], json [];
+    SETTLED = "settled", key ["account_id", "cluster"], plain ["own"], json [];
+    QUOTA_OVERRIDE = "quota_override", key ["account_id", "resource", "cluster"], plain ["amount", "until"], json ["note"];
+    PACE = "pace", key ["class"], plain ["revision", "began", "at", "done", "waiting", "stopped"], json ["last"];
     HOLD = "hold", key ["account_id"], plain [], json ["note"];
     ORDER = "\"order\"", key ["id"], plain ["account_id", "what"], json ["note"];
     APPROVAL = "approval", key ["hash"], plain ["until"], json [];
@@ -225,4 +231,70 @@ pub struct StoppedRow {
     pub key: KeyColumns,
     #[serde(flatten)]
     pub stopped: StoppedWorkload,
+}
+
+/// What is to be known of a tenant to tell whose difference one is.
+#[derive(Serialize, Deserialize)]
+pub struct Own {
+    pub own: String,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct OverrideRow {
+    account_id: AccountId,
+    resource: String,
+    /// Empty: every cluster.
+    cluster: String,
+    #[serde(default)]
+    amount: String,
+    /// Text, for the open end is beyond `jiff`'s last timestamp.
+    #[serde(default)]
+    until: String,
+    note: Option<Note>,
+}
+
+impl OverrideRow {
+    pub fn new(key: OverrideKey, given: Option<QuotaOverride>) -> Self {
+        let until = given.as_ref().and_then(|given| given.until);
+        Self {
+            account_id: key.account,
+            resource: key.resource,
+            cluster: key.cluster.map(|cluster| cluster.0).unwrap_or_default(),
+            amount: given.as_ref().map(|given| given.amount.clone()).unwrap_or_default(),
+            until: until.map_or_else(|| OPEN_END.to_owned(), |until| format!("{until:.0}")),
+            note: given.map(|given| given.note),
+        }
+    }
+
+    pub fn read(self) -> Option<(OverrideKey, QuotaOverride)> {
+        let cluster = Some(self.cluster).filter(|cluster| !cluster.is_empty()).map(ClusterName);
+        let key = OverrideKey { account: self.account_id, resource: self.resource, cluster };
+        let until = self.until.parse().ok().filter(|_| self.until != OPEN_END);
+        Some((key, QuotaOverride { amount: self.amount, until, note: self.note? }))
+    }
+}
+
+/// `stopped` is a number in the file, for STRICT tables know no truth.
+#[derive(Serialize, Deserialize)]
+pub struct PaceRow {
+    class: String,
+    revision: String,
+    began: Timestamp,
+    at: Timestamp,
+    done: u64,
+    waiting: u64,
+    stopped: u8,
+    last: BTreeSet<AccountId>,
+}
+
+impl PaceRow {
+    pub fn new(class: String, pace: PaceRecord) -> Self {
+        let PaceRecord { revision, began, at, last, done, waiting, stopped } = pace;
+        Self { class, revision, began, at, done, waiting, stopped: stopped.into(), last }
+    }
+
+    pub fn read(self) -> (String, PaceRecord) {
+        let Self { class, revision, began, at, done, waiting, stopped, last } = self;
+        (class, PaceRecord { revision, began, at, last, done, waiting, stopped: stopped != 0 })
+    }
 }

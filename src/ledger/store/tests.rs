@@ -7,6 +7,8 @@ use super::*;
 use crate::directory::{Completeness, RejectedEntry, Role};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
 use crate::ledger::change::{Change, Event, RefusalRecord};
+use crate::ledger::pace::PaceRecord;
+use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{
     Absence, Account, Certificate, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Order, OrderKind,
     SourceState, Spending, StoppedWorkload, Suspension, Tenant,
@@ -179,6 +181,32 @@ fn change() -> impl Strategy<Value = Change> {
         )),
         (1_u64..5).prop_map(|n| Change::Spent(Spending::Suspend, "tool".to_owned(), n, at(1))),
         (0_u64..99).prop_map(Change::LastGeneration),
+        quota_and_pace(),
+    ]
+}
+
+fn quota_and_pace() -> impl Strategy<Value = Change> {
+    let id = || (0_u8..4).prop_map(|n| AccountId(format!("a{n}")));
+    let cluster = || ClusterName("prod".to_owned());
+    prop_oneof![
+        (id(), 0_u8..3).prop_map(move |(id, own)| Change::Settled(id, cluster(), format!("own{own}"))),
+        (id(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(move |(account, there, ends, here)| {
+            let key = OverrideKey { account, resource: "pods".to_owned(), cluster: here.then(cluster) };
+            let given = QuotaOverride { amount: "8".to_owned(), until: ends.then(|| at(9)), note: note("more") };
+            Change::Override(key, there.then_some(given))
+        }),
+        (any::<bool>(), any::<bool>()).prop_map(|(there, stopped)| {
+            let pace = PaceRecord {
+                revision: "r".to_owned(),
+                began: at(1),
+                at: at(2),
+                last: BTreeSet::from([AccountId("a1".to_owned())]),
+                done: 1,
+                waiting: 7,
+                stopped,
+            };
+            Change::Pace("tool".to_owned(), there.then_some(pace))
+        }),
     ]
 }
 

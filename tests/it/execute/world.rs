@@ -226,6 +226,10 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         spent: Vec::new(),
         approvals: BTreeMap::new(),
         refusals: Vec::new(),
+        paces: BTreeMap::new(),
+        stopped: BTreeSet::new(),
+        revisions: BTreeMap::new(),
+        failing: BTreeSet::new(),
     };
     let account = |(name, actions): (&str, Vec<Action>)| AccountPlan {
         id: AccountId(format!("id-of-{name}")),
@@ -245,6 +249,10 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         places: BTreeMap::new(),
         begun: BTreeMap::new(),
         before: Box::new(before(name)),
+        adopted: Vec::new(),
+        is_own: false,
+        paced: BTreeSet::new(),
+        settles: BTreeMap::new(),
         otherwise: None,
     };
     let (approved, refused) =

@@ -1,4 +1,7 @@
 //! Amounts and resources as Kubernetes writes them (`k8s.io/apimachinery/pkg/api/resource`, ResourceQuota `spec.hard`).
+//! PURE: no runtime, no client, no file system, no clock.
+
+use std::cmp::Ordering;
 
 /// Resources that are counted, not measured.
 const COUNTED: [&str; 10] = [
@@ -15,7 +18,7 @@ const COUNTED: [&str; 10] = [
 ];
 
 /// Resources that are measured.
-pub(super) const MEASURED: [&str; 10] = [
+pub const MEASURED: [&str; 10] = [
     "cpu",
     "memory",
     "ephemeral-storage",
@@ -29,7 +32,8 @@ pub(super) const MEASURED: [&str; 10] = [
 ];
 
 /// Whether `text` is a quantity that a limit can be: `16`, `500m`, `8Gi`, `1e3`; not negative.
-pub(super) fn is_quantity(text: &str) -> bool {
+#[must_use]
+pub fn is_quantity(text: &str) -> bool {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     let decimal = number.bytes().any(|b| b.is_ascii_digit()) && number.matches('.').count() <= 1;
@@ -41,20 +45,66 @@ pub(super) fn is_quantity(text: &str) -> bool {
             || matches!(suffix, "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei"))
 }
 
+/// Which of two amounts is more, however they are written: `1Gi` and `1024Mi` are the same. `None`: one is no quantity,
+/// or beyond everything that is measured.
+#[must_use]
+pub fn compare(one: &str, other: &str) -> Option<Ordering> {
+    Some(nanos(one)?.cmp(&nanos(other)?))
+}
+
+/// In units of 10^-9, Kubernetes' own precision.
+fn nanos(text: &str) -> Option<i128> {
+    if !is_quantity(text) {
+        return None;
+    }
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits: i128 = format!("0{whole}{fraction}").parse().ok()?;
+    let (base, exponent) = match suffix {
+        "n" => (10, -9),
+        "u" => (10, -6),
+        "m" => (10, -3),
+        "" => (10, 0),
+        "k" => (10, 3),
+        "M" => (10, 6),
+        "G" => (10, 9),
+        "T" => (10, 12),
+        "P" => (10, 15),
+        "E" => (10, 18),
+        "Ki" => (1024, 1),
+        "Mi" => (1024, 2),
+        "Gi" => (1024, 3),
+        "Ti" => (1024, 4),
+        "Pi" => (1024, 5),
+        "Ei" => (1024, 6),
+        exponent => (10, exponent[1..].parse::<i32>().ok()?),
+    };
+    let power = |base: i128, exponent: i32| base.checked_pow(exponent.unsigned_abs());
+    let fraction = i32::try_from(fraction.len()).ok()?;
+    let (binary, tens) =
+        if base == 1024 { (power(1024, exponent)?, 9 - fraction) } else { (1, 9 + exponent - fraction) };
+    let scaled = digits.checked_mul(binary)?;
+    if tens >= 0 { scaled.checked_mul(power(10, tens)?) } else { Some(scaled / power(10, tens)?) }
+}
+
 /// Whether what is counted can be `text`: a whole number, also as `1k`.
-pub(super) fn is_count(text: &str) -> bool {
+#[must_use]
+pub fn is_count(text: &str) -> bool {
     is_quantity(text) && !text.contains('.') && !text.ends_with(['m', 'u', 'n']) && !text.contains("e-")
 }
 
 /// Whether a quota counts `resource` instead of measuring it.
-pub(super) fn is_counted(resource: &str) -> bool {
+#[must_use]
+pub fn is_counted(resource: &str) -> bool {
     COUNTED.contains(&resource)
         || resource.starts_with("count/")
         || resource.ends_with(".storageclass.storage.k8s.io/persistentvolumeclaims")
 }
 
 /// Whether the API server takes `resource` in a quota: a standard one, or one with a domain (`requests.nvidia.com/gpu`).
-pub(super) fn is_resource(resource: &str) -> bool {
+#[must_use]
+pub fn is_resource(resource: &str) -> bool {
     let plain = resource.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b'/'));
     let bare = resource.strip_prefix("requests.").or_else(|| resource.strip_prefix("limits.")).unwrap_or(resource);
     plain
@@ -65,7 +115,8 @@ pub(super) fn is_resource(resource: &str) -> bool {
 }
 
 /// The resources to guess from when one is misspelt.
-pub(super) fn resources() -> Vec<&'static str> {
+#[must_use]
+pub fn resources() -> Vec<&'static str> {
     COUNTED.iter().chain(&MEASURED).copied().collect()
 }
 
@@ -82,6 +133,20 @@ mod tests {
             assert!(!is_quantity(bad), "{bad}");
         }
         assert!(is_count("16") && !is_count("1.5") && !is_count("500m"));
+    }
+
+    #[test]
+    fn amounts_compare_by_what_they_mean() {
+        for (one, other) in
+            [("1Gi", "1024Mi"), ("0.5", "500m"), ("2", "2000m"), ("1e3", "1k"), ("1.5Ki", "1536"), ("0", "0m")]
+        {
+            assert_eq!(compare(one, other), Some(Ordering::Equal), "{one} {other}");
+        }
+        for (less, more) in [("16", "32"), ("1G", "1Gi"), ("999m", "1"), ("1e-2", "1"), ("8Ei", "10E"), ("0", "1n")] {
+            assert_eq!(compare(less, more), Some(Ordering::Less), "{less} {more}");
+        }
+        assert_eq!(compare("1", "many"), None);
+        assert_eq!(compare("1e99", "1"), None);
     }
 
     #[test]

@@ -1,0 +1,216 @@
+//! `bursar quota set|unset|list|import`: other amounts for one account than its class gives.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use clap::Parser as _;
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use serde_json::Value;
+
+use super::arguments::{Arguments, Command, Quota, QuotaList, QuotaSet, QuotaUnset};
+use super::context::Context;
+use super::exit::{Exit, Failure};
+use super::{order, output};
+use crate::control::api::{self, OrderRequest, Target};
+use crate::identity::ClusterName;
+
+/// Every override, or those of `?1` = `tool:foo`.
+const LIST: &str =
+    "SELECT a.kind || ':' || a.name AS account, a.id, nullif(q.cluster, '') AS cluster, q.resource, q.amount,
+       q.note ->> 'ticket' AS ticket, q.until, q.note ->> 'actor' AS actor, q.note ->> 'reason' AS reason,
+       q.note ->> 'at' AS at
+    FROM quota_override q JOIN account a ON a.id = q.account_id
+    WHERE ?1 IN ('', a.kind || ':' || a.name, a.kind || ':' || a.id) ORDER BY 1, q.resource, q.cluster";
+const COLUMNS: [&str; 8] = ["account", "cluster", "resource", "amount", "ticket", "until", "actor", "at"];
+
+pub(super) async fn run(context: &Context, quota: Quota) -> Result<Exit, Failure> {
+    match quota {
+        Quota::Set(arguments) => order::give(context, vec![set(arguments)]).await,
+        Quota::Unset(arguments) => order::give(context, vec![unset(arguments)]).await,
+        Quota::List(arguments) => list(context, &arguments).await,
+        Quota::Import { file } => {
+            let orders = read(&file)?;
+            order::give(context, orders).await
+        }
+    }
+}
+
+fn set(arguments: QuotaSet) -> OrderRequest {
+    let QuotaSet { account, amounts, cluster, until, reason, ticket } = arguments;
+    OrderRequest::QuotaSet(api::QuotaSet {
+        target: Target { kind: account.kind, name: account.name, reason, ticket },
+        amounts: amounts.into_iter().collect(),
+        until,
+        cluster: cluster.map(ClusterName),
+    })
+}
+
+fn unset(arguments: QuotaUnset) -> OrderRequest {
+    let QuotaUnset { account, resources, cluster, reason, ticket } = arguments;
+    OrderRequest::QuotaUnset(api::QuotaUnset {
+        target: Target { kind: account.kind, name: account.name, reason, ticket },
+        resources,
+        cluster: cluster.map(ClusterName),
+    })
+}
+
+async fn list(context: &Context, arguments: &QuotaList) -> Result<Exit, Failure> {
+    let mut store = context.store().await?;
+    let account = match (arguments.kind, &arguments.name) {
+        (Some(kind), Some(name)) => {
+            let account = super::arguments::Account { kind, name: name.clone() };
+            if super::show::account_row(&mut store, &account).await?.is_none() {
+                return Err(Failure::no_account(kind, name));
+            }
+            format!("{kind}:{name}")
+        }
+        _ => String::new(),
+    };
+    let rows = store.rows(LIST, &[account]).await?;
+    if context.global.json {
+        output::json(&rows)?;
+    } else if rows.is_empty() {
+        output::line("no overrides");
+    } else {
+        output::line(output::table(&rows, &COLUMNS));
+    }
+    Ok(Exit::Done)
+}
+
+/// A file of `quota list --json`, or of lines as one types them after `bursar quota set`.
+fn read(file: &Path) -> Result<Vec<OrderRequest>, Failure> {
+    let name = file.display();
+    let text = std::fs::read_to_string(file).map_err(|error| Failure::new(Exit::Usage, format!("{name}: {error}")))?;
+    let (orders, wrong) = if text.trim_start().starts_with('[') { of_rows(&text) } else { of_lines(&text) };
+    if wrong.is_empty() {
+        return Ok(orders);
+    }
+    let wrong: Vec<String> = wrong.iter().map(|wrong| format!("{name}: {wrong}")).collect();
+    Err(Failure::new(Exit::Usage, wrong.join("\n")))
+}
+
+fn of_rows(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
+    let rows: Vec<Value> = match serde_json::from_str(text) {
+        Ok(rows) => rows,
+        Err(error) => return (Vec::new(), vec![error.to_string()]),
+    };
+    sorted(rows.iter().enumerate().map(|(index, row)| of_row(row).map_err(|why| format!("row {}: {why}", index + 1))))
+}
+
+fn of_row(row: &Value) -> Result<OrderRequest, String> {
+    let text = |key: &str| row[key].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let needed = |key: &str| text(key).ok_or_else(|| format!("{key} is missing"));
+    let account: crate::identity::AccountName =
+        needed("account")?.parse().map_err(|error: crate::identity::IdentityError| error.to_string())?;
+    let until = text("until").filter(|until| !until.starts_with("9999-12-31"));
+    Ok(OrderRequest::QuotaSet(api::QuotaSet {
+        target: Target { kind: account.kind, name: account.name, reason: text("reason"), ticket: text("ticket") },
+        amounts: BTreeMap::from([(needed("resource")?, needed("amount")?)]),
+        until: until.map(|until| moment(&until)).transpose()?,
+        cluster: text("cluster").map(ClusterName),
+    }))
+}
+
+fn of_lines(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
+    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    sorted(lines.map(|(number, line)| of_line(line).map_err(|why| format!("line {number}: {why}"))))
+}
+
+fn of_line(line: &str) -> Result<OrderRequest, String> {
+    let words = ["bursar", "quota", "set"].into_iter().map(str::to_owned).chain(words(line)?);
+    let parsed = Arguments::try_parse_from(words).map_err(|error| {
+        let text = error.to_string();
+        text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    })?;
+    match parsed.command {
+        Command::Quota(Quota::Set(arguments)) => Ok(set(arguments)),
+        _ => Err("it is no `quota set`".to_owned()),
+    }
+}
+
+/// Words apart by blanks; `"a reason"` is one.
+fn words(line: &str) -> Result<Vec<String>, String> {
+    let (mut words, mut word, mut quoted, mut begun) = (Vec::new(), String::new(), false, false);
+    for character in line.chars() {
+        match character {
+            '"' => (quoted, begun) = (!quoted, true),
+            blank if blank.is_whitespace() && !quoted => {
+                if begun {
+                    words.push(std::mem::take(&mut word));
+                }
+                begun = false;
+            }
+            other => {
+                word.push(other);
+                begun = true;
+            }
+        }
+    }
+    if quoted {
+        return Err("a \" is not closed".to_owned());
+    }
+    words.extend(begun.then_some(word));
+    Ok(words)
+}
+
+fn sorted(found: impl Iterator<Item = Result<OrderRequest, String>>) -> (Vec<OrderRequest>, Vec<String>) {
+    let (mut orders, mut wrong) = (Vec::new(), Vec::new());
+    for one in found {
+        match one {
+            Ok(order) => orders.push(order),
+            Err(why) => wrong.push(why),
+        }
+    }
+    (orders, wrong)
+}
+
+/// A day, which is its beginning in UTC, or a moment.
+pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
+    if let Ok(day) = text.parse::<Date>()
+        && !text.contains('T')
+    {
+        return day.to_zoned(TimeZone::UTC).map(|zoned| zoned.timestamp()).map_err(|error| error.to_string());
+    }
+    let wrong = || format!("{text:?} is no day and no time; for example 2027-01-01, or 2027-01-01T12:00:00Z");
+    let moment: Timestamp = text.parse().map_err(|_| wrong())?;
+    Timestamp::from_second(moment.as_second()).map_err(|_| wrong())
+}
+
+/// `limits.cpu=8`.
+pub(super) fn amount(text: &str) -> Result<(String, String), String> {
+    let wrong = || format!("{text:?} is not RESOURCE=AMOUNT; for example limits.cpu=8");
+    let (resource, amount) = text.split_once('=').ok_or_else(wrong)?;
+    if resource.is_empty() || amount.is_empty() { Err(wrong()) } else { Ok((resource.to_owned(), amount.to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_begins_at_midnight_utc() {
+        assert_eq!(moment("2027-01-01").expect("a day").to_string(), "2027-01-01T00:00:00Z");
+        assert_eq!(moment("2027-01-01T08:30:00.5Z").expect("a time").to_string(), "2027-01-01T08:30:00Z");
+        assert!(moment("tomorrow").is_err() && moment("2027-13-01").is_err());
+    }
+
+    #[test]
+    fn a_file_has_lines_or_what_a_list_printed() {
+        let text = "# since spring\n\ntool foo limits.cpu=8 --ticket T1 --until 2027-01-01\ntool bar pods=4 --reason \"a b\"\n";
+        let (orders, wrong) = of_lines(text);
+        assert_eq!((orders.len(), wrong), (2, Vec::new()));
+        let OrderRequest::QuotaSet(second) = &orders[1] else { panic!("{orders:?}") };
+        assert_eq!(second.target.reason.as_deref(), Some("a b"));
+        let (_, wrong) = of_lines("tool foo\nuser\ntool foo pods=\ntool foo pods=4 --reason \"x\n");
+        assert_eq!(wrong.len(), 4, "{wrong:?}");
+        let row = r#"[{"account": "tool:foo", "cluster": null, "resource": "pods", "amount": "4",
+                       "ticket": null, "until": "9999-12-31T23:59:59Z"}]"#;
+        let (orders, wrong) = of_rows(row);
+        assert_eq!((orders.len(), wrong), (1, Vec::new()));
+        assert!(matches!(&orders[0], OrderRequest::QuotaSet(set) if set.until.is_none() && set.cluster.is_none()));
+        assert_eq!(of_rows(r#"[{"account": "foo"}]"#).1.len(), 1);
+    }
+}

@@ -1,0 +1,40 @@
+//! How far a change of the policy has come among the tenants that were there before it. PURE: no runtime, no client,
+//! no file system, no clock.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::LedgerState;
+use crate::identity::{AccountId, AccountName};
+
+/// One class on its way from one policy to another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PaceRecord {
+    /// [`crate::policy::Policy::revision`] of the class: another one begins anew, with one tenant.
+    pub revision: String,
+    /// When the first tenant was let through.
+    pub began: Timestamp,
+    /// When the newest were.
+    pub at: Timestamp,
+    /// The newest. The next wait until these have it, and while one of them fails.
+    pub last: BTreeSet<AccountId>,
+    /// How many were let through.
+    pub done: u64,
+    /// How many wait.
+    pub waiting: u64,
+    /// It stopped by itself.
+    pub stopped: bool,
+}
+
+impl LedgerState {
+    /// Whose failures are new since they got the change: what stops it.
+    #[must_use]
+    pub fn stopped_by(&self, pace: &PaceRecord) -> BTreeSet<AccountName> {
+        let failing = self.failures.iter().filter(|((account, _), failure)| {
+            failure.attempts > 0 && failure.since >= pace.at && pace.last.contains(account)
+        });
+        failing.filter_map(|((id, _), _)| Some(self.accounts.get(id)?.account_name())).collect()
+    }
+}

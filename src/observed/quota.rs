@@ -1,0 +1,77 @@
+//! What is to be known of a ResourceQuota that stands in a cluster: how much of it is in use, and what somebody wrote
+//! into it. PURE: no runtime, no client, no file system, no clock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::contract::MANAGER;
+
+/// Of most quotas nothing is in use and nothing was edited; of those nothing is kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ObservedQuota {
+    /// `status.used`, without what is 0.
+    pub used: BTreeMap<String, String>,
+    /// `spec.hard`, where somebody else than us set some of it.
+    pub edited: BTreeMap<String, String>,
+    /// By which programs (`metadata.managedFields`): `kubectl-edit`.
+    pub editors: Vec<String>,
+}
+
+/// What a quota shows.
+#[must_use]
+pub fn observe(object: &Value) -> Option<Arc<ObservedQuota>> {
+    if object["kind"] != "ResourceQuota" {
+        return None;
+    }
+    let editors = editors(object);
+    let edited = if editors.is_empty() { BTreeMap::new() } else { amounts(&object["spec"]["hard"]) };
+    let mut used = amounts(&object["status"]["used"]);
+    used.retain(|_, amount| amount != "0");
+    let empty = used.is_empty() && edited.is_empty();
+    (!empty).then(|| Arc::new(ObservedQuota { used, edited, editors }))
+}
+
+fn editors(object: &Value) -> Vec<String> {
+    let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
+    let of_others = entries.filter(|entry| {
+        let ours = entry["manager"] == MANAGER && entry["operation"] == "Apply";
+        !ours && entry["subresource"].is_null() && entry["fieldsV1"]["f:spec"]["f:hard"].is_object()
+    });
+    of_others.filter_map(|entry| entry["manager"].as_str().map(str::to_owned)).collect()
+}
+
+fn amounts(amounts: &Value) -> BTreeMap<String, String> {
+    let amounts = amounts.as_object().into_iter().flatten();
+    amounts.filter_map(|(resource, amount)| Some((resource.clone(), amount.as_str()?.to_owned()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn quota(editor: &str, subresource: &Value, pods: &str) -> Value {
+        json!({
+            "kind": "ResourceQuota",
+            "metadata": {"managedFields": [
+                {"manager": "bursar", "operation": "Apply", "fieldsV1": {"f:spec": {"f:hard": {"f:pods": {}}}}},
+                {"manager": editor, "operation": "Update", "subresource": subresource,
+                 "fieldsV1": {"f:spec": {"f:hard": {"f:pods": {}}}}},
+            ]},
+            "spec": {"hard": {"pods": "16"}},
+            "status": {"used": {"pods": pods}},
+        })
+    }
+
+    #[test]
+    fn an_edit_is_somebody_elses_and_not_a_controllers() {
+        assert_eq!(observe(&quota("kube-controller-manager", &json!("status"), "0")), None);
+        let edited = observe(&quota("kubectl-edit", &Value::Null, "3")).expect("edited and in use");
+        assert_eq!((edited.edited["pods"].as_str(), edited.used["pods"].as_str()), ("16", "3"));
+        assert_eq!(edited.editors, ["kubectl-edit"]);
+        assert_eq!(observe(&json!({"kind": "LimitRange"})), None);
+    }
+}

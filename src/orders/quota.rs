@@ -1,0 +1,116 @@
+//! Quota overrides that an administrator gives and takes back. PURE: no runtime, no client, no file system, no clock.
+
+use serde_json::json;
+
+use super::{One, event};
+use crate::control::api::{QuotaSet, QuotaUnset, Refusal};
+use crate::desired::classes_of;
+use crate::desired::quota::class_of;
+use crate::identity::ClusterName;
+use crate::ledger::change::Change;
+use crate::ledger::quota::{OverrideKey, QuotaOverride};
+use crate::ledger::{Account, LedgerState, Lifecycle, Note};
+use crate::policy::{Class, Policy};
+use crate::quantity::{is_count, is_counted, is_quantity, is_resource};
+
+/// Another amount for each resource; all of them, or none.
+pub(super) fn set(
+    ledger: &LedgerState,
+    policy: &Policy,
+    account: &Account,
+    set: &QuotaSet,
+    note: &Note,
+) -> Result<One, Refusal> {
+    let QuotaSet { target: _, amounts, until, cluster } = set;
+    let name = account.account_name();
+    if account.state == Lifecycle::Deleted {
+        return refused(1, format!("{name} is deleted: it has no quota"));
+    }
+    let classes = classes_of(account, ledger, policy);
+    let Some(class) = class_of(&classes) else {
+        return refused(1, format!("{name} gets no namespace from any class, so it has no quota"));
+    };
+    known(policy, &classes, cluster.as_ref())?;
+    if until.is_some_and(|until| until <= note.at) {
+        return refused(64, "--until is past; for example --until 2099-12-31".to_owned());
+    }
+    if amounts.is_empty() {
+        return refused(64, "no amount is given; for example limits.cpu=8".to_owned());
+    }
+    let mut one = One::default();
+    let mut texts = Vec::new();
+    for (resource, amount) in amounts {
+        takes(class, resource, amount)?;
+        let key = OverrideKey { account: account.id.clone(), resource: resource.clone(), cluster: cluster.clone() };
+        let given = QuotaOverride { amount: amount.clone(), until: *until, note: note.clone() };
+        let before = ledger.overrides.get(&key).map(|before| &before.amount).or_else(|| class.quota.get(resource));
+        texts.push(format!("{resource} {} → {amount} ({})", before.map_or("no limit", String::as_str), given.said()));
+        let detail = json!({
+            "resource": resource, "before": before, "amount": amount, "until": until, "cluster": cluster,
+        });
+        one.events.push(crate::ledger::change::Event { detail, ..event(Some(account), "quota override set", note) });
+        one.changes.push(Change::Override(key, Some(given)));
+    }
+    one.text = format!("{name}: {}", texts.join(", "));
+    Ok(one)
+}
+
+/// The class's amounts again; all of them, or none.
+pub(super) fn unset(ledger: &LedgerState, account: &Account, unset: &QuotaUnset, note: &Note) -> Result<One, Refusal> {
+    let QuotaUnset { target: _, resources, cluster } = unset;
+    let name = account.account_name();
+    let mut one = One::default();
+    for resource in resources {
+        let mut found = false;
+        for (key, given) in ledger.overrides_of(&account.id) {
+            if key.resource != *resource || (cluster.is_some() && key.cluster != *cluster) {
+                continue;
+            }
+            found = true;
+            let detail = json!({"resource": resource, "before": given.amount, "cluster": key.cluster});
+            let told = event(Some(account), "quota override unset", note);
+            one.events.push(crate::ledger::change::Event { detail, ..told });
+            one.changes.push(Change::Override(key.clone(), None));
+        }
+        if !found {
+            let place = cluster.as_ref().map(|cluster| format!(" for cluster {cluster}")).unwrap_or_default();
+            return refused(
+                1,
+                format!("{name} has no override of {resource}{place}; `bursar quota list` shows what there is"),
+            );
+        }
+    }
+    one.text = format!("{name}: no override of {} any more", resources.join(", "));
+    Ok(one)
+}
+
+fn known(policy: &Policy, classes: &[&Class], cluster: Option<&ClusterName>) -> Result<(), Refusal> {
+    let Some(cluster) = cluster else { return Ok(()) };
+    let there = policy.clusters.contains_key(cluster);
+    if there && classes.iter().any(|class| class.clusters.contains(cluster)) {
+        return Ok(());
+    }
+    let all: Vec<&str> = classes.iter().flat_map(|class| &class.clusters).map(|name| name.0.as_str()).collect();
+    refused(64, format!("it is in no cluster {cluster}; it is in: {}", all.join(", ")))
+}
+
+/// Whether a class lets a resource have this amount.
+fn takes(class: &Class, resource: &str, amount: &str) -> Result<(), Refusal> {
+    if !is_resource(resource) {
+        return refused(64, format!("{resource:?} is no resource of a quota; for example limits.cpu"));
+    }
+    if !is_quantity(amount) || (is_counted(resource) && !is_count(amount)) {
+        return refused(64, format!("{resource}: {amount:?} is not a quantity; for example {resource}=16"));
+    }
+    if class.quota_locked.contains(resource) {
+        return refused(
+            64,
+            format!("{resource} is locked for class {}: quota_locked in bursar.toml says so", class.name),
+        );
+    }
+    Ok(())
+}
+
+fn refused<T>(exit_code: u8, text: String) -> Result<T, Refusal> {
+    Err(Refusal { exit_code, text })
+}

@@ -1,0 +1,230 @@
+//! Random histories of a directory, from what it answers to what is done: entries come, go, are renamed, change their
+//! uid, are made anew under an old name; reads are partial, and the clock jumps. Nobody is suspended without proof, no
+//! uid is ever two accounts', and at rest there is nothing to plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
+
+use super::testing::World;
+use crate::desired::Transition;
+use crate::directory::{Completeness, Entry, Role};
+use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, Uid};
+use crate::ledger::Suspension;
+
+const DAY: u64 = 24 * 3600;
+/// What a gap between two complete reads counts at most.
+const HOUR: i64 = 3600;
+/// Tools that come and go.
+const TOOLS: usize = 5;
+
+/// Something that happens to the tool of this number, or to all.
+#[derive(Debug, Clone)]
+enum Happening {
+    Comes(usize),
+    Goes(usize),
+    Renamed(usize, u8),
+    OtherUid(usize, i64),
+    /// Gone, and another one under its name and uid.
+    Reborn(usize),
+    Maintained(usize, bool),
+    Marked(usize, bool),
+}
+
+/// What happens between two reads, how long it takes, and whether the second is complete.
+type Step = (Vec<Happening>, i64, bool);
+
+fn step() -> impl Strategy<Value = Step> {
+    let who = 0..TOOLS;
+    let happening = prop_oneof![
+        3 => who.clone().prop_map(Happening::Comes),
+        4 => who.clone().prop_map(Happening::Goes),
+        1 => (who.clone(), 0_u8..8).prop_map(|(who, name)| Happening::Renamed(who, name)),
+        1 => (who.clone(), 0_i64..8).prop_map(|(who, uid)| Happening::OtherUid(who, uid)),
+        1 => who.clone().prop_map(Happening::Reborn),
+        1 => (who.clone(), any::<bool>()).prop_map(|(who, on)| Happening::Maintained(who, on)),
+        1 => (who, any::<bool>()).prop_map(|(who, on)| Happening::Marked(who, on)),
+    ];
+    let minutes = prop_oneof![4 => 1_i64..90, 2 => 90_i64..3000, 1 => -2000_i64..0, 1 => 59_000_i64..60_000];
+    (prop::collection::vec(happening, 0..3), minutes, prop::bool::weighted(0.8))
+}
+
+fn posix(number: i64) -> PosixIdentity {
+    PosixIdentity {
+        uid: number.try_into().expect("in range"),
+        gid: number.try_into().expect("in range"),
+        groups: BTreeSet::new(),
+    }
+}
+
+fn entry(kind: AccountKind, id: &str, name: &str, uid: i64) -> Entry {
+    Entry {
+        kind,
+        id: DirectoryId(id.to_owned()),
+        dn: format!("cn={name},ou={kind}s,dc=example,dc=org"),
+        name: name.to_owned(),
+        posix: Some(posix(uid)),
+        home: Some(format!("/data/project/{name}").into()),
+        mail: None,
+        display_name: None,
+        disabled: None,
+        created: None,
+        members: BTreeMap::new(),
+    }
+}
+
+/// A directory, what Bursar makes of it, and what it should know.
+struct Story {
+    world: World,
+    entries: BTreeMap<usize, Entry>,
+    born: u32,
+    /// How long each was missing from complete reads, as one would count it by hand, and until when that was counted.
+    absent: BTreeMap<DirectoryId, (u64, Timestamp)>,
+    /// Who maintained what in the newest complete read.
+    maintained: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
+    uids: BTreeMap<Uid, AccountId>,
+    identities: BTreeMap<AccountId, Uid>,
+}
+
+impl Story {
+    fn new() -> Self {
+        let mut story = Self {
+            world: World::new(),
+            entries: BTreeMap::new(),
+            born: 0,
+            absent: BTreeMap::new(),
+            maintained: BTreeMap::new(),
+            uids: BTreeMap::new(),
+            identities: BTreeMap::new(),
+        };
+        (0..TOOLS).for_each(|who| story.happens(&Happening::Comes(who)));
+        story
+    }
+
+    fn happens(&mut self, what: &Happening) {
+        let born = self.born;
+        self.born += 1;
+        let made = |who: usize| {
+            let uid = 53_000 + i64::try_from(who).expect("few");
+            entry(AccountKind::Tool, &format!("{who}-{born}"), &format!("tool{who}"), uid)
+        };
+        match what {
+            Happening::Comes(who) => drop(self.entries.entry(*who).or_insert_with(|| made(*who))),
+            Happening::Goes(who) => drop(self.entries.remove(who)),
+            Happening::Reborn(who) => drop(self.entries.insert(*who, made(*who))),
+            Happening::Renamed(who, name) => self.edit(*who, |entry| entry.name = format!("tool{name}")),
+            Happening::OtherUid(who, uid) => self.edit(*who, |entry| entry.posix = Some(posix(53_000 + uid))),
+            Happening::Maintained(who, true) => self.edit(*who, |entry| {
+                entry.members.insert(DirectoryId("alice".to_owned()), Role::Member);
+            }),
+            Happening::Maintained(who, false) => self.edit(*who, |entry| entry.members.clear()),
+            Happening::Marked(who, on) => self.edit(*who, |entry| entry.disabled = on.then(|| "mark: yes".to_owned())),
+        }
+    }
+
+    fn edit(&mut self, who: usize, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.entries.get_mut(&who) {
+            change(entry);
+        }
+    }
+
+    /// The read, with one tool and one person who are always there: without any the read would not be complete.
+    fn read(&mut self, complete: bool) {
+        let stays =
+            [entry(AccountKind::Tool, "stays", "stays", 53_900), entry(AccountKind::User, "alice", "alice", 20_001)];
+        let completeness =
+            if complete { Completeness::Complete } else { Completeness::Partial { why: "size limit".to_owned() } };
+        let snapshot = self.world.answer(self.entries.values().cloned().chain(stays).collect(), completeness);
+        let entries = snapshot.reads.iter().flat_map(|read| &read.entries);
+        let rejected = snapshot.reads.iter().flat_map(|read| &read.rejected).filter_map(|entry| entry.id.clone());
+        let present: BTreeSet<DirectoryId> = entries.clone().map(|entry| entry.id.clone()).chain(rejected).collect();
+        if complete {
+            self.maintained =
+                entries.map(|entry| (entry.id.clone(), entry.members.keys().cloned().collect())).collect();
+        }
+        self.world.remember(&snapshot);
+        self.count(&present, complete);
+    }
+
+    fn count(&mut self, present: &BTreeSet<DirectoryId>, complete: bool) {
+        let now = self.world.now;
+        for account in self.world.ledger.accounts.values() {
+            let id = &account.directory_id;
+            if present.contains(id) {
+                self.absent.remove(id);
+            } else if complete {
+                let (seconds, counted) = self.absent.entry(id.clone()).or_insert((0, now));
+                *seconds += (now.as_second() - counted.as_second()).clamp(0, HOUR).unsigned_abs();
+                *counted = now;
+            }
+        }
+    }
+
+    /// Carries out what may be done, and checks that it may.
+    fn cycle(&mut self, complete: bool) -> Result<(), TestCaseError> {
+        let (approved, _) = self.world.guarded();
+        for plan in approved.accounts() {
+            let id = &plan.before.directory_id;
+            if plan.transition == Some(Transition::Suspend(Suspension::Absent)) {
+                let absent = self.absent.get(id).map_or(0, |(seconds, _)| *seconds);
+                prop_assert!(complete && absent >= DAY, "{} is suspended after {absent} s", plan.account);
+            }
+            if let Some(Transition::Suspend(Suspension::Disabled { .. })) = &plan.transition {
+                prop_assert!(plan.before.disabled.is_some());
+            }
+            for member in plan.leaving.keys() {
+                let still = self.maintained.get(id).is_some_and(|members| members.contains(member));
+                prop_assert!(complete && !still, "{} loses {member} without proof", plan.account);
+            }
+        }
+        self.world.execute(&approved);
+        Ok(())
+    }
+
+    fn identities_are_one_to_one(&mut self) -> Result<(), TestCaseError> {
+        for account in self.world.ledger.accounts.values() {
+            let Some(posix) = &account.posix else { continue };
+            let holder = self.uids.entry(posix.uid).or_insert_with(|| account.id.clone());
+            prop_assert_eq!(&*holder, &account.id, "uid {} is two accounts'", posix.uid);
+            let uid = self.identities.entry(account.id.clone()).or_insert(posix.uid);
+            prop_assert_eq!(*uid, posix.uid, "{} has another uid", &account.name);
+            prop_assert_eq!(self.world.ledger.uid_history.get(&posix.uid), Some(&account.id));
+        }
+        Ok(())
+    }
+}
+
+/// A history is dozens of cycles; `PROPTEST_CASES` asks for more of them.
+fn histories() -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(24)) }
+}
+
+proptest! {
+    #![proptest_config(histories())]
+
+    #[test]
+    fn no_history_of_a_directory_takes_anything_without_proof(history in prop::collection::vec(step(), 1..40)) {
+        let mut story = Story::new();
+        story.read(true);
+        story.cycle(true)?;
+        for (happenings, minutes, complete) in &history {
+            for what in happenings {
+                story.happens(what);
+            }
+            story.world.now += SignedDuration::from_mins(*minutes);
+            story.read(*complete);
+            story.identities_are_one_to_one()?;
+            story.cycle(*complete)?;
+        }
+        for _ in 0..6 {
+            let complete = history.last().is_none_or(|(_, _, complete)| *complete);
+            story.cycle(complete)?;
+        }
+        let (approved, refusals) = story.world.guarded();
+        let left: Vec<_> = approved.accounts().iter().filter(|plan| plan.changes_something()).collect();
+        prop_assert!(left.is_empty(), "{left:#?}");
+        prop_assert!(!refusals.is_empty() || story.world.plan().is_empty(), "{}", story.world.plan());
+    }
+}

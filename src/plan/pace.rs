@@ -1,0 +1,232 @@
+//! The pace of a change of the policy: to one tenant first, then to so many in a cycle, and no further while one of the
+//! newest fails. PURE: no runtime, no client, no file system, no clock.
+//!
+//! Only what the policy changed waits. A tenant that waits keeps what it has; its repairs, renewals and orders go on,
+//! and so does what differs because the tenant itself does: its name, its ids, an override.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::guard::Bounds;
+use super::{AccountPlan, Action, Reason};
+use crate::desired::DesiredTenant;
+use crate::identity::{AccountId, AccountName, ClusterName};
+use crate::ledger::change::Event;
+use crate::ledger::pace::PaceRecord;
+use crate::ledger::{LedgerState, ObjectKey};
+use crate::observed::ClusterInventory;
+
+/// How far a change of the policy is, for people and programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Of which class.
+    pub class: String,
+    /// Tenants that were let through.
+    pub done: u64,
+    /// Tenants that wait.
+    pub waiting: u64,
+    /// Whose new failures stopped it.
+    pub stopped_by: BTreeSet<AccountName>,
+}
+
+impl Progress {
+    /// Of everything that is under way.
+    #[must_use]
+    pub fn of(ledger: &LedgerState) -> Vec<Self> {
+        ledger.paces.iter().map(|(class, pace)| Self::of_class(class, pace, ledger)).collect()
+    }
+
+    /// Of one class.
+    pub(super) fn of_class(class: &str, pace: &PaceRecord, ledger: &LedgerState) -> Self {
+        let stopped_by = ledger.stopped_by(pace);
+        Self { class: class.to_owned(), done: pace.done, waiting: pace.waiting, stopped_by }
+    }
+}
+
+impl std::fmt::Display for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { class, done, waiting, stopped_by: _ } = self;
+        write!(f, "policy change of class {class}: {done} of {} tenants have it{}", done + waiting, self.stop())
+    }
+}
+
+impl Progress {
+    /// What a plan says of those whom it does not reach.
+    #[must_use]
+    pub fn ahead(&self) -> String {
+        let Self { class, done, waiting, stopped_by: _ } = self;
+        let all = done + waiting;
+        format!("policy change of class {class}: {waiting} of {all} tenants wait for later cycles{}", self.stop())
+    }
+
+    fn stop(&self) -> String {
+        if self.stopped_by.is_empty() {
+            return String::new();
+        }
+        let names: Vec<String> = self.stopped_by.iter().map(ToString::to_string).collect();
+        format!("; stopped, for since they got it these fail: {}. It goes on when that is cured", names.join(", "))
+    }
+}
+
+/// Whether an action is the policy's doing: what the tenant has of its own is as it was when all of it was last right,
+/// and nobody else touched the object.
+pub(super) fn is_policy(
+    place: (&AccountId, &ClusterName),
+    tenant: &DesiredTenant,
+    action: &Action,
+    ledger: &LedgerState,
+    there: &ClusterInventory,
+) -> bool {
+    let known = ledger.settled.get(&(place.0.clone(), place.1.clone()));
+    if !known.is_some_and(|own| own.is_empty() || *own == tenant.own) {
+        return false;
+    }
+    match action {
+        Action::Apply { key, reason: Reason::Changed(_), .. } => ledger
+            .objects
+            .get(key)
+            .zip(there.objects.get(key))
+            .is_some_and(|(record, found)| record.observed == found.digest && record.uid == found.uid),
+        Action::Apply { key, reason: Reason::Missing, uid, .. } => uid.is_none() && !ledger.objects.contains_key(key),
+        // With the volume that it is for.
+        Action::MakeDirectory { directory, .. } => {
+            let mut its = tenant.directories.iter().filter(|(_, target)| *target == directory);
+            its.any(|(volume, _)| !ledger.objects.contains_key(&volume_key(place.1, volume)))
+        }
+        Action::Delete { reason, .. } => *reason == Reason::Orphaned,
+        // One that failed is tried again, whatever asked for it first.
+        Action::IssueCertificate { reason: Reason::Changed(_), .. } => {
+            !ledger.failures.contains_key(&(place.0.clone(), place.1.clone()))
+        }
+        _ => false,
+    }
+}
+
+fn volume_key(cluster: &ClusterName, name: &str) -> ObjectKey {
+    ObjectKey {
+        cluster: cluster.clone(),
+        api_version: "v1".to_owned(),
+        kind: "PersistentVolume".to_owned(),
+        namespace: None,
+        name: name.to_owned(),
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Paced {
+    /// After this, by class.
+    pub(super) under_way: BTreeMap<String, PaceRecord>,
+    /// The ledger's records that are others now.
+    pub(super) records: BTreeMap<String, Option<PaceRecord>>,
+    /// For the history.
+    pub(super) events: Vec<Event>,
+}
+
+/// Decides who waits, and takes what the policy changed out of their plans.
+pub(super) fn pace(accounts: &mut Vec<AccountPlan>, bounds: &Bounds, now: Timestamp) -> Paced {
+    let mut by_class: BTreeMap<&str, Vec<&AccountPlan>> =
+        bounds.paces.keys().map(|class| (class.as_str(), Vec::new())).collect();
+    for plan in accounts.iter().filter(|plan| !plan.paced.is_empty() && !plan.is_urgent()) {
+        by_class.entry(&plan.class).or_default().push(plan);
+    }
+    let mut paced = Paced::default();
+    let mut waiting: BTreeSet<AccountId> = BTreeSet::new();
+    for (class, mut plans) in by_class {
+        plans.sort_by_key(|plan| (bounds.failing.contains(&plan.id), &plan.account, &plan.id));
+        let (after, through) = next(class, &plans, bounds, now);
+        waiting.extend(plans.iter().map(|plan| plan.id.clone()).filter(|id| !through.contains(id)));
+        let before = bounds.paces.get(class);
+        if before != after.as_ref() {
+            paced.events.extend(told(class, before, after.as_ref()));
+            paced.records.insert(class.to_owned(), after.clone());
+        }
+        paced.under_way.extend(after.map(|after| (class.to_owned(), after)));
+    }
+    accounts.retain_mut(|plan| {
+        if waiting.contains(&plan.id) {
+            let held = std::mem::take(&mut plan.paced);
+            let mut index = 0;
+            plan.actions.retain(|_| {
+                index += 1;
+                !held.contains(&(index - 1))
+            });
+            return !plan.is_idle();
+        }
+        true
+    });
+    paced
+}
+
+/// The record after this cycle, and who gets the change in it. `plans`: all who should have it and do not, in the order
+/// in which they get it.
+fn next(
+    class: &str,
+    plans: &[&AccountPlan],
+    bounds: &Bounds,
+    now: Timestamp,
+) -> (Option<PaceRecord>, BTreeSet<AccountId>) {
+    let revision = bounds.revisions.get(class).cloned().unwrap_or_default();
+    let ids = |plans: &[&AccountPlan]| -> BTreeSet<AccountId> { plans.iter().map(|plan| plan.id.clone()).collect() };
+    let waiting = |through: &BTreeSet<AccountId>| (plans.len() - through.len()) as u64;
+    let Some(known) = bounds.paces.get(class).filter(|known| known.revision == revision) else {
+        let through = ids(&plans[..plans.len().min(1)]);
+        let record = PaceRecord {
+            revision,
+            began: now,
+            at: now,
+            done: through.len() as u64,
+            waiting: waiting(&through),
+            last: through.clone(),
+            stopped: false,
+        };
+        return ((record.waiting > 0).then_some(record), through);
+    };
+    let stopped = bounds.stopped.contains(class);
+    if plans.is_empty() && !stopped {
+        return (None, BTreeSet::new());
+    }
+    let (again, others): (Vec<&AccountPlan>, Vec<&AccountPlan>) =
+        plans.iter().copied().partition(|plan| known.last.contains(&plan.id));
+    let mut record = PaceRecord { stopped, ..known.clone() };
+    let mut through = ids(&again);
+    if !stopped && again.is_empty() {
+        let size = bounds.tenants.get(class).copied().unwrap_or_default();
+        let allowed = usize::try_from(bounds.limits.change_per_cycle.allowed(size)).unwrap_or(usize::MAX);
+        through = ids(&others[..others.len().min(allowed)]);
+        if !through.is_empty() {
+            record.at = now;
+            record.last.clone_from(&through);
+            record.done += through.len() as u64;
+        }
+    }
+    record.waiting = waiting(&through);
+    (Some(record), through)
+}
+
+fn told(class: &str, before: Option<&PaceRecord>, after: Option<&PaceRecord>) -> Option<Event> {
+    let (action, reason) = match (before, after) {
+        (Some(before), Some(after)) if before.revision == after.revision => match (before.stopped, after.stopped) {
+            (false, true) => ("policy change stopped", "a tenant that got it fails"),
+            (true, false) => ("policy change goes on", "what failed is cured"),
+            _ => return None,
+        },
+        (_, Some(_)) => ("policy change begun", "the configuration, or the program, is another one"),
+        (Some(_), None) => ("policy change done", "nobody waits for it any more"),
+        (None, None) => return None,
+    };
+    let record = after.or(before)?;
+    Some(Event {
+        actor: "bursar".to_owned(),
+        account: None,
+        account_id: None,
+        action: action.to_owned(),
+        reason: format!("class {class}: {reason}"),
+        ticket: None,
+        plan: None,
+        detail: json!({"class": class, "done": record.done, "waiting": record.waiting, "revision": record.revision}),
+    })
+}

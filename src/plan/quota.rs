@@ -1,0 +1,216 @@
+//! What a plan says of quotas: old and new amounts, edits that are adopted, amounts below what is in use, overrides that
+//! end. PURE: no runtime, no client, no file system, no clock.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::tenant::Look;
+use crate::desired::DesiredObject;
+use crate::identity::{AccountName, ClusterName};
+use crate::ledger::change::{Change, Event};
+use crate::ledger::quota::{OverrideKey, QuotaOverride, UNKNOWN, day};
+use crate::ledger::{LedgerState, Note, ObjectRecord};
+use crate::observed::ObservedObject;
+use crate::observed::quota::ObservedQuota;
+use crate::policy::DriftMode;
+use crate::quantity::{compare, is_count, is_counted, is_quantity, is_resource};
+
+/// An amount that somebody wrote into the cluster, and that becomes an override.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Adoption {
+    /// Where.
+    pub cluster: ClusterName,
+    /// Of what.
+    pub resource: String,
+    /// What we had written; absent: no limit.
+    pub before: Option<String>,
+    /// What stands there now.
+    pub amount: String,
+    /// The programs it was written with.
+    pub editors: Vec<String>,
+}
+
+/// A quota that gives less than is in use: Kubernetes stops nothing because of it, and starts nothing new.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OverQuota {
+    /// Whose.
+    pub account: AccountName,
+    /// Where.
+    pub cluster: ClusterName,
+    /// Where.
+    pub namespace: String,
+    /// Of what.
+    pub resource: String,
+    /// What is wanted.
+    pub amount: String,
+    /// What the API server counts.
+    pub used: String,
+}
+
+impl std::fmt::Display for OverQuota {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { account: _, cluster, namespace, resource, amount, used } = self;
+        write!(
+            f,
+            "quota {resource} {amount} is below the {used} in use in namespace {namespace} of cluster {cluster}: what \
+             runs goes on, and nothing new starts"
+        )
+    }
+}
+
+/// Amounts that somebody wrote since we did, and that may become overrides.
+pub(super) fn edits(
+    wanted: &DesiredObject,
+    record: &ObjectRecord,
+    found: &ObservedObject,
+) -> BTreeMap<String, Option<String>> {
+    let (Some(quota), DriftMode::Adopt) = (&found.quota, wanted.drift) else { return BTreeMap::new() };
+    let Some(written) = record.detail.as_ref().map(amounts) else { return BTreeMap::new() };
+    let ours = amounts(&wanted.manifest["spec"]["hard"]);
+    let is = |there: Option<&&str>, amount: &str| there.is_some_and(|there| same(there, amount));
+    let edited = quota.edited.iter().filter(|(resource, amount)| {
+        let (resource, amount) = (resource.as_str(), amount.as_str());
+        let known = is_resource(resource) && is_quantity(amount) && (!is_counted(resource) || is_count(amount));
+        known
+            && !wanted.locked.contains(resource)
+            && !is(written.get(resource), amount)
+            && !is(ours.get(resource), amount)
+    });
+    edited
+        .map(|(resource, _)| (resource.clone(), written.get(resource.as_str()).map(|text| (*text).to_owned())))
+        .collect()
+}
+
+/// [`edits`] as they go into the plan.
+pub(super) fn adopted(
+    look: Look<'_>,
+    wanted: &DesiredObject,
+    record: &ObjectRecord,
+    found: &ObservedObject,
+) -> Vec<Adoption> {
+    let Some(quota) = &found.quota else { return Vec::new() };
+    let adoption = |(resource, before): (String, Option<String>)| Adoption {
+        cluster: look.cluster.clone(),
+        amount: quota.edited.get(&resource).cloned().unwrap_or_default(),
+        resource,
+        before,
+        editors: quota.editors.clone(),
+    };
+    edits(wanted, record, found).into_iter().map(adoption).collect()
+}
+
+impl Adoption {
+    /// `pods 16 → 32`.
+    pub(super) fn said(&self) -> String {
+        step(&self.resource, self.before.as_deref(), Some(&self.amount))
+    }
+
+    pub(super) fn given(&self, account: &crate::identity::AccountId, now: Timestamp) -> (OverrideKey, QuotaOverride) {
+        let key = OverrideKey {
+            account: account.clone(),
+            resource: self.resource.clone(),
+            cluster: Some(self.cluster.clone()),
+        };
+        let reason = format!("edited in cluster {} with {}", self.cluster, self.editors.join(", "));
+        let note = Note { actor: UNKNOWN.to_owned(), reason, ticket: None, at: now };
+        (key, QuotaOverride { amount: self.amount.clone(), until: None, note })
+    }
+}
+
+/// `limits.cpu 2 → 8 (override T123 until 2027-01-01)`, for each amount that differs from what we had written.
+pub(super) fn changed(look: Look<'_>, wanted: &DesiredObject, before: &Value) -> Vec<String> {
+    let (before, after) = (amounts(before), amounts(&wanted.manifest["spec"]["hard"]));
+    let resources = before.keys().chain(after.keys()).collect::<std::collections::BTreeSet<_>>();
+    let differs = resources.into_iter().filter(|resource| match (before.get(*resource), after.get(*resource)) {
+        (Some(before), Some(after)) => !same(before, after),
+        (before, after) => before != after,
+    });
+    differs
+        .map(|resource| {
+            let (before, after) = (before.get(resource).copied(), after.get(resource).copied());
+            let step = step(resource, before, after);
+            match override_of(look, resource, after) {
+                Some(by) => format!("{step} ({by})"),
+                None => step,
+            }
+        })
+        .collect()
+}
+
+/// The same for somebody's edit that is taken back.
+pub(super) fn reverted(look: Look<'_>, wanted: &DesiredObject, found: &ObservedObject) -> Vec<String> {
+    let edited = found.quota.as_ref().map(|quota| json!(quota.edited)).filter(|edited| edited != &json!({}));
+    let amounts = edited.map(|mut edited| {
+        // What we never named is theirs, and stays.
+        let ours = &wanted.manifest["spec"]["hard"];
+        if let Some(fields) = edited.as_object_mut() {
+            fields.retain(|resource, _| ours.get(resource).is_some());
+        }
+        changed(look, wanted, &edited)
+    });
+    amounts.unwrap_or_default()
+}
+
+fn override_of(look: Look<'_>, resource: &str, amount: Option<&str>) -> Option<String> {
+    let given = look.ledger.overrides_in(look.id, look.cluster, look.now).get(resource).copied();
+    if let Some(given) = given.filter(|given| Some(given.amount.as_str()) == amount) {
+        return Some(given.said());
+    }
+    let mut known = look.ledger.overrides_of(look.id).filter(|(key, _)| key.resource == resource);
+    let ended = known.find(|(_, given)| !given.is_in_force(look.now)).map(|(_, given)| given)?;
+    let by = ended.note.ticket.clone().unwrap_or_else(|| format!("by {}", ended.note.actor));
+    Some(format!("override {by} ended"))
+}
+
+fn step(resource: &str, before: Option<&str>, after: Option<&str>) -> String {
+    let amount = |amount: Option<&str>| amount.unwrap_or("no limit").to_owned();
+    format!("{resource} {} → {}", amount(before), amount(after))
+}
+
+/// What of a quota is in use beyond what it should give.
+pub(super) fn over(wanted: &Value, quota: &ObservedQuota) -> Vec<(String, String, String)> {
+    let hard = amounts(&wanted["spec"]["hard"]);
+    let more = quota.used.iter().filter_map(|(resource, used)| {
+        let amount = hard.get(resource.as_str())?;
+        let is_more = compare(used, amount) == Some(Ordering::Greater);
+        is_more.then(|| (resource.clone(), (*amount).to_owned(), used.clone()))
+    });
+    more.collect()
+}
+
+/// Overrides that have ended, which the ledger need not keep; of who is held, nothing is touched.
+#[must_use]
+pub fn lapsed(ledger: &LedgerState, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
+    let ended = ledger.overrides.iter().filter(|(key, given)| {
+        let touched = !ledger.holds.contains_key(&key.account);
+        touched && !given.is_in_force(now)
+    });
+    let change = |(key, given): (&OverrideKey, &QuotaOverride)| {
+        let account = ledger.accounts.get(&key.account);
+        let event = Event {
+            actor: "bursar".to_owned(),
+            account: account.map(crate::ledger::Account::account_name),
+            account_id: Some(key.account.clone()),
+            action: "quota override ended".to_owned(),
+            reason: format!("it was given until {}", given.until.map(day).unwrap_or_default()),
+            ticket: given.note.ticket.clone(),
+            plan: None,
+            detail: json!({"resource": key.resource, "amount": given.amount, "cluster": key.cluster}),
+        };
+        (Change::Override(key.clone(), None), event)
+    };
+    ended.map(change).unzip()
+}
+
+fn same(one: &str, other: &str) -> bool {
+    one == other || compare(one, other) == Some(Ordering::Equal)
+}
+
+fn amounts(hard: &Value) -> BTreeMap<&str, &str> {
+    let fields = hard.as_object().into_iter().flatten();
+    fields.filter_map(|(resource, amount)| Some((resource.as_str(), amount.as_str()?))).collect()
+}

@@ -303,13 +303,12 @@ async fn read_page(
     let mut stream =
         ldap.streaming_search(&tree.base, Scope::Subtree, &tree.filter, attributes).await.map_err(ReadError::Lost)?;
     loop {
-        let item = match stream.next().now_or_never() {
-            Some(item) => item,
-            None => {
-                // The whole thread, which is the read's own: what comes meanwhile waits in the socket.
-                std::thread::sleep(COALESCE);
-                stream.next().await
-            }
+        let item = if let Some(item) = stream.next().now_or_never() {
+            item
+        } else {
+            // The whole thread, which is the read's own: what comes meanwhile waits in the socket.
+            std::thread::sleep(COALESCE);
+            stream.next().await
         };
         let Some(item) = item.map_err(ReadError::Lost)? else { break };
         if item.is_ref() {

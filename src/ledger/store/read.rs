@@ -2,7 +2,6 @@
 //! running daemon and for every member of group `bursar`.
 
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::{Map, Value};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
@@ -36,14 +35,7 @@ pub enum VerifyError {
 impl ReadStore {
     /// Opens the file at `path`.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
-        let connection = SqliteConnectOptions::new()
-            .filename(path)
-            .read_only(true)
-            .busy_timeout(Duration::from_secs(5))
-            .connect()
-            .await
-            .map_err(super::damaged)?;
-        Ok(Self { connection })
+        Ok(Self { connection: connect(path).await.map_err(super::damaged)? })
     }
 
     /// The rows of a SELECT, with the columns in its order.
@@ -120,6 +112,11 @@ impl ReadStore {
             })
             .collect()
     }
+}
+
+/// A connection that cannot write.
+pub(super) async fn connect(path: &Path) -> sqlx::Result<SqliteConnection> {
+    SqliteConnectOptions::new().filename(path).read_only(true).busy_timeout(super::BUSY_FOR).connect().await
 }
 
 fn value(row: &SqliteRow, ordinal: usize) -> Value {

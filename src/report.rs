@@ -6,7 +6,7 @@ use std::error::Error;
 
 use jiff::Timestamp;
 
-use crate::control::api::{ClusterStatus, CycleReport, Failing, Status, Trigger};
+use crate::control::api::{BackupStatus, ClusterStatus, CycleReport, Failing, Status, Trigger};
 use crate::directory::Completeness;
 use crate::ledger::LedgerState;
 use crate::plan::{ApprovedPlan, Plan, Refusal};
@@ -63,6 +63,8 @@ pub fn status(
         failing: failing(ledger),
         refusals: ledger.refusals.clone(),
         next_expiry: ledger.next_expiry(),
+        ledger: None,
+        backup: BackupStatus::default(),
     }
 }
 

@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use tracing_subscriber::EnvFilter;
 
+use crate::control::api::BackupStatus;
 use crate::ledger::{LedgerState, Lifecycle};
 
 /// How log lines look.
@@ -73,6 +74,10 @@ pub struct Metrics {
     cycles: Family<OutcomeLabel, Counter>,
     drift_repaired: Counter,
     refusals: Family<LimitLabel, Counter>,
+    ledger_stuck: Gauge,
+    backup_failed: Gauge,
+    /// Seconds since 1970; 0: there is none.
+    backup_at: Gauge,
 }
 
 impl Metrics {
@@ -97,6 +102,17 @@ impl Metrics {
         self.refusals.get_or_create(&LimitLabel { limit: limit.to_owned() }).inc();
     }
 
+    /// Whether the ledger takes no writes.
+    pub fn ledger_stuck(&self, stuck: bool) {
+        self.ledger_stuck.set(i64::from(stuck));
+    }
+
+    /// How the nightly backups are.
+    pub fn backup(&self, backup: &BackupStatus) {
+        self.backup_failed.set(i64::from(backup.failed.is_some()));
+        self.backup_at.set(backup.newest.map_or(0, Timestamp::as_second));
+    }
+
     /// All of it in the Prometheus text format, with the gauges of `state` as of `now`.
     #[must_use]
     pub fn exposition(&self, state: &LedgerState, now: Timestamp) -> String {
@@ -109,6 +125,16 @@ impl Metrics {
             self.drift_repaired.clone(),
         );
         registry.register("refusals", "Plans of which a limit held a part back", self.refusals.clone());
+        registry.register(
+            "ledger_stuck",
+            "1 while the ledger takes no writes, and so nothing is written anywhere",
+            self.ledger_stuck.clone(),
+        );
+        registry.register("backup_failed", "1 if the last backup of the ledger failed", self.backup_failed.clone());
+        if self.backup_at.get() > 0 {
+            let age = gauge(now.as_second() - self.backup_at.get());
+            registry.register_with_unit("backup_age", "Age of the newest backup of the ledger", Unit::Seconds, age);
+        }
         state_gauges(&mut registry, state, now);
         let mut text = String::new();
         // Writing to a String cannot fail, and half an exposition would be worse than none.

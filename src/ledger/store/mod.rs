@@ -1,6 +1,7 @@
 //! The ledger in SQLite: the rows of [`LedgerState`], written only together with it. One writer, who holds the
 //! [`CycleLock`]; readers open the file read-only, also while the daemon runs.
 
+pub mod backup;
 mod batch;
 mod disk;
 mod interval;
@@ -23,7 +24,7 @@ use sqlx::sqlite::SqliteConnection;
 
 pub use disk::RESERVE;
 pub use lock::CycleLock;
-pub use read::ReadStore;
+pub use read::{ReadStore, VerifyError};
 
 use super::LedgerState;
 

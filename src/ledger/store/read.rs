@@ -69,6 +69,20 @@ impl ReadStore {
         report.map_err(|source| StoreError::Row { table: "cycle", source })
     }
 
+    /// Whether the file is as SQLite left it, with every index and every reference.
+    pub async fn check(&mut self) -> Result<(), StoreError> {
+        let verdict: String = sqlx::query_scalar("PRAGMA integrity_check(1)")
+            .fetch_one(&mut self.connection)
+            .await
+            .map_err(super::damaged)?;
+        let stray = sqlx::query("PRAGMA foreign_key_check").fetch_optional(&mut self.connection).await?;
+        match stray {
+            _ if verdict != "ok" => Err(StoreError::Corrupt(verdict)),
+            Some(_) => Err(StoreError::Corrupt("a row names another one that is not there".to_owned())),
+            None => Ok(()),
+        }
+    }
+
     /// Checks the whole history and gives the id and hash of its newest row.
     pub async fn verify(&mut self) -> Result<(i64, String), VerifyError> {
         let mut head = (0, GENESIS.to_owned());

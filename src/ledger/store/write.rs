@@ -55,6 +55,11 @@ impl Store {
         Ok(())
     }
 
+    /// Takes into memory what the sources answered, and nothing else: what a ledger that takes no writes can still hear.
+    pub fn hear(&mut self, changes: &[Change]) {
+        changes.iter().filter(|change| matches!(change, Change::Sources(_))).for_each(|change| self.state.apply(change));
+    }
+
     /// Ends a cycle: its row, and the sources in memory. Gives the cycle's number.
     pub async fn finish(&mut self, _lock: &CycleLock, end: CycleEnd) -> Result<i64, StoreError> {
         let id = self.last_cycle + 1;

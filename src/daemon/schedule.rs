@@ -1,0 +1,38 @@
+//! The scheduler, which only sends events to the loop. Expressions are the configuration's, in UTC.
+
+use tokio::sync::mpsc;
+use tokio_cron_scheduler::{Job, JobScheduler};
+
+use super::DaemonError;
+use super::inbox::Event;
+use crate::settings::Settings;
+
+/// The head of the history goes to the journal once a day, whatever is configured.
+const EACH_DAY: &str = "0 0 * * *";
+
+pub(super) async fn schedule(settings: &Settings, sender: &mpsc::Sender<Event>) -> Result<JobScheduler, DaemonError> {
+    let scheduler = JobScheduler::new().await?;
+    let events: [(&str, fn() -> Event); 3] = [
+        (&settings.schedule.cycle, || Event::Tick),
+        (&settings.schedule.backup, || Event::Backup),
+        (EACH_DAY, || Event::Day),
+    ];
+    for (expression, event) in events {
+        let sender = sender.clone();
+        // The crate's expressions begin with seconds; zones are frozen at creation there, so UTC.
+        let job = Job::new_async(format!("0 {expression}"), move |_, _| {
+            let sender = sender.clone();
+            Box::pin(async move {
+                match event() {
+                    // A loop that is busy has this tick's cycle ahead of it anyway.
+                    Event::Tick => drop(sender.try_send(Event::Tick)),
+                    // A loop that is gone needs none.
+                    seldom => drop(sender.send(seldom).await),
+                }
+            })
+        })?;
+        scheduler.add(job).await?;
+    }
+    scheduler.start().await?;
+    Ok(scheduler)
+}

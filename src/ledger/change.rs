@@ -49,6 +49,8 @@ pub enum Change {
     Stopped(AccountId, ObjectKey, Option<StoppedWorkload>),
     /// A step failed, or no longer does.
     Failure(AccountId, ClusterName, Option<Failure>),
+    /// Another id of the ledger: it is a copy, or another host's now.
+    LedgerId(String),
     /// The counter of generations.
     LastGeneration(u64),
     /// What each source answered. It is kept with the cycle's row, so an unchanged directory writes no other.
@@ -120,6 +122,7 @@ impl LedgerState {
             Change::Delivery(account, cluster, delivery) => set(&mut self.deliveries, (account, cluster), delivery),
             Change::Stopped(account, key, stopped) => set(&mut self.stopped, (account, key), stopped),
             Change::Failure(account, cluster, failure) => set(&mut self.failures, (account, cluster), failure),
+            Change::LedgerId(id) => self.ledger_id = id,
             Change::LastGeneration(generation) => self.last_generation = generation,
             Change::Sources(sources) => self.sources = sources,
         }

@@ -6,6 +6,7 @@
 
 pub mod chain;
 pub mod change;
+pub mod learn;
 pub mod store;
 pub mod transition;
 

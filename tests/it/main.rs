@@ -12,6 +12,7 @@ mod architecture;
 mod cli;
 mod daemon;
 mod directory;
+mod disk;
 mod documents;
 mod execute;
 mod harness;

@@ -9,6 +9,7 @@ mod load;
 mod lock;
 mod read;
 mod record;
+pub mod restore;
 mod table;
 mod write;
 

@@ -3,6 +3,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use serde_json::json;
 
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
+
 use super::*;
 use crate::directory::{Completeness, RejectedEntry, Role};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
@@ -186,7 +189,7 @@ fn note(reason: &str) -> Note {
     Note { actor: "root".to_owned(), reason: reason.to_owned(), ticket: None, at: at(0) }
 }
 
-fn event(action: &str) -> Event {
+pub(super) fn event(action: &str) -> Event {
     Event {
         actor: "bursar".to_owned(),
         account: None,

@@ -409,7 +409,8 @@ async fn end_when_taken_over(
     }
 }
 
-fn read_seal(state_dir: &Path) -> Result<Sealer, EngineError> {
+/// The key by which namespaces are sealed.
+pub(crate) fn read_seal(state_dir: &Path) -> Result<Sealer, EngineError> {
     let path = state_dir.join(SEAL_KEY);
     let seal = |source| EngineError::Seal { path: path.clone(), source };
     let seed = zeroize::Zeroizing::new(std::fs::read(&path).map_err(seal)?);

@@ -22,6 +22,7 @@ pub mod orders;
 pub mod plan;
 pub mod policy;
 pub mod privilege;
+pub mod recovery;
 pub mod report;
 pub mod settings;
 pub mod telemetry;

@@ -46,13 +46,24 @@ pub(super) fn cluster_role(name: &str, rules: &[Value]) -> Value {
     })
 }
 
-fn cluster_role_binding(name: &str, role: &str, user: &str) -> Value {
+/// The group that the daemon's rights are bound to. It is the ledger's: whoever takes a cluster over binds another one,
+/// and the former owner's certificate is worth nothing from that moment, wherever a copy of it is.
+#[must_use]
+pub fn daemon_group(ledger_id: &str) -> String {
+    format!("{DAEMON_USER}#{ledger_id}")
+}
+
+fn daemon_subject(ledger_id: &str) -> Value {
+    json!({"apiGroup": RBAC, "kind": "Group", "name": daemon_group(ledger_id)})
+}
+
+fn cluster_role_binding(name: &str, role: &str, subject: &Value) -> Value {
     json!({
         "apiVersion": RBAC_V1,
         "kind": "ClusterRoleBinding",
         "metadata": {"name": name, "labels": labels()},
         "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
-        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
+        "subjects": [subject],
     })
 }
 
@@ -107,7 +118,7 @@ pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
 
 /// The daemon reads whose the cluster is, in our own namespace only.
 #[must_use]
-pub fn daemon_in_namespace() -> [Value; 2] {
+pub fn daemon_in_namespace(ledger_id: &str) -> [Value; 2] {
     let role = json!({
         "apiVersion": RBAC_V1,
         "kind": "Role",
@@ -124,7 +135,7 @@ pub fn daemon_in_namespace() -> [Value; 2] {
         "kind": "RoleBinding",
         "metadata": {"name": DAEMON_ROLE, "namespace": NAMESPACE, "labels": labels()},
         "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": DAEMON_ROLE},
-        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": DAEMON_USER}],
+        "subjects": [daemon_subject(ledger_id)],
     });
     [role, binding]
 }
@@ -132,20 +143,20 @@ pub fn daemon_in_namespace() -> [Value; 2] {
 /// The daemon reads whom the API server believes about clients: public, and what every extension API server reads, by
 /// the Role that Kubernetes ships for it.
 #[must_use]
-pub fn daemon_reads_authorities() -> Value {
+pub fn daemon_reads_authorities(ledger_id: &str) -> Value {
     json!({
         "apiVersion": RBAC_V1,
         "kind": "RoleBinding",
         "metadata": {"name": DAEMON_ROLE, "namespace": "kube-system", "labels": labels()},
         "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "extension-apiserver-authentication-reader"},
-        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": DAEMON_USER}],
+        "subjects": [daemon_subject(ledger_id)],
     })
 }
 
 /// The daemon's ClusterRole is the daemon's.
 #[must_use]
-pub fn daemon_binding() -> Value {
-    cluster_role_binding(DAEMON_ROLE, DAEMON_ROLE, DAEMON_USER)
+pub fn daemon_binding(ledger_id: &str) -> Value {
+    cluster_role_binding(DAEMON_ROLE, DAEMON_ROLE, &daemon_subject(ledger_id))
 }
 
 /// Reads everything of a namespace, Secrets too. The cage lets the daemon bind it to itself in suspended tenants'
@@ -163,7 +174,8 @@ pub fn impersonation(needs: &Needs) -> Vec<Value> {
         cluster_role(&impersonation_role(class), &[rule])
     });
     let admin = needs.impersonated.values().flatten().any(|user| user == CLUSTER_ADMIN_USER);
-    let binding = admin.then(|| cluster_role_binding("bursar-cluster-admin", "cluster-admin", CLUSTER_ADMIN_USER));
+    let user = json!({"apiGroup": RBAC, "kind": "User", "name": CLUSTER_ADMIN_USER});
+    let binding = admin.then(|| cluster_role_binding("bursar-cluster-admin", "cluster-admin", &user));
     roles.chain(binding).collect()
 }
 

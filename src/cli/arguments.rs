@@ -95,6 +95,8 @@ pub enum Command {
         /// As printed by `plan` and `status`
         hash: String,
     },
+    /// Make this host's ledger the owner of the clusters; the former owner stops writing at once
+    Takeover(Takeover),
     /// The ledger's file
     #[command(subcommand)]
     Ledger(Ledger),
@@ -124,6 +126,15 @@ pub struct Init {
     /// The cluster's name in the configuration
     #[arg(long, value_name = "NAME")]
     pub cluster: String,
+}
+
+/// `takeover`.
+#[derive(Debug, Args)]
+pub struct Takeover {
+    /// The administrator's kubeconfig, read once and not kept; for each cluster, where there are several: NAME=FILE.
+    /// Without it: $KUBECONFIG, or ~/.kube/config
+    #[arg(long, value_name = "[NAME=]FILE")]
+    pub admin_kubeconfig: Vec<String>,
 }
 
 /// `sync`.
@@ -253,4 +264,14 @@ pub enum Ledger {
         /// Must not be there yet
         file: PathBuf,
     },
+    /// Put a backup in the place of the ledger; what is there stays beside it
+    Restore {
+        /// The backup
+        file: PathBuf,
+        /// Also if the ledger that is there is whole and knows more
+        #[arg(long)]
+        older: bool,
+    },
+    /// Make a lost ledger anew, from directory, clusters and homes
+    Rebuild,
 }

@@ -15,6 +15,7 @@ mod local;
 mod order;
 mod output;
 mod plan;
+mod recovery;
 mod probes;
 mod show;
 mod status;
@@ -90,6 +91,9 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Approve { hash } => order::approve(&context, hash).await,
         Command::Ledger(Ledger::Verify) => ledger::verify(&context).await,
         Command::Ledger(Ledger::Backup { file }) => ledger::backup(&context, &file).await,
+        Command::Ledger(Ledger::Restore { file, older }) => recovery::restore(&context, &file, older).await,
+        Command::Ledger(Ledger::Rebuild) => recovery::rebuild(&context).await,
+        Command::Takeover(arguments) => recovery::takeover(&context, &arguments).await,
         Command::Completions { shell } => generate::completions(shell),
         Command::Man(arguments) => generate::man(&arguments),
     }

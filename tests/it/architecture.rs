@@ -15,7 +15,7 @@ const ORDER: [&[&str]; 12] = [
     &["observed", "plan", "control::api", "report", "orders"],
     &["execute", "access"],
     &["settings"],
-    &["engine"],
+    &["engine", "recovery"],
     &["cycle"],
     &["control", "daemon"],
     &["cli"],

@@ -114,32 +114,3 @@ async fn prove(connection: &mut SqliteConnection) -> sqlx::Result<()> {
     sqlx::query("UPDATE ledger SET last_generation = last_generation").execute(&mut *transaction).await?;
     transaction.commit().await
 }
-
-#[cfg(test)]
-mod tests {
-    use jiff::Timestamp;
-
-    use super::super::tests::event;
-    use super::*;
-    use crate::ledger::change::Change;
-
-    #[tokio::test]
-    async fn a_write_that_fails_leaves_memory_and_file_as_they_were_and_works_again() {
-        let folder = tempfile::TempDir::new().expect("a folder");
-        let (mut store, lock) = Store::open(folder.path()).await.expect("a ledger");
-        let raised = |generation| [Change::LastGeneration(generation)];
-        let now = Timestamp::UNIX_EPOCH;
-        store.write(&lock, &raised(1), &[], now).await.expect("written");
-        // SQLite says that the disk is full when the file may not grow.
-        sqlx::query("PRAGMA max_page_count = 1").execute(&mut store.connection).await.expect("set");
-        let events: Vec<_> = (0..200).map(|number| event(&format!("done {number}"))).collect();
-        let full = store.write(&lock, &raised(2), &events, now).await.expect_err("full");
-        assert!(full.is_of_the_disk(), "{full:?}");
-        assert!(store.is_stuck() && store.state().last_generation == 1);
-        assert!(matches!(store.write(&lock, &raised(2), &[], now).await, Err(StoreError::Stuck)));
-        store.recover(&lock).await.expect("another connection has no such limit");
-        assert_eq!((store.is_stuck(), store.state().last_generation, store.head().0), (false, 1, 0));
-        store.write(&lock, &raised(2), &events, now).await.expect("written");
-        assert_eq!((store.state().last_generation, store.head().0), (2, 200));
-    }
-}

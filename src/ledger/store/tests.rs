@@ -2,7 +2,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use serde_json::json;
-
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 
@@ -189,7 +188,7 @@ fn note(reason: &str) -> Note {
     Note { actor: "root".to_owned(), reason: reason.to_owned(), ticket: None, at: at(0) }
 }
 
-pub(super) fn event(action: &str) -> Event {
+fn event(action: &str) -> Event {
     Event {
         actor: "bursar".to_owned(),
         account: None,
@@ -305,7 +304,7 @@ async fn a_history_that_was_forged_in_the_file_is_found() {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_a_write_and_memory_stays_as_the_file() {
+async fn a_full_disk_refuses_a_write_memory_stays_as_the_file_and_it_recovers() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     store.write(&lock, &everybody(), &[], at(0)).await.expect("written");
@@ -317,8 +316,12 @@ async fn a_full_disk_refuses_a_write_and_memory_stays_as_the_file() {
         (10..250).map(|n| Change::Account(Box::new(account(n, &[], false, Lifecycle::New, 0)))).collect();
     let error = store.write(&lock, &many, &[event("seen")], at(1)).await.expect_err("full");
     assert!(crate::report::chain(&error).contains("disk is full"), "{}", crate::report::chain(&error));
+    assert!(error.is_of_the_disk() && store.is_stuck());
     assert_eq!(*store.state(), before);
-    sqlx::query(limit(pages + 1000)).execute(&mut store.connection).await.expect("somebody made room");
+    let refused = store.write(&lock, &many, &[event("seen")], at(2)).await;
+    assert!(matches!(refused, Err(StoreError::Stuck)), "the file may know more than memory: {refused:?}");
+    store.recover(&lock).await.expect("the new connection has no such limit");
+    assert_eq!((store.is_stuck(), store.state()), (false, &before));
     store.write(&lock, &many, &[event("seen")], at(2)).await.expect("written");
     assert_eq!(
         ReadStore::open(&folder.path().join(FILE)).await.expect("readable").state().await.ok().as_ref(),

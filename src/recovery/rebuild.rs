@@ -130,7 +130,9 @@ impl Work<'_> {
         for read in &snapshot.reads {
             let ids = read.entries.iter().map(|entry| &entry.id);
             let rejected = read.rejected.iter().filter_map(|entry| entry.id.as_ref());
-            ids.chain(rejected).for_each(|id| drop(sources.entry(id).or_insert(&read.source)));
+            for id in ids.chain(rejected) {
+                sources.entry(id).or_insert(&read.source);
+            }
         }
         let only = self.settings.source_names().next().filter(|_| self.settings.source_names().count() == 1);
         let source_of = |id: &DirectoryId| sources.get(id).copied().or(only).map(str::to_owned);

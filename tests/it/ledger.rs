@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::servers::folder::Folder;
 
 const DOCUMENT: &str = include_str!("../../docs/ledger.md");
-const VIEWS: [&str; 11] = [
+pub const VIEWS: [&str; 11] = [
     "tools",
     "users",
     "admins",
@@ -128,7 +128,7 @@ fn event(account: &Account, actor: &str, action: &str, reason: &str, ticket: Opt
 }
 
 /// The story that the document tells.
-async fn story(state_dir: &Path) -> Store {
+pub async fn story(state_dir: &Path) -> Store {
     let (mut store, lock) = Store::open(state_dir).await.expect("a new ledger");
     let people = [
         Account { mail: Some("alice@example.org".to_owned()), ..account(AccountKind::User, "alice", 3001) },
@@ -186,18 +186,18 @@ async fn story(state_dir: &Path) -> Store {
     store
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-fn sqlite3(ledger: &Path, statement: &str) -> Output {
+pub fn sqlite3(ledger: &Path, statement: &str) -> Output {
     let mut command = Command::new("sqlite3");
     command.args(["-header", "-column"]).arg(ledger).arg(statement).current_dir("/");
     command.output().expect("sqlite3 (`make packages` installs it)")
 }
 
 /// What it printed, without the blanks at the ends of lines.
-fn printed(output: &Output) -> String {
+pub fn printed(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }

@@ -371,7 +371,8 @@ impl Engine {
     /// The Prometheus text.
     #[must_use]
     pub fn exposition(&self) -> String {
-        self.metrics.backup(self.backup_status());
+        let backup = self.backup_status();
+        self.metrics.backup(backup.newest, backup.failed.is_some());
         self.metrics.exposition(self.store.state(), self.now())
     }
 

@@ -11,7 +11,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use tracing_subscriber::EnvFilter;
 
-use crate::control::api::BackupStatus;
 use crate::ledger::{LedgerState, Lifecycle};
 
 /// How log lines look.
@@ -108,9 +107,9 @@ impl Metrics {
     }
 
     /// How the nightly backups are.
-    pub fn backup(&self, backup: &BackupStatus) {
-        self.backup_failed.set(i64::from(backup.failed.is_some()));
-        self.backup_at.set(backup.newest.map_or(0, Timestamp::as_second));
+    pub fn backup(&self, newest: Option<Timestamp>, failed: bool) {
+        self.backup_failed.set(i64::from(failed));
+        self.backup_at.set(newest.map_or(0, Timestamp::as_second));
     }
 
     /// All of it in the Prometheus text format, with the gauges of `state` as of `now`.

@@ -80,12 +80,12 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
     may()?;
     let admins = admins(&settings, arguments)?;
     let progress = output::progress("asking the clusters");
-    let sealer = as_bursar(async { engine::read_seal(&settings.state_dir) }).await??;
+    let public_keys = as_bursar(async { public_keys(&settings.state_dir) }).await??;
     let (mut facts, mut owners) = (Facts::default(), Vec::new());
     for (cluster, admin) in &admins {
         let client = access::client(admin).await?;
         owners.extend(access::owner(&client).await?);
-        facts.extend(access::facts(&client, cluster, &[sealer.public_key()]).await?);
+        facts.extend(access::facts(&client, cluster, &public_keys).await?);
     }
     let now = daemon::now();
     let remembered = as_bursar(recovery::remember(&settings, &facts, &owners, &context.actor, now)).await??;
@@ -133,6 +133,14 @@ fn may() -> Result<(), Failure> {
 async fn as_bursar<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
     let done = privilege::as_bursar(work).await;
     done.map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))
+}
+
+/// None where the key is lost: then no namespace proves anything, and a new one is drawn.
+fn public_keys(state_dir: &Path) -> Result<Vec<[u8; 32]>, Failure> {
+    if !state_dir.join(access::SEAL_KEY).exists() {
+        return Ok(Vec::new());
+    }
+    Ok(vec![engine::read_seal(state_dir)?.public_key()])
 }
 
 /// An administrator's kubeconfig for each cluster.

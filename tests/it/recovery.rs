@@ -37,9 +37,39 @@ fn ends(config: &Path, arguments: &[&str], exit: i32) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
 
-fn takeover(world: &World) -> [String; 3] {
-    let admin = world.servers.cluster.admin_kubeconfig.display().to_string();
-    ["takeover".to_owned(), "--admin-kubeconfig".to_owned(), admin]
+const LOST_LEDGER: &str = include_str!("../../docs/runbooks/lost-ledger.md");
+const STOLEN_HOST: &str = include_str!("../../docs/runbooks/stolen-control-host.md");
+
+/// The commands of a section of a runbook, with what is called otherwise here.
+fn steps(runbook: &str, section: &str, here: &[(&str, &str)]) -> Vec<Vec<String>> {
+    let part = runbook.split("\n## ").find(|part| part.starts_with(section)).expect("the section");
+    let blocks = part.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
+    let lines = blocks.flat_map(str::lines).filter(|line| line.starts_with("bursar ") || line.starts_with("rm "));
+    lines.map(|line| words(&here.iter().fold(line.to_owned(), |line, (there, here)| line.replace(there, here)))).collect()
+}
+
+/// As a shell takes a line apart that has no more than double quotes.
+fn words(line: &str) -> Vec<String> {
+    let parts = line.split('"').enumerate();
+    parts
+        .flat_map(|(index, part)| match index % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![part.to_owned()],
+        })
+        .collect()
+}
+
+/// Does what a step says, and it ends well.
+fn follow(config: &Path, step: &[String]) -> Value {
+    let arguments: Vec<&str> = step.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
+        ["bursar", rest @ ..] => ends(config, rest, 0),
+        ["rm", file] => {
+            fs::remove_file(file).expect("removed");
+            Value::Null
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 fn target(kind: AccountKind, name: &str) -> Target {
@@ -103,7 +133,11 @@ fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issue
             let _ = fs::remove_file(world.state_dir().join(file));
         }
     }
-    let rebuilt = ends(&config, &["ledger", "rebuild"], 0);
+    let admin = world.servers.cluster.admin_kubeconfig.display().to_string();
+    let here = [("/root/admin.kubeconfig", admin.as_str())];
+    let steps = steps(LOST_LEDGER, "Without one", &here);
+    assert_eq!(steps.len(), 2, "{steps:?}");
+    let rebuilt = follow(&config, &steps[0]);
     assert_eq!(rebuilt["certificates"], 2, "{rebuilt:#}");
     let unknown: Vec<&str> =
         rebuilt["unknown"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -111,8 +145,7 @@ fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issue
     assert!(!unknown.iter().any(|doubt| doubt.contains("tool:off")), "the directory says why: {unknown:#?}");
     assert!(rebuilt["last_generation"].as_i64() >= Some(last + 1000), "{rebuilt:#}");
     ends(&config, &["sync", "--once"], 78); // it is not the owner yet
-    let arguments = takeover(&world);
-    ends(&config, &arguments.each_ref().map(String::as_str), 0);
+    follow(&config, &steps[1]);
 
     let report = world.cycle();
     assert_eq!((report.exit_code(), report.partial.len()), (0, 0), "{report:#?}");
@@ -155,10 +188,18 @@ fn a_standby_host_takes_over_and_the_former_owner_writes_nothing_from_then_on() 
         .replace(&format!("{}/state", world.folder.display()), &standby.display().to_string())
         .replace("control.sock", "standby.sock");
     fs::write(&config, text).expect("written");
-    let arguments = takeover(&world);
-    let arguments = arguments.each_ref().map(String::as_str);
+    let (admin, copy) = (world.servers.cluster.admin_kubeconfig.display().to_string(), backup.display().to_string());
+    let key = standby.join("seal.key").display().to_string();
+    let here = [
+        ("/root/admin.kubeconfig", admin.as_str()),
+        ("/root/ledger.db", copy.as_str()),
+        ("/var/lib/bursar/seal.key", key.as_str()),
+        ("--cluster prod", "--cluster test"),
+    ];
+    let [restore, takeover, status] = &steps(STOLEN_HOST, "Take the clusters over", &here)[..] else { panic!("steps") };
+    let arguments: Vec<&str> = takeover.iter().skip(1).map(String::as_str).collect();
     ends(&config, &arguments, 1); // no ledger yet
-    ends(&config, &["ledger", "restore", &backup.display().to_string()], 0);
+    follow(&config, restore);
     for milliseconds in [60, 150, 300] {
         let mut command = bursar(&config, &arguments);
         let mut killed = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar runs");
@@ -166,7 +207,8 @@ fn a_standby_host_takes_over_and_the_former_owner_writes_nothing_from_then_on() 
         killed.kill().expect("killed, or it has ended");
         killed.wait().expect("its end");
     }
-    let report = ends(&config, &arguments, 0);
+    let report = follow(&config, takeover);
+    follow(&config, status);
     assert_eq!(report["clusters"][0], "test", "{report}");
 
     assert_eq!(daemon.process.wait(DEADLINE).code(), Some(78), "{}", daemon.process.log_end());
@@ -175,8 +217,6 @@ fn a_standby_host_takes_over_and_the_former_owner_writes_nothing_from_then_on() 
         let may = world.kubectl_with(&kubeconfig, &["auth", "can-i", "list", "namespaces"]);
         (String::from_utf8_lossy(&may.stdout).trim() == "no").then_some(())
     });
-    let again = Daemon::start(&world);
-    assert!(!again.process.wait(DEADLINE).success() || poll(Duration::from_secs(1), || false));
 
     ends(&config, &["sync", "--once"], 0);
     let report = ends(&config, &["sync", "--once"], 0);
@@ -185,6 +225,17 @@ fn a_standby_host_takes_over_and_the_former_owner_writes_nothing_from_then_on() 
     assert_eq!(generation(&ledger), revoked, "a revocation that the backup did not know is still in force");
     let own = world.kubectl_as_tool("foo", &["auth", "can-i", "create", "pods"]);
     assert_eq!(String::from_utf8_lossy(&own.stdout).trim(), "yes", "{}", crate::world::stderr(&own));
+    let seal = |world: &World| {
+        world.kubectl(&["get", "namespace", &world.namespace("foo"), "-o", "jsonpath={.metadata.annotations}"])
+    };
+    let before = seal(&world);
+    let steps = steps(STOLEN_HOST, "Make the rest worthless", &here);
+    assert_eq!(steps.len(), 3, "{steps:?}");
+    steps.iter().for_each(|step| drop(follow(&config, step)));
+    ends(&config, &["sync", "--once"], 0);
+    assert_ne!(seal(&world), before, "sealed with the new key");
+    assert!(generation(&ledger) > revoked, "every certificate of before is worth nothing");
+
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursard"));
     command.arg("--config").arg(&config);
     let successor = Process::start("bursard", &command, &world.folder.join("standby.log"));

@@ -1,10 +1,10 @@
-# Every target works from a clean clone. CARGO_TARGET_DIR, BURSAR_CACHE and KUBEBUILDER_ASSETS are honoured.
+# Every target works from a clean clone. CARGO_TARGET_DIR, BURSAR_TEST_CACHE and KUBEBUILDER_ASSETS are honoured.
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 CARGO       ?= cargo
 DEMO        ?=
 
-.PHONY: test demo servers packages cluster build deny release deb rpm packages-test
+.PHONY: test bench soak demo servers packages cluster build deny release deb rpm image image-test packages-test
 .DEFAULT_GOAL := test
 
 # All that must hold on each change. The control plane (Go) and the crates build side by side: the one has long single
@@ -14,6 +14,16 @@ test:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	$(CARGO) test --locked
+
+# The figures of docs/performance.md: minutes, and no check. Ratios compare what was measured in one run.
+bench:
+	@$(MAKE) --no-print-directory servers
+	$(CARGO) bench --locked --bench "*"
+
+# The homes' tests with large numbers, and on NFS with Linux's own client in a virtual machine: half an hour.
+soak: packages build
+	BURSAR_SOAK=1 $(CARGO) test --locked --test it homes::
+	BURSAR_SOAK=1 tests/nfs.sh
 
 # LDAP, a control plane, Bursar and its webhook with sample people, until Ctrl-C; DEMO=once checks it and ends.
 demo:
@@ -55,3 +65,12 @@ release:
 # Installs both packages, looks at owners, modes and units, starts the daemons in a booted system, removes them again.
 packages-test: deb rpm
 	tests/packages.sh
+
+# The webhook's image, from scratch, into target/image: a static program (10 minutes on 2 cores the first time), one layer,
+# the same digest from the same sources.
+image:
+	@packaging/image.sh
+
+# Builds the image twice, compares the digests, and runs it without Kubernetes.
+image-test:
+	tests/image.sh

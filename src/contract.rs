@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -23,6 +24,14 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const CLASS: &str = "bursar.dev/class";
 /// Label that somebody else sets to allow the daemon to adopt a foreign namespace.
 pub const ADOPT: &str = "bursar.dev/adopt";
+/// Every key of ours begins with it: on a tenant's namespace, only we write them.
+pub const PREFIX: &str = "bursar.dev/";
+/// Label of a pod: which of its containers are given the tenant's volumes (`none`, `containers`, `all`).
+pub const INJECT: &str = "bursar.dev/inject";
+/// Label of a claim whose storage class nobody chooses for it: `true`.
+pub const KEEP_STORAGE_CLASS: &str = "bursar.dev/keep-storage-class";
+/// Annotation of a pod: how long it may live, counted from its start.
+pub const LIFETIME: &str = "pod.kubernetes.io/lifetime";
 
 const ID: &str = "bursar.dev/id";
 const DIRECTORY_ID: &str = "bursar.dev/directory-id";
@@ -145,6 +154,12 @@ pub fn annotate(identity: &Identity, sealer: &Sealer) -> BTreeMap<String, String
     let seal = sealer.0.sign(&message(identity));
     annotations.insert(SEAL.to_owned(), BASE64.encode(seal.as_ref()));
     annotations
+}
+
+/// How long a pod with this [`LIFETIME`] lives (`90m`, `1h 30m`, `7d`); `None` if it says no time, or none at all.
+#[must_use]
+pub fn lifetime(text: &str) -> Option<Duration> {
+    humantime::parse_duration(text).ok().filter(|lifetime| !lifetime.is_zero())
 }
 
 /// Whether an annotation changes with every generation: the hash of a plan must not.
@@ -319,6 +334,12 @@ mod tests {
             prop_assume!(before != Some(edit));
             prop_assert!(read(&identity, &annotations).is_err());
         }
+    }
+
+    #[test]
+    fn a_lifetime_is_a_time() {
+        assert_eq!(lifetime("1h30m"), Some(Duration::from_mins(90)));
+        assert_eq!(["", "0s", "-1h", "soon", "3600", "1e99h"].map(lifetime), [None; 6]);
     }
 
     #[test]

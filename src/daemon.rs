@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio_cron_scheduler::{JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 
-use self::inbox::{Event, Inbox, Seen, health, notify};
+use self::inbox::{Event, Inbox, UnderWay, health, notify};
 use self::schedule::schedule;
 use crate::control::api::{CycleReport, OrderAnswer, Trigger};
 use crate::control::server::{self, Reply, Request};
@@ -168,10 +168,8 @@ impl Loop {
             Request::Metrics(reply) => drop(reply.send(Ok(self.engine.exposition()))),
             Request::Plan(reply) if reply.is_closed() => {}
             Request::Plan(reply) => {
-                let seen = Seen::of(&self.engine);
-                let (cut, progress) = self.engine.begin();
-                let stop = self.engine.stop();
-                let answer = self.inbox.during(cycle::preview(&mut self.engine), &seen, &stop, &cut, &progress).await?;
+                let under_way = UnderWay::begin(&mut self.engine);
+                let answer = self.inbox.during(&under_way, cycle::preview(&mut self.engine)).await?;
                 drop(reply.send(Ok(answer)));
             }
             Request::Sync(reply) => {
@@ -202,16 +200,15 @@ impl Loop {
         let Some(trigger) = self.due.pop_first() else { return Ok(()) };
         let others = if trigger == Trigger::Order { BTreeSet::new() } else { std::mem::take(&mut self.due) };
         let extent = if self.due.is_empty() { Extent::All } else { Extent::Urgent };
-        let seen = Seen::of(&self.engine);
-        let stop = self.engine.stop();
-        let (cut, progress) = self.engine.begin();
-        let work = cycle::run(&mut self.engine, trigger, extent);
-        let report = match self.inbox.during(work, &seen, &stop, &cut, &progress).await {
-            Err(EngineError::Store(error)) if error.is_of_the_disk() => return self.without_disk(&error, trigger).await,
+        let under_way = UnderWay::begin(&mut self.engine);
+        let report = match self.inbox.during(&under_way, cycle::run(&mut self.engine, trigger, extent)).await {
+            Err(EngineError::Store(error)) if error.is_of_the_disk() => {
+                return self.without_disk(&error, trigger).await;
+            }
             report => report?,
         };
         log(&report);
-        if cut.is_cancelled() {
+        if under_way.cut.is_cancelled() {
             self.due.insert(trigger);
             self.due.extend(others);
         } else if trigger == Trigger::Order {

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use self::health::back_up;
+use crate::access::webhook::{self, Kept, WebhookRequest};
 use crate::access::{self, AccessError, OwnerWatch, Ownership, Renewal, SEAL_KEY};
 use crate::contract::Sealer;
 use crate::control::api::{ClusterStatus, CycleReport, Failing, OrderAnswer, OrderRequest, Status};
@@ -36,6 +37,9 @@ const FIRST_LISTING: Duration = Duration::from_secs(30);
 
 /// Between two tries to renew the daemon's own certificate: there are days left, and each try may wait for a signer.
 const RENEWAL_AGAIN: SignedDuration = SignedDuration::from_hours(1);
+
+/// Between two looks whether a webhook was installed, and is well. Its certificate is replaced ten days before it ends.
+const WEBHOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
 
 /// Where the time comes from: the daemon's clock in whole seconds, which is what the ledger keeps. A parameter, for the
 /// wall clock is read in `daemon.rs` and `cli` only.
@@ -128,6 +132,9 @@ struct Link {
     owner: OwnerWatch,
     /// When the daemon's own certificate is due; never for an administrator's own kubeconfig.
     renew_after: Option<Timestamp>,
+    client: kube::Client,
+    /// When the webhook is to be looked at; `None`: now.
+    webhook_due: Option<Timestamp>,
 }
 
 impl Engine {
@@ -138,7 +145,8 @@ impl Engine {
     pub async fn open(settings: Settings, metrics: SharedMetrics, clock: Clock) -> Result<Self, EngineError> {
         let (store, lock) = Store::open(&settings.state_dir).await?;
         let sealer = read_seal(&settings.state_dir)?;
-        let homes = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
+        let homes =
+            HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes);
         let stop = CancellationToken::new();
         let mut engine = Self {
             health: health::Health::of(&settings.state_dir),
@@ -206,7 +214,8 @@ impl Engine {
     /// Puts another configuration in force. Clusters are connected anew, for anything about them may have changed.
     pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
         self.sources = settings.sources()?;
-        self.effects.homes = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
+        self.effects.homes =
+            HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes);
         self.effects.clusters.clear();
         self.links.clear();
         self.trouble.clear();
@@ -244,7 +253,42 @@ impl Engine {
                 Err(other) => return Err(other),
             }
         }
+        self.keep_webhooks(now).await;
         Ok(())
+    }
+
+    /// Renews what is due of the webhooks. One that cannot be is told of, and tried again: it works until its end.
+    async fn keep_webhooks(&mut self, now: Timestamp) {
+        let due = self.links.iter_mut().filter(|(_, link)| link.webhook_due.is_none_or(|due| due <= now));
+        for (cluster, link) in due {
+            let (policy, state_dir) = (&self.settings.policy, self.settings.state_dir.as_path());
+            let (ledger, sealer) = (self.store.state(), &self.sealer);
+            let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer, now };
+            let again = now + WEBHOOK_AGAIN;
+            link.webhook_due = Some(match Box::pin(webhook::keep(&link.client, request)).await {
+                Ok(Kept::Absent) => again,
+                Ok(Kept::Well { due, wrote }) => {
+                    if wrote {
+                        tracing::info!(%cluster, "the webhook was brought up to date");
+                    }
+                    due.min(again)
+                }
+                Ok(Kept::Outside { not_after, outdated }) => {
+                    if outdated {
+                        let cure = "bursar webhook install --url … --write …";
+                        tracing::warn!(%cluster, cure, "the webhook outside of the cluster has older rules");
+                    }
+                    if let Some(not_after) = not_after.filter(|ends| *ends <= now + webhook::ENDS_SOON) {
+                        tracing::warn!(%cluster, %not_after, "the files of the webhook outside of the cluster end soon");
+                    }
+                    again
+                }
+                Err(error) => {
+                    tracing::warn!(%cluster, error = report::chain(&error), "the webhook was not looked after");
+                    now + RENEWAL_AGAIN
+                }
+            });
+        }
     }
 
     /// `renew`: what a certificate of our own that is due needs can be written.
@@ -276,7 +320,7 @@ impl Engine {
             }
             Some(Renewal::NotOurs) => None,
         };
-        let link = Link { owner: access::watch_owner(&client), renew_after };
+        let link = Link { owner: access::watch_owner(&client), renew_after, client: client.clone(), webhook_due: None };
         tokio::spawn(end_when_taken_over(
             link.owner.receiver(),
             self.store.state().ledger_id.clone(),
@@ -284,8 +328,8 @@ impl Engine {
             self.changed(),
         ));
         let face = self.settings.policy.clusters[cluster].clone();
-        let policy = &self.settings.policy;
-        Ok((ClusterEffects::start(cluster.clone(), client, face, policy, &self.metrics, &self.changed), link))
+        let known = (&self.settings.policy, self.store.state());
+        Ok((ClusterEffects::start(cluster.clone(), client, face, known, &self.metrics, &self.changed), link))
     }
 
     /// Whether every cluster still belongs to this ledger.
@@ -410,8 +454,11 @@ async fn end_when_taken_over(
     }
 }
 
-/// The key by which namespaces are sealed.
-pub(crate) fn read_seal(state_dir: &Path) -> Result<Sealer, EngineError> {
+/// The seal's key.
+///
+/// # Errors
+/// It is not there, or no key.
+pub fn read_seal(state_dir: &Path) -> Result<Sealer, EngineError> {
     let path = state_dir.join(SEAL_KEY);
     let seal = |source| EngineError::Seal { path: path.clone(), source };
     let seed = zeroize::Zeroizing::new(std::fs::read(&path).map_err(seal)?);

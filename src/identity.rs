@@ -263,7 +263,8 @@ impl TryFrom<String> for NamespaceName {
         {
             return Err(IdentityError::NotANamespace(text));
         }
-        let reserved = text.starts_with("kube-") || ["default", "system", "bursar"].contains(&text.as_str());
+        let reserved =
+            text.starts_with("kube-") || ["default", "system", "bursar", "bursar-storage"].contains(&text.as_str());
         if reserved { Err(IdentityError::ReservedNamespace(text)) } else { Ok(Self(text)) }
     }
 }
@@ -319,7 +320,7 @@ mod tests {
 
     #[test]
     fn reserved_namespaces_are_refused() {
-        for name in ["kube-system", "default", "system", "bursar"] {
+        for name in ["kube-system", "default", "system", "bursar", "bursar-storage"] {
             assert_eq!(
                 NamespaceName::try_from(name.to_owned()),
                 Err(IdentityError::ReservedNamespace(name.to_owned()))

@@ -5,6 +5,7 @@
 //! what is there, decided as a plan, guarded by limits, and only then executed.
 
 pub mod access;
+pub mod admission;
 pub mod cli;
 pub mod contract;
 pub mod control;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use regex::Regex;
 use serde_json::Value;
 
+use crate::admission::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 use crate::identity::{AccountKind, ClusterName};
 
 /// The name the API server knows the daemon by: common name of its certificate, `username` in its RBAC.
@@ -30,6 +31,8 @@ pub struct Policy {
     pub lifecycle: Lifecycle,
     /// Folders that homes may lie beneath.
     pub home_prefixes: Vec<PathBuf>,
+    /// Groups whom admission lets change namespaces of tenants and objects of ours.
+    pub exempt: Vec<String>,
 }
 
 /// A cluster's public face, as kubeconfigs name it.
@@ -136,8 +139,10 @@ pub struct Class {
     pub network: String,
     /// What its holders prove themselves with; absent: nothing is issued.
     pub credential: Option<CredentialRule>,
-    /// NFS volumes.
-    pub volumes: Vec<StaticVolume>,
+    /// Claims, and what stands behind them.
+    pub volumes: Vec<Volume>,
+    /// What the webhook lets pods, ingresses and claims be.
+    pub admission: Admission,
     /// Site templates: one parsed YAML document each, with `{name}` and the like still in its strings.
     pub manifests: Vec<Value>,
 }
@@ -194,17 +199,101 @@ pub struct CredentialRule {
     pub endpoints: Vec<String>,
 }
 
-/// A PersistentVolume on NFS with its claim in the tenant's namespace. `{name}` stands in `path` and `mount`.
+/// A claim of the tenant. `{name}` stands in every path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StaticVolume {
+pub struct Volume {
     /// Name of the claim.
     pub name: String,
+    /// What stands behind it.
+    pub kind: VolumeKind,
+    /// Where pods find it (the webhook injects it there).
+    pub mount: Option<String>,
+}
+
+/// What stands behind a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeKind {
+    /// A PersistentVolume on NFS of the tenant's own, bound by this claim alone.
+    Static(NfsVolume),
+    /// The same for several people: its directory gives its group on (mode 2770).
+    Shared(NfsVolume),
+    /// Whatever a storage class makes.
+    Dynamic {
+        /// `storageClassName`; absent: the cluster's default class.
+        storage_class: Option<String>,
+        /// Asked for; it grows and never shrinks.
+        size: String,
+        /// `ReadWriteOnce`, `ReadWriteMany`.
+        access: String,
+    },
+    /// On NFS, claimed in a namespace that outlives the account; the tenant's namespace gets a Secret with server and
+    /// path.
+    Personal(NfsVolume),
+}
+
+/// A directory of an NFS server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NfsVolume {
     /// `nfs.server`.
     pub server: String,
     /// `nfs.path`.
     pub path: String,
-    /// Where pods find it (the webhook injects it there).
-    pub mount: Option<String>,
+    /// `mountOptions`: `nfsvers=4.2`, `hard`.
+    pub options: Vec<String>,
+    /// Where this host sees it, if it is to be made there.
+    pub directory: Option<String>,
+}
+
+/// `[class.NAME.admission]`; what else the webhook is told of a class is in the class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admission {
+    /// Who a pod runs as.
+    pub uid: UidRules,
+    /// Host namespaces, ports, privileges.
+    pub host: Mode,
+    /// Where images come from.
+    pub images: ImageRules,
+    /// What an Ingress or route may serve.
+    pub hosts: HostRules,
+    /// What a pod may mount besides the class's own volumes, and what it is given.
+    pub volumes: VolumeRule,
+    /// Claims.
+    pub claims: ClaimRules,
+    /// Whether a pod's lifetime must parse.
+    pub lifetime: Mode,
+}
+
+/// `admission.volumes`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeRule {
+    /// What happens.
+    pub mode: Mode,
+    /// From outside the namespace.
+    pub allow: Vec<AllowedVolume>,
+    /// Which containers are given the class's volumes that have a `mount`.
+    pub inject: Inject,
+    /// Nodes that can mount them.
+    pub node_selector: BTreeMap<String, String>,
+}
+
+impl Default for Admission {
+    /// Enforced; images and hosts off, for nobody could say which.
+    fn default() -> Self {
+        Self {
+            uid: UidRules { mode: Mode::Enforce, strict_groups: true },
+            host: Mode::Enforce,
+            images: ImageRules { mode: Mode::Off, allow: Vec::new(), digest: false },
+            hosts: HostRules { mode: Mode::Off, allow: Vec::new(), annotations: Vec::new() },
+            volumes: VolumeRule {
+                mode: Mode::Enforce,
+                allow: Vec::new(),
+                inject: Inject::Containers,
+                node_selector: BTreeMap::new(),
+            },
+            claims: ClaimRules { mode: Mode::Enforce, storage_class: None },
+            lifetime: Mode::Enforce,
+        }
+    }
 }
 
 /// NetworkPolicies of a class. An empty profile is `open`: no policy at all.

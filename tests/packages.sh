@@ -4,7 +4,7 @@
 #
 #   tests/packages.sh DEB RPM
 #
-# Needs root. The system is a Debian made by debootstrap, kept in ${BURSAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}.
+# Needs root. The system is a Debian made by debootstrap, kept in ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ "$#" = 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 64; }
@@ -55,7 +55,7 @@ promtool check rules packaging/prometheus/bursar.rules.yml >/dev/null || fail "t
 promtool test rules packaging/prometheus/bursar.rules.test.yml >/dev/null || fail "the alert rules' tests fail"
 
 # --- the deb, in a booted system -------------------------------------------------------------------------------------
-cache=${BURSAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/system
+cache=${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/system
 if [ ! -e "$cache/bookworm/made" ]; then
     say "making a Debian (once, about a minute)"
     mirror=$(grep -rhoE '^(URIs:|deb ).*' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | grep -oE 'https?://[^ ]+' | head -n 1)
@@ -165,6 +165,8 @@ done
 is "a home that bursar-homed made" "$(within stat -c '%A %u:%g' /home/alice)" "drwx------ 3001:3000"
 is "a folder that it made in it" "$(within stat -c '%A %u:%g' /home/alice/.kube)" "drwx------ 3001:3000"
 is bursar-homed "$(state bursar-homed.service)" active
+within systemd-analyze security --no-pager --threshold=20 bursar-homed.service >"$work/security" ||
+    { tail -n 1 "$work/security" >&2; fail "bursar-homed.service is exposed by more than 2.0"; }
 answer=$(asked nobody '{"test_write":{"replace_unparsable":false}}') && fail "nobody may ask bursar-homed: $answer"
 
 say "asking bursard"

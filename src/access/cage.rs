@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 
 use super::needs::{ARCHIVE_ROLE, Needs};
 use super::roles::{NAMESPACE, OWNER, labels};
+use super::webhook::SELFTEST;
+use super::webhook::configurations::by_the_daemon;
 use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, STATE, TenantState};
+use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::SIGNER;
 use crate::policy::DAEMON_USER;
 
@@ -58,9 +61,6 @@ fn variables(needs: &Needs) -> Value {
     let managed =
         |object: &str| format!("{object}.metadata.?labels[?{}].orValue('') == {}", text(MANAGED_BY), text(MANAGER));
     let list = |variable: &str, expression: String| json!({"name": variable, "expression": expression});
-    let resource = |group: &str, resource: &str| {
-        format!("request.resource.group == '{group}' && request.resource.resource == '{resource}'")
-    };
     json!([
         // Fields of the request that are empty are not there.
         list("sub", "has(request.subResource) ? request.subResource : ''".to_owned()),
@@ -76,6 +76,13 @@ fn variables(needs: &Needs) -> Value {
         list("isNamespace", resource("", "namespaces")),
         list("isVolume", resource("", "persistentvolumes")),
         list("isRequest", resource("certificates.k8s.io", "certificatesigningrequests")),
+        list(
+            "isHooks",
+            "request.resource.group == 'admissionregistration.k8s.io' && request.resource.resource in \
+             ['validatingwebhookconfigurations', 'mutatingwebhookconfigurations']"
+                .to_owned()
+        ),
+        list("hooks", "variables.isHooks && variables.writes ? object.?webhooks.orValue([]) : []".to_owned()),
         list("isClusterBinding", resource("rbac.authorization.k8s.io", "clusterrolebindings")),
         list("isBinding", resource("rbac.authorization.k8s.io", "rolebindings")),
         list("namespaced", "!variables.isNamespace && variables.place != ''".to_owned()),
@@ -119,6 +126,10 @@ fn variables(needs: &Needs) -> Value {
     ])
 }
 
+fn resource(group: &str, resource: &str) -> String {
+    format!("request.resource.group == '{group}' && request.resource.resource == '{resource}'")
+}
+
 fn validations() -> Value {
     let generation = format!("s.kind == 'Group' && s.name.matches('{GENERATION_GROUP}')");
     let rule = |message: &str, expression: String| json!({"message": message, "expression": expression});
@@ -137,12 +148,16 @@ fn validations() -> Value {
                 .to_owned()
         ),
         rule(
-            "bursar-cage: the daemon writes in namespaces with bursar.dev/class only, and in its own",
+            "bursar-cage: the daemon writes in namespaces with bursar.dev/class only, and in its own; where storage outlives \
+             its account it makes claims, and deletes none",
             format!(
                 "!variables.namespaced || variables.tenantPlace || (variables.place == {} && \
-                     variables.name != {} && request.resource.group != 'rbac.authorization.k8s.io')",
+                     variables.name != {} && request.resource.group != 'rbac.authorization.k8s.io') || \
+                     (variables.place == {} && {} && request.operation != 'DELETE')",
                 text(NAMESPACE),
-                text(OWNER)
+                text(OWNER),
+                text(PERSONAL_NAMESPACE),
+                resource("", "persistentvolumeclaims")
             )
         ),
         rule(
@@ -193,13 +208,54 @@ fn validations() -> Value {
             )
         ),
         rule(
+            "bursar-cage: the daemon makes pods in bursar-selftest only, and without effect",
+            format!(
+                "!({pods} && variables.new) || (variables.place == {} && has(request.dryRun) && request.dryRun)",
+                text(SELFTEST),
+                pods = "request.resource.group == '' && request.resource.resource == 'pods' && variables.sub == ''"
+            )
+        ),
+        rule(
+            "bursar-cage: the daemon's webhooks meet tenants' namespaces and objects of its own only, and change pods and \
+             claims only",
+            hooks()
+        ),
+        rule(
             "bursar-cage: of what is cluster-wide the daemon writes namespaces, volumes, certificate requests and admin \
              bindings only",
             "variables.namespaced || variables.isNamespace || variables.isVolume || variables.isRequest || \
-             variables.isClusterBinding"
+             variables.isClusterBinding || variables.isHooks"
                 .to_owned()
         ),
     ])
+}
+
+/// A webhook sees whole objects, and a mutating one changes them: one that met all of the cluster would own it. So each
+/// must be one of: for what lives in tenants' namespaces; for objects that carry our labels; for what the daemon itself
+/// does.
+fn hooks() -> String {
+    let selects = |selector: &str, key: &str, rest: &str| {
+        format!("w.?{selector}.?matchExpressions.orValue([]).exists(e, e.key == {} && {rest})", text(key))
+    };
+    let in_tenants = selects("namespaceSelector", CLASS, "e.operator == 'Exists'");
+    let is_tenant = selects("objectSelector", CLASS, "e.operator == 'Exists'");
+    let is_ours =
+        selects("objectSelector", MANAGED_BY, &format!("e.operator == 'In' && e.values == [{}]", text(MANAGER)));
+    let by_the_daemon =
+        format!("w.?matchConditions.orValue([]).exists(c, c.expression == {})", double(&by_the_daemon()));
+    let namespaced = "w.?rules.orValue([]).all(r, r.?scope.orValue('*') == 'Namespaced')";
+    let mutable = "w.?rules.orValue([]).all(r, r.?apiGroups.orValue([]) == [''] && r.?resources.orValue([]).all(x, x in \
+                   ['pods', 'pods/ephemeralcontainers', 'persistentvolumeclaims']))";
+    format!(
+        "variables.hooks.all(w, (({in_tenants}) && {namespaced}) || ({is_tenant}) || ({is_ours}) || ({by_the_daemon})) && \
+         (request.resource.resource != 'mutatingwebhookconfigurations' || \
+         variables.hooks.all(w, ({in_tenants}) && {namespaced} && {mutable}))"
+    )
+}
+
+/// A CEL string that may have single quotes in it.
+fn double(value: &str) -> String {
+    format!("\"{}\"", value.replace(['"', '\\'], ""))
 }
 
 /// A CEL string. None of ours has a quote or a backslash; one that had would end nothing, for both are left out.

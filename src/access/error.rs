@@ -8,7 +8,7 @@ use crate::execute::authority::VerifyError;
 use crate::execute::signing::SigningError;
 use crate::observed::cluster::WatchError;
 
-/// A failure of [`super::client`], [`super::init()`], [`super::renew`] or [`super::owner`].
+/// A failure of [`super::client`], [`super::init()`], [`super::renew`], [`super::owner`] or [`super::webhook`].
 #[derive(Debug, Error)]
 pub enum AccessError {
     /// The file is not there, or is no kubeconfig.
@@ -98,6 +98,47 @@ pub enum AccessError {
     /// The daemon's new rights do not show.
     #[error("the daemon's new role is not in force after 15 s: {0}")]
     NoRights(String),
+    /// The daemon's rights are those of an older `init`.
+    #[error("{what}: the daemon may not; run `bursar init` again, for an older one gave it no rights for the webhook")]
+    Outdated {
+        /// What was to be done.
+        what: String,
+        /// What the API server says.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The webhook is there, and does not run.
+    #[error(
+        "Deployment bursar-webhook in namespace bursar is not available after {} s ({why}); nothing waits for it yet. See \
+         `kubectl -n bursar get pods` and the image",
+        waited.as_secs()
+    )]
+    NotAvailable {
+        /// How long it had.
+        waited: std::time::Duration,
+        /// What it says.
+        why: String,
+    },
+    /// Nobody keeps this cluster.
+    #[error("the cluster belongs to no ledger yet: run `bursar init`")]
+    NoOwner,
+    /// There is no webhook to be tried.
+    #[error("the webhook is not installed in this cluster: `bursar webhook install`")]
+    NoWebhook,
+    /// The API server does not believe any authority of this host yet.
+    #[error(
+        "the API server is told of this host's new authority; try again in an hour, or uninstall the webhook before"
+    )]
+    NotBelieved,
+    /// A file could not be read.
+    #[error("{} cannot be read", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// A file could not be written.
     #[error("{} cannot be written", path.display())]
     Write {

@@ -13,11 +13,7 @@ use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::learn::{Facts, Tenancy};
 
 /// Reads them. A namespace whose seal no key of `public_keys` made is no fact, and is said.
-pub async fn facts(
-    client: &Client,
-    cluster: &ClusterName,
-    public_keys: &[[u8; 32]],
-) -> Result<Facts, AccessError> {
+pub async fn facts(client: &Client, cluster: &ClusterName, public_keys: &[[u8; 32]]) -> Result<Facts, AccessError> {
     let ours = ListParams::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
     let namespaces = Api::<Namespace>::all(client.clone());
     let namespaces = answered("namespaces", namespaces.list_metadata(&ours)).await?;

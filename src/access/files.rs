@@ -4,7 +4,7 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -15,8 +15,14 @@ use super::AccessError;
 /// The seed of the seal (`contract::Sealer`).
 pub const SEAL_KEY: &str = "seal.key";
 
-/// Writes a file and puts it in the place of an older one.
+/// Writes a file that only its owner may read, and puts it in the place of an older one.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), AccessError> {
+    replace_as(path, content, 0o600, None)
+}
+
+/// The same with another mode, and for another owner (uid, gid). Both are set on the open file: whoever may write in the
+/// folder could put a link in its place.
+pub(super) fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<(), AccessError> {
     let in_place = || -> std::io::Result<()> {
         let folder = folder(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -26,7 +32,7 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), AccessError> {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        write_new(&beside, content)?;
+        write_new(&beside, content, mode, owner)?;
         std::fs::rename(&beside, path)?;
         File::open(folder)?.sync_all()
     };
@@ -41,17 +47,20 @@ pub(super) fn ensure_seal_key(state_dir: &Path) -> Result<bool, AccessError> {
     let mut seed = Zeroizing::new([0_u8; 32]);
     SystemRandom::new().fill(&mut *seed).map_err(|_| failed(std::io::Error::other("no random numbers")))?;
     folder(&path).map_err(failed)?;
-    match write_new(&path, &*seed) {
+    match write_new(&path, &*seed, 0o600, None) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(failed(error)),
     }
 }
 
-fn write_new(path: &Path, content: &[u8]) -> std::io::Result<()> {
+fn write_new(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> std::io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    if let Some((uid, gid)) = owner {
+        fchown(&file, Some(uid), Some(gid))?;
+    }
     // Whatever the umask said.
-    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(content)?;
     file.sync_all()
 }

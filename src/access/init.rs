@@ -17,17 +17,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::cage::{CAGE, cage};
 use super::needs::Needs;
 use super::own::OwnCredential;
-use super::roles::{self, INIT_MANAGER, NAMESPACE};
+use super::roles::{self, INIT_MANAGER};
+use super::webhook::{self, backstop, mutates};
 use super::{AccessError, answered, client_of, files, own, owner, read};
 use crate::contract::MANAGED_BY;
 use crate::execute::request::ApiServer;
 use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
 use crate::observed::kinds::{Kind, Kinds};
+use crate::observed::watched::site_kinds;
 use crate::policy::Policy;
 use crate::privilege;
 
@@ -50,7 +53,7 @@ pub struct InitRequest<'a> {
     /// Where `seal.key` is.
     pub state_dir: &'a Path,
     /// The ledger that is to own the cluster.
-    pub ledger_id: &'a str,
+    pub ledger: &'a LedgerState,
 }
 
 /// What `init` did.
@@ -104,13 +107,17 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     let admin = read(request.admin_kubeconfig)?;
     let reached = own::reached(&admin, request.admin_kubeconfig)?;
     let client = client_of(admin, request.admin_kubeconfig).await?;
-    let needs = Needs::of(request.policy, request.cluster);
+    let site = site_kinds(request.policy, request.ledger, request.cluster);
+    let site = site.into_iter().map(|kind| (kind.api_version, kind.kind, kind.only));
+    let needs = Needs::of(request.policy, request.cluster, site);
+    let ledger_id = &request.ledger.ledger_id;
     if !from_anybody {
-        nobody_elses(&client, request.ledger_id).await?;
+        nobody_elses(&client, ledger_id).await?;
     }
     let manifest_kinds = look(&client, &needs).await?;
     let edit = edit(&client).await?;
-    let manifests = manifests(&needs, &manifest_kinds, &edit, request.ledger_id);
+    let backstop = backstop(&client).await?;
+    let manifests = manifests(&needs, &manifest_kinds, &edit, &backstop, ledger_id);
     let mut made = Vec::new();
     for manifest in &manifests {
         made.push(apply(&client, manifest).await?);
@@ -118,7 +125,7 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     made.extend(prune::<ClusterRoleBinding>(&client, &manifests).await?);
     made.extend(prune::<ClusterRole>(&client, &manifests).await?);
     let server = ApiServer::new(request.cluster.clone(), client, Arc::default());
-    let group = roles::daemon_group(request.ledger_id);
+    let group = roles::daemon_group(ledger_id);
     let new = own::obtain(&server, reached, Some(&group), request.daemon_kubeconfig).await?;
     caged(&client_of(new.kubeconfig.clone(), request.daemon_kubeconfig).await?).await?;
     let seal_key_drawn = write(&new, request).await?;
@@ -141,21 +148,38 @@ async fn write(new: &OwnCredential, request: InitRequest<'_>) -> Result<bool, Ac
 }
 
 /// Everything, in an order in which no moment gives the daemon more than the end does: the cage before the binding.
-fn manifests(needs: &Needs, manifest_kinds: &[Kind], edit: &[Value], ledger_id: &str) -> Vec<Value> {
-    let namespace = json!({
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": NAMESPACE, "labels": roles::labels()},
-    });
-    let mut manifests = vec![namespace, owner::manifest(ledger_id)];
+fn manifests(
+    needs: &Needs,
+    manifest_kinds: &[Kind],
+    edit: &[Value],
+    backstop: &[Value],
+    ledger_id: &str,
+) -> Vec<Value> {
+    let mut manifests = vec![roles::own_namespace(), owner::manifest(ledger_id)];
+    if needs.personal_storage {
+        manifests.push(roles::personal_namespace());
+    }
     manifests.extend(cage(needs));
+    manifests.extend_from_slice(backstop);
+    manifests.extend(webhook::identity());
+    manifests.push(roles::selftest_namespace());
     manifests.extend([roles::tenant(edit), roles::archive()]);
     manifests.extend(roles::impersonation(needs));
     manifests.push(roles::daemon(needs, manifest_kinds));
     manifests.extend(roles::daemon_in_namespace(ledger_id));
+    manifests.extend(roles::daemon_in_selftest(ledger_id));
     manifests.push(roles::daemon_reads_authorities(ledger_id));
     manifests.push(roles::daemon_binding(ledger_id));
     manifests
+}
+
+/// The policies of the backstop, which do nothing before `bursar webhook install` binds them.
+async fn backstop(client: &Client) -> Result<Vec<Value>, AccessError> {
+    let mut policies = backstop::validating().to_vec();
+    if mutates(client).await? {
+        policies.extend(backstop::mutating());
+    }
+    Ok(policies)
 }
 
 async fn nobody_elses(client: &Client, ledger_id: &str) -> Result<(), AccessError> {

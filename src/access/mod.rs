@@ -2,7 +2,8 @@
 //! `owner` tells whose the cluster is. What they write is put together in `needs`, `roles` and `cage`.
 //!
 //! Architecture invariant: nothing but [`init()`] writes roles, admission policies or the owner, and only with the
-//! administrator's credential, which is read once and not kept.
+//! administrator's credential, which is read once and not kept. The webhook ([`webhook`]) is the daemon's to install and to
+//! keep, with the daemon's own credential, and the cage holds what it may ask of an API server.
 
 pub mod cage;
 mod error;
@@ -13,6 +14,7 @@ pub mod needs;
 mod own;
 mod owner;
 pub mod roles;
+pub mod webhook;
 
 use std::path::Path;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::desired::rbac::impersonation_role;
 use crate::identity::ClusterName;
-use crate::policy::{Class, Policy};
+use crate::policy::{Class, Policy, VolumeKind};
 
 /// The role that `init` makes of this server's `edit`.
 pub const TENANT_ROLE: &str = "bursar-tenant";
@@ -25,17 +25,29 @@ pub struct Needs {
     pub admin_roles: BTreeSet<String>,
     /// Whom a class may impersonate, by class.
     pub impersonated: BTreeMap<String, Vec<String>>,
-    /// `apiVersion` and `kind` of what site manifests make, Secrets apart.
+    /// `apiVersion` and `kind` of what site manifests make or made, Secrets apart.
     pub manifest_kinds: BTreeSet<(String, String)>,
-    /// Names of Secrets that site manifests make.
+    /// Names of Secrets that site manifests make or made, and personal volumes make.
     pub secrets: BTreeSet<String>,
+    /// Storage that outlives its account: claims in a namespace of their own.
+    pub personal_storage: bool,
 }
 
 impl Needs {
-    /// What `policy` needs in `cluster`.
+    /// What `policy` needs in `cluster`, where these `(apiVersion, kind, name of a Secret)` are a site's.
     #[must_use]
-    pub fn of(policy: &Policy, cluster: &ClusterName) -> Self {
+    pub fn of(
+        policy: &Policy,
+        cluster: &ClusterName,
+        site: impl IntoIterator<Item = (String, String, Option<String>)>,
+    ) -> Self {
         let mut needs = Self::default();
+        for (api_version, kind, secret) in site {
+            match secret {
+                Some(name) => drop(needs.secrets.insert(name)),
+                None => drop(needs.manifest_kinds.insert((api_version, kind))),
+            }
+        }
         for class in policy.classes.values().filter(|class| class.clusters.contains(cluster)) {
             needs.add(class);
         }
@@ -53,15 +65,8 @@ impl Needs {
             self.impersonated.insert(class.name.clone(), class.impersonate.clone());
             self.admin_roles.insert(impersonation_role(&class.name));
         }
-        for manifest in &class.manifests {
-            let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-            let (api_version, kind) = (text(&manifest["apiVersion"]), text(&manifest["kind"]));
-            if api_version == "v1" && kind == "Secret" {
-                self.secrets.insert(text(&manifest["metadata"]["name"]));
-            } else {
-                self.manifest_kinds.insert((api_version, kind));
-            }
-        }
+        let personal = class.volumes.iter().any(|volume| matches!(volume.kind, VolumeKind::Personal(_)));
+        self.personal_storage |= personal;
     }
 
     /// Roles that `init` makes itself; all others must be there.

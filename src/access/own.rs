@@ -81,7 +81,8 @@ pub async fn renew(kubeconfig: &Path, cluster: &ClusterName, now: Timestamp) -> 
     if now < renew_after {
         return Ok(Renewal::NotDue { renew_after, not_after });
     }
-    let group = pem.as_deref().and_then(certificate::subject).and_then(|subject| subject.organizations.into_iter().next());
+    let group =
+        pem.as_deref().and_then(certificate::subject).and_then(|subject| subject.organizations.into_iter().next());
     match renewed(file, kubeconfig, cluster, group.as_deref()).await {
         Ok(issued) => {
             let renew_after = certificate::renew_after(&issued);

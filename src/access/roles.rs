@@ -4,8 +4,10 @@
 use serde_json::{Value, json};
 
 use super::needs::{ARCHIVE_ROLE, CLUSTER_ADMIN_USER, Needs, TENANT_ROLE};
-use crate::contract::MANAGED_BY;
+use super::webhook::{APPROVALS, SECRET, SELFTEST, WEBHOOK, backstop};
+use crate::contract::{CLASS, MANAGED_BY};
 use crate::desired::rbac::impersonation_role;
+use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::SIGNER;
 use crate::observed::kinds::Kind;
 use crate::policy::DAEMON_USER;
@@ -26,7 +28,7 @@ const RBAC_V1: &str = "rbac.authorization.k8s.io/v1";
 const MANAGED_VERBS: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
 
 /// API group and resources of what the daemon makes for tenants.
-const MANAGED: &[(&str, &[&str])] = &[
+pub(super) const MANAGED: &[(&str, &[&str])] = &[
     ("", &["resourcequotas", "limitranges", "persistentvolumes", "persistentvolumeclaims"]),
     ("networking.k8s.io", &["networkpolicies"]),
     (RBAC, &["rolebindings", "clusterrolebindings"]),
@@ -106,38 +108,98 @@ pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
         rule(group, &[&kind.plural], MANAGED_VERBS)
     }));
     if !needs.secrets.is_empty() {
-        rules.push(json!({
-            "apiGroups": [""],
-            "resources": ["secrets"],
-            "resourceNames": needs.secrets,
-            "verbs": MANAGED_VERBS,
-        }));
+        rules.push(named("", "secrets", &needs.secrets, MANAGED_VERBS));
     }
+    rules.extend(webhook_configurations());
     cluster_role(DAEMON_ROLE, &rules)
 }
 
-/// The daemon reads whose the cluster is, in our own namespace only.
+fn named(group: &str, resource: &str, names: impl serde::Serialize, verbs: &[&str]) -> Value {
+    json!({"apiGroups": [group], "resources": [resource], "resourceNames": names, "verbs": verbs})
+}
+
+/// The webhook's configurations and the backstop's bindings, each by its name. Not the policies: of admission's own objects
+/// the cage sees none, and a mutating policy could be anything.
+fn webhook_configurations() -> Vec<Value> {
+    const GROUP: &str = "admissionregistration.k8s.io";
+    const APPLIED: &[&str] = &["create", "patch", "delete"];
+    let (validating, mutating) = ("ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding");
+    vec![
+        // What is installed, and until when its certificate is good, is read off this one.
+        named(GROUP, "validatingwebhookconfigurations", [WEBHOOK, APPROVALS], &["get", "create", "patch", "delete"]),
+        named(GROUP, "mutatingwebhookconfigurations", [WEBHOOK], APPLIED),
+        named(GROUP, "validatingadmissionpolicybindings", backstop::names(validating), APPLIED),
+        named(GROUP, "mutatingadmissionpolicybindings", backstop::names(mutating), APPLIED),
+    ]
+}
+
+/// In our own namespace the daemon reads whose the cluster is, and keeps the webhook. The certificate's Secret it only
+/// writes.
 #[must_use]
 pub fn daemon_in_namespace(ledger_id: &str) -> [Value; 2] {
+    const APPLIED: &[&str] = &["create", "patch", "delete"];
+    let rules = [
+        named("", "configmaps", [OWNER], &["get", "list", "watch"]),
+        named("", "configmaps", [WEBHOOK], APPLIED),
+        named("", "secrets", [SECRET], APPLIED),
+        named("", "services", [WEBHOOK], APPLIED),
+        named("policy", "poddisruptionbudgets", [WEBHOOK], APPLIED),
+        named("apps", "deployments", [WEBHOOK], &["get", "create", "patch", "delete"]),
+    ];
+    role_of_daemon(ledger_id, NAMESPACE, &rules)
+}
+
+/// Where the daemon tries what the webhook does: pods, and by the cage without effect.
+#[must_use]
+pub fn daemon_in_selftest(ledger_id: &str) -> [Value; 2] {
+    role_of_daemon(ledger_id, SELFTEST, &[rule("", &["pods"], &["create"])])
+}
+
+fn role_of_daemon(ledger_id: &str, namespace: &str, rules: &[Value]) -> [Value; 2] {
     let role = json!({
         "apiVersion": RBAC_V1,
         "kind": "Role",
-        "metadata": {"name": DAEMON_ROLE, "namespace": NAMESPACE, "labels": labels()},
-        "rules": [{
-            "apiGroups": [""],
-            "resources": ["configmaps"],
-            "resourceNames": [OWNER],
-            "verbs": ["get", "list", "watch"],
-        }],
+        "metadata": {"name": DAEMON_ROLE, "namespace": namespace, "labels": labels()},
+        "rules": rules,
     });
     let binding = json!({
         "apiVersion": RBAC_V1,
         "kind": "RoleBinding",
-        "metadata": {"name": DAEMON_ROLE, "namespace": NAMESPACE, "labels": labels()},
+        "metadata": {"name": DAEMON_ROLE, "namespace": namespace, "labels": labels()},
         "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": DAEMON_ROLE},
         "subjects": [daemon_subject(ledger_id)],
     });
     [role, binding]
+}
+
+/// Where claims are that outlive their account.
+pub(super) fn personal_namespace() -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": PERSONAL_NAMESPACE, "labels": labels()},
+    })
+}
+
+/// Our own namespace. What runs there runs with nothing, whoever wrote it: of the daemon's objects there is a Deployment,
+/// and the cage keeps the daemon from changing the namespace itself.
+pub(super) fn own_namespace() -> Value {
+    let mut namespace = json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": NAMESPACE, "labels": labels()},
+    });
+    namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = json!("restricted");
+    namespace
+}
+
+/// The namespace of the self-test. It carries our label, so the webhook meets what is done there; unsealed as it is, the
+/// webhook refuses all of it.
+pub(super) fn selftest_namespace() -> Value {
+    let mut namespace = own_namespace();
+    namespace["metadata"]["name"] = json!(SELFTEST);
+    namespace["metadata"]["labels"][CLASS] = json!(SELFTEST);
+    namespace
 }
 
 /// The daemon reads whom the API server believes about clients: public, and what every extension API server reads, by

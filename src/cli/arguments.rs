@@ -97,6 +97,9 @@ pub enum Command {
     },
     /// Make this host's ledger the owner of the clusters; the former owner stops writing at once
     Takeover(Takeover),
+    /// The webhook that refuses pods which would run as somebody else
+    #[command(subcommand)]
+    Webhook(Webhook),
     /// The ledger's file
     #[command(subcommand)]
     Ledger(Ledger),
@@ -274,4 +277,64 @@ pub enum Ledger {
     },
     /// Make a lost ledger anew, from directory, clusters and homes
     Rebuild,
+}
+
+/// Commands of `webhook`.
+#[derive(Debug, Subcommand)]
+pub enum Webhook {
+    /// Put it in force, in the cluster or outside of it; again, to bring it up to date
+    Install(WebhookInstall),
+    /// Remove it; pods of other uids stay refused, by the backstop
+    Uninstall(WebhookUninstall),
+    /// Send dry-run requests that must pass and that must be refused
+    Selftest(WebhookCluster),
+    /// Print what would be there, as YAML
+    Manifests(WebhookManifests),
+}
+
+/// Of which cluster.
+#[derive(Debug, Clone, Args)]
+pub struct WebhookCluster {
+    /// The cluster's name in the configuration; needless if there is one only
+    #[arg(long, value_name = "NAME")]
+    pub cluster: Option<String>,
+}
+
+/// `webhook install`.
+#[derive(Debug, Args)]
+pub struct WebhookInstall {
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: WebhookCluster,
+    /// It runs outside of the cluster, where the API server reaches it: https://HOST:PORT
+    #[arg(long, value_name = "URL", requires = "write", conflicts_with = "image")]
+    pub url: Option<String>,
+    /// With --url: the folder for the files that it needs (`bursar-webhook --dir`)
+    #[arg(long, value_name = "FOLDER", requires = "url")]
+    pub write: Option<PathBuf>,
+    /// The image; default: [webhook] image of the configuration
+    #[arg(long, value_name = "REFERENCE")]
+    pub image: Option<String>,
+}
+
+/// `webhook uninstall`.
+#[derive(Debug, Args)]
+pub struct WebhookUninstall {
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: WebhookCluster,
+    /// The backstop too: from then on nothing looks at uids
+    #[arg(long)]
+    pub backstop: bool,
+}
+
+/// `webhook manifests`.
+#[derive(Debug, Args)]
+pub struct WebhookManifests {
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: WebhookCluster,
+    /// The image; default: [webhook] image of the configuration
+    #[arg(long, value_name = "REFERENCE")]
+    pub image: Option<String>,
 }

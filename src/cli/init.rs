@@ -13,6 +13,7 @@ use super::exit::{Exit, Failure};
 use super::output;
 use crate::access::{self, AccessError, Did, InitReport, InitRequest};
 use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
 use crate::ledger::store::{ReadStore, Store, StoreError};
 use crate::privilege;
 
@@ -26,7 +27,7 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
         return Err(Failure::new(Exit::Usage, text));
     };
     make_folder(&settings.state_dir)?;
-    let ledger_id = privilege::as_bursar(ledger_id(&settings.state_dir))
+    let ledger = privilege::as_bursar(ledger(&settings.state_dir))
         .await
         .map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))??;
     let progress = output::progress("making the daemon's access");
@@ -36,7 +37,7 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
         admin_kubeconfig: &arguments.admin_kubeconfig,
         daemon_kubeconfig,
         state_dir: &settings.state_dir,
-        ledger_id: &ledger_id,
+        ledger: &ledger,
     })
     .await?;
     progress.finish_and_clear();
@@ -59,16 +60,16 @@ fn make_folder(state_dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The ledger's id; the ledger is made if there is none. One that a daemon writes is only read.
-async fn ledger_id(state_dir: &Path) -> Result<String, StoreError> {
+/// What the ledger holds; it is made if there is none. One that a daemon writes is only read.
+async fn ledger(state_dir: &Path) -> Result<LedgerState, StoreError> {
     let path = state_dir.join(crate::ledger::store::FILE);
     if path.exists() {
-        return Ok(ReadStore::open(&path).await?.state().await?.ledger_id);
+        return ReadStore::open(&path).await?.state().await;
     }
     let (store, _lock) = Store::open(state_dir).await?;
-    let id = store.state().ledger_id.clone();
+    let state = store.state().clone();
     store.close().await?;
-    Ok(id)
+    Ok(state)
 }
 
 fn print(context: &Context, cluster: &ClusterName, report: &InitReport) -> anyhow::Result<()> {

@@ -15,13 +15,14 @@ mod local;
 mod order;
 mod output;
 mod plan;
-mod recovery;
 mod probes;
+mod recovery;
 mod show;
 mod status;
 mod sync;
 mod tools;
 mod users;
+mod webhook;
 mod why;
 
 use std::io::Write as _;
@@ -89,6 +90,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Hold(arguments) => order::reasoned(&context, Order::Hold, arguments).await,
         Command::Release(arguments) => order::maybe_reasoned(&context, Order::Release, arguments).await,
         Command::Approve { hash } => order::approve(&context, hash).await,
+        Command::Webhook(command) => webhook::run(&context, &command).await,
         Command::Ledger(Ledger::Verify) => ledger::verify(&context).await,
         Command::Ledger(Ledger::Backup { file }) => ledger::backup(&context, &file).await,
         Command::Ledger(Ledger::Restore { file, older }) => recovery::restore(&context, &file, older).await,

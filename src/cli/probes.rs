@@ -10,13 +10,14 @@ use kube::api::{Api, PostParams};
 use serde::Serialize;
 use x509_parser::pem::Pem;
 
+use crate::access::webhook::{self, ENDS_SOON, Found, WebhookRequest};
 use crate::control::client::{ClientError, ControlClient};
 use crate::directory::{self, Completeness};
 use crate::identity::ClusterName;
 use crate::ledger::store::ReadStore;
 use crate::policy::{Cluster, Endpoint};
 use crate::settings::Settings;
-use crate::{access, daemon, report};
+use crate::{access, daemon, engine, report};
 
 /// More than this, and certificates are "not yet valid" where they are used.
 const SKEW: i64 = 30;
@@ -173,10 +174,52 @@ async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
             Err(_) => return vec![Finding::bad(&subject, "no answer within 10 s", "see the API server's load")],
         }
     }
-    if missing.is_empty() {
-        return vec![Finding::good(&subject, "may do what it has to")];
+    if !missing.is_empty() {
+        return vec![Finding::bad(&subject, format!("may not {}", missing.join(", ")), init)];
     }
-    vec![Finding::bad(&subject, format!("may not {}", missing.join(", ")), init)]
+    vec![Finding::good(&subject, "may do what it has to"), webhook(settings, name, &client, init).await]
+}
+
+/// Whether the webhook is there, has the configuration's rules, and files that hold a while.
+async fn webhook(settings: &Settings, cluster: &ClusterName, client: &kube::Client, init: String) -> Finding {
+    let subject = format!("cluster {cluster}, webhook");
+    match webhook_found(settings, cluster, client).await {
+        Ok(None) => Finding::good(
+            &subject,
+            "not installed: nothing looks at what tenants' pods run as (`bursar webhook install`)",
+        ),
+        Ok(Some((found, is_given))) => {
+            let again = match &found.url {
+                Some(url) => format!("bursar webhook install --cluster {cluster} --url {url} --write FOLDER"),
+                None => "systemctl status bursard: the daemon renews it".to_owned(),
+            };
+            match found.not_after {
+                Some(ends) if ends <= daemon::now() + ENDS_SOON => {
+                    Finding::bad(&subject, format!("its files are good until {ends:.0}"), again)
+                }
+                _ if !is_given => Finding::bad(&subject, "it has rules of an older configuration", again),
+                Some(ends) => Finding::good(&subject, format!("installed, its files are good until {ends:.0}")),
+                None => Finding::bad(&subject, "nobody knows until when its files are good", again),
+            }
+        }
+        Err(error) => Finding::bad(&subject, error, init),
+    }
+}
+
+async fn webhook_found(
+    settings: &Settings,
+    cluster: &ClusterName,
+    client: &kube::Client,
+) -> Result<Option<(Found, bool)>, String> {
+    let chain = |error: &dyn std::error::Error| report::chain(error);
+    let Some(found) = webhook::found(client).await.map_err(|error| chain(&error))? else { return Ok(None) };
+    let sealer = engine::read_seal(&settings.state_dir).map_err(|error| chain(&error))?;
+    let mut store = ReadStore::open(&settings.ledger()).await.map_err(|error| chain(&error))?;
+    let ledger = store.state().await.map_err(|error| chain(&error))?;
+    let (policy, state_dir, now) = (&settings.policy, settings.state_dir.as_path(), daemon::now());
+    let request = WebhookRequest { policy, cluster, ledger: &ledger, state_dir, sealer: &sealer, now };
+    let is_given = request.is_given(client, &found).await.map_err(|error| chain(&error))?;
+    Ok(Some((found, is_given)))
 }
 
 /// What is wrong with whose the cluster is.

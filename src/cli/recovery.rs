@@ -89,7 +89,7 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
     }
     let now = daemon::now();
     let remembered = as_bursar(recovery::remember(&settings, &facts, &owners, &context.actor, now)).await??;
-    let Remembered { ledger_id, learned, doubts } = remembered;
+    let Remembered { ledger, learned, doubts } = remembered;
     for (cluster, admin) in &admins {
         access::take_over(InitRequest {
             policy: &settings.policy,
@@ -97,14 +97,14 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
             admin_kubeconfig: admin,
             daemon_kubeconfig: &settings.clusters[cluster],
             state_dir: &settings.state_dir,
-            ledger_id: &ledger_id,
+            ledger: &ledger,
         })
         .await?;
     }
     progress.finish_and_clear();
     if context.global.json {
         output::json(&json!({
-            "ledger": ledger_id, "clusters": admins.keys().collect::<Vec<_>>(), "from": owners, "learned": learned,
+            "ledger": ledger.ledger_id, "clusters": admins.keys().collect::<Vec<_>>(), "from": owners, "learned": learned,
             "unknown": doubts,
         }))?;
         return Ok(Exit::Done);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::inbox::{Event, Seen};
+use super::inbox::{Event, UnderWay};
 use super::{DaemonError, Loop};
 use crate::control::api::{OrderAnswer, Refusal, Trigger};
 use crate::cycle;
-use crate::engine::back_up;
+use crate::engine::{EngineError, back_up};
 use crate::ledger::store::StoreError;
 use crate::report;
 
@@ -51,10 +51,8 @@ impl Loop {
             let _ = reply.send(Ok(OrderAnswer { text, ..answer }));
         }
         if trigger.asks() {
-            let seen = Seen::of(&self.engine);
-            let stop = self.engine.stop();
-            let (cut, progress) = self.engine.begin();
-            self.inbox.during(cycle::read_on(&mut self.engine), &seen, &stop, &cut, &progress).await?;
+            let under_way = UnderWay::begin(&mut self.engine);
+            self.inbox.during(&under_way, cycle::read_on(&mut self.engine)).await?;
         }
         Ok(())
     }
@@ -64,7 +62,7 @@ impl Loop {
         self.tries_disk = false;
         match self.engine.must_write().await {
             Ok(()) => drop(self.due.insert(Trigger::Schedule)),
-            Err(crate::engine::EngineError::Store(error)) if error.is_of_the_disk() => drop(self.stuck(&error)),
+            Err(EngineError::Store(error)) if error.is_of_the_disk() => drop(self.stuck(&error)),
             Err(other) => return Err(other.into()),
         }
         Ok(())

@@ -45,16 +45,21 @@ pub(super) enum Event {
     Stop,
 }
 
-/// How things stood when a cycle began.
-pub(super) struct Seen {
+/// Work that is about to begin: how things stand before it, how it is cut short or ended, and how it says that it goes on.
+pub(super) struct UnderWay {
     status: Status,
     exposition: String,
     health: String,
+    stop: CancellationToken,
+    pub(super) cut: CancellationToken,
+    progress: Progress,
 }
 
-impl Seen {
-    pub(super) fn of(engine: &Engine) -> Self {
-        Self { status: engine.status(), exposition: engine.exposition(), health: health(engine) }
+impl UnderWay {
+    pub(super) fn begin(engine: &mut Engine) -> Self {
+        let (cut, progress) = engine.begin();
+        let (status, exposition, health) = (engine.status(), engine.exposition(), health(engine));
+        Self { status, exposition, health, stop: engine.stop(), cut, progress }
     }
 }
 
@@ -97,14 +102,8 @@ impl Inbox {
     }
 
     /// Does `work` to its end.
-    pub(super) async fn during<T>(
-        &mut self,
-        work: impl Future<Output = T>,
-        seen: &Seen,
-        stop: &CancellationToken,
-        cut: &CancellationToken,
-        progress: &Progress,
-    ) -> T {
+    pub(super) async fn during<T>(&mut self, under_way: &UnderWay, work: impl Future<Output = T>) -> T {
+        let UnderWay { status, exposition, health, stop, cut, progress } = under_way;
         tokio::pin!(work);
         let mut deadline = None;
         let mut alive = Alive { steps: progress.steps(), since: now() };
@@ -118,10 +117,10 @@ impl Inbox {
                         self.waiting.push_front(Event::Stop);
                     }
                     Event::Stop => std::process::exit(1),
-                    Event::Asked(Request::Status(reply)) => drop(reply.send(Ok(seen.status.clone()))),
-                    Event::Asked(Request::Metrics(reply)) => drop(reply.send(Ok(seen.exposition.clone()))),
+                    Event::Asked(Request::Status(reply)) => drop(reply.send(Ok(status.clone()))),
+                    Event::Asked(Request::Metrics(reply)) => drop(reply.send(Ok(exposition.clone()))),
                     Event::Asked(Request::Alive(reply)) => {
-                        drop(reply.send(alive.check(progress).map(|()| seen.health.clone())));
+                        drop(reply.send(alive.check(progress).map(|()| health.clone())));
                     }
                     event => {
                         if matches!(event, Event::Asked(Request::Orders(..))) {

@@ -13,6 +13,7 @@ pub mod namespace;
 pub mod network;
 pub mod quota;
 pub mod rbac;
+pub mod rules;
 mod tenant;
 pub mod volume;
 
@@ -117,6 +118,8 @@ pub struct DesiredTenant {
     pub suspended: bool,
     /// Everything that should exist. What the ledger knows of beyond this should not.
     pub objects: BTreeMap<ObjectKey, DesiredObject>,
+    /// Directories that are made before the PersistentVolume of this name is.
+    pub directories: BTreeMap<String, DirectoryTarget>,
     /// Its class is gone from the configuration: nobody can say what its quota was, so only bindings are taken away.
     pub keep_unknown: bool,
     /// What its holders should hold; absent: nothing, and what stands in the home goes.
@@ -200,6 +203,17 @@ pub struct Subject {
     pub generation_group: String,
     /// serialNumber: the ledger's immutable account id.
     pub serial_number: String,
+}
+
+/// A directory of a volume, on this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DirectoryTarget {
+    /// Where.
+    pub path: PathBuf,
+    /// Whose.
+    pub posix: PosixIdentity,
+    /// Mode 2770 instead of 0700.
+    pub shared: bool,
 }
 
 /// A file in a home.

@@ -30,6 +30,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
     let main = classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied();
     let class = main.map_or(remembered, |class| class.name.as_str());
     let mut objects: BTreeMap<ObjectKey, DesiredObject> = BTreeMap::new();
+    let mut directories = BTreeMap::new();
     let mut add = |manifest: Value, class: Option<&Class>| {
         let drift = class.map_or(DriftMode::Revert, |class| drift(class, &manifest));
         let (key, object) = DesiredObject::new(cluster, manifest, drift);
@@ -45,6 +46,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
             for manifest in in_namespace(&place, class, policy) {
                 add(manifest, Some(class));
             }
+            directories.extend(volume::directories(&place, class));
         }
     }
     for class in classes {
@@ -57,6 +59,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         namespace: namespace.cloned(),
         suspended,
         objects,
+        directories,
         keep_unknown: main.is_none(),
         credential: main.filter(|_| !suspended).and_then(|class| {
             let rule = class.credential.as_ref()?;
@@ -74,7 +77,7 @@ fn in_namespace(place: &Place<'_>, class: &Class, policy: &Policy) -> Vec<Value>
     if let Some(profile) = policy.networks.get(&class.network) {
         manifests.extend(network::network_policies(place.namespace, profile));
     }
-    manifests.extend(volume::static_volumes(place, class));
+    manifests.extend(volume::volumes(place, class));
     manifests.extend(rbac::role_bindings(place, class));
     manifests.extend(class.manifests.iter().filter_map(|template| manifest::render(template, place)));
     manifests

@@ -1,58 +1,156 @@
-//! Static NFS volumes: a PersistentVolume that only one claim may bind, and that claim. PURE: no runtime, no client, no
-//! file system, no clock.
+//! Claims and what stands behind them: NFS volumes that only one claim may bind, claims of a storage class, and storage
+//! that outlives its account. PURE: no runtime, no client, no file system, no clock.
 
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::Place;
 use super::manifest::fill;
-use crate::policy::{Class, StaticVolume};
+use super::{DirectoryTarget, Place};
+use crate::policy::{Class, NfsVolume, Volume, VolumeKind};
 
 /// The size that volume and claim name. The NFS server's own quota decides; this number only has to be the same in
 /// both, must never change (a claim cannot shrink), and counts in `requests.storage`, so it is small.
 const NOMINAL_SIZE: &str = "1Gi";
 
-/// A volume and its claim for each static volume of the class.
+/// Where personal claims stand. `bursar init` makes it; no tenant has a right in it, and nothing in it is ever deleted.
+pub const PERSONAL_NAMESPACE: &str = "bursar-storage";
+
+/// The Secret that tells a tenant where its personal storage is: `server` and `path`.
+pub const PERSONAL_SECRET: &str = "bursar-storage";
+
+/// Every object of the class's volumes.
 #[must_use]
-pub fn static_volumes(place: &Place<'_>, class: &Class) -> Vec<Value> {
-    class.volumes.iter().flat_map(|volume| [persistent_volume(place, volume), claim(place, volume)]).collect()
+pub fn volumes(place: &Place<'_>, class: &Class) -> Vec<Value> {
+    let objects = class.volumes.iter().flat_map(|volume| match &volume.kind {
+        VolumeKind::Static(nfs) | VolumeKind::Shared(nfs) => bound(place, volume, nfs, &tenants_claim(place, volume)),
+        VolumeKind::Personal(nfs) => {
+            let mut objects = bound(place, volume, nfs, &personal_claim(place, volume));
+            objects.push(secret(place, nfs));
+            objects
+        }
+        VolumeKind::Dynamic { storage_class, size, access } => {
+            vec![dynamic(place, volume, storage_class.as_deref(), size, access)]
+        }
+    });
+    objects.collect()
+}
+
+/// Directories that are to be there before the volume of this name is made.
+#[must_use]
+pub fn directories(place: &Place<'_>, class: &Class) -> BTreeMap<String, DirectoryTarget> {
+    let Some(posix) = &place.account.posix else { return BTreeMap::new() };
+    let directories = class.volumes.iter().filter_map(|volume| {
+        let (VolumeKind::Static(nfs) | VolumeKind::Shared(nfs) | VolumeKind::Personal(nfs)) = &volume.kind else {
+            return None;
+        };
+        let target = DirectoryTarget {
+            path: fill(nfs.directory.as_ref()?, place).into(),
+            posix: posix.clone(),
+            shared: matches!(volume.kind, VolumeKind::Shared(_)),
+        };
+        Some((volume_name(place, volume), target))
+    });
+    directories.collect()
+}
+
+/// Namespace and name of a claim.
+struct ClaimName {
+    namespace: String,
+    name: String,
+}
+
+fn tenants_claim(place: &Place<'_>, volume: &Volume) -> ClaimName {
+    ClaimName { namespace: place.namespace.to_string(), name: volume.name.clone() }
+}
+
+fn personal_claim(place: &Place<'_>, volume: &Volume) -> ClaimName {
+    ClaimName { namespace: PERSONAL_NAMESPACE.to_owned(), name: format!("{}.{}", place.namespace, volume.name) }
 }
 
 /// The volume's name: `.` is in no namespace's name, so no two tenants meet.
-fn name(place: &Place<'_>, volume: &StaticVolume) -> String {
+fn volume_name(place: &Place<'_>, volume: &Volume) -> String {
     format!("bursar-{}.{}", place.namespace, volume.name)
 }
 
-fn persistent_volume(place: &Place<'_>, volume: &StaticVolume) -> Value {
-    json!({
+/// A volume and the one claim that may bind it.
+fn bound(place: &Place<'_>, volume: &Volume, nfs: &NfsVolume, claim: &ClaimName) -> Vec<Value> {
+    let name = volume_name(place, volume);
+    let mut persistent_volume = json!({
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": name(place, volume)},
+        "metadata": {"name": name},
         "spec": {
             "accessModes": ["ReadWriteMany"],
             "capacity": {"storage": NOMINAL_SIZE},
             "claimRef": {
                 "apiVersion": "v1",
                 "kind": "PersistentVolumeClaim",
-                "namespace": place.namespace,
-                "name": volume.name,
+                "namespace": claim.namespace,
+                "name": claim.name,
             },
-            "nfs": {"server": volume.server, "path": fill(&volume.path, place)},
+            "nfs": {"server": nfs.server, "path": fill(&nfs.path, place)},
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": "",
         },
-    })
-}
-
-fn claim(place: &Place<'_>, volume: &StaticVolume) -> Value {
-    json!({
+    });
+    if !nfs.options.is_empty() {
+        persistent_volume["spec"]["mountOptions"] = json!(nfs.options);
+    }
+    let claim = json!({
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": volume.name, "namespace": place.namespace},
+        "metadata": {"name": claim.name, "namespace": claim.namespace},
         "spec": {
             "accessModes": ["ReadWriteMany"],
             "resources": {"requests": {"storage": NOMINAL_SIZE}},
             "storageClassName": "",
-            "volumeName": name(place, volume),
+            "volumeName": name,
         },
+    });
+    vec![persistent_volume, claim]
+}
+
+fn dynamic(place: &Place<'_>, volume: &Volume, storage_class: Option<&str>, size: &str, access: &str) -> Value {
+    let mut claim = json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": volume.name, "namespace": place.namespace},
+        "spec": {"accessModes": [access], "resources": {"requests": {"storage": size}}},
+    });
+    if let Some(storage_class) = storage_class {
+        claim["spec"]["storageClassName"] = json!(storage_class);
+    }
+    claim
+}
+
+fn secret(place: &Place<'_>, nfs: &NfsVolume) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": PERSONAL_SECRET, "namespace": place.namespace},
+        "type": "Opaque",
+        "data": {"server": STANDARD.encode(&nfs.server), "path": STANDARD.encode(fill(&nfs.path, place))},
     })
+}
+
+/// What the ledger keeps of a volume or a claim: what Kubernetes lets nobody change afterwards.
+#[must_use]
+pub fn fixed(manifest: &Value) -> Option<Value> {
+    let spec = &manifest["spec"];
+    match manifest["kind"].as_str()? {
+        "PersistentVolume" => {
+            let claim = &spec["claimRef"];
+            Some(json!({"nfs": spec["nfs"], "claim": {"namespace": claim["namespace"], "name": claim["name"]}}))
+        }
+        "PersistentVolumeClaim" => Some(json!({
+            "accessModes": spec["accessModes"],
+            "storage": spec["resources"]["requests"]["storage"],
+            "storageClassName": spec["storageClassName"],
+            "volumeName": spec["volumeName"],
+        })),
+        _ => None,
+    }
 }

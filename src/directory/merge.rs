@@ -175,6 +175,7 @@ mod tests {
             network: "open".to_owned(),
             credential: None,
             volumes: Vec::new(),
+            admission: crate::policy::Admission::default(),
             manifests: Vec::new(),
         }
     }
@@ -202,6 +203,7 @@ mod tests {
                 revoke_on_member_removed: true,
             },
             home_prefixes: Vec::new(),
+            exempt: Vec::new(),
         }
     }
 

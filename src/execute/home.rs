@@ -5,9 +5,9 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::StepError;
-use crate::desired::HomeTarget;
+use crate::desired::{DirectoryTarget, HomeTarget};
 use crate::homes::client::HomedClient;
-use crate::homes::{Answer, EntryNames, HomeTarget as Target, Inspection, Request, Work};
+use crate::homes::{Answer, EntryNames, HomeTarget as Target, Inspection, Request, USER_PREFIX, Work};
 use crate::identity::ClusterName;
 use crate::ledger::Delivery;
 use crate::observed::HomeFinding;
@@ -37,7 +37,7 @@ pub fn entry_name(cluster: &ClusterName, default_endpoint: &str, endpoint: &str)
 /// The name of the user.
 #[must_use]
 pub fn user_name(cluster: &ClusterName) -> String {
-    format!("bursar-{cluster}")
+    format!("{USER_PREFIX}{cluster}")
 }
 
 /// A plan's target as `bursar-homed` wants it.
@@ -49,6 +49,16 @@ pub fn target(home: &HomeTarget) -> Target {
         gid: home.posix.gid.get(),
         groups: home.posix.groups.iter().map(|gid| gid.get()).collect(),
         kubeconfig: home.kubeconfig.clone(),
+    }
+}
+
+/// The directory of a volume is there and is its owner's; `true` if it was made now.
+pub async fn make_directory(homes: &HomedClient, directory: &DirectoryTarget) -> Result<bool, StepError> {
+    let posix = &directory.posix;
+    let target = Target::new(&directory.path, posix.uid.get(), posix.gid.get());
+    match homes.call(&Request::new(target, Work::MakeDirectory { shared: directory.shared })).await? {
+        Answer::HomeReady { created } => Ok(created),
+        _ => Err(StepError::HomeAnswer),
     }
 }
 

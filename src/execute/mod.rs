@@ -38,7 +38,8 @@ use self::tenant::Place;
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
-use crate::observed::cluster::{ClusterWatch, watched_kinds};
+use crate::observed::cluster::ClusterWatch;
+use crate::observed::watched::{managed_kinds, site_kinds};
 use crate::plan::{Action, ApprovedPlan};
 use crate::policy::{Cluster, Policy};
 use crate::telemetry::SharedMetrics;
@@ -74,12 +75,12 @@ impl ClusterEffects {
         cluster: ClusterName,
         client: Client,
         face: Cluster,
-        policy: &Policy,
+        (policy, ledger): (&Policy, &LedgerState),
         metrics: &SharedMetrics,
         changed: &Arc<Notify>,
     ) -> Self {
-        let manifests = policy.classes.values().flat_map(|class| &class.manifests);
-        let watch = ClusterWatch::start(&client, cluster.clone(), watched_kinds(manifests), Arc::clone(changed));
+        let kinds = managed_kinds().into_iter().chain(site_kinds(policy, ledger, &cluster)).collect();
+        let watch = ClusterWatch::start(&client, cluster.clone(), kinds, Arc::clone(changed));
         Self { server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
     }
 }

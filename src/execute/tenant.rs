@@ -9,6 +9,7 @@ use super::credential::{Issue, issue};
 use super::prune::delete;
 use super::record::failure;
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, workloads};
+use crate::desired::volume::fixed;
 use crate::desired::{Regeneration, Transition, apply_order};
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::change::{Change, Event};
@@ -116,7 +117,10 @@ impl Place<'_> {
                     uid: observed.uid,
                     wanted: wanted.clone(),
                     observed: observed.digest,
-                    detail: (key.kind == "ResourceQuota").then(|| manifest["spec"]["hard"].clone()),
+                    detail: match key.kind.as_str() {
+                        "ResourceQuota" => Some(manifest["spec"]["hard"].clone()),
+                        _ => fixed(manifest),
+                    },
                 };
                 Ok(Written { key: key.clone(), record: Some(record), created: applied.created, reason: reason.clone() })
             }
@@ -140,6 +144,13 @@ impl Place<'_> {
         match action {
             Action::Apply { .. } | Action::Delete { .. } => {
                 self.object(effects, action, None).await?.add_to(done);
+                Ok(())
+            }
+            Action::MakeDirectory { directory, .. } => {
+                if home::make_directory(&self.effects.homes, directory).await? {
+                    let detail = json!({"directory": directory.path});
+                    done.events.push(self.event("directory made", Reason::Missing.to_string(), detail));
+                }
                 Ok(())
             }
             Action::StopWorkloads { namespace, .. } => self.stop_workloads(effects, namespace, done).await,

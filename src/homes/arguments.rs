@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use super::breaker::BreakerSettings;
 use super::server::{self, HomedError, HomedSettings};
-use super::{Bounds, Prefix};
+use super::{Bounds, Prefix, USUAL_KUBECONFIG};
 
 /// Writes kubeconfigs in homes, as their owners, on request of bursard alone.
 #[derive(Clone, Debug, Parser)]
@@ -18,12 +19,21 @@ pub struct Arguments {
     /// As --prefix, and missing homes may be made there; not for exports that squash root.
     #[arg(long = "create-prefix", value_name = "PATH")]
     pub create_prefixes: Vec<PathBuf>,
+    /// A file that may be written, relative to a home; may be repeated.
+    #[arg(long = "kubeconfig", value_name = "PATH", default_value = USUAL_KUBECONFIG)]
+    pub kubeconfigs: Vec<PathBuf>,
+    /// A cluster's and context's name that a former system wrote in homes: it is Bursar's from now on; may be repeated.
+    #[arg(long = "take-over", value_name = "NAME")]
+    pub take_over: Vec<String>,
     /// The only user who may ask: name or uid.
     #[arg(long, value_name = "NAME", default_value = "bursar")]
     pub client_user: String,
     /// Time that one request may take.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub deadline: Duration,
+    /// How long an export that hangs is left alone before it is tried again; doubled as long as it hangs.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub backoff: Duration,
     /// What a new home is filled with.
     #[arg(long, value_name = "PATH", default_value = "/etc/skel")]
     pub skeleton: PathBuf,
@@ -37,8 +47,14 @@ impl Arguments {
     pub fn settings(&self, clock: fn() -> jiff::Timestamp) -> Result<HomedSettings, HomedError> {
         let prefix = |allow_create| move |path: &PathBuf| Prefix { path: path.clone(), allow_create };
         let prefixes = self.prefixes.iter().map(prefix(false)).chain(self.create_prefixes.iter().map(prefix(true)));
-        let bounds = Bounds { skeleton: Some(self.skeleton.clone()), ..Bounds::new(prefixes.collect()) };
+        let bounds = Bounds {
+            skeleton: Some(self.skeleton.clone()),
+            kubeconfigs: self.kubeconfigs.clone(),
+            take_over: self.take_over.clone(),
+            ..Bounds::new(prefixes.collect())
+        };
         let settings = HomedSettings::new(bounds, server::client_uid(&self.client_user)?, clock);
-        Ok(HomedSettings { deadline: self.deadline, ..settings })
+        let breaker = BreakerSettings { backoff: self.backoff, ..settings.breaker };
+        Ok(HomedSettings { deadline: self.deadline, breaker, ..settings })
     }
 }

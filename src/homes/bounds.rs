@@ -34,7 +34,14 @@ pub struct Bounds {
     pub gid_min: u32,
     /// What a new home is filled with.
     pub skeleton: Option<PathBuf>,
+    /// The files that may be written, relative to a home. Whoever could choose them could write a `.bash_profile`.
+    pub kubeconfigs: Vec<PathBuf>,
+    /// Names of clusters and contexts that are ours, whoever wrote them: those of a former system.
+    pub take_over: Vec<String>,
 }
+
+/// Where kubectl looks.
+pub const USUAL_KUBECONFIG: &str = ".kube/config";
 
 /// Smallest uid that anything is ever done as, whatever the settings say (Debian policy 9.2.2, `UID_MIN`).
 pub const UID_FLOOR: u32 = 1000;
@@ -45,7 +52,14 @@ impl Bounds {
     /// These prefixes, the usual lower ends.
     #[must_use]
     pub fn new(prefixes: Vec<Prefix>) -> Self {
-        Self { prefixes, uid_min: UID_FLOOR, gid_min: GID_FLOOR, skeleton: None }
+        Self {
+            prefixes,
+            uid_min: UID_FLOOR,
+            gid_min: GID_FLOOR,
+            skeleton: None,
+            kubeconfigs: vec![PathBuf::from(USUAL_KUBECONFIG)],
+            take_over: Vec::new(),
+        }
     }
 
     /// The prefix of a target that may be touched; the longest, if prefixes lie within each other.
@@ -66,13 +80,15 @@ impl Bounds {
         if target.groups.len() > MAX_GROUPS {
             return Err(HomeError::BadRequest { detail: format!("more than {MAX_GROUPS} groups") });
         }
-        if !is_plain_relative(&target.kubeconfig) {
-            return Err(HomeError::BadRequest {
-                detail: format!(
-                    "kubeconfig `{}` is not a plain path relative to the home",
-                    target.kubeconfig.display()
-                ),
-            });
+        let bad = |path: &Path, detail: &str| HomeError::BadPath { path: path.to_owned(), detail: detail.to_owned() };
+        if has_control_characters(&target.home) {
+            return Err(bad(&target.home, "it has a control character"));
+        }
+        if !is_plain_relative(&target.kubeconfig) || has_control_characters(&target.kubeconfig) {
+            return Err(bad(&target.kubeconfig, "the kubeconfig is not a plain path relative to the home"));
+        }
+        if !self.kubeconfigs.contains(&target.kubeconfig) {
+            return Err(HomeError::PathNotAllowed { path: target.kubeconfig.clone() });
         }
         self.prefixes
             .iter()
@@ -82,6 +98,10 @@ impl Bounds {
             .max_by_key(|prefix| prefix.path.components().count())
             .ok_or_else(|| HomeError::NotBeneathPrefix { home: target.home.clone() })
     }
+}
+
+fn has_control_characters(path: &Path) -> bool {
+    path.to_string_lossy().chars().any(char::is_control)
 }
 
 /// At least one component, and only names: no root, no `..`, no NUL, nothing longer than a path may be.
@@ -147,7 +167,17 @@ mod tests {
     fn kubeconfig_must_be_a_plain_relative_path() {
         for kubeconfig in ["/etc/passwd", "../x", ".kube/../../x", "", ".", "./a", "a/.."] {
             let target = HomeTarget { kubeconfig: kubeconfig.into(), ..HomeTarget::new("/home/a", 52503, 52503) };
-            assert!(matches!(bounds().admit(&target), Err(HomeError::BadRequest { .. })), "{kubeconfig}");
+            assert!(matches!(bounds().admit(&target), Err(HomeError::BadPath { .. })), "{kubeconfig}");
         }
+    }
+
+    #[test]
+    fn only_a_kubeconfig_that_root_named_is_admitted() {
+        for kubeconfig in [".bash_profile", ".ssh/authorized_keys", ".kube/config2", ".kube", ".kube/config/x"] {
+            let target = HomeTarget { kubeconfig: kubeconfig.into(), ..HomeTarget::new("/home/a", 52503, 52503) };
+            assert_eq!(bounds().admit(&target), Err(HomeError::PathNotAllowed { path: kubeconfig.into() }));
+        }
+        let target = HomeTarget { kubeconfig: ".kube/k8s".into(), ..HomeTarget::new("/home/a", 52503, 52503) };
+        assert!(Bounds { kubeconfigs: vec![".kube/k8s".into()], ..bounds() }.admit(&target).is_ok());
     }
 }

@@ -1,6 +1,7 @@
 //! How the daemon asks `bursar-homed`: bounded, over connections that are used again.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use super::{
     Answer, HomeError, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request, Response, USUAL_REQUEST_BYTES,
 };
 
-/// Requests under way at a time. Twice the workers of one prefix, so that one export that hangs does not keep the
-/// daemon from asking about another; fewer than the connections that the server takes.
-pub const MAX_CONCURRENT: usize = 16;
+/// Requests under way at a time for one prefix: as many as the server has workers for it. More would wait there, and
+/// what hangs at one export would take the places of the others.
+pub const MAX_CONCURRENT: usize = 8;
 
 /// Added to the deadline of the server, which answers by itself when it passes; only a dead server is later.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -52,7 +53,9 @@ pub enum HomedClientError {
 pub struct HomedClient {
     socket: PathBuf,
     deadline: Duration,
-    places: Semaphore,
+    /// For homes beneath none of the prefixes that it was told of.
+    elsewhere: Semaphore,
+    exports: BTreeMap<PathBuf, Semaphore>,
     idle: Mutex<Vec<UnixStream>>,
 }
 
@@ -60,7 +63,19 @@ impl HomedClient {
     /// A client of the server at `socket`, whose deadline for a request is `deadline`.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>, deadline: Duration) -> Self {
-        Self { socket: socket.into(), deadline, places: Semaphore::new(MAX_CONCURRENT), idle: Mutex::default() }
+        let elsewhere = Semaphore::new(MAX_CONCURRENT);
+        Self { socket: socket.into(), deadline, elsewhere, exports: BTreeMap::new(), idle: Mutex::default() }
+    }
+
+    /// The same, and homes beneath each of these prefixes wait for each other only.
+    #[must_use]
+    pub fn with_prefixes<'a>(self, prefixes: impl IntoIterator<Item = &'a PathBuf>) -> Self {
+        let exports = prefixes.into_iter().map(|prefix| (prefix.clone(), Semaphore::new(MAX_CONCURRENT)));
+        Self { exports: exports.collect(), ..self }
+    }
+
+    fn places(&self, home: &Path) -> &Semaphore {
+        home.ancestors().find_map(|above| self.exports.get(above)).unwrap_or(&self.elsewhere)
     }
 
     /// Asks, and waits for the answer. Every request may be repeated, and is, once, on a connection that the server
@@ -68,7 +83,7 @@ impl HomedClient {
     pub async fn call(&self, request: &Request) -> Result<Answer, HomedClientError> {
         let line = encode(request)?;
         // The semaphore is never closed.
-        let _place = self.places.acquire().await;
+        let _place = self.places(&request.target.home).acquire().await;
         let patience = self.deadline * 2 + PATIENCE;
         let called = tokio::time::timeout(patience, self.exchange(&line)).await;
         let answer = called.map_err(|_| HomedClientError::TimedOut(patience))??;

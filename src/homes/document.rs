@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use granit_parser::{Event, Options, Parser, ScalarStyle, StrInput, Tag};
+use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, StrInput, Tag};
 use thiserror::Error;
 
 use super::document_writer::{write_json, write_yaml};
@@ -28,6 +28,9 @@ const MAX_DEPTH: usize = 64;
 /// Why a text is not a document. Positions only: the file is a user's and may hold secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DocumentError {
+    /// From this byte on.
+    #[error("it is not UTF-8 from byte {0}")]
+    NotUtf8(usize),
     /// Not YAML.
     #[error("it does not parse as YAML at line {line}, column {column}")]
     Syntax {
@@ -225,6 +228,9 @@ impl<'input> Reader<'input> {
             Some(Ok((event, _span))) => Ok(event),
             Some(Err(error)) => {
                 let marker = error.marker();
+                if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
+                    return Err(DocumentError::TooDeep);
+                }
                 Err(DocumentError::Syntax { line: marker.line(), column: marker.col() + 1 })
             }
             None => Ok(Event::StreamEnd),

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, RenameFlags, Uid};
+use rustix::fs::{self, AtFlags, Dir, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
 use super::files::{errno_of, open_beneath};
@@ -25,8 +25,7 @@ pub(super) fn make_home(prefix: &Prefix, target: &HomeTarget) -> Result<bool, Ho
     let (Some(parent_path), Some(name)) = (home.parent(), home.file_name()) else { return Err(not_allowed()) };
     let relative = parent_path.strip_prefix(&prefix.path).map_err(|_| not_allowed())?;
     let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
-    let parent = open_beneath(&prefix.path, relative, parent_path)
-        .map_err(|errno| HomeError::from_errno("openat2", parent_path, errno))?;
+    let parent = open_beneath(&prefix.path, relative, not_allowed)?;
     match fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(_) => return Ok(false),
         Err(Errno::NOENT) => {}
@@ -85,41 +84,76 @@ fn make_empty(parent: &OwnedFd, temporary: &std::ffi::OsStr, target: &HomeTarget
     }
 }
 
-/// Copies regular files and directories of the skeleton, as the user. What is there already stays.
-pub(super) fn copy_skeleton(skeleton: &Path, home: &OwnedFd) -> Result<(), HomeError> {
-    let mut left = MAX_SKELETON_ENTRIES;
-    copy_directory(skeleton, home, &mut left, 0)
+/// Lets the group of a directory that was made now work in it, and own what is made in it. Done as the user: root
+/// without `CAP_FSETID` may not. One with anything in it, or with another mode, is the user's by now.
+pub(super) fn give_group_on(path: &Path, place: &OwnedFd) -> Result<(), HomeError> {
+    let failed = |call: &str, errno| HomeError::from_errno(call, path, errno);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = fs::openat(place, ".", flags, Mode::empty()).map_err(|errno| failed("openat", errno))?;
+    let found = fs::fstat(&held).map_err(|errno| failed("fstat", errno))?;
+    if found.st_mode & 0o7777 != 0o700 || !is_empty(&held) {
+        return Ok(());
+    }
+    fs::fchmod(&held, Mode::RWXU | Mode::RWXG | Mode::SGID).map_err(|errno| failed("fchmod", errno))
 }
 
-fn copy_directory(from: &Path, to: &OwnedFd, left: &mut usize, depth: usize) -> Result<(), HomeError> {
-    let failed = |path: &Path, error: &std::io::Error| HomeError::from_errno("copy", path, errno_of(error));
-    for entry in read_dir(from).map_err(|error| failed(from, &error))? {
-        let entry = entry.map_err(|error| failed(from, &error))?;
-        let path = entry.path();
+/// Stands in a home while its skeleton is being copied: a worker that was killed left it, and the next one goes on.
+const UNFINISHED: &str = ".bursar-skeleton";
+/// A file of the skeleton that is not whole yet.
+const TEMPORARY: &str = ".bursar-skeleton.tmp";
+
+/// Copies regular files and directories of the skeleton into a home that was made now, or whose copying was cut off, as
+/// the user. What is there already stays, and each file is there as a whole or not at all.
+pub(super) fn copy_skeleton(skeleton: &Path, home: &Path, place: &OwnedFd, created: bool) -> Result<(), HomeError> {
+    let failed = |call: &str, errno| HomeError::from_errno(call, home, errno);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = fs::openat(place, ".", flags, Mode::empty()).map_err(|errno| failed("openat", errno))?;
+    if !(created || fs::statat(&held, UNFINISHED, AtFlags::SYMLINK_NOFOLLOW).is_ok() || is_empty(&held)) {
+        return Ok(());
+    }
+    let mark = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    fs::openat(&held, UNFINISHED, mark, Mode::RUSR | Mode::WUSR).map_err(|errno| failed("openat", errno))?;
+    let mut left = MAX_SKELETON_ENTRIES;
+    copy_directory(skeleton, home, &held, &mut left, 0)?;
+    fs::unlinkat(&held, UNFINISHED, AtFlags::empty()).map_err(|errno| failed("unlinkat", errno))
+}
+
+fn is_empty(held: &OwnedFd) -> bool {
+    let is_name = |name: &[u8]| !matches!(name, b"." | b"..");
+    Dir::read_from(held)
+        .is_ok_and(|mut entries| !entries.any(|entry| entry.is_ok_and(|entry| is_name(entry.file_name().to_bytes()))))
+}
+
+fn copy_directory(from: &Path, home: &Path, to: &OwnedFd, left: &mut usize, depth: usize) -> Result<(), HomeError> {
+    let unread = |path: &Path, error: &std::io::Error| HomeError::from_errno("read", path, errno_of(error));
+    let _ = fs::unlinkat(to, TEMPORARY, AtFlags::empty());
+    for entry in read_dir(from).map_err(|error| unread(from, &error))? {
+        let entry = entry.map_err(|error| unread(from, &error))?;
+        let (path, name) = (entry.path(), entry.file_name());
         *left = left.saturating_sub(1);
         if *left == 0 || depth > MAX_SKELETON_DEPTH {
             return Ok(());
         }
-        let found = entry.metadata().map_err(|error| failed(&path, &error))?;
+        let found = entry.metadata().map_err(|error| unread(&path, &error))?;
         let mode = Mode::from_raw_mode(found.permissions().mode() & 0o777);
-        let exclusive = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let failed = |call: &str, errno| HomeError::from_errno(call, home.join(&name), errno);
         if found.is_dir() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let copied = match fs::mkdirat(to, entry.file_name(), mode | Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => fs::openat(to, entry.file_name(), flags, Mode::empty()),
+            let copied = match fs::mkdirat(to, &name, mode | Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => fs::openat(to, &name, flags, Mode::empty()),
                 Err(errno) => Err(errno),
             };
-            let copied = copied.map_err(|errno| HomeError::from_errno("mkdirat", &path, errno))?;
-            copy_directory(&path, &copied, left, depth + 1)?;
-        } else if found.is_file() {
-            match fs::openat(to, entry.file_name(), OFlags::WRONLY | exclusive, mode) {
-                Err(Errno::EXIST) => {}
-                Err(errno) => return Err(HomeError::from_errno("openat", &path, errno)),
-                Ok(file) => {
-                    let mut source = File::open(&path).map_err(|error| failed(&path, &error))?;
-                    std::io::copy(&mut source, &mut File::from(file)).map_err(|error| failed(&path, &error))?;
-                }
-            }
+            let copied = copied.map_err(|errno| failed("mkdirat", errno))?;
+            copy_directory(&path, &home.join(&name), &copied, left, depth + 1)?;
+        } else if found.is_file() && fs::statat(to, &name, AtFlags::SYMLINK_NOFOLLOW).is_err() {
+            let mut source = File::open(&path).map_err(|error| unread(&path, &error))?;
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = fs::openat(to, TEMPORARY, flags, mode).map_err(|errno| failed("openat", errno))?;
+            let mut file = File::from(file);
+            std::io::copy(&mut source, &mut file)
+                .and_then(|_| file.sync_all())
+                .map_err(|error| failed("write", errno_of(&error)))?;
+            fs::renameat(to, TEMPORARY, to, &name).map_err(|errno| failed("renameat", errno))?;
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! Why something could not be done in a home: a closed list, each with what is wrong and what cures it.
+//! Why something could not be done in a home: a closed list. What cures each stands in [`cure`](HomeError::cure).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -11,37 +11,75 @@ use thiserror::Error;
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum HomeError {
     /// ENOSPC.
-    #[error("no space left on the file system of `{}`", path.display())]
+    #[error("no space left on the file system of `{}`", shown(path))]
     NoSpace {
         /// Where it was noticed.
         path: PathBuf,
     },
+    /// ENOSPC, while blocks are free: the file system has no inode left.
+    #[error("the file system of `{}` has no room for another file (its inodes are used up)", shown(path))]
+    NoInodes {
+        /// Where it was noticed.
+        path: PathBuf,
+    },
     /// EDQUOT.
-    #[error("the disk quota for `{}` is used up", path.display())]
+    #[error("the disk quota for `{}` is used up", shown(path))]
     Quota {
         /// Where it was noticed.
         path: PathBuf,
     },
     /// ESTALE.
-    #[error("stale file handle at `{}`: the file server no longer knows what the mount refers to", path.display())]
+    #[error("stale file handle at `{}`: the file server no longer knows what the mount refers to", shown(path))]
     Stale {
         /// Where it was noticed.
         path: PathBuf,
     },
     /// EACCES or EPERM.
-    #[error("access to `{}` denied, although asked as its owner", path.display())]
+    #[error("access to `{}` denied, although asked as its owner", shown(path))]
     AccessDenied {
         /// Where it was noticed.
         path: PathBuf,
     },
+    /// EACCES or EPERM, for a mark that holds even for the owner (`chattr +i`, `+a`).
+    #[error("`{}` is marked as immutable or append-only", shown(path))]
+    Immutable {
+        /// What carries the mark.
+        path: PathBuf,
+    },
+    /// ENOKEY, EKEYEXPIRED and the like: the export wants Kerberos, and nobody has a ticket for the account here.
+    #[error("`{}` is on an export that wants a Kerberos ticket of the account", shown(path))]
+    NoTicket {
+        /// Where it was noticed.
+        path: PathBuf,
+    },
+    /// ETIMEDOUT, ENOTCONN and the like: a mount that gave up on its server.
+    #[error("the file server of `{}` is not reached ({message})", shown(path))]
+    NotConnected {
+        /// Where it was noticed.
+        path: PathBuf,
+        /// What the mount said.
+        message: String,
+    },
+    /// EIO, EUCLEAN.
+    #[error("the file system of `{}` reports a damage or a lost write", shown(path))]
+    Damaged {
+        /// Where it was noticed.
+        path: PathBuf,
+    },
+    /// EBUSY, ETXTBSY.
+    #[error("`{}` is in use by the system (something may be mounted on it)", shown(path))]
+    Busy {
+        /// What it is about.
+        path: PathBuf,
+    },
     /// EROFS.
-    #[error("`{}` is on a read-only file system", path.display())]
+    #[error("`{}` is on a read-only file system", shown(path))]
     ReadOnly {
         /// Where it was noticed.
         path: PathBuf,
     },
     /// There is no such directory.
-    #[error("home `{}` does not exist", home.display())]
+    #[error("home `{}` does not exist", shown(home))]
     MissingHome {
         /// The home.
         home: PathBuf,
@@ -50,8 +88,14 @@ pub enum HomeError {
         /// Group that it should have.
         gid: u32,
     },
-    /// The home or the file belongs to somebody else.
-    #[error("`{}` belongs to uid {found}", path.display())]
+    /// The folder of the homes itself is not there.
+    #[error("`{}`, the folder of the homes, is not there", shown(prefix))]
+    MissingPrefix {
+        /// The prefix.
+        prefix: PathBuf,
+    },
+    /// The home, the file or its directory belongs to somebody else.
+    #[error("`{}` belongs to uid {found}", shown(path))]
     WrongOwner {
         /// The home, or what is in it.
         path: PathBuf,
@@ -59,10 +103,24 @@ pub enum HomeError {
         found: u32,
     },
     /// The request names a path outside every configured prefix.
-    #[error("home `{}` is not beneath any configured prefix", home.display())]
+    #[error("home `{}` is not beneath any configured prefix", shown(home))]
     NotBeneathPrefix {
         /// The home as asked for.
         home: PathBuf,
+    },
+    /// A path that no home and no kubeconfig has: control characters, `..`, longer than a path may be.
+    #[error("path `{}`: {detail}", shown(path))]
+    BadPath {
+        /// The path as asked for.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// A file that is not among those that `bursar-homed` was told of.
+    #[error("`{}` is not a kubeconfig that bursar-homed may write", shown(path))]
+    PathNotAllowed {
+        /// The path as asked for, relative to the home.
+        path: PathBuf,
     },
     /// A uid of the system, or none at all.
     #[error("uid {uid} is outside {least} to 2147483647: nothing is ever done as such an account")]
@@ -81,31 +139,33 @@ pub enum HomeError {
         least: u32,
     },
     /// A component of the path is a symbolic link.
-    #[error("`{}` is, or leads through, a symbolic link", path.display())]
+    #[error("`{}` is, or leads through, a symbolic link", shown(path))]
     Symlink {
         /// The path that was refused.
         path: PathBuf,
     },
     /// The path leads to another mount inside the home.
-    #[error("`{}` lies on another file system that is mounted inside the home", path.display())]
+    #[error("`{}` lies on another file system that is mounted inside the home", shown(path))]
     OtherFileSystem {
         /// The path that was refused.
         path: PathBuf,
     },
     /// A FIFO, a device, a socket or a directory where a file should be.
-    #[error("`{}` is not a regular file", path.display())]
+    #[error("`{}` is {found}, not a regular file", shown(path))]
     NotARegularFile {
         /// What it is about.
         path: PathBuf,
+        /// `a directory`, `a named pipe`.
+        found: String,
     },
     /// A file where a directory should be.
-    #[error("`{}` is not a directory", path.display())]
+    #[error("`{}` is not a directory", shown(path))]
     NotADirectory {
         /// What it is about.
         path: PathBuf,
     },
     /// The kubeconfig is larger than any kubeconfig.
-    #[error("`{}` has {size} bytes, more than the {limit} that are read", path.display())]
+    #[error("`{}` has {size} bytes, more than the {limit} that are read", shown(path))]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -115,15 +175,31 @@ pub enum HomeError {
         limit: u64,
     },
     /// The file is no kubeconfig that could be merged into.
-    #[error("`{}` is not a kubeconfig: {detail}", path.display())]
+    #[error("`{}` is not a kubeconfig: {detail}", shown(path))]
     NotYaml {
         /// The file.
         path: PathBuf,
         /// Where and what; never a piece of the file.
         detail: String,
     },
+    /// The file is YAML that stands for more than any kubeconfig: nested or aliased without end.
+    #[error("`{}` is no kubeconfig that can be read: {detail}", shown(path))]
+    TooComplex {
+        /// The file.
+        path: PathBuf,
+        /// What is too much.
+        detail: String,
+    },
+    /// What stands under one of our names is the user's own.
+    #[error("{entry} in `{}` is not Bursar's", shown(path))]
+    ForeignEntry {
+        /// The file.
+        path: PathBuf,
+        /// ``context `prod` ``.
+        entry: String,
+    },
     /// The deadline of the request passed.
-    #[error("no answer from `{}` within {seconds} s", home.display())]
+    #[error("no answer from `{}` within {seconds} s", shown(home))]
     TimedOut {
         /// The home.
         home: PathBuf,
@@ -149,7 +225,7 @@ pub enum HomeError {
         uid: u32,
     },
     /// The home may not be made here.
-    #[error("home `{}` does not exist and may not be made here", home.display())]
+    #[error("home `{}` does not exist and may not be made here", shown(home))]
     CreateNotAllowed {
         /// The home.
         home: PathBuf,
@@ -165,7 +241,7 @@ pub enum HomeError {
         detail: String,
     },
     /// Any other error of the system.
-    #[error("{operation} `{}`: {message} (errno {errno})", path.display())]
+    #[error("{operation} `{}`: {message} (errno {errno})", shown(path))]
     Io {
         /// The system call.
         operation: String,
@@ -178,115 +254,51 @@ pub enum HomeError {
     },
 }
 
+/// A path for people. It came from a directory or a home: its control characters are shown, not obeyed.
+pub(super) fn shown(path: &Path) -> String {
+    path.to_string_lossy().chars().fold(String::new(), |mut text, c| {
+        if c.is_control() {
+            text.extend(c.escape_default());
+        } else {
+            text.push(c);
+        }
+        text
+    })
+}
+
 impl HomeError {
     /// The reason for an errno of a call on `path`.
     #[must_use]
     pub fn from_errno(operation: &str, path: impl Into<PathBuf>, errno: Errno) -> Self {
         let path = path.into();
+        let message = || std::io::Error::from(errno).kind().to_string();
         match errno {
             Errno::NOSPC => Self::NoSpace { path },
             Errno::DQUOT => Self::Quota { path },
             Errno::STALE => Self::Stale { path },
             Errno::ACCESS | Errno::PERM => Self::AccessDenied { path },
+            Errno::NOKEY | Errno::KEYEXPIRED | Errno::KEYREVOKED | Errno::KEYREJECTED => Self::NoTicket { path },
             Errno::ROFS => Self::ReadOnly { path },
             Errno::LOOP => Self::Symlink { path },
             Errno::XDEV => Self::OtherFileSystem { path },
             Errno::NOTDIR => Self::NotADirectory { path },
-            Errno::ISDIR | Errno::NXIO => Self::NotARegularFile { path },
-            other => Self::Io {
-                operation: operation.to_owned(),
-                path,
-                errno: other.raw_os_error(),
-                message: std::io::Error::from(other).kind().to_string(),
-            },
-        }
-    }
-
-    /// One word for ledger, metrics and logs.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::NoSpace { .. } => "no-space",
-            Self::Quota { .. } => "quota",
-            Self::Stale { .. } => "stale",
-            Self::AccessDenied { .. } => "access-denied",
-            Self::ReadOnly { .. } => "read-only",
-            Self::MissingHome { .. } => "missing-home",
-            Self::WrongOwner { .. } => "wrong-owner",
-            Self::NotBeneathPrefix { .. } => "not-beneath-prefix",
-            Self::UidTooLow { .. } => "uid-too-low",
-            Self::GidTooLow { .. } => "gid-too-low",
-            Self::Symlink { .. } => "symlink",
-            Self::OtherFileSystem { .. } => "other-file-system",
-            Self::NotARegularFile { .. } => "not-a-regular-file",
-            Self::NotADirectory { .. } => "not-a-directory",
-            Self::TooLarge { .. } => "too-large",
-            Self::NotYaml { .. } => "not-yaml",
-            Self::TimedOut { .. } => "timed-out",
-            Self::Unavailable { .. } => "unavailable",
-            Self::BadRequest { .. } => "bad-request",
-            Self::Forbidden { .. } => "forbidden",
-            Self::CreateNotAllowed { .. } => "create-not-allowed",
-            Self::WorkerDied { .. } => "worker-died",
-            Self::Io { .. } => "io",
-        }
-    }
-
-    /// What the administrator can do about it.
-    #[must_use]
-    pub fn cure(&self) -> String {
-        match self {
-            Self::NoSpace { .. } => "free space on the file server; the delivery is tried again by itself".into(),
-            Self::Quota { .. } => "raise the account's disk quota, or have its owner delete something".into(),
-            Self::Stale { path } => {
-                format!("remount the export that holds `{}` on this host", path.display())
+            Errno::ISDIR => Self::NotARegularFile { path, found: "a directory".to_owned() },
+            Errno::NXIO => Self::NotARegularFile { path, found: "a pipe, a socket or a device".to_owned() },
+            Errno::BUSY | Errno::TXTBSY => Self::Busy { path },
+            Errno::NAMETOOLONG => Self::BadPath { path, detail: "longer than the file system allows".to_owned() },
+            Errno::IO | Errno::UCLEAN => Self::Damaged { path },
+            Errno::TIMEDOUT
+            | Errno::NOTCONN
+            | Errno::CONNREFUSED
+            | Errno::CONNRESET
+            | Errno::CONNABORTED
+            | Errno::HOSTDOWN
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH
+            | Errno::REMOTEIO => Self::NotConnected { path, message: message() },
+            other => {
+                Self::Io { operation: operation.to_owned(), path, errno: other.raw_os_error(), message: message() }
             }
-            Self::AccessDenied { path } => format!(
-                "check modes and ACLs from the prefix down to `{}`; \
-                 on an export that squashes root, make what is missing on the file server",
-                path.display()
-            ),
-            Self::ReadOnly { .. } => {
-                "mount it writable; if it is writable for others, the unit of bursar-homed hides it \
-                 (ProtectSystem=, ProtectHome=, ReadOnlyPaths=)"
-                    .into()
-            }
-            Self::MissingHome { home, uid, gid } | Self::CreateNotAllowed { home, uid, gid } => format!(
-                "on the file server: install -d -o {uid} -g {gid} -m 0700 {}; \
-                 or let Bursar make homes (class and prefix must both say so)",
-                home.display()
-            ),
-            Self::WrongOwner { path, .. } => {
-                format!("find out why `{}` is not the account's, then chown it on the file server", path.display())
-            }
-            Self::NotBeneathPrefix { .. } => "correct the account's home in the directory, \
-                 or add the prefix to the configuration and to bursar-homed"
-                .into(),
-            Self::UidTooLow { .. } => "correct uidNumber in the directory".into(),
-            Self::GidTooLow { .. } => "correct gidNumber, or the account's groups, in the directory".into(),
-            Self::Symlink { path } => format!(
-                "have `{}` replaced by a real file or directory; if homes lie behind symlinks, \
-                 configure their real path as the prefix",
-                path.display()
-            ),
-            Self::OtherFileSystem { path } => {
-                format!("unmount what is mounted at or above `{}` inside the home", path.display())
-            }
-            Self::NotARegularFile { path } | Self::NotADirectory { path } => {
-                format!("have the account's owner move `{}` away", path.display())
-            }
-            Self::TooLarge { path, .. } => format!("have the account's owner move `{}` away", path.display()),
-            Self::NotYaml { .. } => {
-                "have the account's owner repair the file or move it away, or let the class replace such files \
-                 (a copy is kept beside)"
-                    .into()
-            }
-            Self::TimedOut { .. } => "check the file server and the mount; other exports are not affected".into(),
-            Self::Unavailable { .. } => "nothing: it is tried again by itself".into(),
-            Self::BadRequest { .. } => "restart bursard and bursar-homed: they are not of one version".into(),
-            Self::Forbidden { .. } => "ask as the daemon's user, or correct --client-user of bursar-homed".into(),
-            Self::WorkerDied { .. } => "read `journalctl -u bursar-homed`".into(),
-            Self::Io { .. } => "check the file system of that path".into(),
         }
     }
 }
@@ -303,12 +315,23 @@ mod tests {
         assert_eq!(reason(Errno::STALE), "stale");
         assert_eq!(reason(Errno::ACCESS), "access-denied");
         assert_eq!(reason(Errno::LOOP), "symlink");
-        assert_eq!(reason(Errno::IO), "io");
+        assert_eq!(reason(Errno::IO), "damaged");
+        assert_eq!(reason(Errno::NOTCONN), "not-connected");
+        assert_eq!(reason(Errno::KEYEXPIRED), "no-ticket");
+        assert_eq!(reason(Errno::BUSY), "busy");
+        assert_eq!(reason(Errno::INVAL), "io");
     }
 
     #[test]
     fn a_missing_home_names_the_command_that_makes_it() {
         let missing = HomeError::MissingHome { home: "/srv/homes/foo".into(), uid: 52503, gid: 52504 };
         assert!(missing.cure().contains("install -d -o 52503 -g 52504 -m 0700 /srv/homes/foo"));
+    }
+
+    #[test]
+    fn a_path_cannot_write_a_line_of_the_journal() {
+        let error = HomeError::NotBeneathPrefix { home: "/home/a\nerror: all is lost\u{1b}[2J".into() };
+        assert!(!error.to_string().contains(['\n', '\u{1b}']), "{error}");
+        assert!(!error.cure().contains('\n'));
     }
 }

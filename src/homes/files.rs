@@ -10,7 +10,7 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{self, AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{self, AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
@@ -42,12 +42,25 @@ pub struct Home {
     uid: u32,
 }
 
-/// Opens `path` (relative, plain) beneath a prefix, as a place only: no permission to list is needed.
-pub(super) fn open_beneath(prefix: &Path, path: &Path, whole: &Path) -> Result<OwnedFd, Errno> {
-    debug_assert!(whole.ends_with(path) || path == Path::new("."), "{}", whole.display());
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let prefix = fs::openat(CWD, prefix, flags, Mode::empty())?;
-    fs::openat2(&prefix, path, flags, Mode::empty(), BENEATH)
+/// A directory as a place only: no permission to list it is needed.
+const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Opens `path` (relative, plain) beneath a prefix, as a place; `missing` is the reason if it is not there.
+pub(super) fn open_beneath(
+    prefix: &Path,
+    path: &Path,
+    missing: impl FnOnce() -> HomeError,
+) -> Result<OwnedFd, HomeError> {
+    let whole = prefix.join(path);
+    let above = fs::openat(CWD, prefix, PLACE, Mode::empty()).map_err(|errno| match errno {
+        Errno::NOENT | Errno::NOTDIR => HomeError::MissingPrefix { prefix: prefix.to_owned() },
+        other => HomeError::from_errno("openat", prefix, other),
+    })?;
+    fs::openat2(&above, path, PLACE, Mode::empty(), BENEATH).map_err(|errno| match errno {
+        Errno::NOENT => missing(),
+        Errno::XDEV => HomeError::NotBeneathPrefix { home: whole.clone() },
+        other => HomeError::from_errno("openat2", &whole, other),
+    })
 }
 
 impl Home {
@@ -55,11 +68,8 @@ impl Home {
     pub fn open(prefix: &Path, target: &HomeTarget) -> Result<Self, HomeError> {
         let path = target.home.clone();
         let relative = path.strip_prefix(prefix).map_err(|_| HomeError::NotBeneathPrefix { home: path.clone() })?;
-        let directory = open_beneath(prefix, relative, &path).map_err(|errno| match errno {
-            Errno::NOENT => HomeError::MissingHome { home: path.clone(), uid: target.uid, gid: target.gid },
-            Errno::XDEV => HomeError::NotBeneathPrefix { home: path.clone() },
-            other => HomeError::from_errno("openat2", &path, other),
-        })?;
+        let missing = || HomeError::MissingHome { home: path.clone(), uid: target.uid, gid: target.gid };
+        let directory = open_beneath(prefix, relative, missing)?;
         let found = fs::fstat(&directory).map_err(|errno| HomeError::from_errno("fstat", &path, errno))?;
         if found.st_uid != target.uid {
             return Err(HomeError::WrongOwner { path, found: found.st_uid });
@@ -84,12 +94,12 @@ impl Home {
         }
         let mut above = PathBuf::new();
         for component in file.parent().into_iter().flat_map(Path::components) {
-            let path = self.path.join(&above).join(component);
-            let failed = |call: &str, errno| HomeError::from_errno(call, &path, errno);
-            let held = self.open_directory(&above).map_err(|errno| failed("openat2", errno))?;
-            match fs::mkdirat(&held, component.as_os_str(), Mode::RWXU) {
+            let missing = || HomeError::from_errno("openat2", self.path.join(&above), Errno::NOENT);
+            let held = self.open_directory(&above)?.ok_or_else(missing)?;
+            let held = Directory { home: self, held, path: self.path.join(&above) };
+            match fs::mkdirat(&held.held, component.as_os_str(), Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => above.push(component),
-                Err(errno) => return Err(failed("mkdirat", errno)),
+                Err(errno) => return Err(held.failed("mkdirat", Path::new(component.as_os_str()), errno)),
             }
         }
         self.open_parent(file)?.ok_or_else(|| HomeError::from_errno("openat2", self.path.join(above), Errno::NOENT))
@@ -97,19 +107,34 @@ impl Home {
 
     fn open_parent(&self, file: &Path) -> Result<Option<Directory<'_>>, HomeError> {
         let parent = file.parent().unwrap_or(Path::new(""));
-        let path = self.path.join(parent);
-        match self.open_directory(parent) {
-            Ok(held) => Ok(Some(Directory { home: self, held, path })),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(HomeError::from_errno("openat2", path, errno)),
-        }
+        let held = self.open_directory(parent)?;
+        Ok(held.map(|held| Directory { home: self, held, path: self.path.join(parent) }))
     }
 
-    /// With permission to list and to sync.
-    fn open_directory(&self, path: &Path) -> Result<OwnedFd, Errno> {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    /// With permission to list and to sync; `None` if it is not there. Every directory on the way must be the user's:
+    /// in another's folder a kubeconfig can be exchanged by that other.
+    fn open_directory(&self, path: &Path) -> Result<Option<OwnedFd>, HomeError> {
+        let mut whole = self.path.clone();
+        let mut held: Option<OwnedFd> = None;
+        for component in path.components() {
+            whole.push(component);
+            let failed = |call: &str, errno| HomeError::from_errno(call, &whole, errno);
+            let above = held.as_ref().unwrap_or(&self.directory);
+            let place = match fs::openat2(above, component.as_os_str(), PLACE, Mode::empty(), IN_HOME) {
+                Ok(place) => place,
+                Err(Errno::NOENT) => return Ok(None),
+                Err(errno) => return Err(failed("openat2", errno)),
+            };
+            let found = fs::fstat(&place).map_err(|errno| failed("fstat", errno))?;
+            if found.st_uid != self.uid {
+                return Err(HomeError::WrongOwner { path: whole, found: found.st_uid });
+            }
+            held = Some(place);
+        }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        fs::openat2(&self.directory, path, flags, Mode::empty(), IN_HOME)
+        fs::openat2(held.as_ref().unwrap_or(&self.directory), ".", flags, Mode::empty(), IN_HOME)
+            .map(Some)
+            .map_err(|errno| HomeError::from_errno("openat2", whole, errno))
     }
 }
 
@@ -141,7 +166,25 @@ impl Directory<'_> {
     }
 
     fn failed(&self, operation: &str, name: &Path, errno: Errno) -> HomeError {
-        HomeError::from_errno(operation, self.path_of(name), errno)
+        match errno {
+            Errno::ACCESS | Errno::PERM => self.marked(name),
+            Errno::NOSPC if has_no_inodes(&self.held) => Some(HomeError::NoInodes { path: self.path.clone() }),
+            _ => None,
+        }
+        .unwrap_or_else(|| HomeError::from_errno(operation, self.path_of(name), errno))
+    }
+
+    /// The mark, if there is one, that even an owner's permissions do not count against.
+    fn marked(&self, name: &Path) -> Option<HomeError> {
+        let marks = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+        let is_marked = |name: &Path, flags| {
+            fs::statx(&self.held, name, flags, StatxFlags::TYPE)
+                .is_ok_and(|found| found.stx_attributes.intersects(marks))
+        };
+        if is_marked(Path::new(""), AtFlags::EMPTY_PATH) {
+            return Some(HomeError::Immutable { path: self.path.clone() });
+        }
+        is_marked(name, AtFlags::SYMLINK_NOFOLLOW).then(|| HomeError::Immutable { path: self.path_of(name) })
     }
 
     /// Reads a regular file of the home's owner; `None` if there is none.
@@ -181,7 +224,7 @@ impl Directory<'_> {
             FileType::RegularFile if found.st_uid == self.home.uid => Ok(()),
             FileType::RegularFile => Err(HomeError::WrongOwner { path, found: found.st_uid }),
             FileType::Symlink => Err(HomeError::Symlink { path }),
-            _ => Err(HomeError::NotARegularFile { path }),
+            other => Err(HomeError::NotARegularFile { path, found: kind_of(other).to_owned() }),
         }
     }
 
@@ -260,6 +303,21 @@ impl Directory<'_> {
                 let _ = fs::unlinkat(&self.held, entry.file_name(), AtFlags::empty());
             }
         }
+    }
+}
+
+/// Whether blocks are not what is missing. File systems that count no inodes say 0 of 0.
+fn has_no_inodes(held: &OwnedFd) -> bool {
+    fs::fstatvfs(held).is_ok_and(|found| found.f_files > 0 && found.f_favail == 0 && found.f_bavail > 0)
+}
+
+fn kind_of(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Directory => "a directory",
+        FileType::Fifo => "a named pipe",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        _ => "something unknown",
     }
 }
 

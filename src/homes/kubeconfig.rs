@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use super::document::{Document, DocumentError, Language, Node, Value};
 use super::keypair;
+use super::ownership;
 use super::{EntryNames, Inspection, KubeconfigEntries};
 
 /// Why a text cannot be merged into.
@@ -23,11 +24,22 @@ pub enum KubeconfigError {
     /// It can, and is something else than a kubeconfig.
     #[error("{0}")]
     Shape(&'static str),
+    /// What stands under one of our names is the user's own.
+    #[error("{0} in it is not ours")]
+    Foreign(String),
 }
 
-/// The text with our entries in it; `None` if they are there already, just so.
-pub fn merge(text: &str, entries: &KubeconfigEntries) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
+/// The text with our entries in it; `None` if they are there already, just so. `taken`: names that are ours, whoever
+/// wrote what stands there.
+pub fn merge(
+    text: &str,
+    entries: &KubeconfigEntries,
+    taken: &[String],
+) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
     change(text, |pairs| {
+        if let Some(foreign) = ownership::foreign(pairs, entries, taken) {
+            return Err(KubeconfigError::Foreign(foreign));
+        }
         let clusters = list(pairs, "clusters")?;
         for cluster in &entries.clusters {
             let fields = [
@@ -57,12 +69,13 @@ pub fn merge(text: &str, entries: &KubeconfigEntries) -> Result<Option<Zeroizing
     })
 }
 
-/// The text without the entries of these names; `None` if there are none.
+/// The text without the entries of these names that are ours; `None` if there are none.
 pub fn remove(text: &str, names: &EntryNames) -> Result<Option<Zeroizing<String>>, KubeconfigError> {
     if Document::parse(text)?.root.is_none() {
         return Ok(None);
     }
     change(text, |pairs| {
+        let names = &ownership::removable(pairs, names);
         let is_current_ours = value(pairs, "current-context")
             .and_then(Node::text)
             .is_some_and(|current| names.contexts.iter().any(|name| name == current));

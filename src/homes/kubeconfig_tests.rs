@@ -15,7 +15,7 @@ fn entries() -> KubeconfigEntries {
     let context = |name: &str| ContextEntry {
         name: name.into(),
         cluster: name.into(),
-        user: "tool-foo".into(),
+        user: "bursar-prod".into(),
         namespace: Some("tool-foo".into()),
     };
     KubeconfigEntries {
@@ -24,7 +24,7 @@ fn entries() -> KubeconfigEntries {
             cluster("toolforge-ext", "https://k8s.example.org:6443"),
         ],
         user: UserEntry {
-            name: "tool-foo".into(),
+            name: "bursar-prod".into(),
             certificate_pem: "not a certificate".into(),
             key_pem: SecretText::new("not a key".into()),
         },
@@ -33,7 +33,7 @@ fn entries() -> KubeconfigEntries {
 }
 
 fn merged(text: &str) -> String {
-    merge(text, &entries()).expect("merges").expect("changes").to_string()
+    merge(text, &entries(), &[]).expect("merges").expect("changes").to_string()
 }
 
 /// What a file says, apart from the spellings of "nothing": no list, null and an empty list; no current context and
@@ -112,18 +112,18 @@ fn a_current_context_that_does_not_exist_becomes_ours() {
 #[test]
 fn our_user_entry_holds_our_credential_only() {
     let text = merged(
-        "users:\n- name: tool-foo\n  user: {token: old, exec: {command: x}, extensions: [1]}\n- {name: tool-foo, user: {token: twice}}\n- name: z\n",
+        "users:\n- name: bursar-prod\n  user: {token: old, exec: {command: x}, extensions: [1]}\n- {name: bursar-prod, user: {token: twice}}\n- name: z\n",
     );
     assert!(!text.contains("token") && !text.contains("exec"), "{text}");
     assert!(text.contains("extensions:\n    - 1\n"), "{text}");
-    assert_eq!(text.matches("name: tool-foo\n").count(), 1, "{text}");
+    assert_eq!(text.matches("name: bursar-prod\n").count(), 1, "{text}");
     assert!(text.contains("- name: z\n"), "{text}");
 }
 
 #[test]
 fn our_cluster_entry_trusts_our_ca_only() {
     let text = merged(
-        "clusters:\n- name: toolforge\n  cluster: {insecure-skip-tls-verify: true, certificate-authority: /tmp/x, disable-compression: true, proxy-url: http://evil}\n",
+        "contexts:\n- {name: toolforge, context: {cluster: toolforge, user: bursar-prod}}\nclusters:\n- name: toolforge\n  cluster: {insecure-skip-tls-verify: true, certificate-authority: /tmp/x, disable-compression: true, proxy-url: http://evil}\n",
     );
     assert!(!text.contains("insecure") && !text.contains("/tmp/x") && !text.contains("evil"), "{text}");
     assert!(text.contains("disable-compression: true\n"), "{text}");
@@ -134,7 +134,7 @@ fn json_kubeconfigs_stay_json() {
     let text = merged(r#"{"apiVersion":"v1","kind":"Config","users":[{"name":"me","user":{"token":"t"}}],"n":1.50}"#);
     let value: serde_json::Value = serde_json::from_str(&text).expect("is JSON");
     assert_eq!(value["users"][0]["user"]["token"], "t");
-    assert_eq!(value["users"][1]["name"], "tool-foo");
+    assert_eq!(value["users"][1]["name"], "bursar-prod");
     assert!(text.contains("1.50"));
 }
 
@@ -150,7 +150,7 @@ fn what_is_no_kubeconfig_is_refused() {
         "a: b: c\n",
         "\u{0}",
     ] {
-        assert!(merge(text, &entries()).is_err(), "{text:?}");
+        assert!(merge(text, &entries(), &[]).is_err(), "{text:?}");
     }
 }
 
@@ -158,7 +158,7 @@ fn what_is_no_kubeconfig_is_refused() {
 fn removal_takes_our_entries_and_our_current_context() {
     let text = merged("");
     let removed = remove(&text, &entries().names()).expect("removes").expect("changes");
-    assert!(!removed.contains("tool"), "{}", *removed);
+    assert!(!removed.contains("tool") && !removed.contains("bursar"), "{}", *removed);
     assert_eq!(remove(&removed, &entries().names()).expect("removes"), None);
     assert_eq!(remove("", &entries().names()).expect("removes"), None);
 }
@@ -180,7 +180,7 @@ fn inspection_finds_a_matching_pair_and_tells_no_key() {
     let mut ours = entries();
     ours.user.certificate_pem = certificate.pem();
     ours.user.key_pem = SecretText::new(key.serialize_pem());
-    let text = merge(USERS, &ours).expect("merges").expect("changes");
+    let text = merge(USERS, &ours, &[]).expect("merges").expect("changes");
     let found = inspect(&text, &ours.names()).expect("inspects");
     assert!(found.parses && found.key_matches);
     assert_eq!(found.current_context, None, "it is the user's");
@@ -188,13 +188,58 @@ fn inspection_finds_a_matching_pair_and_tells_no_key() {
     assert!(same(found.certificate_pem.as_deref().expect("certificate"), &certificate.pem()));
 
     ours.user.key_pem = SecretText::new(rcgen::KeyPair::generate().expect("key").serialize_pem());
-    let text = merge(&text, &ours).expect("merges").expect("changes");
+    let text = merge(&text, &ours, &[]).expect("merges").expect("changes");
     assert!(!inspect(&text, &ours.names()).expect("inspects").key_matches);
 
     // A key where the certificate should be is not handed out.
     ours.user.certificate_pem = key.serialize_pem();
-    let text = merge(&text, &ours).expect("merges").expect("changes");
+    let text = merge(&text, &ours, &[]).expect("merges").expect("changes");
     assert_eq!(inspect(&text, &ours.names()).expect("inspects").certificate_pem, None);
+}
+
+fn refused(text: &str) -> String {
+    merge(text, &entries(), &[]).expect_err("refused").to_string()
+}
+
+#[test]
+fn what_a_user_calls_by_our_names_stays_the_users() {
+    let context = "contexts:\n- {name: toolforge, context: {cluster: mine, user: me}}\n";
+    assert_eq!(refused(context), "context `toolforge` in it is not ours");
+    let without_user = "contexts:\n- {name: toolforge, context: {cluster: mine}}\n";
+    assert_eq!(refused(without_user), "context `toolforge` in it is not ours");
+    let cluster = "clusters:\n- {name: toolforge, cluster: {server: 'https://mine'}}\n";
+    assert_eq!(refused(cluster), "cluster `toolforge` in it is not ours");
+    let used = "clusters:\n- {name: toolforge, cluster: {server: 'https://10.0.0.1:6443'}}\ncontexts:\n- {name: x, context: {cluster: toolforge, user: me}}\n";
+    assert_eq!(refused(used), "cluster `toolforge` in it is not ours");
+    for text in [context, without_user, cluster, used] {
+        assert_eq!(remove(text, &entries().names()).expect("removes"), None, "{text}");
+        merge(text, &entries(), &["toolforge".to_owned()]).expect("taken over").expect("changes");
+    }
+}
+
+#[test]
+fn what_a_user_adds_to_our_entries_does_not_make_them_the_users() {
+    let ours = merged("");
+    let dropped = remove(&ours, &EntryNames { contexts: vec!["toolforge".into()], ..EntryNames::default() });
+    let left = dropped.expect("removes").expect("changes");
+    assert_eq!(merged(&left).matches("name: toolforge\n").count(), 2, "a cluster that nobody uses, with our server");
+    let text = ours.replace("contexts:\n", "contexts:\n- {name: mine, context: {cluster: toolforge, user: me}}\n");
+    let mut moved = entries();
+    moved.clusters[0].server = "https://10.0.0.9:6443".into();
+    let text = merge(&text, &moved, &[]).expect("merges").expect("changes");
+    assert!(text.contains("https://10.0.0.9:6443"));
+    let removed = remove(&text, &moved.names()).expect("removes").expect("changes");
+    assert!(removed.contains("https://10.0.0.9:6443") && !removed.contains("bursar-prod"), "{}", *removed);
+}
+
+#[test]
+fn names_that_cannot_be_ours_are_refused() {
+    let with_user = |user: &str| EntryNames { user: user.into(), contexts: vec!["x".into()], ..EntryNames::default() };
+    assert!(with_user("bursar-prod").check().is_ok());
+    for user in ["me", "", "Bursar-prod", "bursar-a\nb"] {
+        assert!(with_user(user).check().is_err(), "{user}");
+    }
+    assert!(EntryNames { contexts: vec!["a".repeat(254)], ..with_user("bursar-prod") }.check().is_err());
 }
 
 /// A user's file: entries of other names, any fields, any order, lists missing or null or in JSON.
@@ -235,10 +280,10 @@ proptest! {
     fn merging_loses_nothing_and_removing_gives_the_original(document in any_config()) {
         let names = entries().names();
         let text = document.write().expect("writes");
-        let with_ours = merge(&text, &entries()).expect("merges").expect("changes");
+        let with_ours = merge(&text, &entries(), &[]).expect("merges").expect("changes");
 
         // Merging twice is merging once.
-        prop_assert_eq!(merge(&with_ours, &entries()).expect("merges"), None);
+        prop_assert_eq!(merge(&with_ours, &entries(), &[]).expect("merges"), None);
 
         // Taking ours away gives what was there; only a `current-context` that named nothing is repaired.
         let removed = remove(&with_ours, &names).expect("removes").expect("changes");

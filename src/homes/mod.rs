@@ -12,6 +12,7 @@ pub mod arguments;
 mod bounds;
 pub mod breaker;
 pub mod client;
+mod cure;
 pub mod document;
 mod document_writer;
 mod ensure;
@@ -19,6 +20,7 @@ mod error;
 pub mod files;
 mod keypair;
 pub mod kubeconfig;
+mod ownership;
 mod secret;
 pub mod server;
 pub mod worker;
@@ -27,8 +29,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use bounds::{Bounds, GID_FLOOR, MAX_GROUPS, Prefix, UID_FLOOR};
+pub use bounds::{Bounds, GID_FLOOR, MAX_GROUPS, Prefix, UID_FLOOR, USUAL_KUBECONFIG};
 pub use error::HomeError;
+pub use ownership::USER_PREFIX;
 pub use secret::SecretText;
 
 /// Version of requests and answers. Server and client come from one package, but a daemon that was not restarted
@@ -45,6 +48,9 @@ const USUAL_REQUEST_BYTES: usize = 32 * 1024;
 
 /// Longest answer line, in bytes: an answer carries at most one certificate and some names.
 pub const MAX_ANSWER_BYTES: usize = 256 * 1024;
+
+/// Longest name of an entry, in bytes: that of a cluster and that of an endpoint, each a Kubernetes name.
+const MAX_NAME_BYTES: usize = 253;
 
 /// Whose home, and which file in it. Every request carries it and every request is checked against it again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +73,7 @@ impl HomeTarget {
     /// A target with the usual file, `.kube/config`, and no supplementary groups.
     #[must_use]
     pub fn new(home: impl Into<PathBuf>, uid: u32, gid: u32) -> Self {
-        Self { home: home.into(), uid, gid, groups: Vec::new(), kubeconfig: PathBuf::from(".kube/config") }
+        Self { home: home.into(), uid, gid, groups: Vec::new(), kubeconfig: PathBuf::from(USUAL_KUBECONFIG) }
     }
 }
 
@@ -116,6 +122,12 @@ pub enum Work {
         /// Copy the server's skeleton directory into a home that was made now.
         skeleton: bool,
     },
+    /// The directory of a volume exists and is the user's; made, if the server allows it for that prefix, mode 0700.
+    /// Nothing that exists is changed.
+    MakeDirectory {
+        /// Mode 2770: what is made in it belongs to its group.
+        shared: bool,
+    },
     /// Our entries are in the kubeconfig, everything else in it stays.
     WriteKubeconfig {
         /// What is to be there.
@@ -138,6 +150,7 @@ impl Work {
             Self::Inspect { .. } => "inspect",
             Self::TestWrite { .. } => "test_write",
             Self::EnsureHome { .. } => "ensure_home",
+            Self::MakeDirectory { .. } => "make_directory",
             Self::WriteKubeconfig { .. } => "write_kubeconfig",
             Self::RemoveKubeconfig { .. } => "remove_kubeconfig",
         }
@@ -213,6 +226,20 @@ pub struct EntryNames {
     pub contexts: Vec<String>,
 }
 
+impl EntryNames {
+    /// Whether they can be ours; if not, what is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let mut all = self.clusters.iter().chain(&self.contexts).chain([&self.user]);
+        if !ownership::is_our_user(&self.user) {
+            return Err(format!("the name of a user of ours begins with {USER_PREFIX}"));
+        }
+        if all.any(|name| name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control)) {
+            return Err("an entry without a name, or with an impossible one".to_owned());
+        }
+        Ok(())
+    }
+}
+
 impl KubeconfigEntries {
     /// Whether they make sense together; if not, what is wrong.
     pub fn check(&self) -> Result<(), String> {
@@ -231,9 +258,7 @@ impl KubeconfigEntries {
         if names.clusters.iter().enumerate().any(|(index, name)| names.clusters[..index].contains(name)) {
             return Err("a cluster is there twice".to_owned());
         }
-        if names.clusters.iter().chain(&names.contexts).chain([&names.user]).any(String::is_empty) {
-            return Err("an entry without a name".to_owned());
-        }
+        names.check()?;
         if names.clusters.is_empty() || names.contexts.is_empty() {
             return Err("no cluster or no context".to_owned());
         }
@@ -259,7 +284,7 @@ pub enum Answer {
     Inspected(Inspection),
     /// To [`Work::TestWrite`]: a file could be written there.
     Writable,
-    /// To [`Work::EnsureHome`].
+    /// To [`Work::EnsureHome`] and [`Work::MakeDirectory`].
     HomeReady {
         /// It was made now.
         created: bool,

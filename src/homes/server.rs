@@ -378,6 +378,7 @@ impl Server {
         let died = |detail: String| HomeError::WorkerDied { detail };
         let order = Order {
             bounds: self.settings.bounds.clone(),
+            server: std::process::id(),
             date: (self.settings.clock)().strftime("%Y%m%dT%H%M%SZ").to_string(),
         };
         let mut order = serde_json::to_vec(&order).map_err(|error| died(error.to_string()))?;

@@ -13,6 +13,7 @@ use rustix::process::{Resource, Rlimit, Signal};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use super::document::DocumentError;
 use super::files::{Existing, Home};
 use super::kubeconfig::{self, KubeconfigError};
 use super::{
@@ -26,6 +27,8 @@ use super::{
 pub struct Order {
     /// What the request is held against once more.
     pub bounds: Bounds,
+    /// Process id of the server.
+    pub server: u32,
     /// UTC, `20260131T235959Z`: the name of a backup. The worker has no clock.
     pub date: String,
 }
@@ -77,26 +80,44 @@ fn obey(order: &Order, request: &Request) -> Result<Answer, HomeError> {
     if request.version != PROTOCOL_VERSION {
         return Err(HomeError::BadRequest { detail: format!("version {} is not known", request.version) });
     }
+    match &request.work {
+        Work::Inspect { names } | Work::RemoveKubeconfig { names } => names.check(),
+        Work::WriteKubeconfig { entries, .. } => entries.check(),
+        Work::TestWrite { .. } | Work::EnsureHome { .. } | Work::MakeDirectory { .. } => Ok(()),
+    }
+    .map_err(|detail| HomeError::BadRequest { detail })?;
     let target = &request.target;
     let prefix = order.bounds.admit(target)?;
     let created = match &request.work {
-        Work::EnsureHome { create: true, .. } => ensure::make_home(prefix, target)?,
+        Work::EnsureHome { create: true, .. } | Work::MakeDirectory { .. } => ensure::make_home(prefix, target)?,
         _ => false,
     };
     become_user(target.uid, target.gid, &target.groups)?;
+    // The kernel kills us with the server from here on. One that ended before does not: the next server may be at work.
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
+    if parent != Some(order.server) {
+        return Err(HomeError::Unavailable { detail: "the server that asked is gone".to_owned() });
+    }
     let home = Home::open(&prefix.path, target)?;
     let file = target.kubeconfig.as_path();
     match &request.work {
-        Work::EnsureHome { skeleton, .. } => {
-            if let (true, true, Some(from)) = (created, *skeleton, &order.bounds.skeleton) {
-                ensure::copy_skeleton(from, home.directory())?;
+        Work::EnsureHome { create, skeleton } => {
+            if let (true, true, true, Some(from)) = (*create, prefix.allow_create, *skeleton, &order.bounds.skeleton) {
+                ensure::copy_skeleton(from, &target.home, home.directory(), created)?;
+            }
+            Ok(Answer::HomeReady { created })
+        }
+        Work::MakeDirectory { shared } => {
+            if *shared {
+                ensure::give_group_on(&target.home, home.directory())?;
             }
             Ok(Answer::HomeReady { created })
         }
         Work::Inspect { names } => inspect(&home, file, names).map(Answer::Inspected),
         Work::TestWrite { replace_unparsable } => test_write(&home, file, *replace_unparsable),
         Work::WriteKubeconfig { entries, replace_unparsable } => {
-            write(&home, file, entries, replace_unparsable.then_some(order.date.as_str())).map(Answer::Written)
+            let date = replace_unparsable.then_some(order.date.as_str());
+            write(&home, file, entries, &order.bounds.take_over, date).map(Answer::Written)
         }
         Work::RemoveKubeconfig { names } => remove(&home, file, names),
     }
@@ -143,12 +164,19 @@ fn is_single_threaded() -> bool {
         .is_ok_and(|status| status.lines().any(|line| line.split_whitespace().eq(["Threads:", "1"])))
 }
 
-fn not_yaml(path: PathBuf, detail: &impl ToString) -> HomeError {
-    HomeError::NotYaml { path, detail: detail.to_string() }
+/// The reason for a text that cannot be merged into.
+fn unusable(path: PathBuf, error: &KubeconfigError) -> HomeError {
+    match error {
+        KubeconfigError::Foreign(entry) => HomeError::ForeignEntry { path, entry: entry.clone() },
+        KubeconfigError::Document(DocumentError::TooDeep | DocumentError::TooMuch) => {
+            HomeError::TooComplex { path, detail: error.to_string() }
+        }
+        _ => HomeError::NotYaml { path, detail: error.to_string() },
+    }
 }
 
-fn text(existing: &Existing) -> Result<&str, String> {
-    std::str::from_utf8(&existing.content).map_err(|error| format!("it is not UTF-8 from byte {}", error.valid_up_to()))
+fn text(existing: &Existing) -> Result<&str, KubeconfigError> {
+    Ok(std::str::from_utf8(&existing.content).map_err(|error| DocumentError::NotUtf8(error.valid_up_to()))?)
 }
 
 fn name_of(file: &Path) -> &Path {
@@ -169,9 +197,8 @@ fn test_write(home: &Home, file: &Path, replace_unparsable: bool) -> Result<Answ
     {
         let path = directory.path_of(name_of(file));
         let nobody = EntryNames::default();
-        let text = text(&existing).map_err(|detail| not_yaml(path.clone(), &detail))?;
         // Removing nothing asks the same of a text as adding does.
-        kubeconfig::remove(text, &nobody).map_err(|error| not_yaml(path, &error))?;
+        text(&existing).and_then(|text| kubeconfig::remove(text, &nobody)).map_err(|error| unusable(path, &error))?;
     }
     directory.test_write()?;
     Ok(Answer::Writable)
@@ -181,29 +208,28 @@ fn write(
     home: &Home,
     file: &Path,
     entries: &KubeconfigEntries,
+    taken: &[String],
     replace_unparsable: Option<&str>,
 ) -> Result<Written, HomeError> {
-    entries.check().map_err(|detail| HomeError::BadRequest { detail })?;
     let directory = home.make_directory_of(file)?;
     let name = name_of(file);
     let path = directory.path_of(name);
     let existing = directory.read(name)?;
     let names = entries.names();
     let merged = match &existing {
-        None => kubeconfig::merge("", entries).map_err(|error| error.to_string()),
-        Some(existing) => text(existing)
-            .and_then(|text| kubeconfig::merge(text, entries).map_err(|error: KubeconfigError| error.to_string())),
+        None => kubeconfig::merge("", entries, taken),
+        Some(existing) => text(existing).and_then(|text| kubeconfig::merge(text, entries, taken)),
     };
     let mut backup = None;
     let content = match (merged, replace_unparsable) {
         (Ok(content), _) => content,
-        (Err(detail), None) => return Err(not_yaml(path, &detail)),
-        (Err(_), Some(date)) => {
+        (Err(error), Some(date)) if !matches!(error, KubeconfigError::Foreign(_)) => {
             let kept = format!("{}.bursar-backup-{date}", name.display());
             directory.keep_as(name, Path::new(&kept))?;
             backup = Some(kept);
-            kubeconfig::merge("", entries).map_err(|error| not_yaml(path.clone(), &error))?
+            kubeconfig::merge("", entries, taken).map_err(|error| unusable(path.clone(), &error))?
         }
+        (Err(error), _) => return Err(unusable(path, &error)),
     };
     let changed = match (&content, &existing) {
         (Some(content), _) => {
@@ -218,7 +244,7 @@ fn write(
         (None, Some(existing)) => text(existing).unwrap_or_default(),
         (None, None) => "",
     };
-    let digest = kubeconfig::entries_digest(now, &names).map_err(|error| not_yaml(path, &error))?;
+    let digest = kubeconfig::entries_digest(now, &names).map_err(|error| unusable(path, &error))?;
     let entries_digest =
         digest.ok_or_else(|| HomeError::BadRequest { detail: "the entries name each other wrongly".into() })?;
     Ok(Written { changed, entries_digest, backup })
@@ -230,8 +256,8 @@ fn remove(home: &Home, file: &Path, names: &EntryNames) -> Result<Answer, HomeEr
     let Some(directory) = home.directory_of(file)? else { return nothing };
     let Some(existing) = directory.read(name)? else { return nothing };
     let path = directory.path_of(name);
-    let text = text(&existing).map_err(|detail| not_yaml(path.clone(), &detail))?;
-    match kubeconfig::remove(text, names).map_err(|error| not_yaml(path, &error))? {
+    let removed = text(&existing).and_then(|text| kubeconfig::remove(text, names));
+    match removed.map_err(|error| unusable(path, &error))? {
         None => nothing,
         Some(content) => {
             directory.replace(name, content.as_bytes())?;

@@ -136,7 +136,8 @@ impl Lesson<'_> {
         policy: &Policy,
         source_of: &dyn Fn(&DirectoryId) -> Option<String>,
     ) -> Result<Account, String> {
-        let source = source_of(&identity.directory_id).ok_or("no directory has its entry, and which one had is lost")?;
+        let source =
+            source_of(&identity.directory_id).ok_or("no directory has its entry, and which one had is lost")?;
         let kubernetes_name = frozen_name(identity, policy);
         let all = || self.ledger.accounts.values().chain(self.accounts.values());
         let same_name = |other: &&Account| {
@@ -305,8 +306,7 @@ mod tests {
         twin.identity.id = AccountId("another".to_owned());
         let facts = Facts { tenancies: vec![facts.tenancies[0].clone(), twin], ..Facts::default() };
         let source = |_: &DirectoryId| Some("people".to_owned());
-        let learned =
-            learn(&LedgerState::default(), &facts, &world.policy, &source, "carol", Timestamp::UNIX_EPOCH);
+        let learned = learn(&LedgerState::default(), &facts, &world.policy, &source, "carol", Timestamp::UNIX_EPOCH);
         assert_eq!(learned.doubts.len(), 1, "{:?}", learned.doubts);
     }
 }

@@ -34,6 +34,7 @@ fn policy(absent_for: i64) -> Policy {
             revoke_on_member_removed: true,
         },
         home_prefixes: Vec::new(),
+        exempt: Vec::new(),
     }
 }
 

@@ -16,26 +16,14 @@ use thiserror::Error;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
-use super::cache::{Cache, Listing, observe};
+use super::cache::{Cache, observe};
 use super::kinds::{Kind, Kinds};
+use super::watched::WatchedKind;
 use super::{ClusterInventory, ObservedObject};
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::directory::chain;
 use crate::identity::ClusterName;
 use crate::ledger::ObjectKey;
-
-/// Kinds that every tenant may have, cluster-wide by our label. Secrets are not among them: they are watched by name,
-/// so that the daemon need not be allowed to read others' (RBAC `resourceNames`).
-const MANAGED: &[(&str, &str)] = &[
-    ("v1", "Namespace"),
-    ("v1", "ResourceQuota"),
-    ("v1", "LimitRange"),
-    ("v1", "PersistentVolume"),
-    ("v1", "PersistentVolumeClaim"),
-    ("networking.k8s.io/v1", "NetworkPolicy"),
-    ("rbac.authorization.k8s.io/v1", "RoleBinding"),
-    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
-];
 
 /// Between two questions whether a cluster whose watch broke answers again. The watch itself says nothing when it
 /// comes back and nothing changed meanwhile.
@@ -48,36 +36,6 @@ const ABSENT_KIND_EVERY: Duration = Duration::from_mins(1);
 const READ_TIMEOUT: Duration = Duration::from_mins(5);
 /// An API server that does not take a connection in this time is down.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What is watched: a kind, or its objects of one name.
-pub type WatchedKind = Listing;
-
-/// The kinds that Bursar itself makes.
-#[must_use]
-pub fn managed_kinds() -> Vec<WatchedKind> {
-    let kind = |(api_version, kind): &(&str, &str)| Listing {
-        api_version: (*api_version).to_owned(),
-        kind: (*kind).to_owned(),
-        only: None,
-    };
-    MANAGED.iter().map(kind).collect()
-}
-
-/// [`managed_kinds`] and those of site manifests; Secrets each by its name.
-#[must_use]
-pub fn watched_kinds<'a>(manifests: impl IntoIterator<Item = &'a Value>) -> Vec<WatchedKind> {
-    let mut kinds = managed_kinds();
-    for manifest in manifests {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let kind = text(&manifest["kind"]);
-        let only = (kind == "Secret").then(|| text(&manifest["metadata"]["name"]));
-        let watched = Listing { api_version: text(&manifest["apiVersion"]), kind, only };
-        if !kinds.contains(&watched) {
-            kinds.push(watched);
-        }
-    }
-    kinds
-}
 
 /// A client of a cluster, set up as watches and writes need it.
 pub fn connect(mut config: kube::Config) -> Result<Client, WatchError> {

@@ -1,11 +1,12 @@
-//! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest` and
-//! `certificate` are PURE; `cluster` watches, `kinds` and `homes` ask.
+//! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest`,
+//! `watched` and `certificate` are PURE; `cluster` watches, `kinds` and `homes` ask.
 
 pub mod cache;
 pub mod certificate;
 pub mod cluster;
 pub mod digest;
 pub mod kinds;
+pub mod watched;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::desired::{DesiredCredential, HomeTarget};
+use crate::desired::{DesiredCredential, DirectoryTarget, HomeTarget};
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::{ObjectKey, StoppedWorkload};
 
@@ -27,6 +27,13 @@ pub enum Action {
         uid: Option<String>,
         /// Why.
         reason: Reason,
+    },
+    /// The directory of a volume: made if it is missing, never changed, never deleted.
+    MakeDirectory {
+        /// Where its volume is.
+        cluster: ClusterName,
+        /// Which.
+        directory: DirectoryTarget,
     },
     /// Deletion with a UID precondition.
     Delete {
@@ -98,7 +105,8 @@ impl Action {
     pub fn cluster(&self) -> &ClusterName {
         match self {
             Self::Apply { key, .. } | Self::Delete { key, .. } => &key.cluster,
-            Self::StopWorkloads { cluster, .. }
+            Self::MakeDirectory { cluster, .. }
+            | Self::StopWorkloads { cluster, .. }
             | Self::ResumeWorkloads { cluster, .. }
             | Self::IssueCertificate { cluster, .. }
             | Self::RemoveKubeconfig { cluster, .. }

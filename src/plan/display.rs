@@ -300,6 +300,7 @@ fn details(plan: &AccountPlan) -> String {
     let revoked = matches!(plan.regenerated, Some(Regeneration::Suspended)).then(|| "certificates revoked".to_owned());
     let others = plan.actions.iter().filter_map(|action| match action {
         Action::Apply { .. } | Action::Delete { .. } | Action::InspectKubeconfig { .. } => None,
+        Action::MakeDirectory { directory, .. } => Some(format!("directory {}", directory.path.display())),
         Action::StopWorkloads { .. } => Some("workloads stopped".to_owned()),
         Action::ResumeWorkloads { stopped, .. } => {
             Some(format!("{} resumed", counted(stopped.len() as u64, "workload")))

@@ -69,6 +69,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             }
             // What a removal does not do, and renewals.
             Action::Apply { .. }
+            | Action::MakeDirectory { .. }
             | Action::ResumeWorkloads { .. }
             | Action::IssueCertificate { .. }
             | Action::InspectKubeconfig { .. } => None,

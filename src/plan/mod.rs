@@ -9,6 +9,7 @@ pub mod hash;
 pub mod intents;
 mod scan;
 mod tenant;
+mod volume;
 
 #[cfg(test)]
 mod property_tests;

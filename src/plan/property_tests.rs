@@ -2,14 +2,13 @@
 //! for an absence that was not proved, and no generation is used twice. And the figures for a large one.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use jiff::SignedDuration;
 use proptest::prelude::*;
 
-use super::testing::{World, policy, prod};
-use super::{Action, Bounds, compare, guard, hash, plan};
-use crate::desired::{Deriver, Transition, derive};
+use super::testing::{World, prod};
+use super::{Action, compare, hash};
+use crate::desired::{Deriver, Transition};
 use crate::directory::Completeness;
 use crate::identity::{AccountId, AccountKind, DirectoryId};
 use crate::ledger::{Absence, Failure, Lifecycle, Note, Order, OrderKind, Suspension};
@@ -253,43 +252,4 @@ fn a_daemon_that_was_killed_while_it_suspended_finishes() {
         world.cycle();
         assert!(world.plan().is_empty(), "after {done}: {}", world.plan());
     }
-}
-
-#[test]
-#[ignore = "figures, not a check: run it optimised and with --nocapture"]
-#[expect(clippy::disallowed_methods, reason = "measures")]
-fn figures_for_ten_thousand_tenants() {
-    let mut world = World::new();
-    world.policy = policy();
-    for number in 0..10_000 {
-        world.add(AccountKind::Tool, &format!("tool{number}"), Some(50_000 + number));
-    }
-    let timed = |what: &str, started: Instant| println!("{what}: {:.1} ms", started.elapsed().as_secs_f64() * 1e3);
-    let mut deriver = Deriver::default();
-    let started = Instant::now();
-    let desired = derive(&world.ledger, &world.policy, &world.sealer, world.now);
-    timed("derive, all new", started);
-    let started = Instant::now();
-    let planned = plan(&desired, &world.ledger, &world.inventory, world.now);
-    timed("plan, all new", started);
-    let started = Instant::now();
-    let (approved, _) = guard(planned, &Bounds::of(&world.ledger, &world.policy), world.now);
-    timed("guard, all new", started);
-    world.execute(&approved);
-    let started = Instant::now();
-    deriver.derive(&world.ledger, &world.policy, &world.sealer, world.now);
-    timed("derive, first time, nothing to do", started);
-    for round in 1..=3 {
-        let started = Instant::now();
-        let desired = deriver.derive(&world.ledger, &world.policy, &world.sealer, world.now);
-        timed(&format!("derive, again, nothing to do, {round}"), started);
-        let started = Instant::now();
-        let planned = plan(desired, &world.ledger, &world.inventory, world.now);
-        timed(&format!("plan, nothing to do, {round}"), started);
-        let started = Instant::now();
-        let (approved, _) = guard(planned, &Bounds::of(&world.ledger, &world.policy), world.now);
-        timed(&format!("guard, nothing to do, {round}"), started);
-        assert!(approved.accounts().is_empty());
-    }
-    println!("{} objects", world.ledger.objects.len());
 }

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 
 use super::credential::{self, Standing};
 use super::scan::Scan;
-use super::{Action, Reason};
-use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, Transition, apply_order};
+use super::{Action, Reason, volume};
+use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, Transition, apply_order};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::{LedgerState, ObjectKey, ObjectRecord};
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
@@ -52,11 +52,13 @@ pub(super) fn actions(look: Look<'_>) -> (Vec<Action>, Vec<String>) {
     let (narrowed, bindings): (Vec<_>, Vec<_>) =
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) =
-        deletes(look).into_iter().partition(|action| order(action) == Some(4));
+        deletes(look, &mut notices).into_iter().partition(|action| order(action) == Some(4));
     let stop = stop(look, !namespace.is_empty());
     let Standing { remove, issue, inspect } = credential::actions(look, &mut notices);
     let remove = remove.into_iter().collect();
-    let actions = [namespace, deleted_bindings, narrowed, stop, remove, applies, bindings, deletes, resume(look)];
+    let directories = directories(look, &applies);
+    let actions =
+        [namespace, deleted_bindings, narrowed, stop, remove, directories, applies, bindings, deletes, resume(look)];
     (actions.into_iter().flatten().chain(issue).chain(inspect).collect(), notices)
 }
 
@@ -91,7 +93,13 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, notices: &mut 
         (_, Some(found)) if found.deleting => return None,
         (Some(record), Some(found)) if is_settled(object, record, found) => return None,
         (_, None) | (None, Some(_)) => Reason::Missing,
-        (Some(record), Some(_)) if record.wanted != object.digest => Reason::Changed(Vec::new()),
+        (Some(record), Some(_)) if record.wanted != object.digest => {
+            if let Some(why) = volume::immovable(key, record, &object.manifest) {
+                notices.push(why);
+                return None;
+            }
+            Reason::Changed(Vec::new())
+        }
         (Some(_), Some(_)) if object.drift == DriftMode::Report => {
             notices.push(format!(
                 "{} was edited by somebody else, and its class says report: it stays; to write ours back, drift = \
@@ -112,6 +120,21 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, notices: &mut 
     })
 }
 
+/// The directories of volumes that are about to be made.
+fn directories(look: Look<'_>, applies: &[Action]) -> Vec<Action> {
+    let new = applies.iter().filter_map(|action| match action {
+        Action::Apply { key, uid: None, .. } if key.kind == "PersistentVolume" => {
+            look.tenant.directories.get(&key.name)
+        }
+        _ => None,
+    });
+    let make = |directory: &DirectoryTarget| Action::MakeDirectory {
+        cluster: look.cluster.clone(),
+        directory: directory.clone(),
+    };
+    new.map(make).collect()
+}
+
 /// `ResourceQuota bursar in namespace tool-foo`.
 fn described(key: &ObjectKey) -> String {
     match &key.namespace {
@@ -122,7 +145,7 @@ fn described(key: &ObjectKey) -> String {
 
 /// What nobody wants any more: in the reverse of the order in which it was made. A namespace is never deleted here, and
 /// nothing that the cluster does not show us with our label and the uid that we know.
-fn deletes(look: Look<'_>) -> Vec<Action> {
+fn deletes(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
     let mut orphans: Vec<&ObjectKey> = look
         .scan
         .orphans(look.id, look.cluster)
@@ -138,6 +161,10 @@ fn deletes(look: Look<'_>) -> Vec<Action> {
         .filter_map(|key| {
             let record = look.ledger.objects.get(key)?;
             let found = look.there.objects.get(key)?;
+            if volume::holds_data(key, record) {
+                notices.push(volume::kept(key));
+                return None;
+            }
             (record.uid == found.uid && !found.deleting).then(|| Action::Delete {
                 key: key.clone(),
                 uid: found.uid.clone(),

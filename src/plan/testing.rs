@@ -10,6 +10,7 @@ use regex::Regex;
 use serde_json::json;
 
 use crate::contract::Sealer;
+use crate::desired::volume::fixed;
 use crate::desired::{DesiredState, derive};
 use crate::directory::{Completeness, Role};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
@@ -20,8 +21,8 @@ use crate::ledger::{
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Refusal, guard, plan};
 use crate::policy::{
-    Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, Pattern, Peer,
-    PodSecurity, Policy, StaticVolume, When,
+    Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume, Pattern, Peer,
+    PodSecurity, Policy, Volume, VolumeKind, When,
 };
 
 pub(crate) const SOURCE: &str = "people";
@@ -175,7 +176,7 @@ impl World {
     fn act(&mut self, account: &AccountPlan, action: &Action) -> Vec<Change> {
         let (id, now) = (&account.id, self.now);
         match action {
-            Action::Apply { key, wanted, uid, .. } => {
+            Action::Apply { key, manifest, wanted, uid, .. } => {
                 let known = self.cluster().objects.get(key).map(|found| found.uid.clone());
                 assert_eq!(known, *uid, "{key:?} is applied with the uid that it has");
                 self.uids += 1;
@@ -183,9 +184,11 @@ impl World {
                 let observed = format!("answer to {wanted}");
                 let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), ..ObservedObject::default() };
                 self.cluster().objects.insert(key.clone(), found);
-                let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail: None };
+                let detail = fixed(manifest);
+                let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }
+            Action::MakeDirectory { .. } => Vec::new(),
             Action::Delete { key, uid, .. } => {
                 let gone = self.cluster().objects.remove(key);
                 assert_eq!(gone.map(|found| found.uid).as_ref(), Some(uid), "{key:?} is there and is the one meant");
@@ -273,6 +276,7 @@ pub(crate) fn policy() -> Policy {
             revoke_on_member_removed: true,
         },
         home_prefixes: vec!["/data/project".into(), "/home".into()],
+        exempt: Vec::new(),
     }
 }
 
@@ -312,6 +316,7 @@ fn class(name: &str, from: From) -> Class {
             endpoints: vec!["internal".to_owned()],
         }),
         volumes: Vec::new(),
+        admission: crate::policy::Admission::default(),
         manifests: Vec::new(),
     }
 }
@@ -346,10 +351,14 @@ fn student() -> Class {
         service_account_roles: vec!["view".to_owned()],
         pod_security: PodSecurity::Baseline,
         network: "lab".to_owned(),
-        volumes: vec![StaticVolume {
+        volumes: vec![Volume {
             name: "home".to_owned(),
-            server: "nfs.example.org".to_owned(),
-            path: "/srv/home/{name}".to_owned(),
+            kind: VolumeKind::Static(NfsVolume {
+                server: "nfs.example.org".to_owned(),
+                path: "/srv/home/{name}".to_owned(),
+                options: Vec::new(),
+                directory: None,
+            }),
             mount: Some("/home/{name}".to_owned()),
         }],
         manifests: vec![json!({

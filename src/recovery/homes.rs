@@ -91,7 +91,7 @@ impl Search<'_> {
             return Ok(None);
         };
         // A kubeconfig of another shape is written anew, and with it the certificate.
-        let text = kubeconfig::merge("", &wanted).ok().flatten();
+        let text = kubeconfig::merge("", &wanted, &[]).ok().flatten();
         let shape = text.and_then(|text| kubeconfig::entries_digest(&text, &names).ok().flatten());
         let same = shape.is_some() && shape == inspection.entries_digest;
         let delivery = Delivery {

@@ -157,9 +157,9 @@ impl Work<'_> {
         snapshot: &DirectorySnapshot,
     ) -> Result<(), RecoveryError> {
         let found = search.all(&self.desired(sealer), &mut self.doubts).await?;
-        let fresh = found.iter().filter(|((id, _), _)| {
-            self.ledger.accounts.get(id).is_some_and(|account| account.state == Lifecycle::New)
-        });
+        let fresh = found
+            .iter()
+            .filter(|((id, _), _)| self.ledger.accounts.get(id).is_some_and(|account| account.state == Lifecycle::New));
         let fresh: BTreeMap<AccountId, Held> = fresh.map(|((id, _), held)| (id.clone(), held.clone())).collect();
         if fresh.is_empty() {
             self.take(found.into_values());

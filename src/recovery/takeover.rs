@@ -6,16 +6,17 @@ use serde_json::json;
 
 use super::RecoveryError;
 use crate::identity::DirectoryId;
+use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::learn::{Facts, learn};
 use crate::ledger::store::{FILE, Store};
 use crate::settings::Settings;
 
 /// What the ledger knows now.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Remembered {
-    /// Its new id.
-    pub ledger_id: String,
+    /// All of it, with its new id.
+    pub ledger: LedgerState,
     /// Accounts of which the clusters knew something newer.
     pub learned: usize,
     /// What is not known, for people.
@@ -57,6 +58,7 @@ pub async fn remember(
     }];
     events.extend(learned.events);
     store.write(&lock, &changes, &events, now).await?;
+    let ledger = store.state().clone();
     store.close().await?;
-    Ok(Remembered { ledger_id, learned: count, doubts: learned.doubts })
+    Ok(Remembered { ledger, learned: count, doubts: learned.doubts })
 }

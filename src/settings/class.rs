@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use regex::Regex;
 
+use super::admission;
 use super::profile;
 use super::table::{Kind, PATH, Table, is_none_of};
+use super::volume;
 use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
 use crate::policy::{Class, Cluster, CredentialRule, DriftMode, From, HomeRule, Pattern, PodSecurity, When};
 
@@ -108,7 +110,8 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         limit_range: table.has("limit_range").then(|| profile::limit_range(&table.section("limit_range"))),
         network: network(table, known),
         credential,
-        volumes: profile::volumes(table),
+        volumes: volume::volumes(table, known.prefixes),
+        admission: admission::admission(&table.section("admission")),
         manifests: Vec::new(),
     })
 }
@@ -133,7 +136,6 @@ fn later(table: &Table<'_>) {
     if table.choice("provision", &[("always", false), ("on-demand", true)]) == Some(true) {
         table.not_yet("provision", "every tenant of the class is made at once; leave the class out until it is");
     }
-    profile::admission(&table.section("admission"));
     if table.has("namespace") {
         return;
     }

@@ -1,6 +1,7 @@
 //! The configuration file and the environment become [`Settings`]: everything checked once, all errors told at once,
 //! so that what is built from it cannot fail. It reads files beside the configuration and reaches nothing else.
 
+mod admission;
 mod class;
 mod cluster;
 mod file;
@@ -12,6 +13,7 @@ mod secret;
 mod source;
 mod table;
 mod validate;
+mod volume;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,8 +50,8 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// Where the daemon is asked.
     pub control_socket: PathBuf,
-    /// Groups that admission lets touch namespaces and our objects.
-    pub exempt: Vec<String>,
+    /// What runs in the cluster as the webhook.
+    pub webhook_image: Option<String>,
 }
 
 /// `[schedule]`: five-field cron expressions, UTC.

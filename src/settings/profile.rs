@@ -1,17 +1,14 @@
-//! Parts of a class: quota, limit range, volumes, admission.
+//! Parts of a class: quota, limit range, volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use super::class::absolute;
 use super::quantity::{MEASURED, is_count, is_counted, is_quantity, is_resource, resources};
-use super::table::{Kind, Table, is_name, nearest};
-use crate::policy::StaticVolume;
+use super::table::{Kind, Table, nearest};
 
-const QUANTITY: Kind = Kind("a quantity", "\"16\"");
+pub(super) const QUANTITY: Kind = Kind("a quantity", "\"16\"");
 const COUNT: Kind = Kind("a whole number", "\"16\"");
-const ABSOLUTE: Kind = Kind("an absolute path", "\"/srv/project/{name}\"");
 
 /// `spec.hard` of the ResourceQuota.
 pub(super) fn quota(table: &Table<'_>) -> BTreeMap<String, String> {
@@ -86,68 +83,4 @@ fn resource_amounts(table: &Table<'_>) -> Value {
     table.only(&[known, named].concat());
     let amounts = plain.iter().filter_map(|key| Some((key.clone(), json!(amount(table, key, false)?))));
     Value::Object(amounts.collect())
-}
-
-/// NFS volumes.
-pub(super) fn volumes(table: &Table<'_>) -> Vec<StaticVolume> {
-    let mut names = BTreeSet::new();
-    let tables = table.list("volumes");
-    let volumes = tables.iter().filter_map(|volume| {
-        volume.only(&["name", "kind", "nfs", "mount", "size", "storage_class"]);
-        let kinds = [("static", true), ("dynamic", false), ("personal", false)];
-        if !volume.has("kind") {
-            volume.wrong("kind", "missing; for example \"static\"");
-        }
-        if volume.choice("kind", &kinds) == Some(false) {
-            volume.not_yet("kind", "volumes are of kind static");
-            return None;
-        }
-        let name = volume.required("name", "home");
-        if let Some(name) = &name {
-            if !is_name(name) {
-                volume.wrong("name", format!("{name:?} is not a claim's name; for example \"home\""));
-            }
-            if !names.insert(name.clone()) {
-                volume.wrong("name", format!("{name:?} is another volume's name too"));
-            }
-        }
-        let (server, path) = nfs(volume);
-        let mount = volume.parsed("mount", ABSOLUTE, |text| absolute(text).map(|_| text.to_owned()));
-        Some(StaticVolume { name: name?, server: server?, path: path?, mount })
-    });
-    volumes.collect()
-}
-
-fn nfs(volume: &Table<'_>) -> (Option<String>, Option<String>) {
-    if !volume.has("nfs") {
-        volume.wrong("nfs", "missing; for example { server = \"nfs.example.org\", path = \"/srv/project/{name}\" }");
-        return (None, None);
-    }
-    let nfs = volume.section("nfs");
-    nfs.only(&["server", "path"]);
-    let server = nfs.required("server", "nfs.example.org");
-    if !nfs.has("path") {
-        nfs.wrong("path", format!("missing; for example {}", ABSOLUTE.1));
-    }
-    (server, nfs.parsed("path", ABSOLUTE, |text| absolute(text).map(|_| text.to_owned())))
-}
-
-/// `[class.NAME.admission]`: checked here, served by the webhook of a later version.
-pub(super) fn admission(table: &Table<'_>) {
-    const RULES: [&str; 7] = ["uid", "host", "images", "hosts", "volumes", "claims", "lifetime"];
-    const MODES: [(&str, ()); 4] = [("enforce", ()), ("warn", ()), ("audit", ()), ("off", ())];
-    table.only(&RULES);
-    for rule in RULES {
-        if !table.value(rule).is_some_and(Value::is_object) {
-            table.choice(rule, &MODES);
-            continue;
-        }
-        let fields = table.section(rule);
-        fields.only(&["mode", "allow"]);
-        fields.choice("mode", &MODES);
-        let allow = fields.texts("allow").unwrap_or_default();
-        for host in allow.iter().filter(|host| rule == "hosts" && !host.contains("{name}")) {
-            fields.wrong("allow", format!("{host:?} would be everybody's; for example \"{{name}}.tools.example.org\""));
-        }
-    }
 }

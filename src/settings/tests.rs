@@ -78,6 +78,18 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
         r#"class.tool.volumes[0].nfs.path: "x" is not an absolute path; for example "/srv/project/{name}""#,
     );
     told(
+        r#"volumes = [{ name = "home", kind = "dynamic", size = "1Gi", nfs = { server = "nfs", path = "/x" } }]"#,
+        "class.tool.volumes[0].nfs: only volumes of kind static, shared or personal have it",
+    );
+    told(
+        r#"volumes = [{ name = "scratch", kind = "dynamic" }]"#,
+        r#"class.tool.volumes[0].size: missing; for example "10Gi""#,
+    );
+    told(
+        r#"volumes = [{ name = "home", kind = "static", nfs = { server = "nfs", path = "/x" }, directory = "/srv/{name}" }]"#,
+        r#"class.tool.volumes[0].directory: "/srv/{name}" is beneath none of homes.prefixes"#,
+    );
+    told(
         r#"limit_range = { container = { max = { memory = "6GB" } } }"#,
         r#"class.tool.limit_range.container.max.memory: "6GB" is not a quantity; for example "16""#,
     );
@@ -101,12 +113,11 @@ fn what_later_versions_serve_is_an_error_where_leaving_it_out_is_dangerous() {
         ("provision = \"on-demand\"", "class.tool.provision"),
         ("drift = { quota = \"adopt\" }", "class.tool.drift.quota"),
         ("home = { prefix = \"/home\" }\ncredential = { kind = \"oidc\" }", "class.tool.credential.kind"),
-        ("volumes = [{ name = \"home\", kind = \"dynamic\", size = \"1Gi\" }]", "class.tool.volumes[0].kind"),
     ] {
         later(&format!("{TOOL}{line}\n"), key);
     }
     let harmless = "[archive]\nrecipient = \"age1x\"\n[webhook]\nexempt = [\"a\"]\n[reaper.namespaces]\nenabled = false\nidle_for = \"9d\"\n";
-    assert_eq!(load(&format!("{BASE}{harmless}")).expect("settings").exempt, ["a"]);
+    assert_eq!(load(&format!("{BASE}{harmless}")).expect("settings").policy.exempt, ["a"]);
 }
 
 #[test]
@@ -217,6 +228,54 @@ fn the_manual_says_the_defaults_of_the_code() {
     let implicit = load_in(folder.path(), &uncommented(|line| line.ends_with("# default")), &[]).expect("settings");
     assert_eq!(explicit, implicit);
     assert_eq!(explicit.policy.classes.keys().collect::<Vec<_>>(), ["admin", "tool"]);
+}
+
+#[test]
+fn the_webhook_is_told_of_the_classes() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/admission");
+    let text = std::fs::read_to_string(data.join("classes.toml")).expect("classes");
+    let policy = load(&text).expect("settings").policy;
+    let rules = crate::desired::rules::rules(&policy, &ClusterName("prod".to_owned()));
+    assert_eq!(rules.to_json() + "\n", std::fs::read_to_string(data.join("rules.json")).expect("rules"));
+}
+
+#[test]
+fn rules_of_admission_are_told_with_examples() {
+    let told = |line: &str, error: &str| {
+        let line = format!("admission = {{ {line} }}");
+        assert_eq!(class_error(&line), [format!("bursar.toml: class.tool.admission.{error}")], "{line}");
+    };
+    told(
+        r#"images = "enforce""#,
+        r#"images: needs a list; for example { mode = "enforce", allow = ["registry.example.org/"] }"#,
+    );
+    told(
+        r#"images = { allow = ["library/"] }"#,
+        r#"images.allow: "library/" is no registry with a path; for example "registry.example.org/""#,
+    );
+    told(
+        r#"hosts = { allow = ["tools.example.org"] }"#,
+        r#"hosts.allow: "tools.example.org" would be everybody's; for example "{name}.tools.example.org""#,
+    );
+    told(
+        r#"hosts = { allow = ["{name}.Example.org"] }"#,
+        r#"hosts.allow: "{name}.Example.org" is no host; for example "{name}.tools.example.org""#,
+    );
+    told(r#"uid = { mode = "on" }"#, r#"uid.mode: "on" is none of: enforce, warn, audit, off"#);
+    told(r#"volumes = { inject = "init" }"#, r#"volumes.inject: "init" is none of: none, containers, all"#);
+    told("hosts = { alow = [] }", "hosts.alow: there is no such key; do you mean allow?");
+    assert!(class_error(r#"admission = { volumes = { allow = ["x:y"] } }"#)[0].contains(r#""x:y" is no volume"#));
+}
+
+#[test]
+fn two_classes_do_not_share_a_host() {
+    let user = "[class.user]\nfrom = \"tools\"\nclusters = [\"prod\"]\nnamespace = \"user-{name}\"\n";
+    let hosts = "admission = { hosts = { allow = [\"{name}.example.org\"] } }\n";
+    let errors = errors(&format!("{TOOL}{hosts}{user}{hosts}"));
+    assert!(
+        errors[0].contains("class.user.admission.hosts.allow: \"{name}.example.org\" is class tool's too"),
+        "{errors:?}"
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use croner::parser::{CronParser, Seconds};
 
 use super::class::{Known, absolute};
 use super::table::{Kind, PATH, Table};
-use super::{Homes, Schedule, Settings, class, cluster, manifests, network, source};
+use super::{Homes, Schedule, Settings, admission, class, cluster, manifests, network, source};
 use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
 
 const SECTIONS: [&str; 15] = [
@@ -57,6 +57,7 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
         limits: limits(&root.section("limits")),
         lifecycle: lifecycle(&root.section("lifecycle")),
         home_prefixes: homes.prefixes.clone(),
+        exempt: exempt(&root.section("webhook")),
     };
     let metrics = root.section("metrics");
     metrics.only(&["listen"]);
@@ -68,7 +69,7 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
         homes,
         metrics: metrics.parsed("listen", ADDRESS, |text| text.parse().ok()),
         control_socket: path("socket", "/run/bursar/control.sock", &control),
-        exempt: exempt(&root.section("webhook")),
+        webhook_image: root.section("webhook").text("image"),
         state_dir,
         site: site?,
     })
@@ -93,6 +94,7 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
                 format!("class {} has the same for other entries: two accounts of one name would meet", other.name);
             table.wrong("namespace", why);
         }
+        admission::same_hosts(&table, &class, &classes);
         classes.push(class);
     }
     classes
@@ -117,7 +119,7 @@ fn later(root: &Table<'_>) {
 }
 
 fn exempt(table: &Table<'_>) -> Vec<String> {
-    table.only(&["exempt"]);
+    table.only(&["exempt", "image"]);
     let default = || ["system:masters", "kubeadm:cluster-admins"].map(str::to_owned).to_vec();
     table.texts("exempt").unwrap_or_else(default)
 }

@@ -4,7 +4,7 @@
 #   stdout: the folder that holds the four binaries, as its only line
 #   stderr: progress
 #
-# Built once (about 5 to 10 minutes on 2 cores) and kept in ${BURSAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/cluster.
+# Built once (about 5 to 10 minutes on 2 cores) and kept in ${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}/cluster.
 # With KUBEBUILDER_ASSETS set (etcd, kube-apiserver, kubectl, perhaps kube-controller-manager) only what that folder
 # lacks is built.
 set -euo pipefail
@@ -35,7 +35,7 @@ command -v go >/dev/null || { say "Go is needed to build the Kubernetes control 
 # the way of building changes).
 recipe=1
 key=$({ cat go.mod go.sum; go env GOVERSION GOARCH; echo "$recipe"; } | sha256sum | cut -c1-16)
-cache=${BURSAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/cluster
+cache=${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/cluster
 folder=$cache/$key
 [ -z "$assets" ] || folder=$folder-$(echo -n "$assets" | sha256sum | cut -c1-8)
 

@@ -5,9 +5,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use crate::servers::Servers;
 use crate::servers::control_plane::ControlPlaneOptions;
+use crate::servers::ports::free_port;
 use crate::servers::process::Process;
 use crate::servers::sample::{self, PEOPLE, TOOLS};
 use crate::servers::slapd::{READER_DN, READER_PASSWORD, SlapdOptions};
@@ -21,6 +23,7 @@ const PEOPLE_HOMES: &str = "home";
 pub struct Site {
     bursard: Process,
     homed: Process,
+    webhook: Process,
     /// The configuration; `--config` of every command.
     pub config: PathBuf,
     /// The ledger.
@@ -32,7 +35,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Starts the servers, makes homes and configuration, runs `bursar init`, and starts the daemons.
+    /// Starts the servers, makes homes and configuration, runs `bursar init`, and starts the webhook and the daemons.
     pub fn start() -> Self {
         say("starting an LDAP server and a Kubernetes control plane");
         let beneath = |folder: &Path| format!("homeDirectory: {}/", folder.join("site/homes").display());
@@ -55,12 +58,15 @@ impl Site {
                 .arg(&servers.cluster.admin_kubeconfig),
         );
 
+        let webhook = start_webhook(&root, &config);
+
         say("starting bursar-homed and bursard");
         let mut daemon = Command::new(program("bursard"));
         daemon.arg("--config").arg(&config);
         Self {
             homed: Process::start("bursar-homed", &homed_command(&root, &homes), &root.join("homed.log")),
             bursard: Process::start("bursard", &daemon, &root.join("bursard.log")),
+            webhook,
             config,
             ledger,
             homes,
@@ -95,7 +101,8 @@ impl Site {
 
     /// The ends of the daemons' logs, for a failure.
     pub fn log_ends(&self) -> String {
-        format!("bursard:\n{}\nbursar-homed:\n{}", self.bursard.log_end(), self.homed.log_end())
+        let [bursard, homed, webhook] = [&self.bursard, &self.homed, &self.webhook].map(Process::log_end);
+        format!("bursard:\n{bursard}\nbursar-homed:\n{homed}\nbursar-webhook:\n{webhook}")
     }
 
     /// Returns at Ctrl-C.
@@ -109,6 +116,26 @@ impl Site {
         let _ = receiver.recv();
         say("stopping");
     }
+}
+
+/// The webhook runs beside the API server, which asks it by URL: there is no node that could run it.
+fn start_webhook(root: &Path, config: &Path) -> Process {
+    let (port, health) = (free_port(), free_port());
+    let (url, files) = (format!("https://127.0.0.1:{port}"), root.join("webhook"));
+    say(&format!("bursar webhook install --cluster demo --url {url} --write …; starting bursar-webhook"));
+    require(bursar(config).args(["webhook", "install", "--cluster", "demo", "--url", &url, "--write"]).arg(&files));
+    let mut command = Command::new(program("bursar-webhook"));
+    command.arg("--dir").arg(&files).args(["--log-format", "plain"]);
+    command.args(["--listen", &format!("127.0.0.1:{port}"), "--health", &format!("127.0.0.1:{health}")]);
+    let webhook = Process::start("bursar-webhook", &command, &root.join("webhook.log"));
+    let ready = |health: u16| {
+        let answer = Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{health}/readyz")]).output();
+        answer.is_ok_and(|answer| answer.status.success())
+    };
+    webhook.wait_until("200 from its /readyz", Duration::from_mins(1), || ready(health));
+    let tried = require(bursar(config).args(["webhook", "selftest", "--cluster", "demo"]));
+    print!("{}", String::from_utf8_lossy(&tried.stdout));
+    webhook
 }
 
 /// Prints what happens next.

@@ -22,6 +22,7 @@ const DEADLINE: Duration = Duration::from_mins(2);
 pub fn tell(site: &Site) -> Result<(), Failed> {
     first_sync(site)?;
     a_tool_works(site)?;
+    nobody_runs_as_somebody_else(site)?;
     what_a_tool_has(site)?;
     a_new_tool(site)?;
     the_ledger_answers(site)
@@ -64,19 +65,34 @@ fn a_tool_works(site: &Site) -> Result<(), Failed> {
         kubectl
     };
     say("kubectl with tool foo's own kubeconfig");
-    let image = ["run", "hello", "--image=registry.example.org/hello", "--restart=Never"];
-    let hardened = r#"{"spec":{"securityContext":{"runAsNonRoot":true,"runAsUser":52503,"seccompProfile":{"type":"RuntimeDefault"}},"containers":[{"name":"hello","image":"registry.example.org/hello","resources":{"requests":{"cpu":"100m"},"limits":{"memory":"64Mi"}},"securityContext":{"allowPrivilegeEscalation":false,"capabilities":{"drop":["ALL"]}}}]}}"#;
+    let plain = ["run", "hello", "--image=registry.example.org/hello", "--restart=Never"];
     // The controller manager makes the default service account of a new namespace a moment after the namespace.
-    let overrides = format!("--overrides={hardened}");
     wait_for("a pod of tool foo", DEADLINE, || {
-        let output = as_foo(&[&image[..], &[&overrides]].concat()).output().ok()?;
+        let output = as_foo(&plain).output().ok()?;
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.success() || text.contains("AlreadyExists")).then_some(())
     });
+    let uid = "jsonpath=it runs as uid {.spec.securityContext.runAsUser}, which the webhook filled in{\"\\n\"}";
+    let filled = succeed(&mut as_foo(&["get", "pod", "hello", "--output", uid]))?;
+    show(&filled);
+    expect(text(&filled).contains("52503"), || "the pod does not run as uid 52503".to_owned())?;
     show(&succeed(&mut as_foo(&["get", "pods"]))?);
     let elsewhere = refuse(&mut as_foo(&["get", "pods", "--namespace", "tool-bar"]))?;
     println!("{elsewhere}");
     expect(elsewhere.contains("Forbidden"), || format!("in another's namespace: {elsewhere}"))
+}
+
+fn nobody_runs_as_somebody_else(site: &Site) -> Result<(), Failed> {
+    say("kubectl run intruder, as tool foo, with runAsUser 52504");
+    let other = r#"--overrides={"spec":{"securityContext":{"runAsUser":52504}}}"#;
+    let image = "--image=registry.example.org/hello";
+    let refused = refuse(site.kubectl_as_tool("foo").args(["run", "intruder", image, "--restart=Never", other]))?;
+    print!("{refused}");
+    expect(refused.contains("52503") && refused.contains("remove"), || format!("the webhook says: {refused}"))?;
+    let elsewhere = "--image=registry.example.org.evil.example/hello";
+    let refused = refuse(site.kubectl_as_tool("foo").args(["run", "intruder", elsewhere, "--restart=Never"]))?;
+    print!("{refused}");
+    expect(refused.contains("evil.example"), || format!("the webhook says: {refused}"))
 }
 
 fn what_a_tool_has(site: &Site) -> Result<(), Failed> {

@@ -99,7 +99,8 @@ fn a_full_disk_ends_all_writing_and_nothing_else_until_there_is_room_again() {
     assert!(curl(&world, "GET", "/metrics").contains("bursar_ledger_stuck 1"));
     let said = Command::new(env!("CARGO_BIN_EXE_bursar")).arg("--config").arg(world.config()).arg("status").output();
     let said = String::from_utf8_lossy(&said.expect("bursar").stdout).into_owned();
-    let promised = include_str!("../../docs/runbooks/disk-full.md").lines().find(|line| line.contains("takes no writes"));
+    let promised =
+        include_str!("../../docs/runbooks/disk-full.md").lines().find(|line| line.contains("takes no writes"));
     for part in promised.expect("the line of the runbook").trim().split("2027-01-01T04:00:00Z") {
         let part = part.split("/var").next().unwrap_or(part);
         assert!(said.contains(part), "{part:?} in {said}");

@@ -176,7 +176,15 @@ fn every_metric_of_the_alert_rules_is_exposed() {
     metrics.cycle("done");
     metrics.drift_repaired(1);
     metrics.refused("suspend_per_day");
-    let exposed = metrics.exposition(&state(), Timestamp::UNIX_EPOCH);
+    let webhook = bursar::admission::server::metrics::Metrics::default();
+    webhook.decided("validate", &bursar::admission::Decision::default(), std::time::Duration::ZERO);
+    let gauges = bursar::admission::server::metrics::Gauges {
+        index_age: std::time::Duration::ZERO,
+        namespaces: 0,
+        certificate_seconds: 0,
+        wrong: &[("rules", false)],
+    };
+    let exposed = metrics.exposition(&state(), Timestamp::UNIX_EPOCH) + &webhook.exposition(gauges);
     let exposed: BTreeSet<&str> = exposed.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
     let rules = read(&root().join("packaging/prometheus/bursar.rules.yml"));
     let expressions = rules.lines().filter_map(|line| line.trim().strip_prefix("expr: "));

@@ -8,6 +8,7 @@ mod template;
 mod world;
 
 mod access;
+mod admission;
 mod architecture;
 mod cli;
 mod daemon;
@@ -25,5 +26,6 @@ mod quiet;
 mod recovery;
 mod rejected;
 mod repairs;
+mod storage;
 mod tenants;
 mod wrong_directory;

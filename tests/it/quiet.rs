@@ -130,11 +130,22 @@ const UNSEEN: &[(&str, &[&str], &str, &str)] = &[
     ("", &["resourcequotas", "limitranges", "persistentvolumes", "persistentvolumeclaims"], "create", "apply"),
     ("", &["configmaps", "secrets"], "create", "apply"),
     ("networking.k8s.io", &["networkpolicies"], "create", "apply"),
+    ("", &["bursar/configmaps", "bursar/secrets", "bursar/services"], "create", "apply"),
+    ("apps", &["bursar/deployments"], "create", "apply"),
+    ("policy", &["bursar/poddisruptionbudgets"], "create", "apply"),
+    ("admissionregistration.k8s.io", HOOKS, "create", "apply"),
     ("rbac.authorization.k8s.io", &["rolebindings", "clusterrolebindings"], "create", "apply"),
     // Whoever binds a role whose rights they have not themselves must have `bind` on it.
     ("rbac.authorization.k8s.io", &["clusterroles"], "bind", "asked for by the API server at each binding's writing"),
     // `certificatesigningrequests/approval` is asked for as well, and that one is seen.
     ("certificates.k8s.io", &["signers"], "approve", "asked for by the admission of each approval"),
+];
+
+const HOOKS: &[&str] = &[
+    "validatingwebhookconfigurations",
+    "mutatingwebhookconfigurations",
+    "validatingadmissionpolicybindings",
+    "mutatingadmissionpolicybindings",
 ];
 
 fn unseen() -> BTreeSet<Right> {
@@ -144,14 +155,15 @@ fn unseen() -> BTreeSet<Right> {
     rights.collect()
 }
 
-/// The rights of the daemon as the cluster has them: its ClusterRole, and its Role in our own namespace.
+/// The rights of the daemon as the cluster has them: its ClusterRole, and its Roles in our own namespaces.
 fn granted(world: &World) -> BTreeSet<Right> {
     let read = |arguments: &[&str]| -> Value {
         serde_json::from_str(&world.kubectl(&[arguments, &["-o", "json"]].concat())).expect("JSON")
     };
-    let roles: [(&str, Value); 2] = [
+    let roles: [(&str, Value); 3] = [
         ("", read(&["get", "clusterrole", "bursar-daemon"])),
         ("bursar/", read(&["get", "role", "bursar-daemon", "-n", "bursar"])),
+        ("bursar-selftest/", read(&["get", "role", "bursar-daemon", "-n", "bursar-selftest"])),
     ];
     let texts = |value: &Value| -> Vec<String> {
         value.as_array().expect("a list").iter().map(|text| text.as_str().expect("text").to_owned()).collect()
@@ -180,6 +192,7 @@ fn right(request: &Request) -> Option<Right> {
     };
     let (place, rest) = match rest {
         ["namespaces", "bursar", rest @ ..] if !rest.is_empty() => ("bursar/", rest),
+        ["namespaces", "bursar-selftest", rest @ ..] if !rest.is_empty() => ("bursar-selftest/", rest),
         ["namespaces", _, rest @ ..] if !rest.is_empty() => ("", rest),
         _ => ("", rest),
     };
@@ -317,9 +330,8 @@ fn pruned(world: &mut World) {
         .collect();
     assert_eq!(config.lines().count() - less.lines().count(), 3);
     fs::write(world.config(), less).expect("the configuration");
-    // Of a class that still has them: a kind that no class has any more is not watched, and stays.
-    let manifests = world.folder.join("manifests");
-    fs::rename(manifests.join("tool"), manifests.join("admin")).expect("the manifests");
+    // No class has these kinds any more; what the ledger knows of them is watched until it is gone.
+    fs::remove_dir_all(world.folder.join("manifests/tool")).expect("the manifests");
     world.stop();
     world.cycle();
     settle(world);
@@ -329,14 +341,58 @@ fn pruned(world: &mut World) {
     assert_eq!(world.kubectl(&["get", "persistentvolume", "-o", "name"]), "");
 }
 
-fn own_certificate_renewed(world: &mut World) {
+fn bursar(world: &World, arguments: &[&str]) -> std::process::Output {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
+    command.arg("--config").arg(world.config()).args(arguments).output().expect("bursar")
+}
+
+/// There is no node, so its pods are said to be ready by us.
+fn installed(world: &World) {
+    let cluster = &world.servers.cluster;
+    let config = world.config();
+    std::thread::scope(|scope| {
+        let installing = scope.spawn(|| {
+            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
+            command.arg("--config").arg(config);
+            command.args(["webhook", "install", "--image", "registry.example.org/w"]).output().expect("bursar")
+        });
+        let pods = wait_for("two pods of the webhook", DEADLINE, || {
+            let pods = cluster.run(&["get", "pods", "-n", "bursar", "-o", "name"], "");
+            let pods: Vec<String> = pods.lines().map(str::to_owned).collect();
+            (pods.len() == 2).then_some(pods)
+        });
+        let ready = r#"{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}"#;
+        for pod in pods {
+            cluster.run(&["patch", &pod, "-n", "bursar", "--subresource=status", "-p", ready], "");
+        }
+        let installed = installing.join().expect("installed");
+        assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+    });
+}
+
+/// The webhook, in the cluster: installed, tried, renewed by the daemon, removed. Nothing runs on this control plane, so
+/// the self-test finds that it does not answer.
+fn webhook_and_own_certificate_renewed(world: &mut World) {
     let file = world.state_dir().join("clusters/test.kubeconfig");
-    let before = fs::read(&file).expect("the daemon's kubeconfig");
-    world.stop();
+    let until = |world: &World| {
+        let path = r"jsonpath={.metadata.annotations.bursar\.dev/certificate-until}";
+        world.kubectl(&["get", "validatingwebhookconfiguration", "bursar-webhook", "-o", path])
+    };
+    installed(world);
+    assert_eq!(bursar(world, &["webhook", "selftest"]).status.code(), Some(1));
+    let before = (fs::read(&file).expect("the daemon's kubeconfig"), until(world));
     world.clock = in_25_days;
-    let report = world.cycle();
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
-    assert_ne!(fs::read(&file).expect("the daemon's kubeconfig"), before);
+    wait_for("the daemon's own certificate is another", DEADLINE, || {
+        // Approvals wait for the webhook, which nobody runs; when it is renewed they wait for it again.
+        world.kubectl(&["delete", "validatingwebhookconfiguration", "bursar-approvals", "--ignore-not-found"]);
+        world.stop();
+        world.cycle();
+        (fs::read(&file).expect("the daemon's kubeconfig") != before.0).then_some(())
+    });
+    let after = until(world);
+    assert!(before.1 < after, "{} {after}", before.1);
+    let removed = bursar(world, &["webhook", "uninstall", "--backstop"]);
+    assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
 }
 
 #[test]
@@ -366,7 +422,7 @@ fn every_verb_of_the_daemons_role_is_used_and_none_is_missing() {
     let bindings = world.kubectl(&["get", "clusterrolebinding", "-o", "name"]);
     assert!(bindings.contains("verbs-yan") && !bindings.contains("verbs-zoe"), "{bindings}");
     pruned(&mut world);
-    own_certificate_renewed(&mut world);
+    webhook_and_own_certificate_renewed(&mut world);
 
     let requests = asked(&world, 0);
     let refused: Vec<&Request> = requests.iter().filter(|it| it.status == 403 && !is_probe(it)).collect();

@@ -45,7 +45,9 @@ fn steps(runbook: &str, section: &str, here: &[(&str, &str)]) -> Vec<Vec<String>
     let part = runbook.split("\n## ").find(|part| part.starts_with(section)).expect("the section");
     let blocks = part.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
     let lines = blocks.flat_map(str::lines).filter(|line| line.starts_with("bursar ") || line.starts_with("rm "));
-    lines.map(|line| words(&here.iter().fold(line.to_owned(), |line, (there, here)| line.replace(there, here)))).collect()
+    lines
+        .map(|line| words(&here.iter().fold(line.to_owned(), |line, (there, here)| line.replace(there, here))))
+        .collect()
 }
 
 /// As a shell takes a line apart that has no more than double quotes.
@@ -139,8 +141,7 @@ fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issue
     assert_eq!(steps.len(), 2, "{steps:?}");
     let rebuilt = follow(&config, &steps[0]);
     assert_eq!(rebuilt["certificates"], 2, "{rebuilt:#}");
-    let unknown: Vec<&str> =
-        rebuilt["unknown"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let unknown: Vec<&str> = rebuilt["unknown"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     assert!(unknown.iter().any(|doubt| doubt.contains("why tool:bar is suspended is lost")), "{unknown:#?}");
     assert!(!unknown.iter().any(|doubt| doubt.contains("tool:off")), "the directory says why: {unknown:#?}");
     assert!(rebuilt["last_generation"].as_i64() >= Some(last + 1000), "{rebuilt:#}");

@@ -31,11 +31,11 @@ fn make(world: &World) -> PathBuf {
     let servers = world.servers;
     let state = servers.folder().join("template");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let ledger_id = runtime.block_on(async {
+    let ledger = runtime.block_on(async {
         let (store, _lock) = Store::open(&state).await.expect("a ledger");
-        let id = store.state().ledger_id.clone();
+        let state = store.state().clone();
         store.close().await.expect("closed");
-        id
+        state
     });
     let settings = world.settings();
     let request = InitRequest {
@@ -44,7 +44,7 @@ fn make(world: &World) -> PathBuf {
         admin_kubeconfig: &servers.cluster.admin_kubeconfig,
         daemon_kubeconfig: &state.join("clusters/test.kubeconfig"),
         state_dir: &state,
-        ledger_id: &ledger_id,
+        ledger: &ledger,
     };
     runtime.block_on(access::init(request)).expect("bursar init");
     state

@@ -8,10 +8,12 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bursar::access::{self, InitRequest};
 use bursar::control::api::{CycleReport, OrderRequest, PlanAnswer, Refusal, Trigger};
 use bursar::engine::{Clock, Engine};
 use bursar::execute::Extent;
-use bursar::ledger::store::ReadStore;
+use bursar::identity::ClusterName;
+use bursar::ledger::store::{ReadStore, Store};
 use bursar::settings::Settings;
 use bursar::telemetry::Metrics;
 use bursar::{cycle, daemon};
@@ -60,7 +62,7 @@ impl World {
         let base = format!("ou={name},{BASE_DN}");
         servers.slapd.add_ldif(&(unit_ldif(BASE_DN, name) + &toolforge_units_ldif(&base) + &sentinel_ldif(&base)));
         let folder = servers.folder().join(name);
-        for homes in ["homes/data/project", "homes/home"] {
+        for homes in ["homes/data/project", "homes/home", "homes/volumes"] {
             fs::create_dir_all(folder.join(homes)).expect("folders for homes");
         }
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -158,6 +160,35 @@ impl World {
         }
     }
 
+    /// `bursar init` with the configuration as it is now.
+    pub fn initialise_again(&self) {
+        let settings = self.settings();
+        let state = self.state_dir();
+        let made = self.runtime.block_on(async {
+            let (store, _lock) = Store::open(&state).await.expect("a ledger");
+            let ledger = store.state().clone();
+            store.close().await.expect("closed");
+            let request = InitRequest {
+                policy: &settings.policy,
+                cluster: &ClusterName("test".to_owned()),
+                admin_kubeconfig: &self.servers.cluster.admin_kubeconfig,
+                daemon_kubeconfig: &state.join("clusters/test.kubeconfig"),
+                state_dir: &state,
+                ledger: &ledger,
+            };
+            access::init(request).await
+        });
+        made.expect("bursar init");
+    }
+
+    /// Changes the configuration; the next cycle has it.
+    pub fn configure(&mut self, from: &str, to: &str) {
+        self.stop();
+        let text = fs::read_to_string(self.config()).expect("a configuration");
+        assert!(text.contains(from), "{from} is not in the configuration");
+        fs::write(self.config(), text.replace(from, to)).expect("written");
+    }
+
     /// The configuration as it is on disk.
     pub fn settings(&self) -> Settings {
         Settings::load(&self.config()).unwrap_or_else(|errors| panic!("{errors}"))
@@ -221,6 +252,7 @@ impl World {
         for prefix in ["homes/data/project", "homes/home"] {
             command.arg("--prefix").arg(self.folder.join(prefix));
         }
+        command.arg("--create-prefix").arg(self.folder.join("homes/volumes"));
         self.homed = Some(Process::start("bursar-homed", &command, &self.folder.join("homed.log")));
         wait_for("bursar-homed listens", DEADLINE, || socket.exists().then_some(()));
     }

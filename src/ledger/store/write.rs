@@ -57,7 +57,10 @@ impl Store {
 
     /// Takes into memory what the sources answered, and nothing else: what a ledger that takes no writes can still hear.
     pub fn hear(&mut self, changes: &[Change]) {
-        changes.iter().filter(|change| matches!(change, Change::Sources(_))).for_each(|change| self.state.apply(change));
+        changes
+            .iter()
+            .filter(|change| matches!(change, Change::Sources(_)))
+            .for_each(|change| self.state.apply(change));
     }
 
     /// Ends a cycle: its row, and the sources in memory. Gives the cycle's number.

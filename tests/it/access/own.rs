@@ -6,7 +6,7 @@ use bursar::access::{self, AccessError, Renewal};
 use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
 
-use super::site::{LEDGER, Site, name, namespace, said};
+use super::site::{LEDGER, Site, empty, name, namespace, said};
 use super::{CAGE, json};
 use crate::servers::process::run;
 
@@ -72,7 +72,7 @@ async fn kubeconfig_of_somebody_else_is_neither_renewed_nor_replaced() {
     std::fs::copy(&site.cluster.admin_kubeconfig, &path).expect("a copy");
     let theirs = std::fs::read(&path).expect("a file");
     assert_eq!(renew(&path, Timestamp::UNIX_EPOCH).await.expect("theirs"), Renewal::NotOurs);
-    let error = access::init(site.request(LEDGER, &path)).await.expect_err("not ours");
+    let error = access::init(site.request(&empty(LEDGER), &path)).await.expect_err("not ours");
     assert!(error.to_string().contains("not replaced"), "{error}");
     assert_eq!(std::fs::read(&path).expect("a file"), theirs);
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bursar::access::{AccessError, InitReport, InitRequest, init};
 use bursar::execute::request::{ApiServer, Ask};
 use bursar::identity::ClusterName;
+use bursar::ledger::LedgerState;
 use bursar::settings::Settings;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -108,8 +109,8 @@ impl Site {
     }
 
     /// What `init` is asked, with another place for the daemon's kubeconfig.
-    pub fn request<'a>(&'a self, ledger_id: &'a str, daemon_kubeconfig: &'a Path) -> InitRequest<'a> {
-        init_request(&self.cluster, &self.settings, ledger_id, daemon_kubeconfig)
+    pub fn request<'a>(&'a self, ledger: &'a LedgerState, daemon_kubeconfig: &'a Path) -> InitRequest<'a> {
+        init_request(&self.cluster, &self.settings, ledger, daemon_kubeconfig)
     }
 
     pub fn daemon_kubeconfig(&self) -> PathBuf {
@@ -174,13 +175,19 @@ pub fn name() -> ClusterName {
 
 fn init_with(cluster: &ControlPlane, settings: &Settings, ledger_id: &str) -> Result<InitReport, AccessError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(init(init_request(cluster, settings, ledger_id, &settings.clusters[&name()])))
+    let ledger = empty(ledger_id);
+    runtime.block_on(init(init_request(cluster, settings, &ledger, &settings.clusters[&name()])))
+}
+
+/// A ledger of this id that knows nothing yet.
+pub fn empty(ledger_id: &str) -> LedgerState {
+    LedgerState { ledger_id: ledger_id.to_owned(), ..LedgerState::default() }
 }
 
 fn init_request<'a>(
     cluster: &'a ControlPlane,
     settings: &'a Settings,
-    ledger_id: &'a str,
+    ledger: &'a LedgerState,
     daemon_kubeconfig: &'a Path,
 ) -> InitRequest<'a> {
     static NAME: OnceLock<ClusterName> = OnceLock::new();
@@ -190,7 +197,7 @@ fn init_request<'a>(
         admin_kubeconfig: &cluster.admin_kubeconfig,
         daemon_kubeconfig,
         state_dir: &settings.state_dir,
-        ledger_id,
+        ledger,
     }
 }
 

@@ -1,0 +1,127 @@
+//! A full read of 20,000 entries from a real slapd over TLS, checked, with its memberships resolved, beside
+//! `ldapsearch` with the same pages, filters and attributes and its output thrown away. `make bench`.
+
+#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+
+mod figures;
+#[path = "../tests/servers/mod.rs"]
+mod servers;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bursar::directory::assemble::KINDS;
+use bursar::directory::source::PAGE_SIZE;
+use bursar::directory::{Completeness, SourceConfig, fetch};
+use bursar::policy::Policy;
+use servers::folder::Folder;
+use servers::ldif::{person_ldif, tool_ldif, toolforge_units_ldif};
+use servers::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
+
+use figures::{forget_peak_memory, median, milliseconds, peak_memory, settings};
+
+/// Reads of each; the medians are compared.
+const ROUNDS: usize = 9;
+
+fn main() {
+    // Both of the daemon's crates that speak TLS use it.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    people_only();
+    tools_and_people();
+}
+
+/// One tree, one entry a person.
+fn people_only() {
+    let people: String = (0..20_000).map(person).collect();
+    measure("20,000 people", &(toolforge_units_ldif(BASE_DN) + &people), |source| {
+        source.tools = None;
+        source.groups = None;
+    });
+}
+
+/// Toolforge's shape: a tool is an account and a group of three maintainers, in one tree.
+fn tools_and_people() {
+    let mut ldif = toolforge_units_ldif(BASE_DN);
+    for number in 0..10_000 {
+        ldif += &person(number);
+    }
+    for number in 0..5_000 {
+        let maintainers: Vec<String> = (0..3).map(|step| format!("person{}", (number + step * 7) % 10_000)).collect();
+        let maintainers: Vec<&str> = maintainers.iter().map(String::as_str).collect();
+        ldif += &tool_ldif(BASE_DN, &format!("tool{number}"), 100_000 + number, &maintainers);
+    }
+    measure("5,000 tools (10,000 entries) and 10,000 people", &ldif, |_| {});
+}
+
+fn person(number: u32) -> String {
+    person_ldif(BASE_DN, &format!("person{number}"), 1_000_000 + number)
+}
+
+fn measure(what: &str, ldif: &str, change: impl FnOnce(&mut SourceConfig)) {
+    let folder = Folder::create("bench-directory");
+    // Where the policy allows homes to be; elsewhere each entry would be rejected.
+    let homes = format!("homeDirectory: {}/homes/", folder.path().display());
+    let bulk_load = ldif.replace("homeDirectory: /", &homes);
+    let slapd = Slapd::start(&SlapdOptions { bulk_load, ..SlapdOptions::default() });
+    let ca = slapd.ca_pem.as_path();
+    let settings = settings(folder.path(), (&slapd.ldaps_url, ca), ("https://k8s.example.org:6443", ca));
+    let mut source = settings.sources().expect("a password").remove(0);
+    source.sentinels.clear();
+    change(&mut source);
+    let searches = searches(&slapd, &source);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let sources = [source];
+    forget_peak_memory();
+    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let began = Instant::now();
+        for search in &searches {
+            ldapsearch(search, &slapd);
+        }
+        theirs.push(began.elapsed());
+        ours.push(runtime.block_on(read(&sources, &settings.policy)));
+    }
+    let (theirs, ours) = (median(theirs), median(ours));
+    let mut line = format!("{what}: ldapsearch {:.0} ms, Bursar {:.0} ms", milliseconds(theirs), milliseconds(ours));
+    let _ = write!(line, ", ratio {:.2} (goal 0.8); {}", theirs.as_secs_f64() / ours.as_secs_f64(), peak_memory());
+    println!("{line}");
+}
+
+async fn read(sources: &[SourceConfig], policy: &Policy) -> Duration {
+    let began = Instant::now();
+    let snapshot = fetch(sources, policy).await;
+    let took = began.elapsed();
+    let [read] = snapshot.reads.as_slice() else { panic!("one source") };
+    assert_eq!((&read.completeness, read.rejected.first()), (&Completeness::Complete, None));
+    assert!(read.entries.len() >= 15_000, "{} entries", read.entries.len());
+    took
+}
+
+/// Base, filter and attributes of each search that a read of `source` makes.
+fn searches(slapd: &Slapd, source: &SourceConfig) -> Vec<Vec<String>> {
+    let trees = KINDS.into_iter().filter_map(|kind| Some((kind, source.tree(kind)?)));
+    let page = format!("pr={PAGE_SIZE}/noprompt");
+    let fixed = ["-x", "-LLL", "-o", "ldif-wrap=no", "-H", &slapd.ldaps_url, "-D", READER_DN, "-w", READER_PASSWORD];
+    trees
+        .map(|(kind, tree)| {
+            let search = ["-E", &page, "-b", &tree.base, &tree.filter];
+            let arguments = fixed.iter().copied().chain(search).map(str::to_owned);
+            arguments.chain(source.attributes.wanted(kind)).collect()
+        })
+        .collect()
+}
+
+fn ldapsearch(arguments: &[String], slapd: &Slapd) {
+    let null = fs::File::create("/dev/null").expect("the null device");
+    let status = Command::new("ldapsearch")
+        .env("LDAPTLS_CACERT", &slapd.ca_pem)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(null)
+        .status()
+        .expect("ldapsearch (`make packages` installs it)");
+    assert!(status.success(), "ldapsearch: {status}");
+}

@@ -1,0 +1,248 @@
+//! The uid rule as policies that the API server evaluates itself, webhook or not. PURE: no runtime, no client, no file
+//! system, no clock.
+//!
+//! `init` makes the policies, which alone do nothing; `bursar webhook install` makes the bindings, one for each mode, that
+//! put them in force for classes. So the daemon cannot change what a policy does, which of a mutating one would be
+//! anything: of admission's own objects no policy sees these, and the cage could not hold it.
+//!
+//! The expressions say what `admission::uid` says, of what is left when everything was filled in: they demand what the
+//! webhook, or the mutating policy, fills in.
+
+use serde_json::{Value, json};
+
+use super::configurations::of_tenants;
+use super::labels;
+use crate::access::roles::labels as labels_of_init;
+use crate::admission::rules::{Mode, Rules};
+use crate::contract::CLASS;
+
+/// The policy of uid, gid and groups, validating and mutating.
+pub const UID: &str = "bursar-uid";
+/// That of groups which images add, for classes that take none from them.
+pub const GROUPS: &str = "bursar-groups";
+
+const API_VERSION: &str = "admissionregistration.k8s.io/v1";
+/// Modes that a binding can have, and what the API server calls them.
+const ACTIONS: [(Mode, &str); 3] = [(Mode::Enforce, "Deny"), (Mode::Warn, "Warn"), (Mode::Audit, "Audit")];
+
+/// The validating policies.
+pub(in crate::access) fn validating() -> [Value; 2] {
+    let uid = policy("ValidatingAdmissionPolicy", UID, &["pods", "pods/ephemeralcontainers"], {
+        json!({"validations": uid_validations()})
+    });
+    let expression = "!has(object.spec.securityContext) ? false : \
+        object.spec.securityContext.?supplementalGroupsPolicy.orValue('') == 'Strict'";
+    let groups = policy("ValidatingAdmissionPolicy", GROUPS, &["pods"], {
+        json!({"validations": [{
+            "expression": expression,
+            "message": "the pod would be in the groups that its images name: set spec.securityContext.\
+                        supplementalGroupsPolicy to Strict",
+        }]})
+    });
+    [uid, groups]
+}
+
+/// The mutating policies, for servers that have the kind: what the webhook fills in.
+pub(in crate::access) fn mutating() -> [Value; 2] {
+    let absent = |field: &str, value: &str| {
+        format!(
+            "{field}: has(object.spec.securityContext) && has(object.spec.securityContext.{field}) ? \
+             object.spec.securityContext.{field} : {value}"
+        )
+    };
+    let applied = |fields: &str| {
+        json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": format!(
+            "Object{{spec: Object.spec{{securityContext: Object.spec.securityContext{{{fields}}}}}}}"
+        )}})
+    };
+    let identity = [
+        absent("runAsUser", "variables.uid"),
+        absent("runAsGroup", "variables.gid"),
+        absent("fsGroup", "variables.gid"),
+        absent("runAsNonRoot", "true"),
+    ];
+    // An atomic list cannot be applied, and is added. There is a security context by then.
+    let groups = json!({"patchType": "JSONPatch", "jsonPatch": {"expression":
+        "has(object.spec.securityContext.supplementalGroups) || variables.groups.size() == 0 ? [] : \
+         [JSONPatch{op: 'add', path: '/spec/securityContext/supplementalGroups', value: variables.groups}]"
+    }});
+    let fills = |mutations: &[Value]| json!({"reinvocationPolicy": "Never", "mutations": mutations});
+    let strict = applied(&absent("supplementalGroupsPolicy", "'Strict'"));
+    [
+        policy("MutatingAdmissionPolicy", UID, &["pods"], fills(&[applied(&identity.join(", ")), groups])),
+        policy("MutatingAdmissionPolicy", GROUPS, &["pods"], fills(&[strict])),
+    ]
+}
+
+fn policy(kind: &str, name: &str, resources: &[&str], rest: Value) -> Value {
+    let rules: Vec<Value> = resources
+        .iter()
+        .map(|resource| {
+            let operation = if resource.contains('/') { "UPDATE" } else { "CREATE" };
+            json!({
+                "apiGroups": [""], "apiVersions": ["v1"], "resources": [resource], "operations": [operation],
+                "scope": "Namespaced",
+            })
+        })
+        .collect();
+    let mut policy = json!({
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"name": name, "labels": labels_of_init()},
+        "spec": {
+            "failurePolicy": "Fail",
+            // In the policy too: no binding can widen it.
+            "matchConstraints": {
+                "matchPolicy": "Equivalent", "namespaceSelector": of_tenants(), "objectSelector": {},
+                "resourceRules": rules,
+            },
+            "variables": variables(),
+        },
+    });
+    if let (Some(spec), Value::Object(rest)) = (policy["spec"].as_object_mut(), rest) {
+        spec.extend(rest);
+    }
+    policy
+}
+
+/// An annotation that is missing or no number is an error, and so a refusal.
+fn variables() -> Value {
+    json!([
+        {"name": "uid", "expression": "int(namespaceObject.metadata.annotations['bursar.dev/uid'])"},
+        {"name": "gid", "expression": "int(namespaceObject.metadata.annotations['bursar.dev/gid'])"},
+        {"name": "groups", "expression":
+            "namespaceObject.metadata.annotations['bursar.dev/groups'].split(',').filter(g, g != '').map(g, int(g))"},
+    ])
+}
+
+fn uid_validations() -> Value {
+    // Of an update, the ephemeral containers that are new; of a new pod, all containers.
+    let containers = "(request.operation == 'UPDATE' ? \
+        object.spec.?ephemeralContainers.orValue([]).filter(c, \
+            !(c in oldObject.spec.?ephemeralContainers.orValue([]))).map(c, c.?securityContext) : \
+        object.spec.containers.map(c, c.?securityContext) + \
+        object.spec.?initContainers.orValue([]).map(c, c.?securityContext) + \
+        object.spec.?ephemeralContainers.orValue([]).map(c, c.?securityContext))";
+    let pod = "object.spec.?securityContext";
+    let own = |field: &str, variable: &str| {
+        format!(
+            "(request.operation == 'UPDATE' || {pod}.?{field}.orValue(variables.{variable}) == variables.{variable}) && \
+             {containers}.all(s, s.?{field}.or({pod}.?{field}).orValue(-1) == variables.{variable})"
+        )
+    };
+    let is = |what: &str, variable: &str, field: &str| {
+        format!(
+            "'the pod would run as another {what} than ' + string(variables.{variable}) + ': leave {field} out, or set it \
+             to ' + string(variables.{variable})"
+        )
+    };
+    json!([
+        {"expression": own("runAsUser", "uid"), "messageExpression": is("uid", "uid", "runAsUser"),
+            "message": "the pod would run as another uid"},
+        {"expression": own("runAsGroup", "gid"), "messageExpression": is("gid", "gid", "runAsGroup"),
+            "message": "the pod would run as another gid"},
+        {"expression": format!("request.operation == 'UPDATE' || {pod}.?fsGroup.orValue(variables.gid) == variables.gid"),
+            "message": "its volumes would belong to another gid: leave fsGroup out"},
+        {"expression": format!(
+            "request.operation == 'UPDATE' || {pod}.?supplementalGroups.orValue([]).all(g, g == variables.gid || \
+             g in variables.groups)"),
+            "message": "the pod would be in another's groups: leave supplementalGroups out"},
+        {"expression": format!(
+            "(request.operation == 'UPDATE' || {pod}.?runAsNonRoot.orValue(true)) && \
+             {containers}.all(s, s.?runAsNonRoot.orValue(true))"),
+            "message": "the pod says that it may run as root: leave runAsNonRoot out"},
+        {"expression": format!(
+            "(request.operation == 'UPDATE' || (!{pod}.?windowsOptions.hasValue() && \
+             object.spec.?os.?name.orValue('linux') == 'linux')) && {containers}.all(s, !s.?windowsOptions.hasValue())"),
+            "message": "only Linux knows uids: leave os and windowsOptions out"},
+    ])
+}
+
+/// One binding: its kind, its name, and what it should be; `None`: it should not be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Binding {
+    /// `ValidatingAdmissionPolicyBinding`, `MutatingAdmissionPolicyBinding`.
+    pub kind: &'static str,
+    /// `bursar-uid-enforce`.
+    pub name: String,
+    /// The manifest.
+    pub manifest: Option<Value>,
+}
+
+/// Every binding that there can be.
+#[must_use]
+pub fn bindings(rules: &Rules) -> Vec<Binding> {
+    let mut bindings = Vec::new();
+    for policy in [UID, GROUPS] {
+        for (mode, action) in ACTIONS {
+            let classes = rules
+                .classes
+                .iter()
+                .filter(|(_, class)| class.uid.mode == mode && (policy == UID || class.uid.strict_groups));
+            let classes: Vec<&String> = classes.map(|(name, _)| name).collect();
+            let name = format!("{policy}-{}", mode.as_str());
+            let spec =
+                json!({"policyName": policy, "validationActions": [action], "matchResources": matching(&classes)});
+            bindings.push(binding("ValidatingAdmissionPolicyBinding", &name, &classes, &spec));
+            if mode == Mode::Enforce {
+                let spec = json!({"policyName": policy, "matchResources": matching(&classes)});
+                bindings.push(binding("MutatingAdmissionPolicyBinding", &name, &classes, &spec));
+            }
+        }
+    }
+    bindings
+}
+
+/// Names of all bindings of a kind: what the daemon may write.
+pub(in crate::access) fn names(kind: &str) -> Vec<String> {
+    let modes: &[&str] = if kind.starts_with("Mutating") { &["enforce"] } else { &["enforce", "warn", "audit"] };
+    [UID, GROUPS].iter().flat_map(|policy| modes.iter().map(move |mode| format!("{policy}-{mode}"))).collect()
+}
+
+fn matching(classes: &[&String]) -> Value {
+    json!({
+        "matchPolicy": "Equivalent",
+        "objectSelector": {},
+        "namespaceSelector": {"matchExpressions": [{"key": CLASS, "operator": "In", "values": classes}]},
+    })
+}
+
+fn binding(kind: &'static str, name: &str, classes: &[&String], spec: &Value) -> Binding {
+    let manifest = json!({
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"name": name, "labels": labels()},
+        "spec": spec,
+    });
+    Binding { kind, name: name.to_owned(), manifest: (!classes.is_empty()).then_some(manifest) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desired::rules::rules;
+    use crate::plan::testing::{policy as sample, prod};
+
+    #[test]
+    fn the_daemon_may_write_every_binding_there_can_be_and_no_other() {
+        for kind in ["ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding"] {
+            let made: Vec<String> = bindings(&rules(&sample(), &prod()))
+                .into_iter()
+                .filter(|binding| binding.kind == kind)
+                .map(|binding| binding.name)
+                .collect();
+            assert_eq!(made, names(kind));
+        }
+    }
+
+    #[test]
+    fn a_mode_without_classes_has_no_binding() {
+        let all = bindings(&rules(&sample(), &prod()));
+        let wanted: Vec<&str> =
+            all.iter().filter(|binding| binding.manifest.is_some()).map(|binding| binding.name.as_str()).collect();
+        assert_eq!(
+            wanted,
+            ["bursar-uid-enforce", "bursar-uid-enforce", "bursar-groups-enforce", "bursar-groups-enforce"]
+        );
+    }
+}

@@ -1,0 +1,259 @@
+//! What the API server asks the webhook about: the three configurations, and whom each meets. PURE: no runtime, no
+//! client, no file system, no clock.
+//!
+//! Whatever is not a tenant's never waits for the webhook: pods, workloads, routes and claims are met by the namespace's
+//! label, namespaces by their own, and objects of ours by ours. The cage holds the daemon to these selectors.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use super::{APPROVALS, Reached, WEBHOOK, labels};
+use crate::access::NAMESPACE;
+use crate::contract::{CLASS, MANAGED_BY, MANAGER};
+use crate::policy::DAEMON_USER;
+
+const API_VERSION: &str = "admissionregistration.k8s.io/v1";
+
+/// A review takes about a millisecond, and a live read of a namespace two seconds at most. An API server that waits
+/// longer has lost the webhook.
+const TIMEOUT_SECONDS: u64 = 5;
+
+/// Annotation: when the serving certificate ends.
+pub const UNTIL: &str = "bursar.dev/certificate-until";
+/// Annotation: when the serving certificate is to be replaced.
+pub const RENEW_AFTER: &str = "bursar.dev/certificate-renew-after";
+/// Annotation: SHA-256 of the rules and keys that the webhook was given.
+pub const GIVEN: &str = "bursar.dev/rules";
+
+/// Pods in all their forms, and what else a class has rules for: API group and resources.
+const WORKLOADS: [(&str, &[&str]); 3] = [
+    ("apps", &["deployments", "replicasets", "statefulsets", "daemonsets"]),
+    ("batch", &["jobs", "cronjobs"]),
+    ("", &["replicationcontrollers"]),
+];
+const ROUTES: [(&str, &[&str]); 2] =
+    [("networking.k8s.io", &["ingresses"]), ("gateway.networking.k8s.io", &["httproutes", "grpcroutes", "tlsroutes"])];
+
+/// What the configurations are made from.
+#[derive(Debug, Clone)]
+pub struct Hooks<'a> {
+    /// Where the webhook is.
+    pub reached: &'a Reached,
+    /// Whom the API server believes about it, PEM.
+    pub authorities: &'a str,
+    /// Groups that may change our objects.
+    pub exempt: &'a [String],
+    /// API group and plural of what tenants are given.
+    pub objects: &'a [(String, String)],
+    /// [`UNTIL`], [`RENEW_AFTER`], [`GIVEN`].
+    pub annotations: Value,
+}
+
+impl Hooks<'_> {
+    /// Mutating, validating, and that of approvals, which is apart so that `install` can go without it for a moment.
+    #[must_use]
+    pub fn configurations(&self) -> [Value; 3] {
+        let configuration = |kind: &str, name: &str, hooks: Value| {
+            json!({
+                "apiVersion": API_VERSION,
+                "kind": kind,
+                "metadata": {"name": name, "labels": labels()},
+                "webhooks": hooks,
+            })
+        };
+        let mutating = configuration("MutatingWebhookConfiguration", WEBHOOK, json!([self.filled(), self.claimed()]));
+        let hooks = json!([
+            self.pods(),
+            self.claims(),
+            self.of_tenants("workloads", &WORKLOADS),
+            self.of_tenants("routes", &ROUTES),
+            self.namespaces(),
+            self.objects(),
+        ]);
+        let mut validating = configuration("ValidatingWebhookConfiguration", WEBHOOK, hooks);
+        validating["metadata"]["annotations"] = self.annotations.clone();
+        let approvals = configuration("ValidatingWebhookConfiguration", APPROVALS, json!([self.approvals()]));
+        [mutating, validating, approvals]
+    }
+
+    fn hook(&self, name: &str, path: &str, rules: &Value) -> Value {
+        let bundle = BASE64.encode(self.authorities);
+        let client = match self.reached {
+            Reached::Service => {
+                json!({"service": {"namespace": NAMESPACE, "name": WEBHOOK, "path": path, "port": 443}, "caBundle": bundle})
+            }
+            Reached::Url(url) => json!({"url": format!("{}{path}", url.trim_end_matches('/')), "caBundle": bundle}),
+        };
+        json!({
+            "name": format!("{name}.bursar.dev"),
+            "clientConfig": client,
+            "rules": rules,
+            "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent",
+            "sideEffects": "None",
+            "timeoutSeconds": TIMEOUT_SECONDS,
+            "admissionReviewVersions": ["v1"],
+            "namespaceSelector": {},
+            "objectSelector": {},
+        })
+    }
+
+    fn in_tenants(&self, name: &str, path: &str, rules: &Value) -> Value {
+        let mut hook = self.hook(name, path, rules);
+        hook["namespaceSelector"] = of_tenants();
+        hook
+    }
+
+    fn filled(&self) -> Value {
+        let rules = json!([
+            rule("", &["pods"], &["CREATE"], "Namespaced"),
+            rule("", &["pods/ephemeralcontainers"], &["UPDATE"], "Namespaced"),
+        ]);
+        let mut hook = self.in_tenants("pods", "/mutate", &rules);
+        // What another webhook adds to a pod (a sidecar) is filled in too.
+        hook["reinvocationPolicy"] = json!("IfNeeded");
+        hook
+    }
+
+    fn claimed(&self) -> Value {
+        let rules = json!([rule("", &["persistentvolumeclaims"], &["CREATE"], "Namespaced")]);
+        let mut hook = self.in_tenants("claims", "/mutate", &rules);
+        hook["reinvocationPolicy"] = json!("Never");
+        hook
+    }
+
+    fn pods(&self) -> Value {
+        let rules = json!([
+            rule("", &["pods"], &["CREATE", "UPDATE"], "Namespaced"),
+            rule("", &["pods/ephemeralcontainers", "pods/resize"], &["UPDATE"], "Namespaced"),
+        ]);
+        self.in_tenants("pods", "/validate", &rules)
+    }
+
+    fn claims(&self) -> Value {
+        let rules = json!([rule("", &["persistentvolumeclaims"], &["CREATE"], "Namespaced")]);
+        self.in_tenants("claims", "/validate", &rules)
+    }
+
+    fn of_tenants(&self, name: &str, resources: &[(&str, &[&str])]) -> Value {
+        let rules = resources.iter().map(|(group, names)| rule(group, names, &["CREATE", "UPDATE"], "Namespaced"));
+        self.in_tenants(name, "/validate", &rules.collect())
+    }
+
+    /// By the object's label: it sees the old object too, so that nobody slips out by taking the label off.
+    fn namespaces(&self) -> Value {
+        let rules = json!([
+            rule("", &["namespaces"], &["CREATE", "UPDATE", "DELETE"], "Cluster"),
+            rule("", &["namespaces/status", "namespaces/finalize"], &["UPDATE"], "Cluster"),
+        ]);
+        let mut hook = self.hook("namespaces", "/validate", &rules);
+        hook["objectSelector"] = of_tenants();
+        hook["matchConditions"] = self.not_those_who_keep_them();
+        hook
+    }
+
+    fn objects(&self) -> Value {
+        let mut rules: Vec<Value> = Vec::new();
+        for (group, plural) in self.objects {
+            let all = format!("{plural}/*");
+            rules.push(rule(group, &[plural, &all], &["CREATE", "UPDATE", "DELETE"], "*"));
+        }
+        let mut hook = self.in_tenants("objects", "/validate", &rules.into());
+        hook["objectSelector"] =
+            json!({"matchExpressions": [{"key": MANAGED_BY, "operator": "In", "values": [MANAGER]}]});
+        hook["matchConditions"] = self.not_those_who_keep_them();
+        hook
+    }
+
+    fn approvals(&self) -> Value {
+        let rules =
+            json!([rule("certificates.k8s.io", &["certificatesigningrequests/approval"], &["UPDATE"], "Cluster")]);
+        let mut hook = self.hook("approvals", "/validate", &rules);
+        hook["matchConditions"] = json!([{"name": "daemon", "expression": by_the_daemon()}]);
+        hook
+    }
+
+    fn not_those_who_keep_them(&self) -> Value {
+        let groups: Vec<String> =
+            std::iter::once("system:nodes").map(text).chain(self.exempt.iter().map(text)).collect();
+        let user = "request.userInfo.username";
+        json!([
+            {"name": "not-bursar", "expression": format!("{user} != {}", text(DAEMON_USER))},
+            {"name": "not-kubernetes", "expression": format!(
+                "{user} != 'system:apiserver' && !{user}.startsWith('system:serviceaccount:kube-system:')"
+            )},
+            {"name": "not-exempt", "expression": format!(
+                "!(has(request.userInfo.groups) && request.userInfo.groups.exists(group, group in [{}]))",
+                groups.join(", ")
+            )},
+        ])
+    }
+}
+
+/// Namespaces that carry our label.
+pub(in crate::access) fn of_tenants() -> Value {
+    json!({"matchExpressions": [{"key": CLASS, "operator": "Exists"}]})
+}
+
+/// The condition of what only the daemon's requests meet.
+pub(in crate::access) fn by_the_daemon() -> String {
+    format!("request.userInfo.username == {}", text(DAEMON_USER))
+}
+
+fn rule(group: &str, resources: &[&str], operations: &[&str], scope: &str) -> Value {
+    json!({
+        "apiGroups": [group],
+        "apiVersions": ["*"],
+        "resources": resources,
+        "operations": operations,
+        "scope": scope,
+    })
+}
+
+/// A CEL string. A quote or backslash in a group's name would end nothing, for both are left out.
+fn text(value: impl AsRef<str>) -> String {
+    format!("'{}'", value.as_ref().replace(['\'', '\\'], ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hooks() -> Vec<Value> {
+        let objects = [(String::new(), "resourcequotas".to_owned())];
+        let hooks = Hooks {
+            reached: &Reached::Url("https://10.0.0.5:9443/".to_owned()),
+            authorities: "PEM",
+            exempt: &["system:masters".to_owned(), "a'b".to_owned()],
+            objects: &objects,
+            annotations: json!({}),
+        };
+        let all = hooks.configurations();
+        all.iter().flat_map(|configuration| configuration["webhooks"].as_array().cloned().unwrap_or_default()).collect()
+    }
+
+    #[test]
+    fn nothing_but_tenants_waits_and_all_fail_closed() {
+        let hooks = hooks();
+        assert_eq!(hooks.len(), 9);
+        for hook in hooks {
+            assert_eq!(hook["failurePolicy"], "Fail");
+            let by_namespace = hook["namespaceSelector"] == of_tenants();
+            let by_object = hook["objectSelector"] != json!({});
+            let by_daemon = hook["matchConditions"][0]["expression"] == by_the_daemon();
+            assert!(by_namespace || by_object || by_daemon, "{hook}");
+            let exempts = hook["matchConditions"].as_array().is_some_and(|conditions| conditions.len() == 3);
+            let name = hook["name"].as_str().expect("a name");
+            assert_eq!(exempts, ["namespaces.bursar.dev", "objects.bursar.dev"].contains(&name), "{hook}");
+        }
+    }
+
+    #[test]
+    fn a_url_is_joined_and_a_quote_ends_no_text() {
+        let hooks = hooks();
+        assert_eq!(hooks[0]["clientConfig"]["url"], "https://10.0.0.5:9443/mutate");
+        let conditions = hooks[6]["matchConditions"].to_string();
+        assert!(conditions.contains("['system:nodes', 'system:masters', 'ab']"), "{conditions}");
+    }
+}

@@ -1,0 +1,180 @@
+//! `bursar webhook install` and `uninstall` in the cluster, and what they write.
+//!
+//! Nothing waits for the webhook before it answers; and when it goes, the configurations go first.
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::authority::{Authorities, Serving, WITHIN};
+use super::backstop::bindings;
+use super::configurations::{GIVEN, Hooks, RENEW_AFTER, UNTIL};
+use super::manifests::{config_map, identity, secret, workload};
+use super::{
+    APPROVALS, AccessError, Found, GROUP, Installed, Reached, SECRET, WEBHOOK, WebhookRequest, Wrote, backstop, found,
+    must_be_ours, put, remove, wait_for,
+};
+use crate::access::{NAMESPACE, answered, roles};
+
+/// Time to fetch the image on a node and to list the namespaces.
+const AVAILABLE_WITHIN: Duration = Duration::from_mins(3);
+
+/// Installs the webhook in the cluster, or brings what is installed up to date.
+///
+/// # Errors
+/// The webhook does not become available: then nothing waits for it. Or the cluster does not take something.
+pub async fn install(client: &Client, request: WebhookRequest<'_>, image: &str) -> Result<Installed, AccessError> {
+    must_be_ours(client, request).await?;
+    let before = found(client).await?.unwrap_or_default();
+    let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
+    let bundle = authorities.bundle(&before.believed, request.now);
+    let names = within_names();
+    let serving = authorities.sign(&names, WITHIN, &before.believed, request.now)?.ok_or(AccessError::NotBelieved)?;
+    let mut wrote = Vec::new();
+    put(client, &secret(&serving.certificate, &serving.key), &mut wrote).await?;
+    put(client, &config_map(&request.rules().to_json(), &request.seal()), &mut wrote).await?;
+    for manifest in workload(image) {
+        put(client, &manifest, &mut wrote).await?;
+    }
+    available(client).await?;
+    configure(client, request, &Reached::Service, &bundle, &Times::from(&serving), &mut wrote).await?;
+    Ok(Installed { wrote, not_after: serving.not_after })
+}
+
+/// Names by which API servers ask a Service.
+pub(super) fn within_names() -> Vec<String> {
+    [".svc", ".svc.cluster.local", ""].iter().map(|suffix| format!("{WEBHOOK}.{NAMESPACE}{suffix}")).collect()
+}
+
+async fn available(client: &Client) -> Result<(), AccessError> {
+    let api = Api::<Deployment>::namespaced(client.clone(), NAMESPACE);
+    let looked = wait_for(AVAILABLE_WITHIN, async || {
+        let deployment = answered("Deployment bursar-webhook", api.get(WEBHOOK)).await?;
+        let generation = deployment.metadata.generation;
+        let status = deployment.status.unwrap_or_default();
+        let of = |count: Option<i32>| count.unwrap_or(0);
+        let (updated, available) = (of(status.updated_replicas), of(status.available_replicas));
+        let is_new = status.observed_generation == generation;
+        Ok(if is_new && updated > 0 && available >= updated {
+            Ok(())
+        } else {
+            Err(format!("{updated} of the new kind, {available} available"))
+        })
+    });
+    looked.await?.map_err(|why| AccessError::NotAvailable { waited: AVAILABLE_WITHIN, why })
+}
+
+/// When a certificate is replaced and ends.
+pub(super) struct Times {
+    pub(super) renew_after: jiff::Timestamp,
+    pub(super) not_after: jiff::Timestamp,
+}
+
+impl From<&Serving> for Times {
+    fn from(serving: &Serving) -> Self {
+        Self { renew_after: serving.renew_after, not_after: serving.not_after }
+    }
+}
+
+/// Puts webhooks and backstop in force.
+pub(super) async fn configure(
+    client: &Client,
+    request: WebhookRequest<'_>,
+    reached: &Reached,
+    bundle: &str,
+    times: &Times,
+    wrote: &mut Vec<Wrote>,
+) -> Result<(), AccessError> {
+    let objects = request.objects(client).await?;
+    let rules = request.rules();
+    let hooks = Hooks {
+        reached,
+        authorities: bundle,
+        exempt: &rules.exempt,
+        objects: &objects,
+        annotations: json!({
+            UNTIL: times.not_after.to_string(),
+            RENEW_AFTER: times.renew_after.to_string(),
+            GIVEN: request.given(&objects),
+        }),
+    };
+    for manifest in hooks.configurations() {
+        put(client, &manifest, wrote).await?;
+    }
+    for binding in bindings(&rules) {
+        match binding.manifest {
+            Some(manifest) => put(client, &manifest, wrote).await?,
+            None => remove(client, (GROUP, binding.kind, None), &binding.name, wrote).await?,
+        }
+    }
+    Ok(())
+}
+
+/// Removes the webhook, and the backstop only if told.
+///
+/// # Errors
+/// The cluster does not take something; what is left is removed by another try.
+pub async fn uninstall(
+    client: &Client,
+    request: WebhookRequest<'_>,
+    with_backstop: bool,
+) -> Result<Vec<Wrote>, AccessError> {
+    must_be_ours(client, request).await?;
+    let mut wrote = Vec::new();
+    let validating = "ValidatingWebhookConfiguration";
+    for (kind, name) in [(validating, APPROVALS), (validating, WEBHOOK), ("MutatingWebhookConfiguration", WEBHOOK)] {
+        remove(client, (GROUP, kind, None), name, &mut wrote).await?;
+    }
+    for (api_version, kind, name) in [
+        ("apps/v1", "Deployment", WEBHOOK),
+        ("policy/v1", "PodDisruptionBudget", WEBHOOK),
+        ("v1", "Service", WEBHOOK),
+        ("v1", "ConfigMap", WEBHOOK),
+        ("v1", "Secret", SECRET),
+    ] {
+        remove(client, (api_version, kind, Some(NAMESPACE)), name, &mut wrote).await?;
+    }
+    if with_backstop {
+        for binding in bindings(&request.rules()) {
+            remove(client, (GROUP, binding.kind, None), &binding.name, &mut wrote).await?;
+        }
+    }
+    Ok(wrote)
+}
+
+/// Everything but the Secret, whose key nobody prints: what `init` and `install` make, to be read or kept elsewhere.
+///
+/// # Errors
+/// The cluster does not tell its kinds.
+pub async fn manifests(client: &Client, request: WebhookRequest<'_>, image: &str) -> Result<Vec<Value>, AccessError> {
+    let Found { believed, url, .. } = found(client).await?.unwrap_or_default();
+    let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
+    let reached = url.map_or(Reached::Service, Reached::Url);
+    let rules = request.rules();
+    let objects = request.objects(client).await?;
+    let hooks = Hooks {
+        reached: &reached,
+        authorities: &authorities.bundle(&believed, request.now),
+        exempt: &rules.exempt,
+        objects: &objects,
+        annotations: json!({}),
+    };
+    let mut all = fixed(image);
+    all.push(config_map(&rules.to_json(), &request.seal()));
+    all.extend(hooks.configurations());
+    all.extend(backstop::mutating());
+    all.extend(bindings(&rules).into_iter().filter_map(|binding| binding.manifest));
+    Ok(all)
+}
+
+/// What is the same everywhere: packaging/webhook has it as files.
+#[must_use]
+pub fn fixed(image: &str) -> Vec<Value> {
+    let mut all = vec![roles::own_namespace()];
+    all.extend(identity());
+    all.extend(workload(image));
+    all.extend(backstop::validating());
+    all
+}

@@ -1,0 +1,141 @@
+//! The webhook in the cluster: what runs it, and what it reads. PURE: no runtime, no client, no file system, no clock.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use super::{SECRET, WEBHOOK, WEBHOOK_USER, labels};
+use crate::access::NAMESPACE;
+use crate::access::roles::{cluster_role, labels as labels_of_init};
+use crate::admission::server::files::{CERTIFICATE, KEY, RULES, SEAL};
+
+/// Nobody: the image has no users.
+const RUNS_AS: u64 = 65532;
+const PORT: u16 = 9443;
+const HEALTH: u16 = 9444;
+/// Where the files are in the container.
+const FILES: &str = "/etc/bursar-webhook";
+
+fn selector() -> Value {
+    json!({"app.kubernetes.io/name": WEBHOOK})
+}
+
+/// The webhook's identity, which `init` makes: it reads namespaces and nothing else, in the cluster as a service account,
+/// outside as a user.
+pub(in crate::access) fn identity() -> [Value; 3] {
+    let account = json!({
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": WEBHOOK, "namespace": NAMESPACE, "labels": labels_of_init()},
+        "automountServiceAccountToken": false,
+    });
+    let rules = [json!({"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "list", "watch"]})];
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": WEBHOOK, "labels": labels_of_init()},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": WEBHOOK},
+        "subjects": [
+            {"kind": "ServiceAccount", "name": WEBHOOK, "namespace": NAMESPACE},
+            {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": WEBHOOK_USER},
+        ],
+    });
+    [account, cluster_role(WEBHOOK, &rules), binding]
+}
+
+/// Certificate and key.
+pub(super) fn secret(certificate: &str, key: &str) -> Value {
+    let mut secret = object("v1", "Secret", SECRET);
+    secret["type"] = json!("kubernetes.io/tls");
+    secret["data"] = json!({CERTIFICATE: BASE64.encode(certificate), KEY: BASE64.encode(key)});
+    secret
+}
+
+/// Rules and public keys, which belong together: one object, one swap.
+#[must_use]
+pub fn config_map(rules: &str, seal: &str) -> Value {
+    let mut map = object("v1", "ConfigMap", WEBHOOK);
+    map["data"] = json!({RULES: rules, SEAL: seal});
+    map
+}
+
+/// Service, budget and Deployment.
+#[must_use]
+pub fn workload(image: &str) -> [Value; 3] {
+    let mut service = object("v1", "Service", WEBHOOK);
+    service["spec"] = json!({
+        "selector": selector(),
+        "ports": [{"name": "https", "port": 443, "targetPort": "https", "protocol": "TCP"}],
+    });
+    let mut budget = object("policy/v1", "PodDisruptionBudget", WEBHOOK);
+    budget["spec"] = json!({"minAvailable": 1, "selector": {"matchLabels": selector()}});
+    let mut deployment = object("apps/v1", "Deployment", WEBHOOK);
+    deployment["spec"] = json!({
+        "replicas": 2,
+        "selector": {"matchLabels": selector()},
+        // No moment without two that answer.
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+        "template": {"metadata": {"labels": pod_labels()}, "spec": pod(image)},
+    });
+    [service, budget, deployment]
+}
+
+fn pod_labels() -> Value {
+    let mut labels = labels();
+    labels["app.kubernetes.io/name"] = json!(WEBHOOK);
+    labels
+}
+
+fn pod(image: &str) -> Value {
+    json!({
+        "serviceAccountName": WEBHOOK,
+        "automountServiceAccountToken": true,
+        // Every pod of a tenant waits for these.
+        "priorityClassName": "system-cluster-critical",
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": {
+            "runAsNonRoot": true, "runAsUser": RUNS_AS, "runAsGroup": RUNS_AS, "fsGroup": RUNS_AS,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
+            "weight": 100,
+            "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": selector()}},
+        }]}},
+        "containers": [container(image)],
+        // One volume, one `..data`: certificate, rules and keys change together.
+        "volumes": [{"name": "files", "projected": {"defaultMode": 0o440, "sources": [
+            {"secret": {"name": SECRET}},
+            {"configMap": {"name": WEBHOOK}},
+        ]}}],
+    })
+}
+
+fn container(image: &str) -> Value {
+    let probe = |path: &str| json!({"httpGet": {"path": path, "port": "health", "scheme": "HTTP"}, "periodSeconds": 5});
+    json!({
+        "name": "webhook",
+        "image": image,
+        "args": ["--dir", FILES, "--listen", format!("0.0.0.0:{PORT}"), "--health", format!("0.0.0.0:{HEALTH}")],
+        "ports": [
+            {"name": "https", "containerPort": PORT, "protocol": "TCP"},
+            {"name": "health", "containerPort": HEALTH, "protocol": "TCP"},
+        ],
+        "livenessProbe": probe("/healthz"),
+        "readinessProbe": probe("/readyz"),
+        // Whoever routes to it has this long to notice that it goes.
+        "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "files", "mountPath": FILES, "readOnly": true}],
+    })
+}
+
+fn object(api_version: &str, kind: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels()},
+    })
+}

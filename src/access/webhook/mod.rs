@@ -1,0 +1,284 @@
+//! The webhook's installation: in the cluster, kept by the daemon, or outside of it, by files (§8). What is written is put
+//! together in `manifests`, `configurations` and `backstop`; whom the API server believes about it is `authority`'s.
+//!
+//! The daemon installs it with its own credential, within what `init` gave it: objects by name, webhooks that the cage
+//! holds to tenants' namespaces, and no policy at all.
+
+mod authority;
+pub mod backstop;
+pub mod configurations;
+mod install;
+mod keep;
+mod manifests;
+mod outside;
+mod selftest;
+
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt as _};
+use ring::digest::{SHA256, digest};
+use serde_json::{Value, json};
+
+pub use self::install::{fixed, install, manifests, uninstall};
+pub use self::keep::{Kept, keep};
+pub(super) use self::manifests::identity;
+pub use self::outside::install_outside;
+pub use self::selftest::{Tried, selftest};
+use super::roles::MANAGED;
+use super::{AccessError, answered, owner};
+use crate::admission::rules::Rules;
+use crate::admission::server::files::seal_text;
+use crate::contract::{MANAGED_BY, Sealer};
+use crate::desired::rules::rules;
+use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
+use crate::observed::kinds::{Kind, Kinds};
+use crate::observed::watched::site_kinds;
+use crate::policy::Policy;
+
+/// Deployment, Service, budget, ConfigMap, service account, role and the two configurations; and the field manager of
+/// what the daemon writes of them.
+pub const WEBHOOK: &str = "bursar-webhook";
+/// The configuration that meets the daemon's own approvals.
+pub const APPROVALS: &str = "bursar-approvals";
+/// The Secret with the serving certificate.
+pub const SECRET: &str = "bursar-webhook-tls";
+/// The namespace of the self-test.
+pub const SELFTEST: &str = "bursar-selftest";
+/// The webhook outside of the cluster: common name of its certificate.
+pub const WEBHOOK_USER: &str = "bursar:webhook";
+
+/// Files outside of the cluster that end within this time are to be made anew (§8).
+pub const ENDS_SOON: jiff::SignedDuration = jiff::SignedDuration::from_hours(30 * 24);
+
+const GROUP: &str = "admissionregistration.k8s.io/v1";
+
+/// Where the API server reaches the webhook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reached {
+    /// As Service `bursar-webhook` in namespace `bursar`.
+    Service,
+    /// `https://host:port`.
+    Url(String),
+}
+
+/// What all of this works with.
+#[derive(Debug, Clone, Copy)]
+pub struct WebhookRequest<'a> {
+    /// The configuration, from which the rules follow.
+    pub policy: &'a Policy,
+    /// Which cluster.
+    pub cluster: &'a ClusterName,
+    /// Whose the cluster must be.
+    pub ledger: &'a LedgerState,
+    /// Where the authorities are.
+    pub state_dir: &'a Path,
+    /// Whose public key the webhook gets.
+    pub sealer: &'a Sealer,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// One object that was written or removed: `Deployment bursar-webhook`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrote {
+    /// Which.
+    pub what: String,
+    /// It is gone.
+    pub removed: bool,
+}
+
+/// What an installation did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    /// Every object, in the order in which they were written.
+    pub wrote: Vec<Wrote>,
+    /// When the certificate ends.
+    pub not_after: Timestamp,
+}
+
+/// What the cluster says of an installed webhook.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Whom the API server believes, PEM.
+    believed: String,
+    /// It runs outside of the cluster.
+    pub url: Option<String>,
+    /// When its certificate is to be replaced.
+    renew_after: Option<Timestamp>,
+    /// When its certificate ends.
+    pub not_after: Option<Timestamp>,
+    /// SHA-256 of what it was given.
+    given: String,
+}
+
+impl WebhookRequest<'_> {
+    fn rules(&self) -> Rules {
+        rules(self.policy, self.cluster)
+    }
+
+    fn seal(&self) -> String {
+        seal_text(&[self.sealer.public_key()])
+    }
+
+    /// Of everything that follows from the configuration.
+    fn given(&self, objects: &[(String, String)]) -> String {
+        let text = format!("{}{}{objects:?}", self.rules().to_json(), self.seal());
+        hex::encode(digest(&SHA256, text.as_bytes()))
+    }
+
+    /// Whether the webhook that is installed was given what it should be given now.
+    ///
+    /// # Errors
+    /// The cluster does not tell its kinds.
+    pub async fn is_given(&self, client: &Client, found: &Found) -> Result<bool, AccessError> {
+        Ok(found.given == self.given(&self.objects(client).await?))
+    }
+
+    /// API group and plural of what tenants are given.
+    async fn objects(&self, client: &Client) -> Result<Vec<(String, String)>, AccessError> {
+        let managed = MANAGED.iter().flat_map(|(group, plurals)| plurals.iter().map(move |plural| (*group, *plural)));
+        let mut objects: Vec<(String, String)> =
+            managed.map(|(group, plural)| (group.to_owned(), plural.to_owned())).collect();
+        for site in site_kinds(self.policy, self.ledger, self.cluster) {
+            // A kind that is gone has no objects.
+            if let Some(kind) = resolve(client, &site.api_version, &site.kind).await? {
+                let group = site.api_version.split_once('/').map_or("", |(group, _)| group);
+                objects.push((group.to_owned(), kind.plural));
+            }
+        }
+        objects.sort();
+        objects.dedup();
+        Ok(objects)
+    }
+}
+
+/// What is installed; `None`: nothing.
+pub async fn found(client: &Client) -> Result<Option<Found>, AccessError> {
+    let api = Api::<ValidatingWebhookConfiguration>::all(client.clone());
+    let found = answered("ValidatingWebhookConfiguration bursar-webhook", api.get_opt(WEBHOOK)).await?;
+    Ok(found.map(|found| {
+        let hook = found.webhooks.iter().flatten().next().map(|hook| &hook.client_config);
+        let annotation = |key: &str| found.annotations().get(key).cloned();
+        let time = |key: &str| annotation(key).and_then(|text| text.parse().ok());
+        Found {
+            believed: hook
+                .and_then(|hook| hook.ca_bundle.as_ref())
+                .map(|bundle| String::from_utf8_lossy(&bundle.0).into_owned())
+                .unwrap_or_default(),
+            url: hook.and_then(|hook| hook.url.as_deref()).map(|url| url.trim_end_matches("/validate").to_owned()),
+            renew_after: time(configurations::RENEW_AFTER),
+            not_after: time(configurations::UNTIL),
+            given: annotation(configurations::GIVEN).unwrap_or_default(),
+        }
+    }))
+}
+
+/// Whether the cluster is this ledger's.
+async fn must_be_ours(client: &Client, request: WebhookRequest<'_>) -> Result<(), AccessError> {
+    let ours = &request.ledger.ledger_id;
+    match owner::owner(client).await? {
+        Some(found) if found == *ours => Ok(()),
+        Some(found) => Err(AccessError::OtherOwner { found, ours: ours.clone() }),
+        None => Err(AccessError::NoOwner),
+    }
+}
+
+/// What the webhook's objects carry. Not the daemon's label: what has that is a tenant's.
+fn labels() -> Value {
+    json!({MANAGED_BY: WEBHOOK, "app.kubernetes.io/part-of": "bursar"})
+}
+
+/// Whether this server has mutating policies.
+pub(super) async fn mutates(client: &Client) -> Result<bool, AccessError> {
+    Ok(resolve(client, GROUP, "MutatingAdmissionPolicy").await?.is_some())
+}
+
+async fn resolve(client: &Client, api_version: &str, kind: &str) -> Result<Option<Kind>, AccessError> {
+    answered(&format!("kind {kind} in {api_version}"), Kinds::default().resolve(client, api_version, kind)).await
+}
+
+/// Makes an object as `manifest` says, with its fields ours.
+async fn put(client: &Client, manifest: &Value, wrote: &mut Vec<Wrote>) -> Result<(), AccessError> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
+    let what = format!("{kind} {name}");
+    let namespace = manifest["metadata"]["namespace"].as_str();
+    let Some(api) = api(client, &text(&manifest["apiVersion"]), &kind, namespace).await? else { return Ok(()) };
+    let parameters = PatchParams::apply(WEBHOOK).force();
+    let patched = answered(&what, api.patch(&name, &parameters, &Patch::Apply(manifest))).await;
+    patched.map_err(|error| if_outdated(&what, error))?;
+    wrote.push(Wrote { what, removed: false });
+    Ok(())
+}
+
+/// Removes an object, if it is there.
+async fn remove(
+    client: &Client,
+    (api_version, kind, namespace): (&str, &str, Option<&str>),
+    name: &str,
+    wrote: &mut Vec<Wrote>,
+) -> Result<(), AccessError> {
+    let what = format!("{kind} {name}");
+    let Some(api) = api(client, api_version, kind, namespace).await? else { return Ok(()) };
+    match answered(&what, api.delete(name, &DeleteParams::background())).await {
+        Ok(_) => wrote.push(Wrote { what, removed: true }),
+        Err(AccessError::Api { source, .. }) if matches!(&*source, kube::Error::Api(status) if status.code == 404) => {}
+        Err(error) => return Err(if_outdated(&what, error)),
+    }
+    Ok(())
+}
+
+/// `None`: the server does not have the kind.
+async fn api(
+    client: &Client,
+    api_version: &str,
+    kind: &str,
+    namespace: Option<&str>,
+) -> Result<Option<Api<DynamicObject>>, AccessError> {
+    let Some(kind) = resolve(client, api_version, kind).await? else { return Ok(None) };
+    let resource = kind.resource();
+    Ok(Some(match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }))
+}
+
+fn if_outdated(what: &str, error: AccessError) -> AccessError {
+    match error {
+        AccessError::Api { source, .. } if matches!(&*source, kube::Error::Api(status) if status.code == 403 && status.message.contains("cannot")) => {
+            AccessError::Outdated { what: what.to_owned(), source }
+        }
+        error => error,
+    }
+}
+
+/// Waits until `look` finds something, or `within` has passed: then what it said last.
+#[expect(clippy::disallowed_methods, reason = "waits for the API server, with a deadline")]
+async fn wait_for<T>(
+    within: Duration,
+    mut look: impl AsyncFnMut() -> Result<Result<T, String>, AccessError>,
+) -> Result<Result<T, String>, AccessError> {
+    const LOOK_EVERY: Duration = Duration::from_millis(500);
+    let begun = tokio::time::Instant::now();
+    loop {
+        match look().await? {
+            Ok(found) => return Ok(Ok(found)),
+            Err(why) if begun.elapsed() > within => return Ok(Err(why)),
+            Err(_) => tokio::time::sleep(LOOK_EVERY).await,
+        }
+    }
+}
+
+/// Manifests as one YAML stream.
+///
+/// # Errors
+/// A value that is no YAML, of which there is none.
+pub fn yaml(manifests: &[Value]) -> Result<String, String> {
+    let documents: Result<Vec<String>, _> = manifests.iter().map(serde_saphyr::to_string).collect();
+    Ok(documents.map_err(|error| error.to_string())?.join("---\n"))
+}

@@ -1,0 +1,204 @@
+//! `bursar webhook selftest`: dry-run requests that must pass, and that must be refused, in a namespace of its own, sealed
+//! for one class after the other. Nothing of it is stored but the namespace.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::{AccessError, SELFTEST, WEBHOOK, WebhookRequest, found, if_outdated, wait_for};
+use crate::access::answered;
+use crate::admission::rules::{ClassRules, Mode};
+use crate::contract::{self, CLASS, Identity, TenantState};
+use crate::identity::{AccountId, AccountName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid};
+
+/// Whom the namespace is sealed for: nobody has it, for the directory's uids are tenants'.
+const RUNS_AS: u32 = 65533;
+/// The webhook hears of another seal within a second.
+const HEARD_WITHIN: Duration = Duration::from_secs(30);
+
+/// One request, and what came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tried {
+    /// The class whose rules were tried.
+    pub class: String,
+    /// `a pod that runs as root`.
+    pub what: &'static str,
+    /// It must be refused.
+    pub must_be_refused: bool,
+    /// What is wrong; `None`: it went as it must.
+    pub wrong: Option<String>,
+}
+
+/// Tries the rules of every class.
+///
+/// # Errors
+/// There is no webhook, or the cluster does not take the namespace; a request that goes wrong is a [`Tried`].
+pub async fn selftest(client: &Client, request: WebhookRequest<'_>) -> Result<Vec<Tried>, AccessError> {
+    found(client).await?.ok_or(AccessError::NoWebhook)?;
+    let mut tried = Vec::new();
+    for (class, rules) in &request.rules().classes {
+        seal(client, request, class, rules).await?;
+        tried.extend(of_class(client, class, rules).await?);
+    }
+    Ok(tried)
+}
+
+/// Seals the namespace for a class.
+async fn seal(
+    client: &Client,
+    request: WebhookRequest<'_>,
+    class: &str,
+    rules: &ClassRules,
+) -> Result<(), AccessError> {
+    let (Ok(namespace), Ok(uid), Ok(gid)) = (
+        NamespaceName::try_from(SELFTEST.to_owned()),
+        Uid::try_from(i64::from(RUNS_AS)),
+        Gid::try_from(i64::from(RUNS_AS)),
+    ) else {
+        return Ok(());
+    };
+    let identity = Identity {
+        cluster: request.cluster.clone(),
+        namespace,
+        id: AccountId(SELFTEST.to_owned()),
+        directory_id: DirectoryId(SELFTEST.to_owned()),
+        account: AccountName { kind: crate::identity::AccountKind::Tool, name: SELFTEST.to_owned() },
+        class: class.to_owned(),
+        posix: Some(PosixIdentity { uid, gid, groups: std::collections::BTreeSet::new() }),
+        generation: 0,
+        state: TenantState::Active,
+    };
+    // Where the webhook fills in what the restricted level asks for, that must be enough.
+    let level = if rules.restricted { "restricted" } else { "privileged" };
+    let manifest = json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": SELFTEST,
+            "labels": {CLASS: class, "pod-security.kubernetes.io/enforce": level},
+            "annotations": contract::annotate(&identity, request.sealer),
+        },
+    });
+    let what = format!("Namespace {SELFTEST}");
+    let api = Api::<Namespace>::all(client.clone());
+    let parameters = PatchParams::apply(WEBHOOK).force();
+    let applied = answered(&what, api.patch(SELFTEST, &parameters, &Patch::Apply(&manifest))).await;
+    applied.map(drop).map_err(|error| if_outdated(&what, error))
+}
+
+async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Vec<Tried>, AccessError> {
+    let image = rules.images.allow.first().filter(|_| rules.images.mode != Mode::Off);
+    let image = image.map_or_else(|| "registry.example.org/selftest".to_owned(), |place| image_at(place));
+    let plain = || json!({"containers": [{"name": "selftest", "image": image}]});
+    // Until the webhook has heard of the seal, this one tells.
+    let ready = wait_for(HEARD_WITHIN, async || {
+        Ok(match create(client, &plain()).await {
+            Ok(pod) => expected(&pod, rules).map_or(Ok(()), Err),
+            Err(why) => Err(why),
+        })
+    });
+    let tried = |what, must_be_refused, wrong| Tried { class: class.to_owned(), what, must_be_refused, wrong };
+    let mut all = vec![tried("a plain pod", false, ready.await?.err())];
+    for (what, mode, spec) in refused(&plain()) {
+        if mode(rules) == Mode::Enforce {
+            let wrong = match create(client, &spec).await {
+                Ok(_) => Some("it was let through".to_owned()),
+                // The backstop would refuse some of it too, and hide that the webhook does not.
+                Err(why) if why.contains(".bursar.dev\" denied") => None,
+                Err(why) => Some(format!("somebody else refused it: {why}")),
+            };
+            all.push(tried(what, true, wrong));
+        }
+    }
+    Ok(all)
+}
+
+/// What is wrong with a plain pod that was let through.
+fn expected(pod: &Pod, rules: &ClassRules) -> Option<String> {
+    if rules.uid.mode != Mode::Enforce {
+        return None;
+    }
+    let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+    let uid = context.and_then(|context| context.run_as_user);
+    (uid != Some(i64::from(RUNS_AS))).then(|| format!("it would run as {uid:?}, not as {RUNS_AS}"))
+}
+
+type ModeOf = fn(&ClassRules) -> Mode;
+
+/// Specs that break one rule each.
+fn refused(plain: &Value) -> Vec<(&'static str, ModeOf, Value)> {
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut spec = plain.clone();
+        change(&mut spec);
+        spec
+    };
+    let uid: ModeOf = |rules| rules.uid.mode;
+    let host: ModeOf = |rules| rules.host;
+    let images: ModeOf = |rules| rules.images.mode;
+    let volumes: ModeOf = |rules| rules.volumes.mode;
+    vec![
+        ("a pod that runs as root", uid, with(&|spec| spec["securityContext"] = json!({"runAsUser": 0}))),
+        (
+            "a pod that runs as somebody else",
+            uid,
+            with(&|spec| {
+                spec["securityContext"] = json!({"runAsUser": RUNS_AS + 1});
+            }),
+        ),
+        (
+            "an init container that runs as root",
+            uid,
+            with(&|spec| {
+                spec["initContainers"] = json!([{
+                    "name": "init", "image": spec["containers"][0]["image"], "securityContext": {"runAsUser": 0},
+                }]);
+            }),
+        ),
+        (
+            "a pod in another group",
+            uid,
+            with(&|spec| {
+                spec["securityContext"] = json!({"supplementalGroups": [RUNS_AS + 1]});
+            }),
+        ),
+        ("a pod in the node's network", host, with(&|spec| spec["hostNetwork"] = json!(true))),
+        (
+            "an image from elsewhere",
+            images,
+            with(&|spec| {
+                spec["containers"][0]["image"] = json!("elsewhere.invalid/selftest");
+            }),
+        ),
+        (
+            "a folder of the node",
+            volumes,
+            with(&|spec| {
+                spec["volumes"] = json!([{"name": "node", "hostPath": {"path": "/etc"}}]);
+            }),
+        ),
+    ]
+}
+
+/// A reference beneath an allowed place.
+fn image_at(place: &str) -> String {
+    let place = place.replace("{name}", "selftest");
+    if place.ends_with('/') { format!("{place}selftest") } else { place }
+}
+
+/// Creates a pod without effect.
+async fn create(client: &Client, spec: &Value) -> Result<Pod, String> {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "selftest"}, "spec": spec});
+    let pod: Pod = serde_json::from_value(pod).map_err(|error| error.to_string())?;
+    let parameters = PostParams { dry_run: true, ..PostParams::default() };
+    let created = answered("a pod", Api::<Pod>::namespaced(client.clone(), SELFTEST).create(&parameters, &pod)).await;
+    created.map_err(|error| match error {
+        AccessError::Api { source, .. } => match *source {
+            kube::Error::Api(status) => status.message.clone(),
+            other => other.to_string(),
+        },
+        other => other.to_string(),
+    })
+}

@@ -1,0 +1,192 @@
+//! What the daemon approves: certificates of tenants and of Bursar's own programs, and none of Kubernetes'. PURE: no
+//! runtime, no client, no file system, no clock.
+//!
+//! Whoever holds the daemon's key could otherwise ask for `system:masters` and approve it. Defence in depth: admission
+//! configurations themselves are exempt from admission.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::Value;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME, OID_X509_SERIALNUMBER};
+use x509_parser::prelude::FromDer as _;
+
+use super::decision::{Decision, Finding, Rule};
+use super::json::{Malformed, at, list, quoted, text};
+use super::review::{Operation, Review};
+use super::rules::Rules;
+use crate::identity::{AccountKind, AccountName};
+
+const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
+const END: &str = "-----END CERTIFICATE REQUEST-----";
+/// Users that are Bursar's own programs. The daemon is in the group of its ledger, the webhook in none.
+const PROGRAMS: [&str; 2] = [DAEMON, "bursar:webhook"];
+const DAEMON: &str = "bursar:daemon";
+
+/// Looks at an update of `certificatesigningrequests/approval`.
+pub(super) fn check(rules: &Rules, review: &Review, decision: &mut Decision) -> Result<(), Malformed> {
+    if review.operation != Operation::Update || review.user.name != rules.daemon {
+        return Ok(());
+    }
+    let missing = || Malformed("the approval does not say of what".to_owned());
+    let new = review.object.as_ref().ok_or_else(missing)?;
+    // What is signed is what is stored: an approval cannot change the request, whatever it says.
+    let old = review.old_object.as_ref().ok_or_else(missing)?;
+    if approvals(new)? == approvals(old)? {
+        return Ok(());
+    }
+    let request = at(old, &["spec"]).ok_or_else(missing)?;
+    if let Err(what) = subject(text(request, "request")?) {
+        decision.refuse(Finding {
+            rule: Rule::Approval,
+            what: format!("the daemon would approve a certificate for {what}"),
+            why: "it approves those of tenants and of Bursar's own programs".to_owned(),
+            cure: "if you did not ask for it, treat the daemon's key as stolen".to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// The conditions that let a request be signed.
+fn approvals(request: &Value) -> Result<Vec<&Value>, Malformed> {
+    let Some(status) = at(request, &["status"]) else { return Ok(Vec::new()) };
+    Ok(list(status, "conditions")?.iter().filter(|condition| condition["type"] == "Approved").collect())
+}
+
+/// Whether the subject of a request (base64 of PEM of PKCS#10) is one of ours; if not, what it is.
+fn subject(request: &str) -> Result<(), String> {
+    let unreadable = || "what cannot be read".to_owned();
+    let der = der(request).ok_or_else(unreadable)?;
+    let (rest, request) = X509CertificationRequest::from_der(&der).map_err(|_| unreadable())?;
+    if !rest.is_empty() {
+        return Err(unreadable());
+    }
+    let (mut names, mut groups) = (Vec::new(), Vec::new());
+    for attribute in request.certification_request_info.subject.iter_attributes() {
+        let value = attribute.as_str().map_err(|_| unreadable())?;
+        let kind = attribute.attr_type();
+        if *kind == OID_X509_COMMON_NAME {
+            names.push(value);
+        } else if *kind == OID_X509_ORGANIZATION_NAME {
+            groups.push(value);
+        } else if *kind != OID_X509_SERIALNUMBER {
+            // The API server reads a uid from one of these, and may read more some day.
+            return Err(format!("a subject with attribute {kind}"));
+        }
+    }
+    let [name] = names[..] else { return Err(format!("{} users", names.len())) };
+    match groups.iter().find(|group| !is_group_of(name, group)) {
+        Some(group) => Err(format!("{} in group {}", quoted(name), quoted(group))),
+        None if is_ours(name) => Ok(()),
+        None => Err(quoted(name)),
+    }
+}
+
+fn is_ours(name: &str) -> bool {
+    PROGRAMS.contains(&name) || account(name).is_some()
+}
+
+/// `tool:foo` or `user:alice`.
+fn account(name: &str) -> Option<AccountName> {
+    name.parse().ok().filter(|account: &AccountName| account.kind != AccountKind::Group)
+}
+
+/// `bursar:tools` and `bursar:tool:foo#1042` for `tool:foo`, as `desired::credential` makes them; `bursar:daemon#LEDGER`
+/// for the daemon, as `access::roles` does.
+fn is_group_of(name: &str, group: &str) -> bool {
+    if name == DAEMON {
+        let ledger = group.strip_prefix(DAEMON).and_then(|rest| rest.strip_prefix('#'));
+        return ledger.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    }
+    let Some(account) = account(name) else { return false };
+    let Some(rest) = group.strip_prefix("bursar:") else { return false };
+    let generation = rest.strip_prefix(name).and_then(|rest| rest.strip_prefix('#'));
+    rest == format!("{}s", account.kind)
+        || generation.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The one block of a PEM text. Parsers differ in what they skip before it, so nothing may stand there.
+fn der(request: &str) -> Option<Vec<u8>> {
+    let pem = BASE64.decode(request).ok().and_then(|pem| String::from_utf8(pem).ok())?;
+    let body: String = pem.trim().strip_prefix(BEGIN)?.strip_suffix(END)?.split_ascii_whitespace().collect();
+    BASE64.decode(body).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(attributes: &[(rcgen::DnType, &str)]) -> String {
+        let mut params = rcgen::CertificateParams::default();
+        for (kind, value) in attributes {
+            params.distinguished_name.push(kind.clone(), *value);
+        }
+        let key = rcgen::KeyPair::generate().expect("a key");
+        BASE64.encode(params.serialize_request(&key).expect("a request").pem().expect("PEM"))
+    }
+
+    fn of(name: &str, groups: &[&str]) -> Result<(), String> {
+        use rcgen::DnType::{CommonName, CustomDnType, OrganizationName};
+        // rcgen keeps one value of each kind, and a second by the same number written out.
+        let kinds = [OrganizationName, CustomDnType(vec![2, 5, 4, 10])];
+        let groups = kinds.into_iter().zip(groups.iter().copied());
+        subject(&request(&[(CommonName, name)].into_iter().chain(groups).collect::<Vec<_>>()))
+    }
+
+    #[test]
+    fn subjects_of_tenants_and_programs_are_ours() {
+        assert_eq!(of("tool:foo", &["bursar:tools", "bursar:tool:foo#1042"]), Ok(()));
+        assert_eq!(of("user:alice", &["bursar:users", "bursar:user:alice#7"]), Ok(()));
+        assert_eq!(of("bursar:daemon", &["bursar:daemon#00ff"]), Ok(()));
+        assert_eq!(of("bursar:webhook", &[]), Ok(()));
+    }
+
+    #[test]
+    fn no_other_subject_is() {
+        for (name, groups) in [
+            ("tool:foo", &["system:masters"][..]),
+            ("tool:foo", &["bursar:tools", "system:masters"]),
+            ("tool:foo", &["bursar:tool:bar#3"]),
+            ("tool:foo", &["bursar:tool:foo#"]),
+            ("tool:foo", &["bursar:tool:foo#3x"]),
+            ("tool:foo", &["bursar:users"]),
+            ("tool:foo", &["bursar:cluster-admins"]),
+            ("bursar:daemon", &["bursar:tools"]),
+            ("bursar:daemon", &["bursar:daemon#"]),
+            ("bursar:webhook", &["bursar:daemon#00ff"]),
+            ("bursar:cluster-admin", &[]),
+            ("group:foo", &["bursar:groups"]),
+            ("system:admin", &[]),
+            ("system:node:a", &["system:nodes"]),
+            ("alice", &[]),
+            ("tool:", &[]),
+        ] {
+            assert!(of(name, groups).is_err(), "{name} {groups:?}");
+        }
+        let with = |kind: &[u64]| {
+            subject(&request(&[
+                (rcgen::DnType::CommonName, "tool:foo"),
+                (rcgen::DnType::CustomDnType(kind.to_vec()), "1"),
+            ]))
+        };
+        assert_eq!(with(&[2, 5, 4, 5]), Ok(()), "our own id");
+        assert!(with(&[1, 3, 6, 1, 4, 1, 57683, 2]).is_err(), "a uid");
+        assert!(with(&[2, 5, 4, 3]).is_err(), "two names");
+    }
+
+    #[test]
+    fn a_request_has_one_block_and_nothing_around_it() {
+        let pem =
+            String::from_utf8(BASE64.decode(request(&[(rcgen::DnType::CommonName, "tool:foo")])).expect("base64"));
+        let pem = pem.expect("text");
+        for wrong in [
+            pem.repeat(2),
+            format!("x\n{pem}"),
+            pem.replace("BEGIN CERTIFICATE", "BEGIN NEW CERTIFICATE"),
+            String::new(),
+        ] {
+            assert!(subject(&BASE64.encode(&wrong)).is_err(), "{wrong}");
+        }
+        assert!(subject(&pem).is_err());
+    }
+}

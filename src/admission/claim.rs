@@ -1,0 +1,67 @@
+//! Claims that several nodes write to, and that name no storage class, get the one that can do that. PURE: no runtime, no
+//! client, no file system, no clock.
+//!
+//! The API server's own plugin writes the cluster's default class before any webhook is asked. Who chose a class is in
+//! `managedFields`, which are made before both: a class that no manager claims was chosen by nobody.
+
+use serde_json::{Value, json};
+
+use super::decision::{Decision, Finding, Rule};
+use super::json::{Malformed, at, field, list, object, quoted, text, texts};
+use super::rules::Mode;
+use super::tenant::Tenant;
+use crate::contract::KEEP_STORAGE_CLASS;
+
+/// Where a class stood before `spec.storageClassName`; the API server still reads it first.
+const BETA: &str = "volume.beta.kubernetes.io/storage-class";
+
+/// The claim with the class that it should have; `None` if it is to stay as it is.
+pub(super) fn filled(claim: &Value, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<Option<Value>, Malformed> {
+    let rules = &tenant.rules.claims;
+    let (Some(class), false) = (&rules.storage_class, rules.mode == Mode::Off) else { return Ok(None) };
+    if !is_open(claim)? || text(&claim["spec"], "storageClassName")? == class {
+        return Ok(None);
+    }
+    if rules.mode != Mode::Enforce {
+        let what = "the claim is for several nodes and names no storage class".to_owned();
+        let why = format!("claims of {} that do so get {}", tenant.who(), quoted(class));
+        let cure = format!("write spec.storageClassName: {class}");
+        decision.found(rules.mode, Finding { rule: Rule::Claims, what, why, cure });
+        return Ok(None);
+    }
+    let mut filled = claim.clone();
+    filled["spec"]["storageClassName"] = json!(class);
+    Ok(Some(filled))
+}
+
+/// Whether nobody said what stores it.
+fn is_open(claim: &Value) -> Result<bool, Malformed> {
+    let spec = field(claim, "spec").ok_or_else(|| Malformed("spec is missing".to_owned()))?;
+    let is_kept = at(claim, &["metadata", "labels", KEEP_STORAGE_CLASS]).is_some_and(|value| value == "true");
+    let is_beta = at(claim, &["metadata", "annotations", BETA]).is_some();
+    if is_kept || is_beta || !text(spec, "volumeName")?.is_empty() {
+        return Ok(false);
+    }
+    if !texts(spec, "accessModes")?.contains(&"ReadWriteMany") {
+        return Ok(false);
+    }
+    match text(spec, "storageClassName")? {
+        "" => Ok(field(spec, "storageClassName").is_none()),
+        _ => Ok(!is_chosen(claim)?),
+    }
+}
+
+/// Whether somebody wrote the class; where nothing tells, somebody did.
+fn is_chosen(claim: &Value) -> Result<bool, Malformed> {
+    let Some(metadata) = field(claim, "metadata") else { return Ok(true) };
+    let managers = list(metadata, "managedFields")?;
+    for manager in managers {
+        if let Some(fields) = field(manager, "fieldsV1")
+            && let Some(spec) = object(fields, "f:spec")?
+            && spec.contains_key("f:storageClassName")
+        {
+            return Ok(true);
+        }
+    }
+    Ok(managers.is_empty())
+}

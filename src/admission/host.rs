@@ -1,0 +1,72 @@
+//! What a pod would have of the node it runs on: namespaces, ports, privileges. Paths are volumes', by the stricter of
+//! both rules. PURE: no runtime, no client, no file system, no clock.
+
+use serde_json::Value;
+
+use super::decision::{Decision, Finding, Rule};
+use super::json::{Malformed, object, quoted, switch, text};
+use super::pod::{Container, Pod};
+use super::rules::Mode;
+use super::tenant::Tenant;
+
+/// Looks at a pod and its containers.
+pub(super) fn check(
+    pod: &Pod<'_>,
+    containers: &[Container<'_>],
+    tenant: &Tenant<'_>,
+    decision: &mut Decision,
+) -> Result<(), Malformed> {
+    let mode = tenant.rules.host;
+    if mode == Mode::Off {
+        return Ok(());
+    }
+    let mut found = |what: String, cure: String| {
+        let why = format!("{} has no part in the node", tenant.who());
+        decision.found(mode, Finding { rule: Rule::Host, what, why, cure });
+    };
+    let spec = pod.spec()?;
+    for key in spec.as_object().into_iter().flatten().map(|(key, _)| key).filter(|key| is_of_the_host(key)) {
+        let is_on = switch(spec, key)? == Some(true);
+        if is_on && pod.changed(&["spec", key]).is_some() {
+            found(format!("the pod asks for {key}"), format!("remove {}spec.{key}", pod.path));
+        }
+    }
+    if let Some(context) = pod.changed_context()?
+        && is_host_process(&context)?
+    {
+        let path = format!("{}spec.securityContext.windowsOptions", pod.path);
+        found("the pod asks for hostProcess".to_owned(), format!("remove {path}"));
+    }
+    for container in containers {
+        let who = container.who();
+        for port in container.changed_host_ports()? {
+            found(format!("{who} asks for port {port} of the node"), "remove hostPort from its ports".to_owned());
+        }
+        let Some(context) = container.changed_context()? else { continue };
+        if switch(&context, "privileged")? == Some(true) {
+            found(format!("{who} asks to be privileged"), "remove securityContext.privileged".to_owned());
+        }
+        let mount = text(&context, "procMount")?;
+        if !matches!(mount, "" | "Default") {
+            found(format!("{who} asks for procMount {}", quoted(mount)), "remove securityContext.procMount".to_owned());
+        }
+        if is_host_process(&context)? {
+            found(format!("{who} asks for hostProcess"), "remove securityContext.windowsOptions".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// `hostPID`, `hostIPC`, `hostNetwork`, and whatever a later version shares. `hostUsers` is how things are without it, and
+/// what a pod gives up it may.
+fn is_of_the_host(key: &str) -> bool {
+    let rest = key.strip_prefix("host").unwrap_or_default();
+    rest.starts_with(|first: char| first.is_ascii_uppercase()) && !matches!(rest, "Users" | "Aliases")
+}
+
+fn is_host_process(context: &Value) -> Result<bool, Malformed> {
+    if object(context, "windowsOptions")?.is_none() {
+        return Ok(false);
+    }
+    Ok(switch(&context["windowsOptions"], "hostProcess")? == Some(true))
+}

@@ -1,0 +1,213 @@
+//! Under which names a tenant is served: hosts and annotations of an `Ingress`, an `HTTPRoute` and their like. PURE: no
+//! runtime, no client, no file system, no clock.
+//!
+//! Hosts are compared label by label as they are written. The API server and the controllers know only lower case without
+//! a dot at the end, so everything else is nobody's.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::decision::{Decision, Finding, Rule};
+use super::json::{Malformed, at, field, list, object, quoted, text, texts};
+use super::rules::Mode;
+use super::tenant::Tenant;
+
+/// Annotations that no controller routes by, and that tools of the field write by themselves.
+const HARMLESS: [&str; 4] = [
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "kubernetes.io/description",
+    "meta.helm.sh/release-name",
+    "meta.helm.sh/release-namespace",
+];
+
+/// A place of an object that says for which host it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Use<'a> {
+    place: Place,
+    /// Empty: for every one.
+    host: &'a str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Rule,
+    Tls,
+    DefaultBackend,
+    Route,
+}
+
+/// Which kind of object it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `networking.k8s.io/v1`, Ingress.
+    Ingress,
+    /// `gateway.networking.k8s.io`: `HTTPRoute`, `GRPCRoute`, `TLSRoute`.
+    Route,
+}
+
+/// Looks at the hosts and annotations that are new.
+pub(super) fn check(
+    kind: Kind,
+    new: &Value,
+    old: Option<&Value>,
+    tenant: &Tenant<'_>,
+    decision: &mut Decision,
+) -> Result<(), Malformed> {
+    let rules = &tenant.rules.hosts;
+    if rules.mode == Mode::Off {
+        return Ok(());
+    }
+    let uses = |object: &'_ Value| match kind {
+        Kind::Ingress => of_ingress(object).map(owned),
+        Kind::Route => of_route(object).map(owned),
+    };
+    let before: BTreeSet<(Place, String)> = old.map_or(Ok(Vec::new()), uses)?.into_iter().collect();
+    let hosts: Vec<String> = patterns(tenant).collect();
+    for (place, host) in uses(new)?.into_iter().filter(|used| !before.contains(used)) {
+        if !hosts.iter().any(|pattern| is_match(pattern, &host)) {
+            decision.found(rules.mode, finding(&Use { place, host: &host }, tenant, &hosts));
+        }
+    }
+    annotations(new, old, tenant, decision)
+}
+
+fn owned(uses: Vec<Use<'_>>) -> Vec<(Place, String)> {
+    uses.into_iter().map(|used| (used.place, used.host.to_owned())).collect()
+}
+
+fn of_ingress(object: &Value) -> Result<Vec<Use<'_>>, Malformed> {
+    let spec = field(object, "spec").ok_or_else(|| Malformed("spec is missing".to_owned()))?;
+    let mut uses = Vec::new();
+    if self::object(spec, "defaultBackend")?.is_some() {
+        uses.push(Use { place: Place::DefaultBackend, host: "" });
+    }
+    for rule in list(spec, "rules")? {
+        uses.push(Use { place: Place::Rule, host: text(rule, "host")? });
+    }
+    for tls in list(spec, "tls")? {
+        let hosts = texts(tls, "hosts")?;
+        if hosts.is_empty() {
+            uses.push(Use { place: Place::Tls, host: "" });
+        }
+        uses.extend(hosts.into_iter().map(|host| Use { place: Place::Tls, host }));
+    }
+    Ok(uses)
+}
+
+fn of_route(object: &Value) -> Result<Vec<Use<'_>>, Malformed> {
+    let spec = field(object, "spec").ok_or_else(|| Malformed("spec is missing".to_owned()))?;
+    let hosts = texts(spec, "hostnames")?;
+    if hosts.is_empty() {
+        return Ok(vec![Use { place: Place::Route, host: "" }]);
+    }
+    Ok(hosts.into_iter().map(|host| Use { place: Place::Route, host }).collect())
+}
+
+/// The tenant's hosts. A pattern without `{name}` would be everybody's, and is nobody's.
+fn patterns<'a>(tenant: &'a Tenant<'_>) -> impl Iterator<Item = String> + 'a {
+    let own = tenant.rules.hosts.allow.iter().filter(|pattern| pattern.contains("{name}"));
+    own.filter_map(|pattern| tenant.fill(pattern))
+}
+
+/// A first label `*` of a pattern is any one label, that of a wildcard too.
+fn is_match(pattern: &str, host: &str) -> bool {
+    match pattern.strip_prefix("*.") {
+        Some(rest) => host.split_once('.').is_some_and(|(first, after)| is_label(first) && after == rest),
+        None => host == pattern,
+    }
+}
+
+fn is_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    text == "*" || (!text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-'))
+}
+
+fn finding(used: &Use<'_>, tenant: &Tenant<'_>, hosts: &[String]) -> Finding {
+    let every = "is for every host";
+    let what = match (used.place, used.host) {
+        (Place::DefaultBackend, _) => format!("spec.defaultBackend {every}"),
+        (Place::Rule, "") => format!("a rule without host {every}"),
+        (Place::Tls, "") => format!("a TLS entry without hosts {every}"),
+        (Place::Route, "") => format!("a route without hostnames {every}"),
+        (Place::Tls, host) => format!("TLS host {} is somebody else's", quoted(host)),
+        (_, host) => format!("host {} is somebody else's", quoted(host)),
+    };
+    let (why, cure) = match hosts {
+        [] => (format!("{} has no host", tenant.who()), "ask an administrator for one".to_owned()),
+        [host] => (format!("{} has {host}", tenant.who()), format!("use {host}")),
+        _ => (format!("{} has {}", tenant.who(), hosts.join(", ")), "use one of them".to_owned()),
+    };
+    Finding { rule: Rule::Hosts, what, why, cure }
+}
+
+fn annotations(
+    new: &Value,
+    old: Option<&Value>,
+    tenant: &Tenant<'_>,
+    decision: &mut Decision,
+) -> Result<(), Malformed> {
+    let Some(metadata) = field(new, "metadata") else { return Ok(()) };
+    let rules = &tenant.rules.hosts;
+    for (key, value) in object(metadata, "annotations")?.into_iter().flatten() {
+        let is_same = old.and_then(|old| at(old, &["metadata", "annotations", key])) == Some(value);
+        if is_same
+            || HARMLESS.contains(&key.as_str())
+            || rules.annotations.iter().any(|allowed| is_covered(allowed, key))
+        {
+            continue;
+        }
+        let why = match rules.annotations.as_slice() {
+            [] => "it can take over other hosts".to_owned(),
+            allowed => format!("allowed are {}", allowed.join(", ")),
+        };
+        let what = format!("annotation {} may not be set", quoted(key));
+        let cure = "remove it, or ask an administrator to allow it".to_owned();
+        decision.found(rules.mode, Finding { rule: Rule::Hosts, what, why, cure });
+    }
+    Ok(())
+}
+
+fn is_covered(allowed: &str, key: &str) -> bool {
+    match allowed.strip_suffix('*') {
+        Some(prefix) => prefix.ends_with('/') && key.starts_with(prefix),
+        None => key == allowed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_exact_labels() {
+        let own = "foo.tools.example.org";
+        assert!(is_match(own, own));
+        for other in [
+            "foo.tools.example.org.evil",
+            "foo.tools.example.org.",
+            "FOO.tools.example.org",
+            "xfoo.tools.example.org",
+            "a.foo.tools.example.org",
+            "*.tools.example.org",
+            "tools.example.org",
+            "foo-tools.example.org",
+            "foo.tools.example.org:443",
+            "foo.tools.example.orɡ",
+            "",
+        ] {
+            assert!(!is_match(own, other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_of_a_pattern_is_one_label() {
+        let pattern = "*.foo.tools.example.org";
+        assert!(is_match(pattern, "a.foo.tools.example.org") && is_match(pattern, "*.foo.tools.example.org"));
+        for other in
+            ["foo.tools.example.org", ".foo.tools.example.org", "a.b.foo.tools.example.org", "A.foo.tools.example.org"]
+        {
+            assert!(!is_match(pattern, other), "{other}");
+        }
+    }
+}

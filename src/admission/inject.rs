@@ -1,0 +1,109 @@
+//! What a pod is given: the tenant's claims, `HOME`, and the nodes that can mount them. PURE: no runtime, no client, no
+//! file system, no clock.
+//!
+//! A convenience, so whatever a pod says itself stays: a mount at the same path, a `HOME`, a node selector. Its label
+//! [`INJECT`] says whether it wants anything, and whether init and ephemeral containers get it too.
+
+use serde_json::{Value, json};
+
+use super::json::{at, entries, entry, field, list, set_absent};
+use super::pod::{Container, Pod};
+use super::rules::{Inject, Mode};
+use super::tenant::Tenant;
+use crate::contract::INJECT;
+
+/// Longest name of a volume (RFC 1123 label).
+const NAME_MAX: usize = 63;
+
+/// Puts the class's mounts into a new pod, or into what is new in an old one.
+pub(super) fn fill(
+    spec: &mut Value,
+    metadata: &Value,
+    pod: &Pod<'_>,
+    containers: &[Container<'_>],
+    tenant: &Tenant<'_>,
+) {
+    let rules = &tenant.rules.volumes;
+    let asked = at(metadata, &["labels", INJECT]).and_then(Value::as_str).and_then(Inject::of);
+    let wants = |container: &&Container<'_>| match asked.unwrap_or(rules.inject) {
+        Inject::None => false,
+        Inject::Containers => container.list == "containers",
+        Inject::All => true,
+    };
+    let is_open = |container: &&Container<'_>| {
+        pod.is_new() || (container.old.is_none() && container.list == "ephemeralContainers")
+    };
+    let targets: Vec<&Container<'_>> = containers.iter().filter(wants).filter(is_open).collect();
+    if rules.mode != Mode::Enforce || rules.mounts.is_empty() || targets.is_empty() {
+        return;
+    }
+    let mut is_given = false;
+    for mount in &rules.mounts {
+        let Some(path) = tenant.fill(&mount.path) else { continue };
+        let open: Vec<&&Container<'_>> =
+            targets.iter().filter(|container| !mounts_at(container.value, &path)).collect();
+        is_given |= open.len() < targets.len();
+        if open.is_empty() {
+            continue;
+        }
+        let Some(volume) = volume(spec, pod, &mount.claim) else { continue };
+        for container in open {
+            if let Some(mounts) = container.of(spec).and_then(|container| entries(container, "volumeMounts")) {
+                mounts.push(json!({"name": volume, "mountPath": path}));
+                is_given = true;
+            }
+        }
+    }
+    if !is_given {
+        return;
+    }
+    if let Some(home) = rules.home.as_deref().and_then(|home| tenant.fill(home)) {
+        for container in &targets {
+            if let Some(container) = container.of(spec) {
+                set_home(container, &home);
+            }
+        }
+    }
+    if pod.is_new()
+        && !rules.node_selector.is_empty()
+        && let Some(selector) = entry(spec, "nodeSelector")
+    {
+        for (key, value) in &rules.node_selector {
+            set_absent(selector, key, value.as_str());
+        }
+    }
+}
+
+/// The name of the pod's volume for `claim`, made if the pod is new; `None` if it cannot be, or its name is taken.
+fn volume(spec: &mut Value, pod: &Pod<'_>, claim: &str) -> Option<String> {
+    let volumes = list(spec, "volumes").ok()?;
+    let of_claim = |volume: &&Value| {
+        let source = field(volume, "persistentVolumeClaim");
+        source.is_some_and(|source| source["claimName"] == *claim && source["readOnly"] != true)
+    };
+    if let Some(volume) = volumes.iter().find(of_claim) {
+        return volume["name"].as_str().map(str::to_owned);
+    }
+    let mut name = format!("bursar-{claim}");
+    name.truncate(NAME_MAX);
+    let name = name.trim_end_matches('-').to_owned();
+    if !pod.is_new() || volumes.iter().any(|volume| volume["name"] == *name) {
+        return None;
+    }
+    entries(spec, "volumes")?.push(json!({"name": name, "persistentVolumeClaim": {"claimName": claim}}));
+    Some(name)
+}
+
+fn mounts_at(container: &Value, path: &str) -> bool {
+    let same = |own: &str| own.trim_end_matches('/') == path.trim_end_matches('/');
+    let mounts = container.get("volumeMounts").and_then(Value::as_array).into_iter().flatten();
+    mounts.filter_map(|mount| mount["mountPath"].as_str()).any(same)
+}
+
+fn set_home(container: &mut Value, home: &str) {
+    if let Some(variables) = entries(container, "env")
+        && !variables.iter().any(|variable| variable["name"] == "HOME")
+    {
+        variables.push(json!({"name": "HOME", "value": home}));
+    }
+}

@@ -1,0 +1,189 @@
+//! Nobody runs as somebody else: a review, the tenant's identity and the rules of its class become a [`Decision`]. PURE:
+//! no runtime, no client, no file system, no clock.
+//!
+//! [`decide`] is total: whatever it is given, it answers. What it cannot read it refuses, and a decision about the object
+//! that its own patch makes is to allow it as it is.
+
+mod approval;
+mod claim;
+pub mod decision;
+mod host;
+pub mod image;
+pub mod index;
+mod ingress;
+mod inject;
+mod json;
+mod own_objects;
+mod pod;
+pub mod review;
+pub mod rules;
+pub mod server;
+pub mod tenant;
+mod uid;
+mod volume;
+
+use serde_json::Value;
+
+pub use decision::{Decision, Finding, PatchOperation, Rule};
+pub use review::{Operation, Review, ReviewError, User, answer};
+pub use rules::{Mode, Rules, RulesError};
+pub use tenant::{Resolved, Unresolved};
+
+use crate::contract::TenantState;
+use decision::difference;
+use json::{Malformed, at, object, quoted};
+use pod::Pod;
+use tenant::Tenant;
+
+/// What in a tenant's namespace a class has rules for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Concern {
+    Pod,
+    /// What pods are made from: where the template is, and the same for messages.
+    Template(&'static [&'static str], &'static str),
+    Served(ingress::Kind),
+    Claim,
+}
+
+const TEMPLATE: Concern = Concern::Template(&["spec", "template"], "spec.template.");
+const CRON_JOB: Concern =
+    Concern::Template(&["spec", "jobTemplate", "spec", "template"], "spec.jobTemplate.spec.template.");
+
+/// By group and resource. Of pods those subresources that can change what runs; of the others only the objects themselves.
+fn concern(review: &Review) -> Option<Concern> {
+    match (review.group.as_str(), review.resource.as_str(), review.subresource.as_str()) {
+        ("", "pods", "" | "ephemeralcontainers" | "resize") => Some(Concern::Pod),
+        ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets", "")
+        | ("batch", "jobs", "")
+        | ("", "replicationcontrollers", "") => Some(TEMPLATE),
+        ("batch", "cronjobs", "") => Some(CRON_JOB),
+        ("networking.k8s.io", "ingresses", "") => Some(Concern::Served(ingress::Kind::Ingress)),
+        ("gateway.networking.k8s.io", "httproutes" | "grpcroutes" | "tlsroutes", "") => {
+            Some(Concern::Served(ingress::Kind::Route))
+        }
+        ("", "persistentvolumeclaims", "") => Some(Concern::Claim),
+        _ => None,
+    }
+}
+
+/// What the API server is told of `review`, which is about an object in the namespace of `tenant`. Where
+/// [`Review::needs_identity`] says no, `tenant` is not looked at.
+#[must_use]
+pub fn decide(rules: &Rules, tenant: &Resolved, review: &Review) -> Decision {
+    let mut decision = Decision::default();
+    if let Err(malformed) = judge(rules, tenant, review, &mut decision) {
+        decision.refuse(malformed.finding());
+    }
+    if !decision.is_allowed() {
+        decision.patch.clear();
+    }
+    decision
+}
+
+impl Review {
+    /// Whether [`decide`] looks at whose namespace it is: not of namespaces themselves, of deletions, nor of what no class
+    /// has rules for.
+    #[must_use]
+    pub fn needs_identity(&self) -> bool {
+        matches!(self.operation, Operation::Create | Operation::Update) && concern(self).is_some()
+    }
+}
+
+fn judge(rules: &Rules, resolved: &Resolved, review: &Review, decision: &mut Decision) -> Result<(), Malformed> {
+    if let ("certificates.k8s.io", "certificatesigningrequests", "approval") =
+        (review.group.as_str(), review.resource.as_str(), review.subresource.as_str())
+    {
+        return approval::check(rules, review, decision);
+    }
+    own_objects::check(rules, review, decision)?;
+    let Some(concern) = concern(review).filter(|_| review.needs_identity()) else { return Ok(()) };
+    let new = review.object.as_ref().filter(|object| object.is_object());
+    let new = new.ok_or_else(|| Malformed("the request has no object".to_owned()))?;
+    let old = match review.operation {
+        Operation::Create => None,
+        _ => Some(review.old_object.as_ref().ok_or_else(|| Malformed("the request has no old object".to_owned()))?),
+    };
+    if old.is_some_and(|old| is_same(new, old)) {
+        // Whoever's it may be, and whatever it was: it must still be able to lose its finalizer.
+        return Ok(());
+    }
+    let tenant = match tenant_of(rules, resolved, review) {
+        Ok(tenant) => tenant,
+        Err(finding) => {
+            decision.refuse(finding);
+            return Ok(());
+        }
+    };
+    match concern {
+        Concern::Pod => {
+            let pod = Pod { object: new, old, path: "" };
+            if pod.is_new() && tenant.identity.state == TenantState::Suspended {
+                decision.refuse(suspended(&tenant));
+            }
+            pod::check(&pod, &tenant, decision)?;
+            decision.patch = difference(new, &pod::filled(&pod, &tenant)?);
+        }
+        Concern::Template(keys, path) => {
+            object(new, "spec")?;
+            if let Some(template) = at(new, keys) {
+                let old = old.and_then(|old| at(old, keys));
+                pod::check(&Pod { object: template, old, path }, &tenant, decision)?;
+            }
+        }
+        Concern::Served(kind) => ingress::check(kind, new, old, &tenant, decision)?,
+        Concern::Claim if old.is_none() => {
+            if let Some(filled) = claim::filled(new, &tenant, decision)? {
+                decision.patch = difference(new, &filled);
+            }
+        }
+        Concern::Claim => {}
+    }
+    Ok(())
+}
+
+/// Whether nothing differs that a rule looks at.
+fn is_same(new: &Value, old: &Value) -> bool {
+    [&["spec"][..], &["metadata", "annotations"]].into_iter().all(|keys| at(new, keys) == at(old, keys))
+}
+
+fn tenant_of<'a>(rules: &'a Rules, resolved: &'a Resolved, review: &Review) -> Result<Tenant<'a>, Finding> {
+    let nobody = |why: String, cure: &str| Finding {
+        rule: Rule::Identity,
+        what: format!("nobody knows whose namespace {} is", quoted(&review.namespace)),
+        why,
+        cure: cure.to_owned(),
+    };
+    let restore = "an administrator restores it with `bursar sync`";
+    match resolved {
+        Resolved::Sealed(identity)
+            if identity.namespace.as_str() != review.namespace || identity.cluster != rules.cluster =>
+        {
+            Err(nobody("its seal is for another one".to_owned(), restore))
+        }
+        Resolved::Sealed(identity) => {
+            rules.classes.get(&identity.class).map(|rules| Tenant { identity, rules }).ok_or_else(|| {
+                let why = format!("the webhook has no rules for class {}", quoted(&identity.class));
+                nobody(why, "an administrator looks at `bursar status`")
+            })
+        }
+        Resolved::Unresolved(why @ Unresolved::Stale { .. }) => Err(nobody(why.to_string(), "try again in a minute")),
+        Resolved::Unresolved(why @ Unresolved::Unknown) => {
+            Err(nobody(why.to_string(), "an administrator looks at `bursar status`"))
+        }
+        Resolved::Unresolved(why) => Err(nobody(why.to_string(), restore)),
+    }
+}
+
+fn suspended(tenant: &Tenant<'_>) -> Finding {
+    Finding {
+        rule: Rule::Suspended,
+        what: "no new pods start here".to_owned(),
+        why: format!("{} is suspended", tenant.who()),
+        cure: "ask an administrator for `bursar resume`".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod property_tests;
+#[cfg(test)]
+mod tests;

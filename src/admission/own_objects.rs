@@ -1,0 +1,158 @@
+//! What is ours stays as we made it: namespaces of tenants and objects with our label are changed by the daemon, by
+//! Kubernetes itself, and by whom the configuration exempts. PURE: no runtime, no client, no file system, no clock.
+
+use serde_json::{Map, Value};
+
+use super::decision::{Decision, Finding, Rule};
+use super::json::{Malformed, at, field, list, object, quoted};
+use super::review::{Operation, Review};
+use super::rules::Rules;
+use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, PREFIX};
+
+/// Labels by which Kubernetes judges all pods of a namespace.
+const POD_SECURITY: &str = "pod-security.kubernetes.io/";
+/// Fields of `metadata` that change with every write, whatever it is.
+const BOOKKEEPING: [&str; 3] = ["generation", "managedFields", "resourceVersion"];
+
+/// Looks at a request about a namespace or an object that may be ours.
+pub(super) fn check(rules: &Rules, review: &Review, decision: &mut Decision) -> Result<(), Malformed> {
+    if review.operation == Operation::Connect || passes(rules, review) {
+        return Ok(());
+    }
+    let (new, old) = (review.object.as_ref(), review.old_object.as_ref());
+    if review.operation == Operation::Delete && old.is_none() {
+        // Of a whole collection the API server asks once like this and then for each object; only the latter tells.
+        return Err(Malformed("the deletion does not say of what".to_owned()));
+    }
+    if review.group.is_empty() && review.resource == "namespaces" {
+        return namespace(review, new, old, decision);
+    }
+    let is_ours = |object: Option<&Value>| object.is_some_and(|object| label(object, MANAGED_BY) == Some(MANAGER));
+    let touched = match review.operation {
+        Operation::Create => is_ours(new),
+        Operation::Delete => is_ours(old),
+        Operation::Update => (is_ours(new) || is_ours(old)) && differs(new, old),
+        Operation::Connect => false,
+    };
+    if !touched {
+        return Ok(());
+    }
+    let name = match review.name.as_str() {
+        "" => review.resource.clone(),
+        name => format!("{} {}", review.resource, quoted(name)),
+    };
+    let label = format!("label {MANAGED_BY}={MANAGER}");
+    let finding = if is_ours(old) {
+        ours(&name, format!("its {label} says that it is Bursar's"))
+    } else {
+        Finding {
+            rule: Rule::Objects,
+            what: format!("{name} would carry {label}"),
+            why: "only Bursar's own objects do".to_owned(),
+            cure: "remove the label".to_owned(),
+        }
+    };
+    decision.refuse(finding);
+    Ok(())
+}
+
+fn ours(what: &str, why: String) -> Finding {
+    let cure = "ask an administrator to change the configuration, or to exempt you".to_owned();
+    Finding { rule: Rule::Objects, what: format!("{what} may not be changed or deleted"), why, cure }
+}
+
+/// Who keeps the cluster going, and whom the administrators trust with it.
+fn passes(rules: &Rules, review: &Review) -> bool {
+    let user = &review.user;
+    user.name == rules.daemon
+        || user.name == "system:apiserver"
+        || user.name.starts_with("system:serviceaccount:kube-system:")
+        || user.groups.iter().any(|group| group == "system:nodes" || rules.exempt.contains(group))
+}
+
+/// A namespace of a tenant keeps what we wrote on it, its owners and its finalizers, and stays. Other labels and
+/// annotations are its people's.
+fn namespace(
+    review: &Review,
+    new: Option<&Value>,
+    old: Option<&Value>,
+    decision: &mut Decision,
+) -> Result<(), Malformed> {
+    let is_tenant = |object: &Value| label(object, CLASS).is_some() || label(object, MANAGED_BY) == Some(MANAGER);
+    if !new.is_some_and(is_tenant) && !old.is_some_and(is_tenant) {
+        return Ok(());
+    }
+    let what = format!("namespace {}", quoted(&review.name));
+    let why = || "it is a tenant's, and Bursar keeps it".to_owned();
+    match review.operation {
+        Operation::Create => {
+            let cure =
+                format!("remove the labels {CLASS} and {MANAGED_BY}; a namespace becomes a tenant's by the directory");
+            let what = format!("{what} would be a tenant's");
+            decision.refuse(Finding { rule: Rule::Objects, what, why: "only Bursar makes those".to_owned(), cure });
+        }
+        Operation::Delete => decision.refuse(ours(&what, why())),
+        Operation::Update if !review.subresource.is_empty() => {
+            if differs(new, old) {
+                decision.refuse(ours(&format!("{} of {what}", quoted(&review.subresource)), why()));
+            }
+        }
+        Operation::Update => {
+            for key in changes(new, old)? {
+                decision.refuse(ours(&format!("{} of {what}", quoted(&key)), why()));
+            }
+        }
+        Operation::Connect => {}
+    }
+    Ok(())
+}
+
+/// What of ours differs: keys of labels and annotations, and parts of `metadata`.
+fn changes(new: Option<&Value>, old: Option<&Value>) -> Result<Vec<String>, Malformed> {
+    let metadata = |object: Option<&'_ Value>| object.and_then(|object| field(object, "metadata")).cloned();
+    let (new, old) = (metadata(new).unwrap_or_default(), metadata(old).unwrap_or_default());
+    let mut changed = Vec::new();
+    for place in ["labels", "annotations"] {
+        let empty = Map::new();
+        let part = |value: &'_ Value| -> Result<Map<String, Value>, Malformed> {
+            if value.is_null() { Ok(empty.clone()) } else { Ok(object(value, place)?.unwrap_or(&empty).clone()) }
+        };
+        let (new, old) = (part(&new)?, part(&old)?);
+        let mut keys: Vec<&String> = new.keys().chain(old.keys()).filter(|key| is_protected(key)).collect();
+        keys.sort();
+        keys.dedup();
+        changed.extend(keys.into_iter().filter(|key| new.get(*key) != old.get(*key)).cloned());
+    }
+    for part in ["ownerReferences", "finalizers"] {
+        if items(&new, part)? != items(&old, part)? {
+            changed.push(part.to_owned());
+        }
+    }
+    Ok(changed)
+}
+
+fn items<'a>(metadata: &'a Value, key: &str) -> Result<&'a [Value], Malformed> {
+    if metadata.is_null() { Ok(&[]) } else { list(metadata, key) }
+}
+
+/// Whether only we write a label or annotation of a tenant's namespace. Who allows an adoption is somebody else.
+fn is_protected(key: &str) -> bool {
+    key == MANAGED_BY || key.starts_with(POD_SECURITY) || (key.starts_with(PREFIX) && key != ADOPT)
+}
+
+fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    at(object, &["metadata", "labels", key]).and_then(Value::as_str)
+}
+
+fn differs(new: Option<&Value>, old: Option<&Value>) -> bool {
+    let plain = |object: Option<&Value>| {
+        let mut object = object.cloned().unwrap_or_default();
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            for key in BOOKKEEPING {
+                metadata.remove(key);
+            }
+        }
+        object
+    };
+    plain(new) != plain(old)
+}

@@ -1,0 +1,197 @@
+//! The pod specs of a request: a pod's own, or a workload's template. Which rule looks at which part, and what may be
+//! filled in. PURE: no runtime, no client, no file system, no clock.
+//!
+//! A new pod is looked at whole and filled in. Of a changed one, only what differs from what it was: an old pod must still
+//! be able to lose its finalizer. A template is looked at so that people see the error at once, and never filled in: that
+//! would fight whoever applies it again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::decision::{Decision, Finding, Rule};
+use super::json::{Malformed, at, field, list, number, object, quoted, text};
+use super::tenant::Tenant;
+use super::{host, image, inject, uid, volume};
+use crate::contract::{LIFETIME, lifetime};
+
+/// Lists of containers, and what their members are called.
+pub(super) const CONTAINERS: [(&str, &str); 3] =
+    [("containers", "container"), ("initContainers", "init container"), ("ephemeralContainers", "ephemeral container")];
+
+/// A pod, or what pods are made from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pod<'a> {
+    /// What has `metadata` and `spec`.
+    pub(super) object: &'a Value,
+    /// The same before the request.
+    pub(super) old: Option<&'a Value>,
+    /// `spec.template.` before each path of a message; empty for a pod.
+    pub(super) path: &'static str,
+}
+
+/// A container of any kind.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Container<'a> {
+    /// `containers`.
+    pub(super) list: &'static str,
+    pub(super) index: usize,
+    /// `init container "setup"`, for messages.
+    kind: &'static str,
+    name: &'a str,
+    pub(super) value: &'a Value,
+    /// The container of that name in the same list before the request.
+    pub(super) old: Option<&'a Value>,
+}
+
+impl<'a> Pod<'a> {
+    pub(super) fn spec(&self) -> Result<&'a Value, Malformed> {
+        field(self.object, "spec").ok_or_else(|| Malformed(format!("{}spec is missing", self.path)))
+    }
+
+    pub(super) fn is_template(&self) -> bool {
+        !self.path.is_empty()
+    }
+
+    /// Whether it is a pod that there was not, and so one that can be filled in.
+    pub(super) fn is_new(&self) -> bool {
+        self.old.is_none() && !self.is_template()
+    }
+
+    /// The value at `keys`, if it is not what it was.
+    pub(super) fn changed(&self, keys: &[&str]) -> Option<&'a Value> {
+        changed(self.object, self.old, keys)
+    }
+
+    /// What of the pod's own security context is not what it was.
+    pub(super) fn changed_context(&self) -> Result<Option<Value>, Malformed> {
+        changed_context(self.spec()?, self.old.and_then(|old| field(old, "spec")))
+    }
+
+    /// Whether the value at `keys` is another than it was, or is gone.
+    pub(super) fn differs(&self, keys: &[&str]) -> bool {
+        self.old.is_none_or(|old| at(old, keys) != at(self.object, keys))
+    }
+
+    /// All containers. A list of containers of a kind that this program does not know is malformed: nobody could say as
+    /// whom they run.
+    pub(super) fn containers(&self) -> Result<Vec<Container<'a>>, Malformed> {
+        let spec = self.spec()?;
+        let fields = spec.as_object().ok_or_else(|| Malformed(format!("{}spec is not an object", self.path)))?;
+        let known = |key: &String| CONTAINERS.iter().any(|(list, _)| list == key);
+        if let Some(key) = fields.keys().find(|key| key.to_ascii_lowercase().ends_with("containers") && !known(key)) {
+            return Err(Malformed(format!("{}spec has {}, which this webhook does not know", self.path, quoted(key))));
+        }
+        let old = self.old.and_then(|old| field(old, "spec"));
+        let mut containers = Vec::new();
+        for (key, kind) in CONTAINERS {
+            let before = old.map_or(Ok(BTreeMap::new()), |old| by_name(old, key))?;
+            for (index, value) in list(spec, key)?.iter().enumerate() {
+                let name = text(value, "name")?;
+                containers.push(Container { list: key, index, kind, name, value, old: before.get(name).copied() });
+            }
+        }
+        Ok(containers)
+    }
+
+    /// Volumes that are new, or not what they were.
+    pub(super) fn changed_volumes(&self) -> Result<Vec<&'a Value>, Malformed> {
+        let before = match self.old.and_then(|old| field(old, "spec")) {
+            Some(old) => by_name(old, "volumes")?,
+            None => BTreeMap::new(),
+        };
+        let volumes = list(self.spec()?, "volumes")?.iter();
+        Ok(volumes.filter(|volume| before.get(name(volume)).is_none_or(|old| old != volume)).collect())
+    }
+}
+
+impl Container<'_> {
+    /// `container "web"`.
+    pub(super) fn who(&self) -> String {
+        format!("{} {}", self.kind, quoted(self.name))
+    }
+
+    /// What of its security context is not what it was.
+    pub(super) fn changed_context(&self) -> Result<Option<Value>, Malformed> {
+        changed_context(self.value, self.old)
+    }
+
+    /// Ports of the node that it did not ask for.
+    pub(super) fn changed_host_ports(&self) -> Result<BTreeSet<i64>, Malformed> {
+        let before = self.old.map_or(Ok(BTreeSet::new()), host_ports)?;
+        Ok(host_ports(self.value)?.difference(&before).copied().collect())
+    }
+
+    /// Where it is in the pod.
+    pub(super) fn of<'v>(&self, spec: &'v mut Value) -> Option<&'v mut Value> {
+        spec.get_mut(self.list)?.get_mut(self.index)
+    }
+}
+
+/// The members of a list by their names, which Kubernetes keeps apart.
+fn by_name<'v>(value: &'v Value, key: &str) -> Result<BTreeMap<&'v str, &'v Value>, Malformed> {
+    Ok(list(value, key)?.iter().map(|value| (name(value), value)).collect())
+}
+
+fn name(value: &Value) -> &str {
+    value.get("name").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn host_ports(container: &Value) -> Result<BTreeSet<i64>, Malformed> {
+    let ports = list(container, "ports")?.iter().map(|port| number(port, "hostPort"));
+    let ports: Vec<Option<i64>> = ports.collect::<Result<_, _>>()?;
+    Ok(ports.into_iter().flatten().filter(|port| *port != 0).collect())
+}
+
+fn changed<'a>(new: &'a Value, old: Option<&Value>, keys: &[&str]) -> Option<&'a Value> {
+    at(new, keys).filter(|value| old.and_then(|old| at(old, keys)) != Some(value))
+}
+
+/// The fields of `securityContext` that are not what they were; none, if there are none.
+fn changed_context(new: &Value, old: Option<&Value>) -> Result<Option<Value>, Malformed> {
+    let Some(mut fields) = object(new, "securityContext")?.cloned() else { return Ok(None) };
+    if let Some(old) = old.and_then(|old| field(old, "securityContext")) {
+        fields.retain(|key, value| field(old, key) != Some(value));
+    }
+    Ok((!fields.is_empty()).then_some(Value::Object(fields)))
+}
+
+/// Looks at all of a pod or template.
+pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
+    let containers = pod.containers()?;
+    uid::check(pod, &containers, tenant, decision)?;
+    host::check(pod, &containers, tenant, decision)?;
+    image::check(pod, &containers, tenant, decision)?;
+    volume::check(pod, tenant, decision)?;
+    check_lifetime(pod, tenant, decision)
+}
+
+/// The pod as it should be. Of one that there was already only new ephemeral containers are filled in, for nothing else
+/// of it can change.
+pub(super) fn filled(pod: &Pod<'_>, tenant: &Tenant<'_>) -> Result<Value, Malformed> {
+    let containers = pod.containers()?;
+    let mut object = pod.object.clone();
+    let metadata = pod.object.get("metadata").unwrap_or(&Value::Null);
+    if let Some(spec) = object.get_mut("spec") {
+        uid::fill(spec, pod, &containers, tenant);
+        inject::fill(spec, metadata, pod, &containers, tenant);
+    }
+    Ok(object)
+}
+
+fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
+    let Some(value) = pod.changed(&["metadata", "annotations", LIFETIME]) else { return Ok(()) };
+    let given = value.as_str().ok_or_else(|| Malformed(format!("annotation {LIFETIME} is not a text")))?;
+    if lifetime(given).is_none() {
+        decision.found(
+            tenant.rules.lifetime,
+            Finding {
+                rule: Rule::Lifetime,
+                what: format!("annotation {LIFETIME} is {}", quoted(given)),
+                why: "that is no time to live".to_owned(),
+                cure: "write a duration like \"90m\", \"24h\" or \"7d\"".to_owned(),
+            },
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! The cases of `tests/data/admission`: one file for each object, with who sends it and what is said of it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::contract::{ContractError, Identity};
+use crate::identity::{AccountId, ClusterName, DirectoryId, PosixIdentity};
+
+/// What a file says.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    /// The class whose tenant's namespace it is in: `tool`, `user` or `trial`.
+    #[serde(default = "tool")]
+    class: String,
+    /// Who sends it; absent: the tenant.
+    user: Option<String>,
+    #[serde(default)]
+    groups: Vec<String>,
+    /// `sealed` unless it says `suspended`, `edited`, `missing`, `unknown` or `stale`.
+    #[serde(default)]
+    identity: String,
+    #[serde(default = "create")]
+    operation: String,
+    /// `GROUP/VERSION/RESOURCE[/SUBRESOURCE]`, without the group for the core.
+    resource: String,
+    object: Option<Value>,
+    old: Option<Value>,
+    #[serde(default)]
+    expect: Expected,
+}
+
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Expected {
+    refused: Vec<String>,
+    warned: Vec<String>,
+    audited: BTreeMap<String, String>,
+    patch: Vec<Value>,
+}
+
+fn tool() -> String {
+    "tool".to_owned()
+}
+
+fn create() -> String {
+    "CREATE".to_owned()
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/admission")
+}
+
+pub(super) fn rules() -> Rules {
+    let text = std::fs::read(folder().join("rules.json")).expect("rules.json");
+    Rules::parse(&text).expect("rules")
+}
+
+/// The tenant of a class in the cases.
+pub(super) fn identity(class: &str, state: TenantState) -> Identity {
+    let (account, namespace, uid, gid, groups) = match class {
+        "tool" => ("tool:foo", "tool-foo", 52_503, 52_503, &[50_000, 50_001][..]),
+        "user" => ("user:alice", "user-alice", 20_001, 500, &[][..]),
+        _ => ("user:bob", "trial-bob", 20_002, 500, &[][..]),
+    };
+    let gid_of = |number: i64| number.try_into().expect("a gid");
+    Identity {
+        cluster: ClusterName("prod".to_owned()),
+        namespace: namespace.to_owned().try_into().expect("a namespace"),
+        id: AccountId("0a1b".to_owned()),
+        directory_id: DirectoryId("c3d4".to_owned()),
+        account: account.parse().expect("an account"),
+        class: class.to_owned(),
+        posix: Some(PosixIdentity {
+            uid: i64::from(uid).try_into().expect("a uid"),
+            gid: gid_of(gid),
+            groups: groups.iter().copied().map(gid_of).collect(),
+        }),
+        generation: 7,
+        state,
+    }
+}
+
+fn resolved(case: &Case) -> Resolved {
+    match case.identity.as_str() {
+        "" => Resolved::Sealed(identity(&case.class, TenantState::Active)),
+        "suspended" => Resolved::Sealed(identity(&case.class, TenantState::Suspended)),
+        "edited" => Resolved::of(Err(ContractError::Broken)),
+        "missing" => Resolved::of(Err(ContractError::Missing("bursar.dev/seal"))),
+        "unknown" => Resolved::Unresolved(Unresolved::Unknown),
+        "stale" => Resolved::Unresolved(Unresolved::Stale { seconds: 300 }),
+        other => panic!("identity: {other}"),
+    }
+}
+
+/// As the API server sends it.
+fn body(case: &Case) -> Value {
+    let tenant = identity(&case.class, TenantState::Active);
+    let parts: Vec<&str> = case.resource.split('/').collect();
+    let (group, rest) = if parts[0].starts_with('v') { ("", &parts[..]) } else { (parts[0], &parts[1..]) };
+    let either = case.object.as_ref().or(case.old.as_ref());
+    let metadata = either.map_or(Value::Null, |object| object["metadata"].clone());
+    let is_clusterwide = ["namespaces", "certificatesigningrequests", "persistentvolumes"].contains(&rest[1]);
+    let namespace = match rest[1] {
+        "namespaces" => metadata["name"].clone(),
+        _ if is_clusterwide => Value::Null,
+        _ => json!(tenant.namespace),
+    };
+    let account = tenant.account.to_string();
+    let own = [format!("bursar:{}s", tenant.account.kind), format!("bursar:{account}#7")];
+    let groups = if case.user.is_some() { case.groups.clone() } else { own.to_vec() };
+    json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+            "resource": {"group": group, "version": rest[0], "resource": rest[1]},
+            "subResource": rest.get(2),
+            "name": metadata["name"],
+            "namespace": namespace,
+            "operation": case.operation,
+            "userInfo": {"username": case.user.clone().unwrap_or(account), "groups": groups},
+            "object": case.object,
+            "oldObject": case.old,
+        },
+    })
+}
+
+fn cases(part: &str) -> BTreeMap<String, Case> {
+    let files = std::fs::read_dir(folder().join(part)).expect("a folder");
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).expect("text");
+        let name = format!("{part}/{}", path.file_stem().expect("a name").to_string_lossy());
+        let case = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        (name, case)
+    };
+    files.map(|entry| read(entry.expect("an entry").path())).collect()
+}
+
+fn said(decision: &Decision) -> Expected {
+    let texts = |findings: &[Finding]| findings.iter().map(ToString::to_string).collect();
+    Expected {
+        refused: texts(&decision.refusals),
+        warned: texts(&decision.warnings),
+        audited: decision.audit_annotations().into_iter().map(|(rule, text)| (rule.to_owned(), text)).collect(),
+        patch: decision.patch.iter().map(|operation| json!(operation)).collect(),
+    }
+}
+
+/// Decides each case of a folder, and gives what is not as the file says.
+fn decided(part: &str, each: impl Fn(&str, &Case, &Review, &Decision)) -> usize {
+    let (rules, cases) = (rules(), cases(part));
+    let mut wrong = Vec::new();
+    let mut decisions = Vec::new();
+    for (name, case) in &cases {
+        let review = Review::parse(body(case).to_string().as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let decision = decide(&rules, &resolved(case), &review);
+        let said = said(&decision);
+        if said != case.expect {
+            wrong.push(format!("{name}: not as its file says, but\n{}", json!(said)));
+        }
+        decisions.push((name, case, review, decision));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for (name, case, review, decision) in &decisions {
+        each(name, case, review, decision);
+    }
+    cases.len()
+}
+
+#[test]
+fn attacks_are_refused_with_a_cure() {
+    let count = decided("attacks", |name, _, review, decision| {
+        assert!(!decision.is_allowed(), "{name}");
+        let body = answer(&review.uid, decision);
+        assert_eq!(body["response"]["allowed"], false, "{name}");
+        let message = body["response"]["status"]["message"].as_str().expect("a message");
+        for line in message.lines() {
+            assert!(line.contains("; ") && line.contains(": "), "{name}: {line}");
+        }
+        assert!(body["response"].get("patch").is_none(), "{name}");
+    });
+    assert!(count >= 60, "only {count}");
+}
+
+#[test]
+fn ordinary_objects_pass_and_are_as_they_should_be_afterwards() {
+    let count = decided("ordinary", |name, case, review, decision| {
+        assert!(decision.is_allowed(), "{name}: {}", decision.message());
+        let mut after = review.clone();
+        if let Some(object) = &mut after.object {
+            let patch: json_patch::Patch = serde_json::from_value(json!(decision.patch)).expect("a patch");
+            json_patch::patch(object, &patch).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        let again = decide(&rules(), &resolved(case), &after);
+        assert!(again.is_allowed() && again.patch.is_empty(), "{name}: {again:?}");
+    });
+    assert!(count >= 30, "only {count}");
+}
+
+#[test]
+fn what_is_no_review_is_an_error_without_its_content() {
+    let error = |text: &str| Review::parse(text.as_bytes()).expect_err("an error").to_string();
+    assert_eq!(error("secret"), "the body is no AdmissionReview: wrong at line 1, column 1");
+    assert!(!error(r#"{"apiVersion": "admission.k8s.io/v1", "request": "hunter2"}"#).contains("hunter2"));
+    assert!(error("{}").contains("is no AdmissionReview of admission.k8s.io/v1"));
+    let other = r#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "1", "operation":
+        "FETCH", "resource": {"group": "", "version": "v1", "resource": "pods"}}}"#;
+    assert_eq!(error(other), "the review has an unknown operation");
+    assert!(error(&"[".repeat(1000)).contains("line 1"));
+}
+
+#[test]
+fn the_answer_is_what_kubernetes_reads() {
+    let object =
+        json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "registry.example.org/a"}]}});
+    let case = Case {
+        class: tool(),
+        user: None,
+        groups: Vec::new(),
+        identity: String::new(),
+        operation: create(),
+        resource: "v1/pods".to_owned(),
+        object: Some(object),
+        old: None,
+        expect: Expected::default(),
+    };
+    let review = Review::parse(body(&case).to_string().as_bytes()).expect("a review");
+    let body = answer(&review.uid, &decide(&rules(), &resolved(&case), &review));
+    assert_eq!((&body["apiVersion"], &body["kind"]), (&json!("admission.k8s.io/v1"), &json!("AdmissionReview")));
+    assert_eq!((&body["response"]["uid"], &body["response"]["allowed"]), (&json!(review.uid), &json!(true)));
+    assert_eq!(body["response"]["patchType"], "JSONPatch");
+    let patch = base64::Engine::decode(
+        &base64::engine::general_purpose::STANDARD,
+        body["response"]["patch"].as_str().expect("a patch"),
+    );
+    let patch: Value = serde_json::from_slice(&patch.expect("base64")).expect("JSON");
+    assert_eq!(patch[0]["path"], "/spec/containers/0/securityContext");
+}
+
+#[test]
+fn a_seal_of_another_namespace_or_cluster_is_nobody() {
+    let rules = rules();
+    let mut case: Case =
+        serde_saphyr::from_str("{resource: v1/pods, object: {spec: {containers: []}}}").expect("a case");
+    let mut review = Review::parse(body(&case).to_string().as_bytes()).expect("a review");
+    review.namespace = "tool-bar".to_owned();
+    assert_eq!(decide(&rules, &resolved(&case), &review).refusals[0].rule, Rule::Identity);
+    case.class = "gone".to_owned();
+    review.namespace = "trial-bob".to_owned();
+    let message = decide(&rules, &resolved(&case), &review).message();
+    assert!(message.contains("the webhook has no rules for class \"gone\""), "{message}");
+    let elsewhere = Rules { cluster: ClusterName("other".to_owned()), ..rules };
+    case.class = tool();
+    review.namespace = "tool-foo".to_owned();
+    assert_eq!(decide(&elsewhere, &resolved(&case), &review).refusals[0].rule, Rule::Identity);
+}
+
+#[test]
+fn a_tenant_without_uid_runs_nothing_where_uids_are_enforced() {
+    let case: Case = serde_saphyr::from_str("{resource: v1/pods, object: {spec: {containers: []}}}").expect("a case");
+    let review = Review::parse(body(&case).to_string().as_bytes()).expect("a review");
+    let nobody = Identity { posix: None, ..identity("tool", TenantState::Active) };
+    let message = decide(&rules(), &Resolved::Sealed(nobody), &review).message();
+    assert!(message.starts_with("the pod would run as its image's user; tool foo has no uid"), "{message}");
+}

@@ -1,0 +1,297 @@
+//! Whose processes a pod's are: uid, gid and groups of the tenant, in every container. PURE: no runtime, no client, no
+//! file system, no clock.
+//!
+//! What a container does not say, it has from its pod, and what a pod does not say, from its image: so a new pod says all
+//! of it, by being filled in.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::decision::{Decision, Finding, Rule};
+use super::json::{Malformed, at, entry, field, list, number, object, quoted, set_absent, switch, text};
+use super::pod::{Container, Pod};
+use super::rules::Mode;
+use super::tenant::Tenant;
+use crate::identity::PosixIdentity;
+
+const STRICT: &str = "Strict";
+
+/// Fields of `spec.securityContext` (`PodSecurityContext`) of Kubernetes 1.36: these are looked at here or by Pod
+/// Security. What a later version adds could name another identity.
+const OF_A_POD: [&str; 13] = [
+    "appArmorProfile",
+    "fsGroup",
+    "fsGroupChangePolicy",
+    "runAsGroup",
+    "runAsNonRoot",
+    "runAsUser",
+    "seLinuxChangePolicy",
+    "seLinuxOptions",
+    "seccompProfile",
+    "supplementalGroups",
+    "supplementalGroupsPolicy",
+    "sysctls",
+    "windowsOptions",
+];
+/// The same of a container's (`SecurityContext`).
+const OF_A_CONTAINER: [&str; 12] = [
+    "allowPrivilegeEscalation",
+    "appArmorProfile",
+    "capabilities",
+    "privileged",
+    "procMount",
+    "readOnlyRootFilesystem",
+    "runAsGroup",
+    "runAsNonRoot",
+    "runAsUser",
+    "seLinuxOptions",
+    "seccompProfile",
+    "windowsOptions",
+];
+
+/// What one security context is judged by.
+struct Judge<'a> {
+    tenant: &'a Tenant<'a>,
+    posix: &'a PosixIdentity,
+    /// `container "web"`.
+    subject: String,
+    /// `securityContext.`, with what stands before it.
+    path: String,
+    findings: Vec<Finding>,
+}
+
+/// Looks at the security contexts that are new or changed.
+pub(super) fn check(
+    pod: &Pod<'_>,
+    containers: &[Container<'_>],
+    tenant: &Tenant<'_>,
+    decision: &mut Decision,
+) -> Result<(), Malformed> {
+    let mode = tenant.rules.uid.mode;
+    if mode == Mode::Off {
+        return Ok(());
+    }
+    let Some(posix) = tenant.posix() else {
+        if pod.is_new() || (pod.is_template() && pod.differs(&["spec"])) {
+            decision.found(mode, without_uid(tenant));
+        }
+        return Ok(());
+    };
+    let judge = |subject: String, path: String| Judge { tenant, posix, subject, path, findings: Vec::new() };
+    let mut of_pod = judge(noun(pod), format!("{}spec.securityContext.", pod.path));
+    if let Some(context) = pod.changed_context()? {
+        of_pod.pod(&context)?;
+    }
+    if let Some(system) = pod.changed(&["spec", "os", "name"]).filter(|system| *system != "linux") {
+        of_pod.windows(system);
+    }
+    let mut findings = of_pod.findings;
+    let provided = provided(pod, posix)?;
+    let moved = pod.differs(&["spec", "securityContext"]);
+    for container in containers {
+        let mut of_container = judge(container.who(), "securityContext.".to_owned());
+        if let Some(context) = container.changed_context()? {
+            of_container.container(&context)?;
+        }
+        let lost =
+            container.old.is_none_or(|old| field(old, "securityContext") != field(container.value, "securityContext"));
+        let says = at(container.value, &["securityContext", "runAsUser"]).is_some();
+        if !says && !provided && (lost || moved) && !can_fill(pod, container, mode) {
+            of_container.silent();
+        }
+        findings.append(&mut of_container.findings);
+    }
+    for finding in findings {
+        decision.found(mode, finding);
+    }
+    Ok(())
+}
+
+/// Whether a container that says nothing runs as the tenant, or is not there yet: who makes a pod from a template meets
+/// this rule again.
+fn provided(pod: &Pod<'_>, posix: &PosixIdentity) -> Result<bool, Malformed> {
+    let mut own = Vec::new();
+    for context in contexts(pod) {
+        own.push(if context.is_null() { None } else { number(context, "runAsUser")? });
+    }
+    // Another number than ours in a new pod is told of once, at the pod.
+    let told = pod.is_new() && own.iter().any(Option::is_some);
+    Ok(pod.is_template() || told || own.iter().all(|own| *own == Some(i64::from(posix.uid.get()))))
+}
+
+/// The pod's own context as it would be, and as it is. Of an old pod it cannot change, and what `ephemeralcontainers` and
+/// `resize` are sent beside their own is dropped without a word: so only what both say holds.
+fn contexts<'a>(pod: &Pod<'a>) -> impl Iterator<Item = &'a Value> {
+    let context = |pod: &'a Value| at(pod, &["spec", "securityContext"]).unwrap_or(&Value::Null);
+    [Some(pod.object), pod.old].into_iter().flatten().map(context)
+}
+
+/// A new pod is filled in as a whole, and of an old one what can be new in it.
+fn can_fill(pod: &Pod<'_>, container: &Container<'_>, mode: Mode) -> bool {
+    mode == Mode::Enforce && (pod.is_new() || is_added(pod, container))
+}
+
+fn is_added(pod: &Pod<'_>, container: &Container<'_>) -> bool {
+    !pod.is_template() && container.old.is_none() && container.list == "ephemeralContainers"
+}
+
+fn noun(pod: &Pod<'_>) -> String {
+    if pod.is_template() { "a pod of the template" } else { "the pod" }.to_owned()
+}
+
+fn without_uid(tenant: &Tenant<'_>) -> Finding {
+    Finding {
+        rule: Rule::Uid,
+        what: "the pod would run as its image's user".to_owned(),
+        why: format!("{} has no uid in the directory", tenant.who()),
+        cure: "ask an administrator for one, or for uid = \"off\" of the class".to_owned(),
+    }
+}
+
+impl Judge<'_> {
+    fn found(&mut self, what: String, why: String, cure: String) {
+        self.findings.push(Finding { rule: Rule::Uid, what, why, cure });
+    }
+
+    fn runs_as(&self) -> String {
+        format!("{} runs as {}", self.tenant.who(), self.posix.uid)
+    }
+
+    fn has_gid(&self) -> String {
+        format!("{} has gid {}", self.tenant.who(), self.posix.gid)
+    }
+
+    fn remove(&self, key: &str) -> String {
+        format!("remove {}{key}", self.path)
+    }
+
+    fn pod(&mut self, context: &Value) -> Result<(), Malformed> {
+        self.both(context, &OF_A_POD)?;
+        let subject = self.subject.clone();
+        if let Some(gid) = number(context, "fsGroup")?.filter(|gid| *gid != i64::from(self.posix.gid.get())) {
+            let what = format!("the volumes of {subject} would belong to gid {gid}");
+            self.found(what, self.has_gid(), self.remove("fsGroup"));
+        }
+        let own: BTreeSet<i64> =
+            self.posix.groups.iter().chain([&self.posix.gid]).map(|gid| i64::from(gid.get())).collect();
+        for group in list(context, "supplementalGroups")? {
+            let group =
+                group.as_i64().ok_or_else(|| Malformed("supplementalGroups has what is no number".to_owned()))?;
+            if !own.contains(&group) {
+                let groups = own.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+                let what = format!("{subject} would be in group {group}");
+                let why = format!("{} has the groups {groups}", self.tenant.who());
+                self.found(what, why, format!("remove {group} from {}supplementalGroups", self.path));
+            }
+        }
+        let policy = text(context, "supplementalGroupsPolicy")?;
+        if self.tenant.rules.uid.strict_groups && !policy.is_empty() && policy != STRICT {
+            let what = format!("{subject} would be in the groups that its images name");
+            let why = format!("{} has the groups of the directory", self.tenant.who());
+            self.found(what, why, self.remove("supplementalGroupsPolicy"));
+        }
+        Ok(())
+    }
+
+    fn container(&mut self, context: &Value) -> Result<(), Malformed> {
+        self.both(context, &OF_A_CONTAINER)
+    }
+
+    fn both(&mut self, context: &Value, known: &[&str]) -> Result<(), Malformed> {
+        let subject = self.subject.clone();
+        let fields = context.as_object().into_iter().flatten();
+        for (key, _) in fields.filter(|(key, value)| !value.is_null() && !known.contains(&key.as_str())) {
+            let what = format!("{subject} has {}{}", self.path, quoted(key).trim_matches('"'));
+            let why = "this webhook does not know what that does".to_owned();
+            self.found(what, why, "remove it, or ask an administrator for the webhook of a newer Bursar".to_owned());
+        }
+        if let Some(uid) = number(context, "runAsUser")?.filter(|uid| *uid != i64::from(self.posix.uid.get())) {
+            self.found(format!("{subject} would run as uid {uid}"), self.runs_as(), self.remove("runAsUser"));
+        }
+        if let Some(gid) = number(context, "runAsGroup")?.filter(|gid| *gid != i64::from(self.posix.gid.get())) {
+            self.found(format!("{subject} would run as gid {gid}"), self.has_gid(), self.remove("runAsGroup"));
+        }
+        if switch(context, "runAsNonRoot")? == Some(false) {
+            self.found(format!("{subject} says that it may run as root"), self.runs_as(), self.remove("runAsNonRoot"));
+        }
+        if object(context, "windowsOptions")?.is_some() {
+            let what = format!("{subject} names a user of Windows");
+            self.found(what, self.runs_as(), self.remove("windowsOptions"));
+        }
+        Ok(())
+    }
+
+    fn windows(&mut self, system: &Value) {
+        let what = format!("{} is for {}", self.subject, quoted(system.as_str().unwrap_or_default()));
+        let cure = format!("remove {}os", self.path.trim_end_matches("securityContext."));
+        self.found(what, format!("{}, and only Linux knows uids", self.runs_as()), cure);
+    }
+
+    fn silent(&mut self) {
+        let what = format!("{} would run as its image's user", self.subject);
+        self.found(what, self.runs_as(), format!("set {}runAsUser to {}", self.path, self.posix.uid));
+    }
+}
+
+/// Fills in what is absent: the pod's own context if the pod is new, and that of each container which cannot have it from
+/// there.
+pub(super) fn fill(spec: &mut Value, pod: &Pod<'_>, containers: &[Container<'_>], tenant: &Tenant<'_>) {
+    let (rules, Some(posix)) = (tenant.rules, tenant.posix()) else { return };
+    if rules.uid.mode != Mode::Enforce {
+        return;
+    }
+    if pod.is_new()
+        && let Some(context) = entry(spec, "securityContext")
+    {
+        set_absent(context, "runAsUser", posix.uid.get());
+        set_absent(context, "runAsGroup", posix.gid.get());
+        set_absent(context, "fsGroup", posix.gid.get());
+        set_absent(context, "runAsNonRoot", true);
+        if !posix.groups.is_empty() {
+            set_absent(context, "supplementalGroups", json!(posix.groups));
+        }
+        if rules.uid.strict_groups {
+            set_absent(context, "supplementalGroupsPolicy", STRICT);
+        }
+        if rules.restricted {
+            set_absent(context, "seccompProfile", json!({"type": "RuntimeDefault"}));
+        }
+    }
+    for container in containers {
+        let added = is_added(pod, container);
+        if !pod.is_new() && !added {
+            continue;
+        }
+        let Some(container) = container.of(spec) else { continue };
+        let lacks = |key: &str| added && contexts(pod).any(|context| field(context, key).is_none());
+        let differs = |key: &str, own: &Value| added && contexts(pod).any(|context| context.get(key) != Some(own));
+        let mut wanted: Vec<(&str, Value)> = Vec::new();
+        for (key, own) in [("runAsUser", json!(posix.uid)), ("runAsGroup", json!(posix.gid))] {
+            if differs(key, &own) {
+                wanted.push((key, own));
+            }
+        }
+        if lacks("runAsNonRoot") {
+            wanted.push(("runAsNonRoot", json!(true)));
+        }
+        if rules.restricted {
+            wanted.push(("allowPrivilegeEscalation", json!(false)));
+            if lacks("seccompProfile") {
+                wanted.push(("seccompProfile", json!({"type": "RuntimeDefault"})));
+            }
+        }
+        if wanted.is_empty() {
+            continue;
+        }
+        let Some(context) = entry(container, "securityContext") else { continue };
+        for (key, value) in wanted {
+            set_absent(context, key, value);
+        }
+        if rules.restricted
+            && let Some(capabilities) = entry(context, "capabilities")
+        {
+            set_absent(capabilities, "drop", json!(["ALL"]));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What a pod mounts: what is its namespace's own, and from outside what the class allows. PURE: no runtime, no client,
+//! no file system, no clock.
+//!
+//! Only sources that cannot leave the namespace pass unasked, so one that a later version of Kubernetes adds does not.
+
+use serde_json::Value;
+
+use super::decision::{Decision, Finding, Rule};
+use super::json::{Malformed, field, list, quoted, text};
+use super::pod::Pod;
+use super::rules::{AllowedVolume, Mode};
+use super::tenant::Tenant;
+
+/// Sources of `volumes[]` that hold what the namespace has, or nothing. Images are judged by their own rule.
+const OWN: [&str; 8] =
+    ["configMap", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"];
+/// The same of `projected.sources[]`; tokens are judged by their audience.
+const PROJECTED: [&str; 5] = ["clusterTrustBundle", "configMap", "downwardAPI", "secret", "serviceAccountToken"];
+
+/// What of a volume is from outside and not allowed.
+struct Outside<'a> {
+    /// `mounts "/etc" of the node`.
+    what: String,
+    /// What of the kind the class allows.
+    allowed: Vec<&'a AllowedVolume>,
+    cure: &'static str,
+}
+
+/// Looks at the volumes that are new or changed.
+pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
+    let rules = &tenant.rules.volumes;
+    // A path of the node is the host's too.
+    let host_path = rules.mode.max(tenant.rules.host);
+    if host_path == Mode::Off {
+        return Ok(());
+    }
+    for volume in pod.changed_volumes()? {
+        let who = format!("volume {}", quoted(text(volume, "name")?));
+        let sources = volume.as_object().into_iter().flatten();
+        for (source, value) in sources.filter(|(key, value)| *key != "name" && !value.is_null()) {
+            let mode = if source == "hostPath" { host_path } else { rules.mode };
+            for outside in outside(source, value, tenant)? {
+                let what = format!("{who} {}", outside.what);
+                let own: Vec<String> = outside.allowed.iter().filter_map(|allowed| words(tenant, allowed)).collect();
+                let why = match own.as_slice() {
+                    [] => format!("{} may have none of that kind", tenant.who()),
+                    _ => format!("of that kind {} may have {}", tenant.who(), own.join(", ")),
+                };
+                decision.found(mode, Finding { rule: Rule::Volumes, what, why, cure: outside.cure.to_owned() });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn outside<'a>(source: &str, value: &Value, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a>>, Malformed> {
+    let claim = "use a PersistentVolumeClaim";
+    let found = match source {
+        "nfs" => {
+            let (server, path) = (text(value, "server")?, text(value, "path")?);
+            let what = format!("mounts {} by NFS", quoted(&format!("{server}:{path}")));
+            unless(tenant, what, claim, |allowed| match allowed {
+                AllowedVolume::Nfs { server: own, path: place } => Some(own == server && covers(tenant, place, path)),
+                _ => None,
+            })
+        }
+        "hostPath" => {
+            let path = text(value, "path")?;
+            unless(tenant, format!("mounts {} of the node", quoted(path)), claim, |allowed| match allowed {
+                AllowedVolume::HostPath(place) => Some(covers(tenant, place, path)),
+                _ => None,
+            })
+        }
+        "csi" => {
+            let driver = text(value, "driver")?;
+            unless(tenant, format!("mounts what driver {} gives", quoted(driver)), claim, |allowed| match allowed {
+                AllowedVolume::Csi(own) => Some(own == driver),
+                _ => None,
+            })
+        }
+        "projected" => return projected(value, tenant),
+        _ if OWN.contains(&source) => None,
+        _ => named(tenant, format!("is of kind {}", quoted(source)), claim, source),
+    };
+    Ok(found.into_iter().collect())
+}
+
+fn projected<'a>(value: &Value, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a>>, Malformed> {
+    let mut found = Vec::new();
+    for part in list(value, "sources")? {
+        if let Some(token) = field(part, "serviceAccountToken") {
+            let audience = text(token, "audience")?;
+            // Without an audience it is for the API server, as every pod's own.
+            if !audience.is_empty() {
+                let what = format!("has a service-account token for {}", quoted(audience));
+                found.extend(unless(tenant, what, "remove its audience", |allowed| match allowed {
+                    AllowedVolume::Token(own) => Some(own == audience),
+                    _ => None,
+                }));
+            }
+        }
+        let sources = part.as_object().ok_or_else(|| Malformed("sources has what is not an object".to_owned()))?;
+        for (source, _) in sources.iter().filter(|(key, value)| !PROJECTED.contains(&key.as_str()) && !value.is_null())
+        {
+            found.extend(named(tenant, format!("has {}", quoted(source)), "remove it", source));
+        }
+    }
+    Ok(found)
+}
+
+/// Nothing, if one of the class's volumes is it. `is_it` says nothing of those of other kinds.
+fn unless<'a>(
+    tenant: &Tenant<'a>,
+    what: String,
+    cure: &'static str,
+    is_it: impl Fn(&AllowedVolume) -> Option<bool>,
+) -> Option<Outside<'a>> {
+    let of_kind: Vec<(&AllowedVolume, bool)> =
+        tenant.rules.volumes.allow.iter().filter_map(|allowed| Some((allowed, is_it(allowed)?))).collect();
+    if of_kind.iter().any(|(_, is_it)| *is_it) {
+        return None;
+    }
+    Some(Outside { what, allowed: of_kind.into_iter().map(|(allowed, _)| allowed).collect(), cure })
+}
+
+fn named<'a>(tenant: &Tenant<'a>, what: String, cure: &'static str, source: &str) -> Option<Outside<'a>> {
+    unless(tenant, what, cure, |allowed| match allowed {
+        AllowedVolume::Source(own) => Some(own == source),
+        _ => None,
+    })
+}
+
+/// Whether an allowed path, which has placeholders, is `path`; one that ends in `/` stands for all beneath it too. A path
+/// that can be read in two ways (`..`, `//`) is covered by none.
+fn covers(tenant: &Tenant<'_>, allowed: &str, path: &str) -> bool {
+    let path = if path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
+    let Some(allowed) = tenant.fill(allowed) else { return false };
+    if !is_plain(path) || !allowed.starts_with('/') {
+        return false;
+    }
+    match allowed.strip_suffix('/') {
+        Some(folder) => path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+        None => path == allowed,
+    }
+}
+
+/// An absolute path that says where it leads.
+fn is_plain(path: &str) -> bool {
+    path == "/"
+        || path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
+}
+
+/// As the configuration writes it, in the tenant's own words.
+fn words(tenant: &Tenant<'_>, allowed: &AllowedVolume) -> Option<String> {
+    Some(match allowed {
+        AllowedVolume::Nfs { server, path } => format!("{server}:{}", tenant.fill(path)?),
+        AllowedVolume::HostPath(path) => tenant.fill(path)?,
+        AllowedVolume::Csi(driver) => format!("csi:{driver}"),
+        AllowedVolume::Token(audience) => format!("token:{audience}"),
+        AllowedVolume::Source(source) => source.clone(),
+    })
+}

@@ -1,0 +1,233 @@
+//! `bursar webhook`: installs, removes, tries and prints the webhook of a cluster, with the daemon's own credential. It acts
+//! itself, at once, whether a daemon runs or not.
+
+use std::path::Path;
+
+use kube::Client;
+use serde_json::json;
+
+use super::arguments::{Webhook, WebhookCluster, WebhookInstall, WebhookManifests, WebhookUninstall};
+use super::context::{Context, become_bursar, may_act};
+use super::exit::{Exit, Failure};
+use super::output;
+use crate::access;
+use crate::access::webhook::{self, Installed, Tried, WebhookRequest, Wrote};
+use crate::contract::Sealer;
+use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
+use crate::ledger::store::ReadStore;
+use crate::settings::Settings;
+use crate::{daemon, engine, privilege};
+
+pub(super) async fn run(context: &Context, command: &Webhook) -> Result<Exit, Failure> {
+    match command {
+        Webhook::Install(arguments) => install(context, arguments).await,
+        Webhook::Uninstall(arguments) => uninstall(context, arguments).await,
+        Webhook::Selftest(cluster) => selftest(context, cluster).await,
+        Webhook::Manifests(arguments) => manifests(context, arguments).await,
+    }
+}
+
+/// What every one of them works with.
+struct Site {
+    settings: Settings,
+    cluster: ClusterName,
+    client: Client,
+    sealer: Sealer,
+    ledger: LedgerState,
+}
+
+impl Site {
+    fn request(&self) -> WebhookRequest<'_> {
+        WebhookRequest {
+            policy: &self.settings.policy,
+            cluster: &self.cluster,
+            ledger: &self.ledger,
+            state_dir: &self.settings.state_dir,
+            sealer: &self.sealer,
+            now: daemon::now(),
+        }
+    }
+
+    fn kubeconfig(&self) -> &Path {
+        &self.settings.clusters[&self.cluster]
+    }
+}
+
+/// Opens it all as user `bursar`, whose files they are.
+async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Failure> {
+    let settings = context.settings()?;
+    let cluster = cluster(&settings, arguments)?;
+    if !may_act() {
+        let text = "this needs root or user bursar, who has the daemon's access to the cluster";
+        return Err(Failure::new(Exit::Forbidden, text));
+    }
+    let opened = privilege::as_bursar(async {
+        let client = access::client(&settings.clusters[&cluster]).await?;
+        let sealer = engine::read_seal(&settings.state_dir)?;
+        let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
+        Ok::<_, Failure>((client, sealer, ledger))
+    });
+    let opened =
+        opened.await.map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))?;
+    let (client, sealer, ledger) = opened?;
+    Ok(Site { settings, cluster, client, sealer, ledger })
+}
+
+fn cluster(settings: &Settings, arguments: &WebhookCluster) -> Result<ClusterName, Failure> {
+    let known: Vec<&str> = settings.clusters.keys().map(|name| name.0.as_str()).collect();
+    let usage =
+        |text: String| Failure::new(Exit::Usage, format!("{text}; the configuration has: {}", known.join(", ")));
+    match (&arguments.cluster, known.as_slice()) {
+        (Some(name), _) if known.contains(&name.as_str()) => Ok(ClusterName(name.clone())),
+        (Some(name), _) => Err(usage(format!("--cluster {name}: there is no such cluster"))),
+        (None, [only]) => Ok(ClusterName((*only).to_owned())),
+        (None, _) => Err(usage("--cluster is missing".to_owned())),
+    }
+}
+
+async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, Failure> {
+    let outside = match (&arguments.url, &arguments.write) {
+        (Some(url), Some(folder)) => Some((checked(url)?, folder.as_path())),
+        _ => None,
+    };
+    let site = site(context, &arguments.cluster).await?;
+    let installed = if let Some((url, folder)) = outside {
+        let progress = output::progress("making the webhook's files");
+        let installed = webhook::install_outside(&site.client, site.kubeconfig(), site.request(), (&url, folder)).await;
+        progress.finish_and_clear();
+        installed?
+    } else {
+        let image = image(&site.settings, arguments.image.as_ref())?;
+        become_bursar()?;
+        let progress = output::progress("installing the webhook, and waiting until it runs");
+        let installed = webhook::install(&site.client, site.request(), &image).await;
+        progress.finish_and_clear();
+        installed?
+    };
+    print(context, &installed, arguments.write.as_deref())?;
+    Ok(Exit::Done)
+}
+
+/// What an API server takes as `clientConfig.url`.
+fn checked(url: &str) -> Result<String, Failure> {
+    let wrong = |why: &str| Failure::new(Exit::Usage, format!("--url {url}: {why}; for example https://10.0.0.5:9443"));
+    let parsed = reqwest::Url::parse(url).map_err(|error| wrong(&error.to_string()))?;
+    if parsed.scheme() != "https" || parsed.host_str().is_none() {
+        return Err(wrong("the API server asks by https"));
+    }
+    let more = !parsed.username().is_empty() || parsed.query().is_some() || parsed.fragment().is_some();
+    if more || !matches!(parsed.path(), "" | "/") {
+        return Err(wrong("it is a host and a port, and no more"));
+    }
+    Ok(url.trim_end_matches('/').to_owned())
+}
+
+fn image(settings: &Settings, given: Option<&String>) -> Result<String, Failure> {
+    given.or(settings.webhook_image.as_ref()).cloned().ok_or_else(|| {
+        let text = "webhook.image: missing; push what `make image` builds to a registry that the nodes reach, and name it; \
+                    for example \"registry.example.org/bursar-webhook:0.1.0\"";
+        Failure::new(Exit::Configuration, text)
+    })
+}
+
+fn print(context: &Context, Installed { wrote, not_after }: &Installed, folder: Option<&Path>) -> anyhow::Result<()> {
+    if context.global.json {
+        return output::json(&json!({"wrote": names(wrote), "not_after": not_after, "folder": folder}));
+    }
+    lines(wrote);
+    if let Some(folder) = folder {
+        let folder = folder.display();
+        output::line(format!(
+            "written  {folder}: good until {not_after:.0}; nothing renews these files, `bursar doctor` warns 30 days before"
+        ));
+        output::line(format!("next: bursar-webhook --dir {folder}, then bursar webhook selftest"));
+    } else {
+        output::line(format!("the certificate is good until {not_after:.0}; the daemon renews it"));
+        output::line("next: bursar webhook selftest");
+    }
+    Ok(())
+}
+
+fn names(wrote: &[Wrote]) -> Vec<&str> {
+    wrote.iter().map(|wrote| wrote.what.as_str()).collect()
+}
+
+fn lines(wrote: &[Wrote]) {
+    for Wrote { what, removed } in wrote {
+        output::line(format!("{:<8} {what}", if *removed { "removed" } else { "applied" }));
+    }
+}
+
+async fn uninstall(context: &Context, arguments: &WebhookUninstall) -> Result<Exit, Failure> {
+    let site = site(context, &arguments.cluster).await?;
+    let wrote = webhook::uninstall(&site.client, site.request(), arguments.backstop).await?;
+    if context.global.json {
+        output::json(&json!({"removed": names(&wrote)}))?;
+        return Ok(Exit::Done);
+    }
+    lines(&wrote);
+    let what = if arguments.backstop {
+        "nothing looks at what tenants' pods run as any more"
+    } else {
+        "the backstop still refuses pods of other uids; `bursar webhook uninstall --backstop` removes that too"
+    };
+    output::line(what);
+    Ok(Exit::Done)
+}
+
+async fn selftest(context: &Context, arguments: &WebhookCluster) -> Result<Exit, Failure> {
+    let site = site(context, arguments).await?;
+    let progress = output::progress("trying what must pass and what must be refused");
+    let tried = webhook::selftest(&site.client, site.request()).await;
+    progress.finish_and_clear();
+    let tried = tried?;
+    let good = tried.iter().all(|tried| tried.wrong.is_none());
+    if context.global.json {
+        let rows: Vec<_> = tried
+            .iter()
+            .map(|Tried { class, what, must_be_refused, wrong }| {
+                json!({"class": class, "what": what, "must_be_refused": must_be_refused, "wrong": wrong})
+            })
+            .collect();
+        output::json(&rows)?;
+    } else {
+        for Tried { class, what, must_be_refused, wrong } in &tried {
+            let expected = if *must_be_refused { "refused" } else { "passes" };
+            let line = match wrong {
+                None => format!("+ class {class}: {what}: {expected}"),
+                Some(wrong) => format!("! class {class}: {what}: not {expected}: {wrong}"),
+            };
+            output::line(line);
+        }
+    }
+    Ok(if good { Exit::Done } else { Exit::Failed })
+}
+
+async fn manifests(context: &Context, arguments: &WebhookManifests) -> Result<Exit, Failure> {
+    let site = site(context, &arguments.cluster).await?;
+    let image = image(&site.settings, arguments.image.as_ref())?;
+    become_bursar()?;
+    let all = webhook::manifests(&site.client, site.request(), &image).await?;
+    if context.global.json {
+        output::json(&json!({"apiVersion": "v1", "kind": "List", "items": all}))?;
+    } else {
+        output::line(webhook::yaml(&all).map_err(|error| Failure::new(Exit::Failed, error))?);
+    }
+    Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_host_and_port_by_https() {
+        assert_eq!(checked("https://10.0.0.5:9443/").expect("right"), "https://10.0.0.5:9443");
+        for wrong in ["http://a:1", "10.0.0.5:9443", "https://a/b", "https://a?x", "https://u@a", "https://a#b", ""] {
+            let failure = checked(wrong).expect_err(wrong);
+            assert_eq!(failure.exit, Exit::Usage, "{wrong}");
+            assert!(failure.text.contains("for example"), "{}", failure.text);
+        }
+    }
+}

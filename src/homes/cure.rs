@@ -1,0 +1,140 @@
+//! The word for each reason, and what an administrator can do about it.
+
+use super::HomeError;
+use super::error::shown;
+
+impl HomeError {
+    /// One word for ledger, metrics and logs.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NoSpace { .. } => "no-space",
+            Self::NoInodes { .. } => "no-inodes",
+            Self::Quota { .. } => "quota",
+            Self::Stale { .. } => "stale",
+            Self::AccessDenied { .. } => "access-denied",
+            Self::Immutable { .. } => "immutable",
+            Self::NoTicket { .. } => "no-ticket",
+            Self::NotConnected { .. } => "not-connected",
+            Self::Damaged { .. } => "damaged",
+            Self::Busy { .. } => "busy",
+            Self::ReadOnly { .. } => "read-only",
+            Self::MissingHome { .. } => "missing-home",
+            Self::MissingPrefix { .. } => "missing-prefix",
+            Self::WrongOwner { .. } => "wrong-owner",
+            Self::NotBeneathPrefix { .. } => "not-beneath-prefix",
+            Self::BadPath { .. } => "bad-path",
+            Self::PathNotAllowed { .. } => "path-not-allowed",
+            Self::UidTooLow { .. } => "uid-too-low",
+            Self::GidTooLow { .. } => "gid-too-low",
+            Self::Symlink { .. } => "symlink",
+            Self::OtherFileSystem { .. } => "other-file-system",
+            Self::NotARegularFile { .. } => "not-a-regular-file",
+            Self::NotADirectory { .. } => "not-a-directory",
+            Self::TooLarge { .. } => "too-large",
+            Self::NotYaml { .. } => "not-yaml",
+            Self::TooComplex { .. } => "too-complex",
+            Self::ForeignEntry { .. } => "foreign-entry",
+            Self::TimedOut { .. } => "timed-out",
+            Self::Unavailable { .. } => "unavailable",
+            Self::BadRequest { .. } => "bad-request",
+            Self::Forbidden { .. } => "forbidden",
+            Self::CreateNotAllowed { .. } => "create-not-allowed",
+            Self::WorkerDied { .. } => "worker-died",
+            Self::Io { .. } => "io",
+        }
+    }
+
+    /// What the administrator can do about it.
+    #[must_use]
+    pub fn cure(&self) -> String {
+        match self {
+            Self::NoSpace { .. } => "free space on the file server; the delivery is tried again by itself".into(),
+            Self::NoInodes { .. } => {
+                "have files deleted, or make the file system with more inodes (`df -i` shows them)".into()
+            }
+            Self::Quota { .. } => "raise the account's disk quota, or have its owner delete something".into(),
+            Self::Stale { path } => {
+                format!("remount the export that holds `{}` on this host", shown(path))
+            }
+            Self::AccessDenied { path } => format!(
+                "check modes and ACLs from the prefix down to `{}`; \
+                 on an export that squashes root, make what is missing on the file server",
+                shown(path)
+            ),
+            Self::Immutable { path } => {
+                format!("on the file server: lsattr -d `{0}`; chattr -i -a `{0}` if nobody meant it", shown(path))
+            }
+            Self::NoTicket { .. } => {
+                "export the homes to this host with sec=sys too: nobody gives the daemon a user's ticket".into()
+            }
+            Self::NotConnected { path, .. } => format!(
+                "check the file server and the network; if both are well, unmount and mount what holds `{}`",
+                shown(path)
+            ),
+            Self::Damaged { .. } => {
+                "read the kernel's log here and on the file server; a soft mount also says this when its server is slow"
+                    .into()
+            }
+            Self::Busy { path } => format!("see what `findmnt` says of `{}`, and unmount it", shown(path)),
+            Self::ReadOnly { .. } => {
+                "mount it writable; if it is writable for others, the unit of bursar-homed hides it \
+                 (ProtectSystem=, ProtectHome=, ReadOnlyPaths=)"
+                    .into()
+            }
+            Self::MissingHome { home, uid, gid } | Self::CreateNotAllowed { home, uid, gid } => format!(
+                "on the file server: install -d -o {uid} -g {gid} -m 0700 {}; \
+                 or let Bursar make homes (class and prefix must both say so)",
+                shown(home)
+            ),
+            Self::MissingPrefix { prefix } => format!(
+                "mount the export at `{0}`, or correct --prefix in /etc/bursar/homed.env; \
+                 RequiresMountsFor={0} in a drop-in of bursar-homed.service makes it wait for the mount",
+                shown(prefix)
+            ),
+            Self::WrongOwner { path, .. } => {
+                format!("find out why `{}` is not the account's, then chown it on the file server", shown(path))
+            }
+            Self::NotBeneathPrefix { .. } => "correct the account's home in the directory, \
+                 or add the prefix to the configuration and to bursar-homed"
+                .into(),
+            Self::BadPath { .. } => {
+                "correct the account's home in the directory, or the class's `home.kubeconfig`".into()
+            }
+            Self::PathNotAllowed { path } => format!(
+                "correct the class's `home.kubeconfig`, or add --kubeconfig {} to /etc/bursar/homed.env",
+                shown(path)
+            ),
+            Self::UidTooLow { .. } => "correct uidNumber in the directory".into(),
+            Self::GidTooLow { .. } => "correct gidNumber, or the account's groups, in the directory".into(),
+            Self::Symlink { path } => format!(
+                "have `{}` replaced by a real file or directory; if homes lie behind symlinks, \
+                 configure their real path as the prefix",
+                shown(path)
+            ),
+            Self::OtherFileSystem { path } => {
+                format!("unmount what is mounted at or above `{}` inside the home", shown(path))
+            }
+            Self::NotARegularFile { path, .. }
+            | Self::NotADirectory { path }
+            | Self::TooLarge { path, .. }
+            | Self::TooComplex { path, .. } => format!("have the account's owner move `{}` away", shown(path)),
+            Self::ForeignEntry { path, entry } => format!(
+                "have the account's owner rename or delete {entry} in `{}`; or, if a former system wrote it for everybody, \
+                 add --take-over NAME to /etc/bursar/homed.env",
+                shown(path)
+            ),
+            Self::NotYaml { .. } => {
+                "have the account's owner repair the file or move it away, or let the class replace such files \
+                 (a copy is kept beside)"
+                    .into()
+            }
+            Self::TimedOut { .. } => "check the file server and the mount; other exports are not affected".into(),
+            Self::Unavailable { .. } => "nothing: it is tried again by itself".into(),
+            Self::BadRequest { .. } => "restart bursard and bursar-homed: they are not of one version".into(),
+            Self::Forbidden { .. } => "ask as the daemon's user, or correct --client-user of bursar-homed".into(),
+            Self::WorkerDied { .. } => "read `journalctl -u bursar-homed`".into(),
+            Self::Io { .. } => "check the file system of that path".into(),
+        }
+    }
+}

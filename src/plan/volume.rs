@@ -1,0 +1,184 @@
+//! What of a volume cannot change, and what is never deleted: told instead of done. PURE: no runtime, no client, no file
+//! system, no clock.
+
+use serde_json::Value;
+
+use crate::desired::volume::{PERSONAL_NAMESPACE, fixed};
+use crate::ledger::{ObjectKey, ObjectRecord};
+
+/// Why a volume or claim that is there cannot become what is wanted, and what to do; `None`: it can.
+pub(super) fn immovable(key: &ObjectKey, record: &ObjectRecord, manifest: &Value) -> Option<String> {
+    let was = record.detail.as_ref()?;
+    let wanted = fixed(manifest)?;
+    let cluster = &key.cluster;
+    if key.kind == "PersistentVolume" {
+        let named = |nfs: &Value| format!("{}:{}", text(&nfs["server"]), text(&nfs["path"]));
+        let claim = |of: &Value| format!("{}/{}", text(&of["namespace"]), text(&of["name"]));
+        let (holder, new) = (claim(&was["claim"]), claim(&wanted["claim"]));
+        if holder != new {
+            return Some(format!(
+                "volume {} in cluster {cluster} belongs to claim {holder} and is not given to {new}: its data would change \
+                 hands. To do so, delete that claim and `kubectl delete pv {}`: no data is deleted",
+                key.name, key.name
+            ));
+        }
+        let claim = &manifest["spec"]["claimRef"];
+        return (was["nfs"] != wanted["nfs"]).then(|| {
+            format!(
+                "volume {} in cluster {cluster} is {} and stays it: a volume cannot move to {}. To move the data, copy it, \
+                 then `kubectl delete pvc {} -n {}` and `kubectl delete pv {}`: both are made anew, and no data is deleted. \
+                 Or write the old server and path back",
+                key.name,
+                named(&was["nfs"]),
+                named(&wanted["nfs"]),
+                text(&claim["name"]),
+                text(&claim["namespace"]),
+                key.name
+            )
+        });
+    }
+    let namespace = key.namespace.as_deref().unwrap_or_default();
+    let fields = ["accessModes", "storageClassName", "volumeName"];
+    if let Some(field) = fields.iter().find(|field| was[**field] != wanted[**field]) {
+        return Some(format!(
+            "claim {} in namespace {namespace} keeps its {field} {}: a claim cannot change it to {}. To move the data, copy \
+             it to another claim, delete this one, and it is made anew",
+            key.name, was[*field], wanted[*field]
+        ));
+    }
+    let (is, asked) = (text(&was["storage"]), text(&wanted["storage"]));
+    (bytes(asked)? < bytes(is)?).then(|| {
+        format!("claim {} in namespace {namespace} keeps its {is}: a claim cannot shrink to {asked}", key.name)
+    })
+}
+
+/// What nobody wants any more and stays, in words.
+pub(super) fn kept(key: &ObjectKey) -> String {
+    let Some(namespace) = &key.namespace else {
+        return format!(
+            "volume {} outlives its account and stays; `kubectl delete pv {}` is yours to say",
+            key.name, key.name
+        );
+    };
+    format!(
+        "claim {} in namespace {namespace} is wanted by nobody any more and stays, for its data might go with it; \
+         `kubectl delete pvc {} -n {namespace}` is yours to say",
+        key.name, key.name
+    )
+}
+
+/// Whether deleting it would, or could, delete data: a claim of a storage class, and what outlives the account.
+pub(super) fn holds_data(key: &ObjectKey, record: &ObjectRecord) -> bool {
+    let detail = |field: &str| record.detail.as_ref().map(|detail| &detail[field]);
+    match key.kind.as_str() {
+        "PersistentVolumeClaim" => {
+            key.namespace.as_deref() == Some(PERSONAL_NAMESPACE) || !detail("volumeName").is_some_and(Value::is_string)
+        }
+        "PersistentVolume" => detail("claim").is_some_and(|claim| text(&claim["namespace"]) == PERSONAL_NAMESPACE),
+        _ => false,
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// A quantity of storage, as far as it is one (`k8s.io/apimachinery/pkg/api/resource`). Rounded: it is only compared.
+fn bytes(quantity: &str) -> Option<f64> {
+    const SCALES: [(&str, i32, i32); 14] = [
+        ("", 10, 0),
+        ("m", 10, -3),
+        ("k", 10, 3),
+        ("M", 10, 6),
+        ("G", 10, 9),
+        ("T", 10, 12),
+        ("P", 10, 15),
+        ("E", 10, 18),
+        ("Ki", 2, 10),
+        ("Mi", 2, 20),
+        ("Gi", 2, 30),
+        ("Ti", 2, 40),
+        ("Pi", 2, 50),
+        ("Ei", 2, 60),
+    ];
+    let end = quantity.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(quantity.len());
+    let (number, suffix) = quantity.split_at(end);
+    let number: f64 = number.parse().ok()?;
+    if let Some(exponent) = suffix.strip_prefix(['e', 'E']).filter(|exponent| !exponent.is_empty()) {
+        return Some(number * 10_f64.powi(exponent.parse().ok()?));
+    }
+    let (_, base, power) = SCALES.iter().find(|(name, ..)| *name == suffix)?;
+    Some(number * f64::from(*base).powi(*power))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::identity::{AccountId, ClusterName};
+
+    fn key(kind: &str, namespace: Option<&str>) -> ObjectKey {
+        ObjectKey {
+            cluster: ClusterName("prod".to_owned()),
+            api_version: "v1".to_owned(),
+            kind: kind.to_owned(),
+            namespace: namespace.map(str::to_owned),
+            name: "home".to_owned(),
+        }
+    }
+
+    fn record(manifest: &Value) -> ObjectRecord {
+        let text = String::new;
+        let account = AccountId("a".to_owned());
+        ObjectRecord { account, uid: text(), wanted: text(), observed: text(), detail: fixed(manifest) }
+    }
+
+    fn claim(size: &str, class: &str) -> Value {
+        let spec = json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}},
+            "storageClassName": class});
+        json!({"kind": "PersistentVolumeClaim", "spec": spec})
+    }
+
+    #[test]
+    fn a_volume_does_not_move_and_its_owner_is_told_how() {
+        let volume = |path: &str| {
+            json!({"kind": "PersistentVolume", "spec": {"nfs": {"server": "nfs", "path": path},
+                "claimRef": {"name": "home", "namespace": "tool-foo"}}})
+        };
+        let key = key("PersistentVolume", None);
+        assert_eq!(immovable(&key, &record(&volume("/a")), &volume("/a")), None);
+        let why = immovable(&key, &record(&volume("/a")), &volume("/b")).expect("refused");
+        for part in ["nfs:/a", "nfs:/b", "kubectl delete pvc home -n tool-foo", "kubectl delete pv home"] {
+            assert!(why.contains(part), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_claim_grows_and_neither_shrinks_nor_changes_its_class() {
+        let key = key("PersistentVolumeClaim", Some("tool-foo"));
+        let look = |was: &Value, wanted: &Value| immovable(&key, &record(was), wanted);
+        for (was, wanted, refused) in [
+            ("1Gi", "2Gi", false),
+            ("1Gi", "1024Mi", false),
+            ("1Gi", "1G", true),
+            ("2Gi", "1Gi", true),
+            ("1e9", "1G", false),
+            ("1Ti", "1000Gi", true),
+            ("100k", "1Ki", true),
+        ] {
+            assert_eq!(look(&claim(was, "fast"), &claim(wanted, "fast")).is_some(), refused, "{was} to {wanted}");
+        }
+        assert!(look(&claim("1Gi", "fast"), &claim("1Gi", "slow")).expect("refused").contains("storageClassName"));
+    }
+
+    #[test]
+    fn only_a_claim_of_a_volume_that_is_kept_may_be_deleted() {
+        let tenants = key("PersistentVolumeClaim", Some("tool-foo"));
+        let mut bound = claim("1Gi", "");
+        bound["spec"]["volumeName"] = json!("bursar-tool-foo.home");
+        assert!(!holds_data(&tenants, &record(&bound)));
+        assert!(holds_data(&tenants, &record(&claim("1Gi", "fast"))));
+        assert!(holds_data(&key("PersistentVolumeClaim", Some(PERSONAL_NAMESPACE)), &record(&bound)));
+    }
+}

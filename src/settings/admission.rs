@@ -1,0 +1,195 @@
+//! `[class.NAME.admission]`: a mode for each rule, and what each allows.
+
+use super::class::absolute;
+use super::table::{Table, is_name};
+use crate::admission::image::is_place;
+use crate::admission::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
+use crate::policy::{Admission, Class, VolumeRule};
+
+const RULES: [&str; 7] = ["uid", "host", "images", "hosts", "volumes", "claims", "lifetime"];
+const MODES: [(&str, Mode); 4] =
+    [("enforce", Mode::Enforce), ("warn", Mode::Warn), ("audit", Mode::Audit), ("off", Mode::Off)];
+
+/// What the table says, with [`Admission::default`] for what it does not.
+pub(super) fn admission(table: &Table<'_>) -> Admission {
+    table.only(&RULES);
+    let default = Admission::default();
+    Admission {
+        uid: uid(table, default.uid),
+        host: rule(table, "host", &[]).0.unwrap_or(default.host),
+        images: images(table),
+        hosts: hosts(table, default.hosts),
+        volumes: volumes(table, default.volumes),
+        claims: claims(table),
+        lifetime: rule(table, "lifetime", &[]).0.unwrap_or(default.lifetime),
+    }
+}
+
+/// The mode of a rule that is written `rule = "MODE"` or `rule = { mode = "MODE", … }`, and what else the latter says.
+fn rule<'a>(table: &Table<'a>, rule: &str, keys: &[&str]) -> (Option<Mode>, Option<Table<'a>>) {
+    if !table.value(rule).is_some_and(serde_json::Value::is_object) {
+        return (table.choice(rule, &MODES), None);
+    }
+    let fields = table.section(rule);
+    fields.only(&[&["mode"], keys].concat());
+    (fields.choice("mode", &MODES), Some(fields))
+}
+
+fn uid(table: &Table<'_>, default: UidRules) -> UidRules {
+    let (mode, fields) = rule(table, "uid", &["supplemental_groups"]);
+    let strict = fields.and_then(|fields| fields.choice("supplemental_groups", &[("strict", true), ("merge", false)]));
+    UidRules { mode: mode.unwrap_or(default.mode), strict_groups: strict.unwrap_or(default.strict_groups) }
+}
+
+/// The mode and the list of a rule that is off without one. A list that somebody forgot would refuse everything, and one
+/// that is empty says so.
+fn listed(
+    table: &Table<'_>,
+    name: &str,
+    mode: Option<Mode>,
+    fields: Option<&Table<'_>>,
+    example: &str,
+) -> (Mode, Vec<String>) {
+    let allow = fields.and_then(|fields| fields.has("allow").then(|| fields.texts("allow").unwrap_or_default()));
+    if allow.is_none() && mode.is_some_and(|mode| mode != Mode::Off) {
+        let what = format!("needs a list; for example {{ mode = \"enforce\", allow = [{example:?}] }}");
+        table.wrong(name, what);
+    }
+    match allow {
+        Some(allow) => (mode.unwrap_or(Mode::Enforce), allow),
+        None => (Mode::Off, Vec::new()),
+    }
+}
+
+fn images(table: &Table<'_>) -> ImageRules {
+    const EXAMPLE: &str = "registry.example.org/";
+    let (mode, fields) = rule(table, "images", &["allow", "digest"]);
+    let (mode, allow) = listed(table, "images", mode, fields.as_ref(), EXAMPLE);
+    let digest = fields.as_ref().is_some_and(|fields| fields.switch("digest", false));
+    if let Some(fields) = &fields {
+        for place in allow.iter().filter(|place| !is_place(place)) {
+            fields.wrong("allow", format!("{place:?} is no registry with a path; for example {EXAMPLE:?}"));
+        }
+    }
+    ImageRules { mode, allow, digest }
+}
+
+fn hosts(table: &Table<'_>, default: HostRules) -> HostRules {
+    const EXAMPLE: &str = "{name}.tools.example.org";
+    let (mode, fields) = rule(table, "hosts", &["allow", "annotations"]);
+    let (mode, allow) = listed(table, "hosts", mode, fields.as_ref(), EXAMPLE);
+    let Some(fields) = fields else { return HostRules { mode, allow, ..default } };
+    for host in &allow {
+        if host.matches("{name}").count() != 1 {
+            fields.wrong("allow", format!("{host:?} would be everybody's; for example {EXAMPLE:?}"));
+        } else if !is_host(host) {
+            fields.wrong("allow", format!("{host:?} is no host; for example {EXAMPLE:?}"));
+        }
+    }
+    let annotations = fields.texts("annotations").unwrap_or(default.annotations);
+    for key in annotations.iter().filter(|key| key.trim_end_matches("/*").contains('*') || key.is_empty()) {
+        fields.wrong("annotations", format!("{key:?} is no annotation; for example \"cert-manager.io/*\""));
+    }
+    HostRules { mode, allow, annotations }
+}
+
+/// Lower-case labels, `{name}` in one of them, `*` at most as the first.
+fn is_host(pattern: &str) -> bool {
+    let plain = pattern.replace("{name}", "a");
+    let plain = plain.strip_prefix("*.").unwrap_or(&plain);
+    plain.len() <= 200 && plain.contains('.') && plain.split('.').all(is_name)
+}
+
+fn volumes(table: &Table<'_>, default: VolumeRule) -> VolumeRule {
+    const WORDS: [(&str, Inject); 3] =
+        [("none", Inject::None), ("containers", Inject::Containers), ("all", Inject::All)];
+    let (mode, fields) = rule(table, "volumes", &["allow", "inject", "node_selector"]);
+    let mode = mode.unwrap_or(default.mode);
+    let Some(fields) = fields else { return VolumeRule { mode, ..default } };
+    let texts = fields.texts("allow").unwrap_or_default();
+    let allow = texts.iter().filter_map(|text| {
+        let volume = allowed_volume(text);
+        if volume.is_none() {
+            let examples = "\"nfs.example.org:/srv/dumps/\", \"/public/dumps/\", \"csi:DRIVER\", \"token:AUDIENCE\"";
+            fields.wrong("allow", format!("{text:?} is no volume; for example {examples}"));
+        }
+        volume
+    });
+    let allow = allow.collect();
+    let selector = fields.section("node_selector");
+    let labels = selector.keys().into_iter().filter_map(|key| Some((key.clone(), selector.text(&key)?)));
+    VolumeRule {
+        mode,
+        allow,
+        inject: fields.choice("inject", &WORDS).unwrap_or(default.inject),
+        node_selector: labels.collect(),
+    }
+}
+
+fn allowed_volume(text: &str) -> Option<AllowedVolume> {
+    let path = |text: &str| {
+        (absolute(text).is_some() && !text.contains("//") && !text.contains("/./")).then(|| text.to_owned())
+    };
+    if text.starts_with('/') {
+        return path(text).map(AllowedVolume::HostPath);
+    }
+    let named = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+    match text.split_once(':') {
+        Some(("csi", driver)) => named(driver).map(AllowedVolume::Csi),
+        Some(("token", audience)) => named(audience).map(AllowedVolume::Token),
+        Some((server, rest)) if !server.is_empty() => {
+            Some(AllowedVolume::Nfs { server: server.to_owned(), path: path(rest)? })
+        }
+        None if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+            // These have a form that says which.
+            (!matches!(text, "nfs" | "hostPath" | "csi")).then(|| AllowedVolume::Source(text.to_owned()))
+        }
+        _ => None,
+    }
+}
+
+fn claims(table: &Table<'_>) -> ClaimRules {
+    let (mode, fields) = rule(table, "claims", &["storage_class"]);
+    let storage_class = fields.and_then(|fields| fields.text("storage_class"));
+    ClaimRules { mode: mode.unwrap_or_default(), storage_class }
+}
+
+/// Two classes of one cluster whose tenants could be called alike may not give them one host.
+pub(super) fn same_hosts(table: &Table<'_>, class: &Class, others: &[Class]) {
+    for other in others.iter().filter(|other| {
+        other.namespace != class.namespace && other.clusters.iter().any(|cluster| class.clusters.contains(cluster))
+    }) {
+        for host in class.admission.hosts.allow.iter().filter(|host| other.admission.hosts.allow.contains(host)) {
+            let why = format!("{host:?} is class {}'s too: two accounts of one name would meet", other.name);
+            table.section("admission").section("hosts").wrong("allow", why);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_say_what_they_are() {
+        let nfs = AllowedVolume::Nfs { server: "nfs.example.org".to_owned(), path: "/srv/{name}".to_owned() };
+        assert_eq!(allowed_volume("nfs.example.org:/srv/{name}"), Some(nfs));
+        assert_eq!(allowed_volume("/public/dumps/"), Some(AllowedVolume::HostPath("/public/dumps/".to_owned())));
+        assert_eq!(allowed_volume("csi:x.example.org"), Some(AllowedVolume::Csi("x.example.org".to_owned())));
+        assert_eq!(allowed_volume("token:vault"), Some(AllowedVolume::Token("vault".to_owned())));
+        assert_eq!(allowed_volume("iscsi"), Some(AllowedVolume::Source("iscsi".to_owned())));
+        for wrong in ["", "nfs", "csi", "hostPath", "/a/../b", "server:relative", "a b", ":/x", "token:", "/a//b"] {
+            assert_eq!(allowed_volume(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_host_has_labels() {
+        assert!(
+            is_host("{name}.tools.example.org") && is_host("*.{name}.example.org") && is_host("t-{name}.example.org")
+        );
+        for wrong in ["{name}", "{name}.Example.org", "{name}.example.org.", "a.*.{name}.org", "{name}_x.example.org"] {
+            assert!(!is_host(wrong), "{wrong}");
+        }
+    }
+}

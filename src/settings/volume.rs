@@ -1,0 +1,116 @@
+//! `volumes` of a class: claims, and what stands behind them.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use super::class::absolute;
+use super::profile::QUANTITY;
+use super::quantity::is_quantity;
+use super::table::{Kind, Table, is_name};
+use crate::policy::{NfsVolume, Volume, VolumeKind};
+
+const ABSOLUTE: Kind = Kind("an absolute path", "\"/srv/project/{name}\"");
+/// `accessModes` of Kubernetes.
+const ACCESS: [&str; 4] = ["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"];
+const OF_NFS: [&str; 3] = ["nfs", "options", "directory"];
+const OF_A_CLASS: [&str; 3] = ["size", "storage_class", "access"];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Word {
+    Static,
+    Shared,
+    Dynamic,
+    Personal,
+}
+
+/// Every volume of a class; directories must lie beneath one of `prefixes`.
+pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf]) -> Vec<Volume> {
+    let mut names = BTreeSet::new();
+    let mut personal = 0;
+    let tables = table.list("volumes");
+    let volumes = tables.iter().filter_map(|volume| {
+        volume.only(&[&["name", "kind", "mount"][..], &OF_NFS, &OF_A_CLASS].concat());
+        let name = name(volume, &mut names);
+        let mount = volume.parsed("mount", ABSOLUTE, |text| absolute(text).map(|_| text.to_owned()));
+        let word = word(volume)?;
+        for key in if word == Word::Dynamic { OF_NFS } else { OF_A_CLASS } {
+            if volume.has(key) {
+                let fits = if word == Word::Dynamic { "static, shared or personal" } else { "dynamic" };
+                volume.wrong(key, format!("only volumes of kind {fits} have it"));
+            }
+        }
+        personal += u32::from(word == Word::Personal);
+        if word == Word::Personal && personal > 1 {
+            volume.wrong("kind", "a class has one personal volume at most: its Secret names one");
+        }
+        let kind = match word {
+            Word::Static => VolumeKind::Static(nfs(volume, prefixes)?),
+            Word::Shared => VolumeKind::Shared(nfs(volume, prefixes)?),
+            Word::Personal => VolumeKind::Personal(nfs(volume, prefixes)?),
+            Word::Dynamic => dynamic(volume)?,
+        };
+        Some(Volume { name: name?, kind, mount })
+    });
+    volumes.collect()
+}
+
+fn word(volume: &Table<'_>) -> Option<Word> {
+    let words =
+        [("static", Word::Static), ("shared", Word::Shared), ("dynamic", Word::Dynamic), ("personal", Word::Personal)];
+    if !volume.has("kind") {
+        volume.wrong("kind", "missing; for example \"static\"");
+    }
+    volume.choice("kind", &words)
+}
+
+fn name(volume: &Table<'_>, names: &mut BTreeSet<String>) -> Option<String> {
+    let name = volume.required("name", "home")?;
+    if !is_name(&name) {
+        volume.wrong("name", format!("{name:?} is not a claim's name; for example \"home\""));
+    }
+    if !names.insert(name.clone()) {
+        volume.wrong("name", format!("{name:?} is another volume's name too"));
+    }
+    Some(name)
+}
+
+fn dynamic(volume: &Table<'_>) -> Option<VolumeKind> {
+    if !volume.has("size") {
+        volume.wrong("size", "missing; for example \"10Gi\"");
+    }
+    let words: Vec<(&str, &str)> = ACCESS.iter().map(|word| (*word, *word)).collect();
+    let access = volume.choice("access", &words).unwrap_or(ACCESS[0]);
+    let size = volume.parsed("size", QUANTITY, |text| is_quantity(text).then(|| text.to_owned()))?;
+    Some(VolumeKind::Dynamic { storage_class: volume.text("storage_class"), size, access: access.to_owned() })
+}
+
+fn nfs(volume: &Table<'_>, prefixes: &[PathBuf]) -> Option<NfsVolume> {
+    let options = volume.texts("options").unwrap_or_default();
+    if options.iter().any(|option| option.is_empty() || option.contains([',', ' '])) {
+        volume.wrong("options", "one mount option each; for example [\"nfsvers=4.2\", \"hard\"]");
+    }
+    let directory = volume.parsed("directory", ABSOLUTE, |text| absolute(text).map(|_| text.to_owned()));
+    if let Some(directory) = &directory {
+        if !prefixes.iter().any(|prefix| PathBuf::from(directory).starts_with(prefix)) {
+            volume.wrong("directory", format!("{directory:?} is beneath none of homes.prefixes"));
+        }
+        if !directory.contains("{name}") {
+            volume.wrong(
+                "directory",
+                format!("{directory:?} would be everybody's; for example \"/data/project/{{name}}\""),
+            );
+        }
+    }
+    if !volume.has("nfs") {
+        volume.wrong("nfs", "missing; for example { server = \"nfs.example.org\", path = \"/srv/project/{name}\" }");
+        return None;
+    }
+    let nfs = volume.section("nfs");
+    nfs.only(&["server", "path"]);
+    let server = nfs.required("server", "nfs.example.org");
+    if !nfs.has("path") {
+        nfs.wrong("path", format!("missing; for example {}", ABSOLUTE.1));
+    }
+    let path = nfs.parsed("path", ABSOLUTE, |text| absolute(text).map(|_| text.to_owned()));
+    Some(NfsVolume { server: server?, path: path?, options, directory })
+}

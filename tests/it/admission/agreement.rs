@@ -1,0 +1,149 @@
+//! Webhook and backstop say the same of random pods, as far as the uid rule goes.
+
+use bursar::access;
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::PostParams;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::{Value, json};
+
+use super::site::{DEADLINE, Site};
+use crate::servers::ready::wait_for;
+
+/// In each run of `make test`; `BURSAR_TEST_PODS` says otherwise (2,000 in the daily one).
+const PODS: usize = 200;
+
+const UID: i64 = 52505;
+const GROUP: i64 = 53505;
+
+fn number(own: i64) -> impl Strategy<Value = Option<i64>> {
+    prop_oneof![6 => Just(None), 4 => Just(Some(own)), 1 => Just(Some(0)), 1 => Just(Some(own + 1))]
+}
+
+fn context(of_pod: bool) -> impl Strategy<Value = Value> {
+    let flag = prop_oneof![6 => Just(None), 3 => Just(Some(true)), 1 => Just(Some(false))];
+    let groups = prop_oneof![
+        6 => Just(None), 2 => Just(Some(vec![GROUP])), 1 => Just(Some(vec![UID, GROUP])), 1 => Just(Some(vec![GROUP, 7])),
+        1 => Just(Some(vec![])),
+    ];
+    let policy = prop_oneof![6 => Just(None), 2 => Just(Some("Strict")), 1 => Just(Some("Merge"))];
+    (number(UID), number(UID), number(UID), flag, groups, policy).prop_map(
+        move |(uid, gid, fs_group, non_root, groups, policy)| {
+            let mut context = json!({});
+            let mut set = |key: &str, value: Option<Value>| {
+                if let Some(value) = value {
+                    context[key] = value;
+                }
+            };
+            set("runAsUser", uid.map(|value| json!(value)));
+            set("runAsGroup", gid.map(|value| json!(value)));
+            set("runAsNonRoot", non_root.map(|value| json!(value)));
+            if of_pod {
+                set("fsGroup", fs_group.map(|value| json!(value)));
+                set("supplementalGroups", groups.map(|value| json!(value)));
+                set("supplementalGroupsPolicy", policy.map(|value| json!(value)));
+            }
+            context
+        },
+    )
+}
+
+fn pods() -> impl Strategy<Value = Value> {
+    let container = || prop_oneof![2 => Just(None), 1 => context(false).prop_map(Some)];
+    let of_pod = prop_oneof![1 => Just(None), 3 => context(true).prop_map(Some)];
+    (
+        of_pod,
+        proptest::collection::vec(container(), 1..3),
+        proptest::collection::vec(container(), 0..3),
+        prop::bool::ANY,
+    )
+        .prop_map(|(of_pod, containers, inits, sidecar)| {
+            let list = |kind: &str, contexts: Vec<Option<Value>>, sidecar: bool| -> Vec<Value> {
+                let each = contexts.into_iter().enumerate().map(|(index, context)| {
+                    let mut container = json!({"name": format!("{kind}{index}"), "image": "registry.example.org/i"});
+                    if let Some(context) = context {
+                        container["securityContext"] = context;
+                    }
+                    if sidecar && index == 0 {
+                        container["restartPolicy"] = json!("Always");
+                    }
+                    container
+                });
+                each.collect()
+            };
+            let mut pod = json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "random", "namespace": "level-level"},
+                "spec": {"containers": list("c", containers, false), "initContainers": list("i", inits, sidecar)},
+            });
+            if let Some(context) = of_pod {
+                pod["spec"]["securityContext"] = context;
+            }
+            pod
+        })
+}
+
+/// What the API server makes of each: the pod's own security context, or a refusal.
+fn asked(site: &Site, pods: &[Value]) -> Vec<Result<Value, String>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = access::client(&site.cluster.admin_kubeconfig).await.expect("a client");
+        let api = Api::<Pod>::namespaced(client, "level-level");
+        let parameters = PostParams { dry_run: true, ..PostParams::default() };
+        let ask = async |pod: &Value| {
+            let pod: Pod = serde_json::from_value(pod.clone()).expect("a pod");
+            match api.create(&parameters, &pod).await {
+                Ok(stored) => {
+                    Ok(serde_json::to_value(stored.spec.and_then(|spec| spec.security_context)).expect("JSON"))
+                }
+                Err(kube::Error::Api(status)) => Err(status.message.clone()),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        futures::stream::iter(pods.iter().map(ask)).buffered(8).collect().await
+    })
+}
+
+#[test]
+fn webhook_and_backstop_agree_on_random_pods() {
+    let site = Site::alone();
+    site.tenant("level", "level", 52505, bursar::contract::TenantState::Active);
+    let count = std::env::var("BURSAR_TEST_PODS").ok().and_then(|count| count.parse().ok()).unwrap_or(PODS);
+    let mut runner = TestRunner::new(Config::default());
+    let pods: Vec<Value> = (0..count).map(|_| pods().new_tree(&mut runner).expect("a pod").current()).collect();
+    let no_backstop = [
+        "delete",
+        "validatingadmissionpolicybindings,mutatingadmissionpolicybindings",
+        "-l",
+        "app.kubernetes.io/managed-by=bursar-webhook",
+    ];
+    site.cluster.run(&no_backstop, "");
+    let one = |spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", "namespace": "level-level"}, "spec": spec});
+    let wrong = one(json!({
+        "securityContext": {"runAsUser": 1}, "containers": [{"name": "c", "image": "registry.example.org/i"}],
+    }));
+    let refuses = |by: &'static str| {
+        wait_for(by, DEADLINE, || {
+            let refused = asked(&site, std::slice::from_ref(&wrong)).remove(0).err()?;
+            refused.contains(by).then_some(())
+        });
+    };
+    refuses("pods.bursar.dev");
+    let by_webhook = asked(&site, &pods);
+
+    site.install();
+    site.must(&["webhook", "uninstall"]);
+    refuses("bursar-uid");
+    let by_backstop = asked(&site, &pods);
+    for ((pod, webhook), backstop) in pods.iter().zip(&by_webhook).zip(&by_backstop) {
+        match (webhook, backstop) {
+            (Ok(webhook), Ok(backstop)) => assert_eq!(webhook, backstop, "filled in differently: {pod:#}"),
+            (Err(_), Err(_)) => {}
+            _ => panic!("webhook: {webhook:?}\nbackstop: {backstop:?}\n{pod:#}"),
+        }
+    }
+    let wrong_ones = by_webhook.iter().filter(|answer| answer.is_err()).count();
+    assert!(wrong_ones > count / 10 && wrong_ones < count * 9 / 10, "{wrong_ones} of {count} refused");
+}

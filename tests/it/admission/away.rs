@@ -1,0 +1,97 @@
+//! The webhook away: tenants' pods are refused, and nobody else waits; and what is left when it is removed.
+
+use serde_json::json;
+
+use super::site::{DEADLINE, Site, out, pod, pod_in, said};
+use crate::servers::ready::wait_for;
+
+#[test]
+fn without_the_webhook_tenants_wait_and_nobody_else() {
+    let mut site = Site::alone();
+    site.kill_webhook();
+    let refused = site.create(&pod("late")).expect_err("fail closed");
+    assert!(refused.contains("failed calling webhook"), "{refused}");
+    let label = site.meddler(&["label", "namespace", "tool-foo", "bursar.dev/class-"], "");
+    assert!(said(&label).contains("failed calling webhook"), "{}", said(&label));
+
+    // Everybody else, with as little as a name.
+    let free = [
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "free"}}),
+        pod_in("free", "any"),
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "i", "namespace": "free"},
+            "spec": {"rules": [{"host": "x.example.org"}]}}),
+        json!({"apiVersion": "v1", "kind": "ResourceQuota",
+            "metadata": {"name": "bursar", "namespace": "free", "labels": {"app.kubernetes.io/managed-by": "bursar"}}}),
+        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c", "namespace": "free"},
+            "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}}),
+    ];
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "namespace": "free"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    for object in free.iter().chain([&deployment]) {
+        wait_for("an object of nobody's", DEADLINE, || {
+            let created = site.meddler(&["create", "-f", "-"], &object.to_string());
+            // The default service account comes a moment after the namespace.
+            if !created.status.success() {
+                assert!(said(&created).contains("serviceaccount"), "{object}: {}", said(&created));
+            }
+            created.status.success().then_some(())
+        });
+    }
+    wait_for("the controllers work on", DEADLINE, || {
+        let pods = site.cluster.run(&["get", "pods", "-n", "free", "-l", "a=b", "-o", "name"], "");
+        (!pods.is_empty()).then_some(())
+    });
+    let gone = site.meddler(&["delete", "namespace", "free", "--wait=false"], "");
+    assert!(gone.status.success(), "{}", said(&gone));
+    // Kubernetes itself still removes a tenant's namespace that an administrator deletes.
+    site.cluster.run(&["delete", "pods", "--all", "-n", "tool-bar", "--force", "--grace-period=0"], "");
+    site.cluster.run(&["delete", "namespace", "tool-bar", "--timeout=60s"], "");
+    site.start_webhook();
+    site.tenant("tool", "bar", 52504, bursar::contract::TenantState::Active);
+}
+
+#[test]
+fn uninstalled_webhook_leaves_the_backstop_unless_told() {
+    let mut site = Site::alone();
+    site.kill_webhook();
+    let said_so = site.must(&["webhook", "uninstall", "--cluster", "test"]);
+    assert!(said_so.contains("the backstop still refuses"), "{said_so}");
+
+    let restricted = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+    let mut right = pod("right");
+    right["spec"]["securityContext"] = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
+    right["spec"]["containers"][0]["securityContext"] = restricted.clone();
+    // The webhook's configurations go from the API server's memory a moment after they are deleted.
+    let stored = wait_for("a pod without the webhook", DEADLINE, || site.create(&right).ok());
+    let context = &stored["spec"]["securityContext"];
+    assert_eq!((&context["runAsUser"], &context["supplementalGroupsPolicy"]), (&json!(52503), &json!("Strict")));
+    let mut wrong = right.clone();
+    wrong["metadata"]["name"] = json!("wrong");
+    wrong["spec"]["initContainers"] = json!([{"name": "i", "image": "registry.example.org/i",
+        "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsUser": 52504}}]);
+    let refused = site.create(&wrong).expect_err("another's uid");
+    assert!(refused.contains("bursar-uid") && refused.contains("52503"), "{refused}");
+    let debug = [
+        "debug",
+        "right",
+        "-n",
+        "tool-foo",
+        "--image=registry.example.org/d",
+        "--container=d",
+        "--profile=restricted",
+        "--attach=false",
+        "--custom",
+        "/dev/stdin",
+    ];
+    let refused = site.meddler(&debug, r#"{"securityContext":{"runAsUser":52504}}"#);
+    assert!(said(&refused).contains("bursar-uid"), "{}{}", out(&refused), said(&refused));
+
+    site.must(&["webhook", "uninstall", "--cluster", "test", "--backstop"]);
+    wait_for("nothing looks at uids any more", DEADLINE, || site.create(&wrong).ok());
+    site.delete("pod", "right", "tool-foo");
+    site.delete("pod", "wrong", "tool-foo");
+    let nothing = site.bursar(&["webhook", "selftest"]);
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(said(&nothing).contains("bursar webhook install"), "{}", said(&nothing));
+}

@@ -1,0 +1,127 @@
+//! Certificate and rules change while the webhook serves.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bursar::access;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::json;
+
+use super::site::{DEADLINE, Site, pod};
+use crate::servers::ready::wait_for;
+
+/// Pods of tool foo without effect, as fast as they go, until `stop`; how many, and what was refused.
+fn load(site: &Site, stop: &AtomicBool) -> (usize, Vec<String>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = access::client(&site.cluster.admin_kubeconfig).await.expect("a client");
+        let api = Api::<Pod>::namespaced(client, "tool-foo");
+        let (done, parameters) = (AtomicUsize::new(0), PostParams { dry_run: true, ..PostParams::default() });
+        let plain: Pod = serde_json::from_value(pod("load")).expect("a pod");
+        let one = async || {
+            let mut refused = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                if let Err(error) = api.create(&parameters, &plain).await {
+                    refused.push(error.to_string());
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+            refused
+        };
+        let refused = futures::future::join_all((0..4).map(|_| one())).await;
+        (done.load(Ordering::Relaxed), refused.concat())
+    })
+}
+
+#[test]
+fn certificate_and_authority_change_under_load_and_no_review_is_refused() {
+    let site = Site::alone();
+    let serial = || fs::read_to_string(site.dir().join("tls.crt")).expect("a certificate");
+    let bundle = || {
+        let path = "jsonpath={.webhooks[0].clientConfig.caBundle}";
+        site.cluster.run(&["get", "mutatingwebhookconfiguration", "bursar-webhook", "-o", path], "")
+    };
+    let taken = || fs::read_to_string(site.log()).unwrap_or_default().matches("taken over").count();
+    let stop = AtomicBool::new(false);
+    let (done, refused) = std::thread::scope(|scope| {
+        let load = scope.spawn(|| load(&site, &stop));
+        let before = (serial(), bundle());
+        for _ in 0..3 {
+            let (old, seen) = (serial(), taken());
+            // The successor of an authority whose time has come signs from now on: `Site::start`.
+            site.install();
+            assert_ne!(serial(), old);
+            wait_for("the webhook takes the new certificate", DEADLINE, || (taken() > seen).then_some(()));
+        }
+        assert_eq!(bundle(), before.1, "both authorities are believed all the time");
+        // Connections that are open keep the old certificate: new ones are made now.
+        site.webhook().signal(rustix::process::Signal::STOP);
+        site.webhook().signal(rustix::process::Signal::CONT);
+        std::thread::sleep(Duration::from_secs(1));
+        stop.store(true, Ordering::Relaxed);
+        load.join().expect("the load")
+    });
+    assert!(done > 100, "only {done} reviews");
+    assert!(refused.is_empty(), "{} of {done}: {:?}", refused.len(), refused.first());
+}
+
+#[test]
+fn wrong_rules_keep_the_old_ones_and_are_told() {
+    let site = Site::alone();
+    let file = site.dir().join("rules.json");
+    let right = fs::read_to_string(&file).expect("rules");
+    let wrong = || site.metric("bursar_webhook_file_wrong{file=\"rules\"}");
+    assert_eq!(wrong(), Some(0.0));
+    fs::write(&file, right.replace("\"version\": 1", "\"version\": 99")).expect("written");
+    wait_for("the metric says so", DEADLINE, || (wrong() == Some(1.0)).then_some(()));
+    let log = fs::read_to_string(site.log()).expect("a log");
+    assert!(log.contains("has version 99"), "{log}");
+    let mut root = pod("root");
+    root["spec"]["securityContext"] = json!({"runAsUser": 0});
+    assert!(site.create(&root).expect_err("still refused").contains("uid 0"));
+    assert_eq!(site.health("/readyz").0, 200);
+
+    fs::write(&file, right.replace("registry.example.org/", "other.example.org/")).expect("written");
+    wait_for("other rules are in force", DEADLINE, || {
+        let refused = site.create(&pod("now-refused")).err()?;
+        refused.contains("other.example.org").then_some(())
+    });
+    assert_eq!(wrong(), Some(0.0));
+}
+
+#[test]
+fn health_and_metrics_are_on_the_second_port() {
+    let site = Site::shared();
+    assert_eq!(site.health("/healthz"), (200, "ok\n".to_owned()));
+    let _ = site.create(&pod("../refused-by-its-name"));
+    for name in ["bursar_webhook_index_age_seconds", "bursar_webhook_index_namespaces"] {
+        assert!(site.metric(name).is_some(), "{name}: {}", site.health("/metrics").1);
+    }
+    let ends = site.metric("bursar_webhook_certificate_expiry_seconds").expect("a certificate");
+    assert!(ends > 300.0 * 24.0 * 3600.0, "{ends}");
+    assert!(site.metric("bursar_webhook_index_namespaces") >= Some(3.0));
+}
+
+#[test]
+fn what_is_no_review_gets_a_clean_answer() {
+    let site = Site::shared();
+    let post = |path: &str, body: Vec<u8>, more: &[&str]| {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        fs::write(file.path(), body).expect("written");
+        let mut command = std::process::Command::new("curl");
+        command.args(["-sk", "-o", "/dev/null", "-w", "%{http_code} %{http_version}", "--data-binary"]);
+        command.arg(format!("@{}", file.path().display())).args(["-H", "Expect:"]).args(more);
+        let answer = command.arg(format!("{}{path}", site.url())).output().expect("curl");
+        String::from_utf8(answer.stdout).expect("UTF-8")
+    };
+    assert_eq!(post("/validate", b"not JSON".to_vec(), &[]), "400 2");
+    assert_eq!(post("/validate", b"{}".to_vec(), &["--http1.1"]), "400 1.1");
+    assert_eq!(post("/mutate", vec![b' '; 9 << 20], &["--http1.1"]), "413 1.1");
+    assert_eq!(post("/elsewhere", b"{}".to_vec(), &[]), "404 2");
+    assert_eq!(post("/validate", b"{}".to_vec(), &["-X", "PUT"]), "405 2");
+    assert_eq!(post("/validate", b"{}".to_vec(), &["--tls-max", "1.1"]), "000 0");
+    assert_eq!(post("/validate", b"{}".to_vec(), &["--tls-max", "1.2"]), "400 2");
+}

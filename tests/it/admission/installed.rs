@@ -1,0 +1,176 @@
+//! What `bursar webhook` does, and what the cage keeps the daemon from doing with what it was given for it.
+
+use serde_json::{Value, json};
+
+use super::site::{DEADLINE, Site, out, said};
+use crate::servers::process::run;
+use crate::servers::ready::wait_for;
+
+fn daemon(site: &Site, arguments: &[&str], input: &str) -> std::process::Output {
+    let mut command = site.cluster.kubectl_as(site.daemon_kubeconfig());
+    command.args(arguments);
+    run(command, input)
+}
+
+#[test]
+fn selftest_tries_what_must_pass_and_what_must_be_refused() {
+    let site = Site::alone();
+    let text = site.must(&["webhook", "selftest", "--cluster", "test"]);
+    assert!(text.contains("+ class tool: a plain pod: passes"), "{text}");
+    assert!(text.contains("+ class tool: a pod that runs as root: refused"), "{text}");
+    assert!(text.contains("+ class trial: a plain pod: passes"), "{text}");
+    assert!(!text.contains("class trial: a pod that runs as root"), "{text}");
+    let rows: Vec<Value> = serde_json::from_str(&site.must(&["webhook", "selftest", "--json"])).expect("JSON");
+    assert!(rows.len() > 8 && rows.iter().all(|row| row["wrong"].is_null()), "{rows:#?}");
+
+    // What is tried must not become real.
+    let image = "--image=registry.example.org/x";
+    let real = daemon(&site, &["run", "a", "-n", "bursar-selftest", image], "");
+    assert!(said(&real).contains("bursar-cage"), "{}", said(&real));
+
+    // Rules that let root through are found out.
+    let file = site.dir().join("rules.json");
+    let rules = std::fs::read_to_string(&file).expect("rules").replacen("\"enforce\"", "\"off\"", 1);
+    std::fs::write(&file, rules).expect("written");
+    let text = wait_for("the self-test finds it", DEADLINE, || {
+        let output = site.bursar(&["webhook", "selftest"]);
+        (output.status.code() == Some(1)).then(|| out(&output))
+    });
+    assert!(text.contains("! class level: a pod that runs as root: not refused"), "{text}");
+}
+
+#[test]
+fn cage_holds_the_webhooks_that_the_daemon_may_write() {
+    let site = Site::shared();
+    let hook = |selector: Value, rules: Value| {
+        json!({
+            "name": "evil.bursar.dev", "clientConfig": {"url": "https://127.0.0.1:1/"}, "sideEffects": "None",
+            "admissionReviewVersions": ["v1"], "failurePolicy": "Ignore",
+            "namespaceSelector": selector, "rules": rules,
+        })
+    };
+    let rule = |resources: Value, scope: &str| json!([{"apiGroups": [""], "apiVersions": ["*"], "resources": resources, "operations": ["CREATE"], "scope": scope}]);
+    let tenants = json!({"matchExpressions": [{"key": "bursar.dev/class", "operator": "Exists"}]});
+    let others = json!({"matchExpressions": [{"key": "bursar.dev/class", "operator": "DoesNotExist"}]});
+    let configuration = |kind: &str, hook: Value| {
+        json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+            "metadata": {"name": "bursar-webhook"}, "webhooks": [hook]})
+    };
+    let apply = [
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--field-manager=bursar-webhook",
+        "--dry-run=server",
+        "-f",
+        "-",
+    ];
+    for (kind, hook) in [
+        ("ValidatingWebhookConfiguration", hook(json!({}), rule(json!(["secrets"]), "Namespaced"))),
+        ("ValidatingWebhookConfiguration", hook(others.clone(), rule(json!(["secrets"]), "Namespaced"))),
+        ("ValidatingWebhookConfiguration", hook(tenants.clone(), rule(json!(["nodes"]), "*"))),
+        ("MutatingWebhookConfiguration", hook(json!({}), rule(json!(["pods"]), "Namespaced"))),
+        ("MutatingWebhookConfiguration", hook(tenants.clone(), rule(json!(["pods"]), "*"))),
+        ("MutatingWebhookConfiguration", hook(tenants.clone(), rule(json!(["secrets"]), "Namespaced"))),
+    ] {
+        let refused = daemon(&site, &apply, &configuration(kind, hook.clone()).to_string());
+        assert!(said(&refused).contains("bursar-cage"), "{kind} {hook}: {}{}", out(&refused), said(&refused));
+    }
+    let harmless = configuration("MutatingWebhookConfiguration", hook(tenants, rule(json!(["pods"]), "Namespaced")));
+    let let_through = daemon(&site, &apply, &harmless.to_string());
+    assert!(let_through.status.success(), "{}", said(&let_through));
+
+    for (arguments, by) in [
+        (&["get", "secret", "bursar-webhook-tls", "-n", "bursar"][..], "forbidden"),
+        (&["delete", "validatingadmissionpolicy", "bursar-uid"], "forbidden"),
+        (
+            &["label", "namespace", "bursar", "pod-security.kubernetes.io/enforce=privileged", "--overwrite"],
+            "bursar-cage",
+        ),
+        (&["run", "a", "-n", "bursar", "--image=x"], "forbidden"),
+        (&["create", "serviceaccount", "a", "-n", "bursar"], "forbidden"),
+    ] {
+        let refused = daemon(&site, arguments, "");
+        assert!(said(&refused).contains(by), "{arguments:?}: {}{}", out(&refused), said(&refused));
+    }
+}
+
+#[test]
+fn in_the_cluster_nothing_waits_before_it_runs() {
+    let site = Site::alone();
+    site.must(&["webhook", "uninstall", "--backstop"]);
+    std::thread::scope(|scope| {
+        let installing = scope.spawn(|| site.bursar(&["webhook", "install", "--cluster", "test"]));
+        let pods = wait_for("two pods of the Deployment", DEADLINE, || {
+            let pods = site.cluster.run(&["get", "pods", "-n", "bursar", "-o", "json"], "");
+            let pods: Value = serde_json::from_str(&pods).expect("JSON");
+            pods["items"].as_array().filter(|pods| pods.len() == 2).cloned()
+        });
+        let configurations = ["get", "validatingwebhookconfigurations", "bursar-webhook", "--ignore-not-found"];
+        assert_eq!(site.cluster.run(&configurations, ""), "", "nothing waits for it yet");
+        // There is no node to run them on.
+        let ready =
+            json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}).to_string();
+        for pod in &pods {
+            let name = pod["metadata"]["name"].as_str().expect("a name");
+            site.cluster.run(&["patch", "pod", name, "-n", "bursar", "--subresource=status", "-p", &ready], "");
+        }
+        let installed = installing.join().expect("installed");
+        assert!(installed.status.success(), "{}{}", out(&installed), said(&installed));
+        assert!(out(&installed).contains("Deployment bursar-webhook"), "{}", out(&installed));
+        assert_ne!(site.cluster.run(&configurations, ""), "");
+    });
+    let service = "jsonpath={.webhooks[*].clientConfig.service.name}";
+    let found = site.cluster.run(&["get", "validatingwebhookconfigurations", "bursar-webhook", "-o", service], "");
+    assert!(found.contains("bursar-webhook"), "{found}");
+    let secret =
+        site.cluster.run(&["get", "secret", "bursar-webhook-tls", "-n", "bursar", "-o", "jsonpath={.data}"], "");
+    assert!(secret.contains("tls.crt") && secret.contains("tls.key"), "{secret}");
+    site.must(&["webhook", "uninstall"]);
+    let left =
+        site.cluster.run(&["get", "deployments,services,pdb,secrets,configmaps", "-n", "bursar", "-o", "name"], "");
+    assert!(!left.contains("bursar-webhook"), "{left}");
+    assert!(left.contains("bursar-owner"), "{left}");
+}
+
+#[test]
+fn manifests_are_taken_by_the_api_server() {
+    let site = Site::shared();
+    let yaml = site.must(&["webhook", "manifests", "--cluster", "test"]);
+    let taken =
+        site.cluster.run(&["apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-"], &yaml);
+    for what in ["deployment.apps/bursar-webhook", "bursar-uid", "poddisruptionbudget", "bursar-approvals"] {
+        assert!(taken.contains(what), "{what} in {taken}");
+    }
+    assert!(!yaml.contains("PRIVATE KEY"));
+}
+
+#[test]
+fn wrong_arguments_say_what_is_right() {
+    let site = Site::shared();
+    for (arguments, code, text) in [
+        (&["webhook", "install", "--cluster", "prd"][..], 64, "the configuration has: test"),
+        (&["webhook", "install", "--url", "https://a:1"], 64, "--write"),
+        (&["webhook", "install", "--url", "http://a:1", "--write", "/nowhere"], 64, "https://10.0.0.5:9443"),
+    ] {
+        let output = site.bursar(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", said(&output));
+        assert!(said(&output).contains(text), "{arguments:?}: {}", said(&output));
+    }
+}
+
+#[test]
+fn kustomize_folder_is_what_install_makes() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/webhook");
+    let made = bursar::access::webhook::yaml(&bursar::access::webhook::fixed("bursar-webhook")).expect("YAML");
+    let text = format!("# Made by bursar::access::webhook: UPDATE_GOLDENS=1 writes it anew.\n{made}");
+    let file = folder.join("bursar-webhook.yaml");
+    if std::env::var_os("UPDATE_GOLDENS").is_some() {
+        std::fs::write(&file, &text).expect("written");
+    }
+    assert_eq!(std::fs::read_to_string(&file).expect("a file"), text);
+    let site = Site::shared();
+    let built = site.cluster.run(&["kustomize", folder.to_str().expect("UTF-8")], "");
+    assert!(built.contains("image: registry.example.org/bursar-webhook:0.1.0"), "{built}");
+    site.cluster.run(&["apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-"], &built);
+}

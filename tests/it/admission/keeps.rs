@@ -1,0 +1,85 @@
+//! Kubernetes goes on in a tenant's namespace with everything enforced.
+
+use bursar::contract::TenantState;
+use serde_json::{Value, json};
+
+use super::site::{DEADLINE, Site, said};
+use crate::servers::ready::wait_for;
+
+fn template() -> Value {
+    json!({
+        "metadata": {"labels": {"app": "w"}},
+        "spec": {"containers": [{"name": "c", "image": "registry.example.org/web"}]},
+    })
+}
+
+fn pods(site: &Site, namespace: &str) -> Vec<Value> {
+    let pods = site.cluster.run(&["get", "pods", "-n", namespace, "-o", "json"], "");
+    let pods: Value = serde_json::from_str(&pods).expect("JSON");
+    pods["items"].as_array().expect("a list").clone()
+}
+
+#[test]
+fn controllers_make_and_remove_a_tenants_things() {
+    let site = Site::shared();
+    let namespace = site.tenant("tool", "works", 52520, TenantState::Active);
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "bursar", "namespace": namespace, "labels": {"app.kubernetes.io/managed-by": "bursar"}},
+        "spec": {"hard": {"pods": "10"}}});
+    site.cluster.run(&["apply", "--server-side", "-f", "-"], &quota.to_string());
+    let mut job = template();
+    job["spec"]["restartPolicy"] = json!("Never");
+    let of = |api_version: &str, kind: &str, spec: Value| json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": kind.to_lowercase()}, "spec": spec});
+    let items = [
+        of(
+            "apps/v1",
+            "Deployment",
+            json!({"replicas": 2, "selector": {"matchLabels": {"app": "w"}}, "template": template()}),
+        ),
+        of("apps/v1", "StatefulSet", json!({"selector": {"matchLabels": {"app": "w"}}, "template": template()})),
+        of("batch/v1", "Job", json!({"template": job})),
+    ];
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let made = site.tool("works", &["create", "-n", &namespace, "-f", "-"], &list.to_string());
+    assert!(made.status.success(), "{}", said(&made));
+    let found = wait_for("the controllers' pods", DEADLINE, || {
+        let found = pods(&site, &namespace);
+        (found.len() == 4).then_some(found)
+    });
+    for pod in found {
+        assert_eq!(pod["spec"]["securityContext"]["runAsUser"], 52520, "{pod:#}");
+    }
+    wait_for("the quota's status", DEADLINE, || {
+        let used =
+            site.cluster.run(&["get", "quota", "bursar", "-n", &namespace, "-o", "jsonpath={.status.used.pods}"], "");
+        (used == "4").then_some(())
+    });
+    // What a Deployment made is collected after it.
+    let deleted = site.tool("works", &["delete", "deployment", "deployment", "-n", &namespace, "--wait=false"], "");
+    assert!(deleted.status.success(), "{}", said(&deleted));
+    wait_for("the Deployment's pods are collected", DEADLINE, || {
+        let left = site.cluster.run(&["get", "replicasets", "-n", &namespace, "-o", "name"], "");
+        let alive = pods(&site, &namespace).iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).count();
+        (left.is_empty() && alive == 2).then_some(())
+    });
+    for pod in pods(&site, &namespace) {
+        site.delete("pod", pod["metadata"]["name"].as_str().expect("a name"), &namespace);
+    }
+    site.cluster.run(&["delete", "namespace", &namespace, "--timeout=60s"], "");
+}
+
+#[test]
+fn template_is_refused_when_it_is_submitted() {
+    let site = Site::shared();
+    let mut template = template();
+    template["spec"]["initContainers"] =
+        json!([{"name": "i", "image": "registry.example.org/i", "securityContext": {"runAsUser": 0}}]);
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "root"},
+        "spec": {"selector": {"matchLabels": {"app": "w"}}, "template": template}});
+    let refused = site.tool("foo", &["create", "-n", "tool-foo", "-f", "-"], &deployment.to_string());
+    let text = said(&refused);
+    assert!(
+        text.contains("workloads.bursar.dev") && text.contains("init container \"i\" would run as uid 0"),
+        "{text}"
+    );
+}

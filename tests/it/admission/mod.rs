@@ -1,0 +1,176 @@
+//! The webhook against the real API server, which asks it by URL on loopback.
+
+mod agreement;
+mod away;
+mod files;
+mod installed;
+mod keeps;
+mod site;
+
+use serde_json::json;
+
+use self::site::{DEADLINE, Site, out, pod, pod_in, said};
+use crate::servers::ready::wait_for;
+
+#[test]
+fn plain_pod_runs_as_its_tool() {
+    let site = Site::shared();
+    let stored = site.create(&pod("plain")).expect("let through");
+    let context = &stored["spec"]["securityContext"];
+    assert_eq!(
+        context,
+        &json!({
+            "runAsUser": 52503, "runAsGroup": 52503, "fsGroup": 52503, "runAsNonRoot": true,
+            "supplementalGroups": [53503], "supplementalGroupsPolicy": "Strict",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        })
+    );
+    let of_container = &stored["spec"]["containers"][0]["securityContext"];
+    assert_eq!(of_container, &json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}));
+    site.delete("pod", "plain", "tool-foo");
+}
+
+#[test]
+fn refusal_says_what_why_and_the_cure() {
+    let site = Site::shared();
+    let mut root = pod("root");
+    root["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 0});
+    let refused = site.create(&root).expect_err("root");
+    let text = "container \"web\" would run as uid 0; tool foo runs as 52503: remove securityContext.runAsUser";
+    assert!(refused.contains(text) && refused.contains("pods.bursar.dev"), "{refused}");
+    let mut elsewhere = pod("elsewhere");
+    elsewhere["spec"]["containers"][0]["image"] = json!("registry.example.org.evil.com/web");
+    let refused = site.create(&elsewhere).expect_err("another registry");
+    assert!(refused.contains("registry.example.org.evil.com"), "{refused}");
+    // The line in the log has no body.
+    let log = wait_for("the refusal in the log", DEADLINE, || {
+        let log = std::fs::read_to_string(site.log()).unwrap_or_default();
+        log.lines().find(|line| line.contains("\"refused\"") && line.contains("evil.com")).map(str::to_owned)
+    });
+    let line: serde_json::Value = serde_json::from_str(&log).expect("JSON");
+    assert_eq!((&line["user"], &line["rule"]), (&json!("tool:foo"), &json!("images")));
+    assert!(!log.contains("containers"), "{log}");
+}
+
+#[test]
+fn class_that_warns_lets_through_and_says_so() {
+    let site = Site::shared();
+    let mut root = pod_in("trial-try", "root");
+    root["spec"]["securityContext"] = json!({"runAsUser": 0});
+    let created = site.tool("try", &["create", "-f", "-", "--dry-run=server"], &root.to_string());
+    assert!(created.status.success(), "{}", said(&created));
+    assert!(said(&created).contains("would run as uid 0"), "{}", said(&created));
+}
+
+#[test]
+fn suspended_tenant_gets_no_pods_and_a_resumed_one_does() {
+    let site = Site::shared();
+    let dry_run = |name: &str| {
+        let pod = pod_in("tool-asleep", name).to_string();
+        site.tool("asleep", &["create", "-f", "-", "--dry-run=server"], &pod)
+    };
+    site.tenant("tool", "asleep", 52510, bursar::contract::TenantState::Suspended);
+    let refused = dry_run("a");
+    assert!(said(&refused).contains("tool asleep is suspended"), "{}", said(&refused));
+    site.tenant("tool", "asleep", 52510, bursar::contract::TenantState::Active);
+    wait_for("the webhook hears of it", DEADLINE, || dry_run("b").status.success().then_some(()));
+}
+
+#[test]
+fn edited_annotation_is_no_identity() {
+    let site = Site::shared();
+    let namespace = site.tenant("tool", "edited", 52511, bursar::contract::TenantState::Active);
+    let arguments = ["annotate", "namespace", &namespace, "bursar.dev/uid=52503", "--overwrite"];
+    let refused = site.meddler(&arguments, "");
+    assert!(said(&refused).contains("namespaces.bursar.dev"), "{}", said(&refused));
+    // Whom the webhook passes can edit it, and has an identity no more.
+    site.cluster.run(&arguments, "");
+    let text = wait_for("the webhook hears of it", DEADLINE, || {
+        let pod = pod_in(&namespace, "a").to_string();
+        let refused = site.tool("edited", &["create", "-f", "-", "--dry-run=server"], &pod);
+        (!refused.status.success()).then(|| said(&refused))
+    });
+    assert!(text.contains("seal does not hold"), "{text}");
+}
+
+#[test]
+fn namespace_and_objects_of_ours_are_changed_by_nobody_else() {
+    let site = Site::shared();
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "bursar", "namespace": "tool-bar", "labels": {"app.kubernetes.io/managed-by": "bursar"}},
+        "spec": {"hard": {"pods": "16"}},
+    });
+    let mut command = site.cluster.kubectl_as(site.daemon_kubeconfig());
+    command.args(["apply", "--server-side", "--field-manager=bursar", "-f", "-"]);
+    let applied = crate::servers::process::run(command, &quota.to_string());
+    assert!(applied.status.success(), "{}", said(&applied));
+
+    let forged = json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "tool-forged", "labels": {"bursar.dev/class": "tool"}}});
+    let finalize = r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"tool-bar","labels":{"bursar.dev/class":"x"}},"spec":{"finalizers":[]}}"#;
+    let stolen = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "mine", "namespace": "tool-bar", "labels": {"app.kubernetes.io/managed-by": "bursar"}}});
+    let cases: [(&[&str], String); 9] = [
+        (&["label", "namespace", "tool-bar", "bursar.dev/class-"], String::new()),
+        (&["label", "namespace", "tool-bar", "bursar.dev/class=trial", "--overwrite"], String::new()),
+        (
+            &["label", "namespace", "tool-bar", "pod-security.kubernetes.io/enforce=privileged", "--overwrite"],
+            String::new(),
+        ),
+        (&["delete", "namespace", "tool-bar", "--wait=false"], String::new()),
+        (&["create", "-f", "-"], forged.to_string()),
+        (&["replace", "--raw", "/api/v1/namespaces/tool-bar/finalize", "-f", "-"], finalize.to_owned()),
+        (&["patch", "quota", "bursar", "-n", "tool-bar", "-p", r#"{"spec":{"hard":{"pods":"99"}}}"#], String::new()),
+        (&["label", "quota", "bursar", "-n", "tool-bar", "app.kubernetes.io/managed-by-"], String::new()),
+        (&["delete", "quota", "bursar", "-n", "tool-bar"], String::new()),
+    ];
+    for (arguments, input) in cases {
+        let refused = site.meddler(arguments, &input);
+        let text = said(&refused);
+        assert!(!refused.status.success(), "{arguments:?} was let through: {}", out(&refused));
+        assert!(text.contains("namespaces.bursar.dev") || text.contains("objects.bursar.dev"), "{arguments:?}: {text}");
+    }
+    // Of a kind that nobody is given here, the label means nothing.
+    let harmless = site.meddler(&["create", "-f", "-", "--dry-run=server"], &stolen.to_string());
+    assert!(harmless.status.success(), "{}", said(&harmless));
+    let own = site.meddler(&["annotate", "namespace", "tool-bar", "contact=alice", "--overwrite"], "");
+    assert!(own.status.success(), "{}", said(&own));
+    site.cluster.run(&["patch", "quota", "bursar", "-n", "tool-bar", "-p", r#"{"spec":{"hard":{"pods":"20"}}}"#], "");
+}
+
+#[test]
+fn daemon_approves_no_certificate_of_a_stranger() {
+    let site = Site::shared();
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "cluster-boss");
+    let request = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let request = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, request);
+    let object = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": {"name": "boss", "labels": {"app.kubernetes.io/managed-by": "bursar"}},
+        "spec": {"request": request, "usages": ["client auth"], "signerName": "kubernetes.io/kube-apiserver-client",
+            "expirationSeconds": 3600},
+    });
+    let daemon = |arguments: &[&str], input: &str| {
+        let mut command = site.cluster.kubectl_as(site.daemon_kubeconfig());
+        command.args(arguments);
+        crate::servers::process::run(command, input)
+    };
+    let created = daemon(&["create", "-f", "-"], &object.to_string());
+    assert!(created.status.success(), "{}", said(&created));
+    let approval = json!({"status": {"conditions": [
+        {"type": "Approved", "status": "True", "reason": "Test", "message": "test"},
+    ]}});
+    let refused = site::runtime().block_on(async {
+        let client = bursar::access::client(site.daemon_kubeconfig()).await.expect("a client");
+        let server = bursar::execute::request::ApiServer::new(site::name(), client, std::sync::Arc::default());
+        let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests/boss/approval";
+        server.ask(path, bursar::execute::request::Ask::Merge(&approval)).await
+    });
+    let refused = bursar::report::chain(&refused.expect_err("a stranger"));
+    assert!(refused.contains("approvals.bursar.dev"), "{refused}");
+    let deleted = daemon(&["delete", "csr", "boss"], "");
+    assert!(deleted.status.success(), "{}", said(&deleted));
+}

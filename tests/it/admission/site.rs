@@ -1,0 +1,350 @@
+//! A control plane of these tests' own, with the webhook in force and running beside it: it meets every request of its
+//! cluster, and other tests' are not to wait for it.
+//!
+//! Tests that take the webhook down go alone ([`Site::alone`]); the others share it ([`Site::shared`]).
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use bursar::access::webhook::{WebhookRequest, install_outside};
+use bursar::access::{self, InitRequest, init};
+use bursar::contract::{Identity, Sealer, TenantState, annotate};
+use bursar::daemon;
+use bursar::identity::{AccountId, ClusterName, DirectoryId, NamespaceName, PosixIdentity};
+use bursar::ledger::LedgerState;
+use bursar::ledger::store::Store;
+use bursar::settings::Settings;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::servers::control_plane::{ControlPlane, ControlPlaneOptions};
+use crate::servers::folder::Folder;
+use crate::servers::ports::free_port;
+use crate::servers::process::{Process, run};
+use crate::servers::ready::wait_for;
+
+pub const DEADLINE: Duration = Duration::from_mins(1);
+
+pub struct Site {
+    webhook: Option<Process>,
+    pub cluster: ControlPlane,
+    pub settings: Settings,
+    ledger: LedgerState,
+    pub port: u16,
+    health: u16,
+    folder: Folder,
+}
+
+fn site() -> &'static RwLock<Option<Site>> {
+    static SITE: OnceLock<RwLock<Option<Site>>> = OnceLock::new();
+    SITE.get_or_init(|| RwLock::new(std::panic::catch_unwind(Site::start).ok()))
+}
+
+pub struct Shared(RwLockReadGuard<'static, Option<Site>>);
+pub struct Alone(RwLockWriteGuard<'static, Option<Site>>);
+
+const STARTS: &str = "the site that these tests share starts: see the first failure";
+
+impl std::ops::Deref for Shared {
+    type Target = Site;
+    fn deref(&self) -> &Site {
+        self.0.as_ref().expect(STARTS)
+    }
+}
+
+impl std::ops::Deref for Alone {
+    type Target = Site;
+    fn deref(&self) -> &Site {
+        self.0.as_ref().expect(STARTS)
+    }
+}
+
+impl std::ops::DerefMut for Alone {
+    fn deref_mut(&mut self) -> &mut Site {
+        self.0.as_mut().expect(STARTS)
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        if let Some(site) = self.0.as_mut() {
+            site.restore();
+        }
+    }
+}
+
+impl Site {
+    /// The site as it is, beside other tests.
+    pub fn shared() -> Shared {
+        Shared(site().read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The site for one test; the webhook is there again afterwards.
+    pub fn alone() -> Alone {
+        Alone(site().write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn start() -> Self {
+        let cluster = ControlPlane::start(&ControlPlaneOptions::default());
+        let folder = Folder::create("admission");
+        let config = include_str!("site.toml")
+            .replace("@FOLDER@", &folder.path().display().to_string())
+            .replace("@URL@", &cluster.url)
+            .replace("@CA@", &cluster.ca_pem.display().to_string());
+        let path = folder.path().join("bursar.toml");
+        std::fs::write(&path, config).expect("written");
+        let settings = Settings::load(&path).unwrap_or_else(|error| panic!("{error}"));
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (port, health) = (free_port(), free_port());
+        let mut site = Self { webhook: None, cluster, settings, ledger: LedgerState::default(), port, health, folder };
+        site.ledger = site.initialise();
+        // An authority whose time has come, and its successor, which the API server has believed for two hours.
+        site.install_at(daemon::now() - SignedDuration::from_hours(800 * 24));
+        site.install_at(daemon::now() - SignedDuration::from_hours(2));
+        site.start_webhook();
+        site.tenant("tool", "foo", 52503, TenantState::Active);
+        site.tenant("tool", "bar", 52504, TenantState::Active);
+        site.tenant("trial", "try", 52505, TenantState::Active);
+        site.cluster
+            .run(&["create", "clusterrolebinding", "meddler", "--clusterrole=cluster-admin", "--user=meddler"], "");
+        site
+    }
+
+    fn initialise(&self) -> LedgerState {
+        runtime().block_on(async {
+            let (store, _lock) = Store::open(&self.settings.state_dir).await.expect("a ledger");
+            let ledger = store.state().clone();
+            store.close().await.expect("closed");
+            let request = InitRequest {
+                policy: &self.settings.policy,
+                cluster: &name(),
+                admin_kubeconfig: &self.cluster.admin_kubeconfig,
+                daemon_kubeconfig: &self.settings.clusters[&name()],
+                state_dir: &self.settings.state_dir,
+                ledger: &ledger,
+            };
+            init(request).await.unwrap_or_else(|error| panic!("{error:?}"));
+            ledger
+        })
+    }
+
+    /// `bursar webhook install --url … --write …` at another time.
+    pub fn install_at(&self, now: Timestamp) {
+        let sealer = self.sealer();
+        let cluster = name();
+        let request = WebhookRequest {
+            policy: &self.settings.policy,
+            cluster: &cluster,
+            ledger: &self.ledger,
+            state_dir: &self.settings.state_dir,
+            sealer: &sealer,
+            now,
+        };
+        runtime().block_on(async {
+            let kubeconfig = &self.settings.clusters[&name()];
+            let client = access::client(kubeconfig).await.expect("a client");
+            let (url, dir) = (self.url(), self.dir());
+            let installed = install_outside(&client, kubeconfig, request, (&url, &dir)).await;
+            installed.unwrap_or_else(|error| panic!("{}", bursar::report::chain(&error)));
+        });
+    }
+
+    pub fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
+    /// The webhook's files.
+    pub fn dir(&self) -> PathBuf {
+        self.folder.path().join("webhook")
+    }
+
+    pub fn start_webhook(&mut self) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-webhook"));
+        command.arg("--dir").arg(self.dir()).arg("--listen").arg(format!("127.0.0.1:{}", self.port));
+        command.arg("--health").arg(format!("127.0.0.1:{}", self.health));
+        let webhook = Process::start("bursar-webhook", &command, &self.log());
+        webhook.wait_until("200 from /readyz", DEADLINE, || self.health("/readyz").0 == 200);
+        self.webhook = Some(webhook);
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.folder.path().join("webhook.log")
+    }
+
+    pub fn webhook(&self) -> &Process {
+        self.webhook.as_ref().expect("it was started")
+    }
+
+    /// SIGKILL.
+    pub fn kill_webhook(&mut self) {
+        self.webhook = None;
+    }
+
+    fn restore(&mut self) {
+        self.webhook = None;
+        self.install();
+        self.start_webhook();
+    }
+
+    /// `bursar webhook install`, outside of the cluster.
+    pub fn install(&self) {
+        let dir = self.dir();
+        let dir = dir.to_str().expect("UTF-8");
+        self.must(&["webhook", "install", "--cluster", "test", "--url", &self.url(), "--write", dir]);
+    }
+
+    /// `bursar` with the site's configuration.
+    pub fn bursar(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+        command.arg("--config").arg(self.folder.path().join("bursar.toml")).args(arguments);
+        run(command, "")
+    }
+
+    pub fn must(&self, arguments: &[&str]) -> String {
+        let output = self.bursar(arguments);
+        assert!(output.status.success(), "bursar {arguments:?} ({}): {}{}", output.status, out(&output), said(&output));
+        out(&output)
+    }
+
+    /// Status and body of the second port.
+    pub fn health(&self, path: &str) -> (u16, String) {
+        let output = Command::new("curl")
+            .args(["-s", "-w", "\n%{http_code}", &format!("http://127.0.0.1:{}{path}", self.health)])
+            .output()
+            .expect("curl");
+        let text = out(&output);
+        let (body, status) = text.trim_end().rsplit_once('\n').unwrap_or(("", &text));
+        (status.parse().unwrap_or(0), body.to_owned())
+    }
+
+    /// The value of one metric.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let (_, text) = self.health("/metrics");
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    }
+
+    fn sealer(&self) -> Sealer {
+        Sealer::from_seed(&std::fs::read(self.settings.state_dir.join("seal.key")).expect("a key")).expect("a key")
+    }
+
+    /// A sealed namespace of a new tenant, whose people may do what tenants may.
+    pub fn tenant(&self, class: &str, tool: &str, uid: u32, state: TenantState) -> String {
+        let namespace = format!("{class}-{tool}");
+        let identity = Identity {
+            cluster: name(),
+            namespace: NamespaceName::try_from(namespace.clone()).expect("a name"),
+            id: AccountId(tool.to_owned()),
+            directory_id: DirectoryId(tool.to_owned()),
+            account: format!("tool:{tool}").parse().expect("an account"),
+            class: class.to_owned(),
+            posix: Some(PosixIdentity {
+                uid: i64::from(uid).try_into().expect("a uid"),
+                gid: i64::from(uid).try_into().expect("a gid"),
+                groups: BTreeSet::from([i64::from(uid + 1000).try_into().expect("a gid")]),
+            }),
+            generation: 1,
+            state,
+        };
+        let level = if class == "tool" { "restricted" } else { "privileged" };
+        let manifest = json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {
+                "name": namespace,
+                "labels": {
+                    "app.kubernetes.io/managed-by": "bursar", "bursar.dev/class": class,
+                    "pod-security.kubernetes.io/enforce": level,
+                },
+                "annotations": annotate(&identity, &self.sealer()),
+            },
+        });
+        let apply = ["apply", "--server-side", "--force-conflicts", "--field-manager=bursar", "-f", "-"];
+        let mut command = self.cluster.kubectl_as(&self.settings.clusters[&name()]);
+        command.args(apply);
+        let applied = run(command, &manifest.to_string());
+        assert!(applied.status.success(), "{}", said(&applied));
+        let binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": {"name": "bursar-bursar-tenant", "namespace": namespace,
+                "labels": {"app.kubernetes.io/managed-by": "bursar"}},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "bursar-tenant"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group(tool)}],
+        });
+        self.cluster.run(&apply, &binding.to_string());
+        wait_for("default service account", DEADLINE, || {
+            let found = self.cluster.run(&["get", "serviceaccounts", "-n", &namespace, "-o", "name"], "");
+            found.contains("serviceaccount/default").then_some(())
+        });
+        namespace
+    }
+
+    /// `kubectl` as somebody.
+    pub fn kubectl_as(&self, who: &[&str], arguments: &[&str], input: &str) -> Output {
+        let mut command = self.cluster.kubectl();
+        command.args(who).args(arguments);
+        run(command, input)
+    }
+
+    /// `kubectl` as the people of a tool.
+    pub fn tool(&self, tool: &str, arguments: &[&str], input: &str) -> Output {
+        let (user, group) = (format!("--as=tool:{tool}"), format!("--as-group={}", group(tool)));
+        self.kubectl_as(&[&user, &group, "--as-group=system:authenticated"], arguments, input)
+    }
+
+    /// `kubectl` as an administrator whom nothing exempts.
+    pub fn meddler(&self, arguments: &[&str], input: &str) -> Output {
+        self.kubectl_as(&["--as=meddler"], arguments, input)
+    }
+
+    /// Creates a pod of tool foo, and gives what is stored.
+    pub fn create(&self, pod: &Value) -> Result<Value, String> {
+        let output = self.tool("foo", &["create", "-f", "-", "-o", "json"], &pod.to_string());
+        if output.status.success() {
+            return Ok(serde_json::from_slice(&output.stdout).expect("JSON"));
+        }
+        Err(said(&output))
+    }
+
+    pub fn delete(&self, kind: &str, name: &str, namespace: &str) {
+        self.cluster.run(&["delete", kind, name, "-n", namespace, "--wait=false", "--grace-period=0", "--force"], "");
+    }
+
+    pub fn daemon_kubeconfig(&self) -> &Path {
+        &self.settings.clusters[&name()]
+    }
+}
+
+fn group(tool: &str) -> String {
+    format!("bursar:tool:{tool}#1")
+}
+
+pub fn name() -> ClusterName {
+    ClusterName("test".to_owned())
+}
+
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+pub fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A pod with nothing but an image.
+pub fn pod(name: &str) -> Value {
+    pod_in("tool-foo", name)
+}
+
+pub fn pod_in(namespace: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"containers": [{"name": "web", "image": "registry.example.org/web"}]},
+    })
+}

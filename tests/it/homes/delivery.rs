@@ -1,0 +1,247 @@
+//! What is delivered into well-behaved homes, and taken out of them.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, chown, symlink};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bursar::homes::{Answer, HomeTarget, Inspection, Work, Written};
+
+use super::{
+    Homed, PROGRAM, UID, command, entries, folder, make_directory, make_file, names_in, parses, wait_for, write,
+};
+
+#[tokio::test]
+async fn kubeconfig_is_written_inspected_and_removed_as_its_owner() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    let config = target.home.join(".kube/config");
+    let ours = entries("1");
+    let names = ours.names();
+
+    let writable = homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect("writable");
+    assert_eq!(writable, Answer::Writable);
+    assert_eq!(names_in(&target.home.join(".kube")), Vec::<String>::new());
+    let nothing = homed.ask(&target, Work::Inspect { names: names.clone() }).await.expect("inspects");
+    assert_eq!(nothing, Answer::Inspected(Inspection::default()));
+
+    let first = homed.ask(&target, write(ours.clone())).await.expect("writes");
+    let Answer::Written(Written { changed: true, entries_digest, backup: None }) = first else { panic!("{first:?}") };
+    let metadata = fs::metadata(&config).expect("written");
+    assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o7777), (UID, UID, 0o600));
+    assert_eq!(fs::metadata(target.home.join(".kube")).expect("made").mode() & 0o7777, 0o700);
+    assert!(parses(&config));
+
+    let again = homed.ask(&target, write(ours.clone())).await.expect("writes");
+    assert!(matches!(again, Answer::Written(Written { changed: false, .. })), "{again:?}");
+    let unchanged = fs::metadata(&config).expect("there");
+    assert_eq!((unchanged.ino(), unchanged.mtime_nsec()), (metadata.ino(), metadata.mtime_nsec()), "no write at all");
+
+    let found = homed.ask(&target, Work::Inspect { names: names.clone() }).await.expect("inspects");
+    let Answer::Inspected(found) = found else { panic!("{found:?}") };
+    assert!(found.exists && found.parses && found.key_matches);
+    assert_eq!((found.owner, found.mode), (Some(UID), Some(0o600)));
+    assert_eq!(found.current_context.as_deref(), Some("toolforge"));
+    assert_eq!(found.entries_digest, Some(entries_digest));
+
+    let removed = homed.ask(&target, Work::RemoveKubeconfig { names }).await.expect("removes");
+    assert_eq!(removed, Answer::Removed { changed: true });
+    assert!(!fs::read_to_string(&config).expect("stays").contains("tool-foo"));
+    assert_eq!(names_in(&target.home.join(".kube")), ["config"]);
+}
+
+#[tokio::test]
+async fn a_users_own_entries_and_current_context_survive() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    make_directory(&target.home.join(".kube"), UID);
+    let config = target.home.join(".kube/config");
+    let theirs = "apiVersion: v1\nclusters:\n- {name: mine, cluster: {server: 'https://mine'}}\ncontexts:\n- {name: mine, context: {cluster: mine, user: me}}\ncurrent-context: mine\nkind: Config\nusers:\n- {name: me, user: {token: hunter2}}\nx-note: 0o17\n";
+    make_file(&config, UID, theirs.as_bytes());
+    homed.write(&target).await.expect("writes");
+    let text = fs::read_to_string(&config).expect("written");
+    for kept in ["token: hunter2", "current-context: mine", "server: \"https://mine\"", "x-note: 0o17"] {
+        let plain = kept.replace('"', "");
+        assert!(text.contains(kept) || text.contains(&plain), "{kept} in {text}");
+    }
+    let answer = homed.ask(&target, Work::Inspect { names: entries("1").names() }).await.expect("inspects");
+    assert!(!format!("{answer:?}").contains("hunter2"));
+    assert!(parses(&config));
+}
+
+#[tokio::test]
+async fn what_does_not_parse_is_kept_beside_only_if_told_so() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    make_directory(&target.home.join(".kube"), UID);
+    let config = target.home.join(".kube/config");
+    make_file(&config, UID, b"a: b: c: hunter2\n");
+    let error = homed.write(&target).await.expect_err("refused");
+    assert_eq!(error.reason(), "not-yaml");
+    assert!(!error.to_string().contains("hunter2"), "{error}");
+    let error = homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect_err("refused");
+    assert_eq!(error.reason(), "not-yaml");
+    assert_eq!(fs::read(&config).expect("untouched"), b"a: b: c: hunter2\n");
+
+    let work = Work::WriteKubeconfig { entries: entries("1"), replace_unparsable: true };
+    let answer = homed.ask(&target, work).await.expect("replaces");
+    let Answer::Written(Written { backup: Some(backup), changed: true, .. }) = answer else { panic!("{answer:?}") };
+    assert!(backup.starts_with("config.bursar-backup-2"), "{backup}");
+    assert_eq!(names_in(&target.home.join(".kube")), ["config".to_owned(), backup.clone()]);
+    let kept = target.home.join(".kube").join(backup);
+    assert_eq!(fs::read(&kept).expect("kept"), b"a: b: c: hunter2\n");
+    assert!(parses(&config));
+}
+
+#[tokio::test]
+async fn homes_are_made_only_where_both_say_so() {
+    let other = folder();
+    let made = other.path().join("made");
+    fs::create_dir(&made).expect("prefix");
+    let skeleton = other.path().join("skel");
+    fs::create_dir_all(skeleton.join("bin")).expect("skeleton");
+    fs::write(skeleton.join(".profile"), "umask 077\n").expect("skeleton");
+    let homed = Homed::start(&[
+        "--create-prefix",
+        made.to_str().expect("UTF-8"),
+        "--skeleton",
+        skeleton.to_str().expect("UTF-8"),
+    ]);
+    let ensure = |create| Work::EnsureHome { create, skeleton: true };
+
+    let target = HomeTarget::new(made.join("foo"), UID, UID + 1);
+    let error = homed.ask(&target, ensure(false)).await.expect_err("not asked for");
+    assert_eq!(error.reason(), "missing-home");
+    assert_eq!(homed.ask(&target, ensure(true)).await, Ok(Answer::HomeReady { created: true }));
+    assert_eq!(homed.ask(&target, ensure(true)).await, Ok(Answer::HomeReady { created: false }));
+    let metadata = fs::metadata(&target.home).expect("made");
+    assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o7777), (UID, UID + 1, 0o700));
+    assert_eq!(names_in(&target.home), [".profile", "bin"]);
+    assert_eq!(fs::metadata(target.home.join(".profile")).expect("copied").uid(), UID);
+    assert_eq!(names_in(&made), ["foo"]);
+
+    let target = HomeTarget::new(homed.folder.path().join("homes/foo"), UID, UID);
+    let error = homed.ask(&target, ensure(true)).await.expect_err("not allowed there");
+    assert_eq!(error.reason(), "create-not-allowed");
+    symlink(other.path(), made.join("bar")).expect("symlink");
+    let error = homed.ask(&HomeTarget::new(made.join("bar"), UID, UID), ensure(true)).await.expect_err("a symlink");
+    assert_eq!(error.reason(), "symlink");
+    assert_eq!(fs::metadata(other.path()).expect("there").uid(), 0);
+}
+
+/// Stops the next worker that has become `UID`, as that user could.
+fn stop_a_worker(server: u32, until: &AtomicBool) {
+    let children = format!("/proc/{server}/task/{server}/children");
+    while !until.load(Ordering::Relaxed) {
+        for child in fs::read_to_string(&children).unwrap_or_default().split_whitespace() {
+            let is_user = fs::metadata(format!("/proc/{child}/status")).is_ok()
+                && fs::read_to_string(format!("/proc/{child}/status"))
+                    .is_ok_and(|status| status.contains(&format!("Uid:\t{UID}")));
+            if let (true, Some(pid)) = (is_user, child.parse().ok().and_then(rustix::process::Pid::from_raw)) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::STOP);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn four_capabilities_are_enough() {
+    let folder = folder();
+    let prefix = folder.path().join("homes");
+    let inner = command(folder.path(), &["--deadline", "1s", "--create-prefix", prefix.to_str().expect("UTF-8")]);
+    let child = Command::new("setpriv")
+        .args(["--bounding-set=-all,+setuid,+setgid,+chown,+kill", "--no-new-privs", "--"])
+        .arg(inner.get_program())
+        .args(inner.get_args())
+        .spawn()
+        .expect("setpriv");
+    let homed = Homed::waited_for(folder, child);
+    let target = HomeTarget { groups: vec![UID, UID + 7], ..HomeTarget::new(prefix.join("foo"), UID, UID) };
+    let ensured = homed.ask(&target, Work::EnsureHome { create: true, skeleton: true }).await;
+    assert_eq!(ensured, Ok(Answer::HomeReady { created: true }));
+    homed.write(&target).await.expect("writes");
+
+    // A worker that its user stops is late and is killed, although it is another user's.
+    let done = Arc::new(AtomicBool::new(false));
+    let stopper = std::thread::spawn({
+        let (server, done) = (homed.child.id(), done.clone());
+        move || stop_a_worker(server, &done)
+    });
+    let both = [entries("1"), entries("2")];
+    let mut rounds = 0;
+    while homed.ask(&target, write(both[rounds % 2].clone())).await.is_ok() {
+        rounds += 1;
+        assert!(rounds < 2_000, "no worker could be stopped");
+    }
+    done.store(true, Ordering::Relaxed);
+    stopper.join().expect("stopper");
+    let server = homed.child.id();
+    wait_for("the end of the stopped worker", || {
+        fs::read_to_string(format!("/proc/{server}/task/{server}/children")).is_ok_and(|children| children.is_empty())
+    });
+    homed.write(&target).await.expect("goes on");
+}
+
+#[tokio::test]
+async fn without_root_it_serves_its_own_user_only() {
+    let folder = folder();
+    let prefix = folder.path().join("homes");
+    for path in [folder.path(), &prefix] {
+        chown(path, Some(UID), Some(UID)).expect("owner");
+    }
+    let child = command(folder.path(), &[]).uid(UID).gid(UID).spawn().expect("starts");
+    let homed = Homed::waited_for(folder, child);
+    homed.write(&homed.home("foo")).await.expect("its own");
+    make_directory(&prefix.join("bar"), UID + 1);
+    homed.refused(&HomeTarget::new(prefix.join("bar"), UID + 1, UID + 1), "unavailable").await;
+}
+
+#[tokio::test]
+async fn a_client_survives_a_restart_of_the_server() {
+    let mut homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    homed.write(&target).await.expect("writes");
+    homed.child.kill().expect("killed");
+    homed.child.wait().expect("gone");
+    homed.child = command(homed.folder.path(), &[]).spawn().expect("starts again");
+    let socket = homed.folder.path().join("homed.sock");
+    wait_for("the socket of bursar-homed", || UnixStream::connect(&socket).is_ok());
+    homed.write(&target).await.expect("writes");
+}
+
+#[tokio::test]
+async fn the_socket_of_systemd_is_taken_over_and_sigterm_ends_it_well() {
+    let folder = folder();
+    let listener = std::os::unix::net::UnixListener::bind(folder.path().join("homed.sock")).expect("listens");
+    // As systemd does: the socket is descriptor 3 and LISTEN_PID is the process itself.
+    let script = r#"exec 3<&0 </dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@""#;
+    let child = Command::new("sh")
+        .args(["-c", script, "sh", PROGRAM, "--client-user", "0", "--prefix"])
+        .arg(folder.path().join("homes"))
+        .stdin(std::os::fd::OwnedFd::from(listener))
+        .spawn()
+        .expect("starts");
+    let mut homed = Homed::waited_for(folder, child);
+    homed.write(&homed.home("foo")).await.expect("writes");
+    let pid = i32::try_from(homed.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("told to end");
+    assert_eq!(homed.child.wait().expect("ends").code(), Some(0));
+}
+
+#[test]
+fn wrong_arguments_and_settings_have_their_exit_codes() {
+    let code = |arguments: &[&str]| {
+        let output = Command::new(PROGRAM).args(arguments).output().expect("runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(code(&["--prefx", "/home"]).0, Some(64));
+    let (status, text) = code(&["--client-user", "0", "--prefix", "/srv"]);
+    assert_eq!(status, Some(78), "{text}");
+    assert!(text.contains("bursar-homed.socket"), "{text}");
+    let (status, text) = code(&["--client-user", "no-such-user", "--prefix", "/srv"]);
+    assert_eq!(status, Some(78), "{text}");
+    assert!(text.contains("no-such-user"), "{text}");
+}

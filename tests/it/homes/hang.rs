@@ -1,0 +1,177 @@
+//! File servers that hang: their own tenants fail within the deadline, nobody else waits, and it ends by itself.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bursar::homes::breaker::BreakerSettings;
+use bursar::homes::client::{HomedClient, HomedClientError};
+use bursar::homes::server::{self, HomedSettings};
+use bursar::homes::{Bounds, HomeTarget, Prefix, Request, Work};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Homed, PROGRAM, UID, command, entries, folder, make_directory, wait_for, write};
+
+/// A real file system whose server can be stopped: bindfs over a folder, in a mount namespace that ends with homed.
+struct FileServer {
+    homed: Homed,
+    sick: PathBuf,
+    server: Pid,
+}
+
+impl FileServer {
+    fn start(accounts: impl Iterator<Item = u32>) -> Self {
+        let folder = folder();
+        let [stored, sick] = ["stored", "sick"].map(|name| folder.path().join(name));
+        fs::create_dir(&stored).expect("folder");
+        fs::create_dir(&sick).expect("folder");
+        for uid in accounts {
+            make_directory(&stored.join(format!("h{uid}")), uid);
+            make_directory(&folder.path().join(format!("homes/h{uid}")), uid);
+        }
+        let script = r#"setpriv --pdeathsig KILL bindfs -f "$1" "$2" & echo $! >"$3"
+            until mountpoint -q "$2"; do sleep 0.02; done; shift 3; exec "$@""#;
+        let arguments = ["--prefix", sick.to_str().expect("UTF-8"), "--deadline", "1s", "--backoff", "1s"];
+        let inner = command(folder.path(), &arguments);
+        let note = folder.path().join("bindfs.pid");
+        let child = Command::new("unshare")
+            .args(["-m", "--propagation", "private", "sh", "-c", script, "sh"])
+            .args([&stored, &sick, &note])
+            .arg(inner.get_program())
+            .args(inner.get_args())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("unshare");
+        let homed = Homed::waited_for(folder, child);
+        let text = fs::read_to_string(note).expect("a process id");
+        let server = text.trim().parse().ok().and_then(Pid::from_raw).expect("a process id");
+        Self { homed, sick, server }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.server, signal).expect("the file server runs");
+    }
+
+    /// The reason why a delivery fails, and how long it took to say so.
+    async fn deliver(&self, prefix: &Path, uid: u32, version: &str) -> (&'static str, Duration) {
+        let began = Instant::now();
+        let target = HomeTarget::new(prefix.join(format!("h{uid}")), uid, uid);
+        let answer = self.homed.ask(&target, write(entries(version))).await;
+        (answer.map_or_else(|error| error.reason(), |_| "ok"), began.elapsed())
+    }
+}
+
+impl Drop for FileServer {
+    fn drop(&mut self) {
+        let _ = kill_process(self.server, Signal::KILL);
+    }
+}
+
+#[tokio::test]
+async fn a_file_server_that_hangs_is_left_alone_and_asked_again_by_itself() {
+    let accounts = 2_001..2_007;
+    let world = FileServer::start(accounts.clone());
+    let well = world.homed.folder.path().join("homes");
+    for uid in accounts.clone() {
+        assert_eq!(world.deliver(&world.sick, uid, "1").await.0, "ok");
+        assert_eq!(world.deliver(&well, uid, "1").await.0, "ok");
+    }
+
+    world.signal(Signal::STOP);
+    let sick = futures::future::join_all(accounts.clone().map(|uid| world.deliver(&world.sick, uid, "2")));
+    let others = futures::future::join_all(accounts.clone().map(|uid| world.deliver(&well, uid, "2")));
+    let (sick, others) = tokio::join!(sick, others);
+    for (reason, took) in sick {
+        assert_eq!(reason, "timed-out");
+        assert!(took < Duration::from_millis(1_900), "{took:?}");
+    }
+    for (reason, took) in others {
+        assert_eq!(reason, "ok");
+        assert!(took < Duration::from_millis(900), "nobody else waits: {took:?}");
+    }
+    // The breaker is open: no worker is spent on it.
+    let (reason, took) = world.deliver(&world.sick, 2_001, "2").await;
+    assert!(reason == "unavailable" && took < Duration::from_millis(500), "{reason} after {took:?}");
+    assert_eq!(world.deliver(&well, 2_001, "3").await.0, "ok");
+
+    world.signal(Signal::CONT);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while world.deliver(&world.sick, 2_001, "3").await.0 != "ok" {
+        assert!(Instant::now() < deadline, "the export was never asked again");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for uid in accounts {
+        assert_eq!(world.deliver(&world.sick, uid, "4").await.0, "ok");
+    }
+}
+
+#[tokio::test]
+async fn a_mount_whose_server_is_gone_is_its_own_reason() {
+    let world = FileServer::start(2_001..2_002);
+    assert_eq!(world.deliver(&world.sick, 2_001, "1").await.0, "ok");
+    world.signal(Signal::KILL);
+    wait_for("the end of bindfs", || {
+        fs::read_to_string(format!("/proc/{}/stat", world.server)).map_or(true, |stat| stat.contains(") Z"))
+    });
+    assert_eq!(world.deliver(&world.sick, 2_001, "2").await.0, "not-connected");
+}
+
+#[tokio::test]
+async fn an_export_that_hangs_fails_its_own_tenants_and_nobody_elses() {
+    let folder = folder();
+    let (sick, well) = (folder.path().join("sick"), folder.path().join("homes"));
+    fs::create_dir(&sick).expect("prefix");
+    // A worker that is stuck as soon as it hears of the sick export; otherwise the real one.
+    let program = folder.path().join("worker");
+    let script = format!(
+        "#!/bin/sh\ninput={0}/$$\n/bin/cat >$input\ncase \"$(/bin/cat $input)\" in *'\"home\":\"{1}'*) exec /bin/sleep 1000;; esac\nexec {PROGRAM} worker <$input\n",
+        folder.path().display(),
+        sick.display()
+    );
+    fs::write(&program, script).expect("script");
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("mode");
+    let prefix = |path: &Path| Prefix { path: path.to_owned(), allow_create: false };
+    let bounds = Bounds::new(vec![prefix(&sick), prefix(&well)]);
+    let settings = HomedSettings {
+        deadline: Duration::from_millis(700),
+        worker_program: program,
+        breaker: BreakerSettings { backoff: Duration::from_mins(10), ..BreakerSettings::default() },
+        ..HomedSettings::new(bounds, 0, bursar::daemon::now)
+    };
+    let socket = folder.path().join("homed.sock");
+    let listener = server::listener(Some(&socket)).expect("listens");
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let served = tokio::spawn(server::serve(listener, settings, async move { drop(stopped.await) }));
+    let client = HomedClient::new(&socket, Duration::from_secs(1));
+    let ask = async |prefix: &Path, uid: u32| {
+        let target = HomeTarget::new(prefix.join(format!("h{uid}")), uid, uid);
+        match client.call(&Request::new(target, Work::EnsureHome { create: false, skeleton: false })).await {
+            Ok(_) => "ok",
+            Err(HomedClientError::Home(error)) => error.reason(),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    make_directory(&well.join("h1001"), 1001);
+    // One account alone opens nothing.
+    for _ in 0..4 {
+        assert_eq!(ask(&sick, 1001).await, "timed-out");
+    }
+    let late = tokio::join!(ask(&sick, 1002), ask(&sick, 1003), ask(&well, 1001));
+    assert_eq!(late, ("timed-out", "timed-out", "ok"));
+    let began = Instant::now();
+    assert_eq!(ask(&sick, 1004).await, "unavailable");
+    assert!(began.elapsed() < Duration::from_millis(500), "at once");
+    assert_eq!(ask(&well, 1001).await, "ok");
+    drop(stop);
+    served.await.expect("no panic").expect("ends well");
+}
+
+#[tokio::test]
+async fn a_client_without_a_server_is_told_which_unit_to_start() {
+    let client = HomedClient::new("/nonexistent/homed.sock", Duration::from_secs(1));
+    let request = Request::new(HomeTarget::new("/home/foo", UID, UID), write(entries("1")));
+    let error = client.call(&request).await.expect_err("nobody listens");
+    assert!(error.to_string().contains("systemctl start bursar-homed.socket"), "{error}");
+}

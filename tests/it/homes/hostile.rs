@@ -1,0 +1,145 @@
+//! Hostile homes, one after the other, through the socket: each is refused for a reason of its own, with a cure, and
+//! left as it was; or it is harmless, and delivered to. The cases themselves are in `hostile_cases`.
+//!
+//! `BURSAR_TEST_HOMES=ASKED:PLANTED` runs them elsewhere than in a temporary folder: ASKED is where homed finds the homes
+//! (an NFS mount whose server squashes root), PLANTED the same folder as its server's root sees it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use bursar::homes::{Answer, HomeError, HomeTarget, Work};
+
+use super::hostile_cases::{CASES, Expect};
+use super::{Homed, UID, entries, make_directory, parses, write};
+
+/// One hostile home, and what stands around it.
+pub struct Plot {
+    /// The home, as the file server's root sees it.
+    pub home: PathBuf,
+    /// A folder of another account, beside the homes.
+    pub outside: PathBuf,
+    /// What is asked for. A case may ask for something else.
+    pub target: HomeTarget,
+}
+
+impl Plot {
+    /// `.kube`, made as its user would.
+    pub fn kube(&self) -> PathBuf {
+        let kube = self.home.join(".kube");
+        if !kube.exists() {
+            make_directory(&kube, UID);
+        }
+        kube
+    }
+
+    /// `.kube/config`, in a `.kube` that is there.
+    pub fn config(&self) -> PathBuf {
+        self.kube().join("config")
+    }
+}
+
+/// The folder of the homes, as it is asked for and as it is planted.
+struct Ground {
+    asked: PathBuf,
+    planted: PathBuf,
+}
+
+impl Ground {
+    fn of(homed: &Homed) -> Self {
+        let local = homed.folder.path().join("homes");
+        match std::env::var("BURSAR_TEST_HOMES") {
+            Err(_) => Self { asked: local.clone(), planted: local },
+            Ok(places) => {
+                let (asked, planted) = places.split_once(':').expect("BURSAR_TEST_HOMES is ASKED:PLANTED");
+                Self { asked: asked.into(), planted: planted.into() }
+            }
+        }
+    }
+
+    fn plot(&self, name: &str) -> Plot {
+        let around = self.planted.join(name);
+        fs::create_dir(&around).expect("a folder of the case");
+        fs::set_permissions(&around, PermissionsExt::from_mode(0o755)).expect("its mode");
+        let (home, outside) = (around.join("home"), around.join("outside"));
+        make_directory(&home, UID);
+        make_directory(&outside, UID + 1);
+        Plot { home, outside, target: HomeTarget::new(self.asked.join(name).join("home"), UID, UID) }
+    }
+}
+
+/// Everything beneath a folder: kind, mode, owner, size, and the content of small files.
+fn snapshot(folder: &Path) -> BTreeMap<PathBuf, String> {
+    let mut all = BTreeMap::new();
+    let mut left = vec![folder.to_owned()];
+    while let Some(path) = left.pop() {
+        let Ok(found) = fs::symlink_metadata(&path) else { continue };
+        let kind = found.file_type();
+        if kind.is_dir() {
+            left.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
+        }
+        let content =
+            if kind.is_file() && found.len() < 64 * 1024 { fs::read(&path).unwrap_or_default() } else { vec![] };
+        let kind = (kind.is_fifo(), kind.is_socket(), fs::read_link(&path).ok());
+        let who = (found.uid(), found.gid(), found.mode(), found.nlink(), found.len());
+        all.insert(path, format!("{kind:?} {who:?} {}", String::from_utf8_lossy(&content)));
+    }
+    all
+}
+
+#[tokio::test]
+async fn hostile_homes_are_refused_with_a_reason_and_left_as_they_were() {
+    assert!(CASES.len() >= 60, "{} cases", CASES.len());
+    let probe = Homed::start(&[]);
+    let ground = Ground::of(&probe);
+    let homed = Homed::start(&["--prefix", ground.asked.to_str().expect("UTF-8")]);
+    let mut wrong = Vec::new();
+    for case in CASES {
+        let mut plot = ground.plot(case.name);
+        (case.plant)(&mut plot);
+        let around = ground.planted.join(case.name);
+        let before = snapshot(&around);
+        let ours = entries("1");
+        let names = ours.names();
+        let looks = [
+            homed.ask(&plot.target, Work::Inspect { names: names.clone() }).await,
+            homed.ask(&plot.target, Work::RemoveKubeconfig { names }).await,
+        ];
+        for look in looks {
+            if let Err(error) = look {
+                check_cure(case.name, &error, &mut wrong);
+            }
+        }
+        if snapshot(&around) != before {
+            wrong.push(format!("{}: looking changed something", case.name));
+        }
+        match (homed.ask(&plot.target, write(ours)).await, case.expect) {
+            (Err(error), Expect::Refused(reason)) if error.reason() == reason => {
+                check_cure(case.name, &error, &mut wrong);
+                let after = snapshot(&around);
+                if after != before {
+                    wrong.push(format!("{}: changed: {before:#?} {after:#?}", case.name));
+                }
+            }
+            (Ok(Answer::Written(_)), Expect::Written(check)) => {
+                let config = plot.home.join(&plot.target.kubeconfig);
+                let found = fs::symlink_metadata(&config).expect("written");
+                if (found.uid(), found.mode()) != (UID, 0o100_600) || !parses(&config) {
+                    wrong.push(format!("{}: uid {} mode {:o}", case.name, found.uid(), found.mode()));
+                }
+                check(&plot);
+            }
+            (answer, expected) => wrong.push(format!("{}: {answer:?}, not {expected:?}", case.name)),
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), CASES.len(), wrong.join("\n"));
+}
+
+/// A reason is a word of its own, and its cure says more than that something is wrong.
+fn check_cure(case: &str, error: &HomeError, wrong: &mut Vec<String>) {
+    let odd = matches!(error, HomeError::WorkerDied { .. } | HomeError::TimedOut { .. } | HomeError::Io { .. });
+    if odd || error.cure().len() < 20 || error.to_string().contains(char::is_control) {
+        wrong.push(format!("{case}: {error:?}: {}", error.cure()));
+    }
+}

@@ -1,0 +1,288 @@
+//! The cases of `hostile`: how a home is made hostile, and what comes of it.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, hard_link};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode};
+
+use super::hostile::Plot;
+use super::{UID, make_directory, make_file, names_in};
+
+/// One hostile home.
+pub struct Case {
+    /// What is hostile about it.
+    pub name: &'static str,
+    /// Makes it so.
+    pub plant: fn(&mut Plot),
+    /// What comes of a delivery.
+    pub expect: Expect,
+}
+
+/// What comes of a delivery.
+#[derive(Clone, Copy, Debug)]
+pub enum Expect {
+    /// [`bursar::homes::HomeError::reason`]; nothing is changed.
+    Refused(&'static str),
+    /// Delivered, and then this holds.
+    Written(fn(&Plot)),
+}
+
+use Expect::{Refused, Written};
+
+const fn case(name: &'static str, expect: Expect, plant: fn(&mut Plot)) -> Case {
+    Case { name, plant, expect }
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("mode");
+}
+
+fn owner(path: &Path, uid: u32) {
+    chown(path, Some(uid), Some(uid)).expect("owner");
+}
+
+fn node(path: &Path, kind: FileType) {
+    rustix::fs::mknodat(CWD, path, kind, Mode::RWXU, rustix::fs::makedev(1, 3)).expect("a node");
+    owner(path, UID);
+}
+
+fn socket(path: &Path) {
+    // The path of a socket is at most 107 bytes long.
+    let beside = tempfile::tempdir_in("/tmp").expect("a folder");
+    let short = beside.path().join("s");
+    symlink(path.parent().expect("a folder"), &short).expect("symlink");
+    drop(UnixListener::bind(short.join(path.file_name().expect("a name"))).expect("a socket"));
+    owner(path, UID);
+}
+
+/// A file of the user with this content as kubeconfig.
+fn says(plot: &Plot, content: &[u8]) {
+    make_file(&plot.config(), UID, content);
+}
+
+fn nothing(_: &Plot) {}
+
+/// All of them.
+pub const CASES: &[Case] = &[
+    // Symbolic links.
+    case("kube is a link to a folder of the user", Refused("symlink"), |plot| {
+        make_directory(&plot.home.join("real"), UID);
+        symlink("real", plot.home.join(".kube")).expect("symlink");
+    }),
+    case("kube is a link to anothers folder", Refused("symlink"), |plot| {
+        symlink(&plot.outside, plot.home.join(".kube")).expect("symlink");
+    }),
+    case("kube is a link to nothing", Refused("symlink"), |plot| {
+        symlink("gone", plot.home.join(".kube")).expect("symlink");
+    }),
+    case("kube is a link to itself", Refused("symlink"), |plot| {
+        symlink(".kube", plot.home.join(".kube")).expect("symlink");
+    }),
+    case("kube is a link into proc", Refused("symlink"), |plot| {
+        symlink("/proc/self/cwd", plot.home.join(".kube")).expect("symlink");
+    }),
+    case("config is a link to a file of the user", Refused("symlink"), |plot| {
+        make_file(&plot.home.join("real"), UID, b"");
+        symlink("../real", plot.config()).expect("symlink");
+    }),
+    case("config is a link to anothers file", Refused("symlink"), |plot| {
+        make_file(&plot.outside.join("config"), UID + 1, b"theirs");
+        symlink(plot.outside.join("config"), plot.config()).expect("symlink");
+    }),
+    case("config is a link to a file of the system", Refused("symlink"), |plot| {
+        symlink("/etc/shadow", plot.config()).expect("symlink");
+    }),
+    case("config is a link to nothing", Refused("symlink"), |plot| {
+        symlink("../../outside/new", plot.config()).expect("symlink");
+    }),
+    case("home is a link", Refused("symlink"), |plot| {
+        fs::remove_dir(&plot.home).expect("removed");
+        symlink("outside", &plot.home).expect("symlink");
+    }),
+    case("home lies behind a link", Refused("symlink"), |plot| {
+        symlink(".", plot.home.with_file_name("link")).expect("symlink");
+        plot.target.home = plot.target.home.with_file_name("link").join("home");
+    }),
+    // What is no file, and what is no folder.
+    case("config is a pipe", Refused("not-a-regular-file"), |plot| node(&plot.config(), FileType::Fifo)),
+    case("config is a socket", Refused("not-a-regular-file"), |plot| socket(&plot.config())),
+    case("config is a device", Refused("not-a-regular-file"), |plot| node(&plot.config(), FileType::CharacterDevice)),
+    case("config is a disk", Refused("not-a-regular-file"), |plot| node(&plot.config(), FileType::BlockDevice)),
+    case("config is a folder", Refused("not-a-regular-file"), |plot| make_directory(&plot.config(), UID)),
+    case("kube is a file", Refused("not-a-directory"), |plot| make_file(&plot.home.join(".kube"), UID, b"")),
+    case("kube is a pipe", Refused("not-a-directory"), |plot| node(&plot.home.join(".kube"), FileType::Fifo)),
+    case("kube is a socket", Refused("not-a-directory"), |plot| socket(&plot.home.join(".kube"))),
+    case("kube is a device", Refused("not-a-directory"), |plot| {
+        node(&plot.home.join(".kube"), FileType::CharacterDevice);
+    }),
+    case("home is a file", Refused("not-a-directory"), |plot| {
+        fs::remove_dir(&plot.home).expect("removed");
+        make_file(&plot.home, UID, b"");
+    }),
+    case("home is a pipe", Refused("not-a-directory"), |plot| {
+        fs::remove_dir(&plot.home).expect("removed");
+        node(&plot.home, FileType::Fifo);
+    }),
+    case("home lies behind a file", Refused("not-a-directory"), |plot| {
+        make_file(&plot.home.with_file_name("file"), UID, b"");
+        plot.target.home = plot.target.home.with_file_name("file").join("home");
+    }),
+    // Content.
+    case("config is a terabyte of nothing", Refused("too-large"), |plot| {
+        says(plot, b"");
+        File::options().write(true).open(plot.config()).expect("opens").set_len(1 << 40).expect("sparse");
+    }),
+    case("config is a little too large", Refused("too-large"), |plot| says(plot, &vec![b'#'; 1024 * 1024 + 1])),
+    case("config is nested without end", Refused("too-complex"), |plot| {
+        says(plot, ["x: ", &"[".repeat(50_000), &"]".repeat(50_000)].concat().as_bytes());
+    }),
+    case("config is a bomb of aliases", Refused("too-complex"), |plot| {
+        let levels =
+            (1..9).map(|level| format!("l{level}: &l{level} [{}]\n", vec![format!("*l{}", level - 1); 9].join(", ")));
+        says(plot, ["l0: &l0 [x]\n".to_owned()].into_iter().chain(levels).collect::<String>().as_bytes());
+    }),
+    case("config is not YAML", Refused("not-yaml"), |plot| says(plot, b"a: b: c: hunter2\n")),
+    case("config is not UTF-8", Refused("not-yaml"), |plot| says(plot, b"a: \xff\xfe\n")),
+    case("config is zeros", Refused("not-yaml"), |plot| says(plot, &[0; 4096])),
+    case("config is a key", Refused("not-yaml"), |plot| {
+        says(plot, b"-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaA==\n-----END OPENSSH PRIVATE KEY-----\n");
+    }),
+    case("config is a list", Refused("not-yaml"), |plot| says(plot, b"- a\n- b\n")),
+    case("config is two documents", Refused("not-yaml"), |plot| says(plot, b"a: 1\n---\nb: 2\n")),
+    case("config has a list where it has a mapping", Refused("not-yaml"), |plot| says(plot, b"contexts: {a: 1}\n")),
+    case("our context is the users", Refused("foreign-entry"), |plot| {
+        says(plot, b"contexts:\n- {name: toolforge, context: {cluster: mine, user: me}}\n");
+    }),
+    case("our cluster is the users", Refused("foreign-entry"), |plot| {
+        says(plot, b"clusters:\n- {name: toolforge, cluster: {server: 'https://mine'}}\n");
+    }),
+    case("config is empty", Written(nothing), |plot| says(plot, b"")),
+    case("config has lines of Windows", Written(nothing), |plot| says(plot, b"apiVersion: v1\r\nkind: Config\r\n")),
+    // Owners, links and modes.
+    case("config is anothers", Refused("wrong-owner"), |plot| make_file(&plot.config(), UID + 1, b"")),
+    case("config is roots", Refused("wrong-owner"), |plot| make_file(&plot.config(), 0, b"")),
+    case("config is a hard link to anothers file", Refused("wrong-owner"), |plot| {
+        make_file(&plot.outside.join("theirs"), UID + 1, b"theirs");
+        hard_link(plot.outside.join("theirs"), plot.config()).expect("link");
+    }),
+    case("config is a hard link to a file of root", Refused("wrong-owner"), |plot| {
+        make_file(&plot.outside.join("roots"), 0, b"roots");
+        hard_link(plot.outside.join("roots"), plot.config()).expect("link");
+    }),
+    case(
+        "config is a hard link to a file of the user",
+        Written(|plot| assert_eq!(fs::read(plot.home.join("also")).expect("there"), b"x-mine: 1\n")),
+        |plot| {
+            says(plot, b"x-mine: 1\n");
+            hard_link(plot.config(), plot.home.join("also")).expect("link");
+        },
+    ),
+    case("kube is anothers and open to all", Refused("wrong-owner"), |plot| {
+        owner(&plot.kube(), UID + 1);
+        mode(&plot.kube(), 0o777);
+    }),
+    case("kube is roots and sticky", Refused("wrong-owner"), |plot| {
+        owner(&plot.kube(), 0);
+        mode(&plot.kube(), 0o1777);
+    }),
+    case("home is anothers and open to all", Refused("wrong-owner"), |plot| {
+        owner(&plot.home, UID + 1);
+        mode(&plot.home, 0o777);
+    }),
+    case("home is roots", Refused("wrong-owner"), |plot| owner(&plot.home, 0)),
+    case("home is asked for as another", Refused("wrong-owner"), |plot| {
+        mode(&plot.home, 0o777);
+        plot.target.uid = UID + 1;
+    }),
+    case("kube is sticky", Written(nothing), |plot| mode(&plot.kube(), 0o1700)),
+    case("kube gives its group on", Written(nothing), |plot| {
+        chown(plot.kube(), Some(UID), Some(UID + 7)).expect("group");
+        mode(&plot.kube(), 0o2770);
+    }),
+    case("home gives its group on", Written(nothing), |plot| {
+        chown(&plot.home, Some(UID), Some(UID + 7)).expect("group");
+        mode(&plot.home, 0o2775);
+    }),
+    case("config is open to all", Written(nothing), |plot| {
+        says(plot, b"");
+        mode(&plot.config(), 0o666);
+    }),
+    case("config is setuid", Written(nothing), |plot| {
+        says(plot, b"");
+        mode(&plot.config(), 0o6755);
+    }),
+    case("config is read-only", Written(nothing), |plot| {
+        says(plot, b"");
+        mode(&plot.config(), 0o400);
+    }),
+    case("config may not be read", Refused("access-denied"), |plot| {
+        says(plot, b"");
+        mode(&plot.config(), 0);
+    }),
+    case("kube may not be written", Refused("access-denied"), |plot| mode(&plot.kube(), 0o500)),
+    case("kube may not be listed", Refused("access-denied"), |plot| mode(&plot.kube(), 0o300)),
+    case("kube may not be entered", Refused("access-denied"), |plot| mode(&plot.kube(), 0o600)),
+    case("home may not be entered", Refused("access-denied"), |plot| {
+        plot.kube();
+        mode(&plot.home, 0);
+    }),
+    case("home may not be written", Refused("access-denied"), |plot| mode(&plot.home, 0o500)),
+    case("home lies in a folder that is closed", Refused("access-denied"), |plot| {
+        mode(plot.home.parent().expect("a folder"), 0o700);
+    }),
+    // Paths.
+    case("home is missing", Refused("missing-home"), |plot| fs::remove_dir(&plot.home).expect("removed")),
+    case("home has dots", Refused("not-beneath-prefix"), |plot| plot.target.home.push("../outside")),
+    case("home is the prefix", Refused("not-beneath-prefix"), |plot| {
+        plot.target.home = plot.target.home.ancestors().nth(2).expect("the prefix").to_owned();
+    }),
+    case("home is elsewhere", Refused("not-beneath-prefix"), |plot| plot.target.home = "/root".into()),
+    case("home is relative", Refused("not-beneath-prefix"), |plot| plot.target.home = "home".into()),
+    case("home has a line feed", Refused("bad-path"), |plot| {
+        plot.target.home = plot.target.home.with_file_name("a\nerror: all is lost");
+        make_directory(&plot.home.with_file_name("a\nerror: all is lost"), UID);
+    }),
+    case("home speaks to terminals", Refused("bad-path"), |plot| plot.target.home.push("\u{1b}[2J")),
+    case("home has a long name", Refused("bad-path"), |plot| plot.target.home.push("x".repeat(300))),
+    case("kubeconfig has dots", Refused("bad-path"), |plot| plot.target.kubeconfig = "../outside/config".into()),
+    case("kubeconfig is absolute", Refused("bad-path"), |plot| plot.target.kubeconfig = "/etc/passwd".into()),
+    case("kubeconfig is what a shell reads", Refused("path-not-allowed"), |plot| {
+        plot.target.kubeconfig = ".bash_profile".into();
+    }),
+    case("kubeconfig is what sshd reads", Refused("path-not-allowed"), |plot| {
+        plot.target.kubeconfig = ".ssh/authorized_keys".into();
+    }),
+    // Accounts.
+    case("uid is roots", Refused("uid-too-low"), |plot| plot.target.uid = 0),
+    case("uid is the systems", Refused("uid-too-low"), |plot| plot.target.uid = 999),
+    case("uid is nobody at all", Refused("uid-too-low"), |plot| plot.target.uid = u32::MAX),
+    case("gid is roots", Refused("gid-too-low"), |plot| plot.target.gid = 0),
+    case("a group is the systems", Refused("gid-too-low"), |plot| plot.target.groups = vec![UID, 42]),
+    case("groups are too many", Refused("bad-request"), |plot| plot.target.groups = vec![UID; 1025]),
+    // Names beside the file.
+    case(
+        "kube is full of names that are no text",
+        Written(|plot| assert_eq!(names_in(&plot.kube()).len(), 304, "{:?}", names_in(&plot.kube()))),
+        |plot| {
+            for name in [&b"line\nfeed"[..], b"\xff\xfe", b"\x1b[2J"] {
+                make_file(&plot.kube().join(OsStr::from_bytes(name)), UID, b"");
+            }
+            for number in 0..300 {
+                make_file(&plot.kube().join(format!("f{number}")), UID, b"");
+            }
+        },
+    ),
+    case(
+        "a killed worker was here before",
+        Written(|plot| assert_eq!(names_in(&plot.kube()), [".bursar-mine", "config"])),
+        |plot| {
+            make_file(&plot.kube().join(".bursar-0123.tmp"), UID, b"half");
+            symlink("../../outside", plot.kube().join(".bursar-4567.tmp")).expect("symlink");
+            make_file(&plot.kube().join(".bursar-mine"), UID, b"");
+        },
+    ),
+];

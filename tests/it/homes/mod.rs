@@ -1,0 +1,171 @@
+//! `bursar-homed`, the real program, asked through its socket. Needs root: it becomes other users.
+
+mod delivery;
+mod hang;
+mod hostile;
+mod hostile_cases;
+mod kill;
+mod mounts;
+mod nfs;
+mod protocol;
+mod swap;
+mod unit;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bursar::homes::client::{HomedClient, HomedClientError};
+use bursar::homes::{
+    Answer, ClusterEntry, ContextEntry, HomeError, HomeTarget, KubeconfigEntries, Request, SecretText, UserEntry, Work,
+};
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_bursar-homed");
+const UID: u32 = 52503;
+/// The name of our user in a kubeconfig.
+const OUR_USER: &str = "bursar-toolforge";
+
+/// A server with its own folder of homes.
+struct Homed {
+    folder: TempDir,
+    child: Child,
+    client: HomedClient,
+}
+
+impl Drop for Homed {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Homed {
+    fn start(arguments: &[&str]) -> Self {
+        let folder = folder();
+        let child = command(folder.path(), arguments).spawn().expect("bursar-homed starts");
+        Self::waited_for(folder, child)
+    }
+
+    fn waited_for(folder: TempDir, child: Child) -> Self {
+        let socket = folder.path().join("homed.sock");
+        wait_for("the socket of bursar-homed", || UnixStream::connect(&socket).is_ok());
+        let client = HomedClient::new(socket, Duration::from_secs(10));
+        Self { folder, child, client }
+    }
+
+    fn home(&self, name: &str) -> HomeTarget {
+        let home = self.folder.path().join("homes").join(name);
+        make_directory(&home, UID);
+        HomeTarget::new(home, UID, UID)
+    }
+
+    async fn ask(&self, target: &HomeTarget, work: Work) -> Result<Answer, HomeError> {
+        match self.client.call(&Request::new(target.clone(), work)).await {
+            Ok(answer) => Ok(answer),
+            Err(HomedClientError::Home(error)) => Err(error),
+            Err(error) => panic!("{error}: {:?}", std::error::Error::source(&error)),
+        }
+    }
+
+    async fn write(&self, target: &HomeTarget) -> Result<Answer, HomeError> {
+        self.ask(target, write(entries("1"))).await
+    }
+
+    async fn refused(&self, target: &HomeTarget, reason: &str) {
+        let error = self.write(target).await.expect_err(reason);
+        assert_eq!(error.reason(), reason, "{error}");
+    }
+}
+
+fn folder() -> TempDir {
+    assert!(rustix::process::geteuid().is_root(), "these tests become other users: run them as root");
+    let folder = TempDir::new().expect("a folder");
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("mode");
+    fs::create_dir(folder.path().join("homes")).expect("homes");
+    folder
+}
+
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.arg("--socket").arg(folder.join("homed.sock")).arg("--prefix").arg(folder.join("homes"));
+    if !arguments.contains(&"--client-user") {
+        command.args(["--client-user", "0"]);
+    }
+    command.args(arguments).stderr(Stdio::null());
+    command
+}
+
+/// A number for each change, or that of `make soak`.
+fn soak(usual: usize, long: usize) -> usize {
+    if std::env::var_os("BURSAR_SOAK").is_some() { long } else { usual }
+}
+
+fn make_directory(path: &Path, uid: u32) {
+    fs::create_dir(path).expect("directory");
+    fs::set_permissions(path, PermissionsExt::from_mode(0o700)).expect("mode");
+    chown(path, Some(uid), Some(uid)).expect("owner");
+}
+
+fn make_file(path: &Path, uid: u32, content: &[u8]) {
+    fs::write(path, content).expect("file");
+    chown(path, Some(uid), Some(uid)).expect("owner");
+}
+
+fn wait_for(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn entries(version: &str) -> KubeconfigEntries {
+    let key = rcgen::KeyPair::generate().expect("key");
+    let certificate = rcgen::CertificateParams::new(vec![]).expect("params").self_signed(&key).expect("signs");
+    KubeconfigEntries {
+        clusters: vec![ClusterEntry {
+            name: "toolforge".into(),
+            server: format!("https://10.0.0.{version}:6443"),
+            ca_pem: certificate.pem(),
+            tls_server_name: None,
+            proxy: None,
+        }],
+        user: UserEntry {
+            name: OUR_USER.into(),
+            certificate_pem: certificate.pem(),
+            key_pem: SecretText::new(key.serialize_pem()),
+        },
+        contexts: vec![ContextEntry {
+            name: "toolforge".into(),
+            cluster: "toolforge".into(),
+            user: OUR_USER.into(),
+            namespace: Some("tool-foo".into()),
+        }],
+    }
+}
+
+fn write(entries: KubeconfigEntries) -> Work {
+    Work::WriteKubeconfig { entries, replace_unparsable: false }
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(directory)
+        .expect("a directory")
+        .map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+fn parses(path: &Path) -> bool {
+    let text = fs::read_to_string(path).expect("a kubeconfig");
+    kube::config::Kubeconfig::from_yaml(&text).is_ok_and(|config| {
+        config.auth_infos.iter().any(|user| {
+            user.name == OUR_USER && user.auth_info.as_ref().is_some_and(|auth| auth.client_key_data.is_some())
+        })
+    })
+}

@@ -1,0 +1,180 @@
+//! File systems that are full, read-only, limited or mounted where none should be: each its own reason, and the file that
+//! was there stays whole.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use bursar::homes::{HomeTarget, Work};
+
+use super::{Homed, UID, command, entries, folder, names_in, parses, soak, write};
+
+/// A server in a mount namespace of its own, which ends with it: what `script` mounts is seen by nobody else, but
+/// through `/proc`. In the script `$homes` is the prefix, and `home NAME` makes one.
+struct Mounted {
+    homed: Homed,
+}
+
+impl Mounted {
+    fn with(script: &str, arguments: &[&str]) -> Self {
+        let folder = folder();
+        let before = format!(
+            "set -eu; homes=$1; shift\nhome() {{ install -d -o {UID} -g {UID} -m 0700 $homes/$1 $homes/$1/.kube; }}\n"
+        );
+        let inner = command(folder.path(), arguments);
+        let child = Command::new("unshare")
+            .args(["-m", "--propagation", "private", "sh", "-c"])
+            .args([format!("{before}{script}\nexec \"$@\""), "sh".to_owned()])
+            .arg(folder.path().join("homes"))
+            .arg(inner.get_program())
+            .args(inner.get_args())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("unshare");
+        Self { homed: Homed::waited_for(folder, child) }
+    }
+
+    fn target(&self, name: &str) -> HomeTarget {
+        HomeTarget::new(self.homed.folder.path().join("homes").join(name), UID, UID)
+    }
+
+    /// A home as the server sees it.
+    fn seen(&self, name: &str) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.homed.child.id()));
+        root.join(self.target(name).home.strip_prefix("/").expect("absolute"))
+    }
+
+    /// Why a delivery into this home is refused, which leaves its `.kube` as it was.
+    async fn refused(&self, name: &str) -> &'static str {
+        let kube = self.seen(name).join(".kube");
+        let state = || (names_in(&kube), fs::read(kube.join("config")).ok());
+        let before = state();
+        let target = self.target(name);
+        let error = self.homed.ask(&target, write(entries("9"))).await.expect_err(name);
+        assert!(error.cure().len() > 20, "{}", error.cure());
+        let tried = self.homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await;
+        assert_eq!(tried.expect_err(name).reason(), error.reason(), "{name}");
+        assert_eq!(state(), before, "{name}");
+        error.reason()
+    }
+}
+
+fn fill(home: &Path) {
+    let mut filler = File::create(home.join("filler")).expect("filler");
+    chown(home.join("filler"), Some(UID), Some(UID)).expect("owner");
+    for size in [65_536, 4_096, 1_024, 1] {
+        while filler.write_all(&vec![0; size]).is_ok() {}
+    }
+    let _ = filler.sync_all();
+}
+
+#[tokio::test]
+async fn full_read_only_and_foreign_file_systems_are_their_own_reasons() {
+    let script = r"
+        home full; mount -t tmpfs -o size=192k,mode=755 tmpfs $homes/full; home full; chown $(stat -c %u:%g $homes/full/.kube) $homes/full
+        home crowded; mount -t tmpfs -o nr_inodes=6,mode=755 tmpfs $homes/crowded; home crowded; chown $(stat -c %u:%g $homes/crowded/.kube) $homes/crowded
+        home frozen; mount --bind $homes/frozen $homes/frozen; mount -o remount,bind,ro $homes/frozen
+        home covered; mount -t tmpfs -o mode=700,uid=52503 tmpfs $homes/covered/.kube
+        home stamped; install -o 52503 -m 0600 /dev/null $homes/stamped/file; install -o 52503 /dev/null $homes/stamped/.kube/config; mount --bind $homes/stamped/file $homes/stamped/.kube/config
+        home looped; mount --bind $homes $homes/looped/.kube
+        home fused; mkdir $homes/src; chown 52503 $homes/src; bindfs -o nonempty $homes/src $homes/fused/.kube
+        home own; mount -t tmpfs -o mode=700,uid=52503 tmpfs $homes/own
+    ";
+    let world = Mounted::with(script, &["--prefix", "/nonexistent/bursar-homes"]);
+    for name in ["full", "crowded", "own"] {
+        world.homed.write(&world.target(name)).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    fill(&world.seen("full"));
+    assert_eq!(world.refused("full").await, "no-space");
+    for number in 0..6 {
+        let _ = File::create(world.seen("crowded").join(format!("f{number}")));
+    }
+    assert_eq!(world.refused("crowded").await, "no-inodes");
+    assert_eq!(world.refused("frozen").await, "read-only");
+    for name in ["covered", "stamped", "looped", "fused"] {
+        assert_eq!(world.refused(name).await, "other-file-system", "{name}");
+    }
+    // A home may well be a mount of its own: automounters make it so.
+    assert!(parses(&world.seen("own").join(".kube/config")));
+    let nowhere = HomeTarget::new("/nonexistent/bursar-homes/foo", UID, UID);
+    let error = world.homed.write(&nowhere).await.expect_err("no prefix");
+    assert_eq!(error.reason(), "missing-prefix");
+    assert!(error.cure().contains("RequiresMountsFor=/nonexistent/bursar-homes"), "{}", error.cure());
+}
+
+#[tokio::test]
+async fn a_used_up_quota_is_its_own_reason_and_other_accounts_go_on() {
+    // btrfs in a file, a subvolume for each home: not every kernel has quotas for ext4.
+    let script = r"
+        image=$homes/../image; truncate -s 128M $image; mkfs.btrfs -q $image; mount -o loop $image $homes
+        btrfs -q quota enable $homes; for name in foo bar; do btrfs -q subvolume create $homes/$name; done
+        home foo; home bar; chown -R 52504:52504 $homes/bar; btrfs -q qgroup limit 1M $homes/foo
+    ";
+    let world = Mounted::with(script, &[]);
+    world.homed.write(&world.target("foo")).await.expect("within its quota");
+    fill(&world.seen("foo"));
+    assert!(fs::metadata(world.seen("foo/filler")).expect("there").len() < 2 << 20, "the quota does not hold");
+    assert_eq!(world.refused("foo").await, "quota");
+    let other = HomeTarget { uid: UID + 1, gid: UID + 1, ..world.target("bar") };
+    world.homed.write(&other).await.expect("another account has room");
+}
+
+#[tokio::test]
+async fn marks_of_the_file_system_are_their_own_reason() {
+    let homed = Homed::start(&[]);
+    let mark = |how: &str, path: &Path| {
+        let marked = Command::new("chattr").arg(how).arg(path).status().expect("chattr");
+        assert!(marked.success(), "chattr {how} {}", path.display());
+    };
+    for (name, below, how) in [
+        ("immutable-file", ".kube/config", "i"),
+        ("append-only-file", ".kube/config", "a"),
+        ("immutable-folder", ".kube", "i"),
+        ("append-only-folder", ".kube", "a"),
+        ("immutable-home", "", "i"),
+    ] {
+        let target = homed.home(name);
+        if !below.is_empty() {
+            homed.write(&target).await.expect("not marked yet");
+        }
+        let marked = target.home.join(below);
+        mark(&format!("+{how}"), &marked);
+        let answer = homed.ask(&target, write(entries("2"))).await;
+        mark(&format!("-{how}"), &marked);
+        let error = answer.expect_err(name);
+        assert_eq!(error.reason(), "immutable", "{name}: {error}");
+        assert!(error.cure().contains("chattr -i -a"), "{}", error.cure());
+        homed.ask(&target, write(entries("3"))).await.expect("the mark is gone");
+        let left: Vec<String> = names_in(&target.home.join(".kube"));
+        assert_eq!(left, ["config"], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_fills_while_files_are_written_keeps_every_file_whole() {
+    let script =
+        r"mount -t tmpfs -o size=512k,mode=755 tmpfs $homes; home foo; install -d -o 52504 -m 0700 $homes/other";
+    let world = Mounted::with(script, &[]);
+    world.homed.write(&world.target("foo")).await.expect("there is space yet");
+    let config = world.seen("foo").join(".kube/config");
+    let filler = world.seen("other").join("filler");
+    let (mut written, mut full) = (0, 0);
+    for round in 0..soak(60, 2_000) {
+        let size = 400_000 + (round * 7_919) % 140_000;
+        let _ = fs::write(&filler, vec![0; size]);
+        match world.homed.ask(&world.target("foo"), write(entries(&(round % 200).to_string()))).await {
+            Ok(_) => written += 1,
+            Err(error) if error.reason() == "no-space" => full += 1,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(parses(&config), "after {written} written and {full} refused");
+        assert_eq!(fs::metadata(&config).expect("there").permissions().mode() & 0o777, 0o600);
+    }
+    assert!(written > 5 && full > 5, "{written} written, {full} refused");
+    let _ = fs::remove_file(&filler);
+    world.homed.write(&world.target("foo")).await.expect("there is space again");
+    assert_eq!(names_in(config.parent().expect("a folder")), ["config"]);
+}

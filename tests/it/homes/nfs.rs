@@ -1,0 +1,94 @@
+//! What only a real NFS mount can show. `tests/nfs.sh` starts the server and runs these in a machine whose kernel has an
+//! NFS client; the mounts are at `$BURSAR_TEST_NFS/{homes,plain,full,read-only,stale}`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bursar::homes::{HomeTarget, Work};
+
+use super::{Homed, UID, entries, make_directory, names_in, parses, soak, write};
+
+fn mounts() -> PathBuf {
+    PathBuf::from(std::env::var_os("BURSAR_TEST_NFS").expect("BURSAR_TEST_NFS; see tests/nfs.sh"))
+}
+
+fn start(export: &str) -> (Homed, PathBuf) {
+    let prefix = mounts().join(export);
+    let server = Homed::start(&["--prefix", prefix.to_str().expect("UTF-8"), "--deadline", "3s", "--backoff", "1s"]);
+    (server, prefix)
+}
+
+#[tokio::test]
+#[ignore = "needs NFS: tests/nfs.sh"]
+async fn what_an_nfs_server_refuses_is_its_own_reason() {
+    for (export, reason) in [("full", "no-space"), ("read-only", "read-only"), ("stale", "stale")] {
+        let (server, prefix) = start(export);
+        let target = HomeTarget::new(prefix.join("foo"), UID, UID);
+        server.refused(&target, reason).await;
+    }
+    let (server, prefix) = start("homes");
+    let target = HomeTarget::new(prefix.join("not-there"), UID, UID);
+    // Root is nobody there: it makes no home, and says what to do on the file server.
+    let creating = Homed::start(&["--create-prefix", prefix.to_str().expect("UTF-8")]);
+    let error = creating.ask(&target, Work::EnsureHome { create: true, skeleton: true }).await.expect_err("squashed");
+    assert_eq!(error.reason(), "create-not-allowed");
+    assert!(error.cure().contains("install -d -o 52503"), "{}", error.cure());
+    server.refused(&target, "missing-home").await;
+}
+
+#[tokio::test]
+#[ignore = "needs NFS: tests/nfs.sh"]
+async fn an_nfs_server_that_is_cut_off_is_asked_again_by_itself() {
+    let (server, prefix) = start("homes");
+    let homes: Vec<HomeTarget> = (0..4)
+        .map(|number| {
+            let uid = UID + number;
+            make_directory(&mounts().join(format!("plain/cut-{number}")), uid);
+            HomeTarget::new(prefix.join(format!("cut-{number}")), uid, uid)
+        })
+        .collect();
+    let local = server.home("local");
+    for target in homes.iter().chain([&local]) {
+        server.write(target).await.expect("reached");
+    }
+    let link = |state: &str| Command::new("ip").args(["link", "set", "eth0", state]).status().expect("ip");
+    assert!(link("down").success());
+    let late = futures::future::join_all(homes.iter().map(|target| server.ask(target, write(entries("2")))));
+    let began = Instant::now();
+    let (late, other) = tokio::join!(late, server.ask(&local, write(entries("2"))));
+    assert!(link("up").success());
+    Command::new("ip").args(["route", "add", "default", "via", "10.0.2.2"]).status().expect("ip");
+    other.expect("nobody else waits");
+    for answer in late {
+        assert_eq!(answer.expect_err("cut off").reason(), "timed-out");
+    }
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    let deadline = Instant::now() + Duration::from_mins(4);
+    for target in &homes {
+        while let Err(error) = server.ask(target, write(entries("3"))).await {
+            assert!(Instant::now() < deadline, "{error}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        assert_eq!(
+            names_in(&mounts().join("plain").join(target.home.file_name().expect("a name")).join(".kube")),
+            ["config"]
+        );
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs NFS: tests/nfs.sh"]
+async fn deliveries_over_nfs_are_whole() {
+    let (server, prefix) = start("homes");
+    let seen = mounts().join("plain/whole");
+    make_directory(&seen, UID);
+    let target = HomeTarget::new(prefix.join("whole"), UID, UID);
+    for version in 0..soak(20, 500) {
+        server.ask(&target, write(entries(&(version % 200).to_string()))).await.expect("writes");
+        assert!(parses(&seen.join(".kube/config")));
+    }
+    assert_eq!(names_in(&seen.join(".kube")), ["config"]);
+    assert!(fs::symlink_metadata(seen.join(".kube/config")).is_ok_and(|found| found.is_file()));
+}

@@ -1,0 +1,175 @@
+//! Directories and links that are exchanged while homed writes: no file outside, none of another owner.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bursar::homes::{HomeError, HomeTarget};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use super::{Homed, UID, entries, make_directory, make_file, names_in, soak, write};
+
+/// Exchanges two names again and again, each pair once in turn.
+struct Swapper {
+    stop: Arc<AtomicBool>,
+    swaps: Arc<AtomicU32>,
+    thread: JoinHandle<()>,
+}
+
+impl Swapper {
+    fn start(pairs: Vec<(PathBuf, PathBuf)>) -> Self {
+        let (stop, swaps) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let thread = std::thread::spawn({
+            let (stop, swaps) = (stop.clone(), swaps.clone());
+            move || {
+                while !stop.load(Ordering::Relaxed) {
+                    for (one, other) in &pairs {
+                        // A name may be gone for a moment: homed renames too.
+                        if renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).is_ok() {
+                            swaps.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            }
+        });
+        Self { stop, swaps, thread }
+    }
+
+    fn end(self) -> u32 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("swapper");
+        self.swaps.load(Ordering::Relaxed)
+    }
+}
+
+/// Every file and folder beneath, not followed.
+fn beneath(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut left = vec![folder.to_owned()];
+    while let Some(path) = left.pop() {
+        if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
+            left.extend(fs::read_dir(&path).expect("a folder").map(|entry| entry.expect("entry").path()));
+        }
+        found.push(path);
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_directory_swapped_for_a_symlink_while_writing_leads_nowhere() {
+    let server = Homed::start(&[]);
+    let target = server.home("foo");
+    let outside = server.folder.path().join("outside");
+    make_directory(&outside, UID);
+    make_file(&outside.join("config"), UID, b"theirs: 1\n");
+    make_directory(&target.home.join(".kube"), UID);
+    symlink(&outside, target.home.join("link")).expect("symlink");
+    let swapper = Swapper::start(vec![(target.home.join(".kube"), target.home.join("link"))]);
+    let both = [entries("1"), entries("2")];
+    let (mut written, mut refused) = (0, 0);
+    for round in 0..soak(500, 5_000) {
+        match server.ask(&target, write(both[round % 2].clone())).await {
+            Ok(_) => written += 1,
+            Err(HomeError::Symlink { .. } | HomeError::NotADirectory { .. }) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let swaps = swapper.end();
+    assert!(written > 20 && refused > 20, "{written} written, {refused} refused, {swaps} swaps");
+    assert_eq!(names_in(&outside), ["config"]);
+    assert_eq!(fs::read(outside.join("config")).expect("there"), b"theirs: 1\n");
+}
+
+/// Three homes in the hands of others: folders, files and whole homes become links to a victim's while homed writes. The
+/// folder in which the homes lie is the attacker's too.
+#[tokio::test]
+async fn nothing_is_written_outside_and_nothing_as_another_while_everything_is_exchanged() {
+    let server = Homed::start(&[]);
+    let shared = server.folder.path().join("homes/shared");
+    make_directory(&shared, UID + 9);
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(&shared, open).expect("mode");
+    let victim = shared.join("victim");
+    make_directory(&victim, UID + 1);
+    make_directory(&victim.join(".kube"), UID + 1);
+    make_file(&victim.join(".kube/config"), UID + 1, b"theirs: 1\n");
+    let homes: Vec<PathBuf> = (0..3).map(|number| shared.join(format!("h{number}"))).collect();
+    for home in &homes {
+        make_directory(home, UID);
+        make_directory(&home.join(".kube"), UID);
+        make_directory(&home.join("other"), UID);
+        symlink(victim.join(".kube"), home.join("link")).expect("symlink");
+        symlink(victim.join(".kube/config"), home.join(".kube/link")).expect("symlink");
+        make_file(&home.join(".kube/config"), UID, b"");
+        fs::hard_link(victim.join(".kube/config"), home.join(".kube/hard")).expect("link");
+    }
+    symlink(&victim, shared.join("link")).expect("symlink");
+    let mut pairs: Vec<_> = homes
+        .iter()
+        .flat_map(|home| {
+            let kube = home.join(".kube");
+            [
+                (kube.clone(), home.join("link")),
+                (kube.join("config"), kube.join("link")),
+                (kube.join("config"), kube.join("hard")),
+                (kube, home.join("other")),
+            ]
+        })
+        .collect();
+    pairs.push((homes[0].clone(), shared.join("link")));
+    pairs.push((homes[1].clone(), victim.clone()));
+    let swapper = Swapper::start(pairs);
+
+    let both = [entries("1"), entries("2")];
+    let writer = async |home: &Path| {
+        let target = HomeTarget::new(home, UID, UID);
+        let (mut written, mut refused) = (0, 0);
+        for round in 0..soak(300, 5_000) {
+            match server.ask(&target, write(both[round % 2].clone())).await {
+                Ok(_) => written += 1,
+                Err(
+                    HomeError::Symlink { .. }
+                    | HomeError::WrongOwner { .. }
+                    | HomeError::NotADirectory { .. }
+                    | HomeError::MissingHome { .. }
+                    | HomeError::AccessDenied { .. }
+                    // ENOENT: a name went away between two steps.
+                    | HomeError::Io { errno: 2, .. },
+                ) => refused += 1,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        (written, refused)
+    };
+    let counts = tokio::join!(writer(&homes[0]), writer(&homes[1]), writer(&homes[2]));
+    let swaps = swapper.end();
+    for (written, refused) in [counts.0, counts.1, counts.2] {
+        assert!(written > 5 && refused > 5, "{counts:?}, {swaps} swaps");
+    }
+
+    let mut owners = Vec::new();
+    for path in beneath(server.folder.path()) {
+        let found = fs::symlink_metadata(&path).expect("there");
+        let content = if found.is_file() { fs::read(&path).expect("readable") } else { Vec::new() };
+        if String::from_utf8_lossy(&content).contains("bursar-toolforge") {
+            owners.push((found.uid(), found.mode() & 0o7777));
+        }
+        if found.uid() == UID + 1 && found.is_file() {
+            assert_eq!(content, b"theirs: 1\n", "{}", path.display());
+        }
+    }
+    assert!(!owners.is_empty() && owners.iter().all(|owner| *owner == (UID, 0o600)), "{owners:?}");
+    // The victim's folder, wherever it is now, holds what it held.
+    let victims = beneath(&shared).into_iter().filter(|path| {
+        fs::symlink_metadata(path).is_ok_and(|found| found.uid() == UID + 1 && found.is_dir())
+            && path.ends_with(".kube")
+    });
+    for folder in victims {
+        assert_eq!(names_in(&folder), ["config"], "{}", folder.display());
+    }
+}

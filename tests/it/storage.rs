@@ -1,0 +1,147 @@
+//! Volumes of every kind on a real API server: made, kept, and moved by nobody but their owners.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+use crate::servers::Servers;
+use crate::servers::ldif::PEOPLE_GID;
+use crate::world::World;
+
+const CLASS: &str = r#"
+[class.lab]
+from      = "users"
+when      = { group = "lab" }
+clusters  = ["test"]
+namespace = "@NAME@-u-{name}"
+roles     = ["bursar-tenant"]
+volumes   = [
+    { name = "team", kind = "shared", nfs = { server = "nfs.example.org", path = "/srv/team/{name}" }, options = ["nfsvers=4.2", "hard"], directory = "@FOLDER@/homes/volumes/{name}-team" },
+    { name = "own", kind = "personal", nfs = { server = "nfs.example.org", path = "/srv/own/{name}" }, directory = "@FOLDER@/homes/volumes/{name}-own" },
+    { name = "scratch", kind = "dynamic", size = "2Gi", storage_class = "@NAME@-fast" },
+]
+"#;
+
+/// A site with this class and one person in it.
+fn world(name: &str, uid: u32) -> (World, String) {
+    let folder = Servers::shared().folder().join(name);
+    let class = CLASS.replace("@NAME@", name).replace("@FOLDER@", &folder.display().to_string());
+    let world = World::with(name, &class);
+    world.initialise_again();
+    world.person("ada", uid);
+    world.group("lab", &["ada"]);
+    let namespace = format!("{name}-u-ada");
+    (world, namespace)
+}
+
+fn bound(world: &World, volume: &str) {
+    world.kubectl(&["wait", "pv", volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=60s"]);
+}
+
+fn quiet(world: &mut World) {
+    let report = world.cycle();
+    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
+}
+
+#[test]
+fn every_kind_of_volume_is_made_and_then_costs_nothing() {
+    let (mut world, namespace) = world("volumes", 62_501);
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    let (team, own) = (format!("bursar-{namespace}.team"), format!("bursar-{namespace}.own"));
+    for volume in [&team, &own] {
+        bound(&world, volume);
+    }
+    let of = |volume: &str, path: &str| world.kubectl(&["get", "pv", volume, "-o", &format!("jsonpath={{{path}}}")]);
+    assert_eq!(of(&team, ".spec.mountOptions"), r#"["nfsvers=4.2","hard"]"#);
+    assert_eq!(of(&team, ".spec.claimRef.namespace"), namespace);
+    assert_eq!(of(&own, ".spec.claimRef.namespace"), "bursar-storage");
+    assert_eq!(of(&own, ".spec.persistentVolumeReclaimPolicy"), "Retain");
+    let secret = ["get", "secret", "bursar-storage", "-n", &namespace, "-o"];
+    let template = "go-template={{.data.server | base64decode}}:{{.data.path | base64decode}}";
+    assert_eq!(world.kubectl(&[&secret[..], &[template]].concat()), "nfs.example.org:/srv/own/ada");
+    let claim = world.kubectl(&["get", "pvc", "scratch", "-n", &namespace, "-o", "jsonpath={.spec}"]);
+    assert!(claim.contains("volumes-fast") && claim.contains("2Gi") && claim.contains("ReadWriteOnce"), "{claim}");
+
+    let directory = |name: &str| fs::metadata(world.folder.join("homes/volumes").join(name)).expect("made");
+    for (name, mode) in [("ada-team", 0o2770), ("ada-own", 0o700)] {
+        let found = directory(name);
+        assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (62_501, PEOPLE_GID, mode), "{name}");
+    }
+    quiet(&mut world);
+}
+
+#[test]
+fn a_volume_that_should_move_stays_and_the_plan_says_how_to_move_it() {
+    let (mut world, namespace) = world("moving", 62_511);
+    world.cycle();
+    let volume = format!("bursar-{namespace}.team");
+    bound(&world, &volume);
+    let path = ["get", "pv", &volume, "-o", "jsonpath={.spec.nfs.path}"];
+
+    world.configure("/srv/team/{name}", "/new/team/{name}");
+    let plan = world.plan();
+    assert_eq!(plan.exit_code, 0, "{}", plan.text);
+    for part in ["nfs.example.org:/srv/team/ada", "nfs.example.org:/new/team/ada", "kubectl delete pv"] {
+        assert!(plan.text.contains(part), "{}", plan.text);
+    }
+    quiet(&mut world);
+    assert_eq!(world.kubectl(&path), "/srv/team/ada");
+
+    // What the plan says: both deleted, both made anew.
+    world.kubectl(&["delete", "pvc", "team", "-n", &namespace]);
+    world.kubectl(&["delete", "pv", &volume]);
+    world.wait_for_drift();
+    let report = world.cycle();
+    assert!(report.failing.is_empty(), "{report:#?}");
+    bound(&world, &volume);
+    assert_eq!(world.kubectl(&path), "/new/team/ada");
+}
+
+#[test]
+fn a_claim_grows_and_never_shrinks_and_is_never_deleted() {
+    let (mut world, namespace) = world("growing", 62_521);
+    world.servers.cluster.run(
+        &["create", "-f", "-"],
+        r#"{"apiVersion": "v1", "kind": "List", "items": [
+            {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "growing-fast"},
+             "provisioner": "example.org/none", "allowVolumeExpansion": true},
+            {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "growing-disk"},
+             "spec": {"capacity": {"storage": "9Gi"}, "accessModes": ["ReadWriteOnce"],
+                      "storageClassName": "growing-fast", "nfs": {"server": "nfs", "path": "/disk"}}}]}"#,
+    );
+    world.cycle();
+    bound(&world, "growing-disk");
+    let asked = ["get", "pvc", "scratch", "-n", &namespace, "-o", "jsonpath={.spec.resources.requests.storage}"];
+
+    world.configure("size = \"2Gi\"", "size = \"3Gi\"");
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    assert_eq!(world.kubectl(&asked), "3Gi");
+
+    world.configure("size = \"3Gi\"", "size = \"1Gi\"");
+    let plan = world.plan();
+    assert!(plan.text.contains("keeps its 3Gi") && plan.exit_code == 0, "{}", plan.text);
+    quiet(&mut world);
+    assert_eq!(world.kubectl(&asked), "3Gi");
+
+    world.configure(r#"    { name = "scratch", kind = "dynamic", size = "1Gi", storage_class = "growing-fast" },"#, "");
+    world.configure(r#"    { name = "own", kind = "personal""#, r#"    { name = "own", kind = "static""#);
+    let plan = world.plan();
+    assert!(plan.text.contains("claim scratch") && plan.text.contains("stays"), "{}", plan.text);
+    assert!(plan.text.contains(&format!("belongs to claim bursar-storage/{namespace}.own")), "{}", plan.text);
+    world.cycle();
+    assert_eq!(world.kubectl(&asked), "3Gi");
+    let personal = world.kubectl(&["get", "pvc", "-n", "bursar-storage", "-o", "name"]);
+    assert!(personal.contains(&format!("{namespace}.own")), "{personal}");
+}
+
+#[test]
+fn a_directory_that_is_another_accounts_fails_its_tenant_and_makes_no_volume() {
+    let (mut world, namespace) = world("squat", 62_531);
+    fs::create_dir(world.folder.join("homes/volumes/ada-team")).expect("somebody else's folder");
+    let report = world.cycle();
+    let reason = report.failing.first().map(|failing| failing.reason.clone()).unwrap_or_default();
+    assert!(reason.contains("belongs to uid 0") && reason.contains("chown"), "{report:#?}");
+    let volumes = world.kubectl(&["get", "pv", "-o", "name"]);
+    assert!(!volumes.contains(&format!("bursar-{namespace}.team")), "{volumes}");
+}

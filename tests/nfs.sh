@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# The homes' tests on NFS: a real nfs-ganesha that squashes root, asked by Linux's own NFS client. Few test machines have
+# that client in their kernel, so it runs in a small virtual machine (no KVM needed). Six minutes on 2 cores; part of `make soak`.
+#
+#   tests/nfs.sh
+#
+# Needs root. The kernel is Debian's, kept in ${BURSAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+tests/cluster/apt.sh nfs-ganesha nfs-ganesha-vfs qemu-system-x86 busybox-static cpio kmod
+
+say() { echo "nfs: $*" >&2; }
+fail() { say "$*"; exit 1; }
+
+work=$(mktemp -d)
+ganesha=
+end() {
+    if [ -n "$ganesha" ]; then kill "$ganesha" 2>/dev/null || true; wait "$ganesha" 2>/dev/null || true; fi
+    umount "$work/export/full" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap end EXIT
+
+# --- the programs ----------------------------------------------------------------------------------------------------
+test_program=$("${CARGO:-cargo}" test --locked --test it --no-run --message-format=json 2>/dev/null |
+    grep -o '"executable":"[^"]*/it-[^"]*"' | tail -n 1 | cut -d'"' -f4)
+[ -x "$test_program" ] || fail "the tests do not build"
+homed=$(dirname "$(dirname "$test_program")")/bursar-homed
+
+# --- the kernel ------------------------------------------------------------------------------------------------------
+cache=${BURSAR_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/nfs-kernel
+if [ ! -e "$cache/made" ]; then
+    say "fetching a kernel (once)"
+    rm -rf "$cache"
+    mkdir -p "$cache/unpacked"
+    image=$(apt-cache search --names-only '^linux-image-6\.1\.0-[0-9]+-cloud-amd64$' | awk '{ print $1 }' | sort -V | tail -n 1)
+    (cd "$work" && apt-get download "$image" >/dev/null 2>&1) || fail "no kernel to fetch"
+    dpkg-deb -x "$work"/linux-image-*.deb "$cache/unpacked"
+    /sbin/depmod -b "$cache/unpacked" "$(basename "$cache"/unpacked/lib/modules/*)"
+    touch "$cache/made"
+fi
+kernel=$(echo "$cache"/unpacked/boot/vmlinuz-*)
+modules=$(echo "$cache"/unpacked/lib/modules/*)
+
+# --- the server ------------------------------------------------------------------------------------------------------
+mkdir -p "$work/export/homes" "$work/export/full" "$work/export/read-only/foo" "$work/run"
+truncate -s 8M "$work/small"
+mkfs.ext4 -q -m 0 "$work/small"
+mount -o loop "$work/small" "$work/export/full"
+mkdir -p "$work/export/full/foo/.kube"
+chmod 700 "$work/export/full/foo" "$work/export/full/foo/.kube" "$work/export/read-only/foo"
+chown -R 52503:52503 "$work/export/full/foo" "$work/export/read-only/foo"
+dd if=/dev/zero of="$work/export/full/filler" bs=4k 2>/dev/null || true
+mkdir "$work/export/homes/gone"
+
+# A port that is free now; two runs at a time take different ones.
+port=$((20000 + RANDOM % 10000))
+export_of() { # id path pseudo access squash
+    echo "EXPORT { Export_Id = $1; Path = $2; Pseudo = $3; Access_Type = $4; Squash = $5; SecType = sys; FSAL { Name = VFS; } }"
+}
+{
+    echo "NFS_CORE_PARAM { Protocols = 4; NFS_Port = $port; Bind_addr = 127.0.0.1; Enable_NLM = false; Enable_RQUOTA = false;
+          Plugins_Dir = \"/usr/lib/x86_64-linux-gnu/ganesha\"; }"
+    echo "NFSV4 { Grace_Period = 5; Lease_Lifetime = 5; RecoveryRoot = \"$work/run\"; Minor_Versions = 0, 1, 2;
+          Delegations = false; Only_Numeric_Owners = true; }"
+    echo "NFS_KRB5 { Active_krb5 = false; }"
+    export_of 1 "$work/export/homes" /homes RW Root_Squash
+    export_of 2 "$work/export/homes" /plain RW No_Root_Squash
+    export_of 3 "$work/export/full" /full RW Root_Squash
+    export_of 4 "$work/export/read-only" /read-only RO Root_Squash
+} >"$work/ganesha.conf"
+ganesha.nfsd -F -f "$work/ganesha.conf" -L "$work/ganesha.log" -p "$work/ganesha.pid" -N NIV_EVENT >/dev/null 2>&1 &
+ganesha=$!
+for _ in $(seq 100); do
+    ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+    kill -0 "$ganesha" 2>/dev/null || { tail "$work/ganesha.log" >&2; fail "nfs-ganesha ended"; }
+    sleep 0.2
+done
+
+# --- the machine -----------------------------------------------------------------------------------------------------
+root=$work/root
+mkdir -p "$root"/{bin,proc,sys,dev,tmp,etc,mnt/homes,mnt/plain,mnt/full,mnt/read-only,mnt/stale,modules}
+cp /bin/busybox "$root/bin/busybox"
+for program in sh mount umount mkdir insmod ip poweroff rmdir chmod cat dd sleep; do ln -s busybox "$root/bin/$program"; done
+put() { mkdir -p "$root/$(dirname "$1")"; cp -L "$1" "$root/$1"; }
+for program in "$test_program" "$homed"; do
+    put "$program"
+    strip --strip-debug "$root/$program"
+    for library in $(ldd "$program" | grep -oE '/[^ ]+'); do put "$library"; done
+done
+number=100
+for module in virtio_pci virtio_net nfsv4; do
+    for file in $(/sbin/modprobe -d "$cache/unpacked" -S "$(basename "$modules")" --show-depends "$module" 2>/dev/null | awk '$1 == "insmod" { print $2 }'); do
+        [ ! -e "$root"/modules/*-"$(basename "$file")" ] || continue
+        cp "$file" "$root/modules/$number-$(basename "$file")"
+        number=$((number + 1))
+    done
+done
+cat >"$root/init" <<INIT
+#!/bin/sh
+export PATH=/bin
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mount -t tmpfs -o mode=1777 tmp /tmp
+for module in /modules/*; do insmod \$module || echo "nfs: \$module"; done
+ip link set lo up; ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
+options=vers=4.2,port=$port,proto=tcp,clientaddr=10.0.2.15,addr=10.0.2.2,sec=sys,noac,lookupcache=none
+for export in homes plain full read-only; do mount -t nfs4 -o \$options 10.0.2.2:/\$export /mnt/\$export || echo "nfs: \$export"; done
+mount -t nfs4 -o \$options 10.0.2.2:/plain/gone /mnt/stale || echo "nfs: stale"
+rmdir /mnt/plain/gone
+export BURSAR_TEST_HOMES=/mnt/homes:/mnt/plain BURSAR_TEST_NFS=/mnt ${BURSAR_SOAK:+BURSAR_SOAK=1} RUST_BACKTRACE=0
+$test_program homes::hostile:: && $test_program homes::nfs:: --ignored --test-threads=1 && echo "nfs: all passed"
+poweroff -f
+INIT
+chmod 755 "$root/init"
+(cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initramfs"
+
+say "running"
+timeout 900 qemu-system-x86_64 -machine q35 -cpu max -smp 2 -m 1536 -display none -serial stdio -monitor none -no-reboot \
+    -kernel "$kernel" -initrd "$work/initramfs" -append 'console=ttyS0 quiet panic=-1' \
+    -netdev user,id=n0 -device virtio-net-pci,netdev=n0 </dev/null | tee "$work/console" | grep -aE '^(test |nfs: |failures|thread|  [a-z])' >&2 || true
+grep -aq '^nfs: all passed' "$work/console" || { tail -n 60 "$work/console" >&2; fail "a test failed on NFS"; }

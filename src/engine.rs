@@ -299,10 +299,8 @@ impl Engine {
         renew: bool,
     ) -> Result<(ClusterEffects, Link), EngineError> {
         let access = |source| EngineError::Access { cluster: cluster.clone(), source };
-        let renewal = match renew {
-            true => Some(access::renew(kubeconfig, cluster, self.now()).await.map_err(access)?),
-            false => None,
-        };
+        let renewal =
+            if renew { Some(access::renew(kubeconfig, cluster, self.now()).await.map_err(access)?) } else { None };
         let client = access::client(kubeconfig).await.map_err(access)?;
         let owner = access::owner(&client).await.map_err(access)?;
         // A cluster that `init` has not come to yet must not stop the work in the others.

@@ -122,7 +122,9 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
 fn tell(doubts: &[String]) {
     if !doubts.is_empty() {
         output::line("not known:");
-        doubts.iter().for_each(|doubt| output::line(format!("  {doubt}")));
+        for doubt in doubts {
+            output::line(format!("  {doubt}"));
+        }
     }
 }
 

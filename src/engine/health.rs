@@ -32,9 +32,10 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Store`], which [`StoreError::is_of_the_disk`] while waiting may cure it.
     pub async fn must_write(&mut self) -> Result<(), EngineError> {
-        match self.store.is_stuck() {
-            true => self.store.recover(&self.lock).await?,
-            false => self.store.has_room()?,
+        if self.store.is_stuck() {
+            self.store.recover(&self.lock).await?;
+        } else {
+            self.store.has_room()?;
         }
         if let Some(trouble) = self.health.trouble.take() {
             tracing::info!(since = %trouble.since, "the ledger takes writes again");

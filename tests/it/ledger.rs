@@ -114,6 +114,10 @@ fn known(account: &Account) -> Change {
     Change::Account(Box::new(account.clone()))
 }
 
+fn uid(account: &Account) -> Change {
+    Change::Uid(account.posix.as_ref().expect("it has one").uid, account.id.clone())
+}
+
 fn event(account: &Account, actor: &str, action: &str, reason: &str, ticket: Option<&str>) -> Event {
     Event {
         actor: actor.to_owned(),
@@ -138,7 +142,8 @@ pub async fn story(state_dir: &Path) -> Store {
     let carol = people[2].clone();
     let mut web = maintained(served(account(AccountKind::Tool, "foo", 52503)), &["alice"]);
     let mut old = maintained(served(account(AccountKind::Tool, "old", 52504)), &["bob"]);
-    let mut begin: Vec<Change> = people.iter().chain([&web, &old]).map(known).collect();
+    let mut begin: Vec<Change> =
+        people.iter().chain([&web, &old]).flat_map(|account| [known(account), uid(account)]).collect();
     begin.extend([tenant(&carol, "admin", None), tenant(&web, "tool", Some("tool-foo"))]);
     begin.extend([tenant(&old, "tool", Some("tool-old")), quota(&web, "tool-foo"), quota(&old, "tool-old")]);
     begin.push(certificate(&carol, "11aa22bb", "06-06T08", "06-03T18"));

@@ -34,7 +34,9 @@ fn sample(number: &str) -> PathBuf {
 /// A ledger as a version of that schema left it.
 fn left_by(number: &str, ledger: &Path) {
     let dump = fs::File::open(sample(number)).expect("a sample");
-    let made = Command::new("sqlite3").arg("-bail").arg(ledger).stdin(dump).status().expect("sqlite3");
+    // Of NULL, which is no JSON to 3.40, the checks of a column are about nothing.
+    let lenient = ["-bail", "-cmd", "PRAGMA ignore_check_constraints = ON"];
+    let made = Command::new("sqlite3").args(lenient).arg(ledger).stdin(dump).status().expect("sqlite3");
     assert!(made.success(), "{number}");
 }
 

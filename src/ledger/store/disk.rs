@@ -6,7 +6,7 @@ use std::path::Path;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use super::{BUSY, BUSY_FOR, CycleLock, FILE, Store, StoreError, code, load, write};
+use super::{BUSY, BUSY_FOR, CycleLock, FILE, Store, StoreError, code, write};
 
 /// What must be free on the ledger's disk before anything is begun, in bytes. A record is a few kilobytes, and those of
 /// the accounts that are under way at a time (32 a cluster) are below one megabyte; the rest is for the WAL's growth
@@ -29,8 +29,7 @@ impl StoreError {
             |error: &sqlx::Error| matches!(code(error), Some(BUSY | LOCKED | READ_ONLY | IO | FULL | CANNOT_OPEN));
         match self {
             Self::Room { .. } | Self::Stuck => true,
-            Self::Sqlite(error) => of_the_disk(error),
-            Self::Migrate(sqlx::migrate::MigrateError::Execute(error)) => of_the_disk(error),
+            Self::Sqlite(error) | Self::Migrate(sqlx::migrate::MigrateError::Execute(error)) => of_the_disk(error),
             _ => false,
         }
     }
@@ -64,13 +63,9 @@ impl Store {
         sqlx::migrate!("./migrations").run(&mut connection).await?;
         write::draw_id(&mut connection).await?;
         prove(&mut connection).await?;
-        let state = load::state(&mut connection).await?;
-        let head = load::head(&mut connection).await?;
-        let last_cycle = load::last_cycle(&mut connection).await?;
-        let before = std::mem::replace(&mut self.connection, connection);
-        // It holds nothing that is not in the file.
-        let _ = before.close().await;
-        (self.state, self.head, self.last_cycle, self.stuck) = (state, head, last_cycle, false);
+        let anew = Self::of(&self.path, connection, false).await?;
+        // The old one holds nothing that is not in the file.
+        let _ = std::mem::replace(self, anew).connection.close().await;
         Ok(())
     }
 

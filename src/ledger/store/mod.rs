@@ -109,16 +109,21 @@ impl Store {
         let lock = CycleLock::take(state_dir)?;
         let path = state_dir.join(FILE);
         make_file(&path)?;
-        let (mut connection, stuck) = match writable(&path).await {
+        let (connection, stuck) = match writable(&path).await {
             Ok(connection) => (connection, false),
             Err(StoreError::Sqlite(error)) if code(&error) == Some(BUSY) => return Err(StoreError::Read(path)),
             Err(error) if error.is_of_the_disk() => (read::connect(&path).await.map_err(|_| error)?, true),
             Err(error) => return Err(error),
         };
-        let loaded = load::state(&mut connection).await?;
+        Ok((Self::of(state_dir, connection, stuck).await?, lock))
+    }
+
+    /// What a file holds.
+    async fn of(state_dir: &Path, mut connection: SqliteConnection, stuck: bool) -> Result<Self, StoreError> {
+        let state = load::state(&mut connection).await?;
         let head = load::head(&mut connection).await?;
         let last_cycle = load::last_cycle(&mut connection).await?;
-        Ok((Self { path: state_dir.to_owned(), connection, stuck, state: loaded, head, last_cycle }, lock))
+        Ok(Self { path: state_dir.to_owned(), connection, stuck, state, head, last_cycle })
     }
 
     /// The ledger's content.
@@ -163,10 +168,20 @@ pub struct CycleEnd {
 /// The file, whole and with the schema of this version.
 async fn writable(path: &Path) -> Result<SqliteConnection, StoreError> {
     let mut connection = disk::connect(path).await.map_err(damaged)?;
-    check(&mut connection).await?;
-    sqlx::migrate!("./migrations").run(&mut connection).await?;
-    write::draw_id(&mut connection).await?;
-    Ok(connection)
+    match make_ready(&mut connection).await {
+        Ok(()) => Ok(connection),
+        Err(error) => {
+            // Waited for: whoever is told moves the file, or opens it again.
+            let _ = connection.close().await;
+            Err(error)
+        }
+    }
+}
+
+async fn make_ready(connection: &mut SqliteConnection) -> Result<(), StoreError> {
+    check(connection).await?;
+    sqlx::migrate!("./migrations").run(&mut *connection).await?;
+    Ok(write::draw_id(connection).await?)
 }
 
 async fn check(connection: &mut SqliteConnection) -> Result<(), StoreError> {
@@ -192,6 +207,13 @@ fn make_file(path: &Path) -> Result<(), StoreError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(failed(error)),
     }
+}
+
+/// The path of what SQLite puts beside a ledger: `-wal`, `-shm`, `-journal`.
+fn with(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
 }
 
 /// How long a lock that somebody else holds is waited for.

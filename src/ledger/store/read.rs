@@ -38,6 +38,12 @@ impl ReadStore {
         Ok(Self { connection: connect(path).await.map_err(super::damaged)? })
     }
 
+    /// Closes the file, and is done with it.
+    pub(super) async fn close(self) {
+        // It holds nothing.
+        let _ = self.connection.close().await;
+    }
+
     /// The rows of a SELECT, with the columns in its order.
     pub async fn rows(
         &mut self,
@@ -130,7 +136,15 @@ impl ReadStore {
 
 /// A connection that cannot write.
 pub(super) async fn connect(path: &Path) -> sqlx::Result<SqliteConnection> {
-    SqliteConnectOptions::new().filename(path).read_only(true).busy_timeout(super::BUSY_FOR).connect().await
+    let options = SqliteConnectOptions::new().filename(path).busy_timeout(super::BUSY_FOR);
+    if super::with(path, "-journal").exists() {
+        // A writer was killed while it opened or closed the file. Whoever may write rolls back what it had begun, by
+        // looking; who may not finds out below.
+        let mut writer = options.clone().connect().await?;
+        let _ = sqlx::query("SELECT 1 FROM sqlite_schema").fetch_optional(&mut writer).await;
+        let _ = writer.close().await;
+    }
+    options.read_only(true).connect().await
 }
 
 fn value(row: &SqliteRow, ordinal: usize) -> Value {

@@ -11,9 +11,13 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::json;
 
 use super::read::VerifyError;
-use super::{CycleLock, FILE, ReadStore, Store, StoreError, load, make_file, make_folder, writable};
+use super::{CycleLock, FILE, ReadStore, Store, StoreError, make_file, make_folder, with, writable};
+use crate::ledger::chain::Broken;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::learn::GENERATIONS_SKIPPED;
+
+/// What SQLite puts beside a ledger, and would take for the new one's.
+const BESIDE: &[&str] = &["-wal", "-shm", "-journal"];
 
 /// Why a backup did not become the ledger. Nothing was touched.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +30,7 @@ pub enum RestoreError {
     Backup(#[source] StoreError),
     /// Its history was changed.
     #[error("the backup's history does not hold; take another one")]
-    Chain(#[source] VerifyError),
+    Chain(#[source] Broken),
     /// It is of a version of Bursar that this one does not know.
     #[error("the backup is of a newer version of Bursar; install that one")]
     Newer,
@@ -84,8 +88,10 @@ pub async fn restore(state_dir: &Path, backup: &mut File, how: Restoring<'_>) ->
         Err(error) => Err(error),
     };
     done.inspect_err(|_| {
-        // Only a copy of the backup; what cannot be removed harms nobody.
-        let _ = fs::remove_file(&beside);
+        for end in [""].iter().chain(BESIDE) {
+            // Only a copy of the backup; what cannot be removed harms nobody.
+            let _ = fs::remove_file(with(&beside, end));
+        }
     })
 }
 
@@ -107,18 +113,18 @@ async fn prepare(
     let mut file = File::options().write(true).open(copy).map_err(failed)?;
     io::copy(backup, &mut file).and_then(|_| file.sync_all()).map_err(failed)?;
     let mut reader = ReadStore::open(copy).await.map_err(RestoreError::Backup)?;
-    reader.check().await.map_err(RestoreError::Backup)?;
-    let (events, head) = reader.verify().await.map_err(RestoreError::Chain)?;
-    drop(reader);
-    let mut connection = writable(copy).await.map_err(|error| match error {
+    let verified = verified(&mut reader).await;
+    reader.close().await;
+    let (events, head) = verified?;
+    let connection = writable(copy).await.map_err(|error| match error {
         StoreError::Migrate(sqlx::migrate::MigrateError::VersionMissing(_)) => RestoreError::Newer,
         other => RestoreError::Backup(other),
     })?;
-    let state = load::state(&mut connection).await.map_err(RestoreError::Backup)?;
-    let before = state.ledger_id.clone();
+    let mut store = Store::of(state_dir, connection, false).await.map_err(RestoreError::Backup)?;
+    let before = &store.state;
     let changes = [
         Change::LedgerId(how.ledger_id.to_owned()),
-        Change::LastGeneration(state.last_generation + GENERATIONS_SKIPPED),
+        Change::LastGeneration(before.last_generation + GENERATIONS_SKIPPED),
     ];
     let event = Event {
         actor: how.actor.to_owned(),
@@ -128,15 +134,19 @@ async fn prepare(
         reason: "from a backup".to_owned(),
         ticket: None,
         plan: None,
-        detail: json!({"of_ledger": before, "ledger": how.ledger_id, "events": events}),
+        detail: json!({"of_ledger": before.ledger_id, "ledger": how.ledger_id, "events": events}),
     };
-    let last_cycle = load::last_cycle(&mut connection).await?;
-    let own_head = load::head(&mut connection).await?;
-    let path = state_dir.to_owned();
-    let mut store = Store { path, connection, stuck: false, state, head: own_head, last_cycle };
     store.write(lock, &changes, &[event], how.now).await?;
     store.close().await?;
     Ok(Prepared { events, head })
+}
+
+async fn verified(backup: &mut ReadStore) -> Result<(i64, String), RestoreError> {
+    backup.check().await.map_err(RestoreError::Backup)?;
+    backup.verify().await.map_err(|error| match error {
+        VerifyError::Broken(broken) => RestoreError::Chain(broken),
+        VerifyError::Store(error) => RestoreError::Backup(error),
+    })
 }
 
 /// Exchanges the two files.
@@ -164,7 +174,7 @@ async fn put(path: &Path, beside: &Path, prepared: Prepared, how: Restoring<'_>)
     {
         return Err(RestoreError::Older { backup: prepared.events, current });
     }
-    // Its WAL is in it by now; of a file that is damaged the WAL goes with it, for it would be taken for the new one's.
+    // Its WAL is in it by now; of a file that is damaged the WAL goes with it, and its journal.
     aside(path, beside).map_err(failed)?;
     exchange(path, beside).and_then(|()| sync(path)).map_err(failed)?;
     Ok(restored(Some(beside.to_owned()), forgotten))
@@ -172,26 +182,19 @@ async fn put(path: &Path, beside: &Path, prepared: Prepared, how: Restoring<'_>)
 
 /// Id and hash of the newest event of the ledger that is there; `None`: it is damaged.
 async fn current(path: &Path) -> Result<Option<(i64, String)>, RestoreError> {
-    let Ok(mut connection) = writable(path).await else { return Ok(None) };
-    let head = load::head(&mut connection).await.ok();
-    let closed = Store {
-        path: path.to_owned(),
-        connection,
-        stuck: false,
-        state: crate::ledger::LedgerState::default(),
-        head: (0, String::new()),
-        last_cycle: 0,
-    };
-    closed.close().await?;
+    let Ok(connection) = writable(path).await else { return Ok(None) };
+    let Ok(store) = Store::of(path, connection, false).await else { return Ok(None) };
+    let head = store.head.clone();
+    store.close().await?;
     if with(path, "-wal").exists() {
         return Err(StoreError::Read(path.to_owned()).into());
     }
-    Ok(head)
+    Ok(Some(head))
 }
 
-/// Moves the WAL and its index of `path` to the name of `beside`.
+/// Moves what SQLite put beside `path` to the name of `beside`.
 fn aside(path: &Path, beside: &Path) -> io::Result<()> {
-    for end in ["-wal", "-shm"] {
+    for end in BESIDE {
         match fs::rename(with(path, end), with(beside, end)) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -225,11 +228,6 @@ fn beside(state_dir: &Path, now: Timestamp) -> PathBuf {
         let at = now.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%SZ");
         state_dir.join(format!("ledger-replaced-{at}{more}.db"))
     };
-    (0..).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(0))
-}
-
-fn with(path: &Path, end: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(end);
-    name.into()
+    // More than one in a second is a test's.
+    (0..100).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(0))
 }

@@ -8,13 +8,13 @@ CREATE TABLE _sqlx_migrations (
     checksum BLOB NOT NULL,
     execution_time BIGINT NOT NULL
 );
-INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-21 09:49:40',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',9496670);
+INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-21 10:54:40',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',5478566);
 CREATE TABLE ledger (
   one             INTEGER PRIMARY KEY CHECK (one = 1),
   id              TEXT NOT NULL,
   last_generation INTEGER NOT NULL DEFAULT 0 CHECK (last_generation >= 0)
 ) STRICT;
-INSERT INTO ledger VALUES(1,'cda5c3c78588838e36b8371a6490c59e',0);
+INSERT INTO ledger VALUES(1,'29d0550dc49fd463ede5593f8ebb134b',0);
 CREATE TABLE account (
   id              TEXT PRIMARY KEY,
   kind            TEXT NOT NULL CHECK (kind IN ('tool', 'user', 'group')),
@@ -83,6 +83,11 @@ CREATE TABLE uid_history (
   uid        INTEGER PRIMARY KEY,
   account_id TEXT NOT NULL REFERENCES account
 ) STRICT;
+INSERT INTO uid_history VALUES(3001,'id-alice');
+INSERT INTO uid_history VALUES(3002,'id-bob');
+INSERT INTO uid_history VALUES(3003,'id-carol');
+INSERT INTO uid_history VALUES(52503,'id-foo');
+INSERT INTO uid_history VALUES(52504,'id-old');
 CREATE TABLE tenant (
   account_id TEXT NOT NULL REFERENCES account,
   cluster    TEXT NOT NULL,

@@ -18,8 +18,8 @@ use crate::report;
 /// Runs one cycle to its end: certificates delivered or failed. `engine.cut` ends it early, between two accounts.
 ///
 /// # Errors
-/// Only if the ledger does not take what happened; then nothing more is begun. Everything else is a state in the ledger: a source that is Partial,
-/// a cluster that is away, a tenant that fails.
+/// Only if the ledger does not take what happened; then nothing more is begun. Everything else is a state in the ledger: a
+/// source that is Partial, a cluster that is away, a tenant that fails.
 pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Result<CycleReport, EngineError> {
     let began = engine.now();
     engine.must_own()?;

@@ -73,14 +73,14 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     let engine = Engine::open(settings, Arc::new(Metrics::default()), now).await?;
     let stop = CancellationToken::new();
     let (sender, events) = mpsc::channel(64);
+    let sources = [take_signals(sender.clone())?, tokio::spawn(drift(engine.changed(), sender.clone()))];
     let listeners = listen(engine.settings(), &sender, &stop).await?;
     let scheduler = schedule(engine.settings(), &sender).await?;
-    let sources = [take_signals(sender.clone())?, tokio::spawn(drift(engine.changed(), sender.clone()))];
     notify(&[NotifyState::Ready]);
     tracing::info!(site = %engine.settings().policy.site, "ready");
     let (due, waiters) = (BTreeSet::new(), Waiters::default());
-    let inbox = Inbox::new(events);
-    let daemon = Loop { config, engine, inbox, scheduler, sender, due, waiters, tries_disk: false };
+    let (inbox, disk) = (Inbox::new(events), disk::Begun::default());
+    let daemon = Loop { config, engine, inbox, scheduler, sender, due, waiters, disk };
     let result = daemon.run().await;
     notify(&[NotifyState::Stopping]);
     stop.cancel();
@@ -101,8 +101,7 @@ struct Loop {
     /// Cycles that are asked for. One cycle serves all that it comes first of.
     due: BTreeSet<Trigger>,
     waiters: Waiters,
-    /// [`Event::TryDisk`] is on its way.
-    tries_disk: bool,
+    disk: disk::Begun,
 }
 
 /// Who waits for the end of a cycle.
@@ -151,7 +150,7 @@ impl Loop {
             Event::Tick => drop(self.due.insert(Trigger::Schedule)),
             Event::Drift => drop(self.due.insert(Trigger::Drift)),
             Event::Backup => self.back_up(),
-            Event::BackedUp(result) => self.engine.backed_up(result),
+            Event::BackedUp(result) => self.backed_up(result),
             Event::Day => self.engine.tell_the_head(),
             Event::TryDisk => self.try_disk().await?,
             Event::Reload => self.reload().await?,
@@ -287,7 +286,7 @@ async fn drift(changed: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
     }
 }
 
-/// Signals are taken over before systemd hears that the daemon is ready: a SIGHUP any earlier would end it.
+/// Signals are taken over before anybody can see that the daemon is there: a SIGHUP any earlier would end it.
 fn take_signals(sender: mpsc::Sender<Event>) -> Result<tokio::task::JoinHandle<()>, DaemonError> {
     let take = |kind| signal(kind).map_err(|source| DaemonError::Socket { what: "signals".to_owned(), source });
     let mut terminate = take(SignalKind::terminate())?;

@@ -253,7 +253,9 @@ impl Engine {
                 Err(other) => return Err(other),
             }
         }
-        self.keep_webhooks(now).await;
+        if renew {
+            self.keep_webhooks(now).await;
+        }
         Ok(())
     }
 

@@ -261,7 +261,11 @@ pub struct MaybeReasoned {
 #[derive(Debug, Clone, Subcommand)]
 pub enum Ledger {
     /// Prove that nothing of the history was changed
-    Verify,
+    Verify {
+        /// A hash that the journal told: the history must still have its event
+        #[arg(long, value_name = "HASH")]
+        head: Option<String>,
+    },
     /// Copy the ledger as it is now into a new file, beside a running daemon
     Backup {
         /// Must not be there yet
@@ -276,7 +280,12 @@ pub enum Ledger {
         older: bool,
     },
     /// Make a lost ledger anew, from directory, clusters and homes
-    Rebuild,
+    Rebuild {
+        /// An administrator's kubeconfig, read once and not kept; for each cluster, where there are several: NAME=FILE.
+        /// Without it: the daemon's own
+        #[arg(long, value_name = "[NAME=]FILE")]
+        admin_kubeconfig: Vec<String>,
+    },
 }
 
 /// Commands of `webhook`.

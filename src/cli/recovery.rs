@@ -52,12 +52,17 @@ pub(super) async fn restore(context: &Context, path: &Path, older: bool) -> Resu
     Ok(Exit::Done)
 }
 
-pub(super) async fn rebuild(context: &Context) -> Result<Exit, Failure> {
+pub(super) async fn rebuild(context: &Context, given: &[String]) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     may()?;
+    let kubeconfigs = if given.is_empty() { settings.clusters.clone() } else { admins(&settings, given)? };
+    let mut clients = BTreeMap::new();
+    for (cluster, kubeconfig) in &kubeconfigs {
+        clients.insert(cluster.clone(), access::client(kubeconfig).await?);
+    }
     become_bursar()?;
     let progress = output::progress("reading directories, clusters and homes");
-    let rebuilt = recovery::rebuild(&settings, &context.actor, daemon::now()).await?;
+    let rebuilt = recovery::rebuild(&settings, clients, &context.actor, daemon::now()).await?;
     progress.finish_and_clear();
     let Rebuilt { ledger_id, accounts, tenants, certificates, last_generation, doubts } = rebuilt;
     if context.global.json {
@@ -78,7 +83,10 @@ pub(super) async fn rebuild(context: &Context) -> Result<Exit, Failure> {
 pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     may()?;
-    let admins = admins(&settings, arguments)?;
+    let admins = match arguments.admin_kubeconfig.as_slice() {
+        [] => usual_admin(&settings)?,
+        given => admins(&settings, given)?,
+    };
     let progress = output::progress("asking the clusters");
     let public_keys = as_bursar(async { public_keys(&settings.state_dir) }).await??;
     let (mut facts, mut owners) = (Facts::default(), Vec::new());
@@ -145,11 +153,11 @@ fn public_keys(state_dir: &Path) -> Result<Vec<[u8; 32]>, Failure> {
     Ok(vec![engine::read_seal(state_dir)?.public_key()])
 }
 
-/// An administrator's kubeconfig for each cluster.
-fn admins(settings: &Settings, arguments: &Takeover) -> Result<BTreeMap<ClusterName, PathBuf>, Failure> {
+/// An administrator's kubeconfig for each cluster, as they are `given`: `FILE`, or `NAME=FILE`.
+fn admins(settings: &Settings, given: &[String]) -> Result<BTreeMap<ClusterName, PathBuf>, Failure> {
     let known: Vec<&ClusterName> = settings.clusters.keys().collect();
     let mut admins = BTreeMap::new();
-    for given in &arguments.admin_kubeconfig {
+    for given in given {
         let named = given.split_once('=').map(|(name, file)| (ClusterName(name.to_owned()), file));
         match (named.filter(|(name, _)| known.contains(&name)), known.as_slice()) {
             (Some((name, file)), _) => drop(admins.insert(name, PathBuf::from(file))),
@@ -157,16 +165,20 @@ fn admins(settings: &Settings, arguments: &Takeover) -> Result<BTreeMap<ClusterN
             (None, _) => break,
         }
     }
-    if let ([only], true) = (known.as_slice(), arguments.admin_kubeconfig.is_empty()) {
-        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".kube/config"));
-        let usual = std::env::var_os("KUBECONFIG").map(PathBuf::from).or_else(home);
-        admins.extend(usual.map(|path| ((*only).clone(), path)));
-    }
     if admins.len() == known.len() {
         return Ok(admins);
     }
     let names: Vec<String> = known.iter().map(|name| format!("--admin-kubeconfig {name}=FILE")).collect();
     Err(Failure::new(Exit::Usage, format!("each cluster has its administrator: {}", names.join(" "))))
+}
+
+/// Where `kubectl` looks, if there is one cluster only.
+fn usual_admin(settings: &Settings) -> Result<BTreeMap<ClusterName, PathBuf>, Failure> {
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".kube/config"));
+    match std::env::var_os("KUBECONFIG").map(PathBuf::from).or_else(home) {
+        Some(path) => admins(settings, &[path.display().to_string()]),
+        None => admins(settings, &[]),
+    }
 }
 
 impl From<RestoreError> for Failure {

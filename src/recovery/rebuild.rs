@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use kube::Client;
 use serde_json::json;
 
 use super::RecoveryError;
@@ -51,11 +52,16 @@ pub struct Rebuilt {
     pub doubts: Vec<String>,
 }
 
-/// Makes the ledger of `settings`, as `actor`, where there is none.
+/// Makes the ledger of `settings`, as `actor`, where there is none; `clients` reach its clusters.
 ///
 /// # Errors
 /// There is one, a daemon runs, or something of what it would be made of does not answer.
-pub async fn rebuild(settings: &Settings, actor: &str, now: Timestamp) -> Result<Rebuilt, RecoveryError> {
+pub async fn rebuild(
+    settings: &Settings,
+    clients: BTreeMap<ClusterName, Client>,
+    actor: &str,
+    now: Timestamp,
+) -> Result<Rebuilt, RecoveryError> {
     nothing_is_there(&settings.state_dir).await?;
     let sealer = engine::read_seal(&settings.state_dir)?;
     let snapshot = directory::fetch(&settings.sources()?, &settings.policy).await;
@@ -64,7 +70,7 @@ pub async fn rebuild(settings: &Settings, actor: &str, now: Timestamp) -> Result
             return Err(RecoveryError::Partial { name: read.source.clone(), why: why.clone() });
         }
     }
-    let (servers, facts) = clusters(settings, &sealer).await?;
+    let (servers, facts) = clusters(clients, &sealer).await?;
     let ledger_id = uuid::Uuid::new_v4().simple().to_string();
     let mut work = Work {
         ledger: LedgerState { ledger_id, ..LedgerState::default() },
@@ -101,14 +107,13 @@ async fn nothing_is_there(state_dir: &Path) -> Result<(), RecoveryError> {
 }
 
 async fn clusters(
-    settings: &Settings,
+    clients: BTreeMap<ClusterName, Client>,
     sealer: &Sealer,
 ) -> Result<(BTreeMap<ClusterName, ApiServer>, Facts), RecoveryError> {
     let (mut servers, mut facts) = (BTreeMap::new(), Facts::default());
-    for (cluster, kubeconfig) in &settings.clusters {
+    for (cluster, client) in clients {
         let failed = |source| RecoveryError::Cluster { cluster: cluster.clone(), source };
-        let client = access::client(kubeconfig).await.map_err(failed)?;
-        facts.extend(access::facts(&client, cluster, &[sealer.public_key()]).await.map_err(failed)?);
+        facts.extend(access::facts(&client, &cluster, &[sealer.public_key()]).await.map_err(failed)?);
         servers.insert(cluster.clone(), ApiServer::new(cluster.clone(), client, Arc::new(Metrics::default())));
     }
     Ok((servers, facts))

@@ -58,7 +58,7 @@ impl Site {
         self.folder.path().join(name)
     }
 
-    fn configure(&self, more: &str) {
+    pub fn configure(&self, more: &str) {
         let (state, control) = (self.path("state"), self.path("control.sock"));
         let (state, control) = (state.display(), control.display());
         let text = format!(

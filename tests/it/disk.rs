@@ -114,6 +114,11 @@ fn a_full_disk_ends_all_writing_and_nothing_else_until_there_is_room_again() {
             || world.kubectl(&["get", "resourcequota", "-n", &world.namespace("foo"), "-o", "name"]).contains("bursar")
     };
     assert!(!poll(Duration::from_secs(12), written), "something was written");
+    daemon.stop();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    wait_for("started anew it says so", DEADLINE, || stuck(&world).filter(|ledger| ledger["waiting"] == 2));
+    assert!(!poll(Duration::from_secs(6), written), "something was written");
 
     disk.empty();
     wait_for("all of it made up for", DEADLINE, || {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::cli::Site;
-use crate::servers::ready::poll;
+use crate::servers::ready::{poll, wait_for};
 
 const DEADLINE: Duration = Duration::from_mins(1);
 
@@ -66,6 +66,59 @@ fn a_backup_takes_the_ledgers_place_with_another_id_and_what_was_there_stays() {
     let last = sqlite3(&ledger(&site), "SELECT action FROM event ORDER BY id DESC LIMIT 1");
     assert_eq!(last, "restored");
     site.run("sync --once", 0);
+}
+
+#[test]
+fn verify_says_which_event_was_changed_is_missing_or_stands_elsewhere_and_knows_a_head_that_was_told() {
+    let (site, backup) = site();
+    for reason in ["one", "two", "three"] {
+        site.run(&format!("hold user alice --reason {reason}"), 0);
+    }
+    let head = site.json("ledger verify", 0)["head"].as_str().expect("a hash").to_owned();
+    let last: i64 = sqlite3(&ledger(&site), "SELECT max(id) FROM event").parse().expect("a number");
+    site.run(&format!("ledger verify --head {head}"), 0);
+    let said = site.run(&format!("ledger verify --head {head} --ledger {}", backup.display()), 1);
+    assert!(said.contains("cut off or written anew"), "{said}");
+    let swap = format!(
+        "UPDATE event SET id = 0 WHERE id = {last}; UPDATE event SET id = {last} WHERE id = {last} - 1; \
+         UPDATE event SET id = {last} - 1 WHERE id = 0"
+    );
+    for (forgery, found) in [
+        (format!("UPDATE event SET ticket = 'T0' WHERE id = {last}"), format!("event {last} was changed")),
+        (
+            format!("DELETE FROM event WHERE id = {last} - 1"),
+            format!("event {last} stands where event {} should", last - 1),
+        ),
+        (swap, format!("event {} does not continue", last - 1)),
+    ] {
+        let forged = site.path("forged.db");
+        fs::copy(ledger(&site), &forged).expect("a copy");
+        let free = "DROP TRIGGER event_is_never_changed; DROP TRIGGER event_is_never_removed";
+        sqlite3(&forged, &format!("{free}; {forgery}"));
+        let said = site.run(&format!("ledger verify --ledger {}", forged.display()), 1);
+        assert!(said.contains(&found), "{forgery}: {said}");
+    }
+}
+
+#[test]
+fn a_daemon_copies_the_ledger_by_its_schedule_and_tells_the_journal_the_head() {
+    let site = Site::new();
+    site.configure("[schedule]\nbackup = \"* * * * *\"\n");
+    let daemon = site.daemon();
+    site.run("hold user alice --reason audit", 0);
+    let copies = || {
+        let files = fs::read_dir(site.path("state/backups")).into_iter().flatten();
+        files.map(|file| file.expect("a file").path()).find(|path| path.to_string_lossy().contains("ledger-"))
+    };
+    let copy = wait_for("the next minute's backup", Duration::from_secs(90), copies);
+    let said = site.json(&format!("ledger verify --ledger {}", copy.display()), 0);
+    let status = || site.json("status", 0)["backup"]["newest"].is_string().then_some(());
+    wait_for("status tells of it", DEADLINE, status);
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait(DEADLINE).success(), "{}", daemon.log_end());
+    let log = fs::read_to_string(site.path("bursard.log")).expect("a log");
+    assert!(log.contains(said["head"].as_str().expect("a hash")), "{log}");
+    assert!(log.lines().any(|line| line.contains("history") && line.contains("head")), "{log}");
 }
 
 #[test]

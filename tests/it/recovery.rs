@@ -136,6 +136,12 @@ fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issue
         }
     }
     let admin = world.servers.cluster.admin_kubeconfig.display().to_string();
+    let (access, aside) = (world.state_dir().join("clusters"), world.folder.join("clusters"));
+    fs::rename(&access, &aside).expect("the daemon's access is lost too");
+    ends(&config, &["ledger", "rebuild"], 1);
+    let without = ends(&config, &["ledger", "rebuild", "--admin-kubeconfig", &admin], 0);
+    fs::remove_file(world.state_dir().join("ledger.db")).expect("lost again");
+    fs::rename(&aside, &access).expect("found");
     let here = [("/root/admin.kubeconfig", admin.as_str())];
     let steps = steps(LOST_LEDGER, "Without one", &here);
     assert_eq!(steps.len(), 2, "{steps:?}");
@@ -145,6 +151,7 @@ fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issue
     assert!(unknown.iter().any(|doubt| doubt.contains("why tool:bar is suspended is lost")), "{unknown:#?}");
     assert!(!unknown.iter().any(|doubt| doubt.contains("tool:off")), "the directory says why: {unknown:#?}");
     assert!(rebuilt["last_generation"].as_i64() >= Some(last + 1000), "{rebuilt:#}");
+    assert_eq!((&without["certificates"], &without["unknown"]), (&rebuilt["certificates"], &rebuilt["unknown"]));
     ends(&config, &["sync", "--once"], 78); // it is not the owner yet
     follow(&config, &steps[1]);
 

@@ -239,4 +239,6 @@ fn damaged(error: sqlx::Error) -> StoreError {
 }
 
 #[cfg(test)]
+mod access_tests;
+#[cfg(test)]
 mod tests;

@@ -38,8 +38,19 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
 }
 
 fn text(status: &Status, running: bool) -> String {
-    let Status { site, sources, clusters, last_cycle, accounts, rejected, failing, next_expiry, .. } = status;
-    let Status { refusals: _, ledger, backup, .. } = status;
+    let Status {
+        site,
+        sources,
+        clusters,
+        last_cycle,
+        accounts,
+        rejected,
+        failing,
+        refusals: _,
+        next_expiry,
+        ledger,
+        backup,
+    } = status;
     let by_state: Vec<String> = accounts.iter().map(|(state, count)| format!("{count} {state}")).collect();
     let mut lines = vec![format!(
         "{site}: accounts: {}",

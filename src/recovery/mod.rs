@@ -5,6 +5,7 @@ mod homes;
 mod rebuild;
 mod takeover;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use thiserror::Error;
@@ -12,11 +13,27 @@ use thiserror::Error;
 pub use self::rebuild::{Rebuilt, rebuild};
 pub use self::takeover::{Remembered, remember};
 use crate::access::AccessError;
+use crate::directory::DirectorySnapshot;
 use crate::engine::EngineError;
 use crate::homes::client::HomedClientError;
-use crate::identity::ClusterName;
+use crate::identity::{ClusterName, DirectoryId};
 use crate::ledger::store::StoreError;
-use crate::settings::SettingsErrors;
+use crate::settings::{Settings, SettingsErrors};
+
+/// Which directory has an entry: the one that was read with it, or the only one there is.
+fn source_of(settings: &Settings, snapshot: &DirectorySnapshot) -> impl Fn(&DirectoryId) -> Option<String> {
+    let mut sources: BTreeMap<DirectoryId, String> = BTreeMap::new();
+    for read in &snapshot.reads {
+        let ids = read.entries.iter().map(|entry| &entry.id);
+        let rejected = read.rejected.iter().filter_map(|entry| entry.id.as_ref());
+        for id in ids.chain(rejected) {
+            sources.entry(id.clone()).or_insert_with(|| read.source.clone());
+        }
+    }
+    let mut names = settings.source_names();
+    let only = names.next().filter(|_| names.next().is_none()).map(str::to_owned);
+    move |id| sources.get(id).or(only.as_ref()).cloned()
+}
 
 /// Why there is no ledger afterwards, or not another one than before.
 #[derive(Debug, Error)]

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use kube::Client;
 use serde_json::json;
 
-use super::RecoveryError;
 use super::homes::{Held, Search};
+use super::{RecoveryError, source_of};
 use crate::access;
 use crate::contract::Sealer;
 use crate::desired::derive;
@@ -18,7 +18,7 @@ use crate::directory::{self, Completeness, DirectorySnapshot};
 use crate::engine;
 use crate::execute::request::ApiServer;
 use crate::homes::client::HomedClient;
-use crate::identity::{AccountId, ClusterName, DirectoryId};
+use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::learn::{Facts, learn};
 use crate::ledger::store::{CycleLock, FILE, ReadStore, Store};
@@ -131,16 +131,7 @@ struct Work<'a> {
 impl Work<'_> {
     /// Whom sealed namespaces name.
     fn learn(&mut self, facts: &Facts, snapshot: &DirectorySnapshot) {
-        let mut sources: BTreeMap<&DirectoryId, &str> = BTreeMap::new();
-        for read in &snapshot.reads {
-            let ids = read.entries.iter().map(|entry| &entry.id);
-            let rejected = read.rejected.iter().filter_map(|entry| entry.id.as_ref());
-            for id in ids.chain(rejected) {
-                sources.entry(id).or_insert(&read.source);
-            }
-        }
-        let only = self.settings.source_names().next().filter(|_| self.settings.source_names().count() == 1);
-        let source_of = |id: &DirectoryId| sources.get(id).copied().or(only).map(str::to_owned);
+        let source_of = source_of(self.settings, snapshot);
         let learned = learn(&self.ledger, facts, &self.settings.policy, &source_of, self.actor, self.now);
         learned.changes.iter().for_each(|change| self.ledger.apply(change));
         self.events.extend(learned.events);

@@ -4,8 +4,8 @@
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::RecoveryError;
-use crate::identity::DirectoryId;
+use super::{RecoveryError, source_of};
+use crate::directory;
 use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::learn::{Facts, learn};
@@ -40,8 +40,9 @@ pub async fn remember(
     }
     let (mut store, lock) = Store::open(&settings.state_dir).await?;
     let ledger_id = uuid::Uuid::new_v4().simple().to_string();
-    let only = settings.source_names().next().filter(|_| settings.source_names().count() == 1);
-    let source_of = |_: &DirectoryId| only.map(str::to_owned);
+    // As far as they answer: who is of an unknown one is told of, and nothing else depends on it.
+    let snapshot = directory::fetch(&settings.sources()?, &settings.policy).await;
+    let source_of = source_of(settings, &snapshot);
     let learned = learn(store.state(), facts, &settings.policy, &source_of, actor, now);
     let mut changes = learned.changes;
     changes.push(Change::LedgerId(ledger_id.clone()));
@@ -51,7 +52,7 @@ pub async fn remember(
         account: None,
         account_id: None,
         action: "taken over".to_owned(),
-        reason: "another host was the owner".to_owned(),
+        reason: "the clusters had another owner".to_owned(),
         ticket: None,
         plan: None,
         detail: json!({"from": owners, "was": store.state().ledger_id, "ledger": ledger_id}),

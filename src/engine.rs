@@ -24,7 +24,7 @@ use crate::directory::SourceConfig;
 use crate::execute::{self, ClusterEffects, Effects};
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
-use crate::ledger::store::{CycleEnd, CycleLock, Store, StoreError};
+use crate::ledger::store::{CycleEnd, CycleLock, Store, StoreError, holding_the_wal};
 use crate::observed::Inventory;
 use crate::orders::{self, Written};
 use crate::plan;
@@ -409,7 +409,8 @@ impl Engine {
             clusters.insert(cluster.to_string(), status);
         }
         let status = report::status(&self.settings.policy.site, self.store.state(), clusters, self.last.clone());
-        Status { ledger: self.trouble().cloned(), backup: self.backup_status().clone(), ..status }
+        let wal = holding_the_wal(&self.settings.state_dir);
+        Status { ledger: self.trouble().cloned(), wal, backup: self.backup_status().clone(), ..status }
     }
 
     /// The Prometheus text.

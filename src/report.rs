@@ -64,6 +64,7 @@ pub fn status(
         refusals: ledger.refusals.clone(),
         next_expiry: ledger.next_expiry(),
         ledger: None,
+        wal: None,
         backup: BackupStatus::default(),
     }
 }

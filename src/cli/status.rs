@@ -49,6 +49,7 @@ fn text(status: &Status, running: bool) -> String {
         refusals: _,
         next_expiry,
         ledger,
+        wal,
         backup,
     } = status;
     let by_state: Vec<String> = accounts.iter().map(|(state, count)| format!("{count} {state}")).collect();
@@ -63,6 +64,13 @@ fn text(status: &Status, running: bool) -> String {
         let why = clean(why);
         format!(
             "the ledger takes no writes since {since:.0}: {why}; nothing is written anywhere, {waiting} accounts wait"
+        )
+    }));
+    lines.extend(wal.as_ref().map(|(length, readers)| {
+        let readers: Vec<String> = readers.iter().map(|reader| clean(reader)).collect();
+        format!(
+            "the ledger's WAL has grown to {length} MiB; it shrinks when these have done reading: {}",
+            readers.join(", ")
         )
     }));
     lines.extend(sources.iter().map(|(name, state)| source(name, state)));

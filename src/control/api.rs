@@ -47,6 +47,9 @@ pub struct Status {
     /// Why the ledger takes no writes, and so nothing is written anywhere.
     #[serde(default)]
     pub ledger: Option<LedgerTrouble>,
+    /// Length of the ledger's WAL in MiB, and who reads so long that it grows.
+    #[serde(default)]
+    pub wal: Option<(u64, Vec<String>)>,
     /// The ledger's nightly backups.
     #[serde(default)]
     pub backup: BackupStatus,

@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use bursar::directory::Role;
 use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
 use bursar::ledger::change::{Change, Event};
-use bursar::ledger::store::{FILE, Store};
+use bursar::ledger::store::{FILE, Store, holding_the_wal};
 use bursar::ledger::{Absence, Account, Certificate, Delivery, Failure, Lifecycle, ObjectKey, ObjectRecord, Tenant};
 use jiff::Timestamp;
 use serde_json::json;
@@ -272,4 +273,37 @@ fn every_view_has_the_columns_that_people_rely_on() {
         assert_eq!(header.join(" "), columns, "{view}");
     }
     runtime.block_on(store.close()).expect("closed");
+}
+
+#[test]
+fn who_reads_while_the_wal_grows_is_named_and_it_shrinks_when_they_are_done() {
+    let folder = Folder::create("ledger-wal");
+    let runtime = runtime();
+    let (mut store, lock) = runtime.block_on(Store::open(folder.path())).expect("a new ledger");
+    let mut command = Command::new("sqlite3");
+    command.arg("-readonly").arg(folder.path().join(FILE)).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = command.spawn().expect("sqlite3 (`make packages` installs it)");
+    let (mut asks, answers) = (shell.stdin.take().expect("a pipe"), shell.stdout.take().expect("a pipe"));
+    writeln!(asks, "BEGIN; SELECT count(*) FROM account;").expect("asked");
+    BufReader::new(answers).lines().next().expect("a line").expect("an answer");
+    let foo = account(AccountKind::Tool, "foo", 52503);
+    let mut write = |reason: &str| {
+        let event = event(&foo, "bursar", "seen", reason, None);
+        runtime.block_on(store.write(&lock, &[], &[event], foo.since)).expect("a reader keeps nobody from writing");
+    };
+    write("short");
+    assert_eq!(holding_the_wal(folder.path()), None);
+    for _ in 0..9 {
+        write(&"x".repeat(8 << 20));
+    }
+    let (length, readers) = holding_the_wal(folder.path()).expect("it has grown");
+    assert!(length > 64 && readers.len() == 1, "{length} {readers:?}");
+    assert!(readers[0].starts_with(&format!("sqlite3 (pid {}, ", shell.id())), "{readers:?}");
+    drop(asks);
+    shell.wait().expect("its end");
+    assert_eq!(holding_the_wal(folder.path()), None, "nobody reads");
+    write("one");
+    write("two");
+    let length = std::fs::metadata(folder.path().join("ledger.db-wal")).expect("a WAL").len();
+    assert!(length <= 4 << 20, "{length}");
 }

@@ -87,6 +87,8 @@ pub(super) async fn connect(path: &Path) -> sqlx::Result<SqliteConnection> {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
+        // What a long read made of the WAL is given back when it begins anew, and not only when the daemon stops.
+        .pragma("journal_size_limit", "4194304")
         .busy_timeout(BUSY_FOR)
         .connect()
         .await

@@ -8,6 +8,7 @@ mod interval;
 mod load;
 mod lock;
 mod read;
+mod readers;
 mod record;
 pub mod restore;
 mod table;
@@ -26,6 +27,7 @@ use sqlx::sqlite::SqliteConnection;
 pub use disk::RESERVE;
 pub use lock::CycleLock;
 pub use read::{ReadStore, VerifyError};
+pub use readers::holding_the_wal;
 
 use super::LedgerState;
 

@@ -19,11 +19,12 @@ use crate::report;
 /// Runs one cycle to its end: certificates delivered or failed. `engine.cut` ends it early, between two accounts.
 ///
 /// # Errors
-/// Only if the ledger does not take what happened. Everything else is a state in the ledger: a source that is Partial,
-/// a cluster that is away, a tenant that fails.
+/// Only if the ledger does not take what happened; then nothing more is begun. Everything else is a state in the ledger: a
+/// source that is Partial, a cluster that is away, a tenant that fails.
 pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Result<CycleReport, EngineError> {
     let began = engine.now();
     engine.must_own()?;
+    engine.must_write().await?; // what cannot be remembered is not done
     if trigger.asks() {
         engine.connect().await?; // clusters that were away: asked whether they are back
         if let Some(snapshot) = ask(engine).await {
@@ -79,6 +80,20 @@ pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
     Ok(PlanAnswer { text: preview.to_string(), plan: preview.json(), exit_code: preview.exit_code() })
 }
 
+/// Reads on while the ledger takes no writes: what the directories say, and for how many accounts something waits.
+/// Nothing is written.
+pub async fn read_on(engine: &mut Engine) -> Result<(), EngineError> {
+    let Some(snapshot) = ask(engine).await else { return Ok(()) };
+    let now = engine.now();
+    let mut ledger = engine.store.state().clone();
+    let seen = transition(&ledger, &snapshot, &engine.settings.policy, now); // pure
+    seen.changes.iter().for_each(|change| ledger.apply(change));
+    let desired = crate::desired::derive(&ledger, &engine.settings.policy, &engine.sealer, now);
+    let Decision { approved, .. } = decide(&desired, &ledger, &engine.inventory(), &engine.settings.policy, now);
+    engine.heard(&seen.changes, approved.accounts().len() as u64);
+    Ok(())
+}
+
 /// What is to be done, what of it the guard lets through, and what it holds back.
 struct Decision {
     plan: Plan,
@@ -107,6 +122,7 @@ async fn carry_out(
     if approved.accounts().is_empty() {
         return Ok(execute::Report::default());
     }
+    engine.store.prove(&engine.lock).await?;
     // The run keeps the ledger as the plan saw it; the store goes on with what is done.
     let ledger = engine.store.state().clone();
     let (recorder, mut records) = Recorder::channel();

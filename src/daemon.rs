@@ -2,7 +2,9 @@
 //! what asks for a cycle during another gets one more, and an order cuts a long one short, which then goes on after it.
 //! The wall clock, the scheduler and systemd's notifications live only here.
 
+mod disk;
 mod inbox;
+mod schedule;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -14,10 +16,11 @@ use jiff::Timestamp;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
+use tokio_cron_scheduler::{JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 
-use self::inbox::{Event, Inbox, UnderWay, notify};
+use self::inbox::{Event, Inbox, UnderWay, health, notify};
+use self::schedule::schedule;
 use crate::control::api::{CycleReport, OrderAnswer, Trigger};
 use crate::control::server::{self, Reply, Request};
 use crate::cycle;
@@ -70,13 +73,14 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     let engine = Engine::open(settings, Arc::new(Metrics::default()), now).await?;
     let stop = CancellationToken::new();
     let (sender, events) = mpsc::channel(64);
+    let sources = [take_signals(sender.clone())?, tokio::spawn(drift(engine.changed(), sender.clone()))];
     let listeners = listen(engine.settings(), &sender, &stop).await?;
     let scheduler = schedule(engine.settings(), &sender).await?;
-    let sources = [take_signals(sender.clone())?, tokio::spawn(drift(engine.changed(), sender.clone()))];
     notify(&[NotifyState::Ready]);
     tracing::info!(site = %engine.settings().policy.site, "ready");
     let (due, waiters) = (BTreeSet::new(), Waiters::default());
-    let daemon = Loop { config, engine, inbox: Inbox::new(events), scheduler, sender, due, waiters };
+    let (inbox, disk) = (Inbox::new(events), disk::Begun::default());
+    let daemon = Loop { config, engine, inbox, scheduler, sender, due, waiters, disk };
     let result = daemon.run().await;
     notify(&[NotifyState::Stopping]);
     stop.cancel();
@@ -97,6 +101,7 @@ struct Loop {
     /// Cycles that are asked for. One cycle serves all that it comes first of.
     due: BTreeSet<Trigger>,
     waiters: Waiters,
+    disk: disk::Begun,
 }
 
 /// Who waits for the end of a cycle.
@@ -109,6 +114,7 @@ struct Waiters {
 impl Loop {
     async fn run(mut self) -> Result<(), DaemonError> {
         self.due.insert(Trigger::Start);
+        self.engine.tell_the_head();
         loop {
             while let Some(event) = self.inbox.ready() {
                 if self.take(event).await?.is_break() {
@@ -143,6 +149,10 @@ impl Loop {
             Event::Stop => return Ok(ControlFlow::Break(())),
             Event::Tick => drop(self.due.insert(Trigger::Schedule)),
             Event::Drift => drop(self.due.insert(Trigger::Drift)),
+            Event::Backup => self.back_up(),
+            Event::BackedUp(result) => self.backed_up(result),
+            Event::Day => self.engine.tell_the_head(),
+            Event::TryDisk => self.try_disk().await?,
             Event::Reload => self.reload().await?,
             Event::Asked(request) => self.asked(request).await?,
         }
@@ -152,7 +162,7 @@ impl Loop {
     /// Whoever asked may be gone; then nobody needs the answer.
     async fn asked(&mut self, request: Request) -> Result<(), DaemonError> {
         match request {
-            Request::Alive(reply) => drop(reply.send(Ok(()))),
+            Request::Alive(reply) => drop(reply.send(Ok(health(&self.engine)))),
             Request::Status(reply) => drop(reply.send(Ok(self.engine.status()))),
             Request::Metrics(reply) => drop(reply.send(Ok(self.engine.exposition()))),
             Request::Plan(reply) if reply.is_closed() => {}
@@ -166,7 +176,13 @@ impl Loop {
                 self.due.insert(Trigger::Sync);
             }
             Request::Orders(actor, orders, reply) => {
-                let answer = self.engine.order(&actor, &orders).await?;
+                let answer = match self.engine.order(&actor, &orders).await {
+                    Err(EngineError::Store(error)) if error.is_of_the_disk() => {
+                        drop(reply.send(Err(self.stuck(&error))));
+                        return Ok(());
+                    }
+                    answer => answer?,
+                };
                 if answer.text.is_empty() {
                     drop(reply.send(Ok(answer)));
                 } else {
@@ -184,7 +200,12 @@ impl Loop {
         let others = if trigger == Trigger::Order { BTreeSet::new() } else { std::mem::take(&mut self.due) };
         let extent = if self.due.is_empty() { Extent::All } else { Extent::Urgent };
         let under_way = UnderWay::begin(&mut self.engine);
-        let report = self.inbox.during(&under_way, cycle::run(&mut self.engine, trigger, extent)).await?;
+        let report = match self.inbox.during(&under_way, cycle::run(&mut self.engine, trigger, extent)).await {
+            Err(EngineError::Store(error)) if error.is_of_the_disk() => {
+                return self.without_disk(&error, trigger).await;
+            }
+            report => report?,
+        };
         log(&report);
         if under_way.cut.is_cancelled() {
             self.due.insert(trigger);
@@ -265,22 +286,6 @@ fn log(report: &CycleReport) {
     }
 }
 
-async fn schedule(settings: &Settings, sender: &mpsc::Sender<Event>) -> Result<JobScheduler, DaemonError> {
-    let scheduler = JobScheduler::new().await?;
-    let sender = sender.clone();
-    // The crate's expressions begin with seconds; zones are frozen at creation there, so UTC.
-    let job = Job::new_async(format!("0 {}", settings.schedule.cycle), move |_, _| {
-        let sender = sender.clone();
-        Box::pin(async move {
-            // A loop that is busy has this tick's cycle ahead of it anyway.
-            let _ = sender.try_send(Event::Tick);
-        })
-    })?;
-    scheduler.add(job).await?;
-    scheduler.start().await?;
-    Ok(scheduler)
-}
-
 async fn drift(changed: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
     loop {
         changed.notified().await;
@@ -291,7 +296,7 @@ async fn drift(changed: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
     }
 }
 
-/// Signals are taken over before systemd hears that the daemon is ready: a SIGHUP any earlier would end it.
+/// Signals are taken over before anybody can see that the daemon is there: a SIGHUP any earlier would end it.
 fn take_signals(sender: mpsc::Sender<Event>) -> Result<tokio::task::JoinHandle<()>, DaemonError> {
     let take = |kind| signal(kind).map_err(|source| DaemonError::Socket { what: "signals".to_owned(), source });
     let mut terminate = take(SignalKind::terminate())?;

@@ -1,6 +1,8 @@
 //! Everything a cycle works with, opened once: the ledger and its lock, the seal, the clusters, the homes. `bursard`
 //! keeps one for its life, `bursar sync --once` for one cycle.
 
+mod health;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+pub use self::health::back_up;
 use crate::access::webhook::{self, Kept, WebhookRequest};
 use crate::access::{self, AccessError, OwnerWatch, Ownership, Renewal, SEAL_KEY};
 use crate::contract::Sealer;
@@ -21,7 +24,7 @@ use crate::directory::SourceConfig;
 use crate::execute::{self, ClusterEffects, Effects};
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
-use crate::ledger::store::{CycleEnd, CycleLock, Store, StoreError};
+use crate::ledger::store::{CycleEnd, CycleLock, Store, StoreError, holding_the_wal};
 use crate::observed::Inventory;
 use crate::orders::{self, Written};
 use crate::plan;
@@ -106,6 +109,7 @@ pub struct Engine {
     trouble: BTreeMap<ClusterName, String>,
     links: BTreeMap<ClusterName, Link>,
     last: Option<CycleReport>,
+    health: health::Health,
 }
 
 /// Counts the steps of cycles, so that one that hangs can be told from one that is long.
@@ -146,6 +150,7 @@ impl Engine {
             HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes);
         let stop = CancellationToken::new();
         let mut engine = Self {
+            health: health::Health::of(&settings.state_dir),
             sources: settings.sources()?,
             settings,
             store,
@@ -224,14 +229,14 @@ impl Engine {
     /// # Errors
     /// Only [`EngineError::NotOwner`]: a cluster that is away is asked again in the next cycle.
     pub async fn connect(&mut self) -> Result<(), EngineError> {
-        let now = self.now();
+        let (now, renew) = (self.now(), self.may_write());
         let due = |link: &Link| link.renew_after.is_some_and(|due| due <= now);
         let settled = |cluster: &ClusterName| {
             self.effects.clusters.contains_key(cluster) && !self.links.get(cluster).is_some_and(due)
         };
         let asked =
             self.settings.clusters.iter().filter(|(cluster, _)| !settled(cluster)).map(|(cluster, kubeconfig)| {
-                let answer = self.connected(cluster, kubeconfig);
+                let answer = self.connected(cluster, kubeconfig, renew);
                 async move { (cluster.clone(), answer.await) }
             });
         for (cluster, answer) in futures::future::join_all(asked).await {
@@ -249,7 +254,9 @@ impl Engine {
                 Err(other) => return Err(other),
             }
         }
-        self.keep_webhooks(now).await;
+        if renew {
+            self.keep_webhooks(now).await;
+        }
         Ok(())
     }
 
@@ -287,9 +294,16 @@ impl Engine {
         }
     }
 
-    async fn connected(&self, cluster: &ClusterName, kubeconfig: &Path) -> Result<(ClusterEffects, Link), EngineError> {
+    /// `renew`: what a certificate of our own that is due needs can be written.
+    async fn connected(
+        &self,
+        cluster: &ClusterName,
+        kubeconfig: &Path,
+        renew: bool,
+    ) -> Result<(ClusterEffects, Link), EngineError> {
         let access = |source| EngineError::Access { cluster: cluster.clone(), source };
-        let renewal = access::renew(kubeconfig, cluster, self.now()).await.map_err(access)?;
+        let renewal =
+            if renew { Some(access::renew(kubeconfig, cluster, self.now()).await.map_err(access)?) } else { None };
         let client = access::client(kubeconfig).await.map_err(access)?;
         let owner = access::owner(&client).await.map_err(access)?;
         // A cluster that `init` has not come to yet must not stop the work in the others.
@@ -299,12 +313,13 @@ impl Engine {
         })?;
         self.owned_by(cluster, &owner)?;
         let renew_after = match renewal {
-            Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. } => Some(renew_after),
-            Renewal::Postponed { why, not_after } => {
+            None => Some(self.now() + RENEWAL_AGAIN),
+            Some(Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. }) => Some(renew_after),
+            Some(Renewal::Postponed { why, not_after }) => {
                 tracing::warn!(%cluster, error = why, %not_after, "the daemon's own certificate is not renewed");
                 Some(self.now() + RENEWAL_AGAIN)
             }
-            Renewal::NotOurs => None,
+            Some(Renewal::NotOurs) => None,
         };
         let link = Link { owner: access::watch_owner(&client), renew_after, client: client.clone(), webhook_due: None };
         tokio::spawn(end_when_taken_over(
@@ -394,12 +409,16 @@ impl Engine {
             };
             clusters.insert(cluster.to_string(), status);
         }
-        report::status(&self.settings.policy.site, self.store.state(), clusters, self.last.clone())
+        let status = report::status(&self.settings.policy.site, self.store.state(), clusters, self.last.clone());
+        let wal = holding_the_wal(&self.settings.state_dir);
+        Status { ledger: self.trouble().cloned(), wal, backup: self.backup_status().clone(), ..status }
     }
 
     /// The Prometheus text.
     #[must_use]
     pub fn exposition(&self) -> String {
+        let backup = self.backup_status();
+        self.metrics.backup(backup.newest, backup.failed.is_some());
         self.metrics.exposition(self.store.state(), self.now())
     }
 

@@ -24,6 +24,7 @@ pub mod plan;
 pub mod policy;
 pub mod privilege;
 pub mod quantity;
+pub mod recovery;
 pub mod report;
 pub mod settings;
 pub mod telemetry;

@@ -6,7 +6,7 @@ use std::error::Error;
 
 use jiff::Timestamp;
 
-use crate::control::api::{ClusterStatus, CycleReport, Failing, Status, Trigger};
+use crate::control::api::{BackupStatus, ClusterStatus, CycleReport, Failing, Status, Trigger};
 use crate::directory::Completeness;
 use crate::ledger::LedgerState;
 use crate::plan::pace::Progress;
@@ -68,6 +68,9 @@ pub fn status(
         refusals: ledger.refusals.clone(),
         pace: Progress::of(ledger),
         next_expiry: ledger.next_expiry(),
+        ledger: None,
+        wal: None,
+        backup: BackupStatus::default(),
     }
 }
 

@@ -73,6 +73,10 @@ pub struct Metrics {
     cycles: Family<OutcomeLabel, Counter>,
     drift_repaired: Counter,
     refusals: Family<LimitLabel, Counter>,
+    ledger_stuck: Gauge,
+    backup_failed: Gauge,
+    /// Seconds since 1970; 0: there is none.
+    backup_at: Gauge,
 }
 
 impl Metrics {
@@ -97,6 +101,17 @@ impl Metrics {
         self.refusals.get_or_create(&LimitLabel { limit: limit.to_owned() }).inc();
     }
 
+    /// Whether the ledger takes no writes.
+    pub fn ledger_stuck(&self, stuck: bool) {
+        self.ledger_stuck.set(i64::from(stuck));
+    }
+
+    /// How the nightly backups are.
+    pub fn backup(&self, newest: Option<Timestamp>, failed: bool) {
+        self.backup_failed.set(i64::from(failed));
+        self.backup_at.set(newest.map_or(0, Timestamp::as_second));
+    }
+
     /// All of it in the Prometheus text format, with the gauges of `state` as of `now`.
     #[must_use]
     pub fn exposition(&self, state: &LedgerState, now: Timestamp) -> String {
@@ -109,6 +124,16 @@ impl Metrics {
             self.drift_repaired.clone(),
         );
         registry.register("refusals", "Plans of which a limit held a part back", self.refusals.clone());
+        registry.register(
+            "ledger_stuck",
+            "1 while the ledger takes no writes, and so nothing is written anywhere",
+            self.ledger_stuck.clone(),
+        );
+        registry.register("backup_failed", "1 if the last backup of the ledger failed", self.backup_failed.clone());
+        if self.backup_at.get() > 0 {
+            let age = gauge(now.as_second() - self.backup_at.get());
+            registry.register_with_unit("backup_age", "Age of the newest backup of the ledger", Unit::Seconds, age);
+        }
         state_gauges(&mut registry, state, now);
         let mut text = String::new();
         // Writing to a String cannot fail, and half an exposition would be worse than none.

@@ -91,9 +91,18 @@ pub enum Did {
     Removed,
 }
 
+/// As [`init()`], whoever owned the cluster until now: their daemon's rights end with it.
+pub async fn take_over(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
+    make(request, true).await
+}
+
 /// Makes the daemon's access to a cluster. Repeated, it changes what the configuration changed, and issues the daemon
 /// another certificate.
 pub async fn init(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
+    make(request, false).await
+}
+
+async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport, AccessError> {
     own::must_be_ours(request.daemon_kubeconfig)?;
     let admin = read(request.admin_kubeconfig)?;
     let reached = own::reached(&admin, request.admin_kubeconfig)?;
@@ -102,7 +111,10 @@ pub async fn init(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
     let site = site.into_iter().map(|kind| (kind.api_version, kind.kind, kind.only));
     let needs = Needs::of(request.policy, request.cluster, site);
     let ledger_id = &request.ledger.ledger_id;
-    let manifest_kinds = look(&client, &needs, ledger_id).await?;
+    if !from_anybody {
+        nobody_elses(&client, ledger_id).await?;
+    }
+    let manifest_kinds = look(&client, &needs).await?;
     let edit = edit(&client).await?;
     let backstop = backstop(&client).await?;
     let manifests = manifests(&needs, &manifest_kinds, &edit, &backstop, ledger_id);
@@ -113,7 +125,8 @@ pub async fn init(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
     made.extend(prune::<ClusterRoleBinding>(&client, &manifests).await?);
     made.extend(prune::<ClusterRole>(&client, &manifests).await?);
     let server = ApiServer::new(request.cluster.clone(), client, Arc::default());
-    let new = own::obtain(&server, reached, request.cluster, request.daemon_kubeconfig).await?;
+    let group = roles::daemon_group(ledger_id);
+    let new = own::obtain(&server, reached, Some(&group), request.daemon_kubeconfig).await?;
     caged(&client_of(new.kubeconfig.clone(), request.daemon_kubeconfig).await?).await?;
     let seal_key_drawn = write(&new, request).await?;
     Ok(InitReport {
@@ -153,10 +166,10 @@ fn manifests(
     manifests.extend([roles::tenant(edit), roles::archive()]);
     manifests.extend(roles::impersonation(needs));
     manifests.push(roles::daemon(needs, manifest_kinds));
-    manifests.extend(roles::daemon_in_namespace());
-    manifests.extend(roles::daemon_in_selftest());
-    manifests.push(roles::daemon_reads_authorities());
-    manifests.push(roles::daemon_binding());
+    manifests.extend(roles::daemon_in_namespace(ledger_id));
+    manifests.extend(roles::daemon_in_selftest(ledger_id));
+    manifests.push(roles::daemon_reads_authorities(ledger_id));
+    manifests.push(roles::daemon_binding(ledger_id));
     manifests
 }
 
@@ -169,14 +182,15 @@ async fn backstop(client: &Client) -> Result<Vec<Value>, AccessError> {
     Ok(policies)
 }
 
-/// Before anything is written: nobody else keeps this cluster, and what the configuration names is there.
-async fn look(client: &Client, needs: &Needs, ledger_id: &str) -> Result<Vec<Kind>, AccessError> {
+async fn nobody_elses(client: &Client, ledger_id: &str) -> Result<(), AccessError> {
     match owner::owner(client).await? {
-        Some(found) if found != ledger_id => {
-            return Err(AccessError::OtherOwner { found, ours: ledger_id.to_owned() });
-        }
-        _ => {}
+        Some(found) if found != ledger_id => Err(AccessError::OtherOwner { found, ours: ledger_id.to_owned() }),
+        _ => Ok(()),
     }
+}
+
+/// Before anything is written: what the configuration names is there.
+async fn look(client: &Client, needs: &Needs) -> Result<Vec<Kind>, AccessError> {
     let made = needs.made();
     let roles = Api::<ClusterRole>::all(client.clone());
     for role in needs.bindable().into_iter().filter(|role| !made.contains(role)) {

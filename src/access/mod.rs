@@ -7,6 +7,7 @@
 
 pub mod cage;
 mod error;
+mod facts;
 mod files;
 mod init;
 pub mod needs;
@@ -22,8 +23,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 pub use error::AccessError;
+pub use facts::facts;
 pub use files::SEAL_KEY;
-pub use init::{Did, InitReport, InitRequest, Made, init};
+pub use init::{Did, InitReport, InitRequest, Made, init, take_over};
 pub use own::{Renewal, renew};
 pub use owner::{OWNER_KEY, OwnerWatch, Ownership, owner, watch_owner};
 pub use roles::{NAMESPACE, OWNER};

@@ -1,7 +1,6 @@
-//! The daemon's own credential: a client certificate of user `bursar:daemon` in no group, first asked for by the
-//! administrator, renewed by the daemon itself.
+//! The daemon's own credential: a client certificate of user `bursar:daemon` in the group of its ledger
+//! ([`super::roles::daemon_group`]), first asked for by the administrator, renewed by the daemon itself.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +81,9 @@ pub async fn renew(kubeconfig: &Path, cluster: &ClusterName, now: Timestamp) -> 
     if now < renew_after {
         return Ok(Renewal::NotDue { renew_after, not_after });
     }
-    match renewed(file, kubeconfig, cluster).await {
+    let group =
+        pem.as_deref().and_then(certificate::subject).and_then(|subject| subject.organizations.into_iter().next());
+    match renewed(file, kubeconfig, cluster, group.as_deref()).await {
         Ok(issued) => {
             let renew_after = certificate::renew_after(&issued);
             Ok(Renewal::Renewed { renew_after, not_after: issued.not_after })
@@ -92,11 +93,16 @@ pub async fn renew(kubeconfig: &Path, cluster: &ClusterName, now: Timestamp) -> 
     }
 }
 
-async fn renewed(file: Kubeconfig, path: &Path, cluster: &ClusterName) -> Result<Issued, AccessError> {
+async fn renewed(
+    file: Kubeconfig,
+    path: &Path,
+    cluster: &ClusterName,
+    group: Option<&str>,
+) -> Result<Issued, AccessError> {
     let reached = reached(&file, path)?;
     let client = client_of(file, path).await?;
     let server = ApiServer::new(cluster.clone(), client, Arc::default());
-    let new = obtain(&server, reached, cluster, path).await?;
+    let new = obtain(&server, reached, group, path).await?;
     write(&new.kubeconfig, path)?;
     Ok(new.issued)
 }
@@ -122,24 +128,24 @@ fn own_user(file: &Kubeconfig) -> Option<&NamedAuthInfo> {
 pub(super) async fn obtain(
     server: &ApiServer,
     reached: Cluster,
-    cluster: &ClusterName,
+    group: Option<&str>,
     path: &Path,
 ) -> Result<OwnCredential, AccessError> {
     let key = NewKey::generate().map_err(AccessError::Key)?;
-    let names = Names { common_name: DAEMON_USER, organizations: [None, None], serial_number: None };
+    let names = Names { common_name: DAEMON_USER, organizations: [group, None], serial_number: None };
     let request = key.request(names).map_err(AccessError::Key)?;
     let unsigned = Unsigned { holder: USER_ENTRY, account: DAEMON_USER, request: &request, lifetime: LIFETIME };
     let pem = sign(server, unsigned).await.map_err(AccessError::Signing)?;
     let public_key = key.public_key();
     let asked = Asked {
         common_name: DAEMON_USER,
-        organizations: BTreeSet::new(),
+        organizations: group.into_iter().collect(),
         serial_number: None,
         public_key: &public_key,
         authorities: None,
     };
     let issued = verified(server, &pem, &asked).await.map_err(AccessError::Certificate)?;
-    let kubeconfig = kubeconfig(cluster, reached, &pem, &key);
+    let kubeconfig = kubeconfig(&server.cluster, reached, &pem, &key);
     let client = client_of(kubeconfig.clone(), path).await?;
     let who = who_am_i(&client).await?;
     if who != DAEMON_USER {

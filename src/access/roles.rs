@@ -48,13 +48,24 @@ pub(super) fn cluster_role(name: &str, rules: &[Value]) -> Value {
     })
 }
 
-fn cluster_role_binding(name: &str, role: &str, user: &str) -> Value {
+/// The group that the daemon's rights are bound to. It is the ledger's: whoever takes a cluster over binds another one,
+/// and the former owner's certificate is worth nothing from that moment, wherever a copy of it is.
+#[must_use]
+pub fn daemon_group(ledger_id: &str) -> String {
+    format!("{DAEMON_USER}#{ledger_id}")
+}
+
+fn daemon_subject(ledger_id: &str) -> Value {
+    json!({"apiGroup": RBAC, "kind": "Group", "name": daemon_group(ledger_id)})
+}
+
+fn cluster_role_binding(name: &str, role: &str, subject: &Value) -> Value {
     json!({
         "apiVersion": RBAC_V1,
         "kind": "ClusterRoleBinding",
         "metadata": {"name": name, "labels": labels()},
         "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
-        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
+        "subjects": [subject],
     })
 }
 
@@ -125,7 +136,7 @@ fn webhook_configurations() -> Vec<Value> {
 /// In our own namespace the daemon reads whose the cluster is, and keeps the webhook. The certificate's Secret it only
 /// writes.
 #[must_use]
-pub fn daemon_in_namespace() -> [Value; 2] {
+pub fn daemon_in_namespace(ledger_id: &str) -> [Value; 2] {
     const APPLIED: &[&str] = &["create", "patch", "delete"];
     let rules = [
         named("", "configmaps", [OWNER], &["get", "list", "watch"]),
@@ -135,16 +146,16 @@ pub fn daemon_in_namespace() -> [Value; 2] {
         named("policy", "poddisruptionbudgets", [WEBHOOK], APPLIED),
         named("apps", "deployments", [WEBHOOK], &["get", "create", "patch", "delete"]),
     ];
-    role_of_daemon(NAMESPACE, &rules)
+    role_of_daemon(ledger_id, NAMESPACE, &rules)
 }
 
 /// Where the daemon tries what the webhook does: pods, and by the cage without effect.
 #[must_use]
-pub fn daemon_in_selftest() -> [Value; 2] {
-    role_of_daemon(SELFTEST, &[rule("", &["pods"], &["create"])])
+pub fn daemon_in_selftest(ledger_id: &str) -> [Value; 2] {
+    role_of_daemon(ledger_id, SELFTEST, &[rule("", &["pods"], &["create"])])
 }
 
-fn role_of_daemon(namespace: &str, rules: &[Value]) -> [Value; 2] {
+fn role_of_daemon(ledger_id: &str, namespace: &str, rules: &[Value]) -> [Value; 2] {
     let role = json!({
         "apiVersion": RBAC_V1,
         "kind": "Role",
@@ -156,7 +167,7 @@ fn role_of_daemon(namespace: &str, rules: &[Value]) -> [Value; 2] {
         "kind": "RoleBinding",
         "metadata": {"name": DAEMON_ROLE, "namespace": namespace, "labels": labels()},
         "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": DAEMON_ROLE},
-        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": DAEMON_USER}],
+        "subjects": [daemon_subject(ledger_id)],
     });
     [role, binding]
 }
@@ -194,20 +205,20 @@ pub(super) fn selftest_namespace() -> Value {
 /// The daemon reads whom the API server believes about clients: public, and what every extension API server reads, by
 /// the Role that Kubernetes ships for it.
 #[must_use]
-pub fn daemon_reads_authorities() -> Value {
+pub fn daemon_reads_authorities(ledger_id: &str) -> Value {
     json!({
         "apiVersion": RBAC_V1,
         "kind": "RoleBinding",
         "metadata": {"name": DAEMON_ROLE, "namespace": "kube-system", "labels": labels()},
         "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "extension-apiserver-authentication-reader"},
-        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": DAEMON_USER}],
+        "subjects": [daemon_subject(ledger_id)],
     })
 }
 
 /// The daemon's ClusterRole is the daemon's.
 #[must_use]
-pub fn daemon_binding() -> Value {
-    cluster_role_binding(DAEMON_ROLE, DAEMON_ROLE, DAEMON_USER)
+pub fn daemon_binding(ledger_id: &str) -> Value {
+    cluster_role_binding(DAEMON_ROLE, DAEMON_ROLE, &daemon_subject(ledger_id))
 }
 
 /// Reads everything of a namespace, Secrets too. The cage lets the daemon bind it to itself in suspended tenants'
@@ -225,7 +236,8 @@ pub fn impersonation(needs: &Needs) -> Vec<Value> {
         cluster_role(&impersonation_role(class), &[rule])
     });
     let admin = needs.impersonated.values().flatten().any(|user| user == CLUSTER_ADMIN_USER);
-    let binding = admin.then(|| cluster_role_binding("bursar-cluster-admin", "cluster-admin", CLUSTER_ADMIN_USER));
+    let user = json!({"apiGroup": RBAC, "kind": "User", "name": CLUSTER_ADMIN_USER});
+    let binding = admin.then(|| cluster_role_binding("bursar-cluster-admin", "cluster-admin", &user));
     roles.chain(binding).collect()
 }
 

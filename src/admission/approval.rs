@@ -19,8 +19,9 @@ use crate::identity::{AccountKind, AccountName};
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";
-/// Users that are Bursar's own programs; they are in no group.
-const PROGRAMS: [&str; 2] = ["bursar:daemon", "bursar:webhook"];
+/// Users that are Bursar's own programs. The daemon is in the group of its ledger, the webhook in none.
+const PROGRAMS: [&str; 2] = [DAEMON, "bursar:webhook"];
+const DAEMON: &str = "bursar:daemon";
 
 /// Looks at an update of `certificatesigningrequests/approval`.
 pub(super) fn check(rules: &Rules, review: &Review, decision: &mut Decision) -> Result<(), Malformed> {
@@ -90,8 +91,13 @@ fn account(name: &str) -> Option<AccountName> {
     name.parse().ok().filter(|account: &AccountName| account.kind != AccountKind::Group)
 }
 
-/// `bursar:tools` and `bursar:tool:foo#1042` for `tool:foo`, as `desired::credential` makes them.
+/// `bursar:tools` and `bursar:tool:foo#1042` for `tool:foo`, as `desired::credential` makes them; `bursar:daemon#LEDGER`
+/// for the daemon, as `access::roles` does.
 fn is_group_of(name: &str, group: &str) -> bool {
+    if name == DAEMON {
+        let ledger = group.strip_prefix(DAEMON).and_then(|rest| rest.strip_prefix('#'));
+        return ledger.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    }
     let Some(account) = account(name) else { return false };
     let Some(rest) = group.strip_prefix("bursar:") else { return false };
     let generation = rest.strip_prefix(name).and_then(|rest| rest.strip_prefix('#'));
@@ -131,7 +137,7 @@ mod tests {
     fn subjects_of_tenants_and_programs_are_ours() {
         assert_eq!(of("tool:foo", &["bursar:tools", "bursar:tool:foo#1042"]), Ok(()));
         assert_eq!(of("user:alice", &["bursar:users", "bursar:user:alice#7"]), Ok(()));
-        assert_eq!(of("bursar:daemon", &[]), Ok(()));
+        assert_eq!(of("bursar:daemon", &["bursar:daemon#00ff"]), Ok(()));
         assert_eq!(of("bursar:webhook", &[]), Ok(()));
     }
 
@@ -146,6 +152,8 @@ mod tests {
             ("tool:foo", &["bursar:users"]),
             ("tool:foo", &["bursar:cluster-admins"]),
             ("bursar:daemon", &["bursar:tools"]),
+            ("bursar:daemon", &["bursar:daemon#"]),
+            ("bursar:webhook", &["bursar:daemon#00ff"]),
             ("bursar:cluster-admin", &[]),
             ("group:foo", &["bursar:groups"]),
             ("system:admin", &[]),

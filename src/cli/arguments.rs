@@ -98,6 +98,8 @@ pub enum Command {
         /// As printed by `plan` and `status`
         hash: String,
     },
+    /// Make this host's ledger the owner of the clusters; the former owner stops writing at once
+    Takeover(Takeover),
     /// The webhook that refuses pods which would run as somebody else
     #[command(subcommand)]
     Webhook(Webhook),
@@ -130,6 +132,15 @@ pub struct Init {
     /// The cluster's name in the configuration
     #[arg(long, value_name = "NAME")]
     pub cluster: String,
+}
+
+/// `takeover`.
+#[derive(Debug, Args)]
+pub struct Takeover {
+    /// The administrator's kubeconfig, read once and not kept; for each cluster, where there are several: NAME=FILE.
+    /// Without it: $KUBECONFIG, or ~/.kube/config
+    #[arg(long, value_name = "[NAME=]FILE")]
+    pub admin_kubeconfig: Vec<String>,
 }
 
 /// `sync`.
@@ -322,11 +333,30 @@ pub struct QuotaList {
 #[derive(Debug, Clone, Subcommand)]
 pub enum Ledger {
     /// Prove that nothing of the history was changed
-    Verify,
+    Verify {
+        /// A hash that the journal told: the history must still have its event
+        #[arg(long, value_name = "HASH")]
+        head: Option<String>,
+    },
     /// Copy the ledger as it is now into a new file, beside a running daemon
     Backup {
         /// Must not be there yet
         file: PathBuf,
+    },
+    /// Put a backup in the place of the ledger; what is there stays beside it
+    Restore {
+        /// The backup
+        file: PathBuf,
+        /// Also if the ledger that is there is whole and knows more
+        #[arg(long)]
+        older: bool,
+    },
+    /// Make a lost ledger anew, from directory, clusters and homes
+    Rebuild {
+        /// An administrator's kubeconfig, read once and not kept; for each cluster, where there are several: NAME=FILE.
+        /// Without it: the daemon's own
+        #[arg(long, value_name = "[NAME=]FILE")]
+        admin_kubeconfig: Vec<String>,
     },
 }
 

@@ -13,12 +13,21 @@ use super::exit::{Exit, Failure};
 use super::output;
 use crate::ledger::store::{FILE, ReadStore};
 
-pub(super) async fn verify(context: &Context) -> Result<Exit, Failure> {
+/// `told`: the hash of an event that must be in it.
+pub(super) async fn verify(context: &Context, told: Option<String>) -> Result<Exit, Failure> {
     let mut store = context.store().await?;
     let progress = output::progress("checking the history");
     let checked = store.verify().await;
     progress.finish_and_clear();
     let (last, hash) = checked.map_err(|error| Failure::from(anyhow::Error::new(error)))?;
+    if let Some(told) = told {
+        let found = store.rows("SELECT id FROM event WHERE hash = ?1", std::slice::from_ref(&told)).await?;
+        if found.is_empty() {
+            let text =
+                format!("no event has the hash {told}: since it was told, the history was cut off or written anew");
+            return Err(Failure::new(Exit::Failed, text));
+        }
+    }
     if context.global.json {
         output::json(&json!({"ok": true, "events": last, "head": hash}))?;
     } else {

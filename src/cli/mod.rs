@@ -17,6 +17,7 @@ mod output;
 mod plan;
 mod probes;
 mod quota;
+mod recovery;
 mod show;
 mod status;
 mod sync;
@@ -92,8 +93,11 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Quota(arguments) => quota::run(&context, arguments).await,
         Command::Approve { hash } => order::approve(&context, hash).await,
         Command::Webhook(command) => webhook::run(&context, &command).await,
-        Command::Ledger(Ledger::Verify) => ledger::verify(&context).await,
+        Command::Ledger(Ledger::Verify { head }) => ledger::verify(&context, head).await,
         Command::Ledger(Ledger::Backup { file }) => ledger::backup(&context, &file).await,
+        Command::Ledger(Ledger::Restore { file, older }) => recovery::restore(&context, &file, older).await,
+        Command::Ledger(Ledger::Rebuild { admin_kubeconfig }) => recovery::rebuild(&context, &admin_kubeconfig).await,
+        Command::Takeover(arguments) => recovery::takeover(&context, &arguments).await,
         Command::Completions { shell } => generate::completions(shell),
         Command::Man(arguments) => generate::man(&arguments),
     }

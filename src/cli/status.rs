@@ -6,10 +6,11 @@ use super::context::{Context, daemon};
 use super::exit::{Exit, Failure};
 use super::output::clean;
 use super::{output, sync};
-use crate::control::api::Status;
+use crate::control::api::{BackupStatus, LedgerTrouble, Status};
 use crate::control::client::ClientError;
 use crate::directory::Completeness;
 use crate::ledger::SourceState;
+use crate::ledger::store::backup;
 use crate::report;
 
 pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
@@ -22,7 +23,9 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
         Err(ClientError::Absent { .. }) => {
             let mut store = context.store().await?;
             let last = store.last_report().await?.and_then(|report| serde_json::from_value(report).ok());
-            (false, report::status(&settings.site, &store.state().await?, BTreeMap::new(), last))
+            let status = report::status(&settings.site, &store.state().await?, BTreeMap::new(), last);
+            let backup = BackupStatus { newest: backup::newest(&settings.state_dir), failed: None };
+            (false, Status { backup, ..status })
         }
         asked => (true, asked?),
     };
@@ -35,8 +38,21 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
 }
 
 fn text(status: &Status, running: bool) -> String {
-    let Status { site, sources, clusters, last_cycle, accounts, rejected, failing, refusals: _, pace, next_expiry } =
-        status;
+    let Status {
+        site,
+        sources,
+        clusters,
+        last_cycle,
+        accounts,
+        rejected,
+        failing,
+        refusals: _,
+        pace,
+        next_expiry,
+        ledger,
+        wal,
+        backup,
+    } = status;
     let by_state: Vec<String> = accounts.iter().map(|(state, count)| format!("{count} {state}")).collect();
     let mut lines = vec![format!(
         "{site}: accounts: {}",
@@ -45,6 +61,19 @@ fn text(status: &Status, running: bool) -> String {
     if !running {
         lines.push("bursard does not run; this is what the ledger last knew".to_owned());
     }
+    lines.extend(ledger.as_ref().map(|LedgerTrouble { why, since, waiting }| {
+        let why = clean(why);
+        format!(
+            "the ledger takes no writes since {since:.0}: {why}; nothing is written anywhere, {waiting} accounts wait"
+        )
+    }));
+    lines.extend(wal.as_ref().map(|(length, readers)| {
+        let readers: Vec<String> = readers.iter().map(|reader| clean(reader)).collect();
+        format!(
+            "the ledger's WAL has grown to {length} MiB; it shrinks when these have done reading: {}",
+            readers.join(", ")
+        )
+    }));
     lines.extend(sources.iter().map(|(name, state)| source(name, state)));
     for (name, cluster) in clusters {
         let trouble = cluster.trouble.as_deref().map(|trouble| format!(": {}", clean(trouble))).unwrap_or_default();
@@ -82,6 +111,11 @@ fn text(status: &Status, running: bool) -> String {
     }
     lines.extend(pace.iter().map(ToString::to_string));
     lines.extend(next_expiry.map(|next| format!("next certificate ends {next:.0}")));
+    lines.push(match backup.newest {
+        Some(at) => format!("newest backup of the ledger: {at:.0}"),
+        None => "no backup of the ledger yet".to_owned(),
+    });
+    lines.extend(backup.failed.as_ref().map(|why| format!("the last backup of the ledger failed: {}", clean(why))));
     lines.join("\n")
 }
 

@@ -8,7 +8,7 @@
 //! | `POST /v1/sync` | [`CycleReport`], when the cycle that began after the request is done |
 //! | `POST /v1/orders` with an array of [`OrderRequest`] | [`OrderAnswer`] |
 //! | `GET /metrics` | Prometheus text |
-//! | `GET /healthz` | `ok`, or 503 and why |
+//! | `GET /healthz` | `ok`, `degraded: ` and why the ledger takes no writes, or 503 and why the loop does not turn |
 //!
 //! Everything else than 200 carries a [`Refusal`].
 
@@ -50,6 +50,35 @@ pub struct Status {
     pub pace: Vec<Progress>,
     /// When the first certificate ends.
     pub next_expiry: Option<Timestamp>,
+    /// Why the ledger takes no writes, and so nothing is written anywhere.
+    #[serde(default)]
+    pub ledger: Option<LedgerTrouble>,
+    /// Length of the ledger's WAL in MiB, and who reads so long that it grows.
+    #[serde(default)]
+    pub wal: Option<(u64, Vec<String>)>,
+    /// The ledger's nightly backups.
+    #[serde(default)]
+    pub backup: BackupStatus,
+}
+
+/// A ledger that takes no writes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerTrouble {
+    /// Why, with its cause.
+    pub why: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// Accounts for which something is to be done when it takes them again.
+    pub waiting: u64,
+}
+
+/// The backups in the state folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupStatus {
+    /// When the newest was made.
+    pub newest: Option<Timestamp>,
+    /// Why there is no newer one.
+    pub failed: Option<String>,
 }
 
 /// How a cluster is.

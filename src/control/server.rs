@@ -29,8 +29,8 @@ const ALIVE_WITHIN: Duration = Duration::from_secs(5);
 /// What the loop is asked, and where its answer goes.
 #[derive(Debug)]
 pub enum Request {
-    /// Whether the loop turns, and a cycle that is under way goes on.
-    Alive(Reply<()>),
+    /// Whether the loop turns, and a cycle that is under way goes on; and how it is.
+    Alive(Reply<String>),
     /// How things stand.
     Status(Reply<Status>),
     /// What a cycle would do now.
@@ -149,7 +149,7 @@ async fn healthz(State(desk): State<Desk>) -> Response {
     let asked = tokio::time::timeout(ALIVE_WITHIN, ask(&desk, Request::Alive));
     let silent = || Refusal { exit_code: 69, text: "the daemon does not answer itself".to_owned() };
     match asked.await.unwrap_or_else(|_| Err(silent())) {
-        Ok(()) => "ok\n".into_response(),
+        Ok(health) => format!("{health}\n").into_response(),
         Err(refusal) => refused(refusal),
     }
 }

@@ -12,6 +12,8 @@ use tokio_util::sync::CancellationToken;
 use crate::control::api::{Refusal, Status};
 use crate::control::server::Request;
 use crate::engine::{Engine, Progress};
+use crate::ledger::store::StoreError;
+use crate::ledger::store::backup::Backup;
 
 /// How long a stopping daemon lets what is under way go on. Below systemd's default `TimeoutStopSec` of 90 s.
 const SOFT_STOP: Duration = Duration::from_mins(1);
@@ -29,6 +31,14 @@ pub(super) enum Event {
     Drift,
     /// Somebody asks over the control socket.
     Asked(Request),
+    /// The schedule says that the ledger is to be copied.
+    Backup,
+    /// It was, or was not.
+    BackedUp(Result<Backup, StoreError>),
+    /// A day is over: the history's head goes to the journal.
+    Day,
+    /// Whether the ledger takes writes again is to be looked at.
+    TryDisk,
     /// SIGHUP.
     Reload,
     /// SIGTERM or SIGINT.
@@ -39,6 +49,7 @@ pub(super) enum Event {
 pub(super) struct UnderWay {
     status: Status,
     exposition: String,
+    health: String,
     stop: CancellationToken,
     pub(super) cut: CancellationToken,
     progress: Progress,
@@ -47,7 +58,17 @@ pub(super) struct UnderWay {
 impl UnderWay {
     pub(super) fn begin(engine: &mut Engine) -> Self {
         let (cut, progress) = engine.begin();
-        Self { status: engine.status(), exposition: engine.exposition(), stop: engine.stop(), cut, progress }
+        let (status, exposition, health) = (engine.status(), engine.exposition(), health(engine));
+        Self { status, exposition, health, stop: engine.stop(), cut, progress }
+    }
+}
+
+/// What `/healthz` says of a loop that turns. A ledger that takes no writes is said and is no reason to restart the
+/// daemon: it goes on reading, and recovers by itself.
+pub(super) fn health(engine: &Engine) -> String {
+    match engine.trouble() {
+        Some(trouble) => format!("degraded: the ledger takes no writes: {}", trouble.why),
+        None => "ok".to_owned(),
     }
 }
 
@@ -82,7 +103,7 @@ impl Inbox {
 
     /// Does `work` to its end.
     pub(super) async fn during<T>(&mut self, under_way: &UnderWay, work: impl Future<Output = T>) -> T {
-        let UnderWay { status, exposition, stop, cut, progress } = under_way;
+        let UnderWay { status, exposition, health, stop, cut, progress } = under_way;
         tokio::pin!(work);
         let mut deadline = None;
         let mut alive = Alive { steps: progress.steps(), since: now() };
@@ -98,7 +119,9 @@ impl Inbox {
                     Event::Stop => std::process::exit(1),
                     Event::Asked(Request::Status(reply)) => drop(reply.send(Ok(status.clone()))),
                     Event::Asked(Request::Metrics(reply)) => drop(reply.send(Ok(exposition.clone()))),
-                    Event::Asked(Request::Alive(reply)) => drop(reply.send(alive.check(progress))),
+                    Event::Asked(Request::Alive(reply)) => {
+                        drop(reply.send(alive.check(progress).map(|()| health.clone())));
+                    }
                     event => {
                         if matches!(event, Event::Asked(Request::Orders(..))) {
                             cut.cancel();

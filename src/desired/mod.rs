@@ -248,6 +248,13 @@ pub fn generation_group(account: &AccountName, generation: u64) -> String {
     format!("bursar:{account}#{generation}")
 }
 
+/// What [`generation_group`] was made of.
+#[must_use]
+pub fn of_generation_group(group: &str) -> Option<(AccountName, u64)> {
+    let (account, generation) = group.strip_prefix("bursar:")?.rsplit_once('#')?;
+    Some((account.parse().ok()?, generation.parse().ok()?))
+}
+
 /// Kinds are applied in this order and deleted in the reverse of it: a namespace before what is in it, and the
 /// bindings last, so that nobody works in a namespace whose quota and policies are not there yet.
 #[must_use]

@@ -164,7 +164,8 @@ async fn deliver(homes: &HomedClient, home: &HomeTarget, entries: KubeconfigEntr
 
 /// One cluster and one context for each endpoint, the default one first: it becomes the current one of a file that has
 /// none.
-fn entries(
+#[must_use]
+pub fn entries(
     cluster: &ClusterName,
     credential: &DesiredCredential,
     certificate_pem: String,

@@ -57,6 +57,8 @@ pub enum Change {
     Override(OverrideKey, Option<QuotaOverride>),
     /// How far a change of a class has come; `None`: it is through.
     Pace(String, Option<PaceRecord>),
+    /// Another id of the ledger: it is a copy, or another host's now.
+    LedgerId(String),
     /// The counter of generations.
     LastGeneration(u64),
     /// What each source answered. It is kept with the cycle's row, so an unchanged directory writes no other.
@@ -131,6 +133,7 @@ impl LedgerState {
             Change::Settled(account, cluster, own) => set(&mut self.settled, (account, cluster), Some(own)),
             Change::Override(key, given) => set(&mut self.overrides, key, given),
             Change::Pace(class, pace) => set(&mut self.paces, class, pace),
+            Change::LedgerId(id) => self.ledger_id = id,
             Change::LastGeneration(generation) => self.last_generation = generation,
             Change::Sources(sources) => self.sources = sources,
         }

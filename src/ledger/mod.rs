@@ -6,6 +6,7 @@
 
 pub mod chain;
 pub mod change;
+pub mod learn;
 pub mod pace;
 pub mod quota;
 pub mod store;

@@ -89,6 +89,37 @@ pub fn verify(pem: &[u8], asked: &Asked<'_>) -> Result<Issued, CertificateError>
     issued(block, certificate).filter(|issued| issued.not_before < issued.not_after).ok_or(CertificateError::Validity)
 }
 
+/// Whom a certificate is for, and by which key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// CN.
+    pub common_name: String,
+    /// O, each.
+    pub organizations: BTreeSet<String>,
+    /// serialNumber.
+    pub serial_number: Option<String>,
+    /// `SubjectPublicKeyInfo`, DER.
+    pub public_key: Vec<u8>,
+}
+
+/// What the first certificate of a PEM text says of its holder. Nothing of it is proved.
+#[must_use]
+pub fn subject(pem: &[u8]) -> Option<Subject> {
+    let blocks = blocks(pem).ok()?;
+    let certificates = certificates(&blocks).ok()?;
+    let certificate = certificates.first()?;
+    let values = |oid| {
+        let attributes = certificate.subject().iter_by_oid(oid).filter_map(|attribute| attribute.as_str().ok());
+        attributes.map(str::to_owned).collect::<Vec<_>>()
+    };
+    Some(Subject {
+        common_name: values(&OID_X509_COMMON_NAME).into_iter().next()?,
+        organizations: values(&OID_X509_ORGANIZATION_NAME).into_iter().collect(),
+        serial_number: values(&OID_X509_SERIALNUMBER).into_iter().next(),
+        public_key: certificate.public_key().raw.to_vec(),
+    })
+}
+
 /// SHA-256 of a certificate's DER, hex.
 #[must_use]
 pub fn fingerprint(der: &[u8]) -> String {

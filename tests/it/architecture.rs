@@ -18,7 +18,7 @@ const ORDER: [&[&str]; 14] = [
     &["observed", "plan", "control::api", "report", "orders"],
     &["execute", "access"],
     &["settings"],
-    &["engine"],
+    &["engine", "recovery"],
     &["cycle"],
     &["control", "daemon"],
     &["cli"],

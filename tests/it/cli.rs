@@ -40,12 +40,12 @@ homeDirectory: /home/toor
 ";
 
 /// A site of a file, and nothing else.
-struct Site {
+pub struct Site {
     folder: Folder,
 }
 
 impl Site {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let site = Self { folder: Folder::create("cli") };
         std::fs::create_dir(site.path("state")).expect("a folder");
         std::fs::write(site.path("state/seal.key"), [7; 32]).expect("written");
@@ -54,11 +54,11 @@ impl Site {
         site
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn configure(&self, more: &str) {
+    pub fn configure(&self, more: &str) {
         let (state, control) = (self.path("state"), self.path("control.sock"));
         let (state, control) = (state.display(), control.display());
         let text = format!(
@@ -69,23 +69,23 @@ impl Site {
         std::fs::write(self.path("bursar.toml"), text).expect("written");
     }
 
-    fn command(&self, arguments: &str) -> Command {
+    pub fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
         command.env("BURSAR_CONFIG", self.path("bursar.toml")).args(arguments.split_whitespace());
         command
     }
 
     /// Runs it and gives what it printed, if it ends with `exit`.
-    fn run(&self, arguments: &str, exit: i32) -> String {
+    pub fn run(&self, arguments: &str, exit: i32) -> String {
         ended(&mut self.command(arguments), exit, arguments)
     }
 
-    fn json(&self, arguments: &str, exit: i32) -> Value {
+    pub fn json(&self, arguments: &str, exit: i32) -> Value {
         let output = self.run(&format!("--json {arguments}"), exit);
         serde_json::from_str(&output).unwrap_or_else(|error| panic!("{arguments}: {error}\n{output}"))
     }
 
-    fn daemon(&self) -> Process {
+    pub fn daemon(&self) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursard"));
         command.arg("--config").arg(self.path("bursar.toml"));
         let process = Process::start("bursard", &command, &self.path("bursard.log"));

@@ -17,14 +17,14 @@ use crate::world::World;
 
 const DEADLINE: Duration = Duration::from_mins(1);
 
-struct Daemon {
-    process: Process,
+pub struct Daemon {
+    pub process: Process,
     /// Read as they come, as systemd does: a daemon that nobody hears would wait.
     notifications: Receiver<String>,
 }
 
 impl Daemon {
-    fn start(world: &World) -> Self {
+    pub fn start(world: &World) -> Self {
         let socket = world.folder.join("notify.sock");
         let _ = std::fs::remove_file(&socket);
         let notifications = UnixDatagram::bind(&socket).expect("a notification socket");
@@ -46,7 +46,7 @@ impl Daemon {
     }
 
     /// Waits for a line of `sd_notify(3)`.
-    fn notified(&self, awaited: &str) {
+    pub fn notified(&self, awaited: &str) {
         loop {
             let line = self.notifications.recv_timeout(DEADLINE).unwrap_or_else(|error| {
                 panic!("{awaited} awaited: {error}\n{}", self.process.log_end());
@@ -57,14 +57,14 @@ impl Daemon {
         }
     }
 
-    fn stop(self) {
+    pub fn stop(self) {
         self.process.signal(Signal::TERM);
         let status = self.process.wait(DEADLINE);
         assert!(status.success(), "{status}\n{}", self.process.log_end());
     }
 }
 
-fn curl(world: &World, method: &str, path: &str) -> String {
+pub fn curl(world: &World, method: &str, path: &str) -> String {
     let output = Command::new("curl")
         .args(["--silent", "--show-error", "--request", method, "--unix-socket"])
         .arg(world.folder.join("control.sock"))
@@ -75,7 +75,7 @@ fn curl(world: &World, method: &str, path: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn post(world: &World, path: &str, body: &Value) -> Value {
+pub fn post(world: &World, path: &str, body: &Value) -> Value {
     let output = Command::new("curl")
         .args(["--silent", "--show-error", "--header", "content-type: application/json", "--data"])
         .arg(body.to_string())
@@ -87,7 +87,7 @@ fn post(world: &World, path: &str, body: &Value) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
 }
 
-fn status(world: &World) -> Value {
+pub fn status(world: &World) -> Value {
     serde_json::from_str(&curl(world, "GET", "/v1/status")).expect("JSON")
 }
 

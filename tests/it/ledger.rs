@@ -3,14 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use bursar::directory::Role;
 use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
 use bursar::ledger::change::{Change, Event};
 use bursar::ledger::quota::{OverrideKey, QuotaOverride};
-use bursar::ledger::store::{FILE, Store};
+use bursar::ledger::store::{FILE, Store, holding_the_wal};
 use bursar::ledger::{
     Absence, Account, Certificate, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Tenant,
 };
@@ -20,7 +21,7 @@ use serde_json::json;
 use crate::servers::folder::Folder;
 
 const DOCUMENT: &str = include_str!("../../docs/ledger.md");
-const VIEWS: [&str; 11] = [
+pub const VIEWS: [&str; 11] = [
     "tools",
     "users",
     "admins",
@@ -125,6 +126,10 @@ fn known(account: &Account) -> Change {
     Change::Account(Box::new(account.clone()))
 }
 
+fn uid(account: &Account) -> Change {
+    Change::Uid(account.posix.as_ref().expect("it has one").uid, account.id.clone())
+}
+
 fn event(account: &Account, actor: &str, action: &str, reason: &str, ticket: Option<&str>) -> Event {
     Event {
         actor: actor.to_owned(),
@@ -139,7 +144,7 @@ fn event(account: &Account, actor: &str, action: &str, reason: &str, ticket: Opt
 }
 
 /// The story that the document tells.
-async fn story(state_dir: &Path) -> Store {
+pub async fn story(state_dir: &Path) -> Store {
     let (mut store, lock) = Store::open(state_dir).await.expect("a new ledger");
     let people = [
         Account { mail: Some("alice@example.org".to_owned()), ..account(AccountKind::User, "alice", 3001) },
@@ -149,7 +154,8 @@ async fn story(state_dir: &Path) -> Store {
     let carol = people[2].clone();
     let mut web = maintained(served(account(AccountKind::Tool, "foo", 52503)), &["alice"]);
     let mut old = maintained(served(account(AccountKind::Tool, "old", 52504)), &["bob"]);
-    let mut begin: Vec<Change> = people.iter().chain([&web, &old]).map(known).collect();
+    let mut begin: Vec<Change> =
+        people.iter().chain([&web, &old]).flat_map(|account| [known(account), uid(account)]).collect();
     begin.extend([tenant(&carol, "admin", None), tenant(&web, "tool", Some("tool-foo"))]);
     begin.extend([tenant(&old, "tool", Some("tool-old")), quota(&web, "tool-foo"), quota(&old, "tool-old")]);
     begin.push(more_pods(&web));
@@ -198,18 +204,18 @@ async fn story(state_dir: &Path) -> Store {
     store
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-fn sqlite3(ledger: &Path, statement: &str) -> Output {
+pub fn sqlite3(ledger: &Path, statement: &str) -> Output {
     let mut command = Command::new("sqlite3");
     command.args(["-header", "-column"]).arg(ledger).arg(statement).current_dir("/");
     command.output().expect("sqlite3 (`make packages` installs it)")
 }
 
 /// What it printed, without the blanks at the ends of lines.
-fn printed(output: &Output) -> String {
+pub fn printed(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
@@ -279,4 +285,37 @@ fn every_view_has_the_columns_that_people_rely_on() {
         assert_eq!(header.join(" "), columns, "{view}");
     }
     runtime.block_on(store.close()).expect("closed");
+}
+
+#[test]
+fn who_reads_while_the_wal_grows_is_named_and_it_shrinks_when_they_are_done() {
+    let folder = Folder::create("ledger-wal");
+    let runtime = runtime();
+    let (mut store, lock) = runtime.block_on(Store::open(folder.path())).expect("a new ledger");
+    let mut command = Command::new("sqlite3");
+    command.arg("-readonly").arg(folder.path().join(FILE)).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = command.spawn().expect("sqlite3 (`make packages` installs it)");
+    let (mut asks, answers) = (shell.stdin.take().expect("a pipe"), shell.stdout.take().expect("a pipe"));
+    writeln!(asks, "BEGIN; SELECT count(*) FROM account;").expect("asked");
+    BufReader::new(answers).lines().next().expect("a line").expect("an answer");
+    let foo = account(AccountKind::Tool, "foo", 52503);
+    let mut write = |reason: &str| {
+        let event = event(&foo, "bursar", "seen", reason, None);
+        runtime.block_on(store.write(&lock, &[], &[event], foo.since)).expect("a reader keeps nobody from writing");
+    };
+    write("short");
+    assert_eq!(holding_the_wal(folder.path()), None);
+    for _ in 0..9 {
+        write(&"x".repeat(8 << 20));
+    }
+    let (length, readers) = holding_the_wal(folder.path()).expect("it has grown");
+    assert!(length > 64 && readers.len() == 1, "{length} {readers:?}");
+    assert!(readers[0].starts_with(&format!("sqlite3 (pid {}, ", shell.id())), "{readers:?}");
+    drop(asks);
+    shell.wait().expect("its end");
+    assert_eq!(holding_the_wal(folder.path()), None, "nobody reads");
+    write("one");
+    write("two");
+    let length = std::fs::metadata(folder.path().join("ledger.db-wal")).expect("a WAL").len();
+    assert!(length <= 4 << 20, "{length}");
 }

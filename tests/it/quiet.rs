@@ -24,7 +24,7 @@ use crate::world::World;
 const DEADLINE: Duration = Duration::from_mins(1);
 const DAEMON: &str = "bursar:daemon";
 
-fn own_servers(options: &ControlPlaneOptions) -> &'static Servers {
+pub fn own_servers(options: &ControlPlaneOptions) -> &'static Servers {
     Box::leak(Box::new(Servers::start_with(options, &SlapdOptions::default(), |_| sample::toolforge())))
 }
 

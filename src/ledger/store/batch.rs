@@ -26,6 +26,7 @@ pub struct Batch {
     /// Tables whose rows are replaced whole.
     replaced: Vec<&'static Table>,
     last_generation: Option<u64>,
+    ledger_id: Option<String>,
     now: Timestamp,
 }
 
@@ -38,6 +39,7 @@ impl Batch {
             newest: BTreeMap::new(),
             replaced: Vec::new(),
             last_generation: None,
+            ledger_id: None,
             now,
         };
         // Of several values of one account only the last is written, compared with what the file holds.
@@ -113,6 +115,7 @@ impl Batch {
             }
             Change::Pace(class, Some(pace)) => self.set(&PACE, row(&PaceRow::new(class, pace)), true),
             Change::Pace(class, None) => self.set(&PACE, json!({"class": class}), false),
+            Change::LedgerId(id) => self.ledger_id = Some(id),
             Change::LastGeneration(generation) => self.last_generation = Some(generation),
         }
     }
@@ -152,6 +155,9 @@ impl Batch {
         }
         mark_newest(connection, self.newest).await?;
         self.intervals.write(connection, self.now).await?;
+        if let Some(id) = self.ledger_id {
+            sqlx::query("UPDATE ledger SET id = ?").bind(id).execute(&mut *connection).await?;
+        }
         if let Some(generation) = self.last_generation {
             let generation = i64::try_from(generation).unwrap_or(i64::MAX);
             sqlx::query("UPDATE ledger SET last_generation = ?").bind(generation).execute(&mut *connection).await?;

@@ -2,6 +2,7 @@
 //! cannot be.
 
 use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -28,6 +29,10 @@ impl CycleLock {
             // Not for the group: whoever can open it, be it for reading only, can take the lock and stop the daemon.
             .mode(0o600)
             .open(&path)
+            .or_else(|error| match error.kind() {
+                ErrorKind::ReadOnlyFilesystem => File::open(&path),
+                _ => Err(error),
+            })
             .map_err(|source| StoreError::File { path: path.clone(), source })?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { file }),

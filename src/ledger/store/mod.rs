@@ -1,12 +1,16 @@
 //! The ledger in SQLite: the rows of [`LedgerState`], written only together with it. One writer, who holds the
 //! [`CycleLock`]; readers open the file read-only, also while the daemon runs.
 
+pub mod backup;
 mod batch;
+mod disk;
 mod interval;
 mod load;
 mod lock;
 mod read;
+mod readers;
 mod record;
+pub mod restore;
 mod table;
 mod write;
 
@@ -17,11 +21,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
-use sqlx::{ConnectOptions as _, Connection as _};
+use sqlx::Connection as _;
+use sqlx::sqlite::SqliteConnection;
 
+pub use disk::RESERVE;
 pub use lock::CycleLock;
-pub use read::ReadStore;
+pub use read::{ReadStore, VerifyError};
+pub use readers::holding_the_wal;
 
 use super::LedgerState;
 
@@ -49,6 +55,19 @@ pub enum StoreError {
     /// The file is not as SQLite left it.
     #[error("the ledger is damaged ({0}). Stop bursard, move ledger.db aside and run: bursar ledger restore BACKUP")]
     Corrupt(String),
+    /// There is no room to remember what would be done.
+    #[error("{path}: {free} MiB are free, and {needed} MiB must be")]
+    Room {
+        /// Where.
+        path: PathBuf,
+        /// How much is free.
+        free: u64,
+        /// How much must be.
+        needed: u64,
+    },
+    /// An earlier write failed.
+    #[error("the ledger did not take the last write, and is tried again")]
+    Stuck,
     /// SQLite refused.
     #[error("the ledger")]
     Sqlite(#[from] sqlx::Error),
@@ -69,7 +88,11 @@ pub enum StoreError {
 /// The open ledger of the one writer.
 #[derive(Debug)]
 pub struct Store {
+    /// The state folder.
+    path: PathBuf,
     connection: SqliteConnection,
+    /// See [`Store::is_stuck`].
+    stuck: bool,
     state: LedgerState,
     /// Id and hash of the newest event.
     head: (i64, String),
@@ -78,7 +101,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the ledger in `state_dir`, and makes it (folder 0750, file 0640) where there is none.
+    /// Opens the ledger in `state_dir`, and makes it (folder 0750, file 0640) where there is none. On a disk that takes no
+    /// writes it is only read, and is stuck.
     ///
     /// # Errors
     /// [`StoreError::Busy`] if another process writes, [`StoreError::Corrupt`] if the file is damaged.
@@ -87,25 +111,21 @@ impl Store {
         let lock = CycleLock::take(state_dir)?;
         let path = state_dir.join(FILE);
         make_file(&path)?;
-        let connecting = SqliteConnectOptions::new()
-            .filename(&path)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
-            .foreign_keys(true)
-            .busy_timeout(Duration::from_secs(5))
-            .connect()
-            .await;
-        let mut connection = match connecting {
-            Err(error) if code(&error) == Some(BUSY) => return Err(StoreError::Read(path)),
-            other => other.map_err(damaged)?,
+        let (connection, stuck) = match writable(&path).await {
+            Ok(connection) => (connection, false),
+            Err(StoreError::Sqlite(error)) if code(&error) == Some(BUSY) => return Err(StoreError::Read(path)),
+            Err(error) if error.is_of_the_disk() => (read::connect(&path).await.map_err(|_| error)?, true),
+            Err(error) => return Err(error),
         };
-        check(&mut connection).await?;
-        sqlx::migrate!("./migrations").run(&mut connection).await?;
-        write::draw_id(&mut connection).await?;
-        let loaded = load::state(&mut connection).await?;
+        Ok((Self::of(state_dir, connection, stuck).await?, lock))
+    }
+
+    /// What a file holds.
+    async fn of(state_dir: &Path, mut connection: SqliteConnection, stuck: bool) -> Result<Self, StoreError> {
+        let state = load::state(&mut connection).await?;
         let head = load::head(&mut connection).await?;
         let last_cycle = load::last_cycle(&mut connection).await?;
-        Ok((Self { connection, state: loaded, head, last_cycle }, lock))
+        Ok(Self { path: state_dir.to_owned(), connection, stuck, state, head, last_cycle })
     }
 
     /// The ledger's content.
@@ -123,12 +143,12 @@ impl Store {
     /// Closes the file so that a plain `sqlite3` of a group member reads it: without a WAL, which only a writer could
     /// recover. Where somebody has it open at this moment the WAL stays, and is no obstacle, for its files are there.
     pub async fn close(mut self) -> Result<(), StoreError> {
-        match sqlx::query("PRAGMA journal_mode = DELETE").execute(&mut self.connection).await {
-            Err(error) if code(&error) != Some(BUSY) => return Err(error.into()),
-            _ => {}
-        }
-        self.connection.close().await?;
-        Ok(())
+        let closed = match sqlx::query("PRAGMA journal_mode = DELETE").execute(&mut self.connection).await {
+            Err(error) if code(&error) != Some(BUSY) => Err(error.into()),
+            _ => self.connection.close().await.map_err(StoreError::from),
+        };
+        // On a disk that takes no writes the WAL stays; whoever opens the ledger next finds what is in it.
+        closed.or_else(|error| if error.is_of_the_disk() { Ok(()) } else { Err(error) })
     }
 }
 
@@ -145,6 +165,25 @@ pub struct CycleEnd {
     pub sources: std::collections::BTreeMap<String, super::SourceState>,
     /// What came of it, as JSON.
     pub report: serde_json::Value,
+}
+
+/// The file, whole and with the schema of this version.
+async fn writable(path: &Path) -> Result<SqliteConnection, StoreError> {
+    let mut connection = disk::connect(path).await.map_err(damaged)?;
+    match make_ready(&mut connection).await {
+        Ok(()) => Ok(connection),
+        Err(error) => {
+            // Waited for: whoever is told moves the file, or opens it again.
+            let _ = connection.close().await;
+            Err(error)
+        }
+    }
+}
+
+async fn make_ready(connection: &mut SqliteConnection) -> Result<(), StoreError> {
+    check(connection).await?;
+    sqlx::migrate!("./migrations").run(&mut *connection).await?;
+    Ok(write::draw_id(connection).await?)
 }
 
 async fn check(connection: &mut SqliteConnection) -> Result<(), StoreError> {
@@ -172,6 +211,16 @@ fn make_file(path: &Path) -> Result<(), StoreError> {
     }
 }
 
+/// The path of what SQLite puts beside a ledger: `-wal`, `-shm`, `-journal`.
+fn with(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+/// How long a lock that somebody else holds is waited for.
+const BUSY_FOR: Duration = Duration::from_secs(5);
+
 // SQLite's primary result codes (sqlite.org/rescode.html).
 const BUSY: u32 = 5;
 const CORRUPT: u32 = 11;
@@ -191,5 +240,7 @@ fn damaged(error: sqlx::Error) -> StoreError {
     }
 }
 
+#[cfg(test)]
+mod access_tests;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,6 @@
 //! running daemon and for every member of group `bursar`.
 
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::{Map, Value};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
@@ -36,14 +35,13 @@ pub enum VerifyError {
 impl ReadStore {
     /// Opens the file at `path`.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
-        let connection = SqliteConnectOptions::new()
-            .filename(path)
-            .read_only(true)
-            .busy_timeout(Duration::from_secs(5))
-            .connect()
-            .await
-            .map_err(super::damaged)?;
-        Ok(Self { connection })
+        Ok(Self { connection: connect(path).await.map_err(super::damaged)? })
+    }
+
+    /// Closes the file, and is done with it.
+    pub(super) async fn close(self) {
+        // It holds nothing.
+        let _ = self.connection.close().await;
     }
 
     /// The rows of a SELECT, with the columns in its order.
@@ -75,6 +73,20 @@ impl ReadStore {
             .await?;
         let report = text.as_deref().map(serde_json::from_str).transpose();
         report.map_err(|source| StoreError::Row { table: "cycle", source })
+    }
+
+    /// Whether the file is as SQLite left it, with every index and every reference.
+    pub async fn check(&mut self) -> Result<(), StoreError> {
+        let verdict: String = sqlx::query_scalar("PRAGMA integrity_check(1)")
+            .fetch_one(&mut self.connection)
+            .await
+            .map_err(super::damaged)?;
+        let stray = sqlx::query("PRAGMA foreign_key_check").fetch_optional(&mut self.connection).await?;
+        match stray {
+            _ if verdict != "ok" => Err(StoreError::Corrupt(verdict)),
+            Some(_) => Err(StoreError::Corrupt("a row names another one that is not there".to_owned())),
+            None => Ok(()),
+        }
     }
 
     /// Checks the whole history and gives the id and hash of its newest row.
@@ -120,6 +132,19 @@ impl ReadStore {
             })
             .collect()
     }
+}
+
+/// A connection that cannot write.
+pub(super) async fn connect(path: &Path) -> sqlx::Result<SqliteConnection> {
+    let options = SqliteConnectOptions::new().filename(path).busy_timeout(super::BUSY_FOR);
+    if super::with(path, "-journal").exists() {
+        // A writer was killed while it opened or closed the file. Whoever may write rolls back what it had begun, by
+        // looking; who may not finds out below.
+        let mut writer = options.clone().connect().await?;
+        let _ = sqlx::query("SELECT 1 FROM sqlite_schema").fetch_optional(&mut writer).await;
+        let _ = writer.close().await;
+    }
+    options.read_only(true).connect().await
 }
 
 fn value(row: &SqliteRow, ordinal: usize) -> Value {

@@ -2,6 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use serde_json::json;
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
 
 use super::*;
 use crate::directory::{Completeness, RejectedEntry, Role};
@@ -14,11 +16,11 @@ use crate::ledger::{
     SourceState, Spending, StoppedWorkload, Suspension, Tenant,
 };
 
-fn at(second: i64) -> Timestamp {
+pub(super) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_790_000_000 + second).expect("a time")
 }
 
-fn account(number: u8, members: &[u8], leaving: bool, state: Lifecycle, second: i64) -> Account {
+pub(super) fn account(number: u8, members: &[u8], leaving: bool, state: Lifecycle, second: i64) -> Account {
     let members: BTreeMap<_, _> =
         members.iter().map(|member| (DirectoryId(format!("d{member}")), Role::Member)).collect();
     Account {
@@ -214,7 +216,7 @@ fn note(reason: &str) -> Note {
     Note { actor: "root".to_owned(), reason: reason.to_owned(), ticket: None, at: at(0) }
 }
 
-fn event(action: &str) -> Event {
+pub(super) fn event(action: &str) -> Event {
     Event {
         actor: "bursar".to_owned(),
         account: None,
@@ -330,7 +332,7 @@ async fn a_history_that_was_forged_in_the_file_is_found() {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_a_write_and_memory_stays_as_the_file() {
+async fn a_full_disk_refuses_a_write_memory_stays_as_the_file_and_it_recovers() {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     store.write(&lock, &everybody(), &[], at(0)).await.expect("written");
@@ -342,13 +344,48 @@ async fn a_full_disk_refuses_a_write_and_memory_stays_as_the_file() {
         (10..250).map(|n| Change::Account(Box::new(account(n, &[], false, Lifecycle::New, 0)))).collect();
     let error = store.write(&lock, &many, &[event("seen")], at(1)).await.expect_err("full");
     assert!(crate::report::chain(&error).contains("disk is full"), "{}", crate::report::chain(&error));
+    assert!(error.is_of_the_disk() && store.is_stuck());
     assert_eq!(*store.state(), before);
-    sqlx::query(limit(pages + 1000)).execute(&mut store.connection).await.expect("somebody made room");
+    let refused = store.write(&lock, &many, &[event("seen")], at(2)).await;
+    assert!(matches!(refused, Err(StoreError::Stuck)), "the file may know more than memory: {refused:?}");
+    store.recover(&lock).await.expect("the new connection has no such limit");
+    assert_eq!((store.is_stuck(), store.state()), (false, &before));
     store.write(&lock, &many, &[event("seen")], at(2)).await.expect("written");
     assert_eq!(
         ReadStore::open(&folder.path().join(FILE)).await.expect("readable").state().await.ok().as_ref(),
         Some(store.state())
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_beside_a_busy_writer_is_whole_and_of_one_moment() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    store.write(&lock, &everybody(), &[event("begin")], at(0)).await.expect("written");
+    let (path, done) = (folder.path().to_owned(), tokio_util::sync::CancellationToken::new());
+    let ended = done.clone();
+    let copies = tokio::spawn(async move {
+        let mut reader = ReadStore::open(&path.join(FILE)).await.expect("readable");
+        let mut lengths = Vec::new();
+        while !ended.is_cancelled() {
+            let second = i64::try_from(lengths.len()).expect("few");
+            let copy = backup::nightly(&mut reader, &path, at(second)).await.expect("a backup");
+            let mut copied = ReadStore::open(&copy.path).await.expect("readable");
+            let accounts = copied.state().await.expect("loaded").accounts.len();
+            // Each write is one account and one event.
+            let before = everybody().len();
+            assert_eq!(i64::try_from(accounts - before).expect("few"), copy.events - 1);
+            lengths.push(copy.events);
+        }
+        lengths
+    });
+    for n in 100..250 {
+        let change = Change::Account(Box::new(account(n, &[], false, Lifecycle::New, 0)));
+        store.write(&lock, &[change], &[event("seen")], at(1)).await.expect("a backup keeps nobody from writing");
+    }
+    done.cancel();
+    let lengths = copies.await.expect("all of them whole");
+    assert!(lengths.first() < lengths.last() && lengths.is_sorted(), "{lengths:?}");
 }
 
 #[tokio::test]
@@ -431,39 +468,4 @@ async fn reopened(store: Store, state_dir: &Path) -> (LedgerState, LedgerState) 
     store.close().await.expect("closed");
     let mut reader = ReadStore::open(&state_dir.join(FILE)).await.expect("readable");
     (reader.state().await.expect("loaded"), memory)
-}
-
-#[tokio::test]
-async fn access_lasts_while_a_member_belongs_and_the_tool_is_active() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
-    let mut alice = account(9, &[], false, Lifecycle::New, 0);
-    alice.kind = AccountKind::User;
-    alice.name = "alice".to_owned();
-    let active =
-        |members: &[u8], since| Change::Account(Box::new(account(1, members, false, Lifecycle::Active, since)));
-    let tenant = Tenant { class: "tool".to_owned(), namespace: None, created_at: at(0) };
-    let suspended = Change::Account(Box::new(account(1, &[9], false, Lifecycle::Suspended, 30)));
-    let begin = [
-        Change::Account(Box::new(alice)),
-        active(&[], 0),
-        Change::Tenant(AccountId("a1".to_owned()), ClusterName("prod".to_owned()), tenant),
-    ];
-    store.write(&lock, &begin, &[], at(0)).await.expect("written");
-    store.write(&lock, &[active(&[9], 0)], &[], at(10)).await.expect("joins");
-    store.write(&lock, &[suspended], &[], at(30)).await.expect("suspended");
-    store.write(&lock, &[active(&[9], 40)], &[], at(40)).await.expect("resumed");
-    store.write(&lock, &[active(&[], 40)], &[], at(50)).await.expect("leaves");
-    store.close().await.expect("closed");
-    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
-    let rows = reader
-        .rows("SELECT member, at_start, at_end FROM access_on WHERE account = 'tool:tool1' ORDER BY at_start", &[])
-        .await
-        .expect("rows");
-    let spans: Vec<_> = rows.iter().map(|row| (row["at_start"].clone(), row["at_end"].clone())).collect();
-    let open: Vec<_> = reader.rows("SELECT at_end FROM activity WHERE at_end > '9'", &[]).await.expect("rows");
-    assert_eq!(open[0]["at_end"], "9999-12-31T23:59:59Z");
-    let text = |second| json!(format!("{:.0}", at(second)));
-    assert_eq!(spans, [(text(10), text(30)), (text(40), text(50))]);
-    assert!(rows.iter().all(|row| row["member"] == "user:alice"));
 }

@@ -43,13 +43,11 @@ impl Store {
             }
             return Ok(());
         }
+        self.must_not_be_stuck()?;
         let batch = Batch::of(&self.state, changes, now);
         let mut head = self.head.clone();
-        let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await?;
-        sqlx::query("PRAGMA defer_foreign_keys = ON").execute(&mut *transaction).await?;
-        batch.write(&mut transaction).await?;
-        write_events(&mut transaction, &mut head, events, now).await?;
-        transaction.commit().await?;
+        let written = write(&mut self.connection, batch, &mut head, events, now).await;
+        self.took(written)?;
         self.head = head;
         for change in changes {
             self.state.apply(change);
@@ -57,29 +55,25 @@ impl Store {
         Ok(())
     }
 
+    /// Takes into memory what the sources answered, and nothing else: what a ledger that takes no writes can still hear.
+    pub fn hear(&mut self, changes: &[Change]) {
+        changes
+            .iter()
+            .filter(|change| matches!(change, Change::Sources(_)))
+            .for_each(|change| self.state.apply(change));
+    }
+
     /// Ends a cycle: its row, and the sources in memory. Gives the cycle's number.
     pub async fn finish(&mut self, _lock: &CycleLock, end: CycleEnd) -> Result<i64, StoreError> {
         let id = self.last_cycle + 1;
         let forgotten = end.ended.saturating_sub(SPENT_KEPT).unwrap_or(Timestamp::MIN);
-        let mut transaction = self.connection.begin_with("BEGIN IMMEDIATE").await?;
-        sqlx::query("INSERT INTO cycle (id, began, ended, trigger, sources, report) VALUES (?, ?, ?, ?, ?, ?)")
-            .bind(id)
-            .bind(format!("{:.0}", end.began))
-            .bind(format!("{:.0}", end.ended))
-            .bind(end.trigger)
-            .bind(row(&end.sources).to_string())
-            .bind(end.report.to_string())
-            .execute(&mut *transaction)
-            .await?;
-        sqlx::query("DELETE FROM cycle WHERE id <= ?").bind(id - CYCLES_KEPT).execute(&mut *transaction).await?;
-        sqlx::query("DELETE FROM spent WHERE at < ?")
-            .bind(format!("{forgotten:.0}"))
-            .execute(&mut *transaction)
-            .await?;
-        transaction.commit().await?;
+        self.must_not_be_stuck()?;
+        let written = write_cycle(&mut self.connection, id, &end, forgotten).await;
+        self.took(written)?;
         self.last_cycle = id;
-        self.state.sources = end.sources;
         self.state.spent.retain(|spent| spent.at >= forgotten);
+        self.state.approvals.retain(|_, until| *until > end.ended);
+        self.state.sources = end.sources;
         Ok(id)
     }
 
@@ -88,6 +82,47 @@ impl Store {
     pub const fn next_cycle(&self) -> i64 {
         self.last_cycle + 1
     }
+}
+
+async fn write(
+    connection: &mut SqliteConnection,
+    batch: Batch,
+    head: &mut (i64, String),
+    events: &[Event],
+    now: Timestamp,
+) -> sqlx::Result<()> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    sqlx::query("PRAGMA defer_foreign_keys = ON").execute(&mut *transaction).await?;
+    batch.write(&mut transaction).await?;
+    write_events(&mut transaction, head, events, now).await?;
+    transaction.commit().await
+}
+
+/// The cycle's row, and what its end leaves to be forgotten: approvals nobody can use any more, and what limits no longer
+/// look back to.
+async fn write_cycle(
+    connection: &mut SqliteConnection,
+    id: i64,
+    end: &CycleEnd,
+    forgotten: Timestamp,
+) -> sqlx::Result<()> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    sqlx::query("INSERT INTO cycle (id, began, ended, trigger, sources, report) VALUES (?, ?, ?, ?, ?, ?)")
+        .bind(id)
+        .bind(format!("{:.0}", end.began))
+        .bind(format!("{:.0}", end.ended))
+        .bind(&end.trigger)
+        .bind(row(&end.sources).to_string())
+        .bind(end.report.to_string())
+        .execute(&mut *transaction)
+        .await?;
+    sqlx::query("DELETE FROM cycle WHERE id <= ?").bind(id - CYCLES_KEPT).execute(&mut *transaction).await?;
+    for (statement, before) in
+        [("DELETE FROM spent WHERE at < ?", forgotten), ("DELETE FROM approval WHERE until <= ?", end.ended)]
+    {
+        sqlx::query(statement).bind(format!("{before:.0}")).execute(&mut *transaction).await?;
+    }
+    transaction.commit().await
 }
 
 async fn write_events(

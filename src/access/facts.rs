@@ -1,0 +1,58 @@
+//! What a cluster shows of the ledger that made its tenants: sealed namespaces, and the generations that bindings name.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, Subject};
+use kube::api::{ListParams, PartialObjectMeta};
+use kube::{Api, Client, ResourceExt as _};
+
+use super::{AccessError, answered};
+use crate::contract::{self, CLASS, MANAGED_BY, MANAGER};
+use crate::desired::of_generation_group;
+use crate::identity::{ClusterName, NamespaceName};
+use crate::ledger::learn::{Facts, Tenancy};
+
+/// Reads them. A namespace whose seal no key of `public_keys` made is no fact, and is said.
+pub async fn facts(client: &Client, cluster: &ClusterName, public_keys: &[[u8; 32]]) -> Result<Facts, AccessError> {
+    let ours = ListParams::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
+    let namespaces = Api::<Namespace>::all(client.clone());
+    let namespaces = answered("namespaces", namespaces.list_metadata(&ours)).await?;
+    let bindings = answered("role bindings", Api::<RoleBinding>::all(client.clone()).list(&ours)).await?;
+    let cluster_bindings = Api::<ClusterRoleBinding>::all(client.clone());
+    let cluster_bindings = answered("cluster role bindings", cluster_bindings.list(&ours)).await?;
+    let mut facts = Facts::default();
+    for namespace in namespaces.iter().filter(|namespace| namespace.labels().contains_key(CLASS)) {
+        match tenancy(namespace, cluster, public_keys) {
+            Ok(tenancy) => facts.tenancies.push(tenancy),
+            Err(why) => {
+                let name = namespace.name_any();
+                facts.doubts.push(format!("namespace {name} in {cluster} is not taken: {why}"));
+            }
+        }
+    }
+    let subjects = bindings.iter().map(|binding| &binding.subjects);
+    let subjects = subjects.chain(cluster_bindings.iter().map(|binding| &binding.subjects)).flatten().flatten();
+    for (account, generation) in subjects.filter_map(bound) {
+        let known = facts.bound.entry(account).or_default();
+        *known = generation.max(*known);
+    }
+    Ok(facts)
+}
+
+fn tenancy(
+    namespace: &PartialObjectMeta<Namespace>,
+    cluster: &ClusterName,
+    public_keys: &[[u8; 32]],
+) -> Result<Tenancy, String> {
+    let name = NamespaceName::try_from(namespace.name_any()).map_err(|error| error.to_string())?;
+    let identity = contract::identity_of(cluster, &name, namespace.labels(), namespace.annotations(), public_keys);
+    let identity = identity.map_err(|error| error.to_string())?;
+    let created = namespace.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    // The ledger keeps whole seconds.
+    let created_at = created.and_then(|time| Timestamp::from_second(time.as_second()).ok());
+    Ok(Tenancy { identity, created_at: created_at.unwrap_or(Timestamp::UNIX_EPOCH) })
+}
+
+fn bound(subject: &Subject) -> Option<(crate::identity::AccountName, u64)> {
+    (subject.kind == "Group").then(|| of_generation_group(&subject.name)).flatten()
+}

@@ -1,0 +1,202 @@
+//! `bursar ledger restore FILE`, `bursar ledger rebuild` and `bursar takeover`: a ledger after a loss. They act at once,
+//! under the daemon's lock.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::arguments::Takeover;
+use super::context::{Context, become_bursar, may_act};
+use super::exit::{Exit, Failure};
+use super::output;
+use crate::access::{self, InitRequest};
+use crate::engine;
+use crate::identity::ClusterName;
+use crate::ledger::learn::Facts;
+use crate::ledger::store::restore::{RestoreError, Restored, Restoring, restore as put_back};
+use crate::recovery::{self, Rebuilt, RecoveryError, Remembered};
+use crate::settings::Settings;
+use crate::{daemon, privilege};
+
+/// What comes after the ledger has another id.
+const NEXT: &str = "its id is new: `bursar takeover` makes it the owner of the clusters, and then bursard starts";
+
+pub(super) async fn restore(context: &Context, path: &Path, older: bool) -> Result<Exit, Failure> {
+    let settings = context.settings()?;
+    may()?;
+    // As the caller, before this process becomes somebody who may not read it.
+    let backup = File::open(path).map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())));
+    let mut backup = backup?;
+    become_bursar()?;
+    let progress = output::progress("checking the backup");
+    let ledger_id = uuid::Uuid::new_v4().simple().to_string();
+    let how = Restoring { actor: &context.actor, older, ledger_id: &ledger_id, now: daemon::now() };
+    let Restored { events, replaced, forgotten, .. } = put_back(&settings.state_dir, &mut backup, how).await?;
+    progress.finish_and_clear();
+    if context.global.json {
+        output::json(&json!({
+            "ledger": ledger_id, "events": events, "replaced": replaced, "forgotten": forgotten,
+        }))?;
+        return Ok(Exit::Done);
+    }
+    output::line(format!("restored: {events} events, verified; {NEXT}"));
+    if let Some(replaced) = replaced {
+        output::line(format!("what was there is {}", replaced.display()));
+    }
+    match forgotten {
+        Some(events) if events > 0 => output::line(format!("{events} events are only there")),
+        _ => {}
+    }
+    Ok(Exit::Done)
+}
+
+pub(super) async fn rebuild(context: &Context, given: &[String]) -> Result<Exit, Failure> {
+    let settings = context.settings()?;
+    may()?;
+    let kubeconfigs = if given.is_empty() { settings.clusters.clone() } else { admins(&settings, given)? };
+    let mut clients = BTreeMap::new();
+    for (cluster, kubeconfig) in &kubeconfigs {
+        clients.insert(cluster.clone(), access::client(kubeconfig).await?);
+    }
+    become_bursar()?;
+    let progress = output::progress("reading directories, clusters and homes");
+    let rebuilt = recovery::rebuild(&settings, clients, &context.actor, daemon::now()).await?;
+    progress.finish_and_clear();
+    let Rebuilt { ledger_id, accounts, tenants, certificates, last_generation, doubts } = rebuilt;
+    if context.global.json {
+        output::json(&json!({
+            "ledger": ledger_id, "accounts": accounts, "tenants": tenants, "certificates": certificates,
+            "last_generation": last_generation, "unknown": doubts,
+        }))?;
+        return Ok(Exit::Done);
+    }
+    output::line(format!(
+        "rebuilt: {accounts} accounts, of which {tenants} are served, {certificates} certificates that are still good; \
+         {NEXT}"
+    ));
+    tell(&doubts);
+    Ok(Exit::Done)
+}
+
+pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<Exit, Failure> {
+    let settings = context.settings()?;
+    may()?;
+    let admins = match arguments.admin_kubeconfig.as_slice() {
+        [] => usual_admin(&settings)?,
+        given => admins(&settings, given)?,
+    };
+    let progress = output::progress("asking the clusters");
+    let public_keys = as_bursar(async { public_keys(&settings.state_dir) }).await??;
+    let (mut facts, mut owners) = (Facts::default(), Vec::new());
+    for (cluster, admin) in &admins {
+        let client = access::client(admin).await?;
+        owners.extend(access::owner(&client).await?);
+        facts.extend(access::facts(&client, cluster, &public_keys).await?);
+    }
+    let now = daemon::now();
+    let remembered = as_bursar(recovery::remember(&settings, &facts, &owners, &context.actor, now)).await??;
+    let Remembered { ledger, learned, doubts } = remembered;
+    for (cluster, admin) in &admins {
+        access::take_over(InitRequest {
+            policy: &settings.policy,
+            cluster,
+            admin_kubeconfig: admin,
+            daemon_kubeconfig: &settings.clusters[cluster],
+            state_dir: &settings.state_dir,
+            ledger: &ledger,
+        })
+        .await?;
+    }
+    progress.finish_and_clear();
+    if context.global.json {
+        output::json(&json!({
+            "ledger": ledger.ledger_id, "clusters": admins.keys().collect::<Vec<_>>(), "from": owners, "learned": learned,
+            "unknown": doubts,
+        }))?;
+        return Ok(Exit::Done);
+    }
+    let clusters: Vec<&str> = admins.keys().map(|cluster| cluster.0.as_str()).collect();
+    output::line(format!(
+        "this host's ledger owns {} from now on; whoever did stops, and their credential is worth nothing; {learned} \
+         accounts learned from the clusters; next: systemctl start bursard",
+        clusters.join(", ")
+    ));
+    tell(&doubts);
+    Ok(Exit::Done)
+}
+
+fn tell(doubts: &[String]) {
+    if !doubts.is_empty() {
+        output::line("not known:");
+        for doubt in doubts {
+            output::line(format!("  {doubt}"));
+        }
+    }
+}
+
+fn may() -> Result<(), Failure> {
+    if may_act() { Ok(()) } else { Err(Failure::new(Exit::Forbidden, "this needs root or user bursar")) }
+}
+
+async fn as_bursar<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
+    let done = privilege::as_bursar(work).await;
+    done.map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))
+}
+
+/// None where the key is lost: then no namespace proves anything, and a new one is drawn.
+fn public_keys(state_dir: &Path) -> Result<Vec<[u8; 32]>, Failure> {
+    if !state_dir.join(access::SEAL_KEY).exists() {
+        return Ok(Vec::new());
+    }
+    Ok(vec![engine::read_seal(state_dir)?.public_key()])
+}
+
+/// An administrator's kubeconfig for each cluster, as they are `given`: `FILE`, or `NAME=FILE`.
+fn admins(settings: &Settings, given: &[String]) -> Result<BTreeMap<ClusterName, PathBuf>, Failure> {
+    let known: Vec<&ClusterName> = settings.clusters.keys().collect();
+    let mut admins = BTreeMap::new();
+    for given in given {
+        let named = given.split_once('=').map(|(name, file)| (ClusterName(name.to_owned()), file));
+        match (named.filter(|(name, _)| known.contains(&name)), known.as_slice()) {
+            (Some((name, file)), _) => drop(admins.insert(name, PathBuf::from(file))),
+            (None, [only]) => drop(admins.insert((*only).clone(), PathBuf::from(given))),
+            (None, _) => break,
+        }
+    }
+    if admins.len() == known.len() {
+        return Ok(admins);
+    }
+    let names: Vec<String> = known.iter().map(|name| format!("--admin-kubeconfig {name}=FILE")).collect();
+    Err(Failure::new(Exit::Usage, format!("each cluster has its administrator: {}", names.join(" "))))
+}
+
+/// Where `kubectl` looks, if there is one cluster only.
+fn usual_admin(settings: &Settings) -> Result<BTreeMap<ClusterName, PathBuf>, Failure> {
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".kube/config"));
+    match std::env::var_os("KUBECONFIG").map(PathBuf::from).or_else(home) {
+        Some(path) => admins(settings, &[path.display().to_string()]),
+        None => admins(settings, &[]),
+    }
+}
+
+impl From<RestoreError> for Failure {
+    fn from(error: RestoreError) -> Self {
+        match error {
+            RestoreError::Store(error) => error.into(),
+            other => Self::new(Exit::Failed, format!("{:#}", anyhow::Error::new(other))),
+        }
+    }
+}
+
+impl From<RecoveryError> for Failure {
+    fn from(error: RecoveryError) -> Self {
+        match error {
+            RecoveryError::Settings(errors) => errors.into(),
+            RecoveryError::Store(error) => error.into(),
+            RecoveryError::Engine(error) => error.into(),
+            other => Self::new(Exit::Failed, format!("{:#}", anyhow::Error::new(other))),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the loop does about the ledger's disk: backups of it, and going on reading while it takes no writes.
+
+use std::time::Duration;
+
+use super::inbox::{self, Event};
+use super::{DaemonError, Loop};
+use crate::control::api::{OrderAnswer, Refusal, Trigger};
+use crate::cycle;
+use crate::engine::{EngineError, back_up};
+use crate::ledger::store::StoreError;
+use crate::ledger::store::backup::Backup;
+use crate::report;
+
+/// Between two looks whether the ledger takes writes again: soon enough that nobody waits, and each costs the opening of
+/// a file.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// What is not begun twice.
+#[derive(Debug, Default)]
+pub(super) struct Begun {
+    /// A backup.
+    backup: bool,
+    /// [`Event::TryDisk`] is on its way.
+    trial: bool,
+}
+
+impl Loop {
+    /// Copies the ledger beside the loop, which hears of it when it is done.
+    pub(super) fn back_up(&mut self) {
+        if std::mem::replace(&mut self.disk.backup, true) {
+            return;
+        }
+        let (sender, state_dir, now) = (self.sender.clone(), self.engine.settings().state_dir.clone(), super::now());
+        tokio::spawn(async move {
+            let result = back_up(state_dir, now).await;
+            // A loop that is gone need not hear it.
+            let _ = sender.send(Event::BackedUp(result)).await;
+        });
+    }
+
+    pub(super) fn backed_up(&mut self, result: Result<Backup, StoreError>) {
+        self.disk.backup = false;
+        self.engine.backed_up(result);
+    }
+
+    /// Notes that the ledger did not take a write, and what whoever asked for one is told.
+    pub(super) fn stuck(&mut self, error: &StoreError) -> Refusal {
+        self.engine.is_stuck(error);
+        if !std::mem::replace(&mut self.disk.trial, true) {
+            let sender = self.sender.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(TRY_AGAIN).await;
+                let _ = sender.send(Event::TryDisk).await;
+            });
+        }
+        let text = format!("nothing was done, for the ledger takes no writes: {}", report::chain(error));
+        Refusal { exit_code: 1, text }
+    }
+
+    /// A cycle that could not be: whoever waits for it is told, and where it would have read it does.
+    pub(super) async fn without_disk(&mut self, error: &StoreError, trigger: Trigger) -> Result<(), DaemonError> {
+        let refusal = self.stuck(error);
+        for reply in self.waiters.syncs.drain(..) {
+            let _ = reply.send(Err(refusal.clone()));
+        }
+        for (answer, reply) in self.waiters.orders.drain(..) {
+            let text = format!("{}; it is carried out when the ledger takes writes again", answer.text);
+            let _ = reply.send(Ok(OrderAnswer { text, ..answer }));
+        }
+        if trigger.asks() {
+            let under_way = inbox::UnderWay::begin(&mut self.engine);
+            self.inbox.during(&under_way, cycle::read_on(&mut self.engine)).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether it takes writes again; then the cycles that could not be are made up for by one.
+    pub(super) async fn try_disk(&mut self) -> Result<(), DaemonError> {
+        self.disk.trial = false;
+        match self.engine.must_write().await {
+            Ok(()) => drop(self.due.insert(Trigger::Schedule)),
+            Err(EngineError::Store(error)) if error.is_of_the_disk() => drop(self.stuck(&error)),
+            Err(other) => return Err(other.into()),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! The scheduler, which only sends events to the loop. Expressions are the configuration's, in UTC.
+
+use tokio::sync::mpsc;
+use tokio_cron_scheduler::{Job, JobScheduler, JobSchedulerError};
+
+use super::DaemonError;
+use super::inbox::Event;
+use crate::settings::Settings;
+
+/// The head of the history goes to the journal once a day, whatever is configured.
+const EACH_DAY: &str = "0 0 * * *";
+
+pub(super) async fn schedule(settings: &Settings, sender: &mpsc::Sender<Event>) -> Result<JobScheduler, DaemonError> {
+    let scheduler = JobScheduler::new().await?;
+    let schedule = &settings.schedule;
+    scheduler.add(job(&schedule.cycle, sender, || Event::Tick)?).await?;
+    scheduler.add(job(&schedule.backup, sender, || Event::Backup)?).await?;
+    scheduler.add(job(EACH_DAY, sender, || Event::Day)?).await?;
+    scheduler.start().await?;
+    Ok(scheduler)
+}
+
+fn job(expression: &str, sender: &mpsc::Sender<Event>, event: fn() -> Event) -> Result<Job, JobSchedulerError> {
+    let sender = sender.clone();
+    // The crate's expressions begin with seconds; zones are frozen at creation there, so UTC.
+    Job::new_async(format!("0 {expression}"), move |_, _| {
+        let sender = sender.clone();
+        Box::pin(async move {
+            match event() {
+                // A loop that is busy has this tick's cycle ahead of it anyway.
+                Event::Tick => drop(sender.try_send(Event::Tick)),
+                // A loop that is gone needs none.
+                seldom => drop(sender.send(seldom).await),
+            }
+        })
+    })
+}

@@ -1,0 +1,110 @@
+//! View `access_on` against a naive replay: second by second, who was what of an account that was active, under which name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::tests::{account, at, event};
+use super::*;
+use crate::directory::Role;
+use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
+use crate::ledger::change::Change;
+use crate::ledger::{Account, Lifecycle, Tenant};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Rename(u8),
+    Role(u8, Option<Role>),
+    State(Lifecycle),
+    /// Whether the next step is of a later second.
+    Later,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let role = prop::sample::select(vec![None, Some(Role::Member), Some(Role::Manager)]);
+    let state = prop::sample::select(vec![Lifecycle::Active, Lifecycle::Suspended]);
+    prop_oneof![
+        (0_u8..3).prop_map(Step::Rename),
+        (1_u8..3, role).prop_map(|(member, role)| Step::Role(member, role)),
+        state.prop_map(Step::State),
+        Just(Step::Later),
+        Just(Step::Later),
+    ]
+}
+
+fn person(number: u8) -> Account {
+    Account { kind: AccountKind::User, name: format!("p{number}"), ..account(number, &[], false, Lifecycle::New, 0) }
+}
+
+fn done(step: &Step, account: &mut Account, second: i64) {
+    match step {
+        Step::Rename(name) => account.name = format!("n{name}"),
+        Step::Role(member, Some(role)) => {
+            account.members.insert(DirectoryId(format!("d{member}")), *role);
+        }
+        Step::Role(member, None) => drop(account.members.remove(&DirectoryId(format!("d{member}")))),
+        Step::State(state) if *state != account.state => (account.state, account.since) = (*state, at(second)),
+        Step::State(_) | Step::Later => {}
+    }
+}
+
+/// Who had access to the account as it stood, asked for by `name`.
+fn members(stood: &Account, name: &str) -> BTreeSet<(String, String)> {
+    let role = |role: &Role| match role {
+        Role::Member => "member".to_owned(),
+        Role::Manager => "manager".to_owned(),
+    };
+    let members = stood.members.iter().map(|(id, is)| (format!("user:{}", id.0.replace('d', "p")), role(is)));
+    let owner = (stood.kind == AccountKind::User).then(|| (format!("user:{name}"), "owner".to_owned()));
+    if stood.state == Lifecycle::Active { members.chain(owner).collect() } else { BTreeSet::new() }
+}
+
+async fn check(kind: AccountKind, steps: Vec<Step>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    let mut own = Account { kind, name: "n0".to_owned(), ..account(0, &[], false, Lifecycle::Active, 0) };
+    let tenant = Tenant { class: "c".to_owned(), namespace: None, created_at: at(0) };
+    let known = |account: &Account| Change::Account(Box::new(account.clone()));
+    let begin = [
+        known(&person(1)),
+        known(&person(2)),
+        known(&own),
+        Change::Tenant(AccountId("a0".to_owned()), ClusterName("prod".to_owned()), tenant),
+    ];
+    store.write(&lock, &begin, &[event("created")], at(0)).await.expect("written");
+    let (mut second, mut stood) = (0, BTreeMap::new());
+    for step in steps {
+        done(&step, &mut own, second);
+        store.write(&lock, &[known(&own)], &[], at(second)).await.expect("written");
+        stood.insert(second, own.clone());
+        second += i64::from(matches!(step, Step::Later));
+    }
+    store.close().await.expect("closed");
+    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
+    for (second, then) in stood {
+        for name in ["n0", "n1", "n2"] {
+            let binds = [format!("{}:{name}", own.kind), format!("{:.0}", at(second))];
+            let query = "SELECT member, role FROM access_on WHERE account = ?1 AND at_start <= ?2 AND at_end > ?2";
+            let rows = reader.rows(query, &binds).await.expect("rows");
+            let text = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
+            let found: BTreeSet<_> = rows.iter().map(|row| (text(&row["member"]), text(&row["role"]))).collect();
+            // By its present name an account is found with all its time, by a former one with the time that it had it.
+            let is_asked_for = name == own.name || name == then.name;
+            let expected = if is_asked_for { members(&then, name) } else { BTreeSet::new() };
+            assert_eq!(found, expected, "{name} at {second}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn access_on_is_what_a_replay_says(
+        kind in prop::sample::select(vec![AccountKind::Tool, AccountKind::User]),
+        steps in prop::collection::vec(step(), 1..24),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(check(kind, steps));
+    }
+}

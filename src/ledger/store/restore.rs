@@ -1,0 +1,233 @@
+//! A backup in the place of the ledger. It is checked before anything is touched, the change of the files is one step,
+//! and what was there stays beside it.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde_json::json;
+
+use super::read::VerifyError;
+use super::{CycleLock, FILE, ReadStore, Store, StoreError, make_file, make_folder, with, writable};
+use crate::ledger::chain::Broken;
+use crate::ledger::change::{Change, Event};
+use crate::ledger::learn::GENERATIONS_SKIPPED;
+
+/// What SQLite puts beside a ledger, and would take for the new one's.
+const BESIDE: &[&str] = &["-wal", "-shm", "-journal"];
+
+/// Why a backup did not become the ledger. Nothing was touched.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The ledger, or the copy of the backup, cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It is no backup, or not whole.
+    #[error("the backup cannot be used")]
+    Backup(#[source] StoreError),
+    /// Its history was changed.
+    #[error("the backup's history does not hold; take another one")]
+    Chain(#[source] Broken),
+    /// It is of a version of Bursar that this one does not know.
+    #[error("the backup is of a newer version of Bursar; install that one")]
+    Newer,
+    /// What is there knows more.
+    #[error(
+        "the backup ends with event {backup}, and the ledger that is there is whole and ends with event {current}: what \
+         happened in between would be forgotten; if that is meant: --older"
+    )]
+    Older {
+        /// Its last event.
+        backup: i64,
+        /// The current one's.
+        current: i64,
+    },
+}
+
+/// What was restored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// The new id of the ledger.
+    pub ledger_id: String,
+    /// Events of the backup.
+    pub events: i64,
+    /// Where what was there is now.
+    pub replaced: Option<PathBuf>,
+    /// Events that were only there.
+    pub forgotten: Option<i64>,
+}
+
+/// How it is to be done, and by whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Restoring<'a> {
+    /// For the history.
+    pub actor: &'a str,
+    /// Also if the ledger that is there knows more.
+    pub older: bool,
+    /// The id that the ledger gets: a copy is never the owner of a cluster by accident.
+    pub ledger_id: &'a str,
+    /// When.
+    pub now: Timestamp,
+}
+
+/// Puts what `backup` holds in the place of the ledger of `state_dir`.
+///
+/// # Errors
+/// [`StoreError::Busy`] while a daemon runs.
+pub async fn restore(state_dir: &Path, backup: &mut File, how: Restoring<'_>) -> Result<Restored, RestoreError> {
+    make_folder(state_dir)?;
+    let lock = CycleLock::take(state_dir)?;
+    let path = state_dir.join(FILE);
+    let beside = beside(state_dir, how.now);
+    let prepared = prepare(&beside, backup, how, &lock, state_dir).await;
+    let done = match prepared {
+        Ok(prepared) => put(&path, &beside, prepared, how).await,
+        Err(error) => Err(error),
+    };
+    done.inspect_err(|_| {
+        for end in [""].iter().chain(BESIDE) {
+            // Only a copy of the backup; what cannot be removed harms nobody.
+            let _ = fs::remove_file(with(&beside, end));
+        }
+    })
+}
+
+struct Prepared {
+    events: i64,
+    head: String,
+}
+
+/// The backup beside the ledger, checked, with the schema of this version, a new id, and higher generations.
+async fn prepare(
+    copy: &Path,
+    backup: &mut File,
+    how: Restoring<'_>,
+    lock: &CycleLock,
+    state_dir: &Path,
+) -> Result<Prepared, RestoreError> {
+    make_file(copy)?;
+    let failed = |source| StoreError::File { path: copy.to_owned(), source };
+    let mut file = File::options().write(true).open(copy).map_err(failed)?;
+    io::copy(backup, &mut file).and_then(|_| file.sync_all()).map_err(failed)?;
+    let mut reader = ReadStore::open(copy).await.map_err(RestoreError::Backup)?;
+    let verified = verified(&mut reader).await;
+    reader.close().await;
+    let (events, head) = verified?;
+    let connection = writable(copy).await.map_err(|error| match error {
+        StoreError::Migrate(sqlx::migrate::MigrateError::VersionMissing(_)) => RestoreError::Newer,
+        other => RestoreError::Backup(other),
+    })?;
+    let mut store = Store::of(state_dir, connection, false).await.map_err(RestoreError::Backup)?;
+    let before = &store.state;
+    let changes = [
+        Change::LedgerId(how.ledger_id.to_owned()),
+        Change::LastGeneration(before.last_generation + GENERATIONS_SKIPPED),
+    ];
+    let event = Event {
+        actor: how.actor.to_owned(),
+        account: None,
+        account_id: None,
+        action: "restored".to_owned(),
+        reason: "from a backup".to_owned(),
+        ticket: None,
+        plan: None,
+        detail: json!({"of_ledger": before.ledger_id, "ledger": how.ledger_id, "events": events}),
+    };
+    store.write(lock, &changes, &[event], how.now).await?;
+    store.close().await?;
+    Ok(Prepared { events, head })
+}
+
+async fn verified(backup: &mut ReadStore) -> Result<(i64, String), RestoreError> {
+    backup.check().await.map_err(RestoreError::Backup)?;
+    backup.verify().await.map_err(|error| match error {
+        VerifyError::Broken(broken) => RestoreError::Chain(broken),
+        VerifyError::Store(error) => RestoreError::Backup(error),
+    })
+}
+
+/// Exchanges the two files.
+async fn put(path: &Path, beside: &Path, prepared: Prepared, how: Restoring<'_>) -> Result<Restored, RestoreError> {
+    let failed = |source| StoreError::File { path: path.to_owned(), source };
+    let restored = |replaced, forgotten| Restored {
+        ledger_id: how.ledger_id.to_owned(),
+        events: prepared.events,
+        replaced,
+        forgotten,
+    };
+    if !path.exists() {
+        aside(path, beside).map_err(failed)?;
+        fs::rename(beside, path).and_then(|()| sync(path)).map_err(failed)?;
+        return Ok(restored(None, None));
+    }
+    let current = current(path).await?;
+    let forgotten = current.as_ref().map(|(last, head)| {
+        let same = *last == prepared.events && *head == prepared.head;
+        if same { 0 } else { (last - prepared.events).max(1) }
+    });
+    if let Some((current, _)) = current
+        && current > prepared.events
+        && !how.older
+    {
+        return Err(RestoreError::Older { backup: prepared.events, current });
+    }
+    // Its WAL is in it by now; of a file that is damaged the WAL goes with it, and its journal.
+    aside(path, beside).map_err(failed)?;
+    exchange(path, beside).and_then(|()| sync(path)).map_err(failed)?;
+    Ok(restored(Some(beside.to_owned()), forgotten))
+}
+
+/// Id and hash of the newest event of the ledger that is there; `None`: it is damaged.
+async fn current(path: &Path) -> Result<Option<(i64, String)>, RestoreError> {
+    let Ok(connection) = writable(path).await else { return Ok(None) };
+    let Ok(store) = Store::of(path, connection, false).await else { return Ok(None) };
+    let head = store.head.clone();
+    store.close().await?;
+    if with(path, "-wal").exists() {
+        return Err(StoreError::Read(path.to_owned()).into());
+    }
+    Ok(Some(head))
+}
+
+/// Moves what SQLite put beside `path` to the name of `beside`.
+fn aside(path: &Path, beside: &Path) -> io::Result<()> {
+    for end in BESIDE {
+        match fs::rename(with(path, end), with(beside, end)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// In one step where the file system can; else there is a moment without a ledger, in which a daemon would find that the
+/// clusters are another's, and stop.
+fn exchange(path: &Path, beside: &Path) -> io::Result<()> {
+    match renameat_with(CWD, path, CWD, beside, RenameFlags::EXCHANGE) {
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+            let moving = with(beside, ".new");
+            fs::rename(beside, &moving)?;
+            fs::rename(path, beside)?;
+            fs::rename(moving, path)
+        }
+        other => other.map_err(io::Error::from),
+    }
+}
+
+fn sync(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+/// Where what was there goes: `ledger-replaced-20270101T040000Z.db`.
+fn beside(state_dir: &Path, now: Timestamp) -> PathBuf {
+    let name = |number: u32| {
+        let more = if number == 0 { String::new() } else { format!("-{number}") };
+        let at = now.to_zoned(TimeZone::UTC).strftime("%Y%m%dT%H%M%SZ");
+        state_dir.join(format!("ledger-replaced-{at}{more}.db"))
+    };
+    // More than one in a second is a test's.
+    (0..100).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(0))
+}

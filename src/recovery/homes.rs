@@ -1,0 +1,145 @@
+//! Certificates that still stand in homes: each is believed only if the cluster's authority signed it for this account,
+//! its key stands beside it, and a binding still names its generation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::StreamExt as _;
+use jiff::Timestamp;
+
+use super::RecoveryError;
+use crate::desired::{DesiredCredential, DesiredState, DesiredTenant, HomeTarget, of_generation_group};
+use crate::execute::authority;
+use crate::execute::credential::entries;
+use crate::execute::home;
+use crate::execute::request::ApiServer;
+use crate::homes::client::{HomedClient, HomedClientError};
+use crate::homes::{Answer, Inspection, Request, SecretText, Work, kubeconfig};
+use crate::identity::{AccountId, AccountName, ClusterName};
+use crate::ledger::{Certificate, Delivery};
+use crate::observed::certificate::{self, Asked};
+
+/// Homes looked into at a time: as many as `bursar-homed` takes.
+const AT_A_TIME: usize = crate::homes::client::MAX_CONCURRENT;
+
+/// What a home holds.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Held {
+    /// The account that the certificate names: its id in the ledger that issued it.
+    pub(super) id: AccountId,
+    /// Where it is good.
+    pub(super) cluster: ClusterName,
+    pub(super) certificate: Certificate,
+    pub(super) delivery: Delivery,
+}
+
+/// Where to look, and what would make a certificate good.
+pub(super) struct Search<'a> {
+    pub(super) homes: &'a HomedClient,
+    pub(super) servers: &'a BTreeMap<ClusterName, ApiServer>,
+    /// Generations that bindings name.
+    pub(super) bound: &'a BTreeMap<AccountName, u64>,
+    pub(super) now: Timestamp,
+}
+
+impl Search<'_> {
+    /// Looks into the home of each account that is to hold a credential and that `bound` names. A home that cannot be
+    /// looked into holds nothing, and is said.
+    pub(super) async fn all(
+        &self,
+        desired: &DesiredState,
+        doubts: &mut Vec<String>,
+    ) -> Result<BTreeMap<(AccountId, ClusterName), Held>, RecoveryError> {
+        let places = desired.accounts.iter().filter(|(_, account)| self.bound.contains_key(&account.account));
+        let places = places.flat_map(|(id, account)| {
+            account.clusters.iter().map(move |(cluster, tenant)| (id, &account.account, cluster, tenant))
+        });
+        let looks = places.filter_map(|(id, account, cluster, tenant)| {
+            let DesiredTenant { credential: Some(credential), home: Some(home), .. } = tenant else { return None };
+            Some(async move {
+                let held = self.held(cluster, account, credential, home).await;
+                ((id.clone(), cluster.clone()), account, held)
+            })
+        });
+        let mut looks = futures::stream::iter(looks.collect::<Vec<_>>()).buffer_unordered(AT_A_TIME);
+        let mut found = BTreeMap::new();
+        while let Some((place, account, held)) = looks.next().await {
+            match held {
+                Ok(Some(held)) => drop(found.insert(place, held)),
+                Ok(None) => doubts.push(format!("no good certificate is in the home of {account}: it gets a new one")),
+                Err(error @ HomedClientError::NotListening { .. }) => return Err(RecoveryError::Homes(error)),
+                Err(error) => {
+                    let why = crate::report::chain(&error);
+                    doubts.push(format!("the home of {account} cannot be looked into: {why}"));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    async fn held(
+        &self,
+        cluster: &ClusterName,
+        account: &AccountName,
+        credential: &DesiredCredential,
+        home: &HomeTarget,
+    ) -> Result<Option<Held>, HomedClientError> {
+        let wanted = entries(cluster, credential, String::new(), SecretText::new(String::new()));
+        let names = wanted.names();
+        let request = Request::new(home::target(home), Work::Inspect { names: names.clone() });
+        let Answer::Inspected(inspection) = self.homes.call(&request).await? else { return Ok(None) };
+        let Some((id, certificate)) = self.good(cluster, account, credential, &inspection).await else {
+            return Ok(None);
+        };
+        // A kubeconfig of another shape is written anew, and with it the certificate.
+        let text = kubeconfig::merge("", &wanted, &[]).ok().flatten();
+        let shape = text.and_then(|text| kubeconfig::entries_digest(&text, &names).ok().flatten());
+        let same = shape.is_some() && shape == inspection.entries_digest;
+        let delivery = Delivery {
+            path: home.home.join(&home.kubeconfig),
+            digest: if same { credential.digest.clone() } else { String::new() },
+            at: certificate.not_before,
+            checked_at: Some(self.now),
+        };
+        Ok(Some(Held { id, cluster: cluster.clone(), certificate, delivery }))
+    }
+
+    /// The account's id and its certificate.
+    async fn good(
+        &self,
+        cluster: &ClusterName,
+        account: &AccountName,
+        credential: &DesiredCredential,
+        inspection: &Inspection,
+    ) -> Option<(AccountId, Certificate)> {
+        let pem = inspection.certificate_pem.as_deref().filter(|_| inspection.key_matches)?;
+        let said = certificate::subject(pem.as_bytes())?;
+        let mut groups = said.organizations.iter().filter_map(|group| Some((group, of_generation_group(group)?)));
+        let (group, (named, generation)) = groups.next()?;
+        let serial_number = said.serial_number.as_deref().filter(|number| is_id(number))?;
+        if named != *account || self.bound.get(account) != Some(&generation) {
+            return None;
+        }
+        let asked = Asked {
+            common_name: &credential.subject.common_name,
+            organizations: BTreeSet::from([credential.subject.kind_group.as_str(), group.as_str()]),
+            serial_number: Some(serial_number),
+            public_key: &said.public_key,
+            authorities: None,
+        };
+        let issued = authority::verified(self.servers.get(cluster)?, pem.as_bytes(), &asked).await.ok()?;
+        let certificate = Certificate {
+            renew_after: certificate::renew_after(&issued),
+            fingerprint: issued.fingerprint,
+            generation,
+            subject: credential.subject.common_name.clone(),
+            not_before: issued.not_before,
+            not_after: issued.not_after,
+        };
+        (certificate.not_after > self.now).then(|| (AccountId(serial_number.to_owned()), certificate))
+    }
+}
+
+/// As [`AccountId::derive`] makes them: the API server may not say whom it believes, and then a home could hold anything.
+fn is_id(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}

@@ -1,0 +1,76 @@
+//! A ledger that was lost or is another host's: made anew from what is left ([`rebuild()`]), or told that it is the owner
+//! from now on ([`remember`]). Clusters and homes are only read here.
+
+mod homes;
+mod rebuild;
+mod takeover;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+pub use self::rebuild::{Rebuilt, rebuild};
+pub use self::takeover::{Remembered, remember};
+use crate::access::AccessError;
+use crate::directory::DirectorySnapshot;
+use crate::engine::EngineError;
+use crate::homes::client::HomedClientError;
+use crate::identity::{ClusterName, DirectoryId};
+use crate::ledger::store::StoreError;
+use crate::settings::{Settings, SettingsErrors};
+
+/// Which directory has an entry: the one that was read with it, or the only one there is.
+fn source_of(settings: &Settings, snapshot: &DirectorySnapshot) -> impl Fn(&DirectoryId) -> Option<String> {
+    let mut sources: BTreeMap<DirectoryId, String> = BTreeMap::new();
+    for read in &snapshot.reads {
+        let ids = read.entries.iter().map(|entry| &entry.id);
+        let rejected = read.rejected.iter().filter_map(|entry| entry.id.as_ref());
+        for id in ids.chain(rejected) {
+            sources.entry(id.clone()).or_insert_with(|| read.source.clone());
+        }
+    }
+    let mut names = settings.source_names();
+    let only = names.next().filter(|_| names.next().is_none()).map(str::to_owned);
+    move |id| sources.get(id).or(only.as_ref()).cloned()
+}
+
+/// Why there is no ledger afterwards, or not another one than before.
+#[derive(Debug, Error)]
+pub enum RecoveryError {
+    /// A password that is not there.
+    #[error(transparent)]
+    Settings(#[from] SettingsErrors),
+    /// The ledger.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The seal's key.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// There is one.
+    #[error("{0} is there: if it is damaged, move it aside, with its -wal and -shm; `bursar ledger verify` checks it")]
+    There(PathBuf),
+    /// There is none.
+    #[error("{0} is not there: bring it with `bursar ledger restore FILE`, or `bursar ledger rebuild`")]
+    Absent(PathBuf),
+    /// A directory does not prove who is absent.
+    #[error("source {name} does not answer completely ({why}); nothing depends on haste: try again when it does")]
+    Partial {
+        /// Which.
+        name: String,
+        /// Why.
+        why: String,
+    },
+    /// A cluster does not tell what it has.
+    #[error("cluster {cluster} cannot be read, and what it knows of its tenants would be lost")]
+    Cluster {
+        /// Which.
+        cluster: ClusterName,
+        /// Why.
+        #[source]
+        source: AccessError,
+    },
+    /// Homes cannot be looked into.
+    #[error("homes cannot be looked into, and every certificate would be issued again")]
+    Homes(#[source] HomedClientError),
+}

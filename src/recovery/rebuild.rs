@@ -1,0 +1,271 @@
+//! The ledger, made anew from the directories, the clusters and the homes. Nobody is suspended by it, and no certificate
+//! that is still good is issued again. What nobody can know any more is said.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::Client;
+use serde_json::json;
+
+use super::homes::{Held, Search};
+use super::{RecoveryError, source_of};
+use crate::access;
+use crate::contract::Sealer;
+use crate::desired::derive;
+use crate::directory::{self, Completeness, DirectorySnapshot};
+use crate::engine;
+use crate::execute::request::ApiServer;
+use crate::homes::client::HomedClient;
+use crate::identity::{AccountId, ClusterName};
+use crate::ledger::change::{Change, Event};
+use crate::ledger::learn::{Facts, learn};
+use crate::ledger::store::{CycleLock, FILE, ReadStore, Store};
+use crate::ledger::transition::transition;
+use crate::ledger::{Account, LedgerState, Lifecycle, Suspension};
+use crate::settings::Settings;
+use crate::telemetry::Metrics;
+
+/// What of every ledger that is lost nobody can tell.
+const LOST: [&str; 4] = [
+    "the history up to now: the journal and older backups have what there was",
+    "holds, orders and approvals that were in force: give them again",
+    "uids and names of accounts that have no namespace any more: nothing keeps a new account from getting one",
+    "what the workloads of suspended tenants were scaled to: whoever is resumed starts them themselves",
+];
+
+/// What was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// The new ledger's id.
+    pub ledger_id: String,
+    /// Accounts in it.
+    pub accounts: usize,
+    /// Those that had a namespace or a binding.
+    pub tenants: usize,
+    /// Certificates in homes that are still good.
+    pub certificates: usize,
+    /// The last generation that was given out, with what is skipped.
+    pub last_generation: u64,
+    /// What is not known, for people.
+    pub doubts: Vec<String>,
+}
+
+/// Makes the ledger of `settings`, as `actor`, where there is none; `clients` reach its clusters.
+///
+/// # Errors
+/// There is one, a daemon runs, or something of what it would be made of does not answer.
+pub async fn rebuild(
+    settings: &Settings,
+    clients: BTreeMap<ClusterName, Client>,
+    actor: &str,
+    now: Timestamp,
+) -> Result<Rebuilt, RecoveryError> {
+    nothing_is_there(&settings.state_dir).await?;
+    let sealer = engine::read_seal(&settings.state_dir)?;
+    let snapshot = directory::fetch(&settings.sources()?, &settings.policy).await;
+    for read in &snapshot.reads {
+        if let Completeness::Partial { why } = &read.completeness {
+            return Err(RecoveryError::Partial { name: read.source.clone(), why: why.clone() });
+        }
+    }
+    let (servers, facts) = clusters(clients, &sealer).await?;
+    let ledger_id = uuid::Uuid::new_v4().simple().to_string();
+    let mut work = Work {
+        ledger: LedgerState { ledger_id, ..LedgerState::default() },
+        events: Vec::new(),
+        doubts: LOST.map(str::to_owned).to_vec(),
+        settings,
+        actor,
+        now,
+    };
+    work.learn(&facts, &snapshot);
+    work.read(&snapshot);
+    let homes = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
+    let search = Search { homes: &homes, servers: &servers, bound: &facts.bound, now };
+    work.look(&search, &sealer, &snapshot).await?;
+    work.explain_suspensions();
+    work.store(&facts).await
+}
+
+/// No daemon, and no ledger that knows anybody: `bursar init` may have made an empty one.
+async fn nothing_is_there(state_dir: &Path) -> Result<(), RecoveryError> {
+    let path = state_dir.join(FILE);
+    if !state_dir.exists() || !path.exists() {
+        return Ok(());
+    }
+    drop(CycleLock::take(state_dir)?);
+    let known = match ReadStore::open(&path).await {
+        Ok(mut ledger) => ledger.state().await.ok(),
+        Err(_) => None,
+    };
+    match known {
+        Some(state) if state.accounts.is_empty() => Ok(()),
+        _ => Err(RecoveryError::There(path)),
+    }
+}
+
+async fn clusters(
+    clients: BTreeMap<ClusterName, Client>,
+    sealer: &Sealer,
+) -> Result<(BTreeMap<ClusterName, ApiServer>, Facts), RecoveryError> {
+    let (mut servers, mut facts) = (BTreeMap::new(), Facts::default());
+    for (cluster, client) in clients {
+        let failed = |source| RecoveryError::Cluster { cluster: cluster.clone(), source };
+        facts.extend(access::facts(&client, &cluster, &[sealer.public_key()]).await.map_err(failed)?);
+        servers.insert(cluster.clone(), ApiServer::new(cluster.clone(), client, Arc::new(Metrics::default())));
+    }
+    Ok((servers, facts))
+}
+
+struct Work<'a> {
+    ledger: LedgerState,
+    events: Vec<Event>,
+    doubts: Vec<String>,
+    settings: &'a Settings,
+    actor: &'a str,
+    now: Timestamp,
+}
+
+impl Work<'_> {
+    /// Whom sealed namespaces name.
+    fn learn(&mut self, facts: &Facts, snapshot: &DirectorySnapshot) {
+        let source_of = source_of(self.settings, snapshot);
+        let learned = learn(&self.ledger, facts, &self.settings.policy, &source_of, self.actor, self.now);
+        learned.changes.iter().for_each(|change| self.ledger.apply(change));
+        self.events.extend(learned.events);
+        self.doubts.extend(learned.doubts);
+    }
+
+    /// Whom the directories name.
+    fn read(&mut self, snapshot: &DirectorySnapshot) {
+        let seen = transition(&self.ledger, snapshot, &self.settings.policy, self.now);
+        seen.changes.iter().for_each(|change| self.ledger.apply(change));
+        self.events.extend(seen.events);
+    }
+
+    /// Whose certificates are still good. An account without a namespace has its old id in its certificate only.
+    async fn look(
+        &mut self,
+        search: &Search<'_>,
+        sealer: &Sealer,
+        snapshot: &DirectorySnapshot,
+    ) -> Result<(), RecoveryError> {
+        let found = search.all(&self.desired(sealer), &mut self.doubts).await?;
+        let fresh = found
+            .iter()
+            .filter(|((id, _), _)| self.ledger.accounts.get(id).is_some_and(|account| account.state == Lifecycle::New));
+        let fresh: BTreeMap<AccountId, Held> = fresh.map(|((id, _), held)| (id.clone(), held.clone())).collect();
+        if fresh.is_empty() {
+            self.take(found.into_values());
+            return Ok(());
+        }
+        for (drawn, held) in fresh {
+            self.is_known_as(&drawn, &held);
+        }
+        self.read(snapshot);
+        // What the kubeconfigs should look like depends on the id.
+        let mut told = Vec::new();
+        let found = search.all(&self.desired(sealer), &mut told).await?;
+        self.take(found.into_values());
+        Ok(())
+    }
+
+    fn desired(&self, sealer: &Sealer) -> crate::desired::DesiredState {
+        derive(&self.ledger, &self.settings.policy, sealer, self.now)
+    }
+
+    /// An account that the read has just drawn an id for had one already.
+    fn is_known_as(&mut self, drawn: &AccountId, held: &Held) {
+        if self.ledger.accounts.contains_key(&held.id) {
+            return;
+        }
+        let Some(account) = self.ledger.accounts.remove(drawn) else { return };
+        self.ledger.uid_history.retain(|_, holder| holder != drawn);
+        self.events.retain(|event| event.account_id.as_ref() != Some(drawn));
+        let account = Account {
+            id: held.id.clone(),
+            posix: None,
+            state: Lifecycle::Active,
+            generation: held.certificate.generation,
+            ..account
+        };
+        self.ledger.accounts.insert(account.id.clone(), account);
+    }
+
+    fn take(&mut self, found: impl Iterator<Item = Held>) {
+        for Held { id, cluster, certificate, delivery } in found {
+            if self.ledger.accounts.get(&id).is_some_and(|account| account.generation == certificate.generation) {
+                self.ledger.certificates.insert((id.clone(), cluster.clone()), certificate);
+                self.ledger.deliveries.insert((id, cluster), delivery);
+            }
+        }
+    }
+
+    /// Who is suspended and marked as disabled, or gone, in the directory is so for that reason, and resumes by itself.
+    fn explain_suspensions(&mut self) {
+        for account in self.ledger.accounts.values_mut().filter(|account| account.state == Lifecycle::Suspended) {
+            let cause = match (&account.disabled, &account.absence) {
+                (Some(mark), _) => Suspension::Disabled { mark: mark.clone() },
+                (None, Some(_)) => Suspension::Absent,
+                (None, None) => continue,
+            };
+            account.suspension = Some(cause);
+            let name = account.account_name();
+            self.doubts.retain(|doubt| !doubt.starts_with(&format!("why {name} ")));
+        }
+    }
+
+    /// All of it in one transaction: who is killed before it has none, and begins again.
+    async fn store(mut self, facts: &Facts) -> Result<Rebuilt, RecoveryError> {
+        let tenants = self.ledger.accounts.values().filter(|account| account.state != Lifecycle::New).count();
+        let rebuilt = Rebuilt {
+            ledger_id: self.ledger.ledger_id.clone(),
+            accounts: self.ledger.accounts.len(),
+            tenants,
+            certificates: self.ledger.certificates.len(),
+            last_generation: self.ledger.last_generation,
+            doubts: std::mem::take(&mut self.doubts),
+        };
+        let detail = json!({
+            "ledger": rebuilt.ledger_id,
+            "namespaces": facts.tenancies.len(),
+            "certificates": rebuilt.certificates,
+            "unknown": rebuilt.doubts,
+        });
+        let begun = Event {
+            actor: self.actor.to_owned(),
+            account: None,
+            account_id: None,
+            action: "rebuilt".to_owned(),
+            reason: "the ledger was lost".to_owned(),
+            ticket: None,
+            plan: None,
+            detail,
+        };
+        self.events.insert(0, begun);
+        let (mut store, lock) = Store::open(&self.settings.state_dir).await?;
+        store.write(&lock, &everything(self.ledger), &self.events, self.now).await?;
+        store.close().await?;
+        Ok(rebuilt)
+    }
+}
+
+/// The whole state as what changes an empty one into it.
+fn everything(ledger: LedgerState) -> Vec<Change> {
+    let mut changes = vec![Change::LedgerId(ledger.ledger_id), Change::LastGeneration(ledger.last_generation)];
+    changes.extend(ledger.accounts.into_values().map(|account| Change::Account(Box::new(account))));
+    changes.extend(ledger.uid_history.into_iter().map(|(uid, account)| Change::Uid(uid, account)));
+    for ((account, cluster), tenant) in ledger.tenants {
+        // As one of another policy: what differs from today's is changed at the pace of a changed policy.
+        changes.push(Change::Settled(account.clone(), cluster.clone(), String::new()));
+        changes.push(Change::Tenant(account, cluster, tenant));
+    }
+    let certificates = ledger.certificates.into_iter();
+    changes.extend(certificates.map(|((account, cluster), it)| Change::Certificate(account, cluster, Some(it))));
+    let deliveries = ledger.deliveries.into_iter();
+    changes.extend(deliveries.map(|((account, cluster), it)| Change::Delivery(account, cluster, Some(it))));
+    changes.push(Change::Rejected(ledger.rejected));
+    changes
+}

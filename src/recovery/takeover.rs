@@ -1,0 +1,65 @@
+//! A ledger that came from a backup, or with a disk, becomes the owner: it learns what the clusters know better, and gets
+//! an id that no other copy of it has.
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::{RecoveryError, source_of};
+use crate::directory;
+use crate::ledger::LedgerState;
+use crate::ledger::change::{Change, Event};
+use crate::ledger::learn::{Facts, learn};
+use crate::ledger::store::{FILE, Store};
+use crate::settings::Settings;
+
+/// What the ledger knows now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Remembered {
+    /// All of it, with its new id.
+    pub ledger: LedgerState,
+    /// Accounts of which the clusters knew something newer.
+    pub learned: usize,
+    /// What is not known, for people.
+    pub doubts: Vec<String>,
+}
+
+/// Writes down that the ledger of `settings` is about to own what `owners` owned. Who is killed afterwards says it again.
+///
+/// # Errors
+/// There is no ledger, or a daemon runs.
+pub async fn remember(
+    settings: &Settings,
+    facts: &Facts,
+    owners: &[String],
+    actor: &str,
+    now: Timestamp,
+) -> Result<Remembered, RecoveryError> {
+    let path = settings.state_dir.join(FILE);
+    if !path.exists() {
+        return Err(RecoveryError::Absent(path));
+    }
+    let (mut store, lock) = Store::open(&settings.state_dir).await?;
+    let ledger_id = uuid::Uuid::new_v4().simple().to_string();
+    // As far as they answer: who is of an unknown one is told of, and nothing else depends on it.
+    let snapshot = directory::fetch(&settings.sources()?, &settings.policy).await;
+    let source_of = source_of(settings, &snapshot);
+    let learned = learn(store.state(), facts, &settings.policy, &source_of, actor, now);
+    let mut changes = learned.changes;
+    changes.push(Change::LedgerId(ledger_id.clone()));
+    let count = learned.events.len();
+    let mut events = vec![Event {
+        actor: actor.to_owned(),
+        account: None,
+        account_id: None,
+        action: "taken over".to_owned(),
+        reason: "the clusters had another owner".to_owned(),
+        ticket: None,
+        plan: None,
+        detail: json!({"from": owners, "was": store.state().ledger_id, "ledger": ledger_id}),
+    }];
+    events.extend(learned.events);
+    store.write(&lock, &changes, &events, now).await?;
+    let ledger = store.state().clone();
+    store.close().await?;
+    Ok(Remembered { ledger, learned: count, doubts: learned.doubts })
+}

@@ -1,0 +1,158 @@
+//! The ledger's disk is full or read-only: the daemon reads on, writes nothing anywhere, says so, and recovers by itself.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::daemon::{Daemon, curl, post, status};
+use crate::servers::ready::{poll, wait_for};
+use crate::world::World;
+
+const DEADLINE: Duration = Duration::from_mins(1);
+
+/// A small disk of a test's own, until it is dropped.
+pub struct Disk {
+    path: PathBuf,
+}
+
+impl Disk {
+    /// Puts what is in `path` on it.
+    pub fn beneath(path: &Path) -> Self {
+        let aside = path.with_extension("aside");
+        fs::rename(path, &aside).expect("moved aside");
+        fs::create_dir(path).expect("a mount point");
+        mount(&["-t", "tmpfs", "-o", "size=40m,mode=0750", "none"], path);
+        let copied = Command::new("cp").arg("-a").arg(aside.join(".")).arg(path).status().expect("cp");
+        assert!(copied.success());
+        Self { path: path.to_owned() }
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.path.join("ballast")
+    }
+
+    /// Fills it to the last byte.
+    pub fn fill(&self) {
+        let mut file = fs::File::create(self.ballast()).expect("a file");
+        for size in [1 << 20, 4096, 1] {
+            while file.write_all(&vec![1; size]).is_ok() {}
+        }
+    }
+
+    pub fn empty(&self) {
+        fs::remove_file(self.ballast()).expect("removed");
+    }
+
+    pub fn set(&self, mode: &str) {
+        mount(&["-o", &format!("remount,{mode}")], &self.path);
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Whoever still has a file open there keeps it until they close it.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.path).status();
+    }
+}
+
+fn mount(arguments: &[&str], path: &Path) {
+    let output = Command::new("mount").args(arguments).arg(path).output().expect("mount");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn stuck(world: &World) -> Option<Value> {
+    Some(status(world)["ledger"].clone()).filter(|ledger| !ledger.is_null())
+}
+
+fn namespaces(world: &World) -> String {
+    world.kubectl(&["get", "namespaces", "-o", "name"])
+}
+
+#[test]
+fn a_full_disk_ends_all_writing_and_nothing_else_until_there_is_room_again() {
+    let mut world = World::new("full");
+    world.tool("foo", 65_001, &[]);
+    world.cycle();
+    world.stop();
+    let disk = Disk::beneath(&world.state_dir());
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    wait_for("the first cycle", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    assert_eq!(curl(&world, "GET", "/healthz"), "ok\n");
+
+    disk.fill();
+    world.tool("bar", 65_002, &[]);
+    let kubeconfig = world.home("foo").join(".kube/config");
+    fs::remove_file(&kubeconfig).expect("removed");
+    world.kubectl(&["delete", "resourcequota", "bursar", "-n", &world.namespace("foo")]);
+    let answer = post(&world, "/v1/sync", &Value::Null);
+    assert!(answer["text"].as_str().is_some_and(|text| text.contains("the ledger takes no writes")), "{answer}");
+    let ledger = wait_for("what waits is known", DEADLINE, || {
+        stuck(&world).filter(|ledger| ledger["waiting"].as_u64() == Some(2))
+    });
+    assert!(ledger["why"].as_str().is_some_and(|why| why.contains("MiB are free")), "{ledger}");
+    assert!(curl(&world, "GET", "/healthz").starts_with("degraded: the ledger takes no writes: "));
+    assert!(curl(&world, "GET", "/metrics").contains("bursar_ledger_stuck 1"));
+    let said = Command::new(env!("CARGO_BIN_EXE_bursar")).arg("--config").arg(world.config()).arg("status").output();
+    let said = String::from_utf8_lossy(&said.expect("bursar").stdout).into_owned();
+    let promised =
+        include_str!("../../docs/runbooks/disk-full.md").lines().find(|line| line.contains("takes no writes"));
+    for part in promised.expect("the line of the runbook").trim().split("2027-01-01T04:00:00Z") {
+        let part = part.split("/var").next().unwrap_or(part);
+        assert!(said.contains(part), "{part:?} in {said}");
+    }
+    let plan: Value = serde_json::from_str(&curl(&world, "GET", "/v1/plan")).expect("JSON");
+    assert!(plan["text"].as_str().is_some_and(|text| text.contains("tool bar")), "{plan}");
+    let written = || {
+        namespaces(&world).contains(&world.namespace("bar"))
+            || kubeconfig.exists()
+            || world.home("bar").join(".kube").exists()
+            || world.kubectl(&["get", "resourcequota", "-n", &world.namespace("foo"), "-o", "name"]).contains("bursar")
+    };
+    assert!(!poll(Duration::from_secs(12), written), "something was written");
+    daemon.stop();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    wait_for("started anew it says so", DEADLINE, || stuck(&world).filter(|ledger| ledger["waiting"] == 2));
+    assert!(!poll(Duration::from_secs(6), written), "something was written");
+
+    disk.empty();
+    wait_for("all of it made up for", DEADLINE, || {
+        let tools = world.rows("SELECT name FROM tools WHERE delivered_at IS NOT NULL");
+        (tools.len() == 2 && stuck(&world).is_none()).then_some(())
+    });
+    assert!(written());
+    assert_eq!(curl(&world, "GET", "/healthz"), "ok\n");
+    assert!(curl(&world, "GET", "/metrics").contains("bursar_ledger_stuck 0"));
+    daemon.stop();
+}
+
+#[test]
+fn a_daemon_that_starts_on_a_read_only_disk_reads_and_recovers_when_it_is_writable() {
+    let mut world = World::new("readonly");
+    world.tool("foo", 65_011, &[]);
+    world.cycle();
+    world.stop();
+    let disk = Disk::beneath(&world.state_dir());
+    disk.set("ro");
+    world.tool("bar", 65_012, &[]);
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let ledger = wait_for("the daemon says so", DEADLINE, || {
+        stuck(&world).filter(|ledger| ledger["waiting"].as_u64() == Some(1))
+    });
+    assert!(ledger["why"].as_str().is_some_and(|why| why.contains("read")), "{ledger}");
+    let hold = serde_json::json!([{"order": "hold", "kind": "tool", "name": "foo", "reason": "an audit"}]);
+    let answer = post(&world, "/v1/orders", &hold);
+    assert!(answer["text"].as_str().is_some_and(|text| text.contains("nothing was done")), "{answer}");
+    assert!(!namespaces(&world).contains(&world.namespace("bar")));
+    disk.set("rw");
+    wait_for("bar is served", DEADLINE, || {
+        (world.rows("SELECT name FROM tools WHERE delivered_at IS NOT NULL").len() == 2).then_some(())
+    });
+    daemon.stop();
+}

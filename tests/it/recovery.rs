@@ -1,0 +1,255 @@
+//! A ledger that was lost, and a host that was: rebuilt and taken over as the runbooks say, on servers of their own, for
+//! a cluster has one owner.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
+
+use bursar::control::api::{OrderRequest, Target};
+use bursar::identity::AccountKind;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::daemon::Daemon;
+use crate::quiet::own_servers;
+use crate::servers::control_plane::ControlPlaneOptions;
+use crate::servers::ldif::{disable_ldif, tool_account_dn};
+use crate::servers::process::Process;
+use crate::servers::ready::{poll, wait_for};
+use crate::world::World;
+
+const DEADLINE: Duration = Duration::from_mins(1);
+
+fn bursar(config: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    command.arg("--config").arg(config).arg("--json").args(arguments);
+    command
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn ends(config: &Path, arguments: &[&str], exit: i32) -> Value {
+    let output = bursar(config, arguments).output().expect("bursar runs");
+    assert_eq!(output.status.code(), Some(exit), "{arguments:?}: {}", text(&output));
+    serde_json::from_slice(&output.stdout).unwrap_or_default()
+}
+
+const LOST_LEDGER: &str = include_str!("../../docs/runbooks/lost-ledger.md");
+const STOLEN_HOST: &str = include_str!("../../docs/runbooks/stolen-control-host.md");
+
+/// The commands of a section of a runbook, with what is called otherwise here.
+fn steps(runbook: &str, section: &str, here: &[(&str, &str)]) -> Vec<Vec<String>> {
+    let part = runbook.split("\n## ").find(|part| part.starts_with(section)).expect("the section");
+    let blocks = part.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
+    let lines = blocks.flat_map(str::lines).filter(|line| line.starts_with("bursar ") || line.starts_with("rm "));
+    lines
+        .map(|line| words(&here.iter().fold(line.to_owned(), |line, (there, here)| line.replace(there, here))))
+        .collect()
+}
+
+/// As a shell takes a line apart that has no more than double quotes.
+fn words(line: &str) -> Vec<String> {
+    let parts = line.split('"').enumerate();
+    parts
+        .flat_map(|(index, part)| match index % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![part.to_owned()],
+        })
+        .collect()
+}
+
+/// Does what a step says, and it ends well.
+fn follow(config: &Path, step: &[String]) -> Value {
+    let arguments: Vec<&str> = step.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
+        ["bursar", rest @ ..] => ends(config, rest, 0),
+        ["rm", file] => {
+            fs::remove_file(file).expect("removed");
+            Value::Null
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn target(kind: AccountKind, name: &str) -> Target {
+    Target { kind, name: name.to_owned(), reason: Some("a test".to_owned()), ticket: None }
+}
+
+/// What must be the same before and after.
+fn standing(world: &World) -> Vec<serde_json::Map<String, Value>> {
+    world.rows(
+        "SELECT a.id, a.kind, a.name, a.kubernetes_name, a.uid, a.state, a.generation, c.fingerprint, t.namespace
+         FROM account a LEFT JOIN certificate c ON c.account_id = a.id AND c.newest = 1 AND a.state = 'active'
+         LEFT JOIN tenant t ON t.account_id = a.id WHERE a.state <> 'new' ORDER BY a.kind, a.name",
+    )
+}
+
+fn written(path: PathBuf) -> SystemTime {
+    fs::metadata(path).and_then(|file| file.modified()).expect("a kubeconfig")
+}
+
+#[test]
+fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issued_again() {
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "lost", "");
+    for (uid, tool) in (65_101..).zip(["foo", "bar", "off"]) {
+        world.tool(tool, uid, &["alice"]);
+    }
+    world.person("alice", 65_111);
+    world.person("carol", 65_112);
+    world.group("k8s-admins", &["carol"]);
+    world.cycle();
+    world.order(&OrderRequest::Revoke(target(AccountKind::Tool, "foo"))).expect("revoked");
+    world.order(&OrderRequest::Suspend(target(AccountKind::Tool, "bar"))).expect("suspended");
+    world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "off")));
+    let report = wait_for("a cycle with nothing to do", DEADLINE, || {
+        let report = world.cycle();
+        (report.exit_code() == 0 && report.actions == 0).then_some(report)
+    });
+    assert!(report.failing.is_empty());
+    world.stop();
+    let before = standing(&world);
+    assert_eq!(before.len(), 4, "{before:#?}");
+    let kubeconfigs = |world: &World| {
+        let carol = world.folder.join("homes/home/carol/.kube/config");
+        [written(world.home("foo").join(".kube/config")), written(carol)]
+    };
+    let files = kubeconfigs(&world);
+    let last = world.rows("SELECT last_generation FROM ledger")[0]["last_generation"].as_i64().expect("a number");
+
+    let config = world.config();
+    ends(&config, &["ledger", "rebuild"], 1); // it is there
+    fs::remove_file(world.state_dir().join("ledger.db")).expect("lost");
+    world.servers.slapd.stop();
+    ends(&config, &["ledger", "rebuild"], 1); // nobody proves who is absent
+    world.servers.slapd.start_again();
+    for milliseconds in [100, 200, 300] {
+        let mut command = bursar(&config, &["ledger", "rebuild"]);
+        let mut killed = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar runs");
+        let _ = poll(Duration::from_millis(milliseconds), || false);
+        killed.kill().expect("killed, or it has ended");
+        killed.wait().expect("its end");
+        for file in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
+            let _ = fs::remove_file(world.state_dir().join(file));
+        }
+    }
+    let admin = world.servers.cluster.admin_kubeconfig.display().to_string();
+    let (access, aside) = (world.state_dir().join("clusters"), world.folder.join("clusters"));
+    fs::rename(&access, &aside).expect("the daemon's access is lost too");
+    ends(&config, &["ledger", "rebuild"], 1);
+    let without = ends(&config, &["ledger", "rebuild", "--admin-kubeconfig", &admin], 0);
+    fs::remove_file(world.state_dir().join("ledger.db")).expect("lost again");
+    fs::rename(&aside, &access).expect("found");
+    let here = [("/root/admin.kubeconfig", admin.as_str())];
+    let steps = steps(LOST_LEDGER, "Without one", &here);
+    assert_eq!(steps.len(), 2, "{steps:?}");
+    let rebuilt = follow(&config, &steps[0]);
+    assert_eq!(rebuilt["certificates"], 2, "{rebuilt:#}");
+    let unknown: Vec<&str> = rebuilt["unknown"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    assert!(unknown.iter().any(|doubt| doubt.contains("why tool:bar is suspended is lost")), "{unknown:#?}");
+    assert!(!unknown.iter().any(|doubt| doubt.contains("tool:off")), "the directory says why: {unknown:#?}");
+    assert!(rebuilt["last_generation"].as_i64() >= Some(last + 1000), "{rebuilt:#}");
+    assert_eq!((&without["certificates"], &without["unknown"]), (&rebuilt["certificates"], &rebuilt["unknown"]));
+    ends(&config, &["sync", "--once"], 78); // it is not the owner yet
+    follow(&config, &steps[1]);
+
+    let report = world.cycle();
+    assert_eq!((report.exit_code(), report.partial.len()), (0, 0), "{report:#?}");
+    let report = world.cycle();
+    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
+    assert_eq!(standing(&world), before);
+    assert_eq!(kubeconfigs(&world), files, "a kubeconfig was written again");
+    let own = world.kubectl_as_tool("foo", &["auth", "can-i", "create", "pods"]);
+    assert_eq!(String::from_utf8_lossy(&own.stdout).trim(), "yes");
+    ends(&config, &["ledger", "verify"], 0);
+}
+
+#[test]
+fn a_standby_host_takes_over_and_the_former_owner_writes_nothing_from_then_on() {
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "stolen", "");
+    world.tool("foo", 65_201, &[]);
+    world.cycle();
+    world.stop();
+    let backup = world.folder.join("backup.db");
+    ends(&world.config(), &["ledger", "backup", &backup.display().to_string()], 0);
+    // What the backup does not know.
+    world.order(&OrderRequest::Revoke(target(AccountKind::Tool, "foo"))).expect("revoked");
+    world.stop();
+    let generation = |ledger: &str| {
+        let rows = Command::new("sqlite3").arg(ledger).arg("SELECT generation FROM tools").output().expect("sqlite3");
+        String::from_utf8_lossy(&rows.stdout).trim().parse::<u64>().expect("a number")
+    };
+    let former = world.state_dir();
+    let revoked = generation(&former.join("ledger.db").display().to_string());
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+
+    // The standby: its own folder, the seal's key, the same homes and the same directory.
+    let standby = world.folder.join("standby");
+    fs::create_dir_all(&standby).expect("a state folder");
+    fs::copy(former.join("seal.key"), standby.join("seal.key")).expect("the seal's key");
+    let config = world.folder.join("standby.toml");
+    let text = fs::read_to_string(world.config()).expect("the configuration");
+    let text = text
+        .replace(&format!("{}/state", world.folder.display()), &standby.display().to_string())
+        .replace("control.sock", "standby.sock");
+    fs::write(&config, text).expect("written");
+    let (admin, copy) = (world.servers.cluster.admin_kubeconfig.display().to_string(), backup.display().to_string());
+    let key = standby.join("seal.key").display().to_string();
+    let here = [
+        ("/root/admin.kubeconfig", admin.as_str()),
+        ("/root/ledger.db", copy.as_str()),
+        ("/var/lib/bursar/seal.key", key.as_str()),
+        ("--cluster prod", "--cluster test"),
+    ];
+    let [restore, takeover, status] = &steps(STOLEN_HOST, "Take the clusters over", &here)[..] else { panic!("steps") };
+    let arguments: Vec<&str> = takeover.iter().skip(1).map(String::as_str).collect();
+    ends(&config, &arguments, 1); // no ledger yet
+    follow(&config, restore);
+    for milliseconds in [60, 150, 300] {
+        let mut command = bursar(&config, &arguments);
+        let mut killed = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar runs");
+        let _ = poll(Duration::from_millis(milliseconds), || false);
+        killed.kill().expect("killed, or it has ended");
+        killed.wait().expect("its end");
+    }
+    let report = follow(&config, takeover);
+    follow(&config, status);
+    assert_eq!(report["clusters"][0], "test", "{report}");
+
+    assert_eq!(daemon.process.wait(DEADLINE).code(), Some(78), "{}", daemon.process.log_end());
+    wait_for("the former owner's credential is worth nothing", DEADLINE, || {
+        let kubeconfig = former.join("clusters/test.kubeconfig");
+        let may = world.kubectl_with(&kubeconfig, &["auth", "can-i", "list", "namespaces"]);
+        (String::from_utf8_lossy(&may.stdout).trim() == "no").then_some(())
+    });
+
+    ends(&config, &["sync", "--once"], 0);
+    let report = ends(&config, &["sync", "--once"], 0);
+    assert_eq!(report["actions"], 0, "{report}");
+    let ledger = standby.join("ledger.db").display().to_string();
+    assert_eq!(generation(&ledger), revoked, "a revocation that the backup did not know is still in force");
+    let own = world.kubectl_as_tool("foo", &["auth", "can-i", "create", "pods"]);
+    assert_eq!(String::from_utf8_lossy(&own.stdout).trim(), "yes", "{}", crate::world::stderr(&own));
+    let seal = |world: &World| {
+        world.kubectl(&["get", "namespace", &world.namespace("foo"), "-o", "jsonpath={.metadata.annotations}"])
+    };
+    let before = seal(&world);
+    let steps = steps(STOLEN_HOST, "Make the rest worthless", &here);
+    assert_eq!(steps.len(), 3, "{steps:?}");
+    for step in &steps {
+        follow(&config, step);
+    }
+    ends(&config, &["sync", "--once"], 0);
+    assert_ne!(seal(&world), before, "sealed with the new key");
+    assert!(generation(&ledger) > revoked, "every certificate of before is worth nothing");
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bursard"));
+    command.arg("--config").arg(&config);
+    let successor = Process::start("bursard", &command, &world.folder.join("standby.log"));
+    successor.wait_until("the control socket", DEADLINE, || world.folder.join("standby.sock").exists());
+    successor.signal(Signal::TERM);
+    assert!(successor.wait(DEADLINE).success(), "{}", successor.log_end());
+}

@@ -81,7 +81,7 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     let (due, waiters) = (BTreeSet::new(), Waiters::default());
     let (inbox, disk) = (Inbox::new(events), disk::Begun::default());
     let daemon = Loop { config, engine, inbox, scheduler, sender, due, waiters, disk };
-    let result = daemon.run().await;
+    let result = Box::pin(daemon.run()).await;
     notify(&[NotifyState::Stopping]);
     stop.cancel();
     sources.iter().for_each(tokio::task::JoinHandle::abort);

@@ -28,6 +28,8 @@ pub const ADOPT: &str = "bursar.dev/adopt";
 pub const PREFIX: &str = "bursar.dev/";
 /// Label of a pod: which of its containers are given the tenant's volumes (`none`, `containers`, `all`).
 pub const INJECT: &str = "bursar.dev/inject";
+/// The namespace of the webhook's self-test. It is nobody's, and stands for its own `{name}`.
+pub const SELFTEST: &str = "bursar-selftest";
 /// Label of a claim whose storage class nobody chooses for it: `true`.
 pub const KEEP_STORAGE_CLASS: &str = "bursar.dev/keep-storage-class";
 /// Annotation of a pod: how long it may live, counted from its start.

@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 
 use super::needs::{ARCHIVE_ROLE, Needs};
 use super::roles::{NAMESPACE, OWNER, labels};
-use super::webhook::SELFTEST;
 use super::webhook::configurations::by_the_daemon;
-use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, STATE, TenantState};
+use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, SELFTEST, STATE, TenantState};
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::SIGNER;
 use crate::policy::DAEMON_USER;

@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 
 use super::needs::{ARCHIVE_ROLE, CLUSTER_ADMIN_USER, Needs, TENANT_ROLE};
-use super::webhook::{APPROVALS, SECRET, SELFTEST, WEBHOOK, backstop};
-use crate::contract::{CLASS, MANAGED_BY};
+use super::webhook::{APPROVALS, SECRET, WEBHOOK, backstop};
+use crate::contract::{CLASS, MANAGED_BY, SELFTEST};
 use crate::desired::rbac::impersonation_role;
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::SIGNER;

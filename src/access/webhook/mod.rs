@@ -47,8 +47,6 @@ pub const WEBHOOK: &str = "bursar-webhook";
 pub const APPROVALS: &str = "bursar-approvals";
 /// The Secret with the serving certificate.
 pub const SECRET: &str = "bursar-webhook-tls";
-/// The namespace of the self-test.
-pub const SELFTEST: &str = "bursar-selftest";
 /// The webhook outside of the cluster: common name of its certificate.
 pub const WEBHOOK_USER: &str = "bursar:webhook";
 

@@ -8,10 +8,10 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::{AccessError, SELFTEST, WEBHOOK, WebhookRequest, found, if_outdated, wait_for};
+use super::{AccessError, WEBHOOK, WebhookRequest, found, if_outdated, wait_for};
 use crate::access::answered;
 use crate::admission::rules::{ClassRules, Mode};
-use crate::contract::{self, CLASS, Identity, TenantState};
+use crate::contract::{self, CLASS, Identity, SELFTEST, TenantState};
 use crate::identity::{AccountId, AccountName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid};
 
 /// Whom the namespace is sealed for: nobody has it, for the directory's uids are tenants'.
@@ -90,8 +90,7 @@ async fn seal(
 }
 
 async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Vec<Tried>, AccessError> {
-    let image = rules.images.allow.first().filter(|_| rules.images.mode != Mode::Off);
-    let image = image.map_or_else(|| "registry.example.org/selftest".to_owned(), |place| image_at(place));
+    let image = image_for(rules);
     let plain = || json!({"containers": [{"name": "selftest", "image": image}]});
     // Until the webhook has heard of the seal, this one tells.
     let ready = wait_for(HEARD_WITHIN, async || {
@@ -182,10 +181,15 @@ fn refused(plain: &Value) -> Vec<(&'static str, ModeOf, Value)> {
     ]
 }
 
-/// A reference beneath an allowed place.
-fn image_at(place: &str) -> String {
-    let place = place.replace("{name}", "selftest");
-    if place.ends_with('/') { format!("{place}selftest") } else { place }
+/// A reference that the class may run; there need be no such image.
+fn image_for(rules: &ClassRules) -> String {
+    let images = &rules.images;
+    let place =
+        images.allow.first().filter(|_| images.mode != Mode::Off).map_or("registry.example.org/", String::as_str);
+    let place = place.replace("{name}", SELFTEST);
+    let path = if place.ends_with('/') { "selftest" } else { "" };
+    let digest = if images.digest { format!("@sha256:{}", "0".repeat(64)) } else { String::new() };
+    format!("{place}{path}{digest}")
 }
 
 /// Creates a pod without effect.

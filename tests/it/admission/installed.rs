@@ -24,7 +24,7 @@ fn selftest_tries_what_must_pass_and_what_must_be_refused() {
     assert!(rows.len() > 8 && rows.iter().all(|row| row["wrong"].is_null()), "{rows:#?}");
 
     // What is tried must not become real.
-    let image = "--image=registry.example.org/x";
+    let image = &format!("--image=registry.example.org/bursar-selftest/x@sha256:{}", "0".repeat(64));
     let real = daemon(&site, &["run", "a", "-n", "bursar-selftest", image], "");
     assert!(said(&real).contains("bursar-cage"), "{}", said(&real));
 

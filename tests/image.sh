@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The webhook's image as a node meets it: built twice from two checkouts with one digest, static, one layer, and run
-# without Kubernetes: read-only, without capabilities, as nobody.
+# The webhook's image as a node meets it: what is committed, built twice from the sources on, in two folders and with two
+# target folders, has one digest; static, one layer, and run without Kubernetes: read-only, without capabilities, as nobody.
 #
 # Needs root (crun).
 set -euo pipefail
@@ -21,13 +21,17 @@ trap end EXIT
 CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 export CARGO_TARGET_DIR
 
-say "built from here, and from another folder"
-mapfile -t first < <(packaging/image.sh)
+say "built in two folders"
+# Files are as new as the build, or cargo would take for built what another commit left in the target folder.
+for folder in one another; do
+    mkdir "$work/$folder"
+    git archive HEAD | tar -xmC "$work/$folder"
+done
+mapfile -t first < <("$work/one/packaging/image.sh")
 archive=$work/first.tar
 cp "${first[0]}" "$archive"
-mkdir "$work/elsewhere"
-git ls-files -z | xargs -0 cp --parents -t "$work/elsewhere"
-mapfile -t second < <("$work/elsewhere/packaging/image.sh")
+mapfile -t second < <(CARGO_TARGET_DIR=$work/target "$work/another/packaging/image.sh")
+[ "${#first[@]}${#second[@]}" = 22 ] || fail "a build failed"
 [ "${first[1]}" = "${second[1]}" ] || fail "two builds, two digests: ${first[1]} ${second[1]}"
 say "${first[1]}"
 

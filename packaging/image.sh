@@ -16,7 +16,8 @@ triple=$(rustc -vV | awk '$1 == "host:" { print $2 }')
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 
 # Static: the image has no libraries. Paths of this machine are no part of the program, so that every checkout makes the
-# same one; cargo names our own files from the checkout on. --target, or the compiler's own plugins would be static too, and could not be loaded.
+# same one; cargo names our own files from the checkout on. --target, or the compiler's own plugins would be static too,
+# and could not be loaded.
 flags="-C target-feature=+crt-static --remap-path-prefix=$(realpath -m "$target")=/target"
 flags="$flags --remap-path-prefix=$cargo_home=/cargo --remap-path-prefix=$(rustc --print sysroot)=/rust"
 RUSTFLAGS=$flags SOURCE_DATE_EPOCH=0 CARGO_TARGET_DIR=$target/image \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The webhook's image as a node meets it: what is committed, built twice from the sources on, in two folders and with two
-# target folders, has one digest; static, one layer, and run without Kubernetes: read-only, without capabilities, as nobody.
+# The webhook's image as a node meets it: what is committed, built in two folders with two target folders, has one
+# digest; static, one layer, and run without Kubernetes: read-only, without capabilities, as nobody.
 #
 # Needs root (crun).
 set -euo pipefail

@@ -189,20 +189,31 @@ async fn webhook(settings: &Settings, cluster: &ClusterName, client: &kube::Clie
             "not installed: nothing looks at what tenants' pods run as (`bursar webhook install`)",
         ),
         Ok(Some((found, is_given))) => {
-            let again = match &found.url {
-                Some(url) => format!("bursar webhook install --cluster {cluster} --url {url} --write FOLDER"),
-                None => "systemctl status bursard: the daemon renews it".to_owned(),
-            };
-            match found.not_after {
-                Some(ends) if ends <= daemon::now() + ENDS_SOON => {
-                    Finding::bad(&subject, format!("its files are good until {ends:.0}"), again)
-                }
-                _ if !is_given => Finding::bad(&subject, "it has rules of an older configuration", again),
-                Some(ends) => Finding::good(&subject, format!("installed, its files are good until {ends:.0}")),
-                None => Finding::bad(&subject, "nobody knows until when its files are good", again),
-            }
+            installed(subject, cluster, (&found.url, found.not_after), is_given, daemon::now())
         }
         Err(error) => Finding::bad(&subject, error, init),
+    }
+}
+
+/// Of an installed webhook's address, where it has one, and the end of its files.
+fn installed(
+    subject: String,
+    cluster: &ClusterName,
+    (url, not_after): (&Option<String>, Option<Timestamp>),
+    is_given: bool,
+    now: Timestamp,
+) -> Finding {
+    let again = match url {
+        Some(url) => format!("bursar webhook install --cluster {cluster} --url {url} --write FOLDER"),
+        None => "systemctl status bursard: the daemon renews it".to_owned(),
+    };
+    match not_after {
+        Some(ends) if ends <= now + ENDS_SOON => {
+            Finding::bad(subject, format!("its files are good until {ends:.0}"), again)
+        }
+        _ if !is_given => Finding::bad(subject, "it has rules of an older configuration", again),
+        Some(ends) => Finding::good(subject, format!("installed, its files are good until {ends:.0}")),
+        None => Finding::bad(subject, "nobody knows until when its files are good", again),
     }
 }
 
@@ -309,5 +320,21 @@ mod tests {
         let now: Timestamp = "2026-11-21T06:00:00Z".parse().expect("a time");
         assert_eq!(skew("Sat, 21 Nov 2026 06:01:00 GMT", now), Some(60));
         assert_eq!(skew("yesterday", now), None);
+    }
+
+    #[test]
+    fn outside_webhook_is_to_be_written_anew_30_days_before_its_end() {
+        let ends: Timestamp = "2026-12-21T06:00:00Z".parse().expect("a time");
+        let url = Some("https://hook.example.org:9443".to_owned());
+        let found = |now: &str, is_given| {
+            let cluster = ClusterName("prod".to_owned());
+            installed("webhook".to_owned(), &cluster, (&url, Some(ends)), is_given, now.parse().expect("a time"))
+        };
+        let again = "bursar webhook install --cluster prod --url https://hook.example.org:9443 --write FOLDER";
+        assert_eq!(found("2026-11-21T05:59:59Z", true).cure, None);
+        let soon = found("2026-11-21T06:00:00Z", true);
+        assert_eq!(soon.cure.as_deref(), Some(again));
+        assert_eq!(soon.text, "its files are good until 2026-12-21T06:00:00Z");
+        assert_eq!(found("2026-11-20T06:00:00Z", false).text, "it has rules of an older configuration");
     }
 }

@@ -4,7 +4,7 @@ use bursar::access;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config, TestRunner};
@@ -85,25 +85,35 @@ fn pods() -> impl Strategy<Value = Value> {
         })
 }
 
-/// What the API server makes of each: the pod's own security context, or a refusal.
+/// What the API server stores of each: the security contexts of the pod and of its containers; or a refusal. Afterwards
+/// all are gone.
 fn asked(site: &Site, pods: &[Value]) -> Vec<Result<Value, String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let client = access::client(&site.cluster.admin_kubeconfig).await.expect("a client");
         let api = Api::<Pod>::namespaced(client, "level-level");
-        let parameters = PostParams { dry_run: true, ..PostParams::default() };
-        let ask = async |pod: &Value| {
-            let pod: Pod = serde_json::from_value(pod.clone()).expect("a pod");
-            match api.create(&parameters, &pod).await {
-                Ok(stored) => {
-                    Ok(serde_json::to_value(stored.spec.and_then(|spec| spec.security_context)).expect("JSON"))
+        let ask = async |(number, pod): (usize, &Value)| {
+            let name = format!("random-{number}");
+            let mut pod: Pod = serde_json::from_value(pod.clone()).expect("a pod");
+            pod.metadata.name = Some(name.clone());
+            match api.create(&PostParams::default(), &pod).await {
+                Ok(_) => {
+                    let stored = api.get(&name).await.expect("it is stored");
+                    api.delete(&name, &DeleteParams::default().grace_period(0)).await.expect("deleted");
+                    Ok(contexts(&serde_json::to_value(stored.spec).expect("JSON")))
                 }
                 Err(kube::Error::Api(status)) => Err(status.message.clone()),
                 Err(error) => panic!("{error}"),
             }
         };
-        futures::stream::iter(pods.iter().map(ask)).buffered(8).collect().await
+        futures::stream::iter(pods.iter().enumerate().map(ask)).buffered(8).collect().await
     })
+}
+
+fn contexts(spec: &Value) -> Value {
+    let lists = ["initContainers", "containers"].map(|list| spec[list].as_array().into_iter().flatten());
+    let each = lists.into_iter().flatten().map(|container| (&container["name"], &container["securityContext"]));
+    json!({"pod": spec["securityContext"], "containers": each.collect::<Vec<_>>()})
 }
 
 #[test]

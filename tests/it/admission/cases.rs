@@ -60,7 +60,7 @@ impl Case {
     }
 
     /// `None` of a review that an API server makes of something else: connections, evictions, scales, what has no object,
-    /// and a webhook that was cut off from the API server (`src/admission` and `away.rs` have these).
+    /// and a webhook that was cut off from the API server (`src/admission`, `subresources.rs` and `away.rs` have these).
     fn sendable(self) -> Option<Self> {
         let same = |kind: &Value| !["Scale", "Eviction"].contains(&kind["kind"].as_str().unwrap_or_default());
         let either = self.object.as_ref().or(self.old.as_ref())?;

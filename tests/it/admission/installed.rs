@@ -40,6 +40,23 @@ fn selftest_tries_what_must_pass_and_what_must_be_refused() {
 }
 
 #[test]
+fn doctor_warns_30_days_before_the_files_end() {
+    let site = Site::alone();
+    let webhook = || {
+        let findings: Vec<Value> = serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("JSON");
+        let found = findings.into_iter().find(|finding| finding["subject"] == "cluster test, webhook");
+        found.expect("a finding about the webhook")
+    };
+    assert_eq!(webhook()["cure"], Value::Null, "{}", webhook());
+    // They are for a year.
+    site.install_at(bursar::daemon::now() - jiff::SignedDuration::from_hours(336 * 24));
+    let soon = webhook();
+    let again = format!("bursar webhook install --cluster test --url {} --write FOLDER", site.url());
+    assert_eq!(soon["cure"], json!(again), "{soon}");
+    assert!(soon["text"].as_str().is_some_and(|text| text.starts_with("its files are good until")), "{soon}");
+}
+
+#[test]
 fn cage_holds_the_webhooks_that_the_daemon_may_write() {
     let site = Site::shared();
     let hook = |selector: Value, rules: Value| {

@@ -8,6 +8,7 @@ mod installed;
 mod keeps;
 mod sender;
 mod site;
+mod subresources;
 
 use serde_json::json;
 

@@ -96,7 +96,7 @@ fn names_taken(reads: &[SourceRead]) -> Losers {
     let mut losers = Losers::new();
     for read in reads {
         let mut entries: Vec<&Entry> = read.entries.iter().collect();
-        entries.sort_by_key(|entry| age(entry));
+        entries.sort_by(|a, b| age(a).cmp(&age(b)));
         for entry in entries {
             match holders.get(&(entry.kind, entry.name.as_str())) {
                 None => {
@@ -124,7 +124,7 @@ fn uids_taken(reads: &[SourceRead]) -> Losers {
         .flat_map(|read| read.entries.iter().map(move |entry| (read, entry)))
         .filter_map(|(read, entry)| entry.posix.as_ref().map(|posix| (read, entry, posix.uid)))
         .collect();
-    entries.sort_by_key(|(_, entry, _)| age(entry));
+    entries.sort_by(|(_, a, _), (_, b, _)| age(a).cmp(&age(b)));
     let mut holders: BTreeMap<Uid, &Entry> = BTreeMap::new();
     let mut losers = Losers::new();
     for (read, entry, uid) in entries {
@@ -142,8 +142,8 @@ fn uids_taken(reads: &[SourceRead]) -> Losers {
 }
 
 /// Oldest first; an entry that hides its age is the youngest.
-fn age(entry: &Entry) -> (Reverse<bool>, Option<jiff::Timestamp>, DirectoryId) {
-    (Reverse(entry.created.is_some()), entry.created, entry.id.clone())
+fn age(entry: &Entry) -> (Reverse<bool>, Option<jiff::Timestamp>, &DirectoryId) {
+    (Reverse(entry.created.is_some()), entry.created, &entry.id)
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+//! Tests of documents: what a kubeconfig of any shape is read as, and what is refused.
+
 use std::fmt::Write as _;
 
 use proptest::prelude::*;

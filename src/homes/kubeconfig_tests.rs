@@ -1,3 +1,5 @@
+//! Tests of the merge: our entry comes and goes, and all else of a kubeconfig stays as it was.
+
 use proptest::prelude::*;
 
 use super::super::document::tests::any_node;

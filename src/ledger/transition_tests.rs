@@ -1,3 +1,5 @@
+//! Tests of what a read of the directories teaches the ledger.
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! Tests of the store on real SQLite files.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;

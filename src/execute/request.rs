@@ -62,13 +62,8 @@ impl fmt::Debug for ApiServer {
 pub enum Ask<'a> {
     /// The object.
     Get,
-    /// Server-side apply of a manifest; with `force`, fields that others own become ours.
-    Apply {
-        /// The manifest.
-        manifest: &'a Value,
-        /// Take fields from others.
-        force: bool,
-    },
+    /// Server-side apply of a manifest; fields that others own become ours.
+    Apply(&'a Value),
     /// A JSON merge patch (RFC 7386).
     Merge(&'a Value),
     /// An object's making, by POST.
@@ -86,7 +81,7 @@ impl Ask<'_> {
     pub const fn verb(&self) -> &'static str {
         match self {
             Self::Get => "get",
-            Self::Apply { .. } => "apply",
+            Self::Apply(_) => "apply",
             Self::Merge(_) => "patch",
             Self::Create(_) => "create",
             Self::Delete { .. } => "delete",
@@ -96,11 +91,8 @@ impl Ask<'_> {
     fn request(&self, path: &str) -> Result<Request<Body>, RequestError> {
         let (method, query, content_type, body) = match self {
             Self::Get => (Method::GET, "", JSON, Vec::new()),
-            Self::Apply { manifest, force: true } => {
+            Self::Apply(manifest) => {
                 (Method::PATCH, "?fieldManager=bursar&force=true", APPLY, manifest.to_string().into_bytes())
-            }
-            Self::Apply { manifest, force: false } => {
-                (Method::PATCH, "?fieldManager=bursar", APPLY, manifest.to_string().into_bytes())
             }
             Self::Merge(change) => (Method::PATCH, "?fieldManager=bursar", MERGE, change.to_string().into_bytes()),
             Self::Create(object) => (Method::POST, "?fieldManager=bursar", JSON, object.to_string().into_bytes()),

@@ -4,7 +4,7 @@
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 
-use super::apply::{Known, apply};
+use super::apply::apply;
 use super::credential::{Issue, issue};
 use super::prune::delete;
 use super::record::failure;
@@ -38,8 +38,6 @@ struct Done {
     events: Vec<Event>,
     /// For the history: what was applied and deleted, and why.
     objects: Vec<Value>,
-    /// Namespaces that were made in this run: nothing of anybody's is in them.
-    fresh_namespace: Option<String>,
     drift_repaired: u64,
 }
 
@@ -93,8 +91,7 @@ impl Place<'_> {
 
     /// Objects of one rank. All of them are tried; the first failure is told.
     async fn objects(&self, effects: &ClusterEffects, group: &[&Action], done: &mut Done) -> Result<(), StepError> {
-        let fresh = done.fresh_namespace.clone();
-        let begun: Vec<_> = group.iter().map(|action| self.object(effects, action, fresh.as_deref())).collect();
+        let begun: Vec<_> = group.iter().map(|action| self.object(effects, action)).collect();
         let mut outcomes = futures::stream::iter(begun).buffered(OBJECTS_AT_A_TIME);
         let mut failed = None;
         while let Some(outcome) = outcomes.next().await {
@@ -106,23 +103,11 @@ impl Place<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    async fn object(
-        &self,
-        effects: &ClusterEffects,
-        action: &Action,
-        fresh_namespace: Option<&str>,
-    ) -> Result<Written, StepError> {
+    async fn object(&self, effects: &ClusterEffects, action: &Action) -> Result<Written, StepError> {
         match action {
             Action::Apply { key, manifest, wanted, uid, reason } => {
-                let known = match uid {
-                    Some(uid) => Known::Uid(uid),
-                    None if key.namespace.is_some() && key.namespace.as_deref() == fresh_namespace => {
-                        Known::FreshNamespace
-                    }
-                    None => Known::Nothing,
-                };
                 let writing = effects.watch.write(key);
-                let applied = apply(&effects.server, key, manifest, known).await?;
+                let applied = apply(&effects.server, key, manifest, uid.as_deref()).await?;
                 let observed = writing.applied(&applied.object);
                 let record = ObjectRecord {
                     account: self.account.id.clone(),
@@ -152,7 +137,7 @@ impl Place<'_> {
     async fn step(&self, effects: &ClusterEffects, action: &Action, done: &mut Done) -> Result<(), StepError> {
         match action {
             Action::Apply { .. } | Action::Delete { .. } => {
-                self.object(effects, action, None).await?.add_to(done);
+                self.object(effects, action).await?.add_to(done);
                 Ok(())
             }
             Action::MakeDirectory { directory, .. } => {
@@ -337,9 +322,6 @@ impl Written {
             Some(_) if created => "created",
             Some(_) => "applied",
         };
-        if created && key.kind == "Namespace" {
-            done.fresh_namespace = Some(key.name.clone());
-        }
         done.objects.push(json!({
             "did": what, "kind": key.kind, "namespace": key.namespace, "name": key.name, "why": reason.to_string(),
         }));

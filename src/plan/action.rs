@@ -23,7 +23,7 @@ pub enum Action {
         manifest: Value,
         /// Digest of `manifest`.
         wanted: String,
-        /// `metadata.uid` we know it by. Absent: it is not there; it is read first, and a foreign one is left alone.
+        /// `metadata.uid` we know it by. Absent: it is not there, and what stands there nevertheless and is foreign is left alone.
         uid: Option<String>,
         /// Why.
         reason: Reason,

@@ -67,7 +67,7 @@ release:
 
 # Installs both packages, looks at owners, modes and units, starts the daemons in a booted system, removes them again.
 packages-test: deb rpm
-	tests/packages.sh
+	target=$${CARGO_TARGET_DIR:-target}; tests/packages.sh "$$target"/debian/bursar_*.deb "$$target"/generate-rpm/bursar-*.rpm
 
 # The webhook's image, from scratch, into target/image: a static program (10 minutes on 2 cores the first time), one layer,
 # the same digest from the same sources.

@@ -1,40 +1,23 @@
 //! What a cycle in which nothing changed costs, stage by stage, at 1,000 and at 10,000 tenants: everything but the read
 //! of the directory (`benches/directory.rs`) and the watches, which nobody asks. `make bench`.
-//!
-//! The ledger is made by the stages themselves: a first read of a made-up directory, the plan of it, and the records of
-//! an execution in which all went well.
 
 #![expect(clippy::disallowed_methods, reason = "a bench measures time")]
 
 mod figures;
 #[path = "../tests/servers/mod.rs"]
 mod servers;
+mod site;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bursar::contract::Sealer;
-use bursar::control::api::Trigger;
-use bursar::desired::Deriver;
-use bursar::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
-use bursar::identity::{AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
-use bursar::ledger::change::Change;
-use bursar::ledger::store::{CycleEnd, CycleLock, FILE, Store};
-use bursar::ledger::transition::transition;
-use bursar::ledger::{Certificate, Delivery, ObjectRecord};
-use bursar::observed::{ClusterInventory, Inventory, ObservedObject};
-use bursar::plan::intents::overcome;
-use bursar::plan::{AccountPlan, Action, ApprovedPlan, Bounds, guard, plan};
-use bursar::policy::Policy;
-use bursar::report;
-use jiff::{SignedDuration, Timestamp};
+use bursar::ledger::store::FILE;
 use servers::folder::Folder;
-use servers::pki::{Authority, write_public};
 
-use figures::{median, milliseconds, peak_memory, settings};
+use figures::{median, milliseconds, peak_memory};
+use site::Site;
 
 /// Runs of each stage; the median is printed.
 const ROUNDS: usize = 9;
@@ -90,225 +73,4 @@ async fn measure(folder: &Path, tenants: u32) -> Figures {
     let megabytes = fs::metadata(folder.join(FILE)).expect("the ledger").len() / 1_000_000;
     let content = format!("{tenants} tenants: {accounts} accounts, {objects} objects, ledger of {megabytes} MB");
     Figures { stages, content }
-}
-
-/// Everything a cycle works with, and no server.
-struct Site {
-    policy: Policy,
-    sealer: Sealer,
-    deriver: Deriver,
-    store: Store,
-    lock: CycleLock,
-    snapshot: DirectorySnapshot,
-    inventory: Inventory,
-    now: Timestamp,
-}
-
-impl Site {
-    /// A site that serves all its tenants.
-    async fn bootstrapped(folder: &Path, tenants: u32) -> Self {
-        fs::create_dir_all(folder).expect("a folder");
-        let (store, lock) = Store::open(folder).await.expect("a ledger");
-        let mut site = Self {
-            policy: policy(folder),
-            sealer: Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed"),
-            deriver: Deriver::default(),
-            store,
-            lock,
-            snapshot: directory(tenants),
-            inventory: Inventory::default(),
-            now: "2026-11-21T06:00:00Z".parse().expect("a time"),
-        };
-        site.inventory.clusters.insert(cluster(), Arc::default());
-        let seen = transition(site.store.state(), &site.snapshot, &site.policy, site.now);
-        site.store.write(&site.lock, &seen.changes, &seen.events, site.now).await.expect("written");
-        let desired = site.deriver.derive(site.store.state(), &site.policy, &site.sealer, site.now);
-        let planned = plan(desired, site.store.state(), &site.inventory, site.now);
-        let (approved, refusals) = guard(planned, &Bounds::of(site.store.state(), &site.policy), site.now);
-        assert_eq!((approved.accounts().len(), refusals.len()), (tenants as usize, 0));
-        let (changes, events) = approved.intents(site.now);
-        site.store.write(&site.lock, &changes, &events, site.now).await.expect("written");
-        let changes = site.executed(&approved);
-        site.store.write(&site.lock, &changes, &[], site.now).await.expect("written");
-        // A new process derives all of it once.
-        site.deriver = Deriver::default();
-        site
-    }
-
-    /// What the executor reports when all goes well.
-    fn executed(&mut self, approved: &ApprovedPlan) -> Vec<Change> {
-        let mut objects = ClusterInventory::default();
-        let mut changes = Vec::new();
-        for account in approved.accounts() {
-            for action in &account.actions {
-                changes.extend(self.done(account, action, &mut objects));
-            }
-        }
-        self.inventory.clusters.insert(cluster(), Arc::new(objects));
-        changes
-    }
-
-    fn done(&self, account: &AccountPlan, action: &Action, objects: &mut ClusterInventory) -> Vec<Change> {
-        match action {
-            Action::Apply { key, wanted, manifest, .. } => {
-                let uid = format!("0b0c1d2e-0000-4000-8000-{:012}", objects.objects.len());
-                let found = ObservedObject { uid: uid.clone(), digest: wanted.clone(), ..ObservedObject::default() };
-                objects.objects.insert(key.clone(), found);
-                let record = ObjectRecord {
-                    account: account.id.clone(),
-                    uid,
-                    wanted: wanted.clone(),
-                    observed: wanted.clone(),
-                    detail: (key.kind == "ResourceQuota").then(|| manifest["spec"]["hard"].clone()),
-                };
-                vec![Change::Object(key.clone(), Some(record))]
-            }
-            Action::IssueCertificate { cluster, credential, generation, home, .. } => {
-                let certificate = Certificate {
-                    fingerprint: format!("{generation:064x}"),
-                    generation: *generation,
-                    subject: credential.subject.common_name.clone(),
-                    not_before: self.now,
-                    not_after: self.now + SignedDuration::from_hours(168),
-                    renew_after: self.now + SignedDuration::from_hours(112),
-                };
-                let delivery = Delivery {
-                    path: home.home.join(&home.kubeconfig),
-                    digest: credential.digest.clone(),
-                    at: self.now,
-                    checked_at: Some(self.now),
-                };
-                vec![
-                    Change::Certificate(account.id.clone(), cluster.clone(), Some(certificate)),
-                    Change::Delivery(account.id.clone(), cluster.clone(), Some(delivery)),
-                ]
-            }
-            other => panic!("{other:?} for somebody new"),
-        }
-    }
-
-    /// The stages of `cycle::run`, in its order, and how long each took. The clock stands still: else some kubeconfigs
-    /// would be due to be looked at in each cycle.
-    async fn cycle(&mut self) -> Vec<(&'static str, Duration)> {
-        let (now, policy) = (self.now, &self.policy);
-        let mut stages = Vec::new();
-        let mut timed = |stage, began: Instant| stages.push((stage, began.elapsed()));
-
-        let began = Instant::now();
-        let seen = transition(self.store.state(), &self.snapshot, policy, now);
-        timed("transition", began);
-        let began = Instant::now();
-        self.store.write(&self.lock, &seen.changes, &seen.events, now).await.expect("written");
-        timed("ledger: write of what was seen (nothing)", began);
-        let began = Instant::now();
-        let desired = self.deriver.derive(self.store.state(), policy, &self.sealer, now);
-        timed("derive", began);
-        let began = Instant::now();
-        let planned = plan(desired, self.store.state(), &self.inventory, now);
-        timed("plan", began);
-        let began = Instant::now();
-        let (approved, refusals) = guard(planned.clone(), &Bounds::of(self.store.state(), policy), now);
-        timed("guard", began);
-        let began = Instant::now();
-        let (mut changes, events) = approved.intents(now);
-        changes.extend(overcome(&planned, self.store.state(), &self.inventory, now));
-        timed("intents", began);
-        let began = Instant::now();
-        self.store.write(&self.lock, &changes, &events, now).await.expect("written");
-        timed("ledger: write of the intents (nothing)", began);
-        let began = Instant::now();
-        let report = report::cycle(Trigger::Schedule, (now, now), self.store.state(), &planned, &approved, &refusals);
-        timed("report", began);
-        assert_eq!((report.changed, report.actions, report.failing.len()), (0, 0, 0), "there is nothing to do");
-        let end = CycleEnd {
-            began: report.began,
-            ended: report.ended,
-            trigger: report.trigger.name().to_owned(),
-            sources: self.store.state().sources.clone(),
-            report: serde_json::to_value(&report).expect("JSON"),
-        };
-        let began = Instant::now();
-        self.store.finish(&self.lock, end).await.expect("written");
-        timed("ledger: the cycle's own row, synced to disk", began);
-        stages
-    }
-
-    /// How long it takes to close the ledger, and to open it again.
-    async fn reopened(self, folder: &Path) -> (Duration, Duration) {
-        let before = self.store.state().clone();
-        let began = Instant::now();
-        self.store.close().await.expect("closed");
-        let close = began.elapsed();
-        drop(self.lock);
-        let began = Instant::now();
-        let (store, _lock) = Store::open(folder).await.expect("the ledger again");
-        let open = began.elapsed();
-        assert!(*store.state() == before, "the ledger is what it was");
-        store.close().await.expect("closed");
-        (close, open)
-    }
-}
-
-fn cluster() -> ClusterName {
-    ClusterName("test".to_owned())
-}
-
-/// The policy of the tests' sites. Nobody is asked, so the addresses are nobody's.
-fn policy(folder: &Path) -> Policy {
-    let ca = write_public(folder, "ca.pem", &Authority::new("bench").identity().certificate);
-    settings(folder, ("ldaps://ldap.example.org", &ca), ("https://k8s.example.org:6443", &ca)).policy
-}
-
-/// As many tools as tenants, each with three maintainers, and as many people.
-fn directory(tenants: u32) -> DirectorySnapshot {
-    let tools = (0..tenants).map(|number| {
-        let maintainers = (0..3).map(|step| (person_id((number + step * 7) % tenants), Role::Member));
-        Entry { members: maintainers.collect(), ..entry(AccountKind::Tool, "tool", number, 100_000 + number) }
-    });
-    let people = (0..tenants).map(|number| Entry {
-        mail: Some(format!("person{number}@example.org")),
-        display_name: Some(format!("Person {number}")),
-        ..entry(AccountKind::User, "person", number, 10_000_000 + number)
-    });
-    let read = SourceRead {
-        source: "people".to_owned(),
-        server: Some("ldap.example.org".to_owned()),
-        completeness: Completeness::Complete,
-        kinds: BTreeSet::from([AccountKind::Tool, AccountKind::User]),
-        entries: tools.chain(people).collect(),
-        rejected: Vec::new(),
-        took: Duration::from_millis(300),
-    };
-    DirectorySnapshot { reads: vec![read] }
-}
-
-fn person_id(number: u32) -> DirectoryId {
-    DirectoryId(format!("7d0c1d2e-0000-4000-8000-{number:012}"))
-}
-
-fn entry(kind: AccountKind, name: &str, number: u32, uid: u32) -> Entry {
-    let name = format!("{name}{number}");
-    let is_tool = kind == AccountKind::Tool;
-    let (id, home) = if is_tool {
-        (DirectoryId(format!("3a0c1d2e-0000-4000-8000-{number:012}")), "/data/project")
-    } else {
-        (person_id(number), "/home")
-    };
-    Entry {
-        kind,
-        id,
-        dn: format!("uid={name},ou=people,dc=example,dc=org"),
-        posix: Some(PosixIdentity {
-            uid: Uid::try_from(i64::from(uid)).expect("in range"),
-            gid: Gid::try_from(i64::from(uid)).expect("in range"),
-            groups: BTreeSet::new(),
-        }),
-        home: Some(format!("{home}/{name}").into()),
-        name,
-        mail: None,
-        display_name: None,
-        disabled: None,
-        created: None,
-        members: BTreeMap::new(),
-    }
 }

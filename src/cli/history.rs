@@ -5,29 +5,35 @@ use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::{output, show};
 
-const ALL: &str =
-    "SELECT at, actor, account, action, reason, ticket, plan, json(detail) AS detail FROM event ORDER BY id";
-/// By id, so that a history goes on over a rename.
+/// The newest `?1`, -1 for all.
+const ALL: &str = "SELECT at, actor, account, action, reason, ticket, plan, json(detail) AS detail
+    FROM event ORDER BY id DESC LIMIT CAST(?1 AS INTEGER)";
+/// By id, so that a history goes on over a rename; by name, those who had it before. Each of the three asks the index
+/// on `account_id`: a history of years is not read whole for one account.
 const OF_ONE: &str = "SELECT at, actor, account, action, reason, ticket, plan, json(detail) AS detail FROM event
-    WHERE account = ?1 OR account_id = ?2 ORDER BY id";
+    WHERE account_id = ?3
+       OR (account_id IN (SELECT n.account_id FROM account_name n JOIN account a ON a.id = n.account_id
+                          WHERE a.kind || ':' || n.name = ?2) AND account = ?2)
+       OR (account_id IS NULL AND account = ?2)
+    ORDER BY id DESC LIMIT CAST(?1 AS INTEGER)";
 
 pub(super) async fn run(context: &Context, arguments: &History) -> Result<Exit, Failure> {
     let mut store = context.store().await?;
+    let last = arguments.last.map_or("-1".to_owned(), |last| last.to_string());
     let mut rows = match (arguments.kind, arguments.name.as_ref()) {
         (Some(kind), Some(name)) => {
             let account = Account { kind, name: name.clone() };
             let row = show::account_row(&mut store, &account).await?;
             let id = row.and_then(|row| row.get("id")?.as_str().map(str::to_owned));
-            let rows = store.rows(OF_ONE, &[format!("{kind}:{name}"), id.clone().unwrap_or_default()]).await?;
+            let rows = store.rows(OF_ONE, &[last, format!("{kind}:{name}"), id.clone().unwrap_or_default()]).await?;
             if rows.is_empty() && id.is_none() {
                 return Err(Failure::no_account(kind, name));
             }
             rows
         }
-        _ => store.rows(ALL, &[]).await?,
+        _ => store.rows(ALL, &[last]).await?,
     };
-    let skipped = arguments.last.map_or(0, |last| rows.len().saturating_sub(last));
-    rows.drain(..skipped);
+    rows.reverse();
     for row in &mut rows {
         // Stored as text; programs want the value.
         if let Some(detail) = row.get_mut("detail")

@@ -80,8 +80,8 @@ pub enum StepError {
     #[error("bursar-homed gave an answer to another request")]
     HomeAnswer,
     /// No certificate was issued or delivered; the reason carries its cure.
-    #[error("certificate")]
-    Credential(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Credential(Box<dyn std::error::Error + Send + Sync>),
     /// The plan names a cluster that is not connected.
     #[error("cluster {0} is not connected")]
     NoCluster(ClusterName),

@@ -1,0 +1,164 @@
+//! Runbooks, done as they are written, by a shell, beside a running daemon. What each says that an administrator sees
+//! is there to be seen. (Others are tried where their trouble is made: `disk`, `life`, `recovery`.)
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::daemon::Daemon;
+use crate::servers::Servers;
+use crate::servers::ldif::{tool_account_dn, tool_group_dn};
+use crate::servers::ports::free_port;
+use crate::servers::ready::wait_for;
+use crate::world::World;
+
+const DIRECTORY_DOWN: &str = include_str!("../../docs/runbooks/directory-down.md");
+const SIGNER_DOWN: &str = include_str!("../../docs/runbooks/signer-down.md");
+const OWNER_LEFT: &str = include_str!("../../docs/runbooks/tool-owner-left.md");
+
+const DEADLINE: Duration = Duration::from_mins(1);
+
+/// The steps of a runbook: each `sh` block.
+fn steps(runbook: &str) -> Vec<&str> {
+    runbook.split("```sh\n").skip(1).filter_map(|block| block.split("```").next()).collect()
+}
+
+/// Does a step, and gives its exit code and what it said.
+fn follow(world: &World, step: &str) -> (Option<i32>, String) {
+    let programs = std::path::Path::new(env!("CARGO_BIN_EXE_bursar")).parent().expect("a folder");
+    let kubectl = world.servers.cluster.kubectl();
+    let tools = std::path::Path::new(kubectl.get_program()).parent().expect("a folder");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut shell = Command::new("bash");
+    shell.args(["-e", "-c", &step.replace("/var/lib/bursar", &world.state_dir().display().to_string())]);
+    shell.env("PATH", format!("{}:{}:{path}", programs.display(), tools.display()));
+    shell.env("BURSAR_CONFIG", world.config());
+    shell.env("KUBECONFIG", kubectl.get_args().skip_while(|it| *it != "--kubeconfig").nth(1).expect("one is named"));
+    let output = shell.output().expect("bash");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Does a step that ends well.
+fn done(world: &World, step: &str) -> String {
+    let (code, said) = follow(world, step);
+    assert_eq!(code, Some(0), "{step}\n{said}");
+    said
+}
+
+/// `bursar status` shows what the runbook says it does, line by line; `…` stands for what differs.
+fn shows(world: &World, runbook: &str, here: &[(&str, &str)]) {
+    let quoted = runbook.split("    $ bursar status\n").nth(1).expect("what is seen").split("\n\n").next();
+    let said = done(world, "bursar status");
+    for line in quoted.expect("lines").lines() {
+        let line = here.iter().fold(line.trim().to_owned(), |line, (there, here)| line.replace(there, here));
+        for part in line.split('…').filter(|part| !part.is_empty()) {
+            assert!(said.contains(part), "{part:?} is not in\n{said}");
+        }
+    }
+}
+
+fn state(world: &World, tool: &str) -> String {
+    let rows = world.rows("SELECT name, state FROM tools");
+    let row = rows.iter().find(|row| row["name"] == tool).expect("known");
+    row["state"].as_str().expect("text").to_owned()
+}
+
+#[test]
+fn directory_down() {
+    let mut world = World::with("dirdown", "\n[lifecycle]\nabsent_for = \"0s\"\n");
+    world.tool("foo", 65_301, &[]);
+    world.tool("bar", 65_302, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    world.stop();
+    let right = fs::read_to_string(world.config()).expect("the configuration");
+    let nobody = format!("urls = [\"ldaps://127.0.0.1:{}\"]", free_port());
+    let lines = right.lines().map(|line| if line.starts_with("urls") { nobody.as_str() } else { line });
+    fs::write(world.config(), lines.collect::<Vec<_>>().join("\n")).expect("written");
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let [doctor, suspend, sync, hold] = steps(DIRECTORY_DOWN)[..] else { panic!("other steps") };
+    follow(&world, sync);
+    shows(&world, DIRECTORY_DOWN, &[]);
+    let (code, said) = follow(&world, doctor);
+    assert!(code == Some(1) && said.contains("source people"), "{said}");
+    done(&world, suspend);
+    assert_eq!([state(&world, "foo"), state(&world, "bar")], ["suspended", "active"]);
+
+    fs::write(world.config(), right).expect("written");
+    daemon.process.signal(Signal::HUP);
+    wait_for("the directory is read", DEADLINE, || done(&world, sync).contains("ended").then_some(()));
+    wait_for("complete again", DEADLINE, || {
+        follow(&world, sync);
+        done(&world, "bursar status").contains("complete; ").then_some(())
+    });
+    assert_eq!(state(&world, "foo"), "suspended", "ends only by resume");
+    done(&world, hold);
+    world.servers.slapd.modify_ldif(&format!("dn: {}\nchangetype: delete\n", tool_account_dn(&world.base, "bar")));
+    follow(&world, sync);
+    assert_eq!(state(&world, "bar"), "active", "held");
+    daemon.stop();
+}
+
+#[test]
+fn signer_down() {
+    let mut world = World::on(Box::leak(Box::new(Servers::start())), "nosigner", "");
+    world.tool("foo", 65_311, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    world.stop();
+    let controllers = world.servers.cluster.controller_manager().expect("of this test's own");
+    controllers.signal(Signal::STOP);
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    world.tool("bar", 65_312, &[]);
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| follow(&world, "bursar sync"));
+        let [_, requests] = steps(SIGNER_DOWN)[..] else { panic!("other steps") };
+        wait_for("approved, and not signed", DEADLINE, || {
+            let said = done(&world, requests);
+            (said.contains("Approved") && !said.contains("Issued")).then_some(())
+        });
+        asked.join().expect("a cycle");
+    });
+    shows(&world, SIGNER_DOWN, &[("in prod", "in test")]);
+    let expiring = done(&world, &steps(SIGNER_DOWN)[0].replace("2d", "30d"));
+    assert!(expiring.contains("tool:foo"), "{expiring}");
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success(), "who has one works on");
+    controllers.signal(Signal::CONT);
+    wait_for("it is tried again by itself", DEADLINE, || {
+        follow(&world, "bursar sync");
+        world.kubectl_as_tool("bar", &["get", "pods"]).status.success().then_some(())
+    });
+    daemon.stop();
+}
+
+#[test]
+fn tool_owner_left() {
+    let mut world = World::new("ownerless");
+    world.person("olga", 65_320);
+    world.tool("foo", 65_321, &["olga"]);
+    world.tool("bar", 65_322, &["olga"]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    world.stop();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let [ownerless, had, why, stop, hold] = steps(OWNER_LEFT)[..] else { panic!("other steps") };
+    assert!(!done(&world, ownerless).contains("foo"));
+    let copy = world.folder.join("copy");
+    fs::copy(world.home("foo").join(".kube/config"), &copy).expect("a copy");
+    // A groupOfNames has a member, or is not there.
+    world.servers.slapd.modify_ldif(&format!("dn: {}\nchangetype: delete\n", tool_group_dn(&world.base, "foo")));
+    done(&world, "bursar sync");
+    let found = done(&world, ownerless);
+    assert!(found.contains("foo") && !found.contains("bar"), "{found}");
+    assert!(done(&world, had).contains("user:olga"));
+    assert!(done(&world, why).contains("certificate issued"));
+    assert!(!world.kubectl_with(&copy, &["get", "pods"]).status.success(), "a copy is worth nothing");
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
+    done(&world, stop);
+    assert_eq!(state(&world, "foo"), "active");
+    done(&world, hold);
+    daemon.stop();
+}

@@ -15,6 +15,7 @@ use crate::servers::ready::wait_for;
 use crate::world::World;
 
 const DIRECTORY_DOWN: &str = include_str!("../../docs/runbooks/directory-down.md");
+const CLUSTER_REBUILT: &str = include_str!("../../docs/runbooks/cluster-rebuilt.md");
 const SIGNER_DOWN: &str = include_str!("../../docs/runbooks/signer-down.md");
 const OWNER_LEFT: &str = include_str!("../../docs/runbooks/tool-owner-left.md");
 
@@ -160,5 +161,43 @@ fn tool_owner_left() {
     done(&world, stop);
     assert_eq!(state(&world, "foo"), "active");
     done(&world, hold);
+    daemon.stop();
+}
+
+#[test]
+fn cluster_rebuilt() {
+    let (lost, made): (&Servers, &Servers) =
+        (Box::leak(Box::new(Servers::start())), Box::leak(Box::new(Servers::start())));
+    let mut world = World::on(lost, "rebuilt", "");
+    world.tool("foo", 65_331, &[]);
+    world.tool("bar", 65_332, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    world.stop();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    done(&world, "bursar suspend tool bar --reason mining");
+    let known = "SELECT id, name, uid, namespace, state FROM tools ORDER BY name";
+    let before = world.rows(known);
+    let [_, check, init, _, sync, _] = steps(CLUSTER_REBUILT)[..] else { panic!("other steps") };
+    daemon.stop();
+
+    world.configure(&lost.cluster.url, &made.cluster.url);
+    world.configure(&lost.cluster.ca_pem.display().to_string(), &made.cluster.ca_pem.display().to_string());
+    world.servers = made;
+    let here = |step: &str| {
+        let admin = made.cluster.admin_kubeconfig.display().to_string();
+        step.replace("prod", "test").replace("/root/admin.kubeconfig", &admin)
+    };
+    done(&world, check);
+    done(&world, &here(init));
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    wait_for("foo's pods", DEADLINE, || {
+        done(&world, sync);
+        world.kubectl_as_tool("foo", &["get", "pods"]).status.success().then_some(())
+    });
+    assert_eq!(world.rows(known), before);
+    let seen = world.kubectl(&["get", "namespaces", "-l", "app.kubernetes.io/managed-by=bursar", "-o", "yaml"]);
+    assert!(seen.contains("rebuilt-foo") && seen.contains("suspended"), "{seen}");
     daemon.stop();
 }

@@ -41,7 +41,8 @@ const TOOLS: u32 = 300;
 const ROUNDS: u32 = 3;
 /// Bare loops: how, and tenants at a time. More than 16 is slower on a small control plane. A ratio is to the fastest
 /// of its kind.
-const LOOPS: [(How, usize); 4] = [(How::Post, 8), (How::Post, 16), (How::Apply, 8), (How::Apply, 16)];
+const LOOPS: [(How, usize); 6] =
+    [(How::Post, 8), (How::Post, 16), (How::Post, 24), (How::Apply, 8), (How::Apply, 16), (How::Apply, 24)];
 /// What the API server knows the daemon as.
 const DAEMON: &str = "bursar:daemon";
 
@@ -197,7 +198,7 @@ fn manifests(world: &World, round: u32) -> Vec<Vec<Value>> {
 
 /// The same for others: names of the same length, everywhere.
 fn rename(manifests: &[Vec<Value>], round: u32, nth: usize) -> Vec<Vec<Value>> {
-    let kind = ["b", "c", "d", "e"][nth];
+    let kind = ["b", "c", "d", "e", "f", "g"][nth];
     let renamed = |manifest: &Value| {
         let text = manifest.to_string().replace(&prefix("t", round), &prefix(kind, round));
         serde_json::from_str(&text).expect("it was JSON")

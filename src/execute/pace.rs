@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// At the start: about where a small control plane answers most a second (measured: 720 objects/s with 8 connections,
-/// 221 with 1, 590 with 32).
-const START: f64 = 8.0;
+/// At the start: where a control plane on 2 cores makes tenants nearly as fast as it can (by server-side apply, measured:
+/// 20 a second with 8 at a time, 26 with 16, 30 with 24), and still answers others.
+const START: f64 = 16.0;
 /// Never fewer: one request that hangs must not stop the others.
 const LEAST: f64 = 2.0;
 /// Never more: API Priority and Fairness gives a client of the default level not many more seats, and what is beyond
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_fast_server_gets_more_up_to_the_bound() {
-        assert_eq!(after([]), 8);
+        assert_eq!(after([]), 16);
         assert_eq!(after(std::iter::repeat_n(answered(5), 2000)), 32);
     }
 
@@ -206,14 +206,14 @@ mod tests {
 
     #[test]
     fn one_burst_of_refusals_counts_once() {
-        assert_eq!(after([Outcome::Throttled(None); 4]), 4);
+        assert_eq!(after([Outcome::Throttled(None); 4]), 8);
     }
 
     #[test]
     fn an_unused_width_does_not_grow() {
         let mut width = Width::default();
         (0..1000).for_each(|_| width.learn(answered(5), false));
-        assert_eq!(width.get(), 8);
+        assert_eq!(width.get(), 16);
     }
 
     #[tokio::test]
@@ -230,11 +230,11 @@ mod tests {
     async fn no_more_than_the_width_are_under_way() {
         let pace = Pace::default();
         let mut places = Vec::new();
-        for _ in 0..8 {
+        for _ in 0..16 {
             places.push(pace.enter().await);
         }
-        let ninth = tokio::time::timeout(Duration::from_millis(20), pace.enter()).await;
-        assert!(ninth.is_err());
+        let one_more = tokio::time::timeout(Duration::from_millis(20), pace.enter()).await;
+        assert!(one_more.is_err());
         places.pop();
         let _place = pace.enter().await;
     }

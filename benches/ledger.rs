@@ -139,7 +139,9 @@ fn event(tool: &Account, action: &str, detail: Value) -> Event {
 fn programs(folder: &Path) {
     let ledger = folder.join(FILE).display().to_string();
     let copy = folder.join("copy.db").display().to_string();
-    let bursar = |arguments: &[&str]| [&["bursar", "--ledger", &ledger], arguments].concat().join(" ");
+    let config = folder.join("bursar.toml").display().to_string();
+    let bursar =
+        |arguments: &[&str]| [&["bursar", "--config", &config, "--ledger", &ledger], arguments].concat().join(" ");
     let access =
         "SELECT * FROM access_on WHERE account = 'tool:tool77' AND at_start <= '2028-01-01' AND at_end >= '2028-01-01'";
     let rows = [

@@ -8,6 +8,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
 use sqlx::{Column as _, ConnectOptions as _, Connection as _, Row as _, SqlSafeStr, TypeInfo as _, ValueRef as _};
 
 use super::{StoreError, load};
+use crate::identity::AccountId;
 use crate::ledger::LedgerState;
 use crate::ledger::chain::{self, Broken, GENESIS, Link};
 use crate::ledger::change::Event;
@@ -108,30 +109,37 @@ impl ReadStore {
         Ok(())
     }
 
-    async fn links(&mut self, after: i64) -> Result<Vec<Link>, StoreError> {
+    async fn links(&mut self, after: i64) -> Result<Vec<Link>, VerifyError> {
         let rows = sqlx::query(
-            "SELECT id, at, previous, hash, json_object('actor', actor, 'account', account, 'account_id', account_id,
-                    'action', action, 'reason', reason, 'ticket', ticket, 'plan', plan, 'detail', json(detail)) AS event
+            "SELECT id, at, previous, hash, actor, account, account_id, action, reason, ticket, plan, detail
              FROM event WHERE id > ?1 ORDER BY id LIMIT ?2",
         )
         .bind(after)
         .bind(VERIFIED_AT_ONCE)
         .fetch_all(&mut self.connection)
-        .await?;
-        rows.iter()
-            .map(|row| {
-                let event: Event = serde_json::from_str(row.try_get("event")?)
-                    .map_err(|source| StoreError::Row { table: "event", source })?;
-                Ok(Link {
-                    id: row.try_get("id")?,
-                    at: row.try_get("at")?,
-                    event,
-                    previous: row.try_get("previous")?,
-                    hash: row.try_get("hash")?,
-                })
-            })
-            .collect()
+        .await
+        .map_err(StoreError::from)?;
+        rows.iter().map(link).collect()
     }
+}
+
+/// A row as the chain has it. What cannot be read was never written by us.
+fn link(row: &SqliteRow) -> Result<Link, VerifyError> {
+    let id: i64 = row.try_get("id").map_err(StoreError::from)?;
+    let changed = || VerifyError::from(Broken::Changed(id));
+    let text = |column| row.try_get::<String, _>(column).map_err(|_| changed());
+    let maybe = |column| row.try_get::<Option<String>, _>(column).map_err(|_| changed());
+    let event = Event {
+        actor: text("actor")?,
+        account: maybe("account")?.map(|name| name.parse().map_err(|_| changed())).transpose()?,
+        account_id: maybe("account_id")?.map(AccountId),
+        action: text("action")?,
+        reason: text("reason")?,
+        ticket: maybe("ticket")?,
+        plan: maybe("plan")?,
+        detail: serde_json::from_str(&text("detail")?).map_err(|_| changed())?,
+    };
+    Ok(Link { id, at: text("at")?, event, previous: text("previous")?, hash: text("hash")? })
 }
 
 /// A connection that cannot write.

@@ -199,6 +199,7 @@ impl Loop {
         let Some(trigger) = self.due.pop_first() else { return Ok(()) };
         let others = if trigger == Trigger::Order { BTreeSet::new() } else { std::mem::take(&mut self.due) };
         let extent = if self.due.is_empty() { Extent::All } else { Extent::Urgent };
+        let before = self.engine.revoked();
         let under_way = UnderWay::begin(&mut self.engine);
         let report = match self.inbox.during(&under_way, cycle::run(&mut self.engine, trigger, extent)).await {
             Err(EngineError::Store(error)) if error.is_of_the_disk() => {
@@ -207,6 +208,10 @@ impl Loop {
             report => report?,
         };
         log(&report);
+        // One that came no further waits for the schedule: it would come no further now.
+        if self.engine.revoked() != before {
+            self.due.insert(Trigger::Pace);
+        }
         if under_way.cut.is_cancelled() {
             self.due.insert(trigger);
             self.due.extend(others);

@@ -382,6 +382,13 @@ impl Engine {
         Ok(report)
     }
 
+    /// How many accounts of revocations that are under way were revoked, with how many such revocations there are.
+    #[must_use]
+    pub fn revoked(&self) -> (usize, u64) {
+        let revocations = &self.store.state().revocations;
+        (revocations.len(), revocations.values().map(|revocation| revocation.done).sum())
+    }
+
     /// Writes orders down. The next cycle carries them out.
     pub async fn order(&mut self, actor: &str, requests: &[OrderRequest]) -> Result<OrderAnswer, EngineError> {
         let now = self.now();
@@ -438,9 +445,10 @@ pub async fn write_down(
     requests: &[OrderRequest],
     now: Timestamp,
 ) -> Result<OrderAnswer, StoreError> {
-    let Written { changes, events, texts, refused } = orders::write_all(store.state(), policy, actor, requests, now);
+    let Written { changes, events, texts, revoked, refused } =
+        orders::write_all(store.state(), policy, actor, requests, now);
     store.write(lock, &changes, &events, now).await?;
-    Ok(OrderAnswer { text: texts.join("\n"), refused, report: None })
+    Ok(OrderAnswer { text: texts.join("\n"), refused, revoked, report: None })
 }
 
 /// A former owner stops writing at once: what is under way is finished, nothing more is begun.

@@ -95,6 +95,8 @@ pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
         rule("", &["replicationcontrollers"], &["get", "list"]),
         rule("", &["replicationcontrollers/scale"], &["patch"]),
         rule("", &["pods"], &["list", "delete"]),
+        // Whether a revoked certificate is worth nothing.
+        rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
         json!({
             "apiGroups": [RBAC],
             "resources": ["clusterroles"],

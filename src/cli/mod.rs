@@ -18,6 +18,7 @@ mod plan;
 mod probes;
 mod quota;
 mod recovery;
+mod revoke;
 mod show;
 mod status;
 mod sync;
@@ -85,7 +86,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Why(account) => why::run(&context, &account).await,
         Command::History(arguments) => history::run(&context, &arguments).await,
         Command::Certs(arguments) => certs::run(&context, &arguments).await,
-        Command::Revoke(arguments) => order::revoke(&context, arguments).await,
+        Command::Revoke(arguments) => revoke::run(&context, arguments).await,
         Command::Suspend(arguments) => order::reasoned(&context, Order::Suspend, arguments).await,
         Command::Resume(arguments) => order::maybe_reasoned(&context, Order::Resume, arguments).await,
         Command::Hold(arguments) => order::reasoned(&context, Order::Hold, arguments).await,

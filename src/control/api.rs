@@ -12,7 +12,7 @@
 //!
 //! Everything else than 200 carries a [`Refusal`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,7 @@ use crate::ledger::change::RefusalRecord;
 use crate::plan::near::LimitUse;
 use crate::plan::pace::Progress;
 use crate::plan::quota::OverQuota;
+use crate::plan::revocation;
 
 /// How things stand.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,6 +49,9 @@ pub struct Status {
     /// Changes of the policy that are under way.
     #[serde(default)]
     pub pace: Vec<Progress>,
+    /// Revocations of classes that are under way.
+    #[serde(default)]
+    pub revocations: Vec<revocation::Progress>,
     /// When the first certificate ends.
     pub next_expiry: Option<Timestamp>,
     /// Why the ledger takes no writes, and so nothing is written anywhere.
@@ -127,6 +131,8 @@ pub enum Trigger {
     Schedule,
     /// A cluster is no longer as the plan knew it.
     Drift,
+    /// What is paced goes on.
+    Pace,
 }
 
 impl Trigger {
@@ -134,7 +140,7 @@ impl Trigger {
     /// already: a directory that hangs must not hold up a revocation, nor be asked whenever somebody deletes a pod.
     #[must_use]
     pub const fn asks(self) -> bool {
-        !matches!(self, Self::Order | Self::Drift)
+        !matches!(self, Self::Order | Self::Drift | Self::Pace)
     }
 
     /// As the ledger has it.
@@ -147,6 +153,7 @@ impl Trigger {
             Self::Sync => "sync",
             Self::Schedule => "schedule",
             Self::Drift => "drift",
+            Self::Pace => "pace",
         }
     }
 }
@@ -188,6 +195,12 @@ pub struct CycleReport {
     /// Quotas that give less than is in use.
     #[serde(default)]
     pub over_quota: Vec<OverQuota>,
+    /// Revocations of classes that are under way.
+    #[serde(default)]
+    pub revocations: Vec<revocation::Progress>,
+    /// Accounts that were revoked and do not have their new certificate yet.
+    #[serde(default)]
+    pub being_revoked: BTreeSet<AccountName>,
 }
 
 impl CycleReport {
@@ -228,6 +241,9 @@ pub enum OrderRequest {
     Release(Target),
     /// Make every older certificate worth nothing, and deliver a new one.
     Revoke(Target),
+    /// The same for every account of a class, one first and then at the pace of `limits.change_per_cycle`.
+    #[serde(rename = "revoke class")]
+    RevokeClass(RevokeClass),
     /// Give other amounts than the class does.
     #[serde(rename = "quota set")]
     QuotaSet(QuotaSet),
@@ -248,6 +264,17 @@ pub struct Target {
     pub kind: AccountKind,
     /// Its current name, or the ledger's id of it.
     pub name: String,
+    /// In the administrator's words; for the history.
+    pub reason: Option<String>,
+    /// The administrator's ticket.
+    pub ticket: Option<String>,
+}
+
+/// `bursar revoke --all`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevokeClass {
+    /// Whose accounts.
+    pub class: String,
     /// In the administrator's words; for the history.
     pub reason: Option<String>,
     /// The administrator's ticket.
@@ -285,6 +312,9 @@ pub struct OrderAnswer {
     pub text: String,
     /// Orders that could not be written down; the others were.
     pub refused: Vec<Refusal>,
+    /// Whose certificates are to be worth nothing, one by one.
+    #[serde(default)]
+    pub revoked: Vec<AccountName>,
     /// The cycle that carried it out.
     pub report: Option<CycleReport>,
 }

@@ -149,7 +149,7 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn of(ledger: &'a LedgerState, policy: &'a Policy, sealer: &'a Sealer, now: Timestamp) -> Self {
         let mut orders: BTreeMap<&AccountId, Vec<&Order>> = BTreeMap::new();
-        for order in &ledger.orders {
+        for order in ledger.orders_due(policy.limits.change_per_cycle) {
             orders.entry(&order.account).or_default().push(order);
         }
         for orders in orders.values_mut() {

@@ -14,6 +14,7 @@ pub mod keypair;
 pub mod pace;
 pub mod prune;
 pub mod record;
+pub mod refusal;
 pub mod request;
 pub mod signing;
 mod tenant;

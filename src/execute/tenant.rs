@@ -8,7 +8,7 @@ use super::apply::{Known, apply};
 use super::credential::{Issue, issue};
 use super::prune::delete;
 use super::record::failure;
-use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, workloads};
+use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, refusal, workloads};
 use crate::desired::detail;
 use crate::desired::{Regeneration, Transition, apply_order};
 use crate::identity::{ClusterName, NamespaceName};
@@ -164,6 +164,12 @@ impl Place<'_> {
             }
             Action::StopWorkloads { namespace, .. } => self.stop_workloads(effects, namespace, done).await,
             Action::ResumeWorkloads { stopped, .. } => self.resume_workloads(effects, stopped, done).await,
+            Action::ProveRevoked { namespace, user, groups, .. } => {
+                refusal::refused(&effects.server, user, groups, namespace.as_ref()).await?;
+                let detail = json!({"user": user, "groups": groups});
+                done.events.push(self.event("old certificates refused", Reason::Revoked.to_string(), detail));
+                Ok(())
+            }
             Action::IssueCertificate { credential, generation, home, reason, .. } => {
                 let what = Issue { credential, generation: *generation, home };
                 let changes = issue(effects, &self.effects.homes, self.account, what, self.run.now).await?;

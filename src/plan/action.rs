@@ -60,6 +60,17 @@ pub enum Action {
         /// Which.
         stopped: Vec<(ObjectKey, StoppedWorkload)>,
     },
+    /// Waits until the API server allows the holders of older certificates nothing any more.
+    ProveRevoked {
+        /// Where.
+        cluster: ClusterName,
+        /// Where they could work; absent: in the whole cluster.
+        namespace: Option<NamespaceName>,
+        /// The older certificate's name.
+        user: String,
+        /// Its groups.
+        groups: Vec<String>,
+    },
     /// A test write in the home, a key, a certificate request, and the kubeconfig.
     IssueCertificate {
         /// Where.
@@ -94,10 +105,16 @@ pub enum Action {
 }
 
 impl Action {
-    /// It is about a certificate or a home.
+    /// It is about a certificate, which may be a revoked one, or a home.
     #[must_use]
     pub const fn is_delivery(&self) -> bool {
-        matches!(self, Self::IssueCertificate { .. } | Self::RemoveKubeconfig { .. } | Self::InspectKubeconfig { .. })
+        matches!(
+            self,
+            Self::ProveRevoked { .. }
+                | Self::IssueCertificate { .. }
+                | Self::RemoveKubeconfig { .. }
+                | Self::InspectKubeconfig { .. }
+        )
     }
 
     /// The cluster it is about.
@@ -108,6 +125,7 @@ impl Action {
             Self::MakeDirectory { cluster, .. }
             | Self::StopWorkloads { cluster, .. }
             | Self::ResumeWorkloads { cluster, .. }
+            | Self::ProveRevoked { cluster, .. }
             | Self::IssueCertificate { cluster, .. }
             | Self::RemoveKubeconfig { cluster, .. }
             | Self::InspectKubeconfig { cluster, .. } => cluster,

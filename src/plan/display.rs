@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::guard::{ApprovedPlan, COMPLETENESS, Refusal, refused_hash};
 use super::near::LimitUse;
 use super::pace::Progress;
+use super::revocation;
 use super::{AccountPlan, Action, Notice, Plan, Reason};
 use crate::desired::{Regeneration, Transition};
 use crate::directory::{Completeness, RejectedEntry};
@@ -28,6 +29,8 @@ pub struct Preview<'a> {
     pub plan: &'a Plan,
     /// How far changes of the policy are after it.
     pub pace: Vec<Progress>,
+    /// Revocations of classes that are under way before it.
+    pub revocations: Vec<revocation::Progress>,
     /// Limits of which little is left after it.
     pub near: &'a [LimitUse],
     /// What the guard holds back of it.
@@ -38,8 +41,8 @@ impl<'a> Preview<'a> {
     /// With what the ledger says of sources and entries.
     #[must_use]
     pub fn of(ledger: &'a LedgerState, plan: &'a Plan, approved: &'a ApprovedPlan, refusals: &'a [Refusal]) -> Self {
-        let (pace, near) = (approved.progress(ledger), approved.near());
-        Self { sources: &ledger.sources, rejected: &ledger.rejected, plan, pace, near, refusals }
+        let (pace, revocations, near) = (approved.progress(ledger), revocation::Progress::of(ledger), approved.near());
+        Self { sources: &ledger.sources, rejected: &ledger.rejected, plan, pace, revocations, near, refusals }
     }
 
     /// Exit code of `bursar plan`: 0 nothing to do, 2 changes, 3 changes of which a part is refused.
@@ -55,7 +58,7 @@ impl<'a> Preview<'a> {
     /// For programs: every action with its account in one list, and what is refused with the hash to approve.
     #[must_use]
     pub fn json(&self) -> Value {
-        let Self { sources, rejected, plan, pace, near, refusals } = self;
+        let Self { sources, rejected, plan, pace, revocations, near, refusals } = self;
         let Plan { accounts, unchanged, waiting, notices, over_quota } = plan;
         let actions: Vec<Value> = accounts.iter().flat_map(actions_json).collect();
         let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
@@ -71,6 +74,7 @@ impl<'a> Preview<'a> {
             "refused": refused,
             "near": near,
             "pace": pace,
+            "revocations": revocations,
         })
     }
 }
@@ -105,7 +109,7 @@ fn account_json(plan: &AccountPlan) -> Value {
 
 impl fmt::Display for Preview<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sources, rejected, plan, pace, near, refusals } = self;
+        let Self { sources, rejected, plan, pace, revocations, near, refusals } = self;
         for (name, source) in *sources {
             writeln!(f, "directory  {name}  {}", answered(source))?;
         }
@@ -126,6 +130,7 @@ impl fmt::Display for Preview<'_> {
         refusals.iter().try_for_each(|refusal| writeln!(f, "{refusal}"))?;
         let waits = pace.iter().filter(|progress| progress.waiting > 0 || !progress.stopped_by.is_empty());
         waits.into_iter().try_for_each(|progress| writeln!(f, "{}", progress.ahead()))?;
+        revocations.iter().try_for_each(|progress| writeln!(f, "{progress}"))?;
         near.iter().try_for_each(|near| writeln!(f, "{near}"))
     }
 }
@@ -316,7 +321,10 @@ fn details(plan: &AccountPlan) -> String {
     let deleted = deleted.into_iter().map(|object| format!("{object} removed"));
     let revoked = matches!(plan.regenerated, Some(Regeneration::Suspended)).then(|| "certificates revoked".to_owned());
     let others = plan.actions.iter().filter_map(|action| match action {
-        Action::Apply { .. } | Action::Delete { .. } | Action::InspectKubeconfig { .. } => None,
+        Action::Apply { .. }
+        | Action::Delete { .. }
+        | Action::ProveRevoked { .. }
+        | Action::InspectKubeconfig { .. } => None,
         Action::MakeDirectory { directory, .. } => Some(format!("directory {}", directory.path.display())),
         Action::StopWorkloads { .. } => Some("workloads stopped".to_owned()),
         Action::ResumeWorkloads { stopped, .. } => {

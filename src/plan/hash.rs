@@ -71,6 +71,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             Action::Apply { .. }
             | Action::MakeDirectory { .. }
             | Action::ResumeWorkloads { .. }
+            | Action::ProveRevoked { .. }
             | Action::IssueCertificate { .. }
             | Action::InspectKubeconfig { .. } => None,
         }

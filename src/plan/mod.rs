@@ -10,6 +10,7 @@ pub mod intents;
 pub mod near;
 pub mod pace;
 pub mod quota;
+pub mod revocation;
 mod scan;
 mod tenant;
 mod volume;

@@ -16,7 +16,7 @@ use jiff::SignedDuration;
 use super::display::Preview;
 use super::guard::{Refusal, approve, refused_hash};
 use super::testing::{World, entry_of, prod};
-use crate::control::api::{OrderRequest, QuotaSet, QuotaUnset, Target};
+use crate::control::api::{OrderRequest, QuotaSet, QuotaUnset, RevokeClass, Target};
 use crate::directory::{Completeness, Entry};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
 use crate::ledger::change::Event;
@@ -123,6 +123,7 @@ impl Story {
             ["read", "partial", why @ ..] => self.read("1h", Completeness::Partial { why: why.join(" ") }),
             ["site", "tools", from, to] => self.many(from, to),
             ["quota", verb, kind, name, rest @ ..] => self.quota(verb, kind, name, rest),
+            ["revoke", "class", class, reason @ ..] => self.revoke_class(class, reason),
             ["pace", count] => {
                 let limit = Limit { count: count.parse().expect("a number"), percent: None };
                 self.world.policy.limits.change_per_cycle = limit;
@@ -195,6 +196,18 @@ impl Story {
         }
     }
 
+    fn revoke_class(&mut self, class: &str, reason: &[&str]) {
+        let request = RevokeClass { class: class.to_owned(), reason: Some(reason.join(" ")), ticket: None };
+        let requests = [OrderRequest::RevokeClass(request)];
+        let now = self.world.now;
+        let written = write_all(&self.world.ledger, &self.world.policy, "root", &requests, now);
+        let refused = written.refused.iter().map(|refusal| &refusal.text);
+        for text in written.texts.iter().chain(refused) {
+            writeln!(self.shown, "said: {text}\n").expect("a string takes all");
+        }
+        written.changes.iter().for_each(|change| self.world.ledger.apply(change));
+    }
+
     fn add(&mut self, kind: &str, name: &str, rest: &[&str]) {
         let kind: AccountKind = kind.parse().expect("a kind");
         let uid = rest.first().and_then(|uid| uid.parse().ok());
@@ -263,7 +276,7 @@ impl Story {
                     "resume" => OrderKind::Resume,
                     _ => OrderKind::Revoke,
                 };
-                let order = Order { id: self.orders, account: id.clone(), what, note: note(reason) };
+                let order = Order { id: self.orders, account: id.clone(), what, note: note(reason), bulk: None };
                 self.world.ledger.orders.push(order);
             }
             other => panic!("no such thing happens: {other:?}"),

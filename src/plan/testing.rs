@@ -23,6 +23,7 @@ use crate::observed::quota::ObservedQuota;
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
 use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
+use crate::plan::revocation::advance;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Refusal, guard, plan};
 use crate::policy::{
     Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume, Pattern, Peer,
@@ -201,9 +202,10 @@ impl World {
     pub(crate) fn execute_until(&mut self, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
         let (mut changes, mut events) = approved.intents(self.now);
         changes.extend(overcome(&self.plan(), &self.ledger, &self.inventory, self.now));
-        let (ended, told) = lapsed(&self.ledger, self.now);
-        changes.extend(ended);
-        events.extend(told);
+        for (ended, told) in [lapsed(&self.ledger, self.now), advance(approved, &self.ledger, self.now)] {
+            changes.extend(ended);
+            events.extend(told);
+        }
         for change in &changes {
             self.ledger.apply(change);
         }
@@ -241,7 +243,7 @@ impl World {
                 let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }
-            Action::MakeDirectory { .. } => Vec::new(),
+            Action::MakeDirectory { .. } | Action::ProveRevoked { .. } => Vec::new(),
             Action::Delete { key, uid, .. } => {
                 let gone = self.in_cluster(&key.cluster).objects.remove(key);
                 assert_eq!(gone.map(|found| found.uid).as_ref(), Some(uid), "{key:?} is there and is the one meant");

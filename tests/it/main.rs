@@ -28,6 +28,7 @@ mod quota;
 mod recovery;
 mod rejected;
 mod repairs;
+mod revocation;
 mod storage;
 mod tenants;
 mod wrong_directory;

@@ -175,6 +175,14 @@ impl Loop {
                 self.waiters.syncs.push(reply);
                 self.due.insert(Trigger::Sync);
             }
+            Request::Ensure(asker, request, reply) => {
+                let (answer, wants) = match self.engine.ensure(&asker, &request).await {
+                    Err(EngineError::Store(error)) if error.is_of_the_disk() => (Err(self.stuck(&error)), None),
+                    answer => answer?,
+                };
+                self.due.extend(wants);
+                drop(reply.send(answer));
+            }
             Request::Orders(actor, orders, reply) => {
                 let answer = match self.engine.order(&actor, &orders).await {
                     Err(EngineError::Store(error)) if error.is_of_the_disk() => {

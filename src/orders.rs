@@ -1,6 +1,7 @@
 //! An administrator's order, written down: what the ledger keeps of it and what the history says. PURE: no runtime, no
 //! client, no file system, no clock. The next plan carries it out.
 
+pub mod ensure;
 mod quota;
 mod revocation;
 

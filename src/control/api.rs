@@ -7,12 +7,14 @@
 //! | `GET /v1/plan` | [`PlanAnswer`] |
 //! | `POST /v1/sync` | [`CycleReport`], when the cycle that began after the request is done |
 //! | `POST /v1/orders` with an array of [`OrderRequest`] | [`OrderAnswer`] |
+//! | `POST /v1/ensure` with an [`EnsureRequest`] | [`EnsureAnswer`], at once |
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /healthz` | `ok`, `degraded: ` and why the ledger takes no writes, or 503 and why the loop does not turn |
 //!
 //! Everything else than 200 carries a [`Refusal`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -317,6 +319,26 @@ pub struct OrderAnswer {
     pub revoked: Vec<AccountName>,
     /// The cycle that carried it out.
     pub report: Option<CycleReport>,
+}
+
+/// Somebody asks for an account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnsureRequest {
+    /// `tool` or `user`.
+    pub kind: AccountKind,
+    /// Its current name, or the ledger's id of it.
+    pub name: String,
+}
+
+/// How it is with the account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnsureAnswer {
+    /// Its kubeconfig works. If not: ask again.
+    pub ready: bool,
+    /// For people.
+    pub text: String,
+    /// Where it is, once for each cluster.
+    pub kubeconfigs: Vec<PathBuf>,
 }
 
 /// Why a request was not served.

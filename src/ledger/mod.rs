@@ -60,6 +60,8 @@ pub struct LedgerState {
     pub overrides: BTreeMap<OverrideKey, QuotaOverride>,
     /// Changes of the policy that are under way, by class.
     pub paces: BTreeMap<String, PaceRecord>,
+    /// When each account was last asked for.
+    pub last_use: BTreeMap<AccountId, Timestamp>,
     /// Revocations of whole classes that are under way.
     pub revocations: BTreeMap<String, BulkRevocation>,
     /// What the API server was told, and what it answered.

@@ -51,6 +51,21 @@ pub enum Action {
         /// Where.
         namespace: NamespaceName,
     },
+    /// Deletes a pod whose life is over, with what belongs to its job.
+    ReapPod {
+        /// Where.
+        cluster: ClusterName,
+        /// Where.
+        namespace: NamespaceName,
+        /// Which.
+        name: String,
+        /// Precondition.
+        uid: String,
+        /// Whose services, config maps and secrets go too: label `job`.
+        job: Option<String>,
+        /// Why.
+        reason: Reason,
+    },
     /// Gives the workloads that a suspension stopped back what they were.
     ResumeWorkloads {
         /// Where.
@@ -124,6 +139,7 @@ impl Action {
             Self::Apply { key, .. } | Self::Delete { key, .. } => &key.cluster,
             Self::MakeDirectory { cluster, .. }
             | Self::StopWorkloads { cluster, .. }
+            | Self::ReapPod { cluster, .. }
             | Self::ResumeWorkloads { cluster, .. }
             | Self::ProveRevoked { cluster, .. }
             | Self::IssueCertificate { cluster, .. }
@@ -151,6 +167,8 @@ pub enum Reason {
     Suspended,
     /// Nobody wants it any more.
     Orphaned,
+    /// Its life was over then.
+    Outlived(Timestamp),
 }
 
 impl fmt::Display for Reason {
@@ -165,6 +183,7 @@ impl fmt::Display for Reason {
             Self::Revoked => f.write_str("revoked"),
             Self::Suspended => f.write_str("suspended"),
             Self::Orphaned => f.write_str("no longer wanted"),
+            Self::Outlived(until) => write!(f, "lifetime over since {until:.0}"),
         }
     }
 }

@@ -116,7 +116,7 @@ fn remove(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
 }
 
 fn inspect(look: Look<'_>, home: &HomeTarget, certificate: &Certificate, delivery: &Delivery) -> Option<Action> {
-    let seen = delivery.checked_at.unwrap_or(delivery.at).max(delivery.at);
+    let seen = delivery.checked_at.unwrap_or(delivery.at);
     (seen.as_second() < last_slot(look.id, look.now)).then(|| Action::InspectKubeconfig {
         cluster: look.cluster.clone(),
         home: home.clone(),

@@ -72,6 +72,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             | Action::MakeDirectory { .. }
             | Action::ResumeWorkloads { .. }
             | Action::ProveRevoked { .. }
+            | Action::ReapPod { .. }
             | Action::IssueCertificate { .. }
             | Action::InspectKubeconfig { .. } => None,
         }

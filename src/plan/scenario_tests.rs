@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::SignedDuration;
+use serde_json::json;
 
 use super::display::Preview;
 use super::guard::{Refusal, approve, refused_hash};
@@ -124,6 +125,12 @@ impl Story {
             ["site", "tools", from, to] => self.many(from, to),
             ["quota", verb, kind, name, rest @ ..] => self.quota(verb, kind, name, rest),
             ["revoke", "class", class, reason @ ..] => self.revoke_class(class, reason),
+            ["reaper", "pods", lifetime, per_cycle] => {
+                let lifetime = crate::contract::lifetime(lifetime);
+                let per_cycle = per_cycle.parse().expect("a number");
+                self.world.policy.reapers.pods = Some(crate::policy::PodReaper { lifetime, per_cycle });
+            }
+            ["pod", namespace, name, began, lifetime, job @ ..] => self.pod(namespace, name, began, lifetime, job),
             ["pace", count] => {
                 let limit = Limit { count: count.parse().expect("a number"), percent: None };
                 self.world.policy.limits.change_per_cycle = limit;
@@ -132,6 +139,10 @@ impl Story {
             ["class", class, "adopt", "quota"] => {
                 let class = self.world.policy.classes.get_mut(*class).expect("a class");
                 class.drift.insert("quota".to_owned(), DriftMode::Adopt);
+            }
+            ["class", class, "on-demand"] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                class.provision = crate::policy::Provision::OnDemand;
             }
             ["class", class, "lock", resource] => {
                 let class = self.world.policy.classes.get_mut(*class).expect("a class");
@@ -196,6 +207,23 @@ impl Story {
         }
     }
 
+    /// A pod that began so many hours ago; lifetime and job `-`: it says none.
+    fn pod(&mut self, namespace: &str, name: &str, began: &str, lifetime: &str, job: &[&str]) {
+        let started = (began != "never").then(|| self.world.now - hours_of(began));
+        let metadata = json!({
+            "name": name,
+            "namespace": namespace,
+            "uid": format!("uid-{name}"),
+            "creationTimestamp": "2026-05-01T00:00:00Z",
+            "annotations": if lifetime == "-" { json!({}) } else { json!({crate::contract::LIFETIME: lifetime}) },
+            "labels": job.first().map(|job| json!({"job": job})),
+        });
+        let metadata = serde_json::from_value(metadata).expect("metadata");
+        let pod = crate::observed::pods::observe(&metadata, started, Some("Running")).expect("not ours");
+        let pods = self.world.inventory.pods.entry(prod()).or_default();
+        Arc::make_mut(pods).pods.insert((namespace.to_owned(), name.to_owned()), pod);
+    }
+
     fn revoke_class(&mut self, class: &str, reason: &[&str]) {
         let request = RevokeClass { class: class.to_owned(), reason: Some(reason.join(" ")), ticket: None };
         let requests = [OrderRequest::RevokeClass(request)];
@@ -239,6 +267,7 @@ impl Story {
             ("moves", [uid]) => self.moves(id, uid),
             ("reborn", []) => self.reborn(id),
             ("heals", []) => drop(self.world.ledger.failures.remove(&(id.clone(), prod()))),
+            ("asks", []) => drop(self.world.ledger.last_use.insert(id.clone(), now)),
             ("release", []) => drop(self.world.ledger.holds.remove(id)),
             ("edits", [amount, rest @ ..]) => self.quota_edited(id, amount, rest.first().copied()),
             ("uses", [amount]) => {

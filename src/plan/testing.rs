@@ -250,6 +250,11 @@ impl World {
                 assert_ne!(key.kind, "Namespace", "no namespace is deleted");
                 vec![Change::Object(key.clone(), None)]
             }
+            Action::ReapPod { cluster, namespace, name, .. } => {
+                let pods = self.inventory.pods.get_mut(cluster).expect("it was seen");
+                Arc::make_mut(pods).pods.remove(&(namespace.to_string(), name.clone()));
+                Vec::new()
+            }
             Action::StopWorkloads { cluster, namespace } => {
                 let key = ObjectKey {
                     cluster: cluster.clone(),
@@ -353,6 +358,7 @@ pub(crate) fn policy() -> Policy {
             revoke_on_member_removed: true,
         },
         home_prefixes: vec!["/data/project".into(), "/home".into()],
+        reapers: crate::policy::Reapers::default(),
         exempt: Vec::new(),
     }
 }
@@ -394,6 +400,7 @@ fn class(name: &str, from: From) -> Class {
         }),
         volumes: Vec::new(),
         admission: crate::policy::Admission::default(),
+        provision: crate::policy::Provision::default(),
         manifests: Vec::new(),
     }
 }

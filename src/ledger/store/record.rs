@@ -35,6 +35,7 @@ tables! {
     QUOTA_OVERRIDE = "quota_override", key ["account_id", "resource", "cluster"], plain ["amount", "until"], json ["note"];
     PACE = "pace", key ["class"], plain ["revision", "began", "at", "done", "waiting", "stopped"], json ["last"];
     BULK_REVOCATION = "bulk_revocation", key ["class"], plain ["at", "done"], json ["last", "note"];
+    LAST_USE = "last_use", key ["account_id"], plain ["at"], json [];
     HOLD = "hold", key ["account_id"], plain [], json ["note"];
     ORDER = "\"order\"", key ["id"], plain ["account_id", "what", "bulk"], json ["note"];
     APPROVAL = "approval", key ["hash"], plain ["until"], json [];
@@ -275,6 +276,12 @@ impl OverrideRow {
         let until = self.until.parse().ok().filter(|_| self.until != OPEN_END);
         Some((key, QuotaOverride { amount: self.amount, until, note: self.note? }))
     }
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct UseRow {
+    pub account_id: AccountId,
+    pub at: Timestamp,
 }
 
 /// A class's revocation.

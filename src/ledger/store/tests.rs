@@ -213,6 +213,7 @@ fn quota_and_pace() -> impl Strategy<Value = Change> {
             };
             Change::Pace("tool".to_owned(), there.then_some(pace))
         }),
+        (id(), 0_i64..9).prop_map(|(id, second)| Change::Used(id, at(second))),
         (any::<bool>(), 0_u64..3).prop_map(|(there, done)| {
             let last = BTreeSet::from([AccountId("a2".to_owned())]);
             let revocation = BulkRevocation { note: note("stolen"), at: at(3), last, done };

@@ -35,6 +35,9 @@ pub const KEEP_STORAGE_CLASS: &str = "bursar.dev/keep-storage-class";
 /// Annotation of a pod: how long it may live, counted from its start.
 pub const LIFETIME: &str = "pod.kubernetes.io/lifetime";
 
+/// Label of a pod and of what belongs to its job.
+pub const JOB: &str = "job";
+
 const ID: &str = "bursar.dev/id";
 const DIRECTORY_ID: &str = "bursar.dev/directory-id";
 const ACCOUNT: &str = "bursar.dev/account";

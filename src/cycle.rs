@@ -12,6 +12,7 @@ use crate::plan::display::Preview;
 use crate::plan::guard::{Bounds, guard};
 use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
+use crate::plan::revocation::advance;
 use crate::plan::{self, ApprovedPlan, Plan, Refusal};
 use crate::policy::Policy;
 use crate::report;
@@ -43,6 +44,9 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
     let (mut changes, mut events) = approved.intents(now); // pure
     changes.extend(overcome(&plan, engine.store.state(), &inventory, now)); // pure
     let (ended, told) = lapsed(engine.store.state(), now); // pure
+    changes.extend(ended);
+    events.extend(told);
+    let (ended, told) = advance(&approved, engine.store.state(), now); // pure
     changes.extend(ended);
     events.extend(told);
     drop(inventory); // a snapshot that is held would be copied at the first write

@@ -175,6 +175,14 @@ impl Loop {
                 self.waiters.syncs.push(reply);
                 self.due.insert(Trigger::Sync);
             }
+            Request::Ensure(asker, request, reply) => {
+                let (answer, wants) = match self.engine.ensure(&asker, &request).await {
+                    Err(EngineError::Store(error)) if error.is_of_the_disk() => (Err(self.stuck(&error)), None),
+                    answer => answer?,
+                };
+                self.due.extend(wants);
+                drop(reply.send(answer));
+            }
             Request::Orders(actor, orders, reply) => {
                 let answer = match self.engine.order(&actor, &orders).await {
                     Err(EngineError::Store(error)) if error.is_of_the_disk() => {
@@ -199,6 +207,7 @@ impl Loop {
         let Some(trigger) = self.due.pop_first() else { return Ok(()) };
         let others = if trigger == Trigger::Order { BTreeSet::new() } else { std::mem::take(&mut self.due) };
         let extent = if self.due.is_empty() { Extent::All } else { Extent::Urgent };
+        let before = self.engine.revoked();
         let under_way = UnderWay::begin(&mut self.engine);
         let report = match self.inbox.during(&under_way, cycle::run(&mut self.engine, trigger, extent)).await {
             Err(EngineError::Store(error)) if error.is_of_the_disk() => {
@@ -207,6 +216,10 @@ impl Loop {
             report => report?,
         };
         log(&report);
+        // One that came no further waits for the schedule: it would come no further now.
+        if self.engine.revoked() != before {
+            self.due.insert(Trigger::Pace);
+        }
         if under_way.cut.is_cancelled() {
             self.due.insert(trigger);
             self.due.extend(others);

@@ -1,6 +1,7 @@
 //! Everything a cycle works with, opened once: the ledger and its lock, the seal, the clusters, the homes. `bursard`
 //! keeps one for its life, `bursar sync --once` for one cycle.
 
+mod ask;
 mod health;
 
 use std::collections::BTreeMap;
@@ -356,11 +357,14 @@ impl Engine {
     pub(crate) fn inventory(&self) -> Inventory {
         let clusters = self.effects.clusters.iter();
         let clusters = clusters.filter_map(|(name, cluster)| Some((name.clone(), cluster.watch.inventory()?)));
-        Inventory { clusters: clusters.collect(), ..Inventory::default() }
+        let pods = self.effects.clusters.iter();
+        let pods = pods.filter_map(|(name, cluster)| Some((name.clone(), cluster.pods.as_ref()?.inventory()?)));
+        Inventory { clusters: clusters.collect(), pods: pods.collect(), ..Inventory::default() }
     }
 
     pub(crate) fn count(&self, done: &execute::Report, refusals: &[plan::Refusal]) {
         self.metrics.drift_repaired(done.drift_repaired);
+        self.metrics.reaped(done.reaped);
         for refusal in refusals {
             self.metrics.refused(&refusal.limit);
         }
@@ -380,6 +384,13 @@ impl Engine {
         self.metrics.cycle(["done", "failing", "", "refused"][usize::from(report.exit_code().min(3))]);
         self.last = Some(report.clone());
         Ok(report)
+    }
+
+    /// How many accounts of revocations that are under way were revoked, with how many such revocations there are.
+    #[must_use]
+    pub fn revoked(&self) -> (usize, u64) {
+        let revocations = &self.store.state().revocations;
+        (revocations.len(), revocations.values().map(|revocation| revocation.done).sum())
     }
 
     /// Writes orders down. The next cycle carries them out.
@@ -404,7 +415,7 @@ impl Engine {
             let waiting = (!health.ready).then(|| format!("waiting for {}", health.waiting_for.join(", ")));
             let status = ClusterStatus {
                 ready: health.ready,
-                trouble: health.error.or(waiting),
+                trouble: health.error.or(waiting).or_else(|| effects.pods.as_ref()?.error()),
                 objects: health.objects as u64,
             };
             clusters.insert(cluster.to_string(), status);
@@ -438,9 +449,10 @@ pub async fn write_down(
     requests: &[OrderRequest],
     now: Timestamp,
 ) -> Result<OrderAnswer, StoreError> {
-    let Written { changes, events, texts, refused } = orders::write_all(store.state(), policy, actor, requests, now);
+    let Written { changes, events, texts, revoked, refused } =
+        orders::write_all(store.state(), policy, actor, requests, now);
     store.write(lock, &changes, &events, now).await?;
-    Ok(OrderAnswer { text: texts.join("\n"), refused, report: None })
+    Ok(OrderAnswer { text: texts.join("\n"), refused, revoked, report: None })
 }
 
 /// A former owner stops writing at once: what is under way is finished, nothing more is begun.

@@ -1,15 +1,17 @@
 //! An administrator's order, written down: what the ledger keeps of it and what the history says. PURE: no runtime, no
 //! client, no file system, no clock. The next plan carries it out.
 
+pub mod ensure;
 mod quota;
+mod revocation;
 
 use std::borrow::Cow;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::control::api::{OrderRequest, Refusal, Target};
-use crate::identity::AccountKind;
+use crate::control::api::{OrderRequest, Refusal, RevokeClass, Target};
+use crate::identity::{AccountKind, AccountName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::plan::guard;
@@ -24,6 +26,8 @@ pub struct Written {
     pub events: Vec<Event>,
     /// For whoever gave them, one for each.
     pub texts: Vec<String>,
+    /// Whose certificates are to be worth nothing, one by one.
+    pub revoked: Vec<AccountName>,
     /// Nobody of that name (exit code 4), no reason where one is needed (64), nothing to resume, release or approve (1).
     pub refused: Vec<Refusal>,
 }
@@ -42,6 +46,7 @@ pub fn write_all(
     for request in requests {
         match write(&ledger, policy, actor, request, now) {
             Ok(one) => {
+                all.revoked.extend(one.revoked);
                 if requests.len() > 1 {
                     one.changes.iter().for_each(|change| ledger.to_mut().apply(change));
                 }
@@ -60,6 +65,7 @@ struct One {
     changes: Vec<Change>,
     events: Vec<Event>,
     text: String,
+    revoked: Option<AccountName>,
 }
 
 fn write(
@@ -83,6 +89,9 @@ fn write(
             let account = find(ledger, unset.target.kind, &unset.target.name)?;
             let note = note(actor, &unset.target, now, false)?;
             return quota::unset(ledger, account, unset, &note);
+        }
+        OrderRequest::RevokeClass(RevokeClass { class, reason, ticket }) => {
+            return revocation::all(ledger, class, &note_of(actor, reason.as_deref(), ticket.as_deref(), now, true)?);
         }
         OrderRequest::Approve { hash } => return approve(ledger, actor, hash, now),
     };
@@ -133,11 +142,22 @@ fn ambiguous(kind: AccountKind, name: &str, several: &[&Account]) -> String {
 }
 
 fn note(actor: &str, target: &Target, now: Timestamp, must_say_why: bool) -> Result<Note, Refusal> {
-    let reason = target.reason.clone().filter(|reason| !reason.trim().is_empty());
+    note_of(actor, target.reason.as_deref(), target.ticket.as_deref(), now, must_say_why)
+}
+
+fn note_of(
+    actor: &str,
+    reason: Option<&str>,
+    ticket: Option<&str>,
+    now: Timestamp,
+    must_say_why: bool,
+) -> Result<Note, Refusal> {
+    let reason = reason.filter(|reason| !reason.trim().is_empty());
     if reason.is_none() && must_say_why {
         return Err(Refusal { exit_code: 64, text: "--reason is missing: the history keeps it".to_owned() });
     }
-    Ok(Note { actor: actor.to_owned(), reason: reason.unwrap_or_default(), ticket: target.ticket.clone(), at: now })
+    let reason = reason.unwrap_or_default().to_owned();
+    Ok(Note { actor: actor.to_owned(), reason, ticket: ticket.map(str::to_owned), at: now })
 }
 
 fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -> Result<One, Refusal> {
@@ -162,8 +182,10 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
     };
     let id = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
     let event = event(Some(account), action, &note);
-    let order = Order { id, account: account.id.clone(), what, note };
-    Ok(One { changes: vec![Change::Order(order)], events: vec![event], text: format!("{name}: {action}") })
+    let revoked = (what == OrderKind::Revoke).then(|| account.account_name());
+    let order = Order { id, account: account.id.clone(), what, note, bulk: None };
+    let text = format!("{name}: {action}");
+    Ok(One { changes: vec![Change::Order(order)], events: vec![event], text, revoked })
 }
 
 fn waits(ledger: &LedgerState, account: &Account, what: OrderKind) -> bool {
@@ -175,6 +197,7 @@ fn hold(account: &Account, note: Note) -> One {
         events: vec![event(Some(account), "held", &note)],
         changes: vec![Change::Hold(account.id.clone(), Some(note))],
         text: format!("{}: held; planned for and shown, but not touched", account.account_name()),
+        revoked: None,
     }
 }
 
@@ -187,6 +210,7 @@ fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<One, 
         changes: vec![Change::Hold(account.id.clone(), None)],
         events: vec![event(Some(account), "released", note)],
         text: format!("{name}: released"),
+        revoked: None,
     })
 }
 
@@ -197,7 +221,7 @@ fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Res
     };
     let note = Note { actor: actor.to_owned(), reason: format!("refused set {hash}"), ticket: None, at: now };
     let text = format!("{hash}: approved, once, within the hour");
-    Ok(One { changes, events: vec![event(None, "approved", &note)], text })
+    Ok(One { changes, events: vec![event(None, "approved", &note)], text, revoked: None })
 }
 
 fn event(account: Option<&Account>, action: &str, note: &Note) -> Event {

@@ -32,6 +32,8 @@ pub struct Policy {
     pub lifecycle: Lifecycle,
     /// Folders that homes may lie beneath.
     pub home_prefixes: Vec<PathBuf>,
+    /// What is ended by itself.
+    pub reapers: Reapers,
     /// Groups whom admission lets change namespaces of tenants and objects of ours.
     pub exempt: Vec<String>,
 }
@@ -144,8 +146,20 @@ pub struct Class {
     pub volumes: Vec<Volume>,
     /// What the webhook lets pods, ingresses and claims be.
     pub admission: Admission,
+    /// When its tenants are made.
+    pub provision: Provision,
     /// Site templates: one parsed YAML document each, with `{name}` and the like still in its strings.
     pub manifests: Vec<Value>,
+}
+
+/// When tenants of a class are made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Provision {
+    /// When the directory has them.
+    #[default]
+    Always,
+    /// When somebody asks for them (`bursar ensure`).
+    OnDemand,
 }
 
 /// Where homes of a class are and what is written there.
@@ -354,6 +368,22 @@ pub struct Limit {
     pub count: u64,
     /// Nor more than this share of the class.
     pub percent: Option<u64>,
+}
+
+/// `[reaper]`: what is ended by itself. Absent: off.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reapers {
+    /// Pods.
+    pub pods: Option<PodReaper>,
+}
+
+/// `[reaper.pods]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodReaper {
+    /// Of pods that say nothing of it; absent: they may live for ever.
+    pub lifetime: Option<Duration>,
+    /// So many pods in one cycle.
+    pub per_cycle: u64,
 }
 
 impl Policy {

@@ -10,7 +10,7 @@ use crate::control::api::{BackupStatus, ClusterStatus, CycleReport, Failing, Sta
 use crate::directory::Completeness;
 use crate::ledger::LedgerState;
 use crate::plan::pace::Progress;
-use crate::plan::{ApprovedPlan, Plan, Refusal};
+use crate::plan::{ApprovedPlan, Plan, Refusal, revocation};
 
 /// A cycle that ended; its number is given when it is stored, and what was done of it by who did it.
 #[must_use]
@@ -42,6 +42,8 @@ pub fn cycle(
         near: approved.near().to_vec(),
         pace: Progress::of(ledger),
         over_quota: plan.over_quota.clone(),
+        revocations: revocation::Progress::of(ledger),
+        being_revoked: ledger.being_revoked(),
     }
 }
 
@@ -67,6 +69,7 @@ pub fn status(
         failing: failing(ledger),
         refusals: ledger.refusals.clone(),
         pace: Progress::of(ledger),
+        revocations: revocation::Progress::of(ledger),
         next_expiry: ledger.next_expiry(),
         ledger: None,
         wal: None,

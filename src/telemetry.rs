@@ -72,6 +72,7 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     cycles: Family<OutcomeLabel, Counter>,
     drift_repaired: Counter,
+    pods_reaped: Counter,
     refusals: Family<LimitLabel, Counter>,
     ledger_stuck: Gauge,
     backup_failed: Gauge,
@@ -94,6 +95,11 @@ impl Metrics {
     /// Objects that somebody changed and we changed back.
     pub fn drift_repaired(&self, objects: u64) {
         self.drift_repaired.inc_by(objects);
+    }
+
+    /// Pods that were past their lifetime.
+    pub fn reaped(&self, pods: u64) {
+        self.pods_reaped.inc_by(pods);
     }
 
     /// Something a limit held back.
@@ -123,6 +129,7 @@ impl Metrics {
             "Objects that somebody else changed and that were changed back",
             self.drift_repaired.clone(),
         );
+        registry.register("pods_reaped", "Pods that were deleted past their lifetime", self.pods_reaped.clone());
         registry.register("refusals", "Plans of which a limit held a part back", self.refusals.clone());
         registry.register(
             "ledger_stuck",

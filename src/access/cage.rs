@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::needs::{ARCHIVE_ROLE, Needs};
 use super::roles::{NAMESPACE, OWNER, labels};
 use super::webhook::configurations::by_the_daemon;
-use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, SELFTEST, STATE, TenantState};
+use crate::contract::{ADOPT, CLASS, JOB, MANAGED_BY, MANAGER, SELFTEST, STATE, TenantState};
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::SIGNER;
 use crate::policy::DAEMON_USER;
@@ -197,6 +197,10 @@ fn validations() -> Value {
                 .to_owned()
         ),
         rule(
+            "bursar-cage: of tenants' services, config maps and secrets the daemon deletes its own, and those with a job label",
+            companions()
+        ),
+        rule(
             "bursar-cage: the daemon asks for client certificates, and approves its own requests only",
             format!(
                 "!variables.isRequest || (request.operation == 'DELETE' ? variables.managedBefore : \
@@ -227,6 +231,16 @@ fn validations() -> Value {
                 .to_owned()
         ),
     ])
+}
+
+/// What belongs to a job is deleted unread, by its label: that label and no other.
+fn companions() -> String {
+    format!(
+        "!(variables.tenantPlace && request.operation == 'DELETE' && request.resource.group == '' && \
+         request.resource.resource in ['services', 'configmaps', 'secrets']) || variables.managedBefore || \
+         oldObject.metadata.?labels[?{}].orValue('') != ''",
+        text(JOB)
+    )
 }
 
 /// A webhook sees whole objects, and a mutating one changes them: one that met all of the cluster would own it. So each

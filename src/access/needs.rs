@@ -31,6 +31,8 @@ pub struct Needs {
     pub secrets: BTreeSet<String>,
     /// Storage that outlives its account: claims in a namespace of their own.
     pub personal_storage: bool,
+    /// Pods end by themselves, with what belongs to their job.
+    pub reaps_pods: bool,
 }
 
 impl Needs {
@@ -41,7 +43,7 @@ impl Needs {
         cluster: &ClusterName,
         site: impl IntoIterator<Item = (String, String, Option<String>)>,
     ) -> Self {
-        let mut needs = Self::default();
+        let mut needs = Self { reaps_pods: policy.reapers.pods.is_some(), ..Self::default() };
         for (api_version, kind, secret) in site {
             match secret {
                 Some(name) => drop(needs.secrets.insert(name)),

@@ -95,6 +95,8 @@ pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
         rule("", &["replicationcontrollers"], &["get", "list"]),
         rule("", &["replicationcontrollers/scale"], &["patch"]),
         rule("", &["pods"], &["list", "delete"]),
+        // Whether a revoked certificate is worth nothing.
+        rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
         json!({
             "apiGroups": [RBAC],
             "resources": ["clusterroles"],
@@ -109,6 +111,11 @@ pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
     }));
     if !needs.secrets.is_empty() {
         rules.push(named("", "secrets", &needs.secrets, MANAGED_VERBS));
+    }
+    if needs.reaps_pods {
+        rules.push(rule("", &["pods"], &["watch"]));
+        // Deleted by their label, unread: what may list Secrets may read them. The cage knows the label.
+        rules.push(rule("", &["services", "configmaps", "secrets"], &["deletecollection"]));
     }
     rules.extend(webhook_configurations());
     cluster_role(DAEMON_ROLE, &rules)

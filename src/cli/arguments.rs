@@ -82,6 +82,8 @@ pub enum Command {
     Certs(Certs),
     /// Make every older certificate worth nothing, and deliver a new one
     Revoke(Revoke),
+    /// Wait for a working kubeconfig, and note the use: for login hooks
+    Ensure(Ensure),
     /// Take the access away until `resume`
     Suspend(Reasoned),
     /// End an ordered suspension
@@ -230,6 +232,17 @@ pub struct Revoke {
     /// Your ticket
     #[arg(long, value_name = "TEXT")]
     pub ticket: Option<String>,
+}
+
+/// `ensure`.
+#[derive(Debug, Args)]
+pub struct Ensure {
+    /// Whose.
+    #[command(flatten)]
+    pub account: Account,
+    /// Not longer than this
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
 }
 
 /// An order that must say why.

@@ -6,6 +6,7 @@ mod certs;
 mod check;
 mod context;
 mod doctor;
+mod ensure;
 pub mod exit;
 mod generate;
 mod history;
@@ -18,6 +19,7 @@ mod plan;
 mod probes;
 mod quota;
 mod recovery;
+mod revoke;
 mod show;
 mod status;
 mod sync;
@@ -85,7 +87,8 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Why(account) => why::run(&context, &account).await,
         Command::History(arguments) => history::run(&context, &arguments).await,
         Command::Certs(arguments) => certs::run(&context, &arguments).await,
-        Command::Revoke(arguments) => order::revoke(&context, arguments).await,
+        Command::Revoke(arguments) => revoke::run(&context, arguments).await,
+        Command::Ensure(arguments) => ensure::run(&context, arguments).await,
         Command::Suspend(arguments) => order::reasoned(&context, Order::Suspend, arguments).await,
         Command::Resume(arguments) => order::maybe_reasoned(&context, Order::Resume, arguments).await,
         Command::Hold(arguments) => order::reasoned(&context, Order::Hold, arguments).await,

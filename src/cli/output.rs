@@ -81,6 +81,19 @@ pub(super) fn progress(text: &'static str) -> ProgressBar {
     bar
 }
 
+/// How many of `length` are done, on standard error, if somebody looks.
+pub(super) fn bar(length: u64, text: &'static str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(length).with_message(text);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos} of {len} {msg} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

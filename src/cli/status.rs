@@ -48,6 +48,7 @@ fn text(status: &Status, running: bool) -> String {
         failing,
         refusals: _,
         pace,
+        revocations,
         next_expiry,
         ledger,
         wal,
@@ -92,7 +93,12 @@ fn text(status: &Status, running: bool) -> String {
     match last_cycle {
         Some(report) => {
             // What fails now is said below, with when it is tried again, and how far a change is now.
-            let report = crate::control::api::CycleReport { failing: Vec::new(), pace: Vec::new(), ..report.clone() };
+            let report = crate::control::api::CycleReport {
+                failing: Vec::new(),
+                pace: Vec::new(),
+                revocations: Vec::new(),
+                ..report.clone()
+            };
             lines.push(sync::text(&report));
         }
         None => lines.push("no cycle yet".to_owned()),
@@ -110,6 +116,7 @@ fn text(status: &Status, running: bool) -> String {
         ));
     }
     lines.extend(pace.iter().map(ToString::to_string));
+    lines.extend(revocations.iter().map(ToString::to_string));
     lines.extend(next_expiry.map(|next| format!("next certificate ends {next:.0}")));
     lines.push(match backup.newest {
         Some(at) => format!("newest backup of the ledger: {at:.0}"),

@@ -7,12 +7,14 @@
 //! | `GET /v1/plan` | [`PlanAnswer`] |
 //! | `POST /v1/sync` | [`CycleReport`], when the cycle that began after the request is done |
 //! | `POST /v1/orders` with an array of [`OrderRequest`] | [`OrderAnswer`] |
+//! | `POST /v1/ensure` with an [`EnsureRequest`] | [`EnsureAnswer`], at once |
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /healthz` | `ok`, `degraded: ` and why the ledger takes no writes, or 503 and why the loop does not turn |
 //!
 //! Everything else than 200 carries a [`Refusal`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -25,6 +27,7 @@ use crate::ledger::change::RefusalRecord;
 use crate::plan::near::LimitUse;
 use crate::plan::pace::Progress;
 use crate::plan::quota::OverQuota;
+use crate::plan::revocation;
 
 /// How things stand.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,6 +51,9 @@ pub struct Status {
     /// Changes of the policy that are under way.
     #[serde(default)]
     pub pace: Vec<Progress>,
+    /// Revocations of classes that are under way.
+    #[serde(default)]
+    pub revocations: Vec<revocation::Progress>,
     /// When the first certificate ends.
     pub next_expiry: Option<Timestamp>,
     /// Why the ledger takes no writes, and so nothing is written anywhere.
@@ -127,6 +133,8 @@ pub enum Trigger {
     Schedule,
     /// A cluster is no longer as the plan knew it.
     Drift,
+    /// What is paced goes on.
+    Pace,
 }
 
 impl Trigger {
@@ -134,7 +142,7 @@ impl Trigger {
     /// already: a directory that hangs must not hold up a revocation, nor be asked whenever somebody deletes a pod.
     #[must_use]
     pub const fn asks(self) -> bool {
-        !matches!(self, Self::Order | Self::Drift)
+        !matches!(self, Self::Order | Self::Drift | Self::Pace)
     }
 
     /// As the ledger has it.
@@ -147,6 +155,7 @@ impl Trigger {
             Self::Sync => "sync",
             Self::Schedule => "schedule",
             Self::Drift => "drift",
+            Self::Pace => "pace",
         }
     }
 }
@@ -188,6 +197,12 @@ pub struct CycleReport {
     /// Quotas that give less than is in use.
     #[serde(default)]
     pub over_quota: Vec<OverQuota>,
+    /// Revocations of classes that are under way.
+    #[serde(default)]
+    pub revocations: Vec<revocation::Progress>,
+    /// Accounts that were revoked and do not have their new certificate yet.
+    #[serde(default)]
+    pub being_revoked: BTreeSet<AccountName>,
 }
 
 impl CycleReport {
@@ -228,6 +243,9 @@ pub enum OrderRequest {
     Release(Target),
     /// Make every older certificate worth nothing, and deliver a new one.
     Revoke(Target),
+    /// The same for every account of a class, one first and then at the pace of `limits.change_per_cycle`.
+    #[serde(rename = "revoke class")]
+    RevokeClass(RevokeClass),
     /// Give other amounts than the class does.
     #[serde(rename = "quota set")]
     QuotaSet(QuotaSet),
@@ -248,6 +266,17 @@ pub struct Target {
     pub kind: AccountKind,
     /// Its current name, or the ledger's id of it.
     pub name: String,
+    /// In the administrator's words; for the history.
+    pub reason: Option<String>,
+    /// The administrator's ticket.
+    pub ticket: Option<String>,
+}
+
+/// `bursar revoke --all`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevokeClass {
+    /// Whose accounts.
+    pub class: String,
     /// In the administrator's words; for the history.
     pub reason: Option<String>,
     /// The administrator's ticket.
@@ -285,8 +314,31 @@ pub struct OrderAnswer {
     pub text: String,
     /// Orders that could not be written down; the others were.
     pub refused: Vec<Refusal>,
+    /// Whose certificates are to be worth nothing, one by one.
+    #[serde(default)]
+    pub revoked: Vec<AccountName>,
     /// The cycle that carried it out.
     pub report: Option<CycleReport>,
+}
+
+/// Somebody asks for an account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnsureRequest {
+    /// `tool` or `user`.
+    pub kind: AccountKind,
+    /// Its current name, or the ledger's id of it.
+    pub name: String,
+}
+
+/// How it is with the account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnsureAnswer {
+    /// Its kubeconfig works. If not: ask again.
+    pub ready: bool,
+    /// For people.
+    pub text: String,
+    /// Where it is, once for each cluster.
+    pub kubeconfigs: Vec<PathBuf>,
 }
 
 /// Why a request was not served.

@@ -17,6 +17,10 @@ pub const READER_GROUP: &str = "bursar";
 pub struct Caller {
     /// Name for the history: who logged in, also behind `sudo`.
     pub actor: String,
+    /// Of the peer.
+    pub uid: u32,
+    /// Its name on this host.
+    pub name: Option<String>,
     /// root, our own user, or a member of [`ADMIN_GROUP`].
     pub may_order: bool,
     /// One who may order, or a member of [`READER_GROUP`].
@@ -33,8 +37,11 @@ impl Caller {
         let groups = user.as_ref().map(group_names).unwrap_or_default();
         let own = uid == Uid::effective();
         let may_order = uid.is_root() || own || groups.contains(ADMIN_GROUP);
+        let name = user.map(|user| user.name);
         Self {
-            actor: login_name(peer.pid()).or_else(|| user.map(|user| user.name)).unwrap_or_else(|| uid.to_string()),
+            actor: login_name(peer.pid()).or_else(|| name.clone()).unwrap_or_else(|| uid.to_string()),
+            uid: uid.as_raw(),
+            name,
             may_order,
             may_read: may_order || groups.contains(READER_GROUP),
         }

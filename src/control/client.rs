@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::api::{CycleReport, OrderAnswer, OrderRequest, PlanAnswer, Refusal, Status};
+use super::api::{CycleReport, EnsureAnswer, EnsureRequest, OrderAnswer, OrderRequest, PlanAnswer, Refusal, Status};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +70,12 @@ impl ControlClient {
     /// Gives orders, and waits for the cycle that carries them out.
     pub async fn order(&self, orders: &[OrderRequest]) -> Result<OrderAnswer, ClientError> {
         self.answer(self.http.post(url("/v1/orders")).header("content-type", "application/json").body(json(&orders)?))
+            .await
+    }
+
+    /// Asks for an account; answers at once.
+    pub async fn ensure(&self, request: &EnsureRequest) -> Result<EnsureAnswer, ClientError> {
+        self.answer(self.http.post(url("/v1/ensure")).header("content-type", "application/json").body(json(request)?))
             .await
     }
 

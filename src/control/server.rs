@@ -17,9 +17,10 @@ use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::api::{CycleReport, OrderAnswer, OrderRequest, PlanAnswer, Refusal, Status};
+use super::api::{CycleReport, EnsureAnswer, EnsureRequest, OrderAnswer, OrderRequest, PlanAnswer, Refusal, Status};
 use super::caller::Caller;
 use super::connections;
+use crate::orders::ensure::Asker;
 
 /// Largest request body: an order with a long reason is a few hundred bytes, and there may be one for every account.
 const BODY_LIMIT: usize = 8 << 20;
@@ -39,6 +40,8 @@ pub enum Request {
     Sync(Reply<CycleReport>),
     /// An administrator's orders.
     Orders(String, Vec<OrderRequest>, Reply<OrderAnswer>),
+    /// Somebody asks for an account.
+    Ensure(Asker, EnsureRequest, Reply<EnsureAnswer>),
     /// The Prometheus text.
     Metrics(Reply<String>),
 }
@@ -80,6 +83,7 @@ fn routes(desk: Desk) -> Router {
         .route("/v1/plan", get(plan))
         .route("/v1/sync", post(sync))
         .route("/v1/orders", post(orders))
+        .route("/v1/ensure", post(ensure))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
@@ -133,6 +137,22 @@ async fn orders(
         let actor = administrator(caller)?;
         let Json(orders) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
         ask(&desk, |reply| Request::Orders(actor, orders, reply)).await
+    })
+    .await
+}
+
+/// Anybody may ask; the loop knows whose account it is.
+async fn ensure(
+    State(desk): State<Desk>,
+    Extension(caller): Extension<Option<Caller>>,
+    body: Result<Json<EnsureRequest>, JsonRejection>,
+) -> Response {
+    answer(async {
+        let caller = caller.ok_or_else(|| not_allowed("nobody knows who asks"))?;
+        let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
+        let Caller { actor, uid, name, may_order, may_read: _ } = caller;
+        let asker = Asker { actor, uid, name, may_order };
+        ask(&desk, |reply| Request::Ensure(asker, request, reply)).await
     })
     .await
 }

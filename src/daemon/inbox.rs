@@ -19,6 +19,8 @@ use crate::ledger::store::backup::Backup;
 const SOFT_STOP: Duration = Duration::from_mins(1);
 /// A cycle of which no step ends for so long hangs: every request has a deadline far below.
 const HANGS: Duration = Duration::from_mins(10);
+/// So long may a cycle keep somebody waiting at a login. Cut at once, cycles would never end while many people log in.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// How often that is looked at where systemd does not ask.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -105,7 +107,7 @@ impl Inbox {
     pub(super) async fn during<T>(&mut self, under_way: &UnderWay, work: impl Future<Output = T>) -> T {
         let UnderWay { status, exposition, health, stop, cut, progress } = under_way;
         tokio::pin!(work);
-        let mut deadline = None;
+        let (mut deadline, mut patience) = (None, None);
         let mut alive = Alive { steps: progress.steps(), since: now() };
         loop {
             tokio::select! {
@@ -123,8 +125,12 @@ impl Inbox {
                         drop(reply.send(alive.check(progress).map(|()| health.clone())));
                     }
                     event => {
-                        if matches!(event, Event::Asked(Request::Orders(..))) {
-                            cut.cancel();
+                        match event {
+                            Event::Asked(Request::Orders(..)) => cut.cancel(),
+                            Event::Asked(Request::Ensure(..)) => {
+                                patience.get_or_insert_with(|| now() + PATIENCE);
+                            }
+                            _ => {}
                         }
                         self.waiting.push_back(event);
                     }
@@ -134,6 +140,10 @@ impl Inbox {
                     // systemd ends and restarts the daemon when it hears nothing.
                     Err(refusal) => tracing::error!("{}", refusal.text),
                 },
+                () = at(patience) => {
+                    cut.cancel();
+                    patience = None;
+                }
                 () = at(deadline) => {
                     tracing::error!("what was under way did not end in time");
                     std::process::exit(1);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::identity::{AccountId, AccountKind, DirectoryId};
 use crate::ledger::{Account, LedgerState};
-use crate::policy::{Class, Lifecycle, Policy, When};
+use crate::policy::{Class, Lifecycle, Policy, Provision, When};
 
 /// Directory groups by name, nested ones resolved; sources may have groups of one name, which then are one.
 pub(super) struct Groups<'a>(BTreeMap<&'a str, Vec<Group<'a>>>);
@@ -61,13 +61,18 @@ pub(super) struct Taken<'p> {
     pub(super) rests_on: BTreeSet<AccountId>,
 }
 
-/// Which classes take `account`.
-pub(super) fn taken<'p>(account: &Account, policy: &'p Policy, groups: &Groups<'_>) -> Taken<'p> {
+/// Which classes take `account`, of those whose tenants are made on demand only if `asked_for`.
+pub(super) fn taken<'p>(
+    account: &Account,
+    policy: &'p Policy,
+    groups: &Groups<'_>,
+    asked_for: &dyn Fn(&Class) -> bool,
+) -> Taken<'p> {
     let by = |in_group: &dyn Fn(&str) -> bool| -> Vec<&'p Class> {
         policy
             .classes
             .values()
-            .filter(|class| crate::directory::selects(class, account.kind, &account.dn, in_group))
+            .filter(|class| crate::directory::selects(class, account.kind, &account.dn, in_group) && asked_for(class))
             .collect()
     };
     let now = by(&|group| groups.has(group, &account.directory_id));
@@ -89,7 +94,8 @@ pub(super) fn taken<'p>(account: &Account, policy: &'p Policy, groups: &Groups<'
 /// The classes that take an account now, and the ones it became a tenant by: what it has, it has of these.
 #[must_use]
 pub fn classes_of<'p>(account: &Account, ledger: &LedgerState, policy: &'p Policy) -> Vec<&'p Class> {
-    let mut classes = taken(account, policy, &Groups::of(ledger, &policy.lifecycle)).now;
+    let asked = |class: &Class| class.provision == Provision::Always || ledger.last_use.contains_key(&account.id);
+    let mut classes = taken(account, policy, &Groups::of(ledger, &policy.lifecycle), &asked).now;
     let tenants = ledger.tenants.iter().filter(|((id, _), _)| *id == account.id);
     for class in tenants.filter_map(|(_, tenant)| policy.classes.get(&tenant.class)) {
         if !classes.iter().any(|known| known.name == class.name) {
@@ -97,4 +103,10 @@ pub fn classes_of<'p>(account: &Account, ledger: &LedgerState, policy: &'p Polic
         }
     }
     classes
+}
+
+/// Whether a class takes an account, or would if it was asked for.
+#[must_use]
+pub fn takes(ledger: &LedgerState, policy: &Policy, account: &Account) -> bool {
+    !taken(account, policy, &Groups::of(ledger, &policy.lifecycle), &|_| true).now.is_empty()
 }

@@ -6,7 +6,7 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::class::{Groups, Taken, taken};
 use super::life::{Evidence, Verdict, verdict};
@@ -15,7 +15,10 @@ use crate::contract::Sealer;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName};
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{Account, LedgerState, Note, Order, Suspension, Tenant};
-use crate::policy::{Class, Policy};
+use crate::policy::{Class, Policy, Provision};
+
+/// Who asked for an account is believed to wait for so long; their account goes before others that are made.
+const AWAITED: SignedDuration = SignedDuration::from_mins(2);
 
 /// What all tenants should have. For one plan; a daemon keeps a [`Deriver`].
 #[must_use]
@@ -43,6 +46,7 @@ struct Inputs {
     tenants: Vec<(ClusterName, Tenant)>,
     classes: Vec<String>,
     overrides: Vec<(OverrideKey, QuotaOverride)>,
+    awaited: bool,
 }
 
 impl Inputs {
@@ -53,12 +57,14 @@ impl Inputs {
             tenants: subject.tenants.iter().map(|(cluster, tenant)| ((*cluster).clone(), (*tenant).clone())).collect(),
             classes: subject.taken.now.iter().map(|class| class.name.clone()).collect(),
             overrides: subject.overrides.iter().map(|(key, given)| ((*key).clone(), (*given).clone())).collect(),
+            awaited: subject.awaited,
         }
     }
 
     fn still(&self, subject: &Subject<'_>) -> bool {
-        let Self { account, held, tenants, classes, overrides } = self;
+        let Self { account, held, tenants, classes, overrides, awaited } = self;
         account == subject.account
+            && *awaited == subject.awaited
             && held.as_ref() == subject.held
             && tenants.iter().map(|(cluster, tenant)| (cluster, tenant)).eq(subject.tenants.iter().copied())
             && classes.iter().eq(subject.taken.now.iter().map(|class| &class.name))
@@ -76,6 +82,7 @@ impl Deriver {
         let mut generation = ledger.last_generation;
         let mut claimed = Claims::new();
         self.desired.notices.clear();
+        self.desired.reaps.clone_from(&policy.reapers.pods);
         for subject in world.subjects() {
             let id = &subject.account.id;
             if self.inputs.get(id).is_some_and(|inputs| inputs.still(&subject)) {
@@ -128,6 +135,7 @@ struct Subject<'a> {
     tenants: Vec<(&'a ClusterName, &'a Tenant)>,
     orders: Vec<&'a Order>,
     taken: Taken<'a>,
+    awaited: bool,
     /// Those that hold.
     overrides: Vec<(&'a OverrideKey, &'a QuotaOverride)>,
 }
@@ -149,7 +157,7 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn of(ledger: &'a LedgerState, policy: &'a Policy, sealer: &'a Sealer, now: Timestamp) -> Self {
         let mut orders: BTreeMap<&AccountId, Vec<&Order>> = BTreeMap::new();
-        for order in &ledger.orders {
+        for order in ledger.orders_due(policy.limits.change_per_cycle) {
             orders.entry(&order.account).or_default().push(order);
         }
         for orders in orders.values_mut() {
@@ -182,13 +190,21 @@ impl<'a> World<'a> {
             while let Some((key, given)) = given.next_if(|(key, _)| key.account == account.id) {
                 overrides.extend(given.is_in_force(self.now).then_some((key, given)));
             }
+            let used = self.ledger.last_use.get(&account.id);
+            let asked_for = |class: &Class| {
+                class.provision == Provision::Always
+                    || used.is_some()
+                    || tenants.iter().any(|(_, tenant)| tenant.class == class.name)
+            };
+            let taken = taken(account, self.policy, &self.groups, &asked_for);
             Subject {
                 account,
                 overrides,
                 held: self.ledger.holds.get(&account.id),
-                tenants,
                 orders: self.orders.get(&account.id).cloned().unwrap_or_default(),
-                taken: taken(account, self.policy, &self.groups),
+                taken,
+                awaited: used.is_some_and(|used| *used + AWAITED > self.now),
+                tenants,
             }
         })
     }
@@ -287,6 +303,7 @@ impl<'a> World<'a> {
             held: subject.held.cloned(),
             orders: subject.orders.iter().map(|order| order.id).collect(),
             ordered: subject.orders.last().map(|order| order.note.clone()),
+            awaited: subject.awaited,
             // A mark needs nobody's absence: who is locked out does not wait for the limits of somebody else's leaving.
             leaving: if by_mark { BTreeMap::new() } else { self.leaving(account) },
             rests_on: if by_mark { BTreeSet::new() } else { subject.taken.rests_on.clone() },

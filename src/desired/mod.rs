@@ -28,9 +28,9 @@ use crate::contract::{MANAGED_BY, MANAGER};
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName, PosixIdentity};
 use crate::ledger::{Account, Note, ObjectKey, Suspension};
 use crate::observed::digest::digest;
-use crate::policy::{DriftMode, Endpoint};
+use crate::policy::{DriftMode, Endpoint, PodReaper};
 
-pub use class::classes_of;
+pub use class::{classes_of, takes};
 pub use derive::{Deriver, derive};
 pub use tenant::drift_key;
 
@@ -39,6 +39,8 @@ pub use tenant::drift_key;
 pub struct DesiredState {
     /// Every account that is or was a tenant, or is about to be one.
     pub accounts: BTreeMap<AccountId, DesiredAccount>,
+    /// Whether pods end by themselves, and when.
+    pub reaps: Option<PodReaper>,
     /// Accounts that should be tenants and cannot be.
     pub notices: Vec<Notice>,
 }
@@ -73,6 +75,8 @@ pub struct DesiredAccount {
     pub orders: Vec<i64>,
     /// Who gave the newest of them, and why.
     pub ordered: Option<Note>,
+    /// Somebody waits for it.
+    pub awaited: bool,
     /// Members whose leaving is due, with their names.
     pub leaving: BTreeMap<DirectoryId, AccountName>,
     /// Groups whose loss of a member, or of themselves, this rests on.

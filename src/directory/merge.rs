@@ -179,6 +179,7 @@ mod tests {
             credential: None,
             volumes: Vec::new(),
             admission: crate::policy::Admission::default(),
+            provision: crate::policy::Provision::default(),
             manifests: Vec::new(),
         }
     }
@@ -206,6 +207,7 @@ mod tests {
                 revoke_on_member_removed: true,
             },
             home_prefixes: Vec::new(),
+            reapers: crate::policy::Reapers::default(),
             exempt: Vec::new(),
         }
     }

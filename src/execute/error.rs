@@ -85,6 +85,16 @@ pub enum StepError {
     /// The plan names a cluster that is not connected.
     #[error("cluster {0} is not connected")]
     NoCluster(ClusterName),
+    /// An older certificate still opens something.
+    #[error("an older certificate of {user} may still {what} ({why})")]
+    StillAllowed {
+        /// Its name for the API server.
+        user: String,
+        /// Verb and resource.
+        what: String,
+        /// By which binding, as the API server says it.
+        why: String,
+    },
     /// The ledger did not take what was done.
     #[error("the ledger could not be written")]
     NotRecorded,
@@ -103,6 +113,7 @@ impl StepError {
             Self::Workload { .. } => "workloads",
             Self::Home(_) | Self::HomeAnswer => "home",
             Self::Credential(_) => "certificate",
+            Self::StillAllowed { .. } => "revocation",
             Self::NotRecorded => "ledger",
         }
     }
@@ -134,6 +145,9 @@ impl StepError {
             Self::Request(source) => cure_of_request(source),
             Self::Home(HomedClientError::Home(error)) => Some(error.cure()),
             Self::HomeAnswer => Some("restart bursard and bursar-homed: they are not of one version".into()),
+            Self::StillAllowed { .. } => {
+                Some("somebody bound its user or its group: take them out of that binding".into())
+            }
             Self::NoCluster(cluster) => Some(format!("see `bursar status` for cluster {cluster}")),
             Self::NotRecorded => Some("see the daemon's log; free space in state_dir if there is none".into()),
             Self::Home(_) | Self::Credential(_) => None,
@@ -165,8 +179,12 @@ fn adopt(key: &ObjectKey) -> String {
 fn cure_of_refusal(cluster: &ClusterName, source: &RequestError) -> Option<String> {
     let RequestError::Refused(status) = source else { return cure_of_request(source) };
     // Kubernetes' authorizer says `User "x" cannot VERB resource`; admission says something else.
-    (status.code == 403 && status.message.contains(" cannot "))
+    lacks_rights(status)
         .then(|| format!("`bursar init --cluster {cluster}` gives the daemon the rights that this configuration needs"))
+}
+
+fn lacks_rights(status: &kube::core::Status) -> bool {
+    status.code == 403 && status.message.contains(" cannot ")
 }
 
 fn cure_of_request(source: &RequestError) -> Option<String> {
@@ -176,6 +194,9 @@ fn cure_of_request(source: &RequestError) -> Option<String> {
         }
         RequestError::Refused(status) if status.code == 401 => {
             Some("the daemon's credential is not accepted: `bursar init` makes a new one".into())
+        }
+        RequestError::Refused(status) if lacks_rights(status) => {
+            Some("`bursar init` gives the daemon the rights that this version needs".into())
         }
         RequestError::Overloaded => Some("it is tried again by itself, more slowly".into()),
         _ => None,

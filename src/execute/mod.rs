@@ -13,7 +13,9 @@ pub mod home;
 pub mod keypair;
 pub mod pace;
 pub mod prune;
+pub mod reap;
 pub mod record;
+pub mod refusal;
 pub mod request;
 pub mod signing;
 mod tenant;
@@ -39,6 +41,7 @@ use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::observed::cluster::ClusterWatch;
+use crate::observed::pod_watch::PodWatch;
 use crate::observed::watched::{managed_kinds, site_kinds};
 use crate::plan::{Action, ApprovedPlan};
 use crate::policy::{Cluster, Policy};
@@ -66,6 +69,8 @@ pub struct ClusterEffects {
     pub watch: ClusterWatch,
     /// Its endpoints, as kubeconfigs name them.
     pub face: Cluster,
+    /// Its pods, while a reaper is on.
+    pub pods: Option<PodWatch>,
 }
 
 impl ClusterEffects {
@@ -81,7 +86,8 @@ impl ClusterEffects {
     ) -> Self {
         let kinds = managed_kinds().into_iter().chain(site_kinds(policy, ledger, &cluster)).collect();
         let watch = ClusterWatch::start(&client, cluster.clone(), kinds, Arc::clone(changed));
-        Self { server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
+        let pods = policy.reapers.pods.is_some().then(|| PodWatch::start(&client));
+        Self { pods, server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
     }
 }
 
@@ -120,6 +126,8 @@ pub struct Report {
     pub left: u64,
     /// Objects that somebody had changed and that are as they should be again.
     pub drift_repaired: u64,
+    /// Pods that were past their lifetime.
+    pub reaped: u64,
 }
 
 impl Report {
@@ -130,6 +138,7 @@ impl Report {
             actions: self.actions + other.actions,
             left: self.left + other.left,
             drift_repaired: self.drift_repaired + other.drift_repaired,
+            reaped: self.reaped + other.reaped,
         }
     }
 }

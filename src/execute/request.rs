@@ -33,6 +33,8 @@ const APPLY: &str = "application/apply-patch+yaml";
 /// RFC 7386.
 const MERGE: &str = "application/merge-patch+json";
 const JSON: &str = "application/json";
+/// Nothing but metadata, of each object of a list.
+const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 /// Objects in one page of a list: what kubectl asks for.
 const PAGE: usize = 500;
@@ -68,6 +70,12 @@ pub enum Ask<'a> {
     Merge(&'a Value),
     /// An object's making, by POST.
     Create(&'a Value),
+    /// Deletion of all objects of a path that this selector (of labels, ready for a URL) names. Of what is gone the answer
+    /// has the metadata only.
+    DeleteLabelled {
+        /// `job=a`.
+        selector: &'a str,
+    },
     /// Deletion of the object with this uid, and of what belongs to it in the background.
     Delete {
         /// `preconditions.uid`.
@@ -84,6 +92,7 @@ impl Ask<'_> {
             Self::Apply(_) => "apply",
             Self::Merge(_) => "patch",
             Self::Create(_) => "create",
+            Self::DeleteLabelled { .. } => "deletecollection",
             Self::Delete { .. } => "delete",
         }
     }
@@ -96,15 +105,22 @@ impl Ask<'_> {
             }
             Self::Merge(change) => (Method::PATCH, "?fieldManager=bursar", MERGE, change.to_string().into_bytes()),
             Self::Create(object) => (Method::POST, "?fieldManager=bursar", JSON, object.to_string().into_bytes()),
+            Self::DeleteLabelled { .. } => {
+                (Method::DELETE, "", JSON, json!({"propagationPolicy": "Background"}).to_string().into_bytes())
+            }
             Self::Delete { uid } => {
                 let options = json!({"preconditions": {"uid": uid}, "propagationPolicy": "Background"});
                 (Method::DELETE, "", JSON, options.to_string().into_bytes())
             }
         };
+        let (uri, accept) = match self {
+            Self::DeleteLabelled { selector } => (format!("{path}?labelSelector={selector}"), METADATA),
+            _ => (format!("{path}{query}"), JSON),
+        };
         Request::builder()
             .method(method)
-            .uri(format!("{path}{query}"))
-            .header(header::ACCEPT, JSON)
+            .uri(uri)
+            .header(header::ACCEPT, accept)
             .header(header::CONTENT_TYPE, content_type)
             .body(Body::from(body))
             .map_err(RequestError::Unsendable)

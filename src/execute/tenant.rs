@@ -8,7 +8,7 @@ use super::apply::apply;
 use super::credential::{Issue, issue};
 use super::prune::delete;
 use super::record::failure;
-use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, workloads};
+use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, reap, refusal, workloads};
 use crate::desired::detail;
 use crate::desired::{Regeneration, Transition, apply_order};
 use crate::identity::{ClusterName, NamespaceName};
@@ -39,6 +39,7 @@ struct Done {
     /// For the history: what was applied and deleted, and why.
     objects: Vec<Value>,
     drift_repaired: u64,
+    reaped: u64,
 }
 
 impl Place<'_> {
@@ -49,16 +50,16 @@ impl Place<'_> {
         }
         let mut done = Done::default();
         let result = self.all(&mut done).await;
-        let drift_repaired = done.drift_repaired;
+        let counted = Report { drift_repaired: done.drift_repaired, reaped: done.reaped, ..Report::default() };
         let failed = result.is_err();
         let actions = self.actions.len() as u64;
         self.conclude(&mut done, result.err());
         if self.hand_over(&mut done).await.is_err() {
             // What cannot be remembered must not be done.
             self.run.stop.cancel();
-            return Report { failed: 1, actions, drift_repaired, ..Report::default() };
+            return Report { failed: 1, actions, ..counted };
         }
-        Report { done: u64::from(!failed), failed: u64::from(failed), actions, left: 0, drift_repaired }
+        Report { done: u64::from(!failed), failed: u64::from(failed), actions, ..counted }
     }
 
     async fn all(&self, done: &mut Done) -> Result<(), StepError> {
@@ -149,6 +150,19 @@ impl Place<'_> {
             }
             Action::StopWorkloads { namespace, .. } => self.stop_workloads(effects, namespace, done).await,
             Action::ResumeWorkloads { stopped, .. } => self.resume_workloads(effects, stopped, done).await,
+            Action::ReapPod { namespace, name, uid, job, reason, .. } => {
+                let gone = reap::reap(&effects.server, namespace, (name, uid), job.as_deref()).await?;
+                done.reaped += 1;
+                let detail = reap::detail(namespace, job.as_deref(), &gone);
+                done.events.push(self.event("pod reaped", reason.to_string(), detail));
+                Ok(())
+            }
+            Action::ProveRevoked { namespace, user, groups, .. } => {
+                refusal::refused(&effects.server, user, groups, namespace.as_ref()).await?;
+                let detail = json!({"user": user, "groups": groups});
+                done.events.push(self.event("old certificates refused", Reason::Revoked.to_string(), detail));
+                Ok(())
+            }
             Action::IssueCertificate { credential, generation, home, reason, .. } => {
                 let what = Issue { credential, generation: *generation, home };
                 let changes = issue(effects, &self.effects.homes, self.account, what, self.run.now).await?;

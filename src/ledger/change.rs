@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pace::PaceRecord;
 use super::quota::{OverrideKey, QuotaOverride};
+use super::revocation::BulkRevocation;
 use super::{
     Account, Certificate, Delivery, Failure, LedgerState, Note, ObjectKey, ObjectRecord, Order, SourceState, Spending,
     StoppedWorkload, Tenant,
@@ -57,6 +58,10 @@ pub enum Change {
     Override(OverrideKey, Option<QuotaOverride>),
     /// How far a change of a class has come; `None`: it is through.
     Pace(String, Option<PaceRecord>),
+    /// Somebody asked for the account then.
+    Used(AccountId, Timestamp),
+    /// The revocation of a class begins, goes on, or is over.
+    Revocation(String, Option<BulkRevocation>),
     /// Another id of the ledger: it is a copy, or another host's now.
     LedgerId(String),
     /// The counter of generations.
@@ -133,6 +138,8 @@ impl LedgerState {
             Change::Settled(account, cluster, own) => set(&mut self.settled, (account, cluster), Some(own)),
             Change::Override(key, given) => set(&mut self.overrides, key, given),
             Change::Pace(class, pace) => set(&mut self.paces, class, pace),
+            Change::Used(account, at) => set(&mut self.last_use, account, Some(at)),
+            Change::Revocation(class, revocation) => set(&mut self.revocations, class, revocation),
             Change::LedgerId(id) => self.ledger_id = id,
             Change::LastGeneration(generation) => self.last_generation = generation,
             Change::Sources(sources) => self.sources = sources,

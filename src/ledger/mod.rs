@@ -1,5 +1,5 @@
 //! What Bursar remembers: accounts, what was delivered to them, what was asked and refused. The types here,
-//! `transition`, `quota`, `pace` and `chain` are PURE; `store` keeps them in SQLite.
+//! `transition`, `quota`, `pace`, `revocation` and `chain` are PURE; `store` keeps them in SQLite.
 //!
 //! [`LedgerState`] is the whole memory a decision may use. The store loads it once and changes it only together
 //! with its rows, so a cycle in which nothing changed reads and writes nothing.
@@ -9,6 +9,7 @@ pub mod change;
 pub mod learn;
 pub mod pace;
 pub mod quota;
+pub mod revocation;
 pub mod store;
 pub mod transition;
 
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use self::pace::PaceRecord;
 use self::quota::{OverrideKey, QuotaOverride};
+use self::revocation::BulkRevocation;
 use crate::directory::{Completeness, RejectedEntry, Role};
 use crate::identity::{
     AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName, PosixIdentity, Uid,
@@ -58,6 +60,10 @@ pub struct LedgerState {
     pub overrides: BTreeMap<OverrideKey, QuotaOverride>,
     /// Changes of the policy that are under way, by class.
     pub paces: BTreeMap<String, PaceRecord>,
+    /// When each account was last asked for.
+    pub last_use: BTreeMap<AccountId, Timestamp>,
+    /// Revocations of whole classes that are under way.
+    pub revocations: BTreeMap<String, BulkRevocation>,
     /// What the API server was told, and what it answered.
     pub objects: BTreeMap<ObjectKey, ObjectRecord>,
     /// The newest certificate of each account in each cluster.
@@ -243,6 +249,8 @@ pub struct Order {
     pub what: OrderKind,
     /// Who and why.
     pub note: Note,
+    /// The class whose revocation it is a part of; absent: it was given alone.
+    pub bulk: Option<String>,
 }
 
 /// The kinds of [`Order`].
@@ -396,7 +404,7 @@ impl Failure {
     /// The certificate or its way into the home failed; the cluster's objects are as they should be.
     #[must_use]
     pub fn is_of_delivery(&self) -> bool {
-        ["certificate", "home"].contains(&self.step.as_str())
+        ["certificate", "home", "revocation"].contains(&self.step.as_str())
     }
 }
 

@@ -32,8 +32,14 @@ impl LedgerState {
     /// Whose failures are new since they got the change: what stops it.
     #[must_use]
     pub fn stopped_by(&self, pace: &PaceRecord) -> BTreeSet<AccountName> {
+        self.newly_failing(&pace.last, pace.at)
+    }
+
+    /// Which of `accounts` fail since then.
+    #[must_use]
+    pub fn newly_failing(&self, accounts: &BTreeSet<AccountId>, since: Timestamp) -> BTreeSet<AccountName> {
         let failing = self.failures.iter().filter(|((account, _), failure)| {
-            failure.attempts > 0 && failure.since >= pace.at && pace.last.contains(account)
+            failure.attempts > 0 && failure.since >= since && accounts.contains(account)
         });
         failing.filter_map(|((id, _), _)| Some(self.accounts.get(id)?.account_name())).collect()
     }

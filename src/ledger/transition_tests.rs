@@ -36,6 +36,7 @@ fn policy(absent_for: i64) -> Policy {
             revoke_on_member_removed: true,
         },
         home_prefixes: Vec::new(),
+        reapers: crate::policy::Reapers::default(),
         exempt: Vec::new(),
     }
 }

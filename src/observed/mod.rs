@@ -1,17 +1,20 @@
 //! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest`, `quota`,
-//! `watched` and `certificate` are PURE; `cluster` watches, `kinds` and `homes` ask.
+//! `pods`, `watched` and `certificate` are PURE; `cluster` and `pod_watch` watch, `kinds` and `homes` ask.
 
 pub mod cache;
 pub mod certificate;
 pub mod cluster;
 pub mod digest;
 pub mod kinds;
+pub mod pod_watch;
+pub mod pods;
 pub mod quota;
 pub mod watched;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use self::pods::PodInventory;
 use self::quota::ObservedQuota;
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::ObjectKey;
@@ -22,6 +25,8 @@ pub struct Inventory {
     /// Clusters that answer; one that is absent here is not planned for, and its tenants show as waiting.
     /// Shared with the watch, which does not copy 100,000 objects for each plan.
     pub clusters: BTreeMap<ClusterName, Arc<ClusterInventory>>,
+    /// Pods of clusters in which a reaper is on; one that is absent here has no evidence of anything.
+    pub pods: BTreeMap<ClusterName, Arc<PodInventory>>,
     /// What `bursar-homed` answered about kubeconfigs that were inspected since the last cycle.
     pub homes: BTreeMap<(AccountId, ClusterName), HomeFinding>,
 }

@@ -51,6 +51,21 @@ pub enum Action {
         /// Where.
         namespace: NamespaceName,
     },
+    /// Deletes a pod whose life is over, with what belongs to its job.
+    ReapPod {
+        /// Where.
+        cluster: ClusterName,
+        /// Where.
+        namespace: NamespaceName,
+        /// Which.
+        name: String,
+        /// Precondition.
+        uid: String,
+        /// Whose services, config maps and secrets go too: label `job`.
+        job: Option<String>,
+        /// Why.
+        reason: Reason,
+    },
     /// Gives the workloads that a suspension stopped back what they were.
     ResumeWorkloads {
         /// Where.
@@ -59,6 +74,17 @@ pub enum Action {
         namespace: NamespaceName,
         /// Which.
         stopped: Vec<(ObjectKey, StoppedWorkload)>,
+    },
+    /// Waits until the API server allows the holders of older certificates nothing any more.
+    ProveRevoked {
+        /// Where.
+        cluster: ClusterName,
+        /// Where they could work; absent: in the whole cluster.
+        namespace: Option<NamespaceName>,
+        /// The older certificate's name.
+        user: String,
+        /// Its groups.
+        groups: Vec<String>,
     },
     /// A test write in the home, a key, a certificate request, and the kubeconfig.
     IssueCertificate {
@@ -94,10 +120,16 @@ pub enum Action {
 }
 
 impl Action {
-    /// It is about a certificate or a home.
+    /// It is about a certificate, which may be a revoked one, or a home.
     #[must_use]
     pub const fn is_delivery(&self) -> bool {
-        matches!(self, Self::IssueCertificate { .. } | Self::RemoveKubeconfig { .. } | Self::InspectKubeconfig { .. })
+        matches!(
+            self,
+            Self::ProveRevoked { .. }
+                | Self::IssueCertificate { .. }
+                | Self::RemoveKubeconfig { .. }
+                | Self::InspectKubeconfig { .. }
+        )
     }
 
     /// The cluster it is about.
@@ -107,7 +139,9 @@ impl Action {
             Self::Apply { key, .. } | Self::Delete { key, .. } => &key.cluster,
             Self::MakeDirectory { cluster, .. }
             | Self::StopWorkloads { cluster, .. }
+            | Self::ReapPod { cluster, .. }
             | Self::ResumeWorkloads { cluster, .. }
+            | Self::ProveRevoked { cluster, .. }
             | Self::IssueCertificate { cluster, .. }
             | Self::RemoveKubeconfig { cluster, .. }
             | Self::InspectKubeconfig { cluster, .. } => cluster,
@@ -133,6 +167,8 @@ pub enum Reason {
     Suspended,
     /// Nobody wants it any more.
     Orphaned,
+    /// Its life was over then.
+    Outlived(Timestamp),
 }
 
 impl fmt::Display for Reason {
@@ -147,6 +183,7 @@ impl fmt::Display for Reason {
             Self::Revoked => f.write_str("revoked"),
             Self::Suspended => f.write_str("suspended"),
             Self::Orphaned => f.write_str("no longer wanted"),
+            Self::Outlived(until) => write!(f, "lifetime over since {until:.0}"),
         }
     }
 }

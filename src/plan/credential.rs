@@ -18,6 +18,7 @@ const INSPECT_EVERY: i64 = 6 * 3600;
 #[derive(Debug, Default)]
 pub(super) struct Standing {
     pub(super) remove: Option<Action>,
+    pub(super) prove: Option<Action>,
     pub(super) issue: Option<Action>,
     pub(super) inspect: Option<Action>,
 }
@@ -29,9 +30,11 @@ pub(super) fn actions(look: Look<'_>, notices: &mut Vec<String>) -> Standing {
         (Some(credential), Some(home)) => {
             let held = look.ledger.certificates.get(&place).zip(delivery);
             match (reason(look, &place, credential, home, held), held) {
-                (Some(reason), _) => {
-                    Standing { issue: Some(issue(look, credential, home, reason)), ..Standing::default() }
-                }
+                (Some(reason), held) => Standing {
+                    prove: held.filter(|_| reason == Reason::Revoked).map(|(older, _)| prove(look, credential, older)),
+                    issue: Some(issue(look, credential, home, reason)),
+                    ..Standing::default()
+                },
                 (None, held) => Standing {
                     inspect: held.and_then(|(certificate, delivery)| inspect(look, home, certificate, delivery)),
                     ..Standing::default()
@@ -46,6 +49,16 @@ pub(super) fn actions(look: Look<'_>, notices: &mut Vec<String>) -> Standing {
             Standing::default()
         }
         (None, _) => Standing { remove: delivery.and_then(|delivery| remove(look, delivery)), ..Standing::default() },
+    }
+}
+
+/// The older certificate is worth nothing before there is a new one.
+fn prove(look: Look<'_>, credential: &DesiredCredential, older: &Certificate) -> Action {
+    Action::ProveRevoked {
+        cluster: look.cluster.clone(),
+        namespace: look.tenant.namespace.clone(),
+        user: older.subject.clone(),
+        groups: vec![credential.subject.kind_group.clone(), format!("bursar:{}#{}", older.subject, older.generation)],
     }
 }
 
@@ -103,7 +116,7 @@ fn remove(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
 }
 
 fn inspect(look: Look<'_>, home: &HomeTarget, certificate: &Certificate, delivery: &Delivery) -> Option<Action> {
-    let seen = delivery.checked_at.unwrap_or(delivery.at).max(delivery.at);
+    let seen = delivery.checked_at.unwrap_or(delivery.at);
     (seen.as_second() < last_slot(look.id, look.now)).then(|| Action::InspectKubeconfig {
         cluster: look.cluster.clone(),
         home: home.clone(),

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::guard::{ApprovedPlan, COMPLETENESS, Refusal, refused_hash};
 use super::near::LimitUse;
 use super::pace::Progress;
+use super::revocation;
 use super::{AccountPlan, Action, Notice, Plan, Reason};
 use crate::desired::{Regeneration, Transition};
 use crate::directory::{Completeness, RejectedEntry};
@@ -28,6 +29,10 @@ pub struct Preview<'a> {
     pub plan: &'a Plan,
     /// How far changes of the policy are after it.
     pub pace: Vec<Progress>,
+    /// Revocations of classes that are under way before it.
+    pub revocations: Vec<revocation::Progress>,
+    /// Pods past their lifetime that wait after it.
+    pub pods_waiting: u64,
     /// Limits of which little is left after it.
     pub near: &'a [LimitUse],
     /// What the guard holds back of it.
@@ -38,8 +43,17 @@ impl<'a> Preview<'a> {
     /// With what the ledger says of sources and entries.
     #[must_use]
     pub fn of(ledger: &'a LedgerState, plan: &'a Plan, approved: &'a ApprovedPlan, refusals: &'a [Refusal]) -> Self {
-        let (pace, near) = (approved.progress(ledger), approved.near());
-        Self { sources: &ledger.sources, rejected: &ledger.rejected, plan, pace, near, refusals }
+        let (pace, revocations, near) = (approved.progress(ledger), revocation::Progress::of(ledger), approved.near());
+        Self {
+            sources: &ledger.sources,
+            rejected: &ledger.rejected,
+            plan,
+            pace,
+            revocations,
+            pods_waiting: approved.pods_waiting(),
+            near,
+            refusals,
+        }
     }
 
     /// Exit code of `bursar plan`: 0 nothing to do, 2 changes, 3 changes of which a part is refused.
@@ -55,7 +69,7 @@ impl<'a> Preview<'a> {
     /// For programs: every action with its account in one list, and what is refused with the hash to approve.
     #[must_use]
     pub fn json(&self) -> Value {
-        let Self { sources, rejected, plan, pace, near, refusals } = self;
+        let Self { sources, rejected, plan, pace, revocations, pods_waiting, near, refusals } = self;
         let Plan { accounts, unchanged, waiting, notices, over_quota } = plan;
         let actions: Vec<Value> = accounts.iter().flat_map(actions_json).collect();
         let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
@@ -71,6 +85,8 @@ impl<'a> Preview<'a> {
             "refused": refused,
             "near": near,
             "pace": pace,
+            "revocations": revocations,
+            "pods_waiting": pods_waiting,
         })
     }
 }
@@ -105,7 +121,7 @@ fn account_json(plan: &AccountPlan) -> Value {
 
 impl fmt::Display for Preview<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sources, rejected, plan, pace, near, refusals } = self;
+        let Self { sources, rejected, plan, pace, revocations, pods_waiting, near, refusals } = self;
         for (name, source) in *sources {
             writeln!(f, "directory  {name}  {}", answered(source))?;
         }
@@ -126,6 +142,10 @@ impl fmt::Display for Preview<'_> {
         refusals.iter().try_for_each(|refusal| writeln!(f, "{refusal}"))?;
         let waits = pace.iter().filter(|progress| progress.waiting > 0 || !progress.stopped_by.is_empty());
         waits.into_iter().try_for_each(|progress| writeln!(f, "{}", progress.ahead()))?;
+        revocations.iter().try_for_each(|progress| writeln!(f, "{progress}"))?;
+        if *pods_waiting > 0 {
+            writeln!(f, "left to later cycles by reaper.pods.per_cycle: {}", counted(*pods_waiting, "pod"))?;
+        }
         near.iter().try_for_each(|near| writeln!(f, "{near}"))
     }
 }
@@ -270,9 +290,10 @@ fn only_reason(plan: &AccountPlan) -> (char, String) {
             Action::Apply { key, reason, .. } | Action::Delete { key, reason, .. } => (noun(&key.kind), reason),
             Action::IssueCertificate { reason, .. } => ("certificate", reason),
             Action::RemoveKubeconfig { reason, .. } => ("kubeconfig", reason),
+            Action::ReapPod { reason, .. } => ("pod", reason),
             _ => continue,
         };
-        gone &= matches!(reason, Reason::Orphaned | Reason::Suspended);
+        gone &= matches!(reason, Reason::Orphaned | Reason::Suspended | Reason::Outlived(_));
         reasons.insert((weight(reason), said(thing, reason)));
     }
     let what = reasons.into_iter().next().map_or_else(|| "to finish".to_owned(), |(_, what)| what);
@@ -289,6 +310,7 @@ fn weight(reason: &Reason) -> u8 {
         Reason::Suspended => 4,
         Reason::Revoked => 5,
         Reason::Expiring(_) => 6,
+        Reason::Outlived(_) => 7,
     }
 }
 
@@ -301,6 +323,7 @@ fn said(thing: &str, reason: &Reason) -> String {
         Reason::Changed(fields) => format!("{} changed", fields.join(", ")),
         Reason::Drifted(fields) if fields.is_empty() => format!("{thing} edited by somebody else"),
         Reason::Drifted(fields) => format!("{} edited by somebody else", fields.join(", ")),
+        Reason::Outlived(_) => format!("{thing} past its lifetime"),
         Reason::Revoked => format!("{thing} of an older generation"),
         other => format!("{thing} {other}"),
     }
@@ -316,7 +339,10 @@ fn details(plan: &AccountPlan) -> String {
     let deleted = deleted.into_iter().map(|object| format!("{object} removed"));
     let revoked = matches!(plan.regenerated, Some(Regeneration::Suspended)).then(|| "certificates revoked".to_owned());
     let others = plan.actions.iter().filter_map(|action| match action {
-        Action::Apply { .. } | Action::Delete { .. } | Action::InspectKubeconfig { .. } => None,
+        Action::Apply { .. }
+        | Action::Delete { .. }
+        | Action::ProveRevoked { .. }
+        | Action::InspectKubeconfig { .. } => None,
         Action::MakeDirectory { directory, .. } => Some(format!("directory {}", directory.path.display())),
         Action::StopWorkloads { .. } => Some("workloads stopped".to_owned()),
         Action::ResumeWorkloads { stopped, .. } => {
@@ -327,6 +353,10 @@ fn details(plan: &AccountPlan) -> String {
             _ => "certificate, kubeconfig".to_owned(),
         }),
         Action::RemoveKubeconfig { .. } => Some("kubeconfig removed".to_owned()),
+        Action::ReapPod { namespace, name, job, .. } => Some(match job {
+            Some(job) => format!("pod {namespace}/{name} deleted, with all of job {job}"),
+            None => format!("pod {namespace}/{name} deleted"),
+        }),
     });
     let suspends = matches!(plan.transition, Some(Transition::Suspend(_)));
     let all: Vec<String> = if suspends {

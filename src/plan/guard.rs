@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::near::{LimitUse, near};
 use super::pace::{Paced, Progress, pace};
+use super::reaper::cap;
 use super::{AccountPlan, Action, Plan, hash};
 use crate::desired::Transition;
 use crate::directory::Completeness;
@@ -54,6 +55,8 @@ pub struct Bounds {
     pub stopped: BTreeSet<String>,
     /// [`Policy::revision`] of each class.
     pub revisions: BTreeMap<String, String>,
+    /// Pods that may be ended in one cycle.
+    pub pods_per_cycle: u64,
     /// Who fails.
     pub failing: BTreeSet<AccountId>,
 }
@@ -83,6 +86,7 @@ impl Bounds {
                 .map(|(class, _)| class.clone())
                 .collect(),
             revisions: policy.classes.keys().map(|class| (class.clone(), policy.revision(class))).collect(),
+            pods_per_cycle: policy.reapers.pods.as_ref().map_or(0, |pods| pods.per_cycle),
             failing: ledger
                 .failures
                 .iter()
@@ -163,6 +167,7 @@ pub struct ApprovedPlan {
     /// `None`: as the ledger has them.
     pub(super) refusals: Option<Vec<RefusalRecord>>,
     pub(super) paced: Paced,
+    pub(super) pods_waiting: u64,
     pub(super) near: Vec<LimitUse>,
 }
 
@@ -183,6 +188,12 @@ impl ApprovedPlan {
     #[must_use]
     pub fn progress(&self, ledger: &LedgerState) -> Vec<Progress> {
         self.paced.under_way.iter().map(|(class, pace)| Progress::of_class(class, pace, ledger)).collect()
+    }
+
+    /// Pods past their lifetime that wait for a later cycle.
+    #[must_use]
+    pub const fn pods_waiting(&self) -> u64 {
+        self.pods_waiting
     }
 
     /// Limits of which little is left after this.
@@ -238,6 +249,7 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
         .filter_map(|plan| if refused.contains(&plan.id) { plan.otherwise.map(|plan| *plan) } else { Some(plan) })
         .collect();
     let paced = pace(&mut accounts, bounds, now);
+    let pods_waiting = cap(&mut accounts, bounds.pods_per_cycle);
     let records: Vec<RefusalRecord> = refusals.iter().map(Refusal::record).collect();
     let parts: Vec<String> = accounts.iter().map(hash::part).collect();
     let approved = ApprovedPlan {
@@ -247,6 +259,7 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
         spent,
         used,
         paced,
+        pods_waiting,
         refusals: (records != bounds.refusals).then_some(records),
     };
     (approved, refusals)

@@ -71,6 +71,8 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             Action::Apply { .. }
             | Action::MakeDirectory { .. }
             | Action::ResumeWorkloads { .. }
+            | Action::ProveRevoked { .. }
+            | Action::ReapPod { .. }
             | Action::IssueCertificate { .. }
             | Action::InspectKubeconfig { .. } => None,
         }

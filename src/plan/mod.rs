@@ -10,6 +10,8 @@ pub mod intents;
 pub mod near;
 pub mod pace;
 pub mod quota;
+mod reaper;
+pub mod revocation;
 mod scan;
 mod tenant;
 mod volume;
@@ -39,6 +41,7 @@ use crate::desired::{DesiredAccount, DesiredState, DesiredTenant, Regeneration, 
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity};
 use crate::ledger::{Account, Failure, LedgerState, Note, ObjectKey, Tenant};
 use crate::observed::Inventory;
+use crate::policy::PodReaper;
 
 /// Everything that is to be done, tenant by tenant, and what is odd.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -78,6 +81,9 @@ pub struct AccountPlan {
     pub orders: Vec<i64>,
     /// Who gave the newest of them, and why.
     pub ordered: Option<Note>,
+    /// Somebody waits for it.
+    #[serde(skip)]
+    pub awaited: bool,
     /// Members that it loses, with their names.
     pub leaving: BTreeMap<DirectoryId, AccountName>,
     /// In this order; a failure ends what is left of this account's cluster, and nobody else's.
@@ -132,7 +138,11 @@ impl AccountPlan {
     #[must_use]
     pub fn is_urgent(&self) -> bool {
         let life = matches!(self.transition, Some(Transition::Suspend(_) | Transition::Resume));
-        life || self.regenerated.is_some() || !self.orders.is_empty() || !self.leaving.is_empty() || self.is_own
+        life || self.regenerated.is_some()
+            || !self.orders.is_empty()
+            || !self.leaving.is_empty()
+            || self.is_own
+            || self.awaited
     }
 
     /// There is nothing in it to do or to write down.
@@ -159,7 +169,7 @@ pub fn plan(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory,
 fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, now: Timestamp, closely: bool) -> Plan {
     let scan = Scan::of(desired, ledger, inventory);
     let mut plan = Plan { notices: desired.notices.clone(), ..Plan::default() };
-    let world = World { ledger, inventory, scan: &scan, now, closely };
+    let world = World { ledger, inventory, scan: &scan, reaps: desired.reaps.as_ref(), now, closely };
     let otherwise = World { closely: true, ..world };
     for (id, account) in &desired.accounts {
         let Some(before) = ledger.accounts.get(id) else { continue };
@@ -207,6 +217,7 @@ struct World<'a> {
     ledger: &'a LedgerState,
     inventory: &'a Inventory,
     scan: &'a Scan<'a>,
+    reaps: Option<&'a PodReaper>,
     now: Timestamp,
     /// `scan` was made of another desired state than this, or is not to be trusted: it settles nothing.
     closely: bool,
@@ -253,6 +264,7 @@ impl World<'_> {
             held,
             orders,
             ordered,
+            awaited,
             leaving,
             rests_on,
             otherwise: _,
@@ -269,6 +281,7 @@ impl World<'_> {
             held: held.clone(),
             orders: orders.clone(),
             ordered: ordered.clone(),
+            awaited: *awaited,
             leaving: leaving.clone(),
             actions,
             adopted,
@@ -293,13 +306,16 @@ impl World<'_> {
         cluster: &'l ClusterName,
         tenant: &'l DesiredTenant,
     ) -> Option<tenant::Look<'l>> {
-        let Self { ledger, inventory, scan, now, closely } = *self;
+        let Self { ledger, inventory, scan, reaps: _, now, closely } = *self;
         let there = inventory.clusters.get(cluster)?;
         Some(tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, now, closely })
     }
 
     fn in_cluster(&self, look: tenant::Look<'_>) -> tenant::Found {
         let mut found = tenant::actions(look);
+        if let Some(rules) = self.reaps {
+            reaper::pods(look, rules, &mut found);
+        }
         // A change of its life is something new to do; whatever failed before does not hold it up.
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();
         let failure = self.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));

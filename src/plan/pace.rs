@@ -130,7 +130,7 @@ pub(super) struct Paced {
 pub(super) fn pace(accounts: &mut Vec<AccountPlan>, bounds: &Bounds, now: Timestamp) -> Paced {
     let mut by_class: BTreeMap<&str, Vec<&AccountPlan>> =
         bounds.paces.keys().map(|class| (class.as_str(), Vec::new())).collect();
-    for plan in accounts.iter().filter(|plan| !plan.paced.is_empty() && !plan.is_urgent()) {
+    for plan in accounts.iter().filter(|plan| !plan.paced.is_empty() && (!plan.is_urgent() || plan.awaited)) {
         by_class.entry(&plan.class).or_default().push(plan);
     }
     let mut paced = Paced::default();

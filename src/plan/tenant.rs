@@ -71,12 +71,12 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) =
         deletes(look, &mut found.notices).into_iter().partition(|action| order(action) == Some(4));
     let stop = stop(look, !namespace.is_empty());
-    let Standing { remove, issue, inspect } = credential::actions(look, &mut found.notices);
+    let Standing { remove, prove, issue, inspect } = credential::actions(look, &mut found.notices);
     let remove = remove.into_iter().collect();
     let directories = directories(look, &applies);
     let actions =
         [namespace, deleted_bindings, narrowed, stop, remove, directories, applies, bindings, deletes, resume(look)];
-    found.actions = actions.into_iter().flatten().chain(issue).chain(inspect).collect();
+    found.actions = actions.into_iter().flatten().chain(prove).chain(issue).chain(inspect).collect();
     found
 }
 

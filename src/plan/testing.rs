@@ -23,6 +23,7 @@ use crate::observed::quota::ObservedQuota;
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
 use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
+use crate::plan::revocation::advance;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Refusal, guard, plan};
 use crate::policy::{
     Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume, Pattern, Peer,
@@ -201,9 +202,10 @@ impl World {
     pub(crate) fn execute_until(&mut self, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
         let (mut changes, mut events) = approved.intents(self.now);
         changes.extend(overcome(&self.plan(), &self.ledger, &self.inventory, self.now));
-        let (ended, told) = lapsed(&self.ledger, self.now);
-        changes.extend(ended);
-        events.extend(told);
+        for (ended, told) in [lapsed(&self.ledger, self.now), advance(approved, &self.ledger, self.now)] {
+            changes.extend(ended);
+            events.extend(told);
+        }
         for change in &changes {
             self.ledger.apply(change);
         }
@@ -241,12 +243,17 @@ impl World {
                 let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }
-            Action::MakeDirectory { .. } => Vec::new(),
+            Action::MakeDirectory { .. } | Action::ProveRevoked { .. } => Vec::new(),
             Action::Delete { key, uid, .. } => {
                 let gone = self.in_cluster(&key.cluster).objects.remove(key);
                 assert_eq!(gone.map(|found| found.uid).as_ref(), Some(uid), "{key:?} is there and is the one meant");
                 assert_ne!(key.kind, "Namespace", "no namespace is deleted");
                 vec![Change::Object(key.clone(), None)]
+            }
+            Action::ReapPod { cluster, namespace, name, .. } => {
+                let pods = self.inventory.pods.get_mut(cluster).expect("it was seen");
+                Arc::make_mut(pods).pods.remove(&(namespace.to_string(), name.clone()));
+                Vec::new()
             }
             Action::StopWorkloads { cluster, namespace } => {
                 let key = ObjectKey {
@@ -351,6 +358,7 @@ pub(crate) fn policy() -> Policy {
             revoke_on_member_removed: true,
         },
         home_prefixes: vec!["/data/project".into(), "/home".into()],
+        reapers: crate::policy::Reapers::default(),
         exempt: Vec::new(),
     }
 }
@@ -392,6 +400,7 @@ fn class(name: &str, from: From) -> Class {
         }),
         volumes: Vec::new(),
         admission: crate::policy::Admission::default(),
+        provision: crate::policy::Provision::default(),
         manifests: Vec::new(),
     }
 }

@@ -11,7 +11,7 @@ use super::profile;
 use super::table::{Kind, PATH, Table, is_none_of};
 use super::volume;
 use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
-use crate::policy::{Class, Cluster, CredentialRule, DriftMode, From, HomeRule, Pattern, PodSecurity, When};
+use crate::policy::{Class, Cluster, CredentialRule, DriftMode, From, HomeRule, Pattern, PodSecurity, Provision, When};
 
 /// Keys of every class.
 const KEYS: [&str; 24] = [
@@ -112,6 +112,7 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         credential,
         volumes: volume::volumes(table, known.prefixes),
         admission: admission::admission(&table.section("admission")),
+        provision: provision(table),
         manifests: Vec::new(),
     })
 }
@@ -129,12 +130,14 @@ fn from(table: &Table<'_>) -> Option<From> {
     Some(from)
 }
 
+fn provision(table: &Table<'_>) -> Provision {
+    let words = [("always", Provision::Always), ("on-demand", Provision::OnDemand)];
+    table.choice("provision", &words).unwrap_or_default()
+}
+
 fn later(table: &Table<'_>) {
     for key in OF_GROUPS {
         table.not_yet(key, "it goes with from = \"groups\" or \"adopted\"");
-    }
-    if table.choice("provision", &[("always", false), ("on-demand", true)]) == Some(true) {
-        table.not_yet("provision", "every tenant of the class is made at once; leave the class out until it is");
     }
     if table.has("namespace") {
         return;

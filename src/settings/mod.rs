@@ -25,6 +25,8 @@ use crate::directory::source::{SourceConfig, SourceKind};
 use crate::identity::ClusterName;
 use crate::policy::Policy;
 
+/// Where the daemon listens unless the configuration says otherwise.
+pub const CONTROL_SOCKET: &str = "/run/bursar/control.sock";
 /// Where the configuration is unless somebody says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/bursar/bursar.toml";
 

@@ -109,13 +109,9 @@ fn what_later_versions_serve_is_an_error_where_leaving_it_out_is_dangerous() {
     later("[class.course]\nfrom = \"groups\"\nclusters = [\"prod\"]\nmanagers = \"manager\"\n", "class.course.from");
     later("[class.profile]\nfrom = \"adopted\"\nselector = \"a=b\"\n", "class.profile.from");
     later("[realm]\nsource = \"sso\"\n", "realm");
-    later("[reaper.pods]\nenabled = true\n", "reaper.pods.enabled");
-    for (line, key) in [
-        ("provision = \"on-demand\"", "class.tool.provision"),
-        ("home = { prefix = \"/home\" }\ncredential = { kind = \"oidc\" }", "class.tool.credential.kind"),
-    ] {
-        later(&format!("{TOOL}{line}\n"), key);
-    }
+    later("[reaper.namespaces]\nenabled = true\n", "reaper.namespaces.enabled");
+    let oidc = "home = { prefix = \"/home\" }\ncredential = { kind = \"oidc\" }";
+    later(&format!("{TOOL}{oidc}\n"), "class.tool.credential.kind");
     let harmless = "[archive]\nrecipient = \"age1x\"\n[webhook]\nexempt = [\"a\"]\n[reaper.namespaces]\nenabled = false\nidle_for = \"9d\"\n";
     assert_eq!(load(&format!("{BASE}{harmless}")).expect("settings").policy.exempt, ["a"]);
 }

@@ -9,7 +9,7 @@ use croner::parser::{CronParser, Seconds};
 use super::class::{Known, absolute};
 use super::table::{Kind, PATH, Table};
 use super::{Homes, Schedule, Settings, admission, class, cluster, manifests, network, source};
-use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
+use crate::policy::{Class, Lifecycle, Limit, Limits, PodReaper, Policy, Reapers};
 
 const SECTIONS: [&str; 15] = [
     "site",
@@ -32,6 +32,8 @@ const CRON: Kind = Kind("a five-field cron expression", "\"30 3 * * *\"");
 const ADDRESS: Kind = Kind("an address with a port", "\"127.0.0.1:9746\"");
 const AGE: Kind = Kind("a recipient of age", "\"age1…\"");
 const DAY: u64 = 24;
+/// A wrong default lifetime is noticed before it has ended everything.
+const PODS_PER_CYCLE: u64 = 50;
 
 /// What the tree says; relative paths begin at `folder`. `None` only with errors noted.
 pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
@@ -57,6 +59,7 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
         limits: limits(&root.section("limits")),
         lifecycle: lifecycle(&root.section("lifecycle")),
         home_prefixes: homes.prefixes.clone(),
+        reapers: reapers(&root.section("reaper")),
         exempt: exempt(&root.section("webhook")),
     };
     let metrics = root.section("metrics");
@@ -68,7 +71,7 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
         schedule: schedule(&root.section("schedule")),
         homes,
         metrics: metrics.parsed("listen", ADDRESS, |text| text.parse().ok()),
-        control_socket: path("socket", "/run/bursar/control.sock", &control),
+        control_socket: path("socket", super::CONTROL_SOCKET, &control),
         webhook_image: root.section("webhook").text("image"),
         state_dir,
         site: site?,
@@ -106,16 +109,26 @@ fn later(root: &Table<'_>) {
     let archive = root.section("archive");
     archive.only(&["recipient"]);
     archive.parsed("recipient", AGE, |text| text.starts_with("age1").then_some(()));
-    let reaper = root.section("reaper");
-    reaper.only(&["pods", "namespaces"]);
-    for (name, keys) in [("pods", &["enabled"][..]), ("namespaces", &["enabled", "idle_for"])] {
-        let reaper = reaper.section(name);
-        reaper.only(keys);
-        reaper.duration("idle_for", Duration::ZERO);
-        if reaper.switch("enabled", false) {
-            reaper.not_yet("enabled", "nothing is reaped");
-        }
+}
+
+fn reapers(table: &Table<'_>) -> Reapers {
+    table.only(&["pods", "namespaces"]);
+    let namespaces = table.section("namespaces");
+    namespaces.only(&["enabled", "idle_for"]);
+    namespaces.duration("idle_for", Duration::ZERO);
+    if namespaces.switch("enabled", false) {
+        namespaces.not_yet("enabled", "idle namespaces are left alone");
     }
+    let pods = table.section("pods");
+    pods.only(&["enabled", "lifetime", "per_cycle"]);
+    let rules = PodReaper {
+        lifetime: pods.has("lifetime").then(|| pods.duration("lifetime", Duration::ZERO)),
+        per_cycle: if pods.has("per_cycle") { pods.number("per_cycle").unwrap_or_default() } else { PODS_PER_CYCLE },
+    };
+    if rules.lifetime.is_some_and(|lifetime| lifetime.is_zero()) {
+        pods.wrong("lifetime", "0 leaves no time; for example \"7d\"");
+    }
+    Reapers { pods: pods.switch("enabled", false).then_some(rules) }
 }
 
 fn exempt(table: &Table<'_>) -> Vec<String> {

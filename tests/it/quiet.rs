@@ -201,7 +201,7 @@ fn right(request: &Request) -> Option<Right> {
         [resource, _, sub] => format!("{place}{resource}/{sub}"),
         [resource, ..] => format!("{place}{resource}"),
     };
-    let everybodys = ["authentication.k8s.io", "authorization.k8s.io"].contains(&group);
+    let everybodys = resource.starts_with("selfsubject");
     (!everybodys).then(|| (group.to_owned(), resource, request.verb.clone()))
 }
 

@@ -41,7 +41,7 @@ const LOST_LEDGER: &str = include_str!("../../docs/runbooks/lost-ledger.md");
 const STOLEN_HOST: &str = include_str!("../../docs/runbooks/stolen-control-host.md");
 
 /// The commands of a section of a runbook, with what is called otherwise here.
-fn steps(runbook: &str, section: &str, here: &[(&str, &str)]) -> Vec<Vec<String>> {
+pub fn steps(runbook: &str, section: &str, here: &[(&str, &str)]) -> Vec<Vec<String>> {
     let part = runbook.split("\n## ").find(|part| part.starts_with(section)).expect("the section");
     let blocks = part.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
     let lines = blocks.flat_map(str::lines).filter(|line| line.starts_with("bursar ") || line.starts_with("rm "));

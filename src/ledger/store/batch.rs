@@ -8,9 +8,10 @@ use sqlx::SqliteConnection;
 
 use super::interval::Intervals;
 use super::record::{
-    ACCOUNT, APPROVAL, AccountRow, ApprovalRow, CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow,
-    InCluster, KeyColumns, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE,
-    REFUSAL, REJECTED_ENTRY, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow,
+    ACCOUNT, APPROVAL, AccountRow, ApprovalRow, BULK_REVOCATION, CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD,
+    HoldRow, InCluster, KeyColumns, LAST_USE, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow, Own, PACE, PaceRow,
+    QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT,
+    UID_HISTORY, UidRow, UseRow,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};
@@ -115,6 +116,11 @@ impl Batch {
             }
             Change::Pace(class, Some(pace)) => self.set(&PACE, row(&PaceRow::new(class, pace)), true),
             Change::Pace(class, None) => self.set(&PACE, json!({"class": class}), false),
+            Change::Used(account_id, at) => self.set(&LAST_USE, row(&UseRow { account_id, at }), true),
+            Change::Revocation(class, Some(revocation)) => {
+                self.set(&BULK_REVOCATION, row(&RevocationRow { class, revocation }), true);
+            }
+            Change::Revocation(class, None) => self.set(&BULK_REVOCATION, json!({"class": class}), false),
             Change::LedgerId(id) => self.ledger_id = Some(id),
             Change::LastGeneration(generation) => self.last_generation = Some(generation),
         }

@@ -6,9 +6,10 @@ use sqlx::SqliteConnection;
 
 use super::StoreError;
 use super::record::{
-    ACCOUNT, APPROVAL, AccountRow, ApprovalRow, CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow,
-    InCluster, MEMBERSHIP, MembershipRow, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow, Own, PACE, PaceRow,
-    QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow,
+    ACCOUNT, APPROVAL, AccountRow, ApprovalRow, BULK_REVOCATION, CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD,
+    HoldRow, InCluster, LAST_USE, MEMBERSHIP, MembershipRow, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow, Own,
+    PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD,
+    StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::chain::GENESIS;
@@ -58,6 +59,18 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .filter_map(OverrideRow::read)
             .collect(),
         paces: PACE.load::<PaceRow>(connection, ALL).await?.into_iter().map(PaceRow::read).collect(),
+        last_use: LAST_USE
+            .load::<UseRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| (row.account_id, row.at))
+            .collect(),
+        revocations: BULK_REVOCATION
+            .load::<RevocationRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| (row.class, row.revocation))
+            .collect(),
         objects: OBJECT
             .load::<ObjectRow>(connection, ALL)
             .await?
@@ -124,7 +137,9 @@ async fn orders(connection: &mut SqliteConnection) -> Result<Vec<Order>, StoreEr
     let rows: Vec<OrderRow> = ORDER.load(connection, "true ORDER BY id").await?;
     Ok(rows
         .into_iter()
-        .filter_map(|row| Some(Order { id: row.id, account: row.account_id?, what: row.what?, note: row.note? }))
+        .filter_map(|row| {
+            Some(Order { id: row.id, account: row.account_id?, what: row.what?, note: row.note?, bulk: row.bulk })
+        })
         .collect())
 }
 

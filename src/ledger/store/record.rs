@@ -11,6 +11,7 @@ use super::table::Table;
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
+use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{
     Absence, Account, Certificate, Lifecycle, Note, ObjectKey, ObjectRecord, Order, OrderKind, StoppedWorkload,
     Suspension,
@@ -33,8 +34,10 @@ tables! {
     SETTLED = "settled", key ["account_id", "cluster"], plain ["own"], json [];
     QUOTA_OVERRIDE = "quota_override", key ["account_id", "resource", "cluster"], plain ["amount", "until"], json ["note"];
     PACE = "pace", key ["class"], plain ["revision", "began", "at", "done", "waiting", "stopped"], json ["last"];
+    BULK_REVOCATION = "bulk_revocation", key ["class"], plain ["at", "done"], json ["last", "note"];
+    LAST_USE = "last_use", key ["account_id"], plain ["at"], json [];
     HOLD = "hold", key ["account_id"], plain [], json ["note"];
-    ORDER = "\"order\"", key ["id"], plain ["account_id", "what"], json ["note"];
+    ORDER = "\"order\"", key ["id"], plain ["account_id", "what", "bulk"], json ["note"];
     APPROVAL = "approval", key ["hash"], plain ["until"], json [];
     REFUSAL = "refusal", key ["place"], plain ["hash", "limit", "why"], json ["accounts", "parts"];
     SPENT = "spent", key [], plain ["spending", "class", "amount", "at"], json [];
@@ -173,11 +176,12 @@ pub struct OrderRow {
     pub account_id: Option<AccountId>,
     pub what: Option<OrderKind>,
     pub note: Option<Note>,
+    pub bulk: Option<String>,
 }
 
 impl From<Order> for OrderRow {
-    fn from(Order { id, account, what, note }: Order) -> Self {
-        Self { id, account_id: Some(account), what: Some(what), note: Some(note) }
+    fn from(Order { id, account, what, note, bulk }: Order) -> Self {
+        Self { id, account_id: Some(account), what: Some(what), note: Some(note), bulk }
     }
 }
 
@@ -272,6 +276,20 @@ impl OverrideRow {
         let until = self.until.parse().ok().filter(|_| self.until != OPEN_END);
         Some((key, QuotaOverride { amount: self.amount, until, note: self.note? }))
     }
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct UseRow {
+    pub account_id: AccountId,
+    pub at: Timestamp,
+}
+
+/// A class's revocation.
+#[derive(Serialize, Deserialize)]
+pub struct RevocationRow {
+    pub class: String,
+    #[serde(flatten)]
+    pub revocation: BulkRevocation,
 }
 
 /// `stopped` is a number in the file, for STRICT tables know no truth.

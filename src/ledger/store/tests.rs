@@ -13,6 +13,7 @@ use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIde
 use crate::ledger::change::{Change, Event, RefusalRecord};
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
+use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{
     Absence, Account, Certificate, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Order, OrderKind,
     SourceState, Spending, StoppedWorkload, Suspension, Tenant,
@@ -169,6 +170,7 @@ fn change() -> impl Strategy<Value = Change> {
             account: AccountId(format!("a{n}")),
             what: OrderKind::Suspend,
             note: note("order"),
+            bulk: (n == 1).then(|| "tool".to_owned()),
         })),
         (0_i64..3).prop_map(Change::OrderDone),
         prop::collection::vec((0_u8..5).prop_map(refusal), 0..3).prop_map(Change::Refusals),
@@ -210,6 +212,12 @@ fn quota_and_pace() -> impl Strategy<Value = Change> {
                 stopped,
             };
             Change::Pace("tool".to_owned(), there.then_some(pace))
+        }),
+        (id(), 0_i64..9).prop_map(|(id, second)| Change::Used(id, at(second))),
+        (any::<bool>(), 0_u64..3).prop_map(|(there, done)| {
+            let last = BTreeSet::from([AccountId("a2".to_owned())]);
+            let revocation = BulkRevocation { note: note("stolen"), at: at(3), last, done };
+            Change::Revocation("tool".to_owned(), there.then_some(revocation))
         }),
     ]
 }

@@ -65,7 +65,7 @@ impl World {
         let face = site.settings.policy.clusters[&name()].clone();
         let server = ApiServer::new(name(), client, Arc::default());
         let effects = Effects {
-            clusters: BTreeMap::from([(name(), ClusterEffects { server, watch, face })]),
+            clusters: BTreeMap::from([(name(), ClusterEffects { server, watch, face, pods: None })]),
             homes: HomedClient::new(socket, Duration::from_secs(10)),
         };
         Self { folder, effects, _homed: homed }

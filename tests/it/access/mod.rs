@@ -124,6 +124,29 @@ fn daemon_writes_in_no_place_that_is_not_a_tenants() {
     site.must("apply", &namespace("adopted", &class, "active"));
 }
 
+/// It may delete what belongs to a job, by the label alone, and reads nothing of it.
+#[test]
+fn daemon_deletes_of_tenants_only_what_carries_a_jobs_label() {
+    let site = Site::shared();
+    let labelled = |kind: &str, name: &str, place: &str, job: &str| {
+        let labels = if job.is_empty() { json!({}) } else { json!({"job": job}) };
+        let object =
+            json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": place, "labels": labels}});
+        site.cluster.run(&["create", "-f", "-"], &object.to_string());
+    };
+    labelled("Secret", "of-job", "tool-foo", "a1");
+    labelled("Secret", "of-nobody", "tool-foo", "");
+    labelled("ConfigMap", "of-job", "foreign", "a1");
+    assert!(site.delete_labelled("/api/v1/namespaces/tool-foo/secrets", "job=a1").is_ok());
+    let left = site.cluster.run(&["get", "secrets", "-n", "tool-foo", "-o", "name"], "");
+    assert!(left.contains("of-nobody") && !left.contains("of-job"), "{left}");
+    for (place, kind, selector) in [("tool-foo", "secrets", "job!=a1"), ("foreign", "configmaps", "job=a1")] {
+        let path = format!("/api/v1/namespaces/{place}/{kind}");
+        let refused = site.delete_labelled(&path, selector).expect_err("it is not a job's, or not a tenant's");
+        assert!(refused.contains(CAGE), "{refused}");
+    }
+}
+
 #[test]
 fn daemon_gives_rights_to_nobody_but_generations() {
     let site = Site::shared();

@@ -47,6 +47,8 @@ from = "users"
 clusters = ["test"]
 roles = ["view"]
 impersonate = { users = ["bursar:cluster-admin"] }
+[reaper.pods]
+enabled = true
 "#;
 
 const MANIFESTS: &str = "apiVersion: v1
@@ -147,13 +149,22 @@ impl Site {
         assert!(said(&output).contains(by), "{verb} {object}: {}", said(&output));
     }
 
+    /// As the reaper deletes what belongs to a job.
+    pub fn delete_labelled(&self, path: &str, selector: &str) -> Result<Value, String> {
+        self.asked(path, Ask::DeleteLabelled { selector })
+    }
+
     /// A JSON merge patch as the daemon sends it: kubectl would read first, which the daemon need not.
     pub fn patch(&self, path: &str, change: &Value) -> Result<(), String> {
+        self.asked(path, Ask::Merge(change)).map(drop)
+    }
+
+    fn asked(&self, path: &str, ask: Ask<'_>) -> Result<Value, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let client = bursar::access::client(&self.daemon_kubeconfig()).await.expect("a client");
             let server = ApiServer::new(name(), client, std::sync::Arc::default());
-            server.ask(path, Ask::Merge(change)).await.map(drop).map_err(|error| error.to_string())
+            server.ask(path, ask).await.map(|answer| answer.object).map_err(|error| error.to_string())
         })
     }
 

@@ -66,6 +66,7 @@ fn policy() -> Policy {
             revoke_on_member_removed: true,
         },
         home_prefixes: vec![PathBuf::from("/data/project"), PathBuf::from("/home")],
+        reapers: bursar::policy::Reapers::default(),
         exempt: Vec::new(),
     }
 }

@@ -49,7 +49,7 @@ impl World {
         let face = Cluster { default_endpoint: "internal".to_owned(), endpoints: BTreeMap::new() };
         let server = ApiServer::new(cluster(), client, Arc::default());
         let effects = Effects {
-            clusters: BTreeMap::from([(cluster(), ClusterEffects { server, watch, face })]),
+            clusters: BTreeMap::from([(cluster(), ClusterEffects { server, watch, face, pods: None })]),
             homes: HomedClient::new("/nonexistent", Duration::from_secs(1)),
         };
         Self { namespace: namespace.to_owned(), ledger: LedgerState::default(), effects, changed, events: Vec::new() }
@@ -210,6 +210,7 @@ pub fn approved(actions: Vec<Action>) -> ApprovedPlan {
 pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>) -> ApprovedPlan {
     let all = Limit { count: 1000, percent: None };
     let bounds = Bounds {
+        pods_per_cycle: 0,
         limits: Limits {
             suspend_per_cycle: all,
             suspend_per_day: all,
@@ -232,6 +233,7 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         failing: BTreeSet::new(),
     };
     let account = |(name, actions): (&str, Vec<Action>)| AccountPlan {
+        awaited: false,
         id: AccountId(format!("id-of-{name}")),
         account: format!("tool:{name}").parse().expect("an account"),
         posix: None,

@@ -1,0 +1,59 @@
+//! `bursar ensure`: asks for an account and waits for a working kubeconfig. For login hooks: it may be asked by the person
+//! themself, who may not read the configuration.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::arguments::Ensure;
+use super::context::{Context, daemon};
+use super::exit::{Exit, Failure};
+use super::output;
+use crate::control::api::{EnsureAnswer, EnsureRequest};
+use crate::control::client::{ClientError, ControlClient};
+use crate::settings::CONTROL_SOCKET;
+
+/// Between two questions.
+const AGAIN: Duration = Duration::from_millis(100);
+
+#[expect(clippy::disallowed_methods, reason = "a person waits at a login")]
+pub(super) async fn run(context: &Context, arguments: Ensure) -> Result<Exit, Failure> {
+    let Ensure { account, timeout } = arguments;
+    let client = match context.settings() {
+        Ok(settings) => daemon(&settings)?,
+        Err(Failure { exit: Exit::Forbidden, .. }) => ControlClient::new(CONTROL_SOCKET.as_ref())?,
+        Err(failure) => return Err(failure),
+    };
+    let request = EnsureRequest { kind: account.kind, name: account.name };
+    let progress = output::progress("the kubeconfig is made ready");
+    let deadline = Instant::now() + timeout;
+    let mut last = "bursard has no place for another question".to_owned();
+    loop {
+        match client.ensure(&request).await {
+            Ok(answer) if answer.ready => {
+                progress.finish_and_clear();
+                return told(context, &answer);
+            }
+            Ok(answer) => last = answer.text,
+            // Many people log in at once, and the daemon's seats are taken; or it restarts.
+            Err(ClientError::Broken(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if Instant::now() + AGAIN > deadline {
+            progress.finish_and_clear();
+            return Err(Failure::new(Exit::Failed, format!("not within {} s: {last}", timeout.as_secs())));
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+fn told(context: &Context, answer: &EnsureAnswer) -> Result<Exit, Failure> {
+    if context.global.json {
+        output::json(answer)?;
+    } else {
+        let files: Vec<String> = answer.kubeconfigs.iter().map(|path| path.display().to_string()).collect();
+        let files = if files.is_empty() { String::new() } else { format!(", {}", files.join(", ")) };
+        output::line(format!("{}{files}", answer.text));
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,102 @@
+//! `bursar revoke`: of one account, or of a class; it returns when the API server refuses the old certificates and the new
+//! ones are delivered.
+
+use std::time::Duration;
+
+use super::arguments::Revoke;
+use super::context::{Context, daemon};
+use super::exit::{Exit, Failure};
+use super::order::{asked, printed};
+use super::output;
+use crate::control::api::{OrderAnswer, OrderRequest, RevokeClass, Target};
+use crate::control::client::ControlClient;
+use crate::plan::revocation::Progress;
+
+/// Between two looks how far it is.
+const LOOK: Duration = Duration::from_millis(500);
+
+pub(super) async fn run(context: &Context, arguments: Revoke) -> Result<Exit, Failure> {
+    let Revoke { kind, name, all: _, class, reason, ticket } = arguments;
+    let reason = Some(reason);
+    match (kind, name, class) {
+        (Some(kind), Some(name), _) => one(context, Target { kind, name, reason, ticket }).await,
+        (_, _, Some(class)) => of_class(context, RevokeClass { class, reason, ticket }).await,
+        // The arguments' own rules leave no third.
+        _ => Ok(Exit::Usage),
+    }
+}
+
+async fn one(context: &Context, target: Target) -> Result<Exit, Failure> {
+    let answer = asked(context, &[OrderRequest::Revoke(target)]).await?;
+    let revoked = answer.revoked.clone();
+    let report = answer.report.clone();
+    let exit = printed(context, answer)?;
+    // Without a daemon it was written down, which was said.
+    let Some(report) = report else { return Ok(exit) };
+    let unfinished: Vec<String> =
+        revoked.iter().filter(|account| report.being_revoked.contains(account)).map(ToString::to_string).collect();
+    if unfinished.is_empty() {
+        return Ok(exit);
+    }
+    let text = format!("not done yet: {}; it goes on by itself, `bursar status` says why", unfinished.join(", "));
+    Err(Failure::new(Exit::Failed, text))
+}
+
+async fn of_class(context: &Context, request: RevokeClass) -> Result<Exit, Failure> {
+    let class = request.class.clone();
+    let answer = asked(context, &[OrderRequest::RevokeClass(request)]).await?;
+    let Some(report) = answer.report.clone() else { return printed(context, answer) };
+    let settings = context.settings()?;
+    let of_class = |all: Vec<Progress>| all.into_iter().find(|progress| progress.class == class);
+    let first = of_class(report.revocations);
+    let end = match first {
+        Some(first) => followed(&daemon(&settings)?, first).await?,
+        None => Ended { progress: None, stopped: false },
+    };
+    told(context, &answer, end)
+}
+
+/// How it ended.
+struct Ended {
+    /// As it was last seen; absent: it was over before anybody looked.
+    progress: Option<Progress>,
+    stopped: bool,
+}
+
+/// Looks until nothing of it is left, or it stops.
+async fn followed(client: &ControlClient, first: Progress) -> Result<Ended, Failure> {
+    let bar = output::bar(first.all(), "accounts have new certificates");
+    let mut last = first;
+    loop {
+        bar.set_length(last.all());
+        bar.set_position(last.done);
+        if !last.stopped_by.is_empty() {
+            bar.finish_and_clear();
+            return Ok(Ended { progress: Some(last), stopped: true });
+        }
+        tokio::time::sleep(LOOK).await;
+        let status = client.status().await.map_err(|error| {
+            let Failure { exit, text } = error.into();
+            let on = "what is ordered goes on when bursard runs; this command, given again, follows it";
+            Failure::new(exit, format!("{text}\n{on}"))
+        })?;
+        let Some(progress) = status.revocations.into_iter().find(|progress| progress.class == last.class) else {
+            bar.finish_and_clear();
+            let progress = Progress { done: last.all(), under_way: 0, waiting: 0, ..last };
+            return Ok(Ended { progress: Some(progress), stopped: false });
+        };
+        last = progress;
+    }
+}
+
+fn told(context: &Context, answer: &OrderAnswer, end: Ended) -> Result<Exit, Failure> {
+    let Ended { progress, stopped } = end;
+    if context.global.json {
+        output::json(&serde_json::json!({"text": answer.text, "refused": answer.refused, "revocation": progress}))?;
+    } else {
+        output::line(&answer.text);
+        output::line(progress.as_ref().map(ToString::to_string).unwrap_or_default());
+    }
+    let text = "it stopped by itself, and goes on when what fails is cured: `bursar status`";
+    if stopped { Err(Failure::new(Exit::Failed, text.to_owned())) } else { Ok(Exit::Done) }
+}

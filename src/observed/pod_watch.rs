@@ -1,0 +1,136 @@
+//! The watch of a cluster's pods, for the reapers, and only while one of them is on. It reads, and writes nothing. Start and
+//! end of a pod stand in its status, so metadata alone would not do; of the rest nothing is kept.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::core::{NotUsed, Object};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client};
+use serde::Deserialize;
+use tokio::task::AbortHandle;
+
+use super::kinds::everywhere;
+use super::pods::{ObservedPod, PodInventory, observe};
+use crate::directory::chain;
+
+/// After an error the pods are listed anew: what was missed meanwhile would not be told.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The watch, until it is dropped.
+#[derive(Debug)]
+pub struct PodWatch {
+    shared: Arc<Mutex<State>>,
+    task: AbortHandle,
+}
+
+impl Drop for PodWatch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pods: Arc<PodInventory>,
+    /// What the list that is under way found so far.
+    list: BTreeMap<(String, String), ObservedPod>,
+    ready: bool,
+    error: Option<String>,
+}
+
+type Pod = Object<NotUsed, Status>;
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    phase: Option<String>,
+    start_time: Option<Time>,
+}
+
+impl PodWatch {
+    /// Begins to watch. Must be called within a runtime.
+    #[must_use]
+    pub fn start(client: &Client) -> Self {
+        let shared = Arc::new(Mutex::new(State::default()));
+        let task = tokio::spawn(watch(Arc::clone(&shared), client.clone())).abort_handle();
+        Self { shared, task }
+    }
+
+    /// All pods; absent while they are not known, which is no evidence of anything.
+    #[must_use]
+    pub fn inventory(&self) -> Option<Arc<PodInventory>> {
+        let state = lock(&self.shared);
+        state.ready.then(|| Arc::clone(&state.pods))
+    }
+
+    /// Why they are not known.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        lock(&self.shared).error.clone()
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // No code panics while it holds the lock; if it did, each value is still whole.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn watch(shared: Arc<Mutex<State>>, client: Client) {
+    let Some(kind) = everywhere("v1", "Pod") else { return };
+    loop {
+        let api = Api::<Pod>::all_with(client.clone(), &kind.resource());
+        let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => lock(&shared).take(event),
+                Err(error) => {
+                    let mut state = lock(&shared);
+                    state.ready = false;
+                    state.error = Some(format!("pods are not seen: {}", chain(&error)));
+                    break;
+                }
+            }
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+impl State {
+    fn take(&mut self, event: Event<Pod>) {
+        match event {
+            Event::Init => self.list.clear(),
+            Event::InitApply(pod) => {
+                if let Some((key, Some(pod))) = seen(&pod) {
+                    self.list.insert(key, pod);
+                }
+            }
+            Event::InitDone => {
+                self.pods = Arc::new(PodInventory { pods: std::mem::take(&mut self.list) });
+                self.ready = true;
+                self.error = None;
+            }
+            Event::Apply(pod) => match seen(&pod) {
+                Some((key, Some(pod))) => drop(Arc::make_mut(&mut self.pods).pods.insert(key, pod)),
+                Some((key, None)) => drop(Arc::make_mut(&mut self.pods).pods.remove(&key)),
+                None => {}
+            },
+            Event::Delete(pod) => {
+                if let Some((key, _)) = seen(&pod) {
+                    Arc::make_mut(&mut self.pods).pods.remove(&key);
+                }
+            }
+        }
+    }
+}
+
+fn seen(pod: &Pod) -> Option<((String, String), Option<ObservedPod>)> {
+    let key = (pod.metadata.namespace.clone()?, pod.metadata.name.clone()?);
+    let status = pod.status.as_ref();
+    let started = status.and_then(|status| status.start_time.as_ref()).map(|time| time.0);
+    let phase = status.and_then(|status| status.phase.as_deref());
+    Some((key, observe(&pod.metadata, started, phase)))
+}

@@ -1,0 +1,229 @@
+//! Somebody asks for their account (`bursar ensure`, a login hook): whether they may, what the ledger notes, and whether their
+//! kubeconfig works. PURE: no runtime, no client, no file system, no clock.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use super::find;
+use crate::control::api::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
+use crate::desired::takes;
+use crate::identity::{AccountId, AccountKind, ClusterName};
+use crate::ledger::change::{Change, Event};
+use crate::ledger::{Account, Delivery, LedgerState, Lifecycle, Tenant};
+use crate::policy::Policy;
+
+/// Within this time a home is believed to be as it was seen, a directory to say what it said, and asking again is asking
+/// once: a login hook that waits asks several times a second.
+const FRESH: SignedDuration = SignedDuration::from_secs(10);
+
+/// Who asks, as the kernel knows them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asker {
+    /// For the history.
+    pub actor: String,
+    /// Of the process that asks.
+    pub uid: u32,
+    /// Its name on this host.
+    pub name: Option<String>,
+    /// For everybody.
+    pub may_order: bool,
+}
+
+/// What comes of asking.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ensured {
+    /// For the ledger: when the account was last asked for.
+    pub changes: Vec<Change>,
+    /// For the history.
+    pub events: Vec<Event>,
+    /// For whoever asks.
+    pub answer: Result<EnsureAnswer, Refusal>,
+    /// The cycle that brings it nearer.
+    pub wants: Option<Trigger>,
+}
+
+impl Ensured {
+    fn refused(exit_code: u8, text: String) -> Self {
+        let answer = Err(Refusal { exit_code, text });
+        Self { changes: Vec::new(), events: Vec::new(), answer, wants: None }
+    }
+}
+
+/// Answers at once; whoever wants to wait asks again.
+#[must_use]
+pub fn ensure(
+    ledger: &LedgerState,
+    policy: &Policy,
+    caller: &Asker,
+    request: &EnsureRequest,
+    now: Timestamp,
+) -> Ensured {
+    let EnsureRequest { kind, name } = request;
+    let account = match find(ledger, *kind, name) {
+        Ok(account) if may_ask(ledger, caller, account) => account,
+        Err(refusal) if refusal.exit_code == 4 && may_ask_for_new(caller, request) => {
+            return unknown(ledger, refusal, now);
+        }
+        Err(refusal) if caller.may_order => return Ensured::refused(refusal.exit_code, refusal.text),
+        // Who may not ask does not learn either who there is.
+        _ => {
+            let text =
+                format!("{kind}:{name}: root, group bursar-admin, the person and a tool's maintainers may ask for it");
+            return Ensured::refused(77, text);
+        }
+    };
+    if let Some(why) = hopeless(ledger, policy, account) {
+        return Ensured::refused(1, format!("{}: {why}", account.account_name()));
+    }
+    let before = ledger.last_use.get(&account.id);
+    let anew = before.is_none_or(|before| *before + FRESH <= now);
+    let mut changes: Vec<Change> = anew.then(|| Change::Used(account.id.clone(), now)).into_iter().collect();
+    let events = if before.is_none() { vec![asked(caller, account)] } else { Vec::new() };
+    let mut wants = anew;
+    let mut missing = Vec::new();
+    let mut kubeconfigs = Vec::new();
+    let places = places(ledger, &account.id);
+    if places.is_empty() {
+        missing.push("it is being made".to_owned());
+    }
+    for (cluster, tenant) in places {
+        match standing(ledger, policy, account, cluster, tenant, now) {
+            Standing::Ready(kubeconfig) => kubeconfigs.extend(kubeconfig),
+            Standing::Unseen(delivery) => {
+                let looked = Delivery { checked_at: Some(Timestamp::UNIX_EPOCH), ..delivery };
+                changes.push(Change::Delivery(account.id.clone(), cluster.clone(), Some(looked)));
+                missing.push(format!("its kubeconfig for cluster {cluster} is being looked at"));
+                wants = true;
+            }
+            Standing::Waits { why, at_once } => {
+                missing.push(why);
+                wants |= at_once;
+            }
+        }
+    }
+    let name = account.account_name();
+    let answer = match missing.as_slice() {
+        [] => EnsureAnswer { ready: true, text: format!("{name}: ready"), kubeconfigs },
+        missing => {
+            EnsureAnswer { ready: false, text: format!("{name}: {}", missing.join("; ")), kubeconfigs: Vec::new() }
+        }
+    };
+    let wants = (wants && !answer.ready).then_some(Trigger::Order);
+    Ensured { changes, events, answer: Ok(answer), wants }
+}
+
+/// An administrator, the person whose account it is, or somebody who maintains the tool.
+fn may_ask(ledger: &LedgerState, caller: &Asker, account: &Account) -> bool {
+    let is_caller = |account: &Account| {
+        account.kind == AccountKind::User && account.posix.as_ref().is_some_and(|posix| posix.uid.get() == caller.uid)
+    };
+    let maintains = || {
+        let people = ledger.accounts.values().filter(|person| is_caller(person) && person.source == account.source);
+        people.into_iter().any(|person| account.members.contains_key(&person.directory_id))
+    };
+    caller.may_order || is_caller(account) || (account.kind == AccountKind::Tool && maintains())
+}
+
+/// Somebody whom the host knows already and the ledger does not.
+fn may_ask_for_new(caller: &Asker, request: &EnsureRequest) -> bool {
+    caller.may_order || (request.kind == AccountKind::User && caller.name.as_ref() == Some(&request.name))
+}
+
+fn unknown(ledger: &LedgerState, refusal: Refusal, now: Timestamp) -> Ensured {
+    let read = ledger.sources.values().map(|source| source.read_at).min();
+    if read.is_some_and(|read| read + FRESH > now) {
+        return Ensured::refused(refusal.exit_code, refusal.text);
+    }
+    let text = format!("{}; the directory is being read again", refusal.text);
+    let answer = Ok(EnsureAnswer { ready: false, text, kubeconfigs: Vec::new() });
+    Ensured { changes: Vec::new(), events: Vec::new(), answer, wants: Some(Trigger::Sync) }
+}
+
+/// Why waiting brings nothing.
+fn hopeless(ledger: &LedgerState, policy: &Policy, account: &Account) -> Option<String> {
+    if let Some(note) = ledger.holds.get(&account.id) {
+        return Some(format!("held by {} ({})", note.actor, note.reason));
+    }
+    match account.state {
+        Lifecycle::Suspended => return Some("suspended; `bursar why` says for what".to_owned()),
+        Lifecycle::Archived | Lifecycle::Deleted => return Some(format!("its state is {}", account.state.as_str())),
+        Lifecycle::New | Lifecycle::Active => {}
+    }
+    if let Some(mark) = &account.disabled {
+        return Some(format!("disabled in the directory ({mark})"));
+    }
+    if account.state == Lifecycle::New && account.absence.is_some() {
+        return Some("not in the directory".to_owned());
+    }
+    let has_place = !places(ledger, &account.id).is_empty();
+    (!has_place && !takes(ledger, policy, account)).then(|| "no class takes it".to_owned())
+}
+
+fn asked(caller: &Asker, account: &Account) -> Event {
+    Event {
+        actor: caller.actor.clone(),
+        account: Some(account.account_name()),
+        account_id: Some(account.id.clone()),
+        action: "asked for".to_owned(),
+        reason: "bursar ensure".to_owned(),
+        ticket: None,
+        plan: None,
+        detail: json!({}),
+    }
+}
+
+fn places<'a>(ledger: &'a LedgerState, id: &'a AccountId) -> Vec<(&'a ClusterName, &'a Tenant)> {
+    let from = (id.clone(), ClusterName(String::new()));
+    let rows = ledger.tenants.range(from..).take_while(|((holder, _), _)| holder == id);
+    rows.map(|((_, cluster), tenant)| (cluster, tenant)).collect()
+}
+
+enum Standing {
+    /// It works; where the kubeconfig is, if the class gives one.
+    Ready(Option<std::path::PathBuf>),
+    /// It worked when it was last seen.
+    Unseen(Delivery),
+    /// Not yet.
+    Waits {
+        why: String,
+        /// A cycle helps now.
+        at_once: bool,
+    },
+}
+
+fn standing(
+    ledger: &LedgerState,
+    policy: &Policy,
+    account: &Account,
+    cluster: &ClusterName,
+    tenant: &Tenant,
+    now: Timestamp,
+) -> Standing {
+    let place = (account.id.clone(), cluster.clone());
+    let failure = ledger.failures.get(&place).filter(|failure| failure.attempts > 0);
+    let waits = |what: &str| Standing::Waits {
+        why: match failure {
+            Some(failure) => format!("{} fails in cluster {cluster}: {}", failure.step, failure.reason),
+            None => format!("{what} in cluster {cluster}"),
+        },
+        at_once: failure.is_none(),
+    };
+    let class = policy.classes.get(&tenant.class);
+    if !class.is_some_and(|class| class.credential.is_some() && class.home.is_some()) {
+        let settled = ledger.settled.contains_key(&place);
+        return if settled { Standing::Ready(None) } else { waits("it is being made") };
+    }
+    let certificate = ledger
+        .certificates
+        .get(&place)
+        .filter(|certificate| certificate.generation == account.generation && certificate.not_after > now);
+    let (Some(_), Some(delivery)) = (certificate, ledger.deliveries.get(&place)) else {
+        return waits("its certificate is being made");
+    };
+    match delivery.checked_at {
+        None => waits("its kubeconfig is being written again"),
+        Some(at) if at + FRESH > now => Standing::Ready(Some(delivery.path.clone())),
+        Some(at) if at == Timestamp::UNIX_EPOCH => waits("its kubeconfig is being looked at"),
+        Some(_) => Standing::Unseen(delivery.clone()),
+    }
+}

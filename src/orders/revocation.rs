@@ -1,0 +1,53 @@
+//! The order to revoke a whole class. PURE: no runtime, no client, no file system, no clock.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::{One, event};
+use crate::control::api::Refusal;
+use crate::identity::AccountId;
+use crate::ledger::change::Change;
+use crate::ledger::revocation::BulkRevocation;
+use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
+
+/// An order for each account of the class that has a certificate, to be carried out at a pace. One that is under way is
+/// followed, not begun again: whoever gives the order a second time revokes nobody twice.
+pub(super) fn all(ledger: &LedgerState, class: &str, note: &Note) -> Result<One, Refusal> {
+    if let Some(BulkRevocation { note, .. }) = ledger.revocations.get(class) {
+        let Note { actor, reason, at, .. } = note;
+        let text = format!("class {class}: under way already, ordered by {actor} at {at:.0}: {reason}");
+        return Ok(One { text, ..One::default() });
+    }
+    let of_class = ledger.tenants.iter().filter(|(_, tenant)| tenant.class == class).map(|((id, _), _)| id);
+    let of_class: BTreeSet<&AccountId> = of_class.collect();
+    let served = |account: &&Account| account.state == Lifecycle::Active && account.generation > 0;
+    let accounts: Vec<&Account> =
+        of_class.into_iter().filter_map(|id| ledger.accounts.get(id)).filter(served).collect();
+    if accounts.is_empty() {
+        let text = format!("class {class:?} has no account with a certificate");
+        return Err(Refusal { exit_code: 4, text });
+    }
+    let first = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
+    let orders = (first..).zip(&accounts).map(|(id, account)| {
+        let (account, note, bulk) = (account.id.clone(), note.clone(), Some(class.to_owned()));
+        Change::Order(Order { id, account, what: OrderKind::Revoke, note, bulk })
+    });
+    let begun = BulkRevocation { note: note.clone(), at: note.at, last: BTreeSet::new(), done: 0 };
+    let begun = Change::Revocation(class.to_owned(), Some(begun));
+    let mut told = event(None, "revocation of a class ordered", note);
+    told.detail = json!({"class": class, "accounts": accounts.len()});
+    let held = accounts.iter().filter(|account| ledger.holds.contains_key(&account.id));
+    let held: Vec<String> = held.map(|account| account.account_name().to_string()).collect();
+    let held = if held.is_empty() {
+        String::new()
+    } else {
+        format!("; held, so not before their release: {}", held.join(", "))
+    };
+    Ok(One {
+        changes: orders.chain([begun]).collect(),
+        events: vec![told],
+        text: format!("class {class}: revocation of {} accounts ordered{held}", accounts.len()),
+        revoked: None,
+    })
+}

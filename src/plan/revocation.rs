@@ -1,0 +1,108 @@
+//! What a plan does of the revocation of a class, and how far that is. PURE: no runtime, no client, no file system, no
+//! clock.
+//!
+//! Who comes next is said by [`LedgerState::orders_due`]; here is what the ledger learns of those who came.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::guard::ApprovedPlan;
+use crate::identity::{AccountId, AccountName};
+use crate::ledger::LedgerState;
+use crate::ledger::change::{Change, Event};
+use crate::ledger::revocation::BulkRevocation;
+
+/// How far the revocation of a class is, for people and programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Of which class.
+    pub class: String,
+    /// Accounts whose older certificates are refused, and that have a new one.
+    pub done: u64,
+    /// Accounts that were revoked and do not have their new certificate yet.
+    pub under_way: u64,
+    /// Accounts that wait for their turn, with the certificate they had.
+    pub waiting: u64,
+    /// Whose failures stopped it.
+    pub stopped_by: BTreeSet<AccountName>,
+}
+
+impl Progress {
+    /// Of everything that is under way.
+    #[must_use]
+    pub fn of(ledger: &LedgerState) -> Vec<Self> {
+        let of_class = |(class, revocation): (&String, &BulkRevocation)| {
+            let under_way = revocation.last.iter().filter(|id| ledger.is_being_revoked(id)).count() as u64;
+            Self {
+                class: class.clone(),
+                done: revocation.done.saturating_sub(under_way),
+                under_way,
+                waiting: ledger.waiting_for_revocation(class).count() as u64,
+                stopped_by: ledger.newly_failing(&revocation.last, revocation.at),
+            }
+        };
+        ledger.revocations.iter().map(of_class).collect()
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        self.done + self.under_way + self.waiting
+    }
+}
+
+impl std::fmt::Display for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { class, done, under_way: _, waiting, stopped_by } = self;
+        write!(f, "revocation of class {class}: {done} of {} have new certificates, {waiting} wait", self.all())?;
+        if stopped_by.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = stopped_by.iter().map(ToString::to_string).collect();
+        write!(f, "; stopped, for these fail: {}. It goes on when that is cured", names.join(", "))
+    }
+}
+
+/// What the ledger is to know, in the transaction that raises the generations: whoever is killed after it revokes nobody
+/// twice and leaves nobody out.
+#[must_use]
+pub fn advance(approved: &ApprovedPlan, ledger: &LedgerState, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
+    if ledger.revocations.is_empty() {
+        return (Vec::new(), Vec::new());
+    }
+    let carried: BTreeSet<i64> = approved.accounts().iter().flat_map(|plan| plan.orders.iter().copied()).collect();
+    let (mut changes, mut events) = (Vec::new(), Vec::new());
+    for (class, before) in &ledger.revocations {
+        let of_class = ledger.orders.iter().filter(|order| order.bulk.as_ref() == Some(class));
+        let revoked: BTreeSet<AccountId> =
+            of_class.filter(|order| carried.contains(&order.id)).map(|order| order.account.clone()).collect();
+        if !revoked.is_empty() {
+            let done = before.done + revoked.len() as u64;
+            let after = BulkRevocation { at: now, last: revoked, done, ..before.clone() };
+            changes.push(Change::Revocation(class.clone(), Some(after)));
+        } else if ledger.waiting_for_revocation(class).next().is_none()
+            && !before.last.iter().any(|id| ledger.is_being_revoked(id))
+        {
+            changes.push(Change::Revocation(class.clone(), None));
+            events.push(over(class, before));
+        }
+    }
+    (changes, events)
+}
+
+fn over(class: &str, revocation: &BulkRevocation) -> Event {
+    let BulkRevocation { note, at: _, last: _, done } = revocation;
+    Event {
+        actor: note.actor.clone(),
+        account: None,
+        account_id: None,
+        action: "class revoked".to_owned(),
+        reason: note.reason.clone(),
+        ticket: note.ticket.clone(),
+        plan: None,
+        detail: json!({"class": class, "accounts": done}),
+    }
+}

@@ -1,0 +1,128 @@
+//! `bursar ensure`: accounts that are made when somebody asks, by whom, how soon, and that their kubeconfig works.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use crate::daemon::Daemon;
+use crate::servers::Servers;
+use crate::servers::ldif::{disable_ldif, person_dn};
+use crate::world::{World, stderr};
+
+/// Longer than a look into a home is believed.
+const STALE: Duration = Duration::from_secs(11);
+
+/// A site with a class of people who get a namespace when they ask.
+fn site(name: &str) -> World {
+    let homes = Servers::shared().folder().join(name).join("homes/home");
+    let class = format!(
+        r#"
+[class.person]
+from       = "users"
+provision  = "on-demand"
+clusters   = ["test"]
+namespace  = "{name}-u-{{name}}"
+home       = {{ prefix = "{}", kubeconfig = ".kube/config", create = false }}
+credential = {{ kind = "certificate", lifetime = "7d", endpoints = ["internal"] }}
+"#,
+        homes.display()
+    );
+    World::with(name, &class)
+}
+
+fn ensure(world: &World, uid: u32, kind: &str, name: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    command.arg("--config").arg(world.config()).args(["ensure", kind, name, "--timeout", "60s"]);
+    command.uid(uid).gid(uid).current_dir("/").output().expect("bursar")
+}
+
+fn ready(world: &World, uid: u32, kind: &str, name: &str) {
+    let output = ensure(world, uid, kind, name);
+    assert!(output.status.success(), "{kind} {name} by {uid}: {}", stderr(&output));
+}
+
+fn refused(world: &World, uid: u32, kind: &str, name: &str, exit: i32) {
+    let output = ensure(world, uid, kind, name);
+    assert_eq!(output.status.code(), Some(exit), "{kind} {name} by {uid}: {}", stderr(&output));
+}
+
+fn works(world: &World, name: &str) -> bool {
+    let kubeconfig = world.folder.join("homes/home").join(name).join(".kube/config");
+    world.kubectl_with(&kubeconfig, &["get", "pods"]).status.success()
+}
+
+#[test]
+fn an_account_is_made_when_its_person_asks() {
+    const ANN: u32 = 63_201;
+    const BEN: u32 = 63_202;
+    let world = site("ensure");
+    world.person("ens-ann", ANN);
+    world.person("ens-ben", BEN);
+    world.tool("foo", 63_203, &["ens-ann"]);
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    refused(&world, BEN, "user", "ens-ann", 77);
+    refused(&world, BEN, "user", "nobody", 77);
+    refused(&world, 0, "user", "nobody", 4);
+    ready(&world, ANN, "tool", "foo");
+    refused(&world, BEN, "tool", "foo", 77);
+    let made = world.rows("SELECT account FROM namespaces WHERE class = 'person'");
+    assert!(made.is_empty(), "{made:?}");
+
+    ready(&world, ANN, "user", "ens-ann");
+    assert!(works(&world, "ens-ann"));
+    let made = world.rows("SELECT account FROM namespaces WHERE class = 'person'");
+    assert_eq!(made.len(), 1, "{made:?}");
+    let noted = world.rows("SELECT u.at FROM last_use u JOIN users a ON a.id = u.account_id WHERE a.name = 'ens-ann'");
+    assert_eq!(noted.len(), 1, "{noted:?}");
+
+    // Who lost the kubeconfig gets it again at the next login.
+    std::fs::remove_file(world.folder.join("homes/home/ens-ann/.kube/config")).expect("removed");
+    std::thread::sleep(STALE);
+    ready(&world, ANN, "user", "ens-ann");
+    assert!(works(&world, "ens-ann"));
+
+    // Somebody whom the directory has for a moment only.
+    world.person("ens-cid", 63_204);
+    ready(&world, 0, "user", "ens-cid");
+    assert!(works(&world, "ens-cid"));
+
+    Servers::shared().slapd.modify_ldif(&disable_ldif(&person_dn(&world.base, "ens-ann")));
+    crate::daemon::curl(&world, "POST", "/v1/sync");
+    refused(&world, ANN, "user", "ens-ann", 1);
+    daemon.stop();
+    refused(&world, ANN, "user", "ens-ann", 69);
+}
+
+#[test]
+fn a_login_hook_is_quick() {
+    const PEOPLE: u32 = 50;
+    let world = site("quick");
+    let people: Vec<(u32, String)> = (0..PEOPLE).map(|number| (63_300 + number, format!("qu-{number}"))).collect();
+    for (uid, name) in &people {
+        world.person(name, *uid);
+    }
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for some in people.chunks(5) {
+            scope.spawn(|| some.iter().for_each(|(uid, name)| ready(&world, *uid, "user", name)));
+        }
+    });
+    println!("{PEOPLE} new people, ten logins at a time: {:.1} s", began.elapsed().as_secs_f64());
+    std::thread::sleep(STALE);
+    let mut took: Vec<Duration> = people
+        .iter()
+        .map(|(uid, name)| {
+            let began = Instant::now();
+            ready(&world, *uid, "user", name);
+            began.elapsed()
+        })
+        .collect();
+    took.sort();
+    let of = |percent: usize| took[(took.len() * percent).div_ceil(100) - 1].as_secs_f64();
+    println!("{PEOPLE} known people: p50 {:.3} s, p99 {:.3} s", of(50), of(99));
+    assert!(of(99) < 20.0, "{took:?}");
+    daemon.stop();
+}

@@ -1,0 +1,105 @@
+//! Pods past their lifetime, on a real control plane. There is no node: that a pod started is written by the test.
+
+use bursar::control::api::CycleReport;
+use serde_json::{Value, json};
+
+use crate::servers::Servers;
+use crate::servers::control_plane::ControlPlaneOptions;
+use crate::servers::ready::wait_for;
+use crate::world::World;
+
+const DEADLINE: std::time::Duration = std::time::Duration::from_mins(1);
+
+fn create(world: &World, object: &Value) {
+    world.servers.cluster.run(&["create", "-f", "-"], &object.to_string());
+}
+
+fn pod(world: &World, namespace: &str, name: &str, lifetime: &str, job: &str) {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "annotations": {"pod.kubernetes.io/lifetime": lifetime}},
+        "spec": {
+            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "c", "image": "example.org/i",
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    });
+    if !job.is_empty() {
+        pod["metadata"]["labels"] = json!({"job": job});
+    }
+    create(world, &pod);
+    let started = json!({"status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}}).to_string();
+    world.kubectl(&["patch", "pod", name, "-n", namespace, "--subresource=status", "-p", &started]);
+}
+
+/// What belongs to a job, one of each kind.
+fn companions(world: &World, namespace: &str, job: &str) {
+    for (kind, rest) in [
+        ("ConfigMap", json!({})),
+        ("Secret", json!({"stringData": {"password": "hunter2"}})),
+        ("Service", json!({"spec": {"ports": [{"port": 80}]}})),
+    ] {
+        let name = format!("{job}-{}", kind.to_lowercase());
+        let mut object = json!({
+            "apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace, "labels": {"job": job}},
+        });
+        object.as_object_mut().expect("an object").extend(rest.as_object().expect("an object").clone());
+        create(world, &object);
+    }
+}
+
+fn left(world: &World, namespace: &str) -> String {
+    world.kubectl(&["get", "pod,configmap,secret,service", "-n", namespace, "-o", "name"])
+}
+
+#[test]
+fn pods_past_their_lifetime_go_with_what_belongs_to_their_job() {
+    let options = ControlPlaneOptions::default();
+    let servers: &'static Servers = crate::quiet::own_servers(&options);
+    let mut world = World::on(servers, "reaper", "\n[reaper.pods]\nenabled = true\n");
+    world.tool("foo", 62_901, &[]);
+    world.tool("bar", 62_902, &[]);
+    let report: CycleReport = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    let (foo, bar) = (world.namespace("foo"), world.namespace("bar"));
+    world.kubectl(&["create", "namespace", "others"]);
+    for (namespace, name, lifetime, job) in [
+        (foo.as_str(), "old", "90m", "a1"),
+        (&foo, "young", "9999d", "b2"),
+        (&foo, "odd", "soon", ""),
+        (&bar, "same-job", "9999d", "a1"),
+        ("others", "theirs", "90m", "a1"),
+    ] {
+        pod(&world, namespace, name, lifetime, job);
+    }
+    companions(&world, &foo, "a1");
+    companions(&world, &foo, "b2");
+    companions(&world, &bar, "a1");
+    let report = wait_for("the watch shows the pods, and one is reaped", DEADLINE, || {
+        let plan = world.plan();
+        plan.text.contains("deleted, with all of job a1").then(|| (plan, world.cycle()))
+    });
+    assert!(report.0.text.contains("lifetime \"soon\" is no duration"), "{}", report.0.text);
+    assert_eq!(report.1.exit_code(), 0, "{:#?}", report.1);
+    let gone = wait_for("the pod is gone", DEADLINE, || {
+        let left = left(&world, &foo);
+        (!left.contains("pod/old")).then_some(left)
+    });
+    assert!(!gone.contains("/a1-"), "{gone}");
+    for stays in ["pod/young", "pod/odd", "configmap/b2-configmap", "secret/b2-secret", "service/b2-service"] {
+        assert!(gone.contains(stays), "{stays}: {gone}");
+    }
+    assert!(left(&world, &bar).contains("secret/a1-secret"), "of another namespace");
+    assert!(left(&world, "others").contains("pod/theirs"), "of no tenant");
+    let told = world.rows("SELECT account, detail FROM history WHERE action = 'pod reaped'");
+    assert_eq!(told.len(), 1, "{told:?}");
+    let detail = told[0]["detail"].as_str().expect("text");
+    assert!(detail.contains("Secret/a1-secret") && !detail.contains("hunter2"), "{detail}");
+    let quiet = wait_for("nothing is to do", DEADLINE, || {
+        let report = world.cycle();
+        (report.actions == 0).then_some(report)
+    });
+    assert_eq!(quiet.exit_code(), 0, "{quiet:#?}");
+}

@@ -1,0 +1,147 @@
+//! `bursar revoke`: the API server refuses the old certificate and the new one is delivered before it returns; of a whole
+//! class also where daemon and command are killed in the middle.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use crate::daemon::{Daemon, status};
+use crate::recovery::steps;
+use crate::servers::process::Process;
+use crate::servers::ready::wait_for;
+use crate::world::{World, stderr};
+
+const DEADLINE: Duration = Duration::from_mins(1);
+const RUNBOOK: &str = include_str!("../../docs/runbooks/stolen-laptop.md");
+const TOOLS: [&str; 6] = ["ta", "tb", "tc", "td", "te", "tf"];
+
+fn command(world: &World, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    command.arg("--config").arg(world.config()).args(arguments);
+    command
+}
+
+fn bursar(world: &World, arguments: &[&str]) -> Output {
+    command(world, arguments).output().expect("bursar")
+}
+
+fn stolen(world: &World, tool: &str) -> PathBuf {
+    world.folder.join(format!("stolen-{tool}"))
+}
+
+/// Kubeconfigs that somebody took along.
+fn site(name: &str, first_uid: u32, tools: &[&str]) -> World {
+    let mut world = World::with(name, "\n[limits]\nchange_per_cycle = { count = 2 }\n");
+    for (uid, tool) in (first_uid..).zip(tools) {
+        world.tool(tool, uid, &[]);
+    }
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    for tool in tools {
+        std::fs::copy(world.home(tool).join(".kube/config"), stolen(&world, tool)).expect("a copy");
+    }
+    world.stop();
+    world
+}
+
+fn refused_and_replaced(world: &World, tool: &str) {
+    let refused = world.kubectl_with(&stolen(world, tool), &["get", "pods"]);
+    assert!(stderr(&refused).contains("Forbidden"), "{tool}: {}", stderr(&refused));
+    let works = world.kubectl_as_tool(tool, &["get", "pods"]);
+    assert!(works.status.success(), "{tool}: {}", stderr(&works));
+}
+
+/// How often each was revoked.
+fn revoked(world: &World) -> BTreeMap<String, i64> {
+    let rows = world.rows("SELECT account, count(*) AS times FROM history WHERE action = 'revoked' GROUP BY account");
+    let row = |row: &serde_json::Map<String, serde_json::Value>| {
+        (row["account"].as_str().expect("text").to_owned(), row["times"].as_i64().expect("a number"))
+    };
+    rows.iter().map(row).collect()
+}
+
+#[test]
+fn a_revocation_returns_when_the_old_is_refused_and_the_new_is_there() {
+    let world = site("revoke", 62_801, &["foo"]);
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let done = bursar(&world, &["revoke", "tool", "foo", "--reason", "laptop stolen"]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    refused_and_replaced(&world, "foo");
+    let proofs = world.rows("SELECT detail FROM history WHERE action = 'old certificates refused'");
+    assert_eq!(proofs.len(), 1, "{proofs:?}");
+
+    // A binding that somebody made by hand keeps the old certificate alive: that is no revocation.
+    let namespace = world.namespace("foo");
+    world.kubectl(&["create", "rolebinding", "by-hand", "--clusterrole=view", "--user=tool:foo", "-n", &namespace]);
+    let failed = bursar(&world, &["revoke", "tool", "foo", "--reason", "again"]);
+    assert_eq!(failed.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&failed.stdout).into_owned() + &stderr(&failed);
+    assert!(said.contains("not done yet: tool:foo") && said.contains("by-hand"), "{said}");
+    world.kubectl(&["delete", "rolebinding", "by-hand", "-n", &namespace]);
+    wait_for("it is done", DEADLINE, || {
+        let synced = bursar(&world, &["sync"]);
+        (synced.status.success() && status(&world)["failing"].as_array().is_some_and(Vec::is_empty)).then_some(())
+    });
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
+    daemon.stop();
+}
+
+#[test]
+fn the_runbook_of_a_stolen_laptop_does_what_it_says() {
+    let world = site("laptop", 62_821, &["foo", "bar"]);
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let rows =
+        world.rows("SELECT fingerprint FROM certificate c JOIN tools t ON t.id = c.account_id WHERE t.name = 'foo'");
+    let fingerprint = rows[0]["fingerprint"].as_str().expect("text");
+    let steps =
+        ["Revoke it", "Who used it", "If nobody"].map(|part| steps(RUNBOOK, part, &[("FINGERPRINT", fingerprint)]));
+    for words in steps.concat() {
+        let done = bursar(&world, &words[1..].iter().map(String::as_str).collect::<Vec<_>>());
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success(), "{words:?}: {said}{}", stderr(&done));
+        if words[1] == "certs" {
+            assert!(said.contains("tool:foo"), "{said}");
+        }
+    }
+    for tool in ["foo", "bar"] {
+        refused_and_replaced(&world, tool);
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_class_is_revoked_once_each_whoever_is_killed_meanwhile() {
+    let world = site("bulk", 62_811, &TOOLS);
+    let arguments = ["revoke", "--all", "--class", "tool", "--reason", "control host stolen", "--ticket", "T7"];
+    for killed_after in [1, 3] {
+        let daemon = Daemon::start(&world);
+        daemon.notified("READY=1");
+        let follows = Process::start("bursar", &command(&world, &arguments), &world.folder.join("revoke.log"));
+        wait_for("some are revoked", DEADLINE, || (revoked(&world).len() >= killed_after).then_some(()));
+        daemon.process.kill();
+        follows.kill();
+    }
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let done = bursar(&world, &arguments);
+    assert!(done.status.success(), "{}", stderr(&done));
+    let once: BTreeMap<String, i64> = TOOLS.iter().map(|tool| (format!("tool:{tool}"), 1)).collect();
+    assert_eq!(revoked(&world), once);
+    for tool in TOOLS {
+        refused_and_replaced(&world, tool);
+    }
+    assert!(status(&world)["revocations"].as_array().is_some_and(Vec::is_empty));
+    let told = world.rows("SELECT ticket, detail FROM history WHERE action = 'class revoked'");
+    assert_eq!((told.len(), &told[0]["ticket"]), (1, &"T7".into()), "{told:?}");
+    // Given again after its end it is another one.
+    let again = bursar(&world, &["--json", "revoke", "--all", "--class", "tool", "--reason", "again"]);
+    let answer: serde_json::Value = serde_json::from_slice(&again.stdout).expect("JSON");
+    assert_eq!(answer["revocation"]["done"], TOOLS.len(), "{answer}");
+    assert!(revoked(&world).values().all(|times| *times == 2));
+    let nobody = bursar(&world, &["revoke", "--all", "--class", "none", "--reason", "x"]);
+    assert_eq!(nobody.status.code(), Some(4), "{}", stderr(&nobody));
+    daemon.stop();
+}

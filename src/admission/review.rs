@@ -182,7 +182,7 @@ struct Response<'a> {
     uid: &'a str,
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<Status>,
+    status: Option<Refusal>,
     #[serde(skip_serializing_if = "Option::is_none")]
     patch_type: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -194,7 +194,7 @@ struct Response<'a> {
 }
 
 #[derive(Serialize)]
-struct Status {
+struct Refusal {
     status: &'static str,
     reason: &'static str,
     code: u16,
@@ -209,7 +209,7 @@ struct Status {
 #[must_use]
 pub fn answer(uid: &str, decision: &Decision) -> String {
     let allowed = decision.is_allowed();
-    let refusal = || Status { status: "Failure", reason: "Forbidden", code: 403, message: decision.message() };
+    let refusal = || Refusal { status: "Failure", reason: "Forbidden", code: 403, message: decision.message() };
     let patch = (allowed && !decision.patch.is_empty()).then(|| BASE64.encode(json(&decision.patch)));
     json(&Answer {
         api_version: API_VERSION,

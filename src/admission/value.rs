@@ -171,6 +171,7 @@ impl Index<&str> for Json<'_> {
 
 impl<'a> Json<'a> {
     /// An object of these fields.
+    #[must_use]
     pub fn object<const N: usize>(mut fields: [(&'a str, Self); N]) -> Self {
         fields.sort_unstable_by_key(|(key, _)| *key);
         Self::Object(Object(fields.into_iter().map(|(key, value)| (Cow::Borrowed(key), value)).collect()))

@@ -13,6 +13,8 @@ fail() { say "$*"; exit 1; }
 work=$(mktemp -d)
 container=bursar-webhook-test-$$
 ran=
+# crun takes no mix of both versions of cgroups, and needs none of them here.
+crun() { unshare --mount sh -c 'mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec crun "$@"' crun "$@"; }
 end() {
     [ -z "$ran" ] || crun delete --force "$container" >/dev/null 2>&1 || true
     rm -rf "$work"
@@ -46,6 +48,8 @@ tar -C "$work/rootfs" -xf "$(blob "${layers[0]}")"
 [ "$(cd "$work/rootfs" && find . -type f)" = ./bursar-webhook ] || fail "more than the program: $(find "$work/rootfs")"
 
 say "run"
+free_ports='import socket; both = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]; print(*[s.getsockname()[1] for s in both])'
+read -r port health < <(python3 -c "$free_ports")
 files=$work/files
 mkdir "$files"
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost \
@@ -63,25 +67,25 @@ chmod 755 "$work" "$files" && chmod 644 "$files"/*
 cat >"$work/config.json" <<END
 {"ociVersion": "1.0.0",
  "process": {"user": {"uid": 65532, "gid": 65532}, "cwd": "/", "noNewPrivileges": true, "env": [],
-   "args": ["/bursar-webhook", "--dir", "/files", "--listen", "127.0.0.1:19443", "--health", "127.0.0.1:19444"],
+   "args": ["/bursar-webhook", "--dir", "/files", "--listen", "127.0.0.1:$port", "--health", "127.0.0.1:$health"],
    "capabilities": {"bounding": [], "effective": [], "inheritable": [], "permitted": []}},
  "root": {"path": "rootfs", "readonly": true},
  "mounts": [{"destination": "/files", "type": "bind", "source": "$files", "options": ["rbind", "ro"]},
    {"destination": "/proc", "type": "proc", "source": "proc"}],
  "linux": {"namespaces": [{"type": "mount"}, {"type": "pid"}], "resources": {}}}
 END
-mkdir "$work/rootfs/files" "$work/rootfs/proc"
+mkdir "$work/rootfs/"{dev,files,proc}
 crun --cgroup-manager=disabled run --detach --bundle "$work" "$container" </dev/null >"$work/log" 2>&1 &
 ran=1
-until curl -sf http://127.0.0.1:19444/healthz >/dev/null; do
+until curl -sf http://127.0.0.1:$health/healthz >/dev/null; do
     [ "$((tries = ${tries:-0} + 1))" -lt 100 ] || fail "it does not answer: $(cat "$work/log")"
     sleep 0.1
 done
-ready=$(curl -s http://127.0.0.1:19444/readyz)
+ready=$(curl -s http://127.0.0.1:$health/readyz)
 case $ready in *"namespaces are not listed yet"*) ;; *) fail "without an API server it is ready: $ready" ;; esac
 review='{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u", "operation": "CREATE",
   "resource": {"group": "", "version": "v1", "resource": "pods"}, "namespace": "tool-foo", "object": {"spec": {}}}}'
-answer=$(curl -s --cacert "$files/tls.crt" --data "$review" https://localhost:19443/validate)
+answer=$(curl -s --cacert "$files/tls.crt" --data "$review" https://localhost:$port/validate)
 case $answer in *'"allowed":false'*) ;; *) fail "without an identity it lets through: $answer" ;; esac
 crun kill "$container" TERM
 until [ "$(crun state "$container" | python3 -c 'import json,sys; print(json.load(sys.stdin)["status"])')" = stopped ]; do

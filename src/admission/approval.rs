@@ -6,7 +6,6 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde_json::Value;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME, OID_X509_SERIALNUMBER};
 use x509_parser::prelude::FromDer as _;
@@ -15,6 +14,7 @@ use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, list, quoted, text};
 use super::review::{Operation, Review};
 use super::rules::Rules;
+use super::value::Json;
 use crate::identity::{AccountKind, AccountName};
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
@@ -24,7 +24,7 @@ const PROGRAMS: [&str; 2] = [DAEMON, "bursar:webhook"];
 const DAEMON: &str = "bursar:daemon";
 
 /// Looks at an update of `certificatesigningrequests/approval`.
-pub(super) fn check(rules: &Rules, review: &Review, decision: &mut Decision) -> Result<(), Malformed> {
+pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     if review.operation != Operation::Update || review.user.name != rules.daemon {
         return Ok(());
     }
@@ -48,9 +48,9 @@ pub(super) fn check(rules: &Rules, review: &Review, decision: &mut Decision) -> 
 }
 
 /// The conditions that let a request be signed.
-fn approvals(request: &Value) -> Result<Vec<&Value>, Malformed> {
+fn approvals<'v, 'a>(request: &'v Json<'a>) -> Result<Vec<&'v Json<'a>>, Malformed> {
     let Some(status) = at(request, &["status"]) else { return Ok(Vec::new()) };
-    Ok(list(status, "conditions")?.iter().filter(|condition| condition["type"] == "Approved").collect())
+    Ok(list(status, "conditions")?.iter().filter(|condition| condition["type"].as_str() == Some("Approved")).collect())
 }
 
 /// Whether the subject of a request (base64 of PEM of PKCS#10) is one of ours; if not, what it is.

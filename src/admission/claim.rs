@@ -4,40 +4,40 @@
 //! The API server's own plugin writes the cluster's default class before any webhook is asked. Who chose a class is in
 //! `managedFields`, which are made before both: a class that no manager claims was chosen by nobody.
 
-use serde_json::{Value, json};
-
-use super::decision::{Decision, Finding, Rule};
+use super::decision::{Decision, Finding, PatchOperation, Rule};
 use super::json::{Malformed, at, field, list, object, quoted, text, texts};
 use super::rules::Mode;
 use super::tenant::Tenant;
+use super::value::Json;
 use crate::contract::KEEP_STORAGE_CLASS;
 
 /// Where a class stood before `spec.storageClassName`; the API server still reads it first.
 const BETA: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// The claim with the class that it should have; `None` if it is to stay as it is.
-pub(super) fn filled(claim: &Value, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<Option<Value>, Malformed> {
+/// Looks at a new claim, and puts the class that it should have into the patch.
+pub(super) fn check(claim: &Json<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     let rules = &tenant.rules.claims;
-    let (Some(class), false) = (&rules.storage_class, rules.mode == Mode::Off) else { return Ok(None) };
+    let (Some(class), false) = (&rules.storage_class, rules.mode == Mode::Off) else { return Ok(()) };
     if !is_open(claim)? || text(&claim["spec"], "storageClassName")? == class {
-        return Ok(None);
+        return Ok(());
     }
-    if rules.mode != Mode::Enforce {
-        let what = "the claim is for several nodes and names no storage class".to_owned();
-        let why = format!("claims of {} that do so get {}", tenant.who(), quoted(class));
-        let cure = format!("write spec.storageClassName: {class}");
-        decision.found(rules.mode, Finding { rule: Rule::Claims, what, why, cure });
-        return Ok(None);
+    if rules.mode == Mode::Enforce {
+        let op = if claim["spec"].get("storageClassName").is_some() { "replace" } else { "add" };
+        let path = "/spec/storageClassName".to_owned();
+        decision.patch.push(PatchOperation { op, path, value: class.as_str().into() });
+        return Ok(());
     }
-    let mut filled = claim.clone();
-    filled["spec"]["storageClassName"] = json!(class);
-    Ok(Some(filled))
+    let what = "the claim is for several nodes and names no storage class".to_owned();
+    let why = format!("claims of {} that do so get {}", tenant.who(), quoted(class));
+    let cure = format!("write spec.storageClassName: {class}");
+    decision.found(rules.mode, Finding { rule: Rule::Claims, what, why, cure });
+    Ok(())
 }
 
 /// Whether nobody said what stores it.
-fn is_open(claim: &Value) -> Result<bool, Malformed> {
+fn is_open(claim: &Json<'_>) -> Result<bool, Malformed> {
     let spec = field(claim, "spec").ok_or_else(|| Malformed("spec is missing".to_owned()))?;
-    let is_kept = at(claim, &["metadata", "labels", KEEP_STORAGE_CLASS]).is_some_and(|value| value == "true");
+    let is_kept = at(claim, &["metadata", "labels", KEEP_STORAGE_CLASS]).and_then(Json::as_str) == Some("true");
     let is_beta = at(claim, &["metadata", "annotations", BETA]).is_some();
     if is_kept || is_beta || !text(spec, "volumeName")?.is_empty() {
         return Ok(false);
@@ -52,9 +52,12 @@ fn is_open(claim: &Value) -> Result<bool, Malformed> {
 }
 
 /// Whether somebody wrote the class; where nothing tells, somebody did.
-fn is_chosen(claim: &Value) -> Result<bool, Malformed> {
-    let Some(metadata) = field(claim, "metadata") else { return Ok(true) };
-    let managers = list(metadata, "managedFields")?;
+fn is_chosen(claim: &Json<'_>) -> Result<bool, Malformed> {
+    let managers = object(claim, "metadata")?.and_then(|metadata| metadata.get("managedFields"));
+    let Some(Json::Unread(managers)) = managers else { return Ok(true) };
+    let unreadable = |_| Malformed("managedFields cannot be read".to_owned());
+    let metadata = Json::object([("managedFields", Json::read(managers).map_err(unreadable)?)]);
+    let managers = list(&metadata, "managedFields")?;
     for manager in managers {
         if let Some(fields) = field(manager, "fieldsV1")
             && let Some(spec) = object(fields, "f:spec")?

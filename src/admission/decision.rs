@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::rules::Mode;
+use super::value::Json;
 
 /// Findings of one kind that are told. A pod can have thousands of containers, and an answer must fit into an event.
 pub(super) const MOST: usize = 16;
@@ -153,36 +154,45 @@ fn lines(findings: &[Finding]) -> String {
     lines.join("\n")
 }
 
-/// The operations that make `old` into `new`. What is made here only adds to objects, appends to lists and replaces
-/// single values; whatever else differs is replaced whole.
+/// The operations that make `old`, which is at `path` of the object, into `new`. What is made here only adds to objects,
+/// appends to lists and replaces single values; whatever else differs is replaced whole.
 #[must_use]
-pub(super) fn difference(old: &Value, new: &Value) -> Vec<PatchOperation> {
+pub(super) fn difference(path: &str, old: &Json<'_>, new: &Json<'_>) -> Vec<PatchOperation> {
     let mut operations = Vec::new();
-    compare("", old, new, &mut operations);
+    compare(path, old, new, &mut operations);
     operations
 }
 
-fn compare(path: &str, old: &Value, new: &Value, operations: &mut Vec<PatchOperation>) {
+fn compare(path: &str, old: &Json<'_>, new: &Json<'_>, operations: &mut Vec<PatchOperation>) {
+    let operation = |op, path: String, value: &Json<'_>| PatchOperation { op, path, value: value.into() };
     match (old, new) {
-        (old, new) if old == new => {}
-        (Value::Object(old), Value::Object(new)) if old.keys().all(|key| new.contains_key(key)) => {
-            for (key, value) in new {
-                let path = format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"));
-                match old.get(key) {
-                    Some(old) => compare(&path, old, value, operations),
-                    None => operations.push(PatchOperation { op: "add", path, value: value.clone() }),
+        (Json::Object(fields), Json::Object(others)) => {
+            let before = operations.len();
+            let mut fields = fields.iter().peekable();
+            for (key, value) in others.iter() {
+                let path = || format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"));
+                match fields.next_if(|(own, _)| *own == key) {
+                    Some((_, old)) if old == value => {}
+                    Some((_, old)) => compare(&path(), old, value, operations),
+                    None => operations.push(operation("add", path(), value)),
                 }
             }
+            // Both are in order, so what is left is a field that is gone.
+            if fields.next().is_some() {
+                operations.truncate(before);
+                operations.push(operation("replace", path.to_owned(), new));
+            }
         }
-        (Value::Array(old), Value::Array(new)) if old.len() <= new.len() => {
-            for (index, (old, new)) in old.iter().zip(new).enumerate() {
+        (Json::List(old), Json::List(new)) if old.len() <= new.len() => {
+            for (index, (old, new)) in old.iter().zip(new).enumerate().filter(|(_, (old, new))| old != new) {
                 compare(&format!("{path}/{index}"), old, new, operations);
             }
             for value in &new[old.len()..] {
-                operations.push(PatchOperation { op: "add", path: format!("{path}/-"), value: value.clone() });
+                operations.push(operation("add", format!("{path}/-"), value));
             }
         }
-        (_, new) => operations.push(PatchOperation { op: "replace", path: path.to_owned(), value: new.clone() }),
+        (old, new) if old == new => {}
+        (_, new) => operations.push(operation("replace", path.to_owned(), new)),
     }
 }
 
@@ -194,7 +204,8 @@ mod tests {
 
     #[test]
     fn keys_become_pointers() {
-        let patch = difference(&json!({"a": [1, null]}), &json!({"a": [1, 2, 3], "b/c~d": true}));
+        let patch =
+            difference("", &Json::from(&json!({"a": [1, null]})), &Json::from(&json!({"a": [1, 2, 3], "b/c~d": true})));
         let expected = json!([
             {"op": "replace", "path": "/a/1", "value": 2},
             {"op": "add", "path": "/a/-", "value": 3},

@@ -1,13 +1,12 @@
 //! What a pod would have of the node it runs on: namespaces, ports, privileges. Paths are volumes', by the stricter of
 //! both rules. PURE: no runtime, no client, no file system, no clock.
 
-use serde_json::Value;
-
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, object, quoted, switch, text};
 use super::pod::{Container, Pod};
 use super::rules::Mode;
 use super::tenant::Tenant;
+use super::value::{Json, Object};
 
 /// Looks at a pod and its containers.
 pub(super) fn check(
@@ -25,7 +24,8 @@ pub(super) fn check(
         decision.found(mode, Finding { rule: Rule::Host, what, why, cure });
     };
     let spec = pod.spec()?;
-    for key in spec.as_object().into_iter().flatten().map(|(key, _)| key).filter(|key| is_of_the_host(key)) {
+    for key in spec.as_object().into_iter().flat_map(Object::iter).map(|(key, _)| key).filter(|key| is_of_the_host(key))
+    {
         let is_on = switch(spec, key)? == Some(true);
         if is_on && pod.changed(&["spec", key]).is_some() {
             found(format!("the pod asks for {key}"), format!("remove {}spec.{key}", pod.path));
@@ -38,20 +38,23 @@ pub(super) fn check(
         found("the pod asks for hostProcess".to_owned(), format!("remove {path}"));
     }
     for container in containers {
-        let who = container.who();
+        let who = || container.who();
         for port in container.changed_host_ports()? {
-            found(format!("{who} asks for port {port} of the node"), "remove hostPort from its ports".to_owned());
+            found(format!("{} asks for port {port} of the node", who()), "remove hostPort from its ports".to_owned());
         }
         let Some(context) = container.changed_context()? else { continue };
         if switch(&context, "privileged")? == Some(true) {
-            found(format!("{who} asks to be privileged"), "remove securityContext.privileged".to_owned());
+            found(format!("{} asks to be privileged", who()), "remove securityContext.privileged".to_owned());
         }
         let mount = text(&context, "procMount")?;
         if !matches!(mount, "" | "Default") {
-            found(format!("{who} asks for procMount {}", quoted(mount)), "remove securityContext.procMount".to_owned());
+            found(
+                format!("{} asks for procMount {}", who(), quoted(mount)),
+                "remove securityContext.procMount".to_owned(),
+            );
         }
         if is_host_process(&context)? {
-            found(format!("{who} asks for hostProcess"), "remove securityContext.windowsOptions".to_owned());
+            found(format!("{} asks for hostProcess", who()), "remove securityContext.windowsOptions".to_owned());
         }
     }
     Ok(())
@@ -64,7 +67,7 @@ fn is_of_the_host(key: &str) -> bool {
     rest.starts_with(|first: char| first.is_ascii_uppercase()) && !matches!(rest, "Users" | "Aliases")
 }
 
-fn is_host_process(context: &Value) -> Result<bool, Malformed> {
+fn is_host_process(context: &Json<'_>) -> Result<bool, Malformed> {
     if object(context, "windowsOptions")?.is_none() {
         return Ok(false);
     }

@@ -311,4 +311,21 @@ mod tests {
         assert!(index.unready().expect("unready").contains("not listed"));
         assert!(matches!(*index.resolve("tool-foo").await, Resolved::Unresolved(Unresolved::Stale { .. })));
     }
+
+    #[tokio::test]
+    async fn an_index_that_heard_nothing_for_too_long_tells_no_identity() {
+        let index = Index::default();
+        index
+            .known
+            .write()
+            .expect("a lock")
+            .insert("tool-foo".into(), Arc::new(Resolved::Unresolved(Unresolved::Edited)));
+        index.hear(true);
+        assert!(index.unready().is_none());
+        assert!(matches!(*index.resolve("tool-foo").await, Resolved::Unresolved(Unresolved::Edited)));
+        let long_ago = now().checked_sub(LIMIT + Duration::from_secs(2)).expect("a machine that runs for minutes");
+        index.heard.lock().expect("a lock").at = long_ago;
+        assert!(index.unready().expect("unready").contains("nothing was heard of namespaces for 302 s"));
+        assert!(matches!(*index.resolve("tool-foo").await, Resolved::Unresolved(Unresolved::Stale { seconds: 302.. })));
+    }
 }

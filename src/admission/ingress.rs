@@ -6,12 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
-
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, field, list, object, quoted, text, texts};
 use super::rules::Mode;
 use super::tenant::Tenant;
+use super::value::{Json, Object};
 
 /// Annotations that no controller routes by, and that tools of the field write by themselves.
 const HARMLESS: [&str; 4] = [
@@ -49,8 +48,8 @@ pub(super) enum Kind {
 /// Looks at the hosts and annotations that are new.
 pub(super) fn check(
     kind: Kind,
-    new: &Value,
-    old: Option<&Value>,
+    new: &Json<'_>,
+    old: Option<&Json<'_>>,
     tenant: &Tenant<'_>,
     decision: &mut Decision,
 ) -> Result<(), Malformed> {
@@ -58,7 +57,7 @@ pub(super) fn check(
     if rules.mode == Mode::Off {
         return Ok(());
     }
-    let uses = |object: &'_ Value| match kind {
+    let uses = |object: &'_ Json<'_>| match kind {
         Kind::Ingress => of_ingress(object).map(owned),
         Kind::Route => of_route(object).map(owned),
     };
@@ -76,7 +75,7 @@ fn owned(uses: Vec<Use<'_>>) -> Vec<(Place, String)> {
     uses.into_iter().map(|used| (used.place, used.host.to_owned())).collect()
 }
 
-fn of_ingress(object: &Value) -> Result<Vec<Use<'_>>, Malformed> {
+fn of_ingress<'v>(object: &'v Json<'_>) -> Result<Vec<Use<'v>>, Malformed> {
     let spec = field(object, "spec").ok_or_else(|| Malformed("spec is missing".to_owned()))?;
     let mut uses = Vec::new();
     if self::object(spec, "defaultBackend")?.is_some() {
@@ -95,7 +94,7 @@ fn of_ingress(object: &Value) -> Result<Vec<Use<'_>>, Malformed> {
     Ok(uses)
 }
 
-fn of_route(object: &Value) -> Result<Vec<Use<'_>>, Malformed> {
+fn of_route<'v>(object: &'v Json<'_>) -> Result<Vec<Use<'v>>, Malformed> {
     let spec = field(object, "spec").ok_or_else(|| Malformed("spec is missing".to_owned()))?;
     let hosts = texts(spec, "hostnames")?;
     if hosts.is_empty() {
@@ -142,19 +141,16 @@ fn finding(used: &Use<'_>, tenant: &Tenant<'_>, hosts: &[String]) -> Finding {
 }
 
 fn annotations(
-    new: &Value,
-    old: Option<&Value>,
+    new: &Json<'_>,
+    old: Option<&Json<'_>>,
     tenant: &Tenant<'_>,
     decision: &mut Decision,
 ) -> Result<(), Malformed> {
     let Some(metadata) = field(new, "metadata") else { return Ok(()) };
     let rules = &tenant.rules.hosts;
-    for (key, value) in object(metadata, "annotations")?.into_iter().flatten() {
+    for (key, value) in object(metadata, "annotations")?.into_iter().flat_map(Object::iter) {
         let is_same = old.and_then(|old| at(old, &["metadata", "annotations", key])) == Some(value);
-        if is_same
-            || HARMLESS.contains(&key.as_str())
-            || rules.annotations.iter().any(|allowed| is_covered(allowed, key))
-        {
+        if is_same || HARMLESS.contains(&key) || rules.annotations.iter().any(|allowed| is_covered(allowed, key)) {
             continue;
         }
         let why = match rules.annotations.as_slice() {

@@ -4,27 +4,20 @@
 //! A convenience, so whatever a pod says itself stays: a mount at the same path, a `HOME`, a node selector. Its label
 //! [`INJECT`] says whether it wants anything, and whether init and ephemeral containers get it too.
 
-use serde_json::{Value, json};
-
 use super::json::{at, entries, entry, field, list, set_absent};
 use super::pod::{Container, Pod};
 use super::rules::{Inject, Mode};
 use super::tenant::Tenant;
+use super::value::Json;
 use crate::contract::INJECT;
 
 /// Longest name of a volume (RFC 1123 label).
 const NAME_MAX: usize = 63;
 
 /// Puts the class's mounts into a new pod, or into what is new in an old one.
-pub(super) fn fill(
-    spec: &mut Value,
-    metadata: &Value,
-    pod: &Pod<'_>,
-    containers: &[Container<'_>],
-    tenant: &Tenant<'_>,
-) {
+pub(super) fn fill<'a>(spec: &mut Json<'a>, pod: &Pod<'a>, containers: &[Container<'a>], tenant: &Tenant<'a>) {
     let rules = &tenant.rules.volumes;
-    let asked = at(metadata, &["labels", INJECT]).and_then(Value::as_str).and_then(Inject::of);
+    let asked = at(pod.object, &["metadata", "labels", INJECT]).and_then(Json::as_str).and_then(Inject::of);
     let wants = |container: &&Container<'_>| match asked.unwrap_or(rules.inject) {
         Inject::None => false,
         Inject::Containers => container.list == "containers",
@@ -49,7 +42,7 @@ pub(super) fn fill(
         let Some(volume) = volume(spec, pod, &mount.claim) else { continue };
         for container in open {
             if let Some(mounts) = container.of(spec).and_then(|container| entries(container, "volumeMounts")) {
-                mounts.push(json!({"name": volume, "mountPath": path}));
+                mounts.push(Json::object([("name", volume.clone().into()), ("mountPath", path.clone().into())]));
                 is_given = true;
             }
         }
@@ -60,7 +53,7 @@ pub(super) fn fill(
     if let Some(home) = rules.home.as_deref().and_then(|home| tenant.fill(home)) {
         for container in &targets {
             if let Some(container) = container.of(spec) {
-                set_home(container, &home);
+                set_home(container, home.clone());
             }
         }
     }
@@ -75,11 +68,13 @@ pub(super) fn fill(
 }
 
 /// The name of the pod's volume for `claim`, made if the pod is new; `None` if it cannot be, or its name is taken.
-fn volume(spec: &mut Value, pod: &Pod<'_>, claim: &str) -> Option<String> {
+fn volume<'a>(spec: &mut Json<'a>, pod: &Pod<'_>, claim: &'a str) -> Option<String> {
     let volumes = list(spec, "volumes").ok()?;
-    let of_claim = |volume: &&Value| {
+    let of_claim = |volume: &&Json<'_>| {
         let source = field(volume, "persistentVolumeClaim");
-        source.is_some_and(|source| source["claimName"] == *claim && source["readOnly"] != true)
+        source.is_some_and(|source| {
+            source["claimName"].as_str() == Some(claim) && source["readOnly"].as_bool() != Some(true)
+        })
     };
     if let Some(volume) = volumes.iter().find(of_claim) {
         return volume["name"].as_str().map(str::to_owned);
@@ -87,23 +82,25 @@ fn volume(spec: &mut Value, pod: &Pod<'_>, claim: &str) -> Option<String> {
     let mut name = format!("bursar-{claim}");
     name.truncate(NAME_MAX);
     let name = name.trim_end_matches('-').to_owned();
-    if !pod.is_new() || volumes.iter().any(|volume| volume["name"] == *name) {
+    if !pod.is_new() || volumes.iter().any(|volume| volume["name"].as_str() == Some(&name)) {
         return None;
     }
-    entries(spec, "volumes")?.push(json!({"name": name, "persistentVolumeClaim": {"claimName": claim}}));
+    let source = Json::object([("claimName", claim.into())]);
+    let volume = Json::object([("name", name.clone().into()), ("persistentVolumeClaim", source)]);
+    entries(spec, "volumes")?.push(volume);
     Some(name)
 }
 
-fn mounts_at(container: &Value, path: &str) -> bool {
+fn mounts_at(container: &Json<'_>, path: &str) -> bool {
     let same = |own: &str| own.trim_end_matches('/') == path.trim_end_matches('/');
-    let mounts = container.get("volumeMounts").and_then(Value::as_array).into_iter().flatten();
+    let mounts = container.get("volumeMounts").and_then(Json::as_list).into_iter().flatten();
     mounts.filter_map(|mount| mount["mountPath"].as_str()).any(same)
 }
 
-fn set_home(container: &mut Value, home: &str) {
+fn set_home(container: &mut Json<'_>, home: String) {
     if let Some(variables) = entries(container, "env")
-        && !variables.iter().any(|variable| variable["name"] == "HOME")
+        && !variables.iter().any(|variable| variable["name"].as_str() == Some("HOME"))
     {
-        variables.push(json!({"name": "HOME", "value": home}));
+        variables.push(Json::object([("name", "HOME".into()), ("value", home.into())]));
     }
 }

@@ -1,9 +1,8 @@
 //! Raw objects, read by key: a value of another type than Kubernetes gives it is [`Malformed`], never absent. PURE: no
 //! runtime, no client, no file system, no clock.
 
-use serde_json::{Map, Value};
-
 use super::decision::{Finding, Rule};
+use super::value::{Json, Object};
 
 /// How much of a user's text a message repeats: enough to find it again, and no more than a line.
 const QUOTED: usize = 120;
@@ -24,82 +23,81 @@ impl Malformed {
 }
 
 /// The value of `key`. `null` is absent, as it is for the API server.
-pub(super) fn field<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
+pub(super) fn field<'v, 'a>(value: &'v Json<'a>, key: &str) -> Option<&'v Json<'a>> {
     value.get(key).filter(|value| !value.is_null())
 }
 
 /// The value at the end of `keys`.
-pub(super) fn at<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a Value> {
+pub(super) fn at<'v, 'a>(value: &'v Json<'a>, keys: &[&str]) -> Option<&'v Json<'a>> {
     keys.iter().try_fold(value, |value, key| field(value, key))
 }
 
 /// The object at `key`; absent: none.
-pub(super) fn object<'a>(value: &'a Value, key: &str) -> Result<Option<&'a Map<String, Value>>, Malformed> {
-    typed(value, key, "an object", Value::as_object)
+pub(super) fn object<'v, 'a>(value: &'v Json<'a>, key: &str) -> Result<Option<&'v Object<'a>>, Malformed> {
+    typed(value, key, "an object", Json::as_object)
 }
 
 /// The list at `key`, empty if absent.
-pub(super) fn list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value], Malformed> {
-    Ok(typed(value, key, "a list", Value::as_array)?.map_or(&[], Vec::as_slice))
+pub(super) fn list<'v, 'a>(value: &'v Json<'a>, key: &str) -> Result<&'v [Json<'a>], Malformed> {
+    Ok(typed(value, key, "a list", Json::as_list)?.unwrap_or_default())
 }
 
 /// The text at `key`, empty if absent.
-pub(super) fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str, Malformed> {
-    Ok(typed(value, key, "a text", Value::as_str)?.unwrap_or_default())
+pub(super) fn text<'v>(value: &'v Json<'_>, key: &str) -> Result<&'v str, Malformed> {
+    Ok(typed(value, key, "a text", Json::as_str)?.unwrap_or_default())
 }
 
 /// The texts of the list at `key`.
-pub(super) fn texts<'a>(value: &'a Value, key: &str) -> Result<Vec<&'a str>, Malformed> {
-    let text = |item: &'a Value| item.as_str().ok_or_else(|| Malformed(format!("{key} has what is not a text")));
+pub(super) fn texts<'v>(value: &'v Json<'_>, key: &str) -> Result<Vec<&'v str>, Malformed> {
+    let text = |item: &'v Json<'_>| item.as_str().ok_or_else(|| Malformed(format!("{key} has what is not a text")));
     list(value, key)?.iter().map(text).collect()
 }
 
 /// The whole number at `key`.
-pub(super) fn number(value: &Value, key: &str) -> Result<Option<i64>, Malformed> {
-    typed(value, key, "a whole number", Value::as_i64)
+pub(super) fn number(value: &Json<'_>, key: &str) -> Result<Option<i64>, Malformed> {
+    typed(value, key, "a whole number", Json::as_i64)
 }
 
 /// The switch at `key`.
-pub(super) fn switch(value: &Value, key: &str) -> Result<Option<bool>, Malformed> {
-    typed(value, key, "true or false", Value::as_bool)
+pub(super) fn switch(value: &Json<'_>, key: &str) -> Result<Option<bool>, Malformed> {
+    typed(value, key, "true or false", Json::as_bool)
 }
 
-fn typed<'a, T>(
-    value: &'a Value,
+fn typed<'v, 'a, T>(
+    value: &'v Json<'a>,
     key: &str,
     what: &str,
-    read: impl Fn(&'a Value) -> Option<T>,
+    read: impl Fn(&'v Json<'a>) -> Option<T>,
 ) -> Result<Option<T>, Malformed> {
-    if !value.is_object() {
-        return Err(Malformed(format!("what should have {key} is not an object")));
-    }
-    let Some(value) = field(value, key) else { return Ok(None) };
+    let fields = value.as_object().ok_or_else(|| Malformed(format!("what should have {key} is not an object")))?;
+    let Some(value) = fields.get(key).filter(|value| !value.is_null()) else { return Ok(None) };
     read(value).map(Some).ok_or_else(|| Malformed(format!("{key} is not {what}")))
 }
 
 /// The object at `key`, made if it is not there; `None` if something else is.
-pub(super) fn entry<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Value> {
-    let slot = value.as_object_mut()?.entry(key).or_insert(Value::Null);
+pub(super) fn entry<'v, 'a>(value: &'v mut Json<'a>, key: &'a str) -> Option<&'v mut Json<'a>> {
+    let slot = value.as_object_mut()?.entry(key);
     if slot.is_null() {
-        *slot = Value::Object(Map::new());
+        *slot = Json::object([]);
     }
-    slot.is_object().then_some(slot)
+    slot.as_object().is_some().then_some(slot)
 }
 
 /// The list at `key`, made if it is not there; `None` if something else is.
-pub(super) fn entries<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Vec<Value>> {
-    let slot = value.as_object_mut()?.entry(key).or_insert(Value::Null);
+pub(super) fn entries<'v, 'a>(value: &'v mut Json<'a>, key: &'a str) -> Option<&'v mut Vec<Json<'a>>> {
+    let slot = value.as_object_mut()?.entry(key);
     if slot.is_null() {
-        *slot = Value::Array(Vec::new());
+        *slot = Json::List(Vec::new());
     }
-    slot.as_array_mut()
+    slot.as_list_mut()
 }
 
 /// Puts `new` at `key` unless something is there.
-pub(super) fn set_absent(value: &mut Value, key: &str, new: impl Into<Value>) {
+pub(super) fn set_absent<'a>(value: &mut Json<'a>, key: &'a str, new: impl Into<Json<'a>>) {
     let Some(fields) = value.as_object_mut() else { return };
-    if fields.get(key).is_none_or(Value::is_null) {
-        fields.insert(key.to_owned(), new.into());
+    let slot = fields.entry(key);
+    if slot.is_null() {
+        *slot = new.into();
     }
 }
 

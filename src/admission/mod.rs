@@ -20,9 +20,8 @@ pub mod rules;
 pub mod server;
 pub mod tenant;
 mod uid;
+pub mod value;
 mod volume;
-
-use serde_json::Value;
 
 pub use decision::{Decision, Finding, PatchOperation, Rule};
 pub use review::{Operation, Review, ReviewError, User, answer};
@@ -34,6 +33,7 @@ use decision::difference;
 use json::{Malformed, at, object, quoted};
 use pod::Pod;
 use tenant::Tenant;
+use value::Json;
 
 /// What in a tenant's namespace a class has rules for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +50,8 @@ const CRON_JOB: Concern =
     Concern::Template(&["spec", "jobTemplate", "spec", "template"], "spec.jobTemplate.spec.template.");
 
 /// By group and resource. Of pods those subresources that can change what runs; of the others only the objects themselves.
-fn concern(review: &Review) -> Option<Concern> {
-    match (review.group.as_str(), review.resource.as_str(), review.subresource.as_str()) {
+fn concern(review: &Review<'_>) -> Option<Concern> {
+    match (&*review.group, &*review.resource, &*review.subresource) {
         ("", "pods", "" | "ephemeralcontainers" | "resize") => Some(Concern::Pod),
         ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets", "")
         | ("batch", "jobs", "")
@@ -69,7 +69,7 @@ fn concern(review: &Review) -> Option<Concern> {
 /// What the API server is told of `review`, which is about an object in the namespace of `tenant`. Where
 /// [`Review::needs_identity`] says no, `tenant` is not looked at.
 #[must_use]
-pub fn decide(rules: &Rules, tenant: &Resolved, review: &Review) -> Decision {
+pub fn decide(rules: &Rules, tenant: &Resolved, review: &Review<'_>) -> Decision {
     let mut decision = Decision::default();
     if let Err(malformed) = judge(rules, tenant, review, &mut decision) {
         decision.refuse(malformed.finding());
@@ -80,7 +80,7 @@ pub fn decide(rules: &Rules, tenant: &Resolved, review: &Review) -> Decision {
     decision
 }
 
-impl Review {
+impl Review<'_> {
     /// Whether [`decide`] looks at whose namespace it is: not of namespaces themselves, of deletions, nor of what no class
     /// has rules for.
     #[must_use]
@@ -89,15 +89,15 @@ impl Review {
     }
 }
 
-fn judge(rules: &Rules, resolved: &Resolved, review: &Review, decision: &mut Decision) -> Result<(), Malformed> {
+fn judge(rules: &Rules, resolved: &Resolved, review: &Review<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     if let ("certificates.k8s.io", "certificatesigningrequests", "approval") =
-        (review.group.as_str(), review.resource.as_str(), review.subresource.as_str())
+        (&*review.group, &*review.resource, &*review.subresource)
     {
         return approval::check(rules, review, decision);
     }
     own_objects::check(rules, review, decision)?;
     let Some(concern) = concern(review).filter(|_| review.needs_identity()) else { return Ok(()) };
-    let new = review.object.as_ref().filter(|object| object.is_object());
+    let new = review.object.as_ref().filter(|object| object.as_object().is_some());
     let new = new.ok_or_else(|| Malformed("the request has no object".to_owned()))?;
     let old = match review.operation {
         Operation::Create => None,
@@ -120,8 +120,8 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review, decision: &mut Dec
             if pod.is_new() && tenant.identity.state == TenantState::Suspended {
                 decision.refuse(suspended(&tenant));
             }
-            pod::check(&pod, &tenant, decision)?;
-            decision.patch = difference(new, &pod::filled(&pod, &tenant)?);
+            let containers = pod::check(&pod, &tenant, decision)?;
+            decision.patch = difference("/spec", pod.spec()?, &pod::filled(&pod, &containers, &tenant)?);
         }
         Concern::Template(keys, path) => {
             object(new, "spec")?;
@@ -132,9 +132,7 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review, decision: &mut Dec
         }
         Concern::Served(kind) => ingress::check(kind, new, old, &tenant, decision)?,
         Concern::Claim if old.is_none() => {
-            if let Some(filled) = claim::filled(new, &tenant, decision)? {
-                decision.patch = difference(new, &filled);
-            }
+            claim::check(new, &tenant, decision)?;
         }
         Concern::Claim => {}
     }
@@ -142,11 +140,11 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review, decision: &mut Dec
 }
 
 /// Whether nothing differs that a rule looks at.
-fn is_same(new: &Value, old: &Value) -> bool {
+fn is_same(new: &Json<'_>, old: &Json<'_>) -> bool {
     [&["spec"][..], &["metadata", "annotations"]].into_iter().all(|keys| at(new, keys) == at(old, keys))
 }
 
-fn tenant_of<'a>(rules: &'a Rules, resolved: &'a Resolved, review: &Review) -> Result<Tenant<'a>, Finding> {
+fn tenant_of<'a>(rules: &'a Rules, resolved: &'a Resolved, review: &Review<'_>) -> Result<Tenant<'a>, Finding> {
     let nobody = |why: String, cure: &str| Finding {
         rule: Rule::Identity,
         what: format!("nobody knows whose namespace {} is", quoted(&review.namespace)),

@@ -1,12 +1,13 @@
 //! What is ours stays as we made it: namespaces of tenants and objects with our label are changed by the daemon, by
 //! Kubernetes itself, and by whom the configuration exempts. PURE: no runtime, no client, no file system, no clock.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, field, list, object, quoted};
 use super::review::{Operation, Review};
 use super::rules::Rules;
+use super::value::{Json, Object};
 use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, PREFIX};
 
 /// Labels by which Kubernetes judges all pods of a namespace.
@@ -15,7 +16,7 @@ const POD_SECURITY: &str = "pod-security.kubernetes.io/";
 const BOOKKEEPING: [&str; 3] = ["generation", "managedFields", "resourceVersion"];
 
 /// Looks at a request about a namespace or an object that may be ours.
-pub(super) fn check(rules: &Rules, review: &Review, decision: &mut Decision) -> Result<(), Malformed> {
+pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision) -> Result<(), Malformed> {
     if review.operation == Operation::Connect || passes(rules, review) {
         return Ok(());
     }
@@ -27,7 +28,7 @@ pub(super) fn check(rules: &Rules, review: &Review, decision: &mut Decision) -> 
     if review.group.is_empty() && review.resource == "namespaces" {
         return namespace(review, new, old, decision);
     }
-    let is_ours = |object: Option<&Value>| object.is_some_and(|object| label(object, MANAGED_BY) == Some(MANAGER));
+    let is_ours = |object: Option<&Json<'_>>| object.is_some_and(|object| label(object, MANAGED_BY) == Some(MANAGER));
     let touched = match review.operation {
         Operation::Create => is_ours(new),
         Operation::Delete => is_ours(old),
@@ -37,8 +38,8 @@ pub(super) fn check(rules: &Rules, review: &Review, decision: &mut Decision) -> 
     if !touched {
         return Ok(());
     }
-    let name = match review.name.as_str() {
-        "" => review.resource.clone(),
+    let name = match &*review.name {
+        "" => review.resource.to_string(),
         name => format!("{} {}", review.resource, quoted(name)),
     };
     let label = format!("label {MANAGED_BY}={MANAGER}");
@@ -62,23 +63,23 @@ fn ours(what: &str, why: String) -> Finding {
 }
 
 /// Who keeps the cluster going, and whom the administrators trust with it.
-fn passes(rules: &Rules, review: &Review) -> bool {
+fn passes(rules: &Rules, review: &Review<'_>) -> bool {
     let user = &review.user;
     user.name == rules.daemon
         || user.name == "system:apiserver"
         || user.name.starts_with("system:serviceaccount:kube-system:")
-        || user.groups.iter().any(|group| group == "system:nodes" || rules.exempt.contains(group))
+        || user.groups.iter().any(|group| group == "system:nodes" || rules.exempt.iter().any(|exempt| exempt == group))
 }
 
 /// A namespace of a tenant keeps what we wrote on it, its owners and its finalizers, and stays. Other labels and
 /// annotations are its people's.
 fn namespace(
-    review: &Review,
-    new: Option<&Value>,
-    old: Option<&Value>,
+    review: &Review<'_>,
+    new: Option<&Json<'_>>,
+    old: Option<&Json<'_>>,
     decision: &mut Decision,
 ) -> Result<(), Malformed> {
-    let is_tenant = |object: &Value| label(object, CLASS).is_some() || label(object, MANAGED_BY) == Some(MANAGER);
+    let is_tenant = |object: &Json<'_>| label(object, CLASS).is_some() || label(object, MANAGED_BY) == Some(MANAGER);
     if !new.is_some_and(is_tenant) && !old.is_some_and(is_tenant) {
         return Ok(());
     }
@@ -108,31 +109,26 @@ fn namespace(
 }
 
 /// What of ours differs: keys of labels and annotations, and parts of `metadata`.
-fn changes(new: Option<&Value>, old: Option<&Value>) -> Result<Vec<String>, Malformed> {
-    let metadata = |object: Option<&'_ Value>| object.and_then(|object| field(object, "metadata")).cloned();
-    let (new, old) = (metadata(new).unwrap_or_default(), metadata(old).unwrap_or_default());
+fn changes(new: Option<&Json<'_>>, old: Option<&Json<'_>>) -> Result<Vec<String>, Malformed> {
+    let none = Json::object([]);
+    let [new, old] = [new, old].map(|object| object.and_then(|object| field(object, "metadata")).unwrap_or(&none));
     let mut changed = Vec::new();
     for place in ["labels", "annotations"] {
-        let empty = Map::new();
-        let part = |value: &'_ Value| -> Result<Map<String, Value>, Malformed> {
-            if value.is_null() { Ok(empty.clone()) } else { Ok(object(value, place)?.unwrap_or(&empty).clone()) }
+        let (new, old) = (object(new, place)?, object(old, place)?);
+        let keys: BTreeSet<&str> =
+            [new, old].into_iter().flatten().flat_map(Object::iter).map(|(key, _)| key).collect();
+        let differs = |key: &&str| {
+            let [new, old] = [new, old].map(|fields| fields.and_then(|fields| fields.get(key)));
+            is_protected(key) && new != old
         };
-        let (new, old) = (part(&new)?, part(&old)?);
-        let mut keys: Vec<&String> = new.keys().chain(old.keys()).filter(|key| is_protected(key)).collect();
-        keys.sort();
-        keys.dedup();
-        changed.extend(keys.into_iter().filter(|key| new.get(*key) != old.get(*key)).cloned());
+        changed.extend(keys.into_iter().filter(differs).map(str::to_owned));
     }
     for part in ["ownerReferences", "finalizers"] {
-        if items(&new, part)? != items(&old, part)? {
+        if list(new, part)? != list(old, part)? {
             changed.push(part.to_owned());
         }
     }
     Ok(changed)
-}
-
-fn items<'a>(metadata: &'a Value, key: &str) -> Result<&'a [Value], Malformed> {
-    if metadata.is_null() { Ok(&[]) } else { list(metadata, key) }
 }
 
 /// Whether only we write a label or annotation of a tenant's namespace. Who allows an adoption is somebody else.
@@ -140,19 +136,26 @@ fn is_protected(key: &str) -> bool {
     key == MANAGED_BY || key.starts_with(POD_SECURITY) || (key.starts_with(PREFIX) && key != ADOPT)
 }
 
-fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
-    at(object, &["metadata", "labels", key]).and_then(Value::as_str)
+fn label<'v>(object: &'v Json<'_>, key: &str) -> Option<&'v str> {
+    at(object, &["metadata", "labels", key]).and_then(Json::as_str)
 }
 
-fn differs(new: Option<&Value>, old: Option<&Value>) -> bool {
-    let plain = |object: Option<&Value>| {
-        let mut object = object.cloned().unwrap_or_default();
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            for key in BOOKKEEPING {
-                metadata.remove(key);
-            }
-        }
-        object
-    };
-    plain(new) != plain(old)
+fn differs(new: Option<&Json<'_>>, old: Option<&Json<'_>>) -> bool {
+    let (Some(new), Some(old)) = (new, old) else { return new != old };
+    let is_metadata = |key: &str| key == "metadata";
+    others(new, is_metadata) != others(old, is_metadata)
+        || others(&new["metadata"], is_bookkeeping) != others(&old["metadata"], is_bookkeeping)
+}
+
+fn is_bookkeeping(key: &str) -> bool {
+    BOOKKEEPING.contains(&key)
+}
+
+/// The fields without some; what is no object is all there is.
+fn others<'v, 'a>(
+    value: &'v Json<'a>,
+    left_out: fn(&str) -> bool,
+) -> Result<Vec<(&'v str, &'v Json<'a>)>, &'v Json<'a>> {
+    let fields = value.as_object().ok_or(value)?;
+    Ok(fields.iter().filter(|(key, _)| !left_out(key)).collect())
 }

@@ -5,13 +5,13 @@
 //! be able to lose its finalizer. A template is looked at so that people see the error at once, and never filled in: that
 //! would fight whoever applies it again.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-
-use serde_json::Value;
 
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, field, list, number, object, quoted, text};
 use super::tenant::Tenant;
+use super::value::Json;
 use super::{host, image, inject, uid, volume};
 use crate::contract::{LIFETIME, lifetime};
 
@@ -23,9 +23,9 @@ pub(super) const CONTAINERS: [(&str, &str); 3] =
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pod<'a> {
     /// What has `metadata` and `spec`.
-    pub(super) object: &'a Value,
+    pub(super) object: &'a Json<'a>,
     /// The same before the request.
-    pub(super) old: Option<&'a Value>,
+    pub(super) old: Option<&'a Json<'a>>,
     /// `spec.template.` before each path of a message; empty for a pod.
     pub(super) path: &'static str,
 }
@@ -39,13 +39,13 @@ pub(super) struct Container<'a> {
     /// `init container "setup"`, for messages.
     kind: &'static str,
     name: &'a str,
-    pub(super) value: &'a Value,
+    pub(super) value: &'a Json<'a>,
     /// The container of that name in the same list before the request.
-    pub(super) old: Option<&'a Value>,
+    pub(super) old: Option<&'a Json<'a>>,
 }
 
 impl<'a> Pod<'a> {
-    pub(super) fn spec(&self) -> Result<&'a Value, Malformed> {
+    pub(super) fn spec(&self) -> Result<&'a Json<'a>, Malformed> {
         field(self.object, "spec").ok_or_else(|| Malformed(format!("{}spec is missing", self.path)))
     }
 
@@ -59,12 +59,12 @@ impl<'a> Pod<'a> {
     }
 
     /// The value at `keys`, if it is not what it was.
-    pub(super) fn changed(&self, keys: &[&str]) -> Option<&'a Value> {
+    pub(super) fn changed(&self, keys: &[&str]) -> Option<&'a Json<'a>> {
         changed(self.object, self.old, keys)
     }
 
     /// What of the pod's own security context is not what it was.
-    pub(super) fn changed_context(&self) -> Result<Option<Value>, Malformed> {
+    pub(super) fn changed_context(&self) -> Result<Option<Cow<'a, Json<'a>>>, Malformed> {
         changed_context(self.spec()?, self.old.and_then(|old| field(old, "spec")))
     }
 
@@ -78,8 +78,8 @@ impl<'a> Pod<'a> {
     pub(super) fn containers(&self) -> Result<Vec<Container<'a>>, Malformed> {
         let spec = self.spec()?;
         let fields = spec.as_object().ok_or_else(|| Malformed(format!("{}spec is not an object", self.path)))?;
-        let known = |key: &String| CONTAINERS.iter().any(|(list, _)| list == key);
-        if let Some(key) = fields.keys().find(|key| key.to_ascii_lowercase().ends_with("containers") && !known(key)) {
+        let known = |key: &str| CONTAINERS.iter().any(|(list, _)| *list == key);
+        if let Some(key) = fields.iter().map(|(key, _)| key).find(|key| is_containers(key) && !known(key)) {
             return Err(Malformed(format!("{}spec has {}, which this webhook does not know", self.path, quoted(key))));
         }
         let old = self.old.and_then(|old| field(old, "spec"));
@@ -95,7 +95,7 @@ impl<'a> Pod<'a> {
     }
 
     /// Volumes that are new, or not what they were.
-    pub(super) fn changed_volumes(&self) -> Result<Vec<&'a Value>, Malformed> {
+    pub(super) fn changed_volumes(&self) -> Result<Vec<&'a Json<'a>>, Malformed> {
         let before = match self.old.and_then(|old| field(old, "spec")) {
             Some(old) => by_name(old, "volumes")?,
             None => BTreeMap::new(),
@@ -105,14 +105,14 @@ impl<'a> Pod<'a> {
     }
 }
 
-impl Container<'_> {
+impl<'a> Container<'a> {
     /// `container "web"`.
     pub(super) fn who(&self) -> String {
         format!("{} {}", self.kind, quoted(self.name))
     }
 
     /// What of its security context is not what it was.
-    pub(super) fn changed_context(&self) -> Result<Option<Value>, Malformed> {
+    pub(super) fn changed_context(&self) -> Result<Option<Cow<'a, Json<'a>>>, Malformed> {
         changed_context(self.value, self.old)
     }
 
@@ -123,60 +123,72 @@ impl Container<'_> {
     }
 
     /// Where it is in the pod.
-    pub(super) fn of<'v>(&self, spec: &'v mut Value) -> Option<&'v mut Value> {
-        spec.get_mut(self.list)?.get_mut(self.index)
+    pub(super) fn of<'v, 's>(&self, spec: &'v mut Json<'s>) -> Option<&'v mut Json<'s>> {
+        spec.get_mut(self.list)?.as_list_mut()?.get_mut(self.index)
     }
 }
 
+fn is_containers(key: &str) -> bool {
+    let end = key.len().checked_sub("containers".len()).and_then(|at| key.get(at..));
+    end.is_some_and(|end| end.eq_ignore_ascii_case("containers"))
+}
+
 /// The members of a list by their names, which Kubernetes keeps apart.
-fn by_name<'v>(value: &'v Value, key: &str) -> Result<BTreeMap<&'v str, &'v Value>, Malformed> {
+fn by_name<'v, 'a>(value: &'v Json<'a>, key: &str) -> Result<BTreeMap<&'v str, &'v Json<'a>>, Malformed> {
     Ok(list(value, key)?.iter().map(|value| (name(value), value)).collect())
 }
 
-fn name(value: &Value) -> &str {
-    value.get("name").and_then(Value::as_str).unwrap_or_default()
+fn name<'v>(value: &'v Json<'_>) -> &'v str {
+    value.get("name").and_then(Json::as_str).unwrap_or_default()
 }
 
-fn host_ports(container: &Value) -> Result<BTreeSet<i64>, Malformed> {
+fn host_ports(container: &Json<'_>) -> Result<BTreeSet<i64>, Malformed> {
     let ports = list(container, "ports")?.iter().map(|port| number(port, "hostPort"));
     let ports: Vec<Option<i64>> = ports.collect::<Result<_, _>>()?;
     Ok(ports.into_iter().flatten().filter(|port| *port != 0).collect())
 }
 
-fn changed<'a>(new: &'a Value, old: Option<&Value>, keys: &[&str]) -> Option<&'a Value> {
+fn changed<'a>(new: &'a Json<'a>, old: Option<&Json<'_>>, keys: &[&str]) -> Option<&'a Json<'a>> {
     at(new, keys).filter(|value| old.and_then(|old| at(old, keys)) != Some(value))
 }
 
 /// The fields of `securityContext` that are not what they were; none, if there are none.
-fn changed_context(new: &Value, old: Option<&Value>) -> Result<Option<Value>, Malformed> {
-    let Some(mut fields) = object(new, "securityContext")?.cloned() else { return Ok(None) };
-    if let Some(old) = old.and_then(|old| field(old, "securityContext")) {
-        fields.retain(|key, value| field(old, key) != Some(value));
-    }
-    Ok((!fields.is_empty()).then_some(Value::Object(fields)))
+fn changed_context<'a>(new: &'a Json<'a>, old: Option<&Json<'_>>) -> Result<Option<Cow<'a, Json<'a>>>, Malformed> {
+    let Some(fields) = object(new, "securityContext")?.filter(|fields| !fields.is_empty()) else { return Ok(None) };
+    let Some(old) = old.and_then(|old| field(old, "securityContext")) else {
+        return Ok(Some(Cow::Borrowed(&new["securityContext"])));
+    };
+    let mut fields = fields.clone();
+    fields.retain(|key, value| field(old, key) != Some(value));
+    Ok((!fields.is_empty()).then_some(Cow::Owned(Json::Object(fields))))
 }
 
-/// Looks at all of a pod or template.
-pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
+/// Looks at all of a pod or template, and gives its containers.
+pub(super) fn check<'a>(
+    pod: &Pod<'a>,
+    tenant: &Tenant<'_>,
+    decision: &mut Decision,
+) -> Result<Vec<Container<'a>>, Malformed> {
     let containers = pod.containers()?;
     uid::check(pod, &containers, tenant, decision)?;
     host::check(pod, &containers, tenant, decision)?;
     image::check(pod, &containers, tenant, decision)?;
     volume::check(pod, tenant, decision)?;
-    check_lifetime(pod, tenant, decision)
+    check_lifetime(pod, tenant, decision)?;
+    Ok(containers)
 }
 
-/// The pod as it should be. Of one that there was already only new ephemeral containers are filled in, for nothing else
-/// of it can change.
-pub(super) fn filled(pod: &Pod<'_>, tenant: &Tenant<'_>) -> Result<Value, Malformed> {
-    let containers = pod.containers()?;
-    let mut object = pod.object.clone();
-    let metadata = pod.object.get("metadata").unwrap_or(&Value::Null);
-    if let Some(spec) = object.get_mut("spec") {
-        uid::fill(spec, pod, &containers, tenant);
-        inject::fill(spec, metadata, pod, &containers, tenant);
-    }
-    Ok(object)
+/// The pod's `spec` as it should be. Of one that there was already only new ephemeral containers are filled in, for nothing
+/// else of it can change.
+pub(super) fn filled<'a>(
+    pod: &Pod<'a>,
+    containers: &[Container<'a>],
+    tenant: &Tenant<'a>,
+) -> Result<Json<'a>, Malformed> {
+    let mut spec = pod.spec()?.clone();
+    uid::fill(&mut spec, pod, containers, tenant);
+    inject::fill(&mut spec, pod, containers, tenant);
+    Ok(spec)
 }
 
 fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {

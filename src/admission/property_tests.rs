@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::tests::{identity, rules};
+use super::tests::{answered, identity, patched, rules};
 use super::*;
 
 /// The tenant `tool:foo` of the cases.
@@ -175,21 +175,25 @@ fn pod() -> BoxedStrategy<Value> {
         .boxed()
 }
 
-fn review(resource: (&str, &str, &str), object: Option<Value>, old_object: Option<Value>) -> Review {
+fn review<'a>(
+    resource: (&'a str, &'a str, &'a str),
+    object: Option<&'a Value>,
+    old_object: Option<&'a Value>,
+) -> Review<'a> {
     let operation = if old_object.is_some() { Operation::Update } else { Operation::Create };
     let (group, resource, subresource) = resource;
     Review {
-        uid: "1".to_owned(),
+        uid: "1".into(),
         operation,
-        group: group.to_owned(),
-        version: "v1".to_owned(),
-        resource: resource.to_owned(),
-        subresource: subresource.to_owned(),
-        name: "x".to_owned(),
-        namespace: "tool-foo".to_owned(),
+        group: group.into(),
+        version: "v1".into(),
+        resource: resource.into(),
+        subresource: subresource.into(),
+        name: "x".into(),
+        namespace: "tool-foo".into(),
         user: User::default(),
-        object,
-        old_object,
+        object: object.map(Json::from),
+        old_object: old_object.map(Json::from),
         dry_run: false,
     }
 }
@@ -207,13 +211,6 @@ fn giving() -> Rules {
         class.volumes.node_selector = [("a/b".to_owned(), "c".to_owned())].into();
     }
     rules
-}
-
-fn patched(object: &Value, decision: &Decision) -> Value {
-    let patch: json_patch::Patch = serde_json::from_value(json!(decision.patch)).expect("a patch");
-    let mut object = object.clone();
-    json_patch::patch(&mut object, &patch).expect("a patch of this object");
-    object
 }
 
 /// As whom each container runs, by Kubernetes' own rule: the container's, else the pod's, else the image's.
@@ -243,7 +240,7 @@ proptest! {
     fn no_bytes_are_too_odd(body in prop::collection::vec(any::<u8>(), 0..256)) {
         if let Ok(review) = Review::parse(&body) {
             let decision = decide(&rules(), &tenant(), &review);
-            prop_assert!(answer(&review.uid, &decision).is_object());
+            prop_assert!(answered(&review, &decision).is_object());
         }
     }
 
@@ -269,7 +266,7 @@ proptest! {
             }
         }
         if let Ok(review) = Review::parse(&body) {
-            let answer = answer(&review.uid, &decide(&rules(), &tenant(), &review));
+            let answer = answered(&review, &decide(&rules(), &tenant(), &review));
             prop_assert!(answer["response"]["allowed"].is_boolean());
         }
     }
@@ -281,7 +278,8 @@ proptest! {
             "namespace": "tool-foo", "object": part, "userInfo": request,
         })] {
             let body = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
-            if let Ok(review) = Review::parse(body.to_string().as_bytes()) {
+            let body = body.to_string();
+            if let Ok(review) = Review::parse(body.as_bytes()) {
                 let decision = decide(&rules(), &tenant(), &review);
                 prop_assert!(decision.is_allowed() || decision.patch.is_empty());
             }
@@ -294,12 +292,13 @@ proptest! {
         object in prop::option::of(any_json()),
         old in prop::option::of(any_json()),
     ) {
-        let review = review(resource, object, old);
+        let review = review(resource, object.as_ref(), old.as_ref());
         let rules = giving();
         let decision = decide(&rules, &tenant(), &review);
         prop_assert!(decision.is_allowed() || decision.patch.is_empty());
-        if let (true, Some(object)) = (decision.is_allowed(), &review.object) {
-            let after = Review { object: Some(patched(object, &decision)), ..review };
+        if let (true, Some(object)) = (decision.is_allowed(), &object) {
+            let object = patched(object, &decision);
+            let after = Review { object: Some(Json::from(&object)), ..review };
             let again = decide(&rules, &tenant(), &after);
             prop_assert!(again.is_allowed() && again.patch.is_empty(), "{:?}", again);
         }
@@ -308,25 +307,25 @@ proptest! {
     #[test]
     fn every_container_of_a_new_pod_runs_as_the_tenant(object in pod(), gives: bool) {
         let rules = if gives { giving() } else { rules() };
-        let review = review(("", "pods", ""), Some(object.clone()), None);
+        let review = review(("", "pods", ""), Some(&object), None);
         let decision = decide(&rules, &tenant(), &review);
         if decision.is_allowed() {
             let pod = patched(&object, &decision);
             prop_assert!(runs_as(&pod).iter().all(|uid| *uid == Some(UID)), "{}", pod);
             prop_assert!(keeps(&object, &pod), "{}", pod);
-            let again = decide(&rules, &tenant(), &Review { object: Some(pod), ..review });
+            let again = decide(&rules, &tenant(), &Review { object: Some(Json::from(&pod)), ..review });
             prop_assert!(again.is_allowed() && again.patch.is_empty(), "{:?}", again);
         }
     }
 
     #[test]
     fn a_changed_pod_whose_containers_ran_as_the_tenant_keeps_them_so(old in pod(), new in pod()) {
-        let first = decide(&rules(), &tenant(), &review(("", "pods", ""), Some(old.clone()), None));
+        let first = decide(&rules(), &tenant(), &review(("", "pods", ""), Some(&old), None));
         if !first.is_allowed() {
             return Ok(());
         }
         let old = patched(&old, &first);
-        let review = review(("", "pods", "ephemeralcontainers"), Some(new.clone()), Some(old));
+        let review = review(("", "pods", "ephemeralcontainers"), Some(&new), Some(&old));
         let decision = decide(&rules(), &tenant(), &review);
         if decision.is_allowed() {
             let pod = patched(&new, &decision);
@@ -336,7 +335,7 @@ proptest! {
 
     #[test]
     fn a_container_added_to_any_pod_runs_as_the_tenant(old in pod(), sent in pod()) {
-        let review = review(("", "pods", "ephemeralcontainers"), Some(sent.clone()), Some(old.clone()));
+        let review = review(("", "pods", "ephemeralcontainers"), Some(&sent), Some(&old));
         let decision = decide(&rules(), &tenant(), &review);
         if decision.is_allowed() && old["spec"] != sent["spec"] {
             let sent = patched(&sent, &decision);
@@ -353,9 +352,9 @@ proptest! {
     #[test]
     fn a_template_that_passes_makes_pods_that_pass(object in pod()) {
         let deployment = json!({"spec": {"template": object}});
-        let decision = decide(&rules(), &tenant(), &review(("apps", "deployments", ""), Some(deployment), None));
+        let decision = decide(&rules(), &tenant(), &review(("apps", "deployments", ""), Some(&deployment), None));
         prop_assert!(decision.patch.is_empty());
-        let pod = decide(&rules(), &tenant(), &review(("", "pods", ""), Some(object), None));
+        let pod = decide(&rules(), &tenant(), &review(("", "pods", ""), Some(&object), None));
         prop_assert_eq!(decision.is_allowed(), pod.is_allowed());
     }
 
@@ -366,7 +365,7 @@ proptest! {
         edited: bool,
     ) {
         let tenant = if edited { Resolved::Unresolved(Unresolved::Edited) } else { tenant() };
-        let decision = decide(&rules(), &tenant, &review(resource, Some(object.clone()), Some(object)));
+        let decision = decide(&rules(), &tenant, &review(resource, Some(&object), Some(&object)));
         let is_object = decision.refusals.iter().all(|finding| finding.what == "the request has no object");
         prop_assert!(is_object, "{}", decision.message());
     }

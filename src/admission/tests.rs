@@ -130,6 +130,18 @@ fn body(case: &Case) -> Value {
     })
 }
 
+/// The answer to a review, as the API server reads it.
+pub(super) fn answered(review: &Review<'_>, decision: &Decision) -> Value {
+    serde_json::from_str(&answer(&review.uid, decision)).expect("JSON")
+}
+
+pub(super) fn patched(object: &Value, decision: &Decision) -> Value {
+    let patch: json_patch::Patch = serde_json::from_value(json!(decision.patch)).expect("a patch");
+    let mut object = object.clone();
+    json_patch::patch(&mut object, &patch).expect("a patch of this object");
+    object
+}
+
 fn cases(part: &str) -> BTreeMap<String, Case> {
     let files = std::fs::read_dir(folder().join(part)).expect("a folder");
     let read = |path: PathBuf| {
@@ -152,12 +164,13 @@ fn said(decision: &Decision) -> Expected {
 }
 
 /// Decides each case of a folder, and gives what is not as the file says.
-fn decided(part: &str, each: impl Fn(&str, &Case, &Review, &Decision)) -> usize {
+fn decided(part: &str, each: impl Fn(&str, &Case, &Review<'_>, &Decision)) -> usize {
     let (rules, cases) = (rules(), cases(part));
     let mut wrong = Vec::new();
     let mut decisions = Vec::new();
-    for (name, case) in &cases {
-        let review = Review::parse(body(case).to_string().as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let bodies: Vec<String> = cases.values().map(|case| body(case).to_string()).collect();
+    for ((name, case), body) in cases.iter().zip(&bodies) {
+        let review = Review::parse(body.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}"));
         let decision = decide(&rules, &resolved(case), &review);
         let said = said(&decision);
         if said != case.expect {
@@ -176,7 +189,7 @@ fn decided(part: &str, each: impl Fn(&str, &Case, &Review, &Decision)) -> usize 
 fn attacks_are_refused_with_a_cure() {
     let count = decided("attacks", |name, _, review, decision| {
         assert!(!decision.is_allowed(), "{name}");
-        let body = answer(&review.uid, decision);
+        let body = answered(review, decision);
         assert_eq!(body["response"]["allowed"], false, "{name}");
         let message = body["response"]["status"]["message"].as_str().expect("a message");
         for line in message.lines() {
@@ -191,11 +204,8 @@ fn attacks_are_refused_with_a_cure() {
 fn ordinary_objects_pass_and_are_as_they_should_be_afterwards() {
     let count = decided("ordinary", |name, case, review, decision| {
         assert!(decision.is_allowed(), "{name}: {}", decision.message());
-        let mut after = review.clone();
-        if let Some(object) = &mut after.object {
-            let patch: json_patch::Patch = serde_json::from_value(json!(decision.patch)).expect("a patch");
-            json_patch::patch(object, &patch).unwrap_or_else(|error| panic!("{name}: {error}"));
-        }
+        let object = review.object.as_ref().map(|object| patched(&object.into(), decision));
+        let after = Review { object: object.as_ref().map(Json::from), ..review.clone() };
         let again = decide(&rules(), &resolved(case), &after);
         assert!(again.is_allowed() && again.patch.is_empty(), "{name}: {again:?}");
     });
@@ -215,6 +225,28 @@ fn what_is_no_review_is_an_error_without_its_content() {
 }
 
 #[test]
+fn what_has_a_field_twice_is_no_review() {
+    let review = |object: &str, more: &str| {
+        format!(
+            r#"{{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {{"uid": "u", "operation":
+            "CREATE", "resource": {{"group": "", "version": "v1", "resource": "pods"}}, "object": {object} {more}}}}}"#
+        )
+    };
+    assert!(Review::parse(review("{}", "").as_bytes()).is_ok());
+    for (object, more) in [
+        (r#"{"spec": {"hostPID": true, "hostPID": false}}"#, ""),
+        (r#"{"spec": {"hostPID": true, "a": 1, "hostPID": false}}"#, ""),
+        (r#"{"spec": [{"a": {}, "a": null}]}"#, ""),
+        (r#"{"metadata": {"managedFields": [], "managedFields": []}}"#, ""),
+        ("{}", r#", "object": {}"#),
+        ("{}", r#", "uid": "u""#),
+    ] {
+        let body = review(object, more);
+        assert!(matches!(Review::parse(body.as_bytes()), Err(ReviewError::Unreadable { .. })), "{body}");
+    }
+}
+
+#[test]
 fn the_answer_is_what_kubernetes_reads() {
     let object =
         json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "registry.example.org/a"}]}});
@@ -229,10 +261,11 @@ fn the_answer_is_what_kubernetes_reads() {
         old: None,
         expect: Expected::default(),
     };
-    let review = Review::parse(body(&case).to_string().as_bytes()).expect("a review");
-    let body = answer(&review.uid, &decide(&rules(), &resolved(&case), &review));
+    let body = body(&case).to_string();
+    let review = Review::parse(body.as_bytes()).expect("a review");
+    let body = answered(&review, &decide(&rules(), &resolved(&case), &review));
     assert_eq!((&body["apiVersion"], &body["kind"]), (&json!("admission.k8s.io/v1"), &json!("AdmissionReview")));
-    assert_eq!((&body["response"]["uid"], &body["response"]["allowed"]), (&json!(review.uid), &json!(true)));
+    assert_eq!((&body["response"]["uid"], &body["response"]["allowed"]), (&json!(*review.uid), &json!(true)));
     assert_eq!(body["response"]["patchType"], "JSONPatch");
     let patch = base64::Engine::decode(
         &base64::engine::general_purpose::STANDARD,
@@ -247,23 +280,25 @@ fn a_seal_of_another_namespace_or_cluster_is_nobody() {
     let rules = rules();
     let mut case: Case =
         serde_saphyr::from_str("{resource: v1/pods, object: {spec: {containers: []}}}").expect("a case");
-    let mut review = Review::parse(body(&case).to_string().as_bytes()).expect("a review");
-    review.namespace = "tool-bar".to_owned();
+    let body = body(&case).to_string();
+    let mut review = Review::parse(body.as_bytes()).expect("a review");
+    review.namespace = "tool-bar".into();
     assert_eq!(decide(&rules, &resolved(&case), &review).refusals[0].rule, Rule::Identity);
     case.class = "gone".to_owned();
-    review.namespace = "trial-bob".to_owned();
+    review.namespace = "trial-bob".into();
     let message = decide(&rules, &resolved(&case), &review).message();
     assert!(message.contains("the webhook has no rules for class \"gone\""), "{message}");
     let elsewhere = Rules { cluster: ClusterName("other".to_owned()), ..rules };
     case.class = tool();
-    review.namespace = "tool-foo".to_owned();
+    review.namespace = "tool-foo".into();
     assert_eq!(decide(&elsewhere, &resolved(&case), &review).refusals[0].rule, Rule::Identity);
 }
 
 #[test]
 fn a_tenant_without_uid_runs_nothing_where_uids_are_enforced() {
     let case: Case = serde_saphyr::from_str("{resource: v1/pods, object: {spec: {containers: []}}}").expect("a case");
-    let review = Review::parse(body(&case).to_string().as_bytes()).expect("a review");
+    let body = body(&case).to_string();
+    let review = Review::parse(body.as_bytes()).expect("a review");
     let nobody = Identity { posix: None, ..identity("tool", TenantState::Active) };
     let message = decide(&rules(), &Resolved::Sealed(nobody), &review).message();
     assert!(message.starts_with("the pod would run as its image's user; tool foo has no uid"), "{message}");

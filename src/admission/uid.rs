@@ -6,13 +6,12 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
-
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, entry, field, list, number, object, quoted, set_absent, switch, text};
 use super::pod::{Container, Pod};
 use super::rules::Mode;
 use super::tenant::Tenant;
+use super::value::{Json, Object};
 use crate::identity::PosixIdentity;
 
 const STRICT: &str = "Strict";
@@ -54,10 +53,9 @@ const OF_A_CONTAINER: [&str; 12] = [
 struct Judge<'a> {
     tenant: &'a Tenant<'a>,
     posix: &'a PosixIdentity,
-    /// `container "web"`.
-    subject: String,
-    /// `securityContext.`, with what stands before it.
-    path: String,
+    pod: &'a Pod<'a>,
+    /// Whose it is; none: the pod's own.
+    container: Option<&'a Container<'a>>,
     findings: Vec<Finding>,
 }
 
@@ -78,19 +76,19 @@ pub(super) fn check(
         }
         return Ok(());
     };
-    let judge = |subject: String, path: String| Judge { tenant, posix, subject, path, findings: Vec::new() };
-    let mut of_pod = judge(noun(pod), format!("{}spec.securityContext.", pod.path));
+    let judge = |container| Judge { tenant, posix, pod, container, findings: Vec::new() };
+    let mut of_pod = judge(None);
     if let Some(context) = pod.changed_context()? {
         of_pod.pod(&context)?;
     }
-    if let Some(system) = pod.changed(&["spec", "os", "name"]).filter(|system| *system != "linux") {
+    if let Some(system) = pod.changed(&["spec", "os", "name"]).filter(|system| system.as_str() != Some("linux")) {
         of_pod.windows(system);
     }
     let mut findings = of_pod.findings;
     let provided = provided(pod, posix)?;
     let moved = pod.differs(&["spec", "securityContext"]);
     for container in containers {
-        let mut of_container = judge(container.who(), "securityContext.".to_owned());
+        let mut of_container = judge(Some(container));
         if let Some(context) = container.changed_context()? {
             of_container.container(&context)?;
         }
@@ -122,8 +120,8 @@ fn provided(pod: &Pod<'_>, posix: &PosixIdentity) -> Result<bool, Malformed> {
 
 /// The pod's own context as it would be, and as it is. Of an old pod it cannot change, and what `ephemeralcontainers` and
 /// `resize` are sent beside their own is dropped without a word: so only what both say holds.
-fn contexts<'a>(pod: &Pod<'a>) -> impl Iterator<Item = &'a Value> {
-    let context = |pod: &'a Value| at(pod, &["spec", "securityContext"]).unwrap_or(&Value::Null);
+fn contexts<'a>(pod: &Pod<'a>) -> impl Iterator<Item = &'a Json<'a>> {
+    let context = |pod: &'a Json<'a>| &pod["spec"]["securityContext"];
     [Some(pod.object), pod.old].into_iter().flatten().map(context)
 }
 
@@ -134,10 +132,6 @@ fn can_fill(pod: &Pod<'_>, container: &Container<'_>, mode: Mode) -> bool {
 
 fn is_added(pod: &Pod<'_>, container: &Container<'_>) -> bool {
     !pod.is_template() && container.old.is_none() && container.list == "ephemeralContainers"
-}
-
-fn noun(pod: &Pod<'_>) -> String {
-    if pod.is_template() { "a pod of the template" } else { "the pod" }.to_owned()
 }
 
 fn without_uid(tenant: &Tenant<'_>) -> Finding {
@@ -154,6 +148,24 @@ impl Judge<'_> {
         self.findings.push(Finding { rule: Rule::Uid, what, why, cure });
     }
 
+    /// `container "web"`.
+    fn subject(&self) -> String {
+        match self.container {
+            Some(container) => container.who(),
+            None if self.pod.is_template() => "a pod of the template".to_owned(),
+            None => "the pod".to_owned(),
+        }
+    }
+
+    /// `securityContext.`, with what stands before it.
+    fn path(&self) -> String {
+        if self.container.is_some() {
+            "securityContext.".to_owned()
+        } else {
+            format!("{}spec.securityContext.", self.pod.path)
+        }
+    }
+
     fn runs_as(&self) -> String {
         format!("{} runs as {}", self.tenant.who(), self.posix.uid)
     }
@@ -163,14 +175,13 @@ impl Judge<'_> {
     }
 
     fn remove(&self, key: &str) -> String {
-        format!("remove {}{key}", self.path)
+        format!("remove {}{key}", self.path())
     }
 
-    fn pod(&mut self, context: &Value) -> Result<(), Malformed> {
+    fn pod(&mut self, context: &Json<'_>) -> Result<(), Malformed> {
         self.both(context, &OF_A_POD)?;
-        let subject = self.subject.clone();
         if let Some(gid) = number(context, "fsGroup")?.filter(|gid| *gid != i64::from(self.posix.gid.get())) {
-            let what = format!("the volumes of {subject} would belong to gid {gid}");
+            let what = format!("the volumes of {} would belong to gid {gid}", self.subject());
             self.found(what, self.has_gid(), self.remove("fsGroup"));
         }
         let own: BTreeSet<i64> =
@@ -180,63 +191,66 @@ impl Judge<'_> {
                 group.as_i64().ok_or_else(|| Malformed("supplementalGroups has what is no number".to_owned()))?;
             if !own.contains(&group) {
                 let groups = own.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
-                let what = format!("{subject} would be in group {group}");
+                let what = format!("{} would be in group {group}", self.subject());
                 let why = format!("{} has the groups {groups}", self.tenant.who());
-                self.found(what, why, format!("remove {group} from {}supplementalGroups", self.path));
+                self.found(what, why, format!("remove {group} from {}supplementalGroups", self.path()));
             }
         }
         let policy = text(context, "supplementalGroupsPolicy")?;
         if self.tenant.rules.uid.strict_groups && !policy.is_empty() && policy != STRICT {
-            let what = format!("{subject} would be in the groups that its images name");
+            let what = format!("{} would be in the groups that its images name", self.subject());
             let why = format!("{} has the groups of the directory", self.tenant.who());
             self.found(what, why, self.remove("supplementalGroupsPolicy"));
         }
         Ok(())
     }
 
-    fn container(&mut self, context: &Value) -> Result<(), Malformed> {
+    fn container(&mut self, context: &Json<'_>) -> Result<(), Malformed> {
         self.both(context, &OF_A_CONTAINER)
     }
 
-    fn both(&mut self, context: &Value, known: &[&str]) -> Result<(), Malformed> {
-        let subject = self.subject.clone();
-        let fields = context.as_object().into_iter().flatten();
-        for (key, _) in fields.filter(|(key, value)| !value.is_null() && !known.contains(&key.as_str())) {
-            let what = format!("{subject} has {}{}", self.path, quoted(key).trim_matches('"'));
+    fn both(&mut self, context: &Json<'_>, known: &[&str]) -> Result<(), Malformed> {
+        let fields = context.as_object().into_iter().flat_map(Object::iter);
+        for (key, _) in fields.filter(|(key, value)| !value.is_null() && !known.contains(key)) {
+            let what = format!("{} has {}{}", self.subject(), self.path(), quoted(key).trim_matches('"'));
             let why = "this webhook does not know what that does".to_owned();
             self.found(what, why, "remove it, or ask an administrator for the webhook of a newer Bursar".to_owned());
         }
         if let Some(uid) = number(context, "runAsUser")?.filter(|uid| *uid != i64::from(self.posix.uid.get())) {
-            self.found(format!("{subject} would run as uid {uid}"), self.runs_as(), self.remove("runAsUser"));
+            self.found(format!("{} would run as uid {uid}", self.subject()), self.runs_as(), self.remove("runAsUser"));
         }
         if let Some(gid) = number(context, "runAsGroup")?.filter(|gid| *gid != i64::from(self.posix.gid.get())) {
-            self.found(format!("{subject} would run as gid {gid}"), self.has_gid(), self.remove("runAsGroup"));
+            self.found(format!("{} would run as gid {gid}", self.subject()), self.has_gid(), self.remove("runAsGroup"));
         }
         if switch(context, "runAsNonRoot")? == Some(false) {
-            self.found(format!("{subject} says that it may run as root"), self.runs_as(), self.remove("runAsNonRoot"));
+            self.found(
+                format!("{} says that it may run as root", self.subject()),
+                self.runs_as(),
+                self.remove("runAsNonRoot"),
+            );
         }
         if object(context, "windowsOptions")?.is_some() {
-            let what = format!("{subject} names a user of Windows");
+            let what = format!("{} names a user of Windows", self.subject());
             self.found(what, self.runs_as(), self.remove("windowsOptions"));
         }
         Ok(())
     }
 
-    fn windows(&mut self, system: &Value) {
-        let what = format!("{} is for {}", self.subject, quoted(system.as_str().unwrap_or_default()));
-        let cure = format!("remove {}os", self.path.trim_end_matches("securityContext."));
+    fn windows(&mut self, system: &Json<'_>) {
+        let what = format!("{} is for {}", self.subject(), quoted(system.as_str().unwrap_or_default()));
+        let cure = format!("remove {}os", self.path().trim_end_matches("securityContext."));
         self.found(what, format!("{}, and only Linux knows uids", self.runs_as()), cure);
     }
 
     fn silent(&mut self) {
-        let what = format!("{} would run as its image's user", self.subject);
-        self.found(what, self.runs_as(), format!("set {}runAsUser to {}", self.path, self.posix.uid));
+        let what = format!("{} would run as its image's user", self.subject());
+        self.found(what, self.runs_as(), format!("set {}runAsUser to {}", self.path(), self.posix.uid));
     }
 }
 
 /// Fills in what is absent: the pod's own context if the pod is new, and that of each container which cannot have it from
 /// there.
-pub(super) fn fill(spec: &mut Value, pod: &Pod<'_>, containers: &[Container<'_>], tenant: &Tenant<'_>) {
+pub(super) fn fill<'a>(spec: &mut Json<'a>, pod: &Pod<'a>, containers: &[Container<'a>], tenant: &Tenant<'a>) {
     let (rules, Some(posix)) = (tenant.rules, tenant.posix()) else { return };
     if rules.uid.mode != Mode::Enforce {
         return;
@@ -249,13 +263,14 @@ pub(super) fn fill(spec: &mut Value, pod: &Pod<'_>, containers: &[Container<'_>]
         set_absent(context, "fsGroup", posix.gid.get());
         set_absent(context, "runAsNonRoot", true);
         if !posix.groups.is_empty() {
-            set_absent(context, "supplementalGroups", json!(posix.groups));
+            let groups = posix.groups.iter().map(|gid| gid.get().into()).collect();
+            set_absent(context, "supplementalGroups", Json::List(groups));
         }
         if rules.uid.strict_groups {
             set_absent(context, "supplementalGroupsPolicy", STRICT);
         }
         if rules.restricted {
-            set_absent(context, "seccompProfile", json!({"type": "RuntimeDefault"}));
+            set_absent(context, "seccompProfile", runtime_default());
         }
     }
     for container in containers {
@@ -265,20 +280,20 @@ pub(super) fn fill(spec: &mut Value, pod: &Pod<'_>, containers: &[Container<'_>]
         }
         let Some(container) = container.of(spec) else { continue };
         let lacks = |key: &str| added && contexts(pod).any(|context| field(context, key).is_none());
-        let differs = |key: &str, own: &Value| added && contexts(pod).any(|context| context.get(key) != Some(own));
-        let mut wanted: Vec<(&str, Value)> = Vec::new();
-        for (key, own) in [("runAsUser", json!(posix.uid)), ("runAsGroup", json!(posix.gid))] {
+        let differs = |key: &str, own: &Json<'_>| added && contexts(pod).any(|context| context.get(key) != Some(own));
+        let mut wanted: Vec<(&str, Json<'_>)> = Vec::new();
+        for (key, own) in [("runAsUser", Json::from(posix.uid.get())), ("runAsGroup", posix.gid.get().into())] {
             if differs(key, &own) {
                 wanted.push((key, own));
             }
         }
         if lacks("runAsNonRoot") {
-            wanted.push(("runAsNonRoot", json!(true)));
+            wanted.push(("runAsNonRoot", true.into()));
         }
         if rules.restricted {
-            wanted.push(("allowPrivilegeEscalation", json!(false)));
+            wanted.push(("allowPrivilegeEscalation", false.into()));
             if lacks("seccompProfile") {
-                wanted.push(("seccompProfile", json!({"type": "RuntimeDefault"})));
+                wanted.push(("seccompProfile", runtime_default()));
             }
         }
         if wanted.is_empty() {
@@ -291,7 +306,11 @@ pub(super) fn fill(spec: &mut Value, pod: &Pod<'_>, containers: &[Container<'_>]
         if rules.restricted
             && let Some(capabilities) = entry(context, "capabilities")
         {
-            set_absent(capabilities, "drop", json!(["ALL"]));
+            set_absent(capabilities, "drop", Json::List(vec!["ALL".into()]));
         }
     }
+}
+
+fn runtime_default() -> Json<'static> {
+    Json::object([("type", "RuntimeDefault".into())])
 }

@@ -3,13 +3,12 @@
 //!
 //! Only sources that cannot leave the namespace pass unasked, so one that a later version of Kubernetes adds does not.
 
-use serde_json::Value;
-
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, field, list, quoted, text};
 use super::pod::Pod;
 use super::rules::{AllowedVolume, Mode};
 use super::tenant::Tenant;
+use super::value::{Json, Object};
 
 /// Sources of `volumes[]` that hold what the namespace has, or nothing. Images are judged by their own rule.
 const OWN: [&str; 8] =
@@ -36,7 +35,7 @@ pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision)
     }
     for volume in pod.changed_volumes()? {
         let who = format!("volume {}", quoted(text(volume, "name")?));
-        let sources = volume.as_object().into_iter().flatten();
+        let sources = volume.as_object().into_iter().flat_map(Object::iter);
         for (source, value) in sources.filter(|(key, value)| *key != "name" && !value.is_null()) {
             let mode = if source == "hostPath" { host_path } else { rules.mode };
             for outside in outside(source, value, tenant)? {
@@ -53,7 +52,7 @@ pub(super) fn check(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision)
     Ok(())
 }
 
-fn outside<'a>(source: &str, value: &Value, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a>>, Malformed> {
+fn outside<'a>(source: &str, value: &Json<'_>, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a>>, Malformed> {
     let claim = "use a PersistentVolumeClaim";
     let found = match source {
         "nfs" => {
@@ -85,7 +84,7 @@ fn outside<'a>(source: &str, value: &Value, tenant: &Tenant<'a>) -> Result<Vec<O
     Ok(found.into_iter().collect())
 }
 
-fn projected<'a>(value: &Value, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a>>, Malformed> {
+fn projected<'a>(value: &Json<'_>, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a>>, Malformed> {
     let mut found = Vec::new();
     for part in list(value, "sources")? {
         if let Some(token) = field(part, "serviceAccountToken") {
@@ -100,8 +99,7 @@ fn projected<'a>(value: &Value, tenant: &Tenant<'a>) -> Result<Vec<Outside<'a>>,
             }
         }
         let sources = part.as_object().ok_or_else(|| Malformed("sources has what is not an object".to_owned()))?;
-        for (source, _) in sources.iter().filter(|(key, value)| !PROJECTED.contains(&key.as_str()) && !value.is_null())
-        {
+        for (source, _) in sources.iter().filter(|(key, value)| !PROJECTED.contains(key) && !value.is_null()) {
             found.extend(named(tenant, format!("has {}", quoted(source)), "remove it", source));
         }
     }

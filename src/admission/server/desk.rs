@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body as _, Bytes, Incoming};
 use jiff::Timestamp;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -126,17 +126,15 @@ impl Desk {
             Ok(review) => review,
             Err(error) => return self.unreadable(phase, StatusCode::BAD_REQUEST, &error.to_string()),
         };
-        drop(body);
         let decision = self.decide(phase, &review).await;
         self.metrics.decided(phase.as_str(), &decision, began.elapsed());
         if !decision.is_allowed() {
             log(&review, &decision);
         }
-        let body = answer(&review.uid, &decision).to_string();
-        respond(StatusCode::OK, "application/json", body)
+        respond(StatusCode::OK, "application/json", answer(&review.uid, &decision))
     }
 
-    async fn decide(&self, phase: Phase, review: &Review) -> Decision {
+    async fn decide(&self, phase: Phase, review: &Review<'_>) -> Decision {
         let tenant = if review.needs_identity() {
             self.index.resolve(&review.namespace).await
         } else {
@@ -146,7 +144,7 @@ impl Desk {
         // One connection carries the reviews of all tenants: none of them may end it.
         let decided = std::panic::catch_unwind(AssertUnwindSafe(|| decide(&in_force.rules, &tenant, review)));
         let decision = decided.unwrap_or_else(|_| {
-            tracing::error!(uid = review.uid, "a decision panicked; the request is refused");
+            tracing::error!(uid = %review.uid, "a decision panicked; the request is refused");
             refused("the webhook failed over this object", "a fault of Bursar's", "report it, with the object")
         });
         settle(phase, review, decision)
@@ -156,8 +154,9 @@ impl Desk {
     async fn body(
         &self,
         mut body: Incoming,
-    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), (StatusCode, &'static str)> {
-        let (mut bytes, mut room) = (Vec::new(), Vec::new());
+    ) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), (StatusCode, &'static str)> {
+        let said = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        let (mut bytes, mut room) = (Vec::with_capacity(said.min(LARGE)), None::<SemaphorePermit<'_>>);
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the body broke off"))?;
             let Some(data) = frame.data_ref() else { continue };
@@ -167,7 +166,12 @@ impl Desk {
                 return Err((StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 8 MiB"));
             }
             let kibibytes = u32::try_from(data.len().div_ceil(1024)).unwrap_or(u32::MAX);
-            room.extend(self.buffered.acquire_many(kibibytes).await.ok());
+            if let Ok(more) = self.buffered.acquire_many(kibibytes).await {
+                match &mut room {
+                    Some(room) => room.merge(more),
+                    None => room = Some(more),
+                }
+            }
             bytes.extend_from_slice(data);
         }
         Ok((bytes, room))
@@ -212,7 +216,7 @@ impl Desk {
 
 /// What of a decision is said in which phase: warnings once, changes where they can be made. What would still have to be
 /// changed when nothing can be changed any more was taken off again by somebody.
-fn settle(phase: Phase, review: &Review, mut decision: Decision) -> Decision {
+fn settle(phase: Phase, review: &Review<'_>, mut decision: Decision) -> Decision {
     match phase {
         Phase::Mutate => {
             decision.warnings.clear();
@@ -239,7 +243,7 @@ fn refused(what: &str, why: &str, cure: &str) -> Decision {
 }
 
 /// One line for each refusal. Of the body only what identifies it, and the reason, cut short.
-fn log(review: &Review, decision: &Decision) {
+fn log(review: &Review<'_>, decision: &Decision) {
     let rules: Vec<&str> = decision.refusals.iter().map(|finding| finding.rule.as_str()).collect();
     let operation = match review.operation {
         Operation::Create => "create",
@@ -282,13 +286,10 @@ mod tests {
     use super::super::super::decision::PatchOperation;
     use super::*;
 
-    fn review() -> Review {
-        let body = json!({
-            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-            "request": {"uid": "u", "operation": "CREATE", "name": "web",
-                "resource": {"group": "", "version": "v1", "resource": "pods"}},
-        });
-        Review::parse(body.to_string().as_bytes()).expect("a review")
+    fn review() -> Review<'static> {
+        let body = r#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u",
+            "operation": "CREATE", "name": "web", "resource": {"group": "", "version": "v1", "resource": "pods"}}}"#;
+        Review::parse(body.as_bytes()).expect("a review")
     }
 
     #[test]

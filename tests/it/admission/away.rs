@@ -1,7 +1,10 @@
 //! The webhook away: tenants' pods are refused, and nobody else waits; and what is left when it is removed.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::json;
 
+use super::files::load;
 use super::site::{DEADLINE, Site, out, pod, pod_in, said};
 use crate::servers::ready::wait_for;
 
@@ -49,6 +52,27 @@ fn without_the_webhook_tenants_wait_and_nobody_else() {
     site.cluster.run(&["delete", "namespace", "tool-bar", "--timeout=60s"], "");
     site.start_webhook();
     site.tenant("tool", "bar", 52504, bursar::contract::TenantState::Active);
+}
+
+#[test]
+fn webhook_killed_under_load_lets_nothing_through() {
+    let mut site = Site::alone();
+    let stop = AtomicBool::new(false);
+    let (done, refused) = std::thread::scope(|scope| {
+        let load = scope.spawn(|| load(&site, &stop));
+        let reviews = || site.metric("bursar_webhook_review_seconds_count").filter(|count| *count > 100.0);
+        wait_for("reviews", DEADLINE, reviews);
+        site.webhook().kill();
+        for number in 0..20 {
+            let refused = site.create(&pod(&format!("late-{number}"))).expect_err("fail closed");
+            assert!(refused.contains("failed calling webhook"), "{refused}");
+        }
+        stop.store(true, Ordering::Relaxed);
+        load.join().expect("the load")
+    });
+    assert!(refused.len() < done, "{} of {done}", refused.len());
+    assert!(!refused.is_empty() && refused.iter().all(|why| why.contains("failed calling webhook")), "{refused:?}");
+    site.kill_webhook();
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::site::{DEADLINE, Site, pod};
 use crate::servers::ready::wait_for;
 
 /// Pods of tool foo without effect, as fast as they go, until `stop`; how many, and what was refused.
-fn load(site: &Site, stop: &AtomicBool) -> (usize, Vec<String>) {
+pub fn load(site: &Site, stop: &AtomicBool) -> (usize, Vec<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let client = access::client(&site.cluster.admin_kubeconfig).await.expect("a client");

@@ -1,0 +1,337 @@
+//! JSON as it stands in a body: texts are borrowed from there, and nothing is lost. PURE: no runtime, no client, no file
+//! system, no clock.
+//!
+//! `serde_json::Value` would copy each text and key. What has a key twice is an error: another reader could take the other
+//! one.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Index;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Map, Number, Value};
+
+/// The bookkeeping of the API server, which is half of many objects and which hardly a rule reads.
+const UNREAD: &str = "managedFields";
+
+/// A value of JSON.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Json<'a> {
+    /// `null`.
+    #[default]
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A number of 64 bits.
+    Number(Number),
+    /// A text.
+    Text(Cow<'a, str>),
+    /// A list.
+    List(Vec<Json<'a>>),
+    /// An object.
+    Object(Object<'a>),
+    /// `managedFields`, as it is written: checked to be JSON, and read by [`Json::read`] where it is looked at.
+    Unread(Cow<'a, str>),
+}
+
+/// Fields by key, in order of the keys, each once.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Object<'a>(Vec<(Cow<'a, str>, Json<'a>)>);
+
+/// So many fields are looked through faster than searched.
+const FEW: usize = 24;
+
+static NULL: Json<'static> = Json::Null;
+
+impl<'a> Json<'a> {
+    /// From text.
+    pub fn read(text: &'a str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    /// The value of `key`; none if there is none, or this is no object.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Self> {
+        self.as_object()?.get(key)
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
+        self.as_object_mut()?.get_mut(key)
+    }
+
+    /// Whether it is `null`.
+    #[must_use]
+    pub fn is_null(&self) -> bool {
+        *self == Self::Null
+    }
+
+    /// The switch that it is.
+    #[must_use]
+    pub fn as_bool(&self) -> Option<bool> {
+        if let Self::Bool(value) = self { Some(*value) } else { None }
+    }
+
+    /// The whole number that it is, if 64 bits hold it.
+    #[must_use]
+    pub fn as_i64(&self) -> Option<i64> {
+        if let Self::Number(value) = self { value.as_i64() } else { None }
+    }
+
+    /// The text that it is.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        if let Self::Text(value) = self { Some(value) } else { None }
+    }
+
+    /// The list that it is.
+    #[must_use]
+    pub fn as_list(&self) -> Option<&[Self]> {
+        if let Self::List(value) = self { Some(value) } else { None }
+    }
+
+    /// The same, to be changed.
+    pub fn as_list_mut(&mut self) -> Option<&mut Vec<Self>> {
+        if let Self::List(value) = self { Some(value) } else { None }
+    }
+
+    /// The object that it is.
+    #[must_use]
+    pub fn as_object(&self) -> Option<&Object<'a>> {
+        if let Self::Object(value) = self { Some(value) } else { None }
+    }
+
+    /// The same, to be changed.
+    pub fn as_object_mut(&mut self) -> Option<&mut Object<'a>> {
+        if let Self::Object(value) = self { Some(value) } else { None }
+    }
+}
+
+impl<'a> Object<'a> {
+    /// The value of `key`.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Json<'a>> {
+        if self.0.len() <= FEW {
+            // Most keys have another length, and are so told apart.
+            return self.0.iter().find(|(own, _)| own.as_ref() == key).map(|(_, value)| value);
+        }
+        self.place(key).ok().map(|at| &self.0[at].1)
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Json<'a>> {
+        self.place(key).ok().map(|at| &mut self.0[at].1)
+    }
+
+    /// Whether there is `key`.
+    #[must_use]
+    pub fn contains_key(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// The value of `key`, `null` if there was none.
+    pub fn entry(&mut self, key: &'a str) -> &mut Json<'a> {
+        let at = self.place(key).unwrap_or_else(|at| {
+            self.0.insert(at, (Cow::Borrowed(key), Json::Null));
+            at
+        });
+        &mut self.0[at].1
+    }
+
+    /// Keys and values in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Json<'a>)> {
+        self.0.iter().map(|(key, value)| (key.as_ref(), value))
+    }
+
+    /// Keeps the fields for which `keep` says so.
+    pub fn retain(&mut self, keep: impl Fn(&str, &Json<'a>) -> bool) {
+        self.0.retain(|(key, value)| keep(key, value));
+    }
+
+    /// Whether there are no fields.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn place(&self, key: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(own, _)| own.as_ref().cmp(key))
+    }
+}
+
+impl Index<&str> for Json<'_> {
+    type Output = Self;
+
+    /// The value of `key`, `null` if there is none.
+    fn index(&self, key: &str) -> &Self {
+        self.get(key).unwrap_or(&NULL)
+    }
+}
+
+impl<'a> Json<'a> {
+    /// An object of these fields.
+    #[must_use]
+    pub fn object<const N: usize>(mut fields: [(&'a str, Self); N]) -> Self {
+        fields.sort_unstable_by_key(|(key, _)| *key);
+        Self::Object(Object(fields.into_iter().map(|(key, value)| (Cow::Borrowed(key), value)).collect()))
+    }
+}
+
+impl From<bool> for Json<'_> {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+impl From<u32> for Json<'_> {
+    fn from(value: u32) -> Self {
+        Self::Number(value.into())
+    }
+}
+
+impl<'a> From<&'a str> for Json<'a> {
+    fn from(value: &'a str) -> Self {
+        Self::Text(Cow::Borrowed(value))
+    }
+}
+
+impl From<String> for Json<'_> {
+    fn from(value: String) -> Self {
+        Self::Text(Cow::Owned(value))
+    }
+}
+
+impl<'a> From<&'a Value> for Json<'a> {
+    fn from(value: &'a Value) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            Value::Bool(value) => Self::Bool(*value),
+            Value::Number(value) => Self::Number(value.clone()),
+            Value::String(value) => Self::Text(Cow::Borrowed(value)),
+            Value::Array(values) => Self::List(values.iter().map(Self::from).collect()),
+            Value::Object(fields) => {
+                let field = |(key, value): (&'a String, &'a Value)| match key.as_str() {
+                    UNREAD if !value.is_null() => (Cow::Borrowed(UNREAD), Self::Unread(Cow::Owned(value.to_string()))),
+                    key => (Cow::Borrowed(key), Self::from(value)),
+                };
+                Self::Object(Object(fields.iter().map(field).collect()))
+            }
+        }
+    }
+}
+
+impl From<&Json<'_>> for Value {
+    fn from(json: &Json<'_>) -> Self {
+        match json {
+            Json::Null => Self::Null,
+            Json::Bool(value) => Self::Bool(*value),
+            Json::Number(value) => Self::Number(value.clone()),
+            Json::Text(value) => Self::String(value.as_ref().to_owned()),
+            Json::List(values) => values.iter().map(Self::from).collect(),
+            Json::Object(fields) => {
+                Self::Object(fields.iter().map(|(key, value)| (key.to_owned(), value.into())).collect::<Map<_, _>>())
+            }
+            Json::Unread(text) => serde_json::from_str(text).unwrap_or_default(),
+        }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Json<'de>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Json<'de>, E> {
+        Ok(Json::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value.into()))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Json<'de>, E> {
+        Number::from_f64(value).map(Json::Number).ok_or_else(|| E::custom("no number"))
+    }
+
+    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Borrowed(value)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Owned(value.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Json<'de>, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Json::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json<'de>, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(Text(key)) = entries.next_key()? {
+            let value = match key.as_ref() {
+                UNREAD => match entries.next_value::<&RawValue>()?.get() {
+                    "null" => Json::Null,
+                    text => Json::Unread(Cow::Borrowed(text)),
+                },
+                _ => entries.next_value()?,
+            };
+            fields.push((key, value));
+        }
+        fields.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        if fields.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            return Err(A::Error::custom("a key stands twice"));
+        }
+        Ok(Json::Object(Object(fields)))
+    }
+}
+
+/// A text of a body, borrowed where it is written as it is.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(TextReader)
+    }
+}
+
+struct TextReader;
+
+impl<'de> Visitor<'de> for TextReader {
+    type Value = Text<'de>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a text")
+    }
+
+    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Text<'de>, E> {
+        Ok(Text(Cow::Borrowed(value)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Text<'de>, E> {
+        Ok(Text(Cow::Owned(value.to_owned())))
+    }
+}

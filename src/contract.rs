@@ -35,6 +35,10 @@ pub const KEEP_STORAGE_CLASS: &str = "bursar.dev/keep-storage-class";
 /// Annotation of a pod: how long it may live, counted from its start.
 pub const LIFETIME: &str = "pod.kubernetes.io/lifetime";
 
+/// Annotation of a namespace that is to be left alone although nothing runs in it: `true`.
+pub const KEEP: &str = "bursar.dev/keep";
+/// Annotation of a namespace in which nothing runs: when it is suspended if that stays so.
+pub const IDLE_UNTIL: &str = "bursar.dev/idle-until";
 /// Label of a pod and of what belongs to its job.
 pub const JOB: &str = "job";
 

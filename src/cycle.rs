@@ -10,6 +10,7 @@ use crate::ledger::transition::transition;
 use crate::observed::Inventory;
 use crate::plan::display::Preview;
 use crate::plan::guard::{Bounds, guard};
+use crate::plan::idle;
 use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
@@ -37,6 +38,10 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
 
     let now = engine.now();
     let inventory = engine.inventory(); // watch caches: read
+    if let Some(rules) = &engine.settings.policy.reapers.namespaces {
+        let seen = idle::count(engine.store.state(), &inventory, rules, now); // pure
+        engine.store.write(&engine.lock, &seen, &[], now).await?; // ledger: one transaction
+    }
     let desired = engine.deriver.derive(engine.store.state(), &engine.settings.policy, &engine.sealer, now); // pure
     let Decision { plan, approved, refusals } =
         decide(desired, engine.store.state(), &inventory, &engine.settings.policy, now); // pure

@@ -162,10 +162,11 @@ fn note_of(
 
 fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -> Result<One, Refusal> {
     let by_order = matches!(account.suspension, Some(Suspension::Ordered(_)));
+    let is_idle = matches!(account.suspension, Some(Suspension::Idle { .. }));
     let name = account.account_name();
     let refused = |text: String| Err(Refusal { exit_code: 1, text });
     match what {
-        OrderKind::Resume if !by_order && !waits(ledger, account, OrderKind::Suspend) => {
+        OrderKind::Resume if !by_order && !is_idle && !waits(ledger, account, OrderKind::Suspend) => {
             return refused(match &account.suspension {
                 Some(_) => format!("{name} is not suspended by an order; it resumes when its cause ends"),
                 None => format!("{name} is not suspended"),

@@ -375,6 +375,27 @@ pub struct Limit {
 pub struct Reapers {
     /// Pods.
     pub pods: Option<PodReaper>,
+    /// Namespaces in which nothing runs.
+    pub namespaces: Option<NamespaceReaper>,
+}
+
+impl Reapers {
+    /// Whether anything has to be known of pods.
+    #[must_use]
+    pub const fn look_at_pods(&self) -> bool {
+        self.pods.is_some() || self.namespaces.is_some()
+    }
+}
+
+/// `[reaper.namespaces]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceReaper {
+    /// Nothing ran for so long: suspended.
+    pub idle_for: Duration,
+    /// Its people are warned so long before.
+    pub warn_for: Duration,
+    /// So many in one cycle.
+    pub per_cycle: u64,
 }
 
 /// `[reaper.pods]`.

@@ -33,6 +33,8 @@ pub struct Needs {
     pub personal_storage: bool,
     /// Pods end by themselves, with what belongs to their job.
     pub reaps_pods: bool,
+    /// Namespaces in which nothing runs are suspended, and their people warned.
+    pub reaps_namespaces: bool,
 }
 
 impl Needs {
@@ -43,7 +45,11 @@ impl Needs {
         cluster: &ClusterName,
         site: impl IntoIterator<Item = (String, String, Option<String>)>,
     ) -> Self {
-        let mut needs = Self { reaps_pods: policy.reapers.pods.is_some(), ..Self::default() };
+        let mut needs = Self {
+            reaps_pods: policy.reapers.pods.is_some(),
+            reaps_namespaces: policy.reapers.namespaces.is_some(),
+            ..Self::default()
+        };
         for (api_version, kind, secret) in site {
             match secret {
                 Some(name) => drop(needs.secrets.insert(name)),

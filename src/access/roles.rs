@@ -112,8 +112,13 @@ pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
     if !needs.secrets.is_empty() {
         rules.push(named("", "secrets", &needs.secrets, MANAGED_VERBS));
     }
-    if needs.reaps_pods {
+    if needs.reaps_pods || needs.reaps_namespaces {
         rules.push(rule("", &["pods"], &["watch"]));
+    }
+    if needs.reaps_namespaces {
+        rules.push(rule("", &["events"], &["create"]));
+    }
+    if needs.reaps_pods {
         // Deleted by their label, unread: what may list Secrets may read them. The cage knows the label.
         rules.push(rule("", &["services", "configmaps", "secrets"], &["deletecollection"]));
     }

@@ -24,7 +24,7 @@ pub(super) async fn run(context: &Context, arguments: Ensure) -> Result<Exit, Fa
         Err(Failure { exit: Exit::Forbidden, .. }) => ControlClient::new(CONTROL_SOCKET.as_ref())?,
         Err(failure) => return Err(failure),
     };
-    let request = EnsureRequest { kind: account.kind, name: account.name };
+    let request = EnsureRequest { kind: account.kind, name: account.name, since: Some(crate::daemon::now()) };
     let progress = output::progress("the kubeconfig is made ready");
     let deadline = Instant::now() + timeout;
     let mut last = "bursard has no place for another question".to_owned();

@@ -139,6 +139,10 @@ fn life(account: &Account, ledger: &LedgerState) -> Step {
         (Some(Suspension::Disabled { mark }), _) | (None, Some(mark)) => {
             Step::new("life", false, format!("{since}: disabled in the directory by {mark}"))
         }
+        (Some(Suspension::Idle { since: idle }), _) => {
+            let text = format!("{since}: nothing ran since {idle:.0}; `bursar resume` or `bursar ensure` ends it");
+            Step::new("life", false, text)
+        }
         (Some(Suspension::Left), _) => Step::new("life", false, format!("{since}: no class takes it any more")),
         (Some(Suspension::Ordered(note)), _) => Step::new(
             "life",

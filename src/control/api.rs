@@ -328,6 +328,9 @@ pub struct EnsureRequest {
     pub kind: AccountKind,
     /// Its current name, or the ledger's id of it.
     pub name: String,
+    /// When they began to ask: of whom no later read of the directory knows, nobody knows.
+    #[serde(default)]
+    pub since: Option<Timestamp>,
 }
 
 /// How it is with the account.

@@ -13,6 +13,7 @@ use super::life::{Evidence, Verdict, verdict};
 use super::{DesiredAccount, DesiredState, Notice, Transition, tenant};
 use crate::contract::Sealer;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName};
+use crate::ledger::idle::Idleness;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{Account, LedgerState, Note, Order, Suspension, Tenant};
 use crate::policy::{Class, Policy, Provision};
@@ -47,6 +48,16 @@ struct Inputs {
     classes: Vec<String>,
     overrides: Vec<(OverrideKey, QuotaOverride)>,
     awaited: bool,
+    idle: Idle,
+}
+
+/// What is said of namespaces in which nothing runs.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Idle {
+    /// All of the account's are due for suspension, since then.
+    due: Option<Timestamp>,
+    /// Where people were warned, and of what moment.
+    warned: BTreeMap<ClusterName, Timestamp>,
 }
 
 impl Inputs {
@@ -58,13 +69,15 @@ impl Inputs {
             classes: subject.taken.now.iter().map(|class| class.name.clone()).collect(),
             overrides: subject.overrides.iter().map(|(key, given)| ((*key).clone(), (*given).clone())).collect(),
             awaited: subject.awaited,
+            idle: subject.idle.clone(),
         }
     }
 
     fn still(&self, subject: &Subject<'_>) -> bool {
-        let Self { account, held, tenants, classes, overrides, awaited } = self;
+        let Self { account, held, tenants, classes, overrides, awaited, idle } = self;
         account == subject.account
             && *awaited == subject.awaited
+            && *idle == subject.idle
             && held.as_ref() == subject.held
             && tenants.iter().map(|(cluster, tenant)| (cluster, tenant)).eq(subject.tenants.iter().copied())
             && classes.iter().eq(subject.taken.now.iter().map(|class| &class.name))
@@ -82,7 +95,7 @@ impl Deriver {
         let mut generation = ledger.last_generation;
         let mut claimed = Claims::new();
         self.desired.notices.clear();
-        self.desired.reaps.clone_from(&policy.reapers.pods);
+        self.desired.reaps.clone_from(&policy.reapers);
         for subject in world.subjects() {
             let id = &subject.account.id;
             if self.inputs.get(id).is_some_and(|inputs| inputs.still(&subject)) {
@@ -136,6 +149,7 @@ struct Subject<'a> {
     orders: Vec<&'a Order>,
     taken: Taken<'a>,
     awaited: bool,
+    idle: Idle,
     /// Those that hold.
     overrides: Vec<(&'a OverrideKey, &'a QuotaOverride)>,
 }
@@ -203,6 +217,7 @@ impl<'a> World<'a> {
                 held: self.ledger.holds.get(&account.id),
                 orders: self.orders.get(&account.id).cloned().unwrap_or_default(),
                 taken,
+                idle: self.idle(&account.id, &tenants),
                 awaited: used.is_some_and(|used| *used + AWAITED > self.now),
                 tenants,
             }
@@ -241,6 +256,24 @@ impl<'a> World<'a> {
         Some(derived)
     }
 
+    fn idle(&self, id: &AccountId, tenants: &[(&ClusterName, &Tenant)]) -> Idle {
+        let Some(rules) = &self.policy.reapers.namespaces else { return Idle::default() };
+        let places: Vec<_> = tenants
+            .iter()
+            .filter(|(_, tenant)| tenant.namespace.is_some())
+            .map(|(cluster, _)| (*cluster, self.ledger.idle.get(&(id.clone(), (*cluster).clone()))))
+            .collect();
+        let warned = places.iter().filter_map(|(cluster, idle)| {
+            let idle = (*idle)?;
+            idle.warned_at.map(|_| ((*cluster).clone(), idle.due))
+        });
+        let warned = warned.collect();
+        let due = |idle: Option<&Idleness>| idle.is_some_and(|idle| idle.is_due(rules, self.now));
+        let all = !places.is_empty() && places.iter().all(|(_, idle)| due(*idle));
+        let since = places.iter().filter_map(|(_, idle)| idle.map(|idle| idle.since)).max();
+        Idle { due: since.filter(|_| all), warned }
+    }
+
     fn evidence<'s>(&'s self, subject: &'s Subject<'_>, removals: bool) -> Evidence<'s> {
         let taken = &subject.taken;
         let classes = if removals { &taken.now } else { &taken.before };
@@ -250,6 +283,8 @@ impl<'a> World<'a> {
             orders: &subject.orders,
             lifecycle: &self.policy.lifecycle,
             removals,
+            idle: subject.idle.due,
+            asked: self.ledger.last_use.get(&subject.account.id).copied(),
             shared: classes.iter().any(|class| class.credential.is_some()),
             now: self.now,
         }
@@ -288,6 +323,7 @@ impl<'a> World<'a> {
                 namespace: namespace.as_ref(),
                 generation,
                 suspended: decided.suspended || !is_taken(classes, cluster),
+                idle_until: subject.idle.warned.get(*cluster).copied().filter(|_| !decided.suspended),
                 overrides: &overrides,
             };
             ((*cluster).clone(), tenant::tenant(order, self.policy, self.sealer))

@@ -29,6 +29,10 @@ pub(super) struct Evidence<'a> {
     pub(super) removals: bool,
     /// It holds credentials that a member who leaves may have kept a copy of.
     pub(super) shared: bool,
+    /// Nothing ran in any of its namespaces for too long, since then.
+    pub(super) idle: Option<Timestamp>,
+    /// When somebody last asked for it.
+    pub(super) asked: Option<Timestamp>,
     pub(super) now: Timestamp,
 }
 
@@ -64,7 +68,7 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
 
 /// Why its access should be gone; orders before marks before absence.
 fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
-    let Evidence { account, wanted, orders, lifecycle, removals, .. } = evidence;
+    let Evidence { account, wanted, orders, lifecycle, removals, idle, asked, .. } = evidence;
     let standing = account.suspension.clone().filter(|_| account.state == State::Suspended);
     let mut ordered = standing.clone().filter(|standing| matches!(standing, Suspension::Ordered(_)));
     for order in orders {
@@ -74,6 +78,7 @@ fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
             OrderKind::Revoke => {}
         }
     }
+    let resumed = orders.last().is_some_and(|order| order.what == OrderKind::Resume);
     if ordered.is_some() || !removals {
         return ordered;
     }
@@ -83,7 +88,13 @@ fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
         None if !wanted => Some(Suspension::Left),
         // It came back for a moment in which nobody proved anything: only an entry that is there ends an absence.
         None if account.absence.is_some() && standing == Some(Suspension::Absent) => standing,
-        None => None,
+        None if matches!(standing, Some(Suspension::Idle { .. }))
+            && !resumed
+            && asked.is_none_or(|asked| asked <= account.since) =>
+        {
+            standing
+        }
+        None => idle.filter(|_| account.state == State::Active).map(|since| Suspension::Idle { since }),
     }
 }
 
@@ -93,6 +104,7 @@ fn kind(suspension: &Suspension) -> u8 {
         Suspension::Disabled { .. } => 1,
         Suspension::Absent => 2,
         Suspension::Left => 3,
+        Suspension::Idle { .. } => 4,
     }
 }
 

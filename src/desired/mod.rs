@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -28,7 +29,7 @@ use crate::contract::{MANAGED_BY, MANAGER};
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName, PosixIdentity};
 use crate::ledger::{Account, Note, ObjectKey, Suspension};
 use crate::observed::digest::digest;
-use crate::policy::{DriftMode, Endpoint, PodReaper};
+use crate::policy::{DriftMode, Endpoint, Reapers};
 
 pub use class::{classes_of, takes};
 pub use derive::{Deriver, derive};
@@ -39,8 +40,8 @@ pub use tenant::drift_key;
 pub struct DesiredState {
     /// Every account that is or was a tenant, or is about to be one.
     pub accounts: BTreeMap<AccountId, DesiredAccount>,
-    /// Whether pods end by themselves, and when.
-    pub reaps: Option<PodReaper>,
+    /// What ends by itself.
+    pub reaps: Reapers,
     /// Accounts that should be tenants and cannot be.
     pub notices: Vec<Notice>,
 }
@@ -187,6 +188,8 @@ pub struct Place<'a> {
     pub generation: u64,
     /// Its access is gone.
     pub suspended: bool,
+    /// Nothing runs in it, its people were warned, and then it is suspended.
+    pub idle_until: Option<Timestamp>,
 }
 
 /// A client certificate and the kubeconfig around it. It holds no secret.

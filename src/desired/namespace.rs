@@ -21,6 +21,8 @@ pub fn namespace(place: &Place<'_>, level: PodSecurity, sealer: &Sealer) -> Valu
         generation: place.generation,
         state: if place.suspended { TenantState::Suspended } else { TenantState::Active },
     };
+    let mut annotations = contract::annotate(&identity, sealer);
+    annotations.extend(place.idle_until.map(|until| (contract::IDLE_UNTIL.to_owned(), format!("{until:.0}"))));
     json!({
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -32,7 +34,7 @@ pub fn namespace(place: &Place<'_>, level: PodSecurity, sealer: &Sealer) -> Valu
                 "pod-security.kubernetes.io/audit": level.as_str(),
                 "pod-security.kubernetes.io/warn": level.as_str(),
             },
-            "annotations": contract::annotate(&identity, sealer),
+            "annotations": annotations,
         },
     })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{DesiredObject, DesiredTenant, Place, credential, manifest, namespace, network, quota, rbac, volume};
@@ -23,12 +24,14 @@ pub(super) struct Order<'a> {
     pub(super) namespace: Option<&'a NamespaceName>,
     pub(super) generation: u64,
     pub(super) suspended: bool,
+    pub(super) idle_until: Option<Timestamp>,
     pub(super) overrides: &'a quota::Overrides<'a>,
 }
 
 /// Objects of several classes are merged; of two with one name the first class's stays.
 pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> DesiredTenant {
-    let Order { cluster, account, classes, remembered, namespace, generation, suspended, overrides } = order;
+    let Order { cluster, account, classes, remembered, namespace, generation, suspended, idle_until, overrides } =
+        order;
     let main = classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied();
     let class = main.map_or(remembered, |class| class.name.as_str());
     let mut objects: BTreeMap<ObjectKey, DesiredObject> = BTreeMap::new();
@@ -44,7 +47,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         }
     };
     if let Some(namespace) = namespace {
-        let place = Place { cluster, namespace, account, class, generation, suspended };
+        let place = Place { cluster, namespace, account, class, generation, suspended, idle_until };
         let level = main.map_or(PodSecurity::Restricted, |main| main.pod_security);
         add(namespace::namespace(&place, level, sealer), main);
         if let Some(class) = quota::class_of(classes)
@@ -83,7 +86,17 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
 
 /// Digest of everything that the objects of this tenant take from the tenant itself.
 fn own(order: &Order<'_>) -> String {
-    let Order { cluster: _, account, classes: _, remembered: _, namespace, generation, suspended, overrides } = order;
+    let Order {
+        cluster: _,
+        account,
+        classes: _,
+        remembered: _,
+        namespace,
+        generation,
+        suspended,
+        idle_until,
+        overrides,
+    } = order;
     let overrides: BTreeMap<&str, &str> =
         overrides.iter().map(|(resource, given)| (*resource, given.amount.as_str())).collect();
     digest(&json!([
@@ -95,6 +108,7 @@ fn own(order: &Order<'_>) -> String {
         generation,
         suspended,
         overrides,
+        idle_until,
     ]))
 }
 

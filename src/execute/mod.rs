@@ -10,6 +10,7 @@ pub mod credential;
 pub mod csr_watch;
 pub mod error;
 pub mod home;
+pub mod idle;
 pub mod keypair;
 pub mod pace;
 pub mod prune;
@@ -86,7 +87,7 @@ impl ClusterEffects {
     ) -> Self {
         let kinds = managed_kinds().into_iter().chain(site_kinds(policy, ledger, &cluster)).collect();
         let watch = ClusterWatch::start(&client, cluster.clone(), kinds, Arc::clone(changed));
-        let pods = policy.reapers.pods.is_some().then(|| PodWatch::start(&client));
+        let pods = policy.reapers.look_at_pods().then(|| PodWatch::start(&client));
         Self { pods, server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
     }
 }

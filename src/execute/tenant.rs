@@ -8,11 +8,12 @@ use super::apply::apply;
 use super::credential::{Issue, issue};
 use super::prune::delete;
 use super::record::failure;
-use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, reap, refusal, workloads};
+use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, reap, refusal, workloads};
 use crate::desired::detail;
 use crate::desired::{Regeneration, Transition, apply_order};
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::change::{Change, Event};
+use crate::ledger::idle::Idleness;
 use crate::ledger::{Failure, ObjectKey, ObjectRecord, StoppedWorkload, Suspension};
 use crate::plan::{AccountPlan, Action, Reason};
 
@@ -150,6 +151,17 @@ impl Place<'_> {
             }
             Action::StopWorkloads { namespace, .. } => self.stop_workloads(effects, namespace, done).await,
             Action::ResumeWorkloads { stopped, .. } => self.resume_workloads(effects, stopped, done).await,
+            Action::WarnIdle { namespace, idle_since, until, .. } => {
+                idle::warn(&effects.server, namespace, (*idle_since, *until), self.run.now).await?;
+                let place = (self.account.id.clone(), self.cluster.clone());
+                if let Some(idle) = self.run.ledger.idle.get(&place).cloned() {
+                    let warned = Idleness { warned_at: Some(self.run.now), due: *until, ..idle };
+                    done.changes.push(Change::Idle(place.0, place.1, Some(warned)));
+                }
+                let reason = format!("nothing runs in {namespace} since {idle_since:.0}");
+                done.events.push(self.event("warned of suspension", reason, json!({"until": until})));
+                Ok(())
+            }
             Action::ReapPod { namespace, name, uid, job, reason, .. } => {
                 let gone = reap::reap(&effects.server, namespace, (name, uid), job.as_deref()).await?;
                 done.reaped += 1;
@@ -312,7 +324,7 @@ impl Place<'_> {
         let reason = match &account.transition {
             Some(Transition::Create) => "new".to_owned(),
             Some(Transition::Suspend(why)) => crate::plan::display::cause(why, account),
-            Some(Transition::Resume) => "back in the directory".to_owned(),
+            Some(Transition::Resume) => crate::plan::display::back(account),
             None => "not as it should be".to_owned(),
         };
         ("bursar".to_owned(), reason, None)

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::idle::Idleness;
 use super::pace::PaceRecord;
 use super::quota::{OverrideKey, QuotaOverride};
 use super::revocation::BulkRevocation;
@@ -58,6 +59,8 @@ pub enum Change {
     Override(OverrideKey, Option<QuotaOverride>),
     /// How far a change of a class has come; `None`: it is through.
     Pace(String, Option<PaceRecord>),
+    /// Nothing runs in a namespace, or something does again.
+    Idle(AccountId, ClusterName, Option<Idleness>),
     /// Somebody asked for the account then.
     Used(AccountId, Timestamp),
     /// The revocation of a class begins, goes on, or is over.
@@ -138,6 +141,7 @@ impl LedgerState {
             Change::Settled(account, cluster, own) => set(&mut self.settled, (account, cluster), Some(own)),
             Change::Override(key, given) => set(&mut self.overrides, key, given),
             Change::Pace(class, pace) => set(&mut self.paces, class, pace),
+            Change::Idle(account, cluster, idle) => set(&mut self.idle, (account, cluster), idle),
             Change::Used(account, at) => set(&mut self.last_use, account, Some(at)),
             Change::Revocation(class, revocation) => set(&mut self.revocations, class, revocation),
             Change::LedgerId(id) => self.ledger_id = id,

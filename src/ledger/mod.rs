@@ -1,11 +1,12 @@
 //! What Bursar remembers: accounts, what was delivered to them, what was asked and refused. The types here,
-//! `transition`, `quota`, `pace`, `revocation` and `chain` are PURE; `store` keeps them in SQLite.
+//! `transition`, `quota`, `pace`, `revocation`, `idle` and `chain` are PURE; `store` keeps them in SQLite.
 //!
 //! [`LedgerState`] is the whole memory a decision may use. The store loads it once and changes it only together
 //! with its rows, so a cycle in which nothing changed reads and writes nothing.
 
 pub mod chain;
 pub mod change;
+pub mod idle;
 pub mod learn;
 pub mod pace;
 pub mod quota;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use self::idle::Idleness;
 use self::pace::PaceRecord;
 use self::quota::{OverrideKey, QuotaOverride};
 use self::revocation::BulkRevocation;
@@ -62,6 +64,8 @@ pub struct LedgerState {
     pub paces: BTreeMap<String, PaceRecord>,
     /// When each account was last asked for.
     pub last_use: BTreeMap<AccountId, Timestamp>,
+    /// Namespaces in which nothing ran when they were last looked at.
+    pub idle: BTreeMap<(AccountId, ClusterName), Idleness>,
     /// Revocations of whole classes that are under way.
     pub revocations: BTreeMap<String, BulkRevocation>,
     /// What the API server was told, and what it answered.
@@ -220,6 +224,11 @@ pub enum Suspension {
     },
     /// By an administrator; ends only by `resume`.
     Ordered(Note),
+    /// Nothing ran in its namespaces for too long, and nobody asked for it. Ends by `resume`, or by `ensure`.
+    Idle {
+        /// Since then.
+        since: Timestamp,
+    },
     /// No class takes it any more: it left the group, or the configuration changed.
     Left,
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::digest::managed_digest;
 use super::{ClusterInventory, ObservedObject};
+use crate::contract::KEEP;
 use crate::identity::ClusterName;
 use crate::ledger::ObjectKey;
 
@@ -192,6 +193,7 @@ pub fn observe(object: &Value) -> ObservedObject {
         resource_version: metadata["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0),
         digest: if is_released(object) { RELEASED.to_owned() } else { managed_digest(object) },
         deleting: metadata["deletionTimestamp"].is_string(),
+        spared: object["kind"] == "Namespace" && metadata["annotations"][KEEP] == "true",
         quota: super::quota::observe(object),
     }
 }

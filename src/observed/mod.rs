@@ -50,6 +50,8 @@ pub struct ObservedObject {
     pub digest: String,
     /// It is on its way out (`metadata.deletionTimestamp`).
     pub deleting: bool,
+    /// Of a namespace: it is to be left alone although nothing runs in it.
+    pub spared: bool,
     /// Of a quota, if there is anything to say.
     pub quota: Option<Arc<ObservedQuota>>,
 }

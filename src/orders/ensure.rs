@@ -9,11 +9,11 @@ use crate::control::api::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
 use crate::desired::takes;
 use crate::identity::{AccountId, AccountKind, ClusterName};
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Account, Delivery, LedgerState, Lifecycle, Tenant};
+use crate::ledger::{Account, Delivery, LedgerState, Lifecycle, Suspension, Tenant};
 use crate::policy::Policy;
 
-/// Within this time a home is believed to be as it was seen, a directory to say what it said, and asking again is asking
-/// once: a login hook that waits asks several times a second.
+/// Within this time a home is believed to be as it was seen, and asking again is asking once: a login hook that waits asks
+/// several times a second.
 const FRESH: SignedDuration = SignedDuration::from_secs(10);
 
 /// Who asks, as the kernel knows them.
@@ -58,11 +58,11 @@ pub fn ensure(
     request: &EnsureRequest,
     now: Timestamp,
 ) -> Ensured {
-    let EnsureRequest { kind, name } = request;
+    let EnsureRequest { kind, name, since } = request;
     let account = match find(ledger, *kind, name) {
         Ok(account) if may_ask(ledger, caller, account) => account,
         Err(refusal) if refusal.exit_code == 4 && may_ask_for_new(caller, request) => {
-            return unknown(ledger, refusal, now);
+            return unknown(ledger, refusal, *since, now);
         }
         Err(refusal) if caller.may_order => return Ensured::refused(refusal.exit_code, refusal.text),
         // Who may not ask does not learn either who there is.
@@ -129,9 +129,11 @@ fn may_ask_for_new(caller: &Asker, request: &EnsureRequest) -> bool {
     caller.may_order || (request.kind == AccountKind::User && caller.name.as_ref() == Some(&request.name))
 }
 
-fn unknown(ledger: &LedgerState, refusal: Refusal, now: Timestamp) -> Ensured {
+/// The directory is read once more, after they began to ask.
+fn unknown(ledger: &LedgerState, refusal: Refusal, since: Option<Timestamp>, now: Timestamp) -> Ensured {
     let read = ledger.sources.values().map(|source| source.read_at).min();
-    if read.is_some_and(|read| read + FRESH > now) {
+    let since = since.unwrap_or(now - FRESH).min(now);
+    if read.is_some_and(|read| read > since) {
         return Ensured::refused(refusal.exit_code, refusal.text);
     }
     let text = format!("{}; the directory is being read again", refusal.text);
@@ -145,6 +147,8 @@ fn hopeless(ledger: &LedgerState, policy: &Policy, account: &Account) -> Option<
         return Some(format!("held by {} ({})", note.actor, note.reason));
     }
     match account.state {
+        // Whoever is suspended for want of use comes back by being used.
+        Lifecycle::Suspended if matches!(account.suspension, Some(Suspension::Idle { .. })) => {}
         Lifecycle::Suspended => return Some("suspended; `bursar why` says for what".to_owned()),
         Lifecycle::Archived | Lifecycle::Deleted => return Some(format!("its state is {}", account.state.as_str())),
         Lifecycle::New | Lifecycle::Active => {}

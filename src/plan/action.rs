@@ -51,6 +51,17 @@ pub enum Action {
         /// Where.
         namespace: NamespaceName,
     },
+    /// Tells the people of a namespace that it is suspended if nothing runs in it until then.
+    WarnIdle {
+        /// Where.
+        cluster: ClusterName,
+        /// Which.
+        namespace: NamespaceName,
+        /// Nothing ran in it since then.
+        idle_since: Timestamp,
+        /// When it is suspended.
+        until: Timestamp,
+    },
     /// Deletes a pod whose life is over, with what belongs to its job.
     ReapPod {
         /// Where.
@@ -139,6 +150,7 @@ impl Action {
             Self::Apply { key, .. } | Self::Delete { key, .. } => &key.cluster,
             Self::MakeDirectory { cluster, .. }
             | Self::StopWorkloads { cluster, .. }
+            | Self::WarnIdle { cluster, .. }
             | Self::ReapPod { cluster, .. }
             | Self::ResumeWorkloads { cluster, .. }
             | Self::ProveRevoked { cluster, .. }

@@ -254,6 +254,7 @@ fn headline(plan: &AccountPlan) -> (char, String) {
         (Some(Transition::Suspend(why)), _) => ('-', cause(why, plan)),
         (None, _) if !plan.leaving.is_empty() => ('-', members(plan)),
         (None, Some(Regeneration::Revoked(note))) => ('~', format!("revoked by {}", note.actor)),
+        (None, _) if matches!(plan.actions.as_slice(), [Action::WarnIdle { .. }]) => ('~', "idle".to_owned()),
         (None, _) if !plan.adopted.is_empty() && plan.actions.is_empty() => ('~', "quota edited".to_owned()),
         (None, _) => only_reason(plan),
     }
@@ -262,6 +263,14 @@ fn headline(plan: &AccountPlan) -> (char, String) {
 fn members(plan: &AccountPlan) -> String {
     let names: Vec<&str> = plan.leaving.values().map(|member| member.name.as_str()).collect();
     format!("{} left", names.join(", "))
+}
+
+/// Why its access comes back, in words.
+pub(crate) fn back(plan: &AccountPlan) -> String {
+    match plan.before.suspension {
+        Some(Suspension::Idle { .. }) => "asked for again".to_owned(),
+        _ => "back in the directory".to_owned(),
+    }
 }
 
 /// Why an account is, or is to be, suspended, in words.
@@ -278,6 +287,7 @@ pub(crate) fn cause(why: &Suspension, plan: &AccountPlan) -> String {
             format!("ordered by {actor}: {reason}{ticket}")
         }
         Suspension::Left => "in no class any more".to_owned(),
+        Suspension::Idle { since } => format!("idle since {since:.0}"),
     }
 }
 
@@ -353,6 +363,9 @@ fn details(plan: &AccountPlan) -> String {
             _ => "certificate, kubeconfig".to_owned(),
         }),
         Action::RemoveKubeconfig { .. } => Some("kubeconfig removed".to_owned()),
+        Action::WarnIdle { namespace, until, .. } => {
+            Some(format!("people of {namespace} warned: suspended {until:.0} if nothing runs until then"))
+        }
         Action::ReapPod { namespace, name, job, .. } => Some(match job {
             Some(job) => format!("pod {namespace}/{name} deleted, with all of job {job}"),
             None => format!("pod {namespace}/{name} deleted"),

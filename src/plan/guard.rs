@@ -55,6 +55,8 @@ pub struct Bounds {
     pub stopped: BTreeSet<String>,
     /// [`Policy::revision`] of each class.
     pub revisions: BTreeMap<String, String>,
+    /// Accounts that may be suspended in one cycle because nothing runs.
+    pub idle_per_cycle: u64,
     /// Pods that may be ended in one cycle.
     pub pods_per_cycle: u64,
     /// Who fails.
@@ -86,6 +88,7 @@ impl Bounds {
                 .map(|(class, _)| class.clone())
                 .collect(),
             revisions: policy.classes.keys().map(|class| (class.clone(), policy.revision(class))).collect(),
+            idle_per_cycle: policy.reapers.namespaces.as_ref().map_or(0, |idle| idle.per_cycle),
             pods_per_cycle: policy.reapers.pods.as_ref().map_or(0, |pods| pods.per_cycle),
             failing: ledger
                 .failures
@@ -239,6 +242,7 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
     let mut court = Court::new(bounds, now);
     let accounts: Vec<AccountPlan> = plan.accounts.into_iter().filter(|plan| plan.held.is_none()).collect();
     court.completeness(&accounts);
+    court.refused.extend(super::idle::over(&accounts, bounds.idle_per_cycle));
     for budget in &BUDGETS {
         court.limit(&accounts, budget);
     }
@@ -303,7 +307,9 @@ const MEMBERS: Budget = Budget {
 fn is_counted(plan: &AccountPlan) -> bool {
     plan.before.state == Lifecycle::Active
         && match &plan.transition {
-            Some(Transition::Suspend(Suspension::Absent | Suspension::Disabled { .. })) => true,
+            Some(Transition::Suspend(Suspension::Absent | Suspension::Disabled { .. } | Suspension::Idle { .. })) => {
+                true
+            }
             Some(Transition::Suspend(Suspension::Left)) => {
                 plan.rests_on.is_empty() || plan.begun.values().any(Failure::is_begun)
             }

@@ -73,6 +73,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             | Action::ResumeWorkloads { .. }
             | Action::ProveRevoked { .. }
             | Action::ReapPod { .. }
+            | Action::WarnIdle { .. }
             | Action::IssueCertificate { .. }
             | Action::InspectKubeconfig { .. } => None,
         }
@@ -95,6 +96,7 @@ fn cause(why: &Suspension) -> &'static str {
         Suspension::Disabled { .. } => "disabled",
         Suspension::Ordered(_) => "ordered",
         Suspension::Left => "left",
+        Suspension::Idle { .. } => "idle",
     }
 }
 

@@ -119,7 +119,7 @@ fn events(plan: &AccountPlan, now: Timestamp) -> Vec<Event> {
         Transition::Create => event("created", &bursar, "new".to_owned(), json!({"namespaces": places})),
         Transition::Resume => match &plan.ordered {
             Some(note) => event("resumed", note, note.reason.clone(), json!({})),
-            None => event("resumed", &bursar, "back in the directory".to_owned(), json!({})),
+            None => event("resumed", &bursar, super::display::back(plan), json!({})),
         },
         Transition::Suspend(why) => {
             let detail = json!({"generation": plan.generation});

@@ -6,6 +6,7 @@ mod credential;
 pub mod display;
 pub mod guard;
 pub mod hash;
+pub mod idle;
 pub mod intents;
 pub mod near;
 pub mod pace;
@@ -41,7 +42,7 @@ use crate::desired::{DesiredAccount, DesiredState, DesiredTenant, Regeneration, 
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity};
 use crate::ledger::{Account, Failure, LedgerState, Note, ObjectKey, Tenant};
 use crate::observed::Inventory;
-use crate::policy::PodReaper;
+use crate::policy::Reapers;
 
 /// Everything that is to be done, tenant by tenant, and what is odd.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -169,7 +170,7 @@ pub fn plan(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory,
 fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, now: Timestamp, closely: bool) -> Plan {
     let scan = Scan::of(desired, ledger, inventory);
     let mut plan = Plan { notices: desired.notices.clone(), ..Plan::default() };
-    let world = World { ledger, inventory, scan: &scan, reaps: desired.reaps.as_ref(), now, closely };
+    let world = World { ledger, inventory, scan: &scan, reaps: &desired.reaps, now, closely };
     let otherwise = World { closely: true, ..world };
     for (id, account) in &desired.accounts {
         let Some(before) = ledger.accounts.get(id) else { continue };
@@ -217,7 +218,7 @@ struct World<'a> {
     ledger: &'a LedgerState,
     inventory: &'a Inventory,
     scan: &'a Scan<'a>,
-    reaps: Option<&'a PodReaper>,
+    reaps: &'a Reapers,
     now: Timestamp,
     /// `scan` was made of another desired state than this, or is not to be trusted: it settles nothing.
     closely: bool,
@@ -313,8 +314,11 @@ impl World<'_> {
 
     fn in_cluster(&self, look: tenant::Look<'_>) -> tenant::Found {
         let mut found = tenant::actions(look);
-        if let Some(rules) = self.reaps {
+        if let Some(rules) = &self.reaps.pods {
             reaper::pods(look, rules, &mut found);
+        }
+        if let Some(rules) = &self.reaps.namespaces {
+            idle::warnings(look, rules, &mut found);
         }
         // A change of its life is something new to do; whatever failed before does not hold it up.
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();

@@ -5,6 +5,8 @@
 //! the history, `settle` carries everything out without showing it. `reads 26 1h` reads the directory so often, so much
 //! later each time, and shows what it taught and did. The site is [`super::testing::policy`].
 
+mod reaper;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -12,12 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use serde_json::json;
 
 use super::display::Preview;
 use super::guard::{Refusal, approve, refused_hash};
 use super::testing::{World, entry_of, prod};
-use crate::control::api::{OrderRequest, QuotaSet, QuotaUnset, RevokeClass, Target};
+use crate::control::api::{OrderRequest, QuotaSet, QuotaUnset, Target};
 use crate::directory::{Completeness, Entry};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
 use crate::ledger::change::Event;
@@ -125,12 +126,7 @@ impl Story {
             ["site", "tools", from, to] => self.many(from, to),
             ["quota", verb, kind, name, rest @ ..] => self.quota(verb, kind, name, rest),
             ["revoke", "class", class, reason @ ..] => self.revoke_class(class, reason),
-            ["reaper", "pods", lifetime, per_cycle] => {
-                let lifetime = crate::contract::lifetime(lifetime);
-                let per_cycle = per_cycle.parse().expect("a number");
-                self.world.policy.reapers.pods = Some(crate::policy::PodReaper { lifetime, per_cycle });
-            }
-            ["pod", namespace, name, began, lifetime, job @ ..] => self.pod(namespace, name, began, lifetime, job),
+            ["reaper" | "pods" | "pod" | "looks", ..] => self.reaper(words),
             ["pace", count] => {
                 let limit = Limit { count: count.parse().expect("a number"), percent: None };
                 self.world.policy.limits.change_per_cycle = limit;
@@ -205,35 +201,6 @@ impl Story {
             }
             other => panic!("no such line: {other:?}"),
         }
-    }
-
-    /// A pod that began so many hours ago; lifetime and job `-`: it says none.
-    fn pod(&mut self, namespace: &str, name: &str, began: &str, lifetime: &str, job: &[&str]) {
-        let started = (began != "never").then(|| self.world.now - hours_of(began));
-        let metadata = json!({
-            "name": name,
-            "namespace": namespace,
-            "uid": format!("uid-{name}"),
-            "creationTimestamp": "2026-05-01T00:00:00Z",
-            "annotations": if lifetime == "-" { json!({}) } else { json!({crate::contract::LIFETIME: lifetime}) },
-            "labels": job.first().map(|job| json!({"job": job})),
-        });
-        let metadata = serde_json::from_value(metadata).expect("metadata");
-        let pod = crate::observed::pods::observe(&metadata, started, Some("Running")).expect("not ours");
-        let pods = self.world.inventory.pods.entry(prod()).or_default();
-        Arc::make_mut(pods).pods.insert((namespace.to_owned(), name.to_owned()), pod);
-    }
-
-    fn revoke_class(&mut self, class: &str, reason: &[&str]) {
-        let request = RevokeClass { class: class.to_owned(), reason: Some(reason.join(" ")), ticket: None };
-        let requests = [OrderRequest::RevokeClass(request)];
-        let now = self.world.now;
-        let written = write_all(&self.world.ledger, &self.world.policy, "root", &requests, now);
-        let refused = written.refused.iter().map(|refusal| &refusal.text);
-        for text in written.texts.iter().chain(refused) {
-            writeln!(self.shown, "said: {text}\n").expect("a string takes all");
-        }
-        written.changes.iter().for_each(|change| self.world.ledger.apply(change));
     }
 
     fn add(&mut self, kind: &str, name: &str, rest: &[&str]) {

@@ -15,6 +15,7 @@ use crate::directory::merge::merge;
 use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
 use crate::ledger::change::{Change, Event};
+use crate::ledger::idle::Idleness;
 use crate::ledger::transition::{Transition, transition};
 use crate::ledger::{
     Account, Certificate, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord, SourceState, StoppedWorkload,
@@ -249,6 +250,11 @@ impl World {
                 assert_eq!(gone.map(|found| found.uid).as_ref(), Some(uid), "{key:?} is there and is the one meant");
                 assert_ne!(key.kind, "Namespace", "no namespace is deleted");
                 vec![Change::Object(key.clone(), None)]
+            }
+            Action::WarnIdle { cluster, until, .. } => {
+                let idle = self.ledger.idle[&(id.clone(), cluster.clone())].clone();
+                let warned = Idleness { warned_at: Some(now), due: *until, ..idle };
+                vec![Change::Idle(id.clone(), cluster.clone(), Some(warned))]
             }
             Action::ReapPod { cluster, namespace, name, .. } => {
                 let pods = self.inventory.pods.get_mut(cluster).expect("it was seen");

@@ -9,7 +9,7 @@ use croner::parser::{CronParser, Seconds};
 use super::class::{Known, absolute};
 use super::table::{Kind, PATH, Table};
 use super::{Homes, Schedule, Settings, admission, class, cluster, manifests, network, source};
-use crate::policy::{Class, Lifecycle, Limit, Limits, PodReaper, Policy, Reapers};
+use crate::policy::{Class, Lifecycle, Limit, Limits, NamespaceReaper, PodReaper, Policy, Reapers};
 
 const SECTIONS: [&str; 15] = [
     "site",
@@ -34,6 +34,7 @@ const AGE: Kind = Kind("a recipient of age", "\"age1…\"");
 const DAY: u64 = 24;
 /// A wrong default lifetime is noticed before it has ended everything.
 const PODS_PER_CYCLE: u64 = 50;
+const NAMESPACES_PER_CYCLE: u64 = 5;
 
 /// What the tree says; relative paths begin at `folder`. `None` only with errors noted.
 pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
@@ -114,21 +115,31 @@ fn later(root: &Table<'_>) {
 fn reapers(table: &Table<'_>) -> Reapers {
     table.only(&["pods", "namespaces"]);
     let namespaces = table.section("namespaces");
-    namespaces.only(&["enabled", "idle_for"]);
-    namespaces.duration("idle_for", Duration::ZERO);
-    if namespaces.switch("enabled", false) {
-        namespaces.not_yet("enabled", "idle namespaces are left alone");
+    namespaces.only(&["enabled", "idle_for", "warn_for", "per_cycle"]);
+    let count = |table: &Table<'_>, default| {
+        if table.has("per_cycle") { table.number("per_cycle").unwrap_or(default) } else { default }
+    };
+    let idle = NamespaceReaper {
+        idle_for: namespaces.duration("idle_for", Duration::from_hours(30 * DAY)),
+        warn_for: namespaces.duration("warn_for", Duration::from_hours(7 * DAY)),
+        per_cycle: count(&namespaces, NAMESPACES_PER_CYCLE),
+    };
+    if idle.idle_for.is_zero() {
+        namespaces.wrong("idle_for", "0 leaves no time; for example \"30d\"");
     }
     let pods = table.section("pods");
     pods.only(&["enabled", "lifetime", "per_cycle"]);
     let rules = PodReaper {
         lifetime: pods.has("lifetime").then(|| pods.duration("lifetime", Duration::ZERO)),
-        per_cycle: if pods.has("per_cycle") { pods.number("per_cycle").unwrap_or_default() } else { PODS_PER_CYCLE },
+        per_cycle: count(&pods, PODS_PER_CYCLE),
     };
     if rules.lifetime.is_some_and(|lifetime| lifetime.is_zero()) {
         pods.wrong("lifetime", "0 leaves no time; for example \"7d\"");
     }
-    Reapers { pods: pods.switch("enabled", false).then_some(rules) }
+    Reapers {
+        pods: pods.switch("enabled", false).then_some(rules),
+        namespaces: namespaces.switch("enabled", false).then_some(idle),
+    }
 }
 
 fn exempt(table: &Table<'_>) -> Vec<String> {

@@ -102,4 +102,46 @@ fn pods_past_their_lifetime_go_with_what_belongs_to_their_job() {
         (report.actions == 0).then_some(report)
     });
     assert_eq!(quiet.exit_code(), 0, "{quiet:#?}");
+    idle(&mut world);
+}
+
+fn state(world: &World, tool: &str) -> String {
+    let rows = world.rows("SELECT name, state FROM tools");
+    let row = rows.iter().find(|row| row["name"] == tool).expect("the tool is known");
+    row["state"].as_str().expect("text").to_owned()
+}
+
+/// Of two tools in whose namespaces nothing runs one is spared; the pods of the others run.
+fn idle(world: &mut World) {
+    world.tool("idle", 62_903, &[]);
+    world.tool("kept", 62_904, &[]);
+    world.cycle();
+    world.kubectl(&["annotate", "namespace", &world.namespace("kept"), "bursar.dev/keep=true"]);
+    let reaper = "[reaper.namespaces]\nenabled = true\nidle_for = \"3s\"\nwarn_for = \"2s\"\n[reaper.pods]";
+    world.configure("[reaper.pods]", reaper);
+    world.initialise_again();
+    wait_for("it is suspended", DEADLINE, || {
+        world.cycle();
+        (state(world, "idle") == "suspended").then_some(())
+    });
+    let told = world.kubectl(&["get", "events", "-n", &world.namespace("idle")]);
+    assert!(told.contains("Nothing runs in this namespace since"), "{told}");
+    let events = world
+        .rows("SELECT action, account FROM history WHERE action IN ('warned of suspension', 'suspended') ORDER BY at");
+    let events: Vec<_> = events.iter().map(|row| (row["action"].as_str(), row["account"].as_str())).collect();
+    let expected = [Some("warned of suspension"), Some("suspended")].map(|action| (action, Some("tool:idle")));
+    assert_eq!(events, expected);
+    for stays in ["foo", "bar", "kept"] {
+        assert_eq!(state(world, stays), "active", "{stays}");
+    }
+    let target = bursar::control::api::Target {
+        kind: bursar::identity::AccountKind::Tool,
+        name: "idle".to_owned(),
+        reason: None,
+        ticket: None,
+    };
+    world.order(&bursar::control::api::OrderRequest::Resume(target)).expect("resumed");
+    assert_eq!(state(world, "idle"), "active");
+    let works = world.kubectl_as_tool("idle", &["get", "pods"]);
+    assert!(works.status.success(), "{}", crate::world::stderr(&works));
 }

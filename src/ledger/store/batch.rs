@@ -9,9 +9,9 @@ use sqlx::SqliteConnection;
 use super::interval::Intervals;
 use super::record::{
     ACCOUNT, APPROVAL, AccountRow, ApprovalRow, BULK_REVOCATION, CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD,
-    HoldRow, InCluster, KeyColumns, LAST_USE, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow, Own, PACE, PaceRow,
-    QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT,
-    UID_HISTORY, UidRow, UseRow,
+    HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow, Own, PACE,
+    PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow,
+    TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};
@@ -116,6 +116,7 @@ impl Batch {
             }
             Change::Pace(class, Some(pace)) => self.set(&PACE, row(&PaceRow::new(class, pace)), true),
             Change::Pace(class, None) => self.set(&PACE, json!({"class": class}), false),
+            Change::Idle(account, cluster, idle) => self.set_in_cluster(&IDLENESS, account, cluster, idle),
             Change::Used(account_id, at) => self.set(&LAST_USE, row(&UseRow { account_id, at }), true),
             Change::Revocation(class, Some(revocation)) => {
                 self.set(&BULK_REVOCATION, row(&RevocationRow { class, revocation }), true);

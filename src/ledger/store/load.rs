@@ -7,8 +7,8 @@ use sqlx::SqliteConnection;
 use super::StoreError;
 use super::record::{
     ACCOUNT, APPROVAL, AccountRow, ApprovalRow, BULK_REVOCATION, CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD,
-    HoldRow, InCluster, LAST_USE, MEMBERSHIP, MembershipRow, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow, Own,
-    PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD,
+    HoldRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MembershipRow, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow,
+    Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD,
     StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use crate::identity::{AccountId, ClusterName};
@@ -59,6 +59,7 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .filter_map(OverrideRow::read)
             .collect(),
         paces: PACE.load::<PaceRow>(connection, ALL).await?.into_iter().map(PaceRow::read).collect(),
+        idle: in_clusters(IDLENESS.load(connection, ALL).await?),
         last_use: LAST_USE
             .load::<UseRow>(connection, ALL)
             .await?

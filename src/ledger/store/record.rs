@@ -36,6 +36,7 @@ tables! {
     PACE = "pace", key ["class"], plain ["revision", "began", "at", "done", "waiting", "stopped"], json ["last"];
     BULK_REVOCATION = "bulk_revocation", key ["class"], plain ["at", "done"], json ["last", "note"];
     LAST_USE = "last_use", key ["account_id"], plain ["at"], json [];
+    IDLENESS = "idleness", key ["account_id", "cluster"], plain ["since", "counted_at", "seconds", "due", "warned_at"], json [];
     HOLD = "hold", key ["account_id"], plain [], json ["note"];
     ORDER = "\"order\"", key ["id"], plain ["account_id", "what", "bulk"], json ["note"];
     APPROVAL = "approval", key ["hash"], plain ["until"], json [];

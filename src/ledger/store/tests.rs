@@ -11,6 +11,7 @@ use super::*;
 use crate::directory::{Completeness, RejectedEntry, Role};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
 use crate::ledger::change::{Change, Event, RefusalRecord};
+use crate::ledger::idle::Idleness;
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::revocation::BulkRevocation;
@@ -212,6 +213,11 @@ fn quota_and_pace() -> impl Strategy<Value = Change> {
                 stopped,
             };
             Change::Pace("tool".to_owned(), there.then_some(pace))
+        }),
+        (id(), any::<bool>(), any::<bool>()).prop_map(move |(id, there, warned)| {
+            let warned_at = warned.then(|| at(4));
+            let idle = Idleness { since: at(1), counted_at: at(3), seconds: 2, due: at(9), warned_at };
+            Change::Idle(id, cluster(), there.then_some(idle))
         }),
         (id(), 0_i64..9).prop_map(|(id, second)| Change::Used(id, at(second))),
         (any::<bool>(), 0_u64..3).prop_map(|(there, done)| {

@@ -211,6 +211,7 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
     let all = Limit { count: 1000, percent: None };
     let bounds = Bounds {
         pods_per_cycle: 0,
+        idle_per_cycle: 0,
         limits: Limits {
             suspend_per_cycle: all,
             suspend_per_day: all,

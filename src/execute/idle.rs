@@ -1,0 +1,44 @@
+//! Tells the people of a namespace that it is about to be suspended: an event, which `kubectl get events` shows them.
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::StepError;
+use super::apply::refused;
+use super::request::{ApiServer, Ask};
+use crate::identity::NamespaceName;
+use crate::ledger::ObjectKey;
+
+/// About the quota, which is Bursar's: an event of a namespace itself would stand in `default`, where tenants do not look.
+pub async fn warn(
+    server: &ApiServer,
+    namespace: &NamespaceName,
+    (idle_since, until): (Timestamp, Timestamp),
+    now: Timestamp,
+) -> Result<(), StepError> {
+    let at = format!("{now:.0}");
+    let event = json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": "bursar-idle-", "namespace": namespace},
+        "involvedObject": {"apiVersion": "v1", "kind": "ResourceQuota", "namespace": namespace, "name": "bursar"},
+        "type": "Warning",
+        "reason": "Idle",
+        "message": format!(
+            "Nothing runs in this namespace since {idle_since:.0}. It is suspended {until:.0} unless something does until then."
+        ),
+        "source": {"component": "bursar"},
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    });
+    let key = ObjectKey {
+        cluster: server.cluster.clone(),
+        api_version: "v1".to_owned(),
+        kind: "Event".to_owned(),
+        namespace: Some(namespace.to_string()),
+        name: "bursar-idle".to_owned(),
+    };
+    let path = format!("/api/v1/namespaces/{namespace}/events");
+    server.ask(&path, Ask::Create(&event)).await.map(drop).map_err(|error| refused(&key, error))
+}

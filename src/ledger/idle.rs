@@ -1,0 +1,50 @@
+//! How long nothing ran in a namespace, and whether its people were warned. PURE: no runtime, no client, no file system, no
+//! clock.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::policy::NamespaceReaper;
+
+/// A namespace in which nothing ran when it was last looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Idleness {
+    /// The first look that showed nothing.
+    pub since: Timestamp,
+    /// The last look that was counted.
+    pub counted_at: Timestamp,
+    /// The sum, in seconds.
+    pub seconds: u64,
+    /// When the suspension is due, if nothing runs until then.
+    pub due: Timestamp,
+    /// When its people were warned.
+    pub warned_at: Option<Timestamp>,
+}
+
+impl Idleness {
+    /// It was idle long enough for a warning, and there was none.
+    #[must_use]
+    pub fn wants_warning(&self, rules: &NamespaceReaper) -> bool {
+        self.warned_at.is_none() && self.seconds + rules.warn_for.as_secs() >= rules.idle_for.as_secs()
+    }
+
+    /// It was idle long enough, and they were warned long enough ago.
+    #[must_use]
+    pub fn is_due(&self, rules: &NamespaceReaper, now: Timestamp) -> bool {
+        self.seconds >= rules.idle_for.as_secs() && self.warned_at.is_some() && self.due <= now
+    }
+
+    /// When a warning of now says that it is due.
+    #[must_use]
+    pub fn due_after_warning(&self, rules: &NamespaceReaper, now: Timestamp) -> Timestamp {
+        let left = rules.idle_for.as_secs().saturating_sub(self.seconds).max(rules.warn_for.as_secs());
+        later(now, left)
+    }
+}
+
+/// So many seconds later.
+#[must_use]
+pub fn later(now: Timestamp, seconds: u64) -> Timestamp {
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    now.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
+}

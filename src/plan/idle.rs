@@ -1,0 +1,134 @@
+//! Namespaces in which nothing runs (§10), by positive evidence: a watch that showed all pods, looked at again and again.
+//! PURE: no runtime, no client, no file system, no clock.
+//!
+//! It is counted as absence is, as a sum of gaps of an hour at most: a daemon that was off, a cluster that was away and a
+//! clock that jumps prove nothing.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::tenant::{Found, Look};
+use super::{AccountPlan, Action};
+use crate::desired::Transition;
+use crate::identity::{AccountId, ClusterName};
+use crate::ledger::change::Change;
+use crate::ledger::idle::{Idleness, later};
+use crate::ledger::{LedgerState, Lifecycle, ObjectKey, Suspension, Tenant};
+use crate::observed::Inventory;
+use crate::policy::NamespaceReaper;
+
+/// Longest gap between two looks that counts.
+const LONGEST_GAP: i64 = 3600;
+/// It is written down at most this often (seconds), unless something is due.
+const COUNT_EVERY: i64 = 1800;
+
+/// What this look at the pods changes.
+#[must_use]
+pub fn count(ledger: &LedgerState, inventory: &Inventory, rules: &NamespaceReaper, now: Timestamp) -> Vec<Change> {
+    let changed = ledger.tenants.iter().filter_map(|(place, tenant)| {
+        let before = ledger.idle.get(place);
+        let served = ledger.accounts.get(&place.0).is_some_and(|account| account.state == Lifecycle::Active);
+        // A cluster that does not show its pods proves nothing; what was counted stays.
+        let used = if served { used(place, tenant, inventory)? } else { Used::Now };
+        let after = match (used, before) {
+            (Used::Now, None) => return None,
+            (Used::Now, Some(_)) => None,
+            (Used::Until(last), Some(before)) if !was_used(ledger, place, before, last) => {
+                Some(counted(before, rules, now)?)
+            }
+            (Used::Until(_), _) => {
+                let due = later(now, rules.idle_for.as_secs());
+                Some(Idleness { since: now, counted_at: now, seconds: 0, due, warned_at: None })
+            }
+        };
+        Some(Change::Idle(place.0.clone(), place.1.clone(), after))
+    });
+    changed.collect()
+}
+
+enum Used {
+    /// Something runs, or it is to be left alone.
+    Now,
+    /// Nothing runs; the newest of what ran and still stands there was made then.
+    Until(Option<Timestamp>),
+}
+
+/// `None`: nobody knows.
+fn used(place: &(AccountId, ClusterName), tenant: &Tenant, inventory: &Inventory) -> Option<Used> {
+    let Some(namespace) = &tenant.namespace else { return Some(Used::Now) };
+    let pods = inventory.pods.get(&place.1)?;
+    let cluster = inventory.clusters.get(&place.1)?;
+    let key = ObjectKey {
+        cluster: place.1.clone(),
+        api_version: "v1".to_owned(),
+        kind: "Namespace".to_owned(),
+        namespace: None,
+        name: namespace.to_string(),
+    };
+    if cluster.objects.get(&key)?.spared {
+        return Some(Used::Now);
+    }
+    let mut last = None;
+    for (_, pod) in pods.of_namespace(namespace.as_str()) {
+        if !pod.finished {
+            return Some(Used::Now);
+        }
+        last = last.max(Some(pod.created));
+    }
+    Some(Used::Until(last))
+}
+
+/// Since it began: a pod that came and finished, or somebody who asked for the account.
+fn was_used(
+    ledger: &LedgerState,
+    place: &(AccountId, ClusterName),
+    before: &Idleness,
+    last: Option<Timestamp>,
+) -> bool {
+    last.max(ledger.last_use.get(&place.0).copied()).is_some_and(|used| used > before.since)
+}
+
+/// `None`: the ledger need not hear of it yet.
+fn counted(before: &Idleness, rules: &NamespaceReaper, now: Timestamp) -> Option<Idleness> {
+    let gap = now.as_second() - before.counted_at.as_second();
+    let seconds = before.seconds + gap.clamp(0, LONGEST_GAP).unsigned_abs();
+    let after = Idleness { counted_at: now, seconds, ..before.clone() };
+    let news = (after.wants_warning(rules) && !before.wants_warning(rules))
+        || (after.is_due(rules, now) && before.seconds < rules.idle_for.as_secs());
+    if (0..COUNT_EVERY).contains(&gap) && !news {
+        return None;
+    }
+    let due = if after.warned_at.is_some() {
+        after.due
+    } else {
+        later(now, rules.idle_for.as_secs().saturating_sub(seconds))
+    };
+    Some(Idleness { due, ..after })
+}
+
+/// Warns the people of a namespace before it is due.
+pub(super) fn warnings(look: Look<'_>, rules: &NamespaceReaper, found: &mut Found) {
+    let place = (look.id.clone(), look.cluster.clone());
+    let idle = look.ledger.idle.get(&place).filter(|idle| idle.wants_warning(rules));
+    let namespace = look.tenant.namespace.as_ref().filter(|_| !look.tenant.suspended);
+    found.actions.extend(idle.zip(namespace).map(|(idle, namespace)| Action::WarnIdle {
+        cluster: look.cluster.clone(),
+        namespace: namespace.clone(),
+        idle_since: idle.since,
+        until: idle.due_after_warning(rules, look.now),
+    }));
+}
+
+/// Who is due and must wait: beyond so many in a cycle, those who are idle longest first.
+pub(super) fn over(accounts: &[AccountPlan], per_cycle: u64) -> BTreeSet<AccountId> {
+    let mut due: Vec<(Timestamp, &AccountId)> = accounts
+        .iter()
+        .filter_map(|plan| match &plan.transition {
+            Some(Transition::Suspend(Suspension::Idle { since })) => Some((*since, &plan.id)),
+            _ => None,
+        })
+        .collect();
+    due.sort();
+    due.into_iter().skip(usize::try_from(per_cycle).unwrap_or(usize::MAX)).map(|(_, id)| id.clone()).collect()
+}

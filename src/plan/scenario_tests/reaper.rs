@@ -1,0 +1,95 @@
+//! Lines of a story about what ends by itself, and about classes that are revoked.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{Story, hours_of};
+use crate::contract::LIFETIME;
+use crate::control::api::{OrderRequest, RevokeClass};
+use crate::observed::pods::observe;
+use crate::orders::write_all;
+use crate::plan::idle::count;
+use crate::plan::testing::prod;
+use crate::policy::{NamespaceReaper, PodReaper};
+
+impl Story {
+    pub(super) fn reaper(&mut self, words: &[&str]) {
+        match words {
+            ["reaper", "pods", lifetime, per_cycle] => {
+                let lifetime = crate::contract::lifetime(lifetime);
+                let per_cycle = per_cycle.parse().expect("a number");
+                self.world.policy.reapers.pods = Some(PodReaper { lifetime, per_cycle });
+            }
+            ["reaper", "idle", idle_for, warn_for, per_cycle] => {
+                let hours = |text: &str| crate::contract::lifetime(text).expect("a time");
+                let per_cycle = per_cycle.parse().expect("a number");
+                let (idle_for, warn_for) = (hours(idle_for), hours(warn_for));
+                let rules = NamespaceReaper { idle_for, warn_for, per_cycle };
+                self.world.policy.reapers.namespaces = Some(rules);
+            }
+            ["pods", "shown"] => drop(self.world.inventory.pods.entry(prod()).or_default()),
+            ["pods", "hidden"] => drop(self.world.inventory.pods.remove(&prod())),
+            ["pods", "gone", namespace] => {
+                let pods = self.world.inventory.pods.get_mut(&prod()).expect("shown");
+                Arc::make_mut(pods).pods.retain(|(place, _), _| place != namespace);
+            }
+            ["looks", times, hours] => (0..times.parse::<u32>().expect("a number")).for_each(|_| self.look(hours)),
+            ["pod", namespace, name, began, lifetime, job @ ..] => self.pod(namespace, name, began, lifetime, job),
+            other => panic!("no such line: {other:?}"),
+        }
+    }
+
+    /// A pod that began so many hours ago; lifetime and job `-`: it says none.
+    fn pod(&mut self, namespace: &str, name: &str, began: &str, lifetime: &str, job: &[&str]) {
+        let started = (began != "never").then(|| self.world.now - hours_of(began));
+        let metadata = json!({
+            "name": name,
+            "namespace": namespace,
+            "uid": format!("uid-{name}"),
+            "creationTimestamp": "2026-05-01T00:00:00Z",
+            "annotations": if lifetime == "-" { json!({}) } else { json!({LIFETIME: lifetime}) },
+            "labels": job.first().map(|job| json!({"job": job})),
+        });
+        let metadata = serde_json::from_value(metadata).expect("metadata");
+        let pod = observe(&metadata, started, Some("Running")).expect("not ours");
+        let pods = self.world.inventory.pods.entry(prod()).or_default();
+        Arc::make_mut(pods).pods.insert((namespace.to_owned(), name.to_owned()), pod);
+    }
+
+    /// So much later the pods are looked at, and what is due is done.
+    fn look(&mut self, hours: &str) {
+        self.world.now += hours_of(hours);
+        let world = &mut self.world;
+        let rules = world.policy.reapers.namespaces.clone().expect("the reaper is on");
+        for change in count(&world.ledger, &world.inventory, &rules, world.now) {
+            world.ledger.apply(&change);
+        }
+        let before = self.world.ledger.idle.clone();
+        for event in self.world.cycle() {
+            let account = event.account.map(|account| account.to_string()).unwrap_or_default();
+            writeln!(self.shown, "{:.0} {account} {}: {}", self.world.now, event.action, event.reason)
+                .expect("a string takes all");
+        }
+        for ((id, _), idle) in &self.world.ledger.idle {
+            if idle.warned_at.is_some() && before.values().all(|known| known.warned_at != idle.warned_at) {
+                let account = self.world.ledger.accounts[id].account_name();
+                writeln!(self.shown, "{:.0} {account} warned: {:.0}", self.world.now, idle.due)
+                    .expect("a string takes all");
+            }
+        }
+    }
+
+    pub(super) fn revoke_class(&mut self, class: &str, reason: &[&str]) {
+        let request = RevokeClass { class: class.to_owned(), reason: Some(reason.join(" ")), ticket: None };
+        let requests = [OrderRequest::RevokeClass(request)];
+        let now = self.world.now;
+        let written = write_all(&self.world.ledger, &self.world.policy, "root", &requests, now);
+        let refused = written.refused.iter().map(|refusal| &refusal.text);
+        for text in written.texts.iter().chain(refused) {
+            writeln!(self.shown, "said: {text}\n").expect("a string takes all");
+        }
+        written.changes.iter().for_each(|change| self.world.ledger.apply(change));
+    }
+}

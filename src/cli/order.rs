@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::arguments::{Account, MaybeReasoned, Reasoned, Revoke};
+use super::arguments::{Account, Adopt, MaybeReasoned, Reasoned, Revoke};
 use super::context::{Context, daemon};
 use super::exit::{Exit, Failure};
 use super::output::clean;
@@ -41,6 +41,11 @@ pub(super) async fn maybe_reasoned(context: &Context, order: Order, arguments: M
         Order::Release => OrderRequest::Release(target),
     };
     give(context, vec![request]).await
+}
+
+pub(super) async fn adopt(context: &Context, command: Adopt) -> Result<Exit, Failure> {
+    let Adopt::Uid(MaybeReasoned { account: Account { kind, name }, reason, ticket }) = command;
+    give(context, vec![OrderRequest::AdoptUid(Target { kind, name, reason, ticket })]).await
 }
 
 pub(super) async fn approve(context: &Context, hash: String) -> Result<Exit, Failure> {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{DesiredObject, DesiredTenant, Place, credential, manifest, namespace, network, quota, rbac, volume};
+use super::{
+    DesiredObject, DesiredTenant, EndOfTenant, Place, credential, manifest, namespace, network, quota, rbac, volume,
+};
 use crate::contract::Sealer;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::{Account, ObjectKey};
@@ -23,12 +25,13 @@ pub(super) struct Order<'a> {
     pub(super) namespace: Option<&'a NamespaceName>,
     pub(super) generation: u64,
     pub(super) suspended: bool,
+    pub(super) end: Option<EndOfTenant>,
     pub(super) overrides: &'a quota::Overrides<'a>,
 }
 
 /// Objects of several classes are merged; of two with one name the first class's stays.
 pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> DesiredTenant {
-    let Order { cluster, account, classes, remembered, namespace, generation, suspended, overrides } = order;
+    let Order { cluster, account, classes, remembered, namespace, generation, suspended, end, overrides } = order;
     let main = classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied();
     let class = main.map_or(remembered, |class| class.name.as_str());
     let mut objects: BTreeMap<ObjectKey, DesiredObject> = BTreeMap::new();
@@ -43,7 +46,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
             objects.entry(key).or_insert(object);
         }
     };
-    if let Some(namespace) = namespace {
+    if let Some(namespace) = namespace.filter(|_| end != Some(EndOfTenant::Delete)) {
         let place = Place { cluster, namespace, account, class, generation, suspended };
         let level = main.map_or(PodSecurity::Restricted, |main| main.pod_security);
         add(namespace::namespace(&place, level, sealer), main);
@@ -68,6 +71,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         class: class.to_owned(),
         namespace: namespace.cloned(),
         suspended,
+        end,
         own: own(&order),
         objects,
         directories,
@@ -83,7 +87,8 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
 
 /// Digest of everything that the objects of this tenant take from the tenant itself.
 fn own(order: &Order<'_>) -> String {
-    let Order { cluster: _, account, classes: _, remembered: _, namespace, generation, suspended, overrides } = order;
+    let Order { cluster: _, account, classes: _, remembered: _, namespace, generation, suspended, end: _, overrides } =
+        order;
     let overrides: BTreeMap<&str, &str> =
         overrides.iter().map(|(resource, given)| (*resource, given.amount.as_str())).collect();
     digest(&json!([

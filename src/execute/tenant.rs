@@ -33,9 +33,9 @@ pub(super) struct Place<'a> {
 
 /// What was done and is not yet handed over.
 #[derive(Default)]
-struct Done {
-    changes: Vec<Change>,
-    events: Vec<Event>,
+pub(super) struct Done {
+    pub(super) changes: Vec<Change>,
+    pub(super) events: Vec<Event>,
     /// For the history: what was applied and deleted, and why.
     objects: Vec<Value>,
     /// Namespaces that were made in this run: nothing of anybody's is in them.
@@ -164,6 +164,11 @@ impl Place<'_> {
             }
             Action::StopWorkloads { namespace, .. } => self.stop_workloads(effects, namespace, done).await,
             Action::ResumeWorkloads { stopped, .. } => self.resume_workloads(effects, stopped, done).await,
+            Action::Archive { namespace, file, .. } => self.archive(effects, namespace, file, done).await,
+            Action::DeleteNamespace { namespace, uid, archived, file, .. } => {
+                self.delete_namespace(effects, namespace, uid, (archived.as_ref(), file), done).await
+            }
+            Action::AwaitDeletion { namespace, uid, .. } => self.await_deletion(effects, namespace, uid, done).await,
             Action::IssueCertificate { credential, generation, home, reason, .. } => {
                 let what = Issue { credential, generation: *generation, home };
                 let changes = issue(effects, &self.effects.homes, self.account, what, self.run.now).await?;
@@ -227,6 +232,8 @@ impl Place<'_> {
         for (key, workload) in stopped {
             workloads::resume(&effects.server, key, workload).await?;
             done.changes.push(Change::Stopped(self.account.id.clone(), key.clone(), None));
+            // Each at once: from then on it is the tenant's, who may stop it before somebody resumes the rest.
+            self.hand_over(done).await?;
         }
         let names: Vec<Value> = stopped.iter().map(|(key, _)| json!({"kind": key.kind, "name": key.name})).collect();
         done.events.push(self.event("workloads resumed", self.cause().1, json!({"workloads": names})));
@@ -256,7 +263,7 @@ impl Place<'_> {
     }
 
     /// Stores what was done so far.
-    async fn hand_over(&self, done: &mut Done) -> Result<(), StepError> {
+    pub(super) async fn hand_over(&self, done: &mut Done) -> Result<(), StepError> {
         let objects = std::mem::take(&mut done.objects);
         if !objects.is_empty() {
             let reason = self.cause().1;
@@ -280,7 +287,7 @@ impl Place<'_> {
         self.event("certificate issued", reason.to_string(), detail.unwrap_or_default())
     }
 
-    fn event(&self, action: &str, reason: String, mut detail: Value) -> Event {
+    pub(super) fn event(&self, action: &str, reason: String, mut detail: Value) -> Event {
         let (actor, _, ticket) = self.cause();
         if detail.is_null() {
             detail = json!({});
@@ -313,7 +320,9 @@ impl Place<'_> {
         let reason = match &account.transition {
             Some(Transition::Create) => "new".to_owned(),
             Some(Transition::Suspend(why)) => crate::plan::display::cause(why, account),
-            Some(Transition::Resume) => "back in the directory".to_owned(),
+            Some(Transition::Resume) => crate::plan::display::returned(account).to_owned(),
+            Some(Transition::Archive | Transition::Delete { .. }) => crate::plan::display::waited(account),
+            Some(Transition::Gone) => "nothing is left of its namespaces".to_owned(),
             None => "not as it should be".to_owned(),
         };
         ("bursar".to_owned(), reason, None)

@@ -59,6 +59,8 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
         home_prefixes: homes.prefixes.clone(),
         exempt: exempt(&root.section("webhook")),
     };
+    let archive = root.section("archive");
+    archive.only(&["recipient"]);
     let metrics = root.section("metrics");
     metrics.only(&["listen"]);
     Some(Settings {
@@ -69,6 +71,7 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
         homes,
         metrics: metrics.parsed("listen", ADDRESS, |text| text.parse().ok()),
         control_socket: path("socket", "/run/bursar/control.sock", &control),
+        archive_recipient: archive.parsed("recipient", AGE, |text| text.parse().ok()),
         webhook_image: root.section("webhook").text("image"),
         state_dir,
         site: site?,
@@ -103,9 +106,6 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
 /// What later versions serve: harmless to leave out, or an error.
 fn later(root: &Table<'_>) {
     root.not_yet("realm", "Keycloak is not written to");
-    let archive = root.section("archive");
-    archive.only(&["recipient"]);
-    archive.parsed("recipient", AGE, |text| text.starts_with("age1").then_some(()));
     let reaper = root.section("reaper");
     reaper.only(&["pods", "namespaces"]);
     for (name, keys) in [("pods", &["enabled"][..]), ("namespaces", &["enabled", "idle_for"])] {

@@ -6,9 +6,10 @@ use sqlx::SqliteConnection;
 
 use super::StoreError;
 use super::record::{
-    ACCOUNT, APPROVAL, AccountRow, ApprovalRow, CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow,
-    InCluster, MEMBERSHIP, MembershipRow, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow, Own, PACE, PaceRow,
-    QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow,
+    ACCOUNT, APPROVAL, ARCHIVE, AccountRow, ApprovalRow, ArchiveRow, CERTIFICATE, CertificateRow, DELIVERY, FAILURE,
+    HOLD, HoldRow, InCluster, MEMBERSHIP, MembershipRow, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow, Own, PACE,
+    PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT,
+    UID_HISTORY, UidRow,
 };
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::chain::GENESIS;
@@ -78,6 +79,12 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .await?
             .into_iter()
             .map(|row| ((row.account_id, row.key.into()), row.stopped))
+            .collect(),
+        archives: ARCHIVE
+            .load::<ArchiveRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| (row.file, row.archive))
             .collect(),
         rejected: REJECTED_ENTRY.load(connection, ALL).await?.into_iter().collect(),
         failures: in_clusters(FAILURE.load(connection, ALL).await?),

@@ -221,6 +221,7 @@ fn a_finalizer_that_holds_a_namespace_is_named_until_it_is_gone() {
         r#"{"metadata":{"finalizers":null}}"#,
     ]);
     cycles_until(&mut world, "foo", "deleted");
+    world.cycle();
     assert_eq!(world.rows("SELECT * FROM failure").len(), 0);
     assert_eq!(world.rows("SELECT * FROM spent WHERE spending = 'delete'").len(), 1, "one deletion is counted once");
 }

@@ -27,7 +27,7 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
     let began = engine.now();
     engine.must_own()?;
     engine.must_write().await?; // what cannot be remembered is not done
-    if trigger.asks() {
+    if trigger.asks() || engine.store.state().orders.iter().any(|order| order.what.is_of_reads()) {
         engine.connect().await?; // clusters that were away: asked whether they are back
         if let Some(snapshot) = ask(engine).await {
             let seen = transition(engine.store.state(), &snapshot, &engine.settings.policy, engine.now()); // pure

@@ -149,6 +149,8 @@ impl Engine {
         let sealer = read_seal(&settings.state_dir)?;
         let homes =
             HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes);
+        let archives = settings.archives();
+        archives.sweep();
         let stop = CancellationToken::new();
         let mut engine = Self {
             health: health::Health::of(&settings.state_dir),
@@ -158,7 +160,7 @@ impl Engine {
             lock,
             sealer,
             deriver: Deriver::default(),
-            effects: Effects { clusters: BTreeMap::new(), homes },
+            effects: Effects { clusters: BTreeMap::new(), homes, archives },
             clock,
             cut: stop.child_token(),
             progress: Progress::default(),
@@ -218,6 +220,7 @@ impl Engine {
         self.sources = settings.sources()?;
         self.effects.homes =
             HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes);
+        self.effects.archives = settings.archives();
         self.effects.clusters.clear();
         self.links.clear();
         self.trouble.clear();

@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod admission;
+pub mod archive;
 pub mod cli;
 pub mod contract;
 pub mod control;

@@ -8,12 +8,12 @@ mod revocation;
 use std::borrow::Cow;
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::control::api::{OrderRequest, Refusal, RevokeClass, Target};
 use crate::identity::{AccountKind, AccountName};
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
+use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::plan::guard;
 use crate::policy::Policy;
 
@@ -79,6 +79,11 @@ fn write(
         OrderRequest::Suspend(target) => (Some(OrderKind::Suspend), target),
         OrderRequest::Resume(target) => (Some(OrderKind::Resume), target),
         OrderRequest::Revoke(target) => (Some(OrderKind::Revoke), target),
+        OrderRequest::AdoptUid(target) => (Some(OrderKind::AdoptUid), target),
+        OrderRequest::Restored { target, file, objects } => {
+            let account = find(ledger, target.kind, &target.name)?;
+            return Ok(restored(account, &note(actor, target, now, false)?, file, *objects));
+        }
         OrderRequest::Hold(target) | OrderRequest::Release(target) => (None, target),
         OrderRequest::QuotaSet(set) => {
             let account = find(ledger, set.target.kind, &set.target.name)?;
@@ -96,7 +101,9 @@ fn write(
         OrderRequest::Approve { hash } => return approve(ledger, actor, hash, now),
     };
     let account = find(ledger, target.kind, &target.name)?;
-    let note = note(actor, target, now, !matches!(request, OrderRequest::Resume(_) | OrderRequest::Release(_)))?;
+    let need_not_say =
+        matches!(request, OrderRequest::Resume(_) | OrderRequest::Release(_) | OrderRequest::AdoptUid(_));
+    let note = note(actor, target, now, !need_not_say)?;
     match (kind, request) {
         (Some(what), _) => order(ledger, account, what, note),
         (None, OrderRequest::Hold(_)) => Ok(hold(account, note)),
@@ -173,6 +180,15 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
             });
         }
         OrderKind::Suspend if by_order => return refused(format!("{name} is suspended by an order already")),
+        OrderKind::Suspend if is_going(account) => {
+            let state = if account.state == Lifecycle::Deleted { "deleted" } else { "being deleted" };
+            return refused(format!("{name} is {state}, and has no access; `bursar hold` keeps it from coming back"));
+        }
+        OrderKind::AdoptUid if !has_another_uid(ledger, account) => {
+            return refused(format!(
+                "the directory has no other uid for {name}; `bursar status` shows what it rejects"
+            ));
+        }
         OrderKind::Revoke if account.generation == 0 => return refused(format!("{name} never had a certificate")),
         _ => {}
     }
@@ -180,6 +196,7 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
         OrderKind::Suspend => "suspension ordered",
         OrderKind::Resume => "resumption ordered",
         OrderKind::Revoke => "revocation ordered",
+        OrderKind::AdoptUid => "uid to be adopted",
     };
     let id = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
     let event = event(Some(account), action, &note);
@@ -187,6 +204,24 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
     let order = Order { id, account: account.id.clone(), what, note, bulk: None };
     let text = format!("{name}: {action}");
     Ok(One { changes: vec![Change::Order(order)], events: vec![event], text, revoked })
+}
+
+/// Nothing is left to suspend.
+fn is_going(account: &Account) -> bool {
+    let deletion = matches!(account.ending, Some(Ending::Deletion { .. }));
+    account.state == Lifecycle::Deleted || (account.state == Lifecycle::Archived && deletion)
+}
+
+fn has_another_uid(ledger: &LedgerState, account: &Account) -> bool {
+    let mut rejected = ledger.rejected.iter().filter(|entry| entry.id.as_ref() == Some(&account.directory_id));
+    rejected.any(|entry| entry.source == account.source && entry.why.contains("bursar adopt uid"))
+}
+
+fn restored(account: &Account, note: &Note, file: &str, objects: u64) -> One {
+    let mut event = event(Some(account), "archive applied", note);
+    event.detail = json!({"file": file, "objects": objects});
+    let text = format!("{}: {objects} objects of {file} made again", account.account_name());
+    One { changes: Vec::new(), events: vec![event], text, revoked: None }
 }
 
 fn waits(ledger: &LedgerState, account: &Account, what: OrderKind) -> bool {

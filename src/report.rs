@@ -80,7 +80,8 @@ pub fn status(
 /// Tenants with a failing step, by name.
 #[must_use]
 pub fn failing(ledger: &LedgerState) -> Vec<Failing> {
-    let failures = ledger.failures.iter().filter_map(|((id, cluster), failure)| {
+    let failures = ledger.failures.iter().filter(|(_, failure)| !failure.is_under_way());
+    let failures = failures.filter_map(|((id, cluster), failure)| {
         Some(Failing {
             account: ledger.accounts.get(id)?.account_name(),
             cluster: cluster.to_string(),

@@ -133,7 +133,6 @@ fn validations() -> Value {
     let generation = format!("s.kind == 'Group' && s.name.matches('{GENERATION_GROUP}')");
     let rule = |message: &str, expression: String| json!({"message": message, "expression": expression});
     json!([
-        // The role that reads all of a tenant has `get` of every subresource, these among them.
         rule(
             "bursar-cage: the daemon neither runs anything in pods nor speaks through the API server to anything",
             "request.operation != 'CONNECT'".to_owned()
@@ -141,10 +140,8 @@ fn validations() -> Value {
         rule("bursar-cage: the daemon writes in no namespace of Kubernetes'", "!variables.reserved".to_owned()),
         rule(
             "bursar-cage: the daemon makes namespaces with bursar.dev/class only, changes those that carry it or \
-             bursar.dev/adopt, and deletes none",
-            "!variables.isNamespace || (variables.sub == '' && variables.writes && variables.classNow && \
-             (variables.new || variables.classBefore || variables.adoptable))"
-                .to_owned()
+             bursar.dev/adopt, and deletes those of suspended tenants",
+            namespaces()
         ),
         rule(
             "bursar-cage: the daemon writes in namespaces with bursar.dev/class only, and in its own; where storage outlives \
@@ -240,6 +237,18 @@ fn companions() -> String {
          request.resource.resource in ['services', 'configmaps', 'secrets']) || variables.managedBefore || \
          oldObject.metadata.?labels[?{}].orValue('') != ''",
         text(JOB)
+    )
+}
+
+/// Those of tenants, and of them only suspended ones are deleted: what was sealed so was archived or is about to be.
+fn namespaces() -> String {
+    format!(
+        "!variables.isNamespace || (variables.sub == '' && variables.writes && variables.classNow && \
+                 (variables.new || variables.classBefore || variables.adoptable)) || \
+                 (request.operation == 'DELETE' && variables.classBefore && variables.managedBefore && \
+                 oldObject.metadata.?annotations[?{state}].orValue('') == {suspended})",
+        state = text(STATE),
+        suspended = text(TenantState::Suspended.as_str())
     )
 }
 

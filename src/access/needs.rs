@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use crate::desired::rbac::ARCHIVE_ROLE;
 use crate::desired::rbac::impersonation_role;
 use crate::identity::ClusterName;
 use crate::policy::{Class, Policy, VolumeKind};
 
 /// The role that `init` makes of this server's `edit`.
 pub const TENANT_ROLE: &str = "bursar-tenant";
-/// The role by which an export reads everything of one suspended tenant.
-pub const ARCHIVE_ROLE: &str = "bursar-archive";
 /// The user that admins impersonate; `init` binds it to `cluster-admin`.
 pub const CLUSTER_ADMIN_USER: &str = "bursar:cluster-admin";
 

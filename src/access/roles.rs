@@ -77,8 +77,8 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
 #[must_use]
 pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
     let mut rules = vec![
-        // Never deleted: that is for a later version and its own verb.
-        rule("", &["namespaces"], &["get", "list", "watch", "create", "patch"]),
+        // Deleted are those of tenants that were suspended and archived: the cage says so.
+        rule("", &["namespaces"], &["get", "list", "watch", "create", "patch", "delete"]),
         rule("certificates.k8s.io", &["certificatesigningrequests"], &["get", "list", "watch", "create", "delete"]),
         rule("certificates.k8s.io", &["certificatesigningrequests/approval"], &["patch"]),
         json!({
@@ -233,11 +233,11 @@ pub fn daemon_binding(ledger_id: &str) -> Value {
     cluster_role_binding(DAEMON_ROLE, DAEMON_ROLE, &daemon_subject(ledger_id))
 }
 
-/// Reads everything of a namespace, Secrets too. The cage lets the daemon bind it to itself in suspended tenants'
-/// namespaces only.
+/// Lists everything of a namespace, Secrets too. The cage lets the daemon bind it to itself in suspended tenants'
+/// namespaces only. Never `get`: of subresources that would be a way into pods.
 #[must_use]
 pub fn archive() -> Value {
-    cluster_role(ARCHIVE_ROLE, &[rule("*", &["*"], &["get", "list"])])
+    cluster_role(ARCHIVE_ROLE, &[rule("*", &["*"], &["list"])])
 }
 
 /// One role for each class with `impersonate`, and the user that admins become.

@@ -100,6 +100,12 @@ pub enum Command {
         /// As printed by `plan` and `status`
         hash: String,
     },
+    /// Let an account have what the directory says now, and Bursar did not take by itself
+    #[command(subcommand)]
+    Adopt(Adopt),
+    /// Namespaces that were deleted: what is in their files, and the way back
+    #[command(subcommand)]
+    Archive(Archive),
     /// Make this host's ledger the owner of the clusters; the former owner stops writing at once
     Takeover(Takeover),
     /// The webhook that refuses pods which would run as somebody else
@@ -265,6 +271,60 @@ pub struct MaybeReasoned {
     /// Whom.
     #[command(flatten)]
     pub account: Account,
+    /// Why; the history keeps it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Your ticket
+    #[arg(long, value_name = "TEXT")]
+    pub ticket: Option<String>,
+}
+
+/// Commands of `adopt`.
+#[derive(Debug, Subcommand)]
+pub enum Adopt {
+    /// The uid that the directory has now becomes the account's; its home must belong to that uid
+    Uid(MaybeReasoned),
+}
+
+/// Commands of `archive`.
+#[derive(Debug, Subcommand)]
+pub enum Archive {
+    /// Every archive, or those of one account
+    List(ArchiveList),
+    /// What is in a file; refused if it is not as it was written
+    Show(ArchiveFile),
+    /// Make what is in a file again, in an empty namespace of its account
+    Apply(ArchiveApply),
+}
+
+/// `archive list`.
+#[derive(Debug, Args)]
+pub struct ArchiveList {
+    /// What it is; without it, everybody's
+    #[arg(requires = "name", value_parser = kind())]
+    pub kind: Option<AccountKind>,
+    /// Its name in the directory
+    pub name: Option<String>,
+}
+
+/// `archive show`.
+#[derive(Debug, Args)]
+pub struct ArchiveFile {
+    /// As `archive list` names it
+    pub file: String,
+}
+
+/// `archive apply`.
+#[derive(Debug, Args)]
+pub struct ArchiveApply {
+    /// As `archive list` names it
+    pub file: String,
+    /// What `age-keygen` wrote for the recipient; without it Secrets are left out
+    #[arg(long, value_name = "FILE")]
+    pub identity: Option<PathBuf>,
+    /// The administrator's kubeconfig, read once and not kept. Without it: $KUBECONFIG, or ~/.kube/config
+    #[arg(long, value_name = "FILE")]
+    pub admin_kubeconfig: Option<PathBuf>,
     /// Why; the history keeps it
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,

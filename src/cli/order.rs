@@ -1,7 +1,7 @@
 //! `bursar suspend|resume|hold|release|approve`, and what `quota` and `revoke` ask for: orders, given to the daemon, or
 //! written down by this process while there is none.
 
-use super::arguments::{Account, MaybeReasoned, Reasoned};
+use super::arguments::{Account, Adopt, MaybeReasoned, Reasoned};
 use super::context::{Context, daemon};
 use super::exit::{Exit, Failure};
 use super::output::clean;
@@ -33,6 +33,11 @@ pub(super) async fn maybe_reasoned(context: &Context, order: Order, arguments: M
         Order::Release => OrderRequest::Release(target),
     };
     give(context, vec![request]).await
+}
+
+pub(super) async fn adopt(context: &Context, command: Adopt) -> Result<Exit, Failure> {
+    let Adopt::Uid(MaybeReasoned { account: Account { kind, name }, reason, ticket }) = command;
+    give(context, vec![OrderRequest::AdoptUid(Target { kind, name, reason, ticket })]).await
 }
 
 pub(super) async fn approve(context: &Context, hash: String) -> Result<Exit, Failure> {

@@ -136,11 +136,11 @@ fn tell(doubts: &[String]) {
     }
 }
 
-fn may() -> Result<(), Failure> {
+pub(super) fn may() -> Result<(), Failure> {
     if may_act() { Ok(()) } else { Err(Failure::new(Exit::Forbidden, "this needs root or user bursar")) }
 }
 
-async fn as_bursar<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
+pub(super) async fn as_bursar<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
     let done = privilege::as_bursar(work).await;
     done.map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))
 }
@@ -170,6 +170,17 @@ fn admins(settings: &Settings, given: &[String]) -> Result<BTreeMap<ClusterName,
     }
     let names: Vec<String> = known.iter().map(|name| format!("--admin-kubeconfig {name}=FILE")).collect();
     Err(Failure::new(Exit::Usage, format!("each cluster has its administrator: {}", names.join(" "))))
+}
+
+/// The administrator's kubeconfig of one cluster: the one that is given, or where `kubectl` looks.
+pub(super) fn admin_of(settings: &Settings, cluster: &ClusterName, given: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    if !settings.clusters.contains_key(cluster) {
+        let text = format!("cluster {cluster} is not in the configuration");
+        return Err(Failure::new(Exit::Failed, text));
+    }
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".kube/config"));
+    let usual = || std::env::var_os("KUBECONFIG").map(PathBuf::from).or_else(home);
+    given.or_else(usual).ok_or_else(|| Failure::new(Exit::Usage, "--admin-kubeconfig is missing"))
 }
 
 /// Where `kubectl` looks, if there is one cluster only.

@@ -11,7 +11,7 @@ use crate::ledger::store::ReadStore;
 use crate::orders::meant;
 
 /// What is shown beside the account itself: title, columns, query by `?1` = `tool:foo`.
-const PARTS: [(&str, &[&str], &str); 9] = [
+const PARTS: [(&str, &[&str], &str); 10] = [
     (
         "members",
         &["member", "role", "since"],
@@ -56,6 +56,11 @@ const PARTS: [(&str, &[&str], &str); 9] = [
         "pending_removals",
         &["what", "absent_since", "on"],
         "SELECT what, absent_since, \"on\" FROM pending_removals WHERE account = ?1",
+    ),
+    (
+        "archives",
+        &["cluster", "namespace", "at", "objects", "secrets", "file"],
+        "SELECT cluster, namespace, at, objects, secrets, file FROM archives WHERE account = ?1 ORDER BY at",
     ),
 ];
 

@@ -14,7 +14,7 @@ use crate::desired::{classes_of, drift_key};
 use crate::directory::{Completeness, selects};
 use crate::identity::{AccountKind, DirectoryId};
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
-use crate::ledger::{Account, LedgerState, Lifecycle, Suspension};
+use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Suspension};
 use crate::orders;
 use crate::plan::pace::Progress;
 use crate::policy::{Class, Policy, When};
@@ -97,6 +97,7 @@ fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> 
     steps.extend(pace(account, ledger));
     steps.extend(objects(account, ledger));
     steps.extend(credentials(account, ledger));
+    steps.extend(archives(account, ledger));
     let failures = ledger.failures.iter().filter(|((id, _), _)| *id == account.id);
     steps.extend(failures.map(|((_, cluster), failure)| {
         let text = format!(
@@ -151,6 +152,26 @@ fn life(account: &Account, ledger: &LedgerState) -> Step {
         ),
         (None, None) => Step::new("life", good, since),
     }
+}
+
+/// What of it is in files, and what comes next of its end.
+fn archives(account: &Account, ledger: &LedgerState) -> Vec<Step> {
+    let next = match (account.state, account.ending) {
+        (_, Some(Ending::Deletion { at })) => Some(format!("its deletion was let through {at:.0}")),
+        (Lifecycle::Suspended, Some(Ending::Waits(counted))) => {
+            Some(format!("archived {:.0} at the earliest", counted.due))
+        }
+        (Lifecycle::Archived, Some(Ending::Waits(counted))) => {
+            Some(format!("deleted {:.0} at the earliest", counted.due))
+        }
+        _ => None,
+    };
+    let files = ledger.archives.iter().filter(|(_, archive)| archive.account == account.id);
+    let files = files.map(|(file, archive)| {
+        let text = format!("{} in {}, {:.0}: {file}", archive.namespace, archive.cluster, archive.at);
+        Step::new("archive", true, text)
+    });
+    files.chain(next.map(|next| Step::new("end", false, next))).collect()
 }
 
 /// Whether a class takes the account, and why not.

@@ -252,6 +252,18 @@ pub enum OrderRequest {
     /// Give the class's amounts again.
     #[serde(rename = "quota unset")]
     QuotaUnset(QuotaUnset),
+    /// Take the uid that the directory has now.
+    #[serde(rename = "adopt uid")]
+    AdoptUid(Target),
+    /// What an archive has was made again: told, for the history.
+    Restored {
+        /// Whose.
+        target: Target,
+        /// Which archive.
+        file: String,
+        /// How many objects were made.
+        objects: u64,
+    },
     /// Let exactly what was refused through, once, within the hour.
     Approve {
         /// As printed by `plan` and `status`.

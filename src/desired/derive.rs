@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::class::{Groups, Taken, taken};
-use super::life::{Evidence, Verdict, verdict};
-use super::{DesiredAccount, DesiredState, Notice, Transition, tenant};
+use super::life::{Evidence, Namespaces, Verdict, verdict};
+use super::{DesiredAccount, DesiredState, EndOfTenant, Notice, Transition, tenant};
 use crate::contract::Sealer;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName};
 use crate::ledger::idle::Idleness;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
-use crate::ledger::{Account, LedgerState, Note, Order, Suspension, Tenant};
+use crate::ledger::{Account, LedgerState, Lifecycle, Note, ObjectKey, Order, Suspension, Tenant};
 use crate::policy::{Class, Policy, Provision};
 
 /// Who asked for an account is believed to wait for so long; their account goes before others that are made.
@@ -136,6 +136,8 @@ fn is_settled(derived: &DesiredAccount) -> bool {
         && derived.orders.is_empty()
         && derived.leaving.is_empty()
         && derived.rests_on.is_empty()
+        // The end of a tenant depends on what is archived and what is gone.
+        && derived.clusters.values().all(|tenant| tenant.end.is_none())
 }
 
 /// New namespaces, and whose they are to be.
@@ -162,6 +164,8 @@ struct World<'a> {
     now: Timestamp,
     groups: Groups<'a>,
     orders: BTreeMap<&'a AccountId, Vec<&'a Order>>,
+    /// Namespaces in files, with the generation they were left by; looked up only where something ends.
+    archives: OnceCell<BTreeSet<(&'a AccountId, &'a ClusterName, u64)>>,
     /// Whose each namespace is, looked up only where somebody needs a new one.
     namespaces: OnceCell<BTreeSet<(&'a ClusterName, &'a NamespaceName)>>,
     /// Names of people, only where somebody leaves.
@@ -171,7 +175,8 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn of(ledger: &'a LedgerState, policy: &'a Policy, sealer: &'a Sealer, now: Timestamp) -> Self {
         let mut orders: BTreeMap<&AccountId, Vec<&Order>> = BTreeMap::new();
-        for order in ledger.orders_due(policy.limits.change_per_cycle) {
+        let due = ledger.orders_due(policy.limits.change_per_cycle);
+        for order in due.into_iter().filter(|order| !order.what.is_of_reads()) {
             orders.entry(&order.account).or_default().push(order);
         }
         for orders in orders.values_mut() {
@@ -184,6 +189,7 @@ impl<'a> World<'a> {
             now,
             groups: Groups::of(ledger, &policy.lifecycle),
             orders,
+            archives: OnceCell::new(),
             namespaces: OnceCell::new(),
             people: OnceCell::new(),
         }
@@ -238,12 +244,16 @@ impl<'a> World<'a> {
         if places.is_empty() && decided.transition == Some(Transition::Create) {
             return None;
         }
-        let removal = account.state == crate::ledger::Lifecycle::Active
+        let removal = account.state == Lifecycle::Active
             && (matches!(&decided.transition, Some(Transition::Suspend(why)) if !matches!(why, Suspension::Ordered(_)))
                 || !account.leaving.is_empty()
                 || !taken.rests_on.is_empty()
                 || places.keys().any(|cluster| !is_taken(&taken.now, cluster)));
         let mut derived = self.derived(subject, &taken.now, decided, &places, last_generation);
+        if matches!(derived.transition, Some(Transition::Archive | Transition::Delete { .. })) {
+            let kept = self.derived(subject, &taken.now, Verdict::SUSPENDED, &places, last_generation);
+            derived.otherwise = Some(Box::new(kept));
+        }
         if removal && let Some(kept) = verdict(self.evidence(subject, false)) {
             let mut places = self.places(subject, &taken.before, &kept, claimed, notices);
             // What it has there was made by a class that is gone: nobody can say what it should be, so it stays.
@@ -285,14 +295,41 @@ impl<'a> World<'a> {
             removals,
             idle: subject.idle.due,
             asked: self.ledger.last_use.get(&subject.account.id).copied(),
+            namespaces: Namespaces {
+                count: namespaces(subject).count() as u64,
+                archived: self.is_archived(subject),
+                gone: !self.is_there(subject),
+            },
             shared: classes.iter().any(|class| class.credential.is_some()),
             now: self.now,
         }
     }
 
+    /// Whether each namespace is in a file, as the present suspension left it.
+    fn is_archived(&self, subject: &Subject<'_>) -> bool {
+        let Subject { account, .. } = subject;
+        account.state == Lifecycle::Suspended
+            && namespaces(subject).all(|(cluster, _)| self.has_archive(account, cluster))
+    }
+
+    fn has_archive(&self, account: &Account, cluster: &ClusterName) -> bool {
+        let archives = self.archives.get_or_init(|| {
+            let archives = self.ledger.archives.values();
+            archives.map(|archive| (&archive.account, &archive.cluster, archive.generation)).collect()
+        });
+        archives.contains(&(&account.id, cluster, account.generation))
+    }
+
+    /// Whether a namespace is left, as far as the ledger knows.
+    fn is_there(&self, subject: &Subject<'_>) -> bool {
+        subject.account.state == Lifecycle::Archived
+            && namespaces(subject)
+                .any(|(cluster, namespace)| self.ledger.objects.contains_key(&ObjectKey::namespace(cluster, namespace)))
+    }
+
     /// No tenant, but its members or an order to it concern the plan: groups, mostly.
     fn bystander(&self, subject: &Subject<'_>) -> Option<DesiredAccount> {
-        let idle = Verdict { transition: None, regenerated: None, suspended: false };
+        let idle = Verdict { transition: None, regenerated: None, suspended: false, end: None };
         let concerned = !subject.account.leaving.is_empty() || !subject.orders.is_empty();
         concerned.then(|| self.derived(subject, &[], idle, &BTreeMap::new(), &mut 0))
     }
@@ -324,6 +361,10 @@ impl<'a> World<'a> {
                 generation,
                 suspended: decided.suspended || !is_taken(classes, cluster),
                 idle_until: subject.idle.warned.get(*cluster).copied().filter(|_| !decided.suspended),
+                end: decided.end.filter(|end| match end {
+                    EndOfTenant::Archive => namespace.is_some() && !self.has_archive(account, cluster),
+                    EndOfTenant::Delete => true,
+                }),
                 overrides: &overrides,
             };
             ((*cluster).clone(), tenant::tenant(order, self.policy, self.sealer))
@@ -424,6 +465,12 @@ impl<'a> World<'a> {
         };
         account.leaving.iter().map(|id| (id.clone(), name(id))).collect()
     }
+}
+
+/// Where it has a namespace.
+fn namespaces<'s>(subject: &'s Subject<'_>) -> impl Iterator<Item = (&'s ClusterName, &'s NamespaceName)> {
+    let tenants = subject.tenants.iter();
+    tenants.filter_map(|(cluster, tenant)| Some((*cluster, tenant.namespace.as_ref()?)))
 }
 
 fn is_taken(classes: &[&Class], cluster: &ClusterName) -> bool {

@@ -1,10 +1,10 @@
-//! What is due in an account's life: creation, suspension, resumption, another generation. PURE: no runtime, no client,
-//! no file system, no clock.
+//! What is due in an account's life: creation, suspension, resumption, its end, another generation. PURE: no runtime, no
+//! client, no file system, no clock.
 
 use jiff::Timestamp;
 
-use super::{Regeneration, Transition};
-use crate::ledger::{Account, Lifecycle as State, Note, Order, OrderKind, Suspension};
+use super::{EndOfTenant, Regeneration, Transition};
+use crate::ledger::{Account, Ending, Lifecycle as State, Note, Order, OrderKind, Suspension};
 use crate::policy::Lifecycle;
 
 /// What is decided of an account's life.
@@ -14,6 +14,13 @@ pub(super) struct Verdict {
     pub(super) regenerated: Option<Regeneration>,
     /// Its access is gone, afterwards.
     pub(super) suspended: bool,
+    /// What its end asks for of its namespaces.
+    pub(super) end: Option<EndOfTenant>,
+}
+
+impl Verdict {
+    /// Suspended, and nothing is due.
+    pub(super) const SUSPENDED: Self = Self { transition: None, regenerated: None, suspended: true, end: None };
 }
 
 /// What speaks for and against an account.
@@ -27,6 +34,7 @@ pub(super) struct Evidence<'a> {
     pub(super) lifecycle: &'a Lifecycle,
     /// Absence, marks and leavings count. Without: what is left if the guard lets no removal through.
     pub(super) removals: bool,
+    pub(super) namespaces: Namespaces,
     /// It holds credentials that a member who leaves may have kept a copy of.
     pub(super) shared: bool,
     /// Nothing ran in any of its namespaces for too long, since then.
@@ -34,6 +42,16 @@ pub(super) struct Evidence<'a> {
     /// When somebody last asked for it.
     pub(super) asked: Option<Timestamp>,
     pub(super) now: Timestamp,
+}
+
+/// The namespaces of an account.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Namespaces {
+    pub(super) count: u64,
+    /// Each of them is archived as the present suspension left it.
+    pub(super) archived: bool,
+    /// None of them is there any more.
+    pub(super) gone: bool,
 }
 
 /// Whether it was missing from complete reads for long enough. `0s` is due in the first read without it.
@@ -48,34 +66,65 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
     let transition = match (account.state, cause) {
         (State::New, Some(ordered @ Suspension::Ordered(_))) => Some(Transition::Suspend(ordered)),
         (State::New, None) if wanted && account.absence.is_none() => Some(Transition::Create),
-        (State::New | State::Archived | State::Deleted, _) => return None,
+        (State::New, _) | (State::Deleted, Some(_)) => return None,
+        (State::Archived, Some(cause)) => archived(evidence, cause),
         (State::Active, Some(cause)) => Some(Transition::Suspend(cause)),
         (State::Active, None) => None,
-        (State::Suspended, None) => Some(Transition::Resume),
+        (State::Suspended | State::Archived | State::Deleted, None) => Some(Transition::Resume),
         (State::Suspended, Some(cause)) => {
             let same = account.suspension.as_ref().is_some_and(|known| kind(known) == kind(&cause));
-            (!same).then_some(Transition::Suspend(cause))
+            let ends = same && is_over(evidence) && evidence.namespaces.archived;
+            if same { ends.then_some(Transition::Archive) } else { Some(Transition::Suspend(cause)) }
         }
     };
     let suspended = match &transition {
-        Some(Transition::Suspend(_)) => true,
+        Some(Transition::Suspend(_) | Transition::Archive | Transition::Delete { .. } | Transition::Gone) => true,
         Some(Transition::Create | Transition::Resume) => false,
-        None => account.state == State::Suspended,
+        None => matches!(account.state, State::Suspended | State::Archived),
+    };
+    let end = match (&transition, account.state, account.ending) {
+        (Some(Transition::Delete { .. } | Transition::Gone), ..)
+        | (None, State::Archived, Some(Ending::Deletion { .. })) => Some(EndOfTenant::Delete),
+        (None, State::Suspended, _) if is_over(evidence) => Some(EndOfTenant::Archive),
+        _ => None,
     };
     let regenerated = regenerated(evidence, suspended);
-    Some(Verdict { transition, regenerated, suspended })
+    Some(Verdict { transition, regenerated, suspended, end })
+}
+
+/// What comes after the archive. A deletion that has begun goes on to its end, whoever orders something else: what is
+/// half gone cannot stay.
+fn archived(evidence: Evidence<'_>, cause: Suspension) -> Option<Transition> {
+    let Evidence { account, lifecycle, namespaces, .. } = evidence;
+    match account.ending {
+        Some(Ending::Deletion { .. }) => namespaces.gone.then_some(Transition::Gone),
+        _ if matches!(cause, Suspension::Ordered(_)) => Some(Transition::Suspend(cause)),
+        Some(Ending::Waits(counted)) if counted.seconds >= lifecycle.delete_after.as_secs() => {
+            Some(Transition::Delete { namespaces: namespaces.count })
+        }
+        _ => None,
+    }
+}
+
+/// It was suspended for as long as `retention` says. One that was ordered, or for idleness, has no such end.
+fn is_over(evidence: Evidence<'_>) -> bool {
+    let Evidence { account, lifecycle, namespaces, .. } = evidence;
+    let endless = matches!(account.suspension, Some(Suspension::Ordered(_) | Suspension::Idle { .. }));
+    let counted = account.ending.as_ref().and_then(Ending::counted);
+    !endless && namespaces.count > 0 && counted.is_some_and(|counted| counted.seconds >= lifecycle.retention.as_secs())
 }
 
 /// Why its access should be gone; orders before marks before absence.
 fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
     let Evidence { account, wanted, orders, lifecycle, removals, idle, asked, .. } = evidence;
-    let standing = account.suspension.clone().filter(|_| account.state == State::Suspended);
+    let ends = matches!(account.state, State::Suspended | State::Archived | State::Deleted);
+    let standing = account.suspension.clone().filter(|_| ends);
     let mut ordered = standing.clone().filter(|standing| matches!(standing, Suspension::Ordered(_)));
     for order in orders {
         match order.what {
             OrderKind::Suspend => ordered = Some(Suspension::Ordered(order.note.clone())),
             OrderKind::Resume => ordered = None,
-            OrderKind::Revoke => {}
+            OrderKind::Revoke | OrderKind::AdoptUid => {}
         }
     }
     let resumed = orders.last().is_some_and(|order| order.what == OrderKind::Resume);

@@ -97,8 +97,17 @@ pub enum Transition {
     Create,
     /// Its access goes.
     Suspend(Suspension),
-    /// Its access comes back.
+    /// Its access comes back; after its deletion, everything.
     Resume,
+    /// Its namespaces are in files now.
+    Archive,
+    /// Its namespaces are deleted from now on.
+    Delete {
+        /// How many there are.
+        namespaces: u64,
+    },
+    /// They are gone.
+    Gone,
 }
 
 /// Why every older certificate should be worth nothing.
@@ -122,6 +131,8 @@ pub struct DesiredTenant {
     pub namespace: Option<NamespaceName>,
     /// New pods may not start; its workloads are stopped.
     pub suspended: bool,
+    /// What its end asks for here.
+    pub end: Option<EndOfTenant>,
     /// Digest of what its objects take from itself. They may differ from what they were for another reason only: the
     /// policy.
     pub own: String,
@@ -135,6 +146,15 @@ pub struct DesiredTenant {
     pub credential: Option<DesiredCredential>,
     /// Where the kubeconfig is or was; absent for classes without homes.
     pub home: Option<HomeTarget>,
+}
+
+/// What the end of a suspended tenant asks for in one cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndOfTenant {
+    /// Its namespace is to be written into a file.
+    Archive,
+    /// Its namespace is to be deleted; nothing else is wanted any more.
+    Delete,
 }
 
 /// An object as we want it.

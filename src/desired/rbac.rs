@@ -7,9 +7,10 @@
 use serde_json::{Value, json};
 
 use super::{Place, generation_group};
-use crate::identity::NamespaceName;
-use crate::ledger::Account;
-use crate::policy::Class;
+use crate::contract::{MANAGED_BY, MANAGER};
+use crate::identity::{ClusterName, NamespaceName};
+use crate::ledger::{Account, ObjectKey};
+use crate::policy::{Class, DAEMON_USER};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -17,6 +18,33 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 #[must_use]
 pub fn impersonation_role(class: &str) -> String {
     format!("bursar-impersonate-{class}")
+}
+
+/// The ClusterRole by which an archive lists everything of one suspended tenant; made by `bursar init`.
+pub const ARCHIVE_ROLE: &str = "bursar-archive";
+
+/// Of the binding of [`ARCHIVE_ROLE`]. No binding of a class is named so: theirs begin with `bursar-`.
+const ARCHIVE_BINDING: &str = "bursar:archive";
+
+/// The binding of [`ARCHIVE_ROLE`] to the daemon, which exists only while an archive is made.
+#[must_use]
+pub fn archive_binding(cluster: &ClusterName, namespace: &NamespaceName) -> ObjectKey {
+    ObjectKey {
+        cluster: cluster.clone(),
+        api_version: "rbac.authorization.k8s.io/v1".to_owned(),
+        kind: "RoleBinding".to_owned(),
+        namespace: Some(namespace.to_string()),
+        name: ARCHIVE_BINDING.to_owned(),
+    }
+}
+
+/// The manifest of [`archive_binding`].
+#[must_use]
+pub fn archive_binding_manifest(namespace: &NamespaceName) -> Value {
+    let daemon = json!({"apiGroup": GROUP, "kind": "User", "name": DAEMON_USER});
+    let mut binding = role_binding(namespace, ARCHIVE_BINDING, ARCHIVE_ROLE, &daemon);
+    binding["metadata"]["labels"] = json!({MANAGED_BY: MANAGER});
+    binding
 }
 
 /// Bindings in the tenant's namespace, of its holders and of its `default` service account.

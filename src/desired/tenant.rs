@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{DesiredObject, DesiredTenant, Place, credential, manifest, namespace, network, quota, rbac, volume};
+use super::{
+    DesiredObject, DesiredTenant, EndOfTenant, Place, credential, manifest, namespace, network, quota, rbac, volume,
+};
 use crate::contract::Sealer;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::{Account, ObjectKey};
@@ -25,12 +27,13 @@ pub(super) struct Order<'a> {
     pub(super) generation: u64,
     pub(super) suspended: bool,
     pub(super) idle_until: Option<Timestamp>,
+    pub(super) end: Option<EndOfTenant>,
     pub(super) overrides: &'a quota::Overrides<'a>,
 }
 
 /// Objects of several classes are merged; of two with one name the first class's stays.
 pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> DesiredTenant {
-    let Order { cluster, account, classes, remembered, namespace, generation, suspended, idle_until, overrides } =
+    let Order { cluster, account, classes, remembered, namespace, generation, suspended, idle_until, end, overrides } =
         order;
     let main = classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied();
     let class = main.map_or(remembered, |class| class.name.as_str());
@@ -46,7 +49,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
             objects.entry(key).or_insert(object);
         }
     };
-    if let Some(namespace) = namespace {
+    if let Some(namespace) = namespace.filter(|_| end != Some(EndOfTenant::Delete)) {
         let place = Place { cluster, namespace, account, class, generation, suspended, idle_until };
         let level = main.map_or(PodSecurity::Restricted, |main| main.pod_security);
         add(namespace::namespace(&place, level, sealer), main);
@@ -71,6 +74,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         class: class.to_owned(),
         namespace: namespace.cloned(),
         suspended,
+        end,
         own: own(&order),
         objects,
         directories,
@@ -95,6 +99,7 @@ fn own(order: &Order<'_>) -> String {
         generation,
         suspended,
         idle_until,
+        end: _,
         overrides,
     } = order;
     let overrides: BTreeMap<&str, &str> =

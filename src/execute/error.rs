@@ -3,9 +3,10 @@
 use thiserror::Error;
 
 use super::request::RequestError;
+use crate::archive::ArchiveError;
 use crate::directory::chain;
 use crate::homes::client::HomedClientError;
-use crate::identity::ClusterName;
+use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::ObjectKey;
 
 /// A step that failed. It ends what is left of its account in its cluster, and nobody else's.
@@ -82,6 +83,41 @@ pub enum StepError {
     /// No certificate was issued or delivered; the reason carries its cure.
     #[error(transparent)]
     Credential(Box<dyn std::error::Error + Send + Sync>),
+    /// A kind of object could not be listed, so the archive would not be whole.
+    #[error("the archive is not whole: {what} cannot be listed")]
+    Listing {
+        /// Where.
+        cluster: ClusterName,
+        /// `deployments.apps`, or a version of an API group.
+        what: String,
+        /// Why.
+        #[source]
+        source: Box<RequestError>,
+    },
+    /// The archive's file.
+    #[error("the archive")]
+    Archive(#[from] ArchiveError),
+    /// What wrote the archive's file ended.
+    #[error("the archive was not written")]
+    Task(#[source] tokio::task::JoinError),
+    /// Data would be deleted with a namespace.
+    #[error("namespace {namespace} is archived and not deleted: the data of {} would go with it", volumes(claims))]
+    Data {
+        /// Which.
+        namespace: NamespaceName,
+        /// Claims, each with its volume.
+        claims: Vec<(String, String)>,
+    },
+    /// A namespace that was deleted is still there.
+    #[error("namespace {namespace} is being deleted: {why}")]
+    Terminating {
+        /// Which.
+        namespace: NamespaceName,
+        /// What keeps it.
+        why: String,
+        /// It is not only a matter of time.
+        stuck: bool,
+    },
     /// The plan names a cluster that is not connected.
     #[error("cluster {0} is not connected")]
     NoCluster(ClusterName),
@@ -114,8 +150,16 @@ impl StepError {
             Self::Home(_) | Self::HomeAnswer => "home",
             Self::Credential(_) => "certificate",
             Self::StillAllowed { .. } => "revocation",
+            Self::Listing { .. } | Self::Archive(_) | Self::Task(_) => "archive",
+            Self::Data { .. } | Self::Terminating { .. } => "deletion",
             Self::NotRecorded => "ledger",
         }
+    }
+
+    /// It takes its time, and nothing is wrong.
+    #[must_use]
+    pub const fn is_under_way(&self) -> bool {
+        matches!(self, Self::Terminating { stuck: false, .. })
     }
 
     /// What is wrong, its cause and the cure: the text of `status`.
@@ -150,9 +194,34 @@ impl StepError {
             }
             Self::NoCluster(cluster) => Some(format!("see `bursar status` for cluster {cluster}")),
             Self::NotRecorded => Some("see the daemon's log; free space in state_dir if there is none".into()),
-            Self::Home(_) | Self::Credential(_) => None,
+            Self::Listing { cluster, source, .. } => cure_of_refusal(cluster, source)
+                .or_else(|| Some("let that API answer, or remove its APIService; nothing is deleted before".into())),
+            Self::Archive(_) => Some("see to state_dir/archive; nothing is deleted before it can be written".into()),
+            Self::Data { namespace, claims } => Some(format!(
+                "copy what is worth keeping, then `kubectl delete pvc {} -n {namespace}`; or keep it: {}",
+                claims.iter().map(|(claim, _)| claim.as_str()).collect::<Vec<_>>().join(" "),
+                retain(claims)
+            )),
+            Self::Terminating { stuck: true, .. } => Some(
+                "it ends by itself when whoever set the finalizer removes it; Bursar removes nobody's finalizers"
+                    .into(),
+            ),
+            Self::Home(_) | Self::Credential(_) | Self::Task(_) | Self::Terminating { .. } => None,
         }
     }
+}
+
+/// `claim data (volume pvc-1)`.
+fn volumes(claims: &[(String, String)]) -> String {
+    let named = claims.iter().map(|(claim, volume)| format!("claim {claim} (volume {volume})"));
+    named.collect::<Vec<_>>().join(", ")
+}
+
+fn retain(claims: &[(String, String)]) -> String {
+    let patch = |(_, volume): &(String, String)| {
+        format!("`kubectl patch pv {volume} -p '{{\"spec\":{{\"persistentVolumeReclaimPolicy\":\"Retain\"}}}}'`")
+    };
+    claims.iter().map(patch).collect::<Vec<_>>().join(", ")
 }
 
 /// `ResourceQuota bursar in namespace tool-foo`.

@@ -8,10 +8,12 @@ pub mod apply;
 pub mod authority;
 pub mod credential;
 pub mod csr_watch;
+mod ending;
 pub mod error;
 pub mod home;
 pub mod idle;
 pub mod keypair;
+pub mod listing;
 pub mod pace;
 pub mod prune;
 pub mod reap;
@@ -38,6 +40,7 @@ pub use record::{Record, Recorder};
 
 use self::request::ApiServer;
 use self::tenant::Place;
+use crate::archive::Archives;
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
@@ -59,6 +62,8 @@ pub struct Effects {
     pub clusters: BTreeMap<ClusterName, ClusterEffects>,
     /// The writer in homes.
     pub homes: HomedClient,
+    /// Where namespaces are written before they are deleted.
+    pub archives: Archives,
 }
 
 /// One cluster that can be written to.

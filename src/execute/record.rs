@@ -55,6 +55,11 @@ impl Recorder {
 /// The failure that the ledger keeps: the same step's attempts are counted on.
 #[must_use]
 pub fn failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> Failure {
+    if error.is_under_way() {
+        let (since, next_try) = (before.map_or(now, |before| before.since), now.saturating_add(FIRST_RETRY));
+        let next_try = next_try.unwrap_or(Timestamp::MAX);
+        return Failure { step: error.step().to_owned(), reason: error.reason(), since, attempts: 0, next_try };
+    }
     let attempts = before.filter(|before| before.step == error.step()).map_or(0, |before| before.attempts) + 1;
     Failure {
         step: error.step().to_owned(),

@@ -34,9 +34,9 @@ pub(super) struct Place<'a> {
 
 /// What was done and is not yet handed over.
 #[derive(Default)]
-struct Done {
-    changes: Vec<Change>,
-    events: Vec<Event>,
+pub(super) struct Done {
+    pub(super) changes: Vec<Change>,
+    pub(super) events: Vec<Event>,
     /// For the history: what was applied and deleted, and why.
     objects: Vec<Value>,
     drift_repaired: u64,
@@ -175,6 +175,11 @@ impl Place<'_> {
                 done.events.push(self.event("old certificates refused", Reason::Revoked.to_string(), detail));
                 Ok(())
             }
+            Action::Archive { namespace, file, .. } => self.archive(effects, namespace, file, done).await,
+            Action::DeleteNamespace { namespace, uid, archived, file, .. } => {
+                self.delete_namespace(effects, namespace, uid, (archived.as_ref(), file), done).await
+            }
+            Action::AwaitDeletion { namespace, uid, .. } => self.await_deletion(effects, namespace, uid, done).await,
             Action::IssueCertificate { credential, generation, home, reason, .. } => {
                 let what = Issue { credential, generation: *generation, home };
                 let changes = issue(effects, &self.effects.homes, self.account, what, self.run.now).await?;
@@ -238,6 +243,8 @@ impl Place<'_> {
         for (key, workload) in stopped {
             workloads::resume(&effects.server, key, workload).await?;
             done.changes.push(Change::Stopped(self.account.id.clone(), key.clone(), None));
+            // Each at once: from then on it is the tenant's, who may stop it before somebody resumes the rest.
+            self.hand_over(done).await?;
         }
         let names: Vec<Value> = stopped.iter().map(|(key, _)| json!({"kind": key.kind, "name": key.name})).collect();
         done.events.push(self.event("workloads resumed", self.cause().1, json!({"workloads": names})));
@@ -267,7 +274,7 @@ impl Place<'_> {
     }
 
     /// Stores what was done so far.
-    async fn hand_over(&self, done: &mut Done) -> Result<(), StepError> {
+    pub(super) async fn hand_over(&self, done: &mut Done) -> Result<(), StepError> {
         let objects = std::mem::take(&mut done.objects);
         if !objects.is_empty() {
             let reason = self.cause().1;
@@ -291,7 +298,7 @@ impl Place<'_> {
         self.event("certificate issued", reason.to_string(), detail.unwrap_or_default())
     }
 
-    fn event(&self, action: &str, reason: String, mut detail: Value) -> Event {
+    pub(super) fn event(&self, action: &str, reason: String, mut detail: Value) -> Event {
         let (actor, _, ticket) = self.cause();
         if detail.is_null() {
             detail = json!({});
@@ -324,7 +331,9 @@ impl Place<'_> {
         let reason = match &account.transition {
             Some(Transition::Create) => "new".to_owned(),
             Some(Transition::Suspend(why)) => crate::plan::display::cause(why, account),
-            Some(Transition::Resume) => crate::plan::display::back(account),
+            Some(Transition::Resume) => crate::plan::display::returned(account).to_owned(),
+            Some(Transition::Archive | Transition::Delete { .. }) => crate::plan::display::waited(account),
+            Some(Transition::Gone) => "nothing is left of its namespaces".to_owned(),
             None => "not as it should be".to_owned(),
         };
         ("bursar".to_owned(), reason, None)

@@ -14,7 +14,7 @@ use crate::ledger::{ObjectKey, StoppedWorkload};
 use crate::observed::kinds::everywhere;
 
 /// Makes a `DaemonSet`'s pods fit no node. There is no `/scale` for them.
-const PARKED: &str = "bursar.dev/suspended";
+pub const PARKED: &str = "bursar.dev/suspended";
 
 /// How a kind is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

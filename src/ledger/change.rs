@@ -14,8 +14,8 @@ use super::pace::PaceRecord;
 use super::quota::{OverrideKey, QuotaOverride};
 use super::revocation::BulkRevocation;
 use super::{
-    Account, Certificate, Delivery, Failure, LedgerState, Note, ObjectKey, ObjectRecord, Order, SourceState, Spending,
-    StoppedWorkload, Tenant,
+    Account, Archive, Certificate, Delivery, Failure, LedgerState, Note, ObjectKey, ObjectRecord, Order, SourceState,
+    Spending, StoppedWorkload, Tenant,
 };
 use crate::directory::RejectedEntry;
 use crate::identity::{AccountId, AccountName, ClusterName, Uid};
@@ -51,6 +51,8 @@ pub enum Change {
     Delivery(AccountId, ClusterName, Option<Delivery>),
     /// A workload that was stopped, or is resumed.
     Stopped(AccountId, ObjectKey, Option<StoppedWorkload>),
+    /// A namespace was written into the file of this name.
+    Archive(String, Archive),
     /// A step failed, or no longer does.
     Failure(AccountId, ClusterName, Option<Failure>),
     /// All of a tenant is as it should be, with this of its own.
@@ -137,6 +139,7 @@ impl LedgerState {
             }
             Change::Delivery(account, cluster, delivery) => set(&mut self.deliveries, (account, cluster), delivery),
             Change::Stopped(account, key, stopped) => set(&mut self.stopped, (account, key), stopped),
+            Change::Archive(file, archive) => set(&mut self.archives, file, Some(archive)),
             Change::Failure(account, cluster, failure) => set(&mut self.failures, (account, cluster), failure),
             Change::Settled(account, cluster, own) => set(&mut self.settled, (account, cluster), Some(own)),
             Change::Override(key, given) => set(&mut self.overrides, key, given),

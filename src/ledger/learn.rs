@@ -175,6 +175,7 @@ impl Lesson<'_> {
             suspension: None,
             generation: 0,
             revocation: None,
+            ending: None,
         })
     }
 

@@ -76,6 +76,8 @@ pub struct LedgerState {
     pub deliveries: BTreeMap<(AccountId, ClusterName), Delivery>,
     /// Workloads that a suspension stopped.
     pub stopped: BTreeMap<(AccountId, ObjectKey), StoppedWorkload>,
+    /// Namespaces in files, by the file's name; none is ever forgotten.
+    pub archives: BTreeMap<String, Archive>,
     /// Entries of the last read that failed a check.
     pub rejected: BTreeSet<RejectedEntry>,
     /// Steps that failed, and when they are tried again.
@@ -157,6 +159,8 @@ pub struct Account {
     pub generation: u64,
     /// Set when something asks for a new generation that the plan has not carried out yet.
     pub revocation: Option<Note>,
+    /// How far its end is; set while complete reads count towards it, and when its deletion was let through.
+    pub ending: Option<Ending>,
 }
 
 impl Account {
@@ -179,6 +183,57 @@ pub struct Absence {
     pub seconds: u64,
     /// When the suspension is due, if every read until then is complete.
     pub due: Timestamp,
+}
+
+/// How far the end of a suspended or archived account is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "ending")]
+pub enum Ending {
+    /// Counted towards `retention` while it is suspended, towards `delete_after` while it is archived: as an absence
+    /// is, by complete reads alone.
+    Waits(Absence),
+    /// The guard let the deletion of its namespaces through.
+    Deletion {
+        /// When.
+        at: Timestamp,
+    },
+}
+
+impl Ending {
+    /// What complete reads proved so far.
+    #[must_use]
+    pub const fn counted(&self) -> Option<&Absence> {
+        match self {
+            Self::Waits(counted) => Some(counted),
+            Self::Deletion { .. } => None,
+        }
+    }
+}
+
+/// A namespace in a file of `state_dir/archive`, as it was when it was written, read back and compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Archive {
+    /// Whose.
+    #[serde(rename = "account_id")]
+    pub account: AccountId,
+    /// From which cluster.
+    pub cluster: ClusterName,
+    /// Of which namespace.
+    pub namespace: NamespaceName,
+    /// Of the account then: an archive of an earlier suspension is none of the present one.
+    pub generation: u64,
+    /// Hex SHA-256 of the file.
+    pub digest: String,
+    /// Its size.
+    pub bytes: u64,
+    /// How many objects are in it, Secrets included.
+    pub objects: u64,
+    /// How many of them are Secrets, encrypted.
+    pub secrets: u64,
+    /// How many Secrets are not in it, for there was no recipient.
+    pub left_out: u64,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// Where an account is in its life (`state` in the views).
@@ -272,6 +327,17 @@ pub enum OrderKind {
     Resume,
     /// A new generation: every older certificate is worth nothing.
     Revoke,
+    /// The uid that the directory has now becomes the account's. The next read carries it out.
+    #[serde(rename = "adopt uid")]
+    AdoptUid,
+}
+
+impl OrderKind {
+    /// It is about what a directory says, so a read carries it out; all others need a plan.
+    #[must_use]
+    pub const fn is_of_reads(self) -> bool {
+        matches!(self, Self::AdoptUid)
+    }
 }
 
 /// A limit's budget of a day.
@@ -323,6 +389,20 @@ pub struct ObjectKey {
     pub namespace: Option<String>,
     /// `metadata.name`.
     pub name: String,
+}
+
+impl ObjectKey {
+    /// Of a namespace.
+    #[must_use]
+    pub fn namespace(cluster: &ClusterName, name: &NamespaceName) -> Self {
+        Self {
+            cluster: cluster.clone(),
+            api_version: "v1".to_owned(),
+            kind: "Namespace".to_owned(),
+            namespace: None,
+            name: name.to_string(),
+        }
+    }
 }
 
 /// The two digests (hex SHA-256) that make "nothing to do" a comparison.
@@ -408,6 +488,12 @@ impl Failure {
     #[must_use]
     pub fn is_begun(&self) -> bool {
         self.step == SUSPEND
+    }
+
+    /// A deletion that takes its time, and of which nothing failed.
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        self.attempts == 0 && self.step == "deletion"
     }
 
     /// The certificate or its way into the home failed; the cluster's objects are as they should be.

@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::change::{Change, Event};
-use super::{Absence, Account, LedgerState, Lifecycle, SourceState, Suspension};
+use super::{Absence, Account, Ending, LedgerState, Lifecycle, Order, OrderKind, SourceState, Suspension};
 use crate::directory::{Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
-use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
+use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, PosixIdentity, Uid, kubernetes_name};
 use crate::policy::Policy;
 
 /// Longest gap between two complete reads that counts as absence: a daemon that was off for a month proves nothing of
@@ -21,6 +21,9 @@ const LONGEST_GAP: i64 = 3600;
 /// Absence is written down at most this often (seconds), unless it becomes due: one absent account must not be a row a
 /// minute for 40 days.
 const COUNT_EVERY: i64 = 300;
+/// The same of what leads to an archive, which nobody waits for by the minute. Below [`LONGEST_GAP`], or time would be
+/// lost.
+const RETENTION_EVERY: i64 = 1800;
 
 /// What a read taught.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -35,6 +38,7 @@ pub struct Transition {
 #[must_use]
 pub fn transition(ledger: &LedgerState, snapshot: &DirectorySnapshot, policy: &Policy, now: Timestamp) -> Transition {
     let mut memory = Memory::of(ledger, policy, now);
+    memory.all_complete = snapshot.reads.iter().all(|read| memory.proved(read) == Completeness::Complete);
     for read in &snapshot.reads {
         memory.read(read);
     }
@@ -50,6 +54,8 @@ struct Memory<'a> {
     uids: BTreeMap<Uid, AccountId>,
     rejected: BTreeSet<RejectedEntry>,
     sources: BTreeMap<String, SourceState>,
+    /// Every source answered completely.
+    all_complete: bool,
     result: Transition,
 }
 
@@ -65,6 +71,7 @@ impl<'a> Memory<'a> {
             uids: ledger.uid_history.clone(),
             rejected: BTreeSet::new(),
             sources: BTreeMap::new(),
+            all_complete: false,
             result: Transition::default(),
         }
     }
@@ -88,7 +95,8 @@ impl<'a> Memory<'a> {
             present.insert(id);
             if let Some(account) = self.known.get(&(read.source.as_str(), id)).copied() {
                 // Its last good identity stays; only what locks it out is believed.
-                let after = Account { absence: None, disabled: rejected.disabled.clone(), ..account.clone() };
+                let ending = self.ending(account, complete);
+                let after = Account { absence: None, disabled: rejected.disabled.clone(), ending, ..account.clone() };
                 self.changed(account, after);
             }
         }
@@ -179,6 +187,7 @@ impl<'a> Memory<'a> {
             suspension: None,
             generation: 0,
             revocation: None,
+            ending: None,
         };
         self.event(&account, "seen", &format!("new in {source}"), json!({"dn": entry.dn}));
         self.result.changes.push(Change::Account(Box::new(account)));
@@ -197,10 +206,17 @@ impl<'a> Memory<'a> {
             return self.changed(account, Account { absence: None, ..account.clone() });
         }
         let mut posix = entry.posix.clone().or_else(|| account.posix.clone());
-        if let Some(why) = Self::uid_moved(account, entry).or_else(|| self.uid_taken(entry, Some(account))) {
+        let order = self.adoption(&account.id);
+        let moved = Self::uid_moved(account, entry);
+        let taken = self.uid_taken(entry, Some(account));
+        let adopted = order.is_some() && moved.is_some() && taken.is_none();
+        if let Some(order) = order {
+            self.uid_adopted(account, entry, order, adopted, taken.as_deref());
+        }
+        if let Some(why) = taken.or(moved.filter(|_| !adopted)) {
             self.reject(&account.source, entry, why);
             posix.clone_from(&account.posix);
-        } else if account.posix.is_none() {
+        } else if adopted || account.posix.is_none() {
             self.record_uid(&account.id, entry);
         }
         if let (Some(after), Some(before), false) = (&mut posix, &account.posix, complete) {
@@ -224,9 +240,28 @@ impl<'a> Memory<'a> {
             members,
             leaving,
             absence: None,
+            ending: self.ending(account, complete),
             ..account.clone()
         };
         self.changed(account, after);
+    }
+
+    /// An administrator's order that the account gets the uid which its entry has now.
+    fn adoption(&self, account: &AccountId) -> Option<&'a Order> {
+        self.ledger.orders.iter().find(|order| order.account == *account && order.what == OrderKind::AdoptUid)
+    }
+
+    /// Tells what came of it. An order that this read does not carry out is over: it must not be carried out months later,
+    /// with whatever uid the entry has then.
+    fn uid_adopted(&mut self, account: &Account, entry: &Entry, order: &Order, adopted: bool, taken: Option<&str>) {
+        let uid = |posix: &Option<PosixIdentity>| posix.as_ref().map(|posix| posix.uid);
+        let detail = json!({"before": uid(&account.posix), "after": uid(&entry.posix)});
+        if adopted {
+            self.event(account, "uid adopted", &order.note.reason, detail);
+            self.by(order);
+        } else {
+            self.not_adopted(account, order, taken.unwrap_or("the directory has the account's own uid"), detail);
+        }
     }
 
     fn changed(&mut self, before: &Account, after: Account) {
@@ -269,27 +304,57 @@ impl<'a> Memory<'a> {
                 && !present.contains(&account.directory_id)
         };
         for account in self.ledger.accounts.values().filter(absent) {
-            let Some(absence) = self.counted(account) else { continue };
             if account.absence.is_none() {
                 self.event(account, "missing", &format!("not in a complete read of {source}"), Value::Null);
             }
-            let after = Account { absence: Some(absence), ..account.clone() };
-            self.result.changes.push(Change::Account(Box::new(after)));
+            let after =
+                Account { absence: self.absence(account), ending: self.ending(account, true), ..account.clone() };
+            if after != *account {
+                self.result.changes.push(Change::Account(Box::new(after)));
+            }
         }
     }
 
-    /// The absence after this read; nothing where the ledger need not hear of it yet.
-    fn counted(&self, account: &Account) -> Option<Absence> {
+    /// The absence after this read. What it led to is counted by [`Self::ending`].
+    fn absence(&self, account: &Account) -> Option<Absence> {
         let limit = self.policy.lifecycle.absent_for.as_secs();
-        let (since, counted, gap) = match account.absence {
+        let ends = matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived);
+        if ends && account.absence.is_some_and(|absence| absence.seconds >= limit) {
+            return account.absence;
+        }
+        self.counted(account.absence.as_ref(), limit, COUNT_EVERY).or(account.absence)
+    }
+
+    /// How far its end is after this read. A suspension that was ordered, or for idleness, has none, and one for a group's
+    /// or a class's sake may rest on any source.
+    fn ending(&self, account: &Account, complete: bool) -> Option<Ending> {
+        let limit = match (account.state, &account.suspension) {
+            (_, None | Some(Suspension::Ordered(_) | Suspension::Idle { .. }))
+            | (Lifecycle::New | Lifecycle::Active | Lifecycle::Deleted, _) => {
+                return account.ending;
+            }
+            (Lifecycle::Suspended, _) => self.policy.lifecycle.retention.as_secs(),
+            (Lifecycle::Archived, _) => self.policy.lifecycle.delete_after.as_secs(),
+        };
+        let proved = complete && (self.all_complete || account.suspension != Some(Suspension::Left));
+        if !proved || matches!(account.ending, Some(Ending::Deletion { .. })) {
+            return account.ending;
+        }
+        let known = account.ending.as_ref().and_then(Ending::counted);
+        self.counted(known, limit, RETENTION_EVERY).map(Ending::Waits).or(account.ending)
+    }
+
+    /// The sum after this read; nothing where the ledger need not hear of it yet.
+    fn counted(&self, known: Option<&Absence>, limit: u64, every: i64) -> Option<Absence> {
+        let (since, counted, gap) = match known {
             None => (self.now, 0, 0),
-            Some(absence) => {
-                let gap = self.now.as_second() - absence.counted_at.as_second();
-                let becomes_due = absence.seconds < limit && absence.seconds + clamped(gap) >= limit;
-                if gap < COUNT_EVERY && !becomes_due && gap >= 0 {
+            Some(known) => {
+                let gap = self.now.as_second() - known.counted_at.as_second();
+                let becomes_due = known.seconds < limit && known.seconds + clamped(gap) >= limit;
+                if gap < every && !becomes_due && gap >= 0 {
                     return None;
                 }
-                (absence.since, absence.seconds, clamped(gap))
+                (known.since, known.seconds, clamped(gap))
             }
         };
         let seconds = counted + gap;
@@ -370,7 +435,41 @@ impl<'a> Memory<'a> {
         });
     }
 
+    /// Orders to adopt a uid of entries that are not there, or are rejected for another reason: over, too.
+    fn lapse(&mut self) {
+        let ledger = self.ledger;
+        if !self.all_complete {
+            return;
+        }
+        let done =
+            |id: i64| self.result.changes.iter().any(|change| matches!(change, Change::OrderDone(done) if *done == id));
+        let waiting: Vec<&Order> =
+            ledger.orders.iter().filter(|order| order.what == OrderKind::AdoptUid && !done(order.id)).collect();
+        for order in waiting {
+            let Some(account) = ledger.accounts.get(&order.account) else { continue };
+            let rejected = self.rejected.iter().find(|entry| entry.id.as_ref() == Some(&account.directory_id));
+            let why =
+                rejected.map_or_else(|| "its entry is not in the directory".to_owned(), |entry| entry.why.clone());
+            self.not_adopted(account, order, &why, Value::Null);
+        }
+    }
+
+    fn not_adopted(&mut self, account: &Account, order: &Order, why: &str, detail: Value) {
+        self.event(account, "uid not adopted", why, detail);
+        self.by(order);
+    }
+
+    /// The newest event is this order's.
+    fn by(&mut self, order: &Order) {
+        if let Some(event) = self.result.events.last_mut() {
+            event.actor.clone_from(&order.note.actor);
+            event.ticket.clone_from(&order.note.ticket);
+        }
+        self.result.changes.push(Change::OrderDone(order.id));
+    }
+
     fn finish(mut self) -> Transition {
+        self.lapse();
         if self.rejected != self.ledger.rejected {
             self.result.changes.push(Change::Rejected(self.rejected));
         }
@@ -379,7 +478,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// What of an account's identity on disk changed: each value before and after. A uid never does.
+/// What of an account's identity on disk changed: each value before and after. Of a uid its adoption tells.
 fn moved(before: &Account, after: &Account) -> Map<String, Value> {
     let gid = |account: &Account| account.posix.as_ref().map(|posix| posix.gid);
     let mut moved = Map::new();

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::desired::{DesiredCredential, DirectoryTarget, HomeTarget};
 use crate::identity::{ClusterName, NamespaceName};
-use crate::ledger::{ObjectKey, StoppedWorkload};
+use crate::ledger::{Archive, ObjectKey, StoppedWorkload};
 
 /// One write to the world.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -97,6 +97,38 @@ pub enum Action {
         /// Its groups.
         groups: Vec<String>,
     },
+    /// Writes every object of a namespace into a file, reads it back and compares.
+    Archive {
+        /// Where.
+        cluster: ClusterName,
+        /// Which.
+        namespace: NamespaceName,
+        /// Name of the file.
+        file: String,
+    },
+    /// Deletes a namespace that is archived, with a UID precondition. An archive that is no longer as it was written, or
+    /// old, is made anew first.
+    DeleteNamespace {
+        /// Where.
+        cluster: ClusterName,
+        /// Which.
+        namespace: NamespaceName,
+        /// Precondition.
+        uid: String,
+        /// Its newest archive, and the name of its file.
+        archived: Option<(String, Archive)>,
+        /// Name of the file, should it have to be made anew.
+        file: String,
+    },
+    /// Looks whether a namespace that was deleted is gone, and what keeps it.
+    AwaitDeletion {
+        /// Where.
+        cluster: ClusterName,
+        /// Which.
+        namespace: NamespaceName,
+        /// The one that was deleted; another of its name is somebody else's.
+        uid: String,
+    },
     /// A test write in the home, a key, a certificate request, and the kubeconfig.
     IssueCertificate {
         /// Where.
@@ -154,6 +186,9 @@ impl Action {
             | Self::ReapPod { cluster, .. }
             | Self::ResumeWorkloads { cluster, .. }
             | Self::ProveRevoked { cluster, .. }
+            | Self::Archive { cluster, .. }
+            | Self::DeleteNamespace { cluster, .. }
+            | Self::AwaitDeletion { cluster, .. }
             | Self::IssueCertificate { cluster, .. }
             | Self::RemoveKubeconfig { cluster, .. }
             | Self::InspectKubeconfig { cluster, .. } => cluster,

@@ -16,7 +16,7 @@ use super::revocation;
 use super::{AccountPlan, Action, Notice, Plan, Reason};
 use crate::desired::{Regeneration, Transition};
 use crate::directory::{Completeness, RejectedEntry};
-use crate::ledger::{LedgerState, Note, ObjectKey, SourceState, Suspension};
+use crate::ledger::{Ending, LedgerState, Lifecycle, Note, ObjectKey, SourceState, Suspension};
 
 /// Everything that `bursar plan` shows.
 #[derive(Debug, Clone)]
@@ -250,7 +250,12 @@ fn line(plan: &AccountPlan) -> Line {
 fn headline(plan: &AccountPlan) -> (char, String) {
     match (&plan.transition, &plan.regenerated) {
         (Some(Transition::Create), _) => ('+', "new".to_owned()),
-        (Some(Transition::Resume), _) => ('+', "resumed".to_owned()),
+        (Some(Transition::Resume), _) => match plan.before.state {
+            Lifecycle::Archived | Lifecycle::Deleted => ('+', returned(plan).to_owned()),
+            _ => ('+', "resumed".to_owned()),
+        },
+        (Some(Transition::Archive | Transition::Delete { .. }), _) => ('-', waited(plan)),
+        (Some(Transition::Gone), _) => ('-', "deleted".to_owned()),
         (Some(Transition::Suspend(why)), _) => ('-', cause(why, plan)),
         (None, _) if !plan.leaving.is_empty() => ('-', members(plan)),
         (None, Some(Regeneration::Revoked(note))) => ('~', format!("revoked by {}", note.actor)),
@@ -260,17 +265,30 @@ fn headline(plan: &AccountPlan) -> (char, String) {
     }
 }
 
+/// Where it comes back from.
+pub(crate) fn returned(plan: &AccountPlan) -> &'static str {
+    match (plan.before.state, plan.before.ending) {
+        (Lifecycle::Deleted, _) | (Lifecycle::Archived, Some(Ending::Deletion { .. })) => "back after its deletion",
+        (Lifecycle::Archived, _) => "back before its deletion",
+        _ if matches!(plan.before.suspension, Some(Suspension::Idle { .. })) => "asked for again",
+        _ => "back in the directory",
+    }
+}
+
+/// What leads to an archive and to a deletion.
+pub(crate) fn waited(plan: &AccountPlan) -> String {
+    let state = plan.before.state.as_str();
+    match plan.before.ending.as_ref().and_then(Ending::counted).map_or(0, |counted| counted.seconds) {
+        0 => state.to_owned(),
+        seconds if seconds < 7200 => format!("{state} {} min", seconds / 60),
+        seconds if seconds < 48 * 3600 => format!("{state} {} h", seconds / 3600),
+        seconds => format!("{state} {} d", seconds / (24 * 3600)),
+    }
+}
+
 fn members(plan: &AccountPlan) -> String {
     let names: Vec<&str> = plan.leaving.values().map(|member| member.name.as_str()).collect();
     format!("{} left", names.join(", "))
-}
-
-/// Why its access comes back, in words.
-pub(crate) fn back(plan: &AccountPlan) -> String {
-    match plan.before.suspension {
-        Some(Suspension::Idle { .. }) => "asked for again".to_owned(),
-        _ => "back in the directory".to_owned(),
-    }
 }
 
 /// Why an account is, or is to be, suspended, in words.
@@ -370,6 +388,9 @@ fn details(plan: &AccountPlan) -> String {
             Some(job) => format!("pod {namespace}/{name} deleted, with all of job {job}"),
             None => format!("pod {namespace}/{name} deleted"),
         }),
+        Action::Archive { namespace, .. } => Some(format!("namespace {namespace} into an archive")),
+        Action::DeleteNamespace { namespace, .. } => Some(format!("namespace {namespace} deleted")),
+        Action::AwaitDeletion { namespace, .. } => Some(format!("namespace {namespace} is being deleted")),
     });
     let suspends = matches!(plan.transition, Some(Transition::Suspend(_)));
     let all: Vec<String> = if suspends {
@@ -378,6 +399,9 @@ fn details(plan: &AccountPlan) -> String {
         written.into_iter().chain(deleted).chain(others).collect()
     };
     let all = all.join(", ");
+    if plan.transition == Some(Transition::Archive) {
+        return if all.is_empty() { "archived: it may be deleted".to_owned() } else { format!("archived: {all}") };
+    }
     if suspends && !all.is_empty() { format!("suspend: {all}") } else { all }
 }
 

@@ -134,7 +134,7 @@ pub struct Refusal {
     pub allowed: u64,
     /// How many there were.
     pub wanted: u64,
-    /// `suspensions` or `members`.
+    /// `suspensions`, `members` or `deletions`.
     pub what: String,
     /// Whom it holds back.
     pub accounts: Vec<AccountName>,
@@ -281,7 +281,7 @@ pub(super) struct Budget {
 }
 
 /// All of them.
-pub(super) const BUDGETS: [Budget; 2] = [SUSPENSIONS, MEMBERS];
+pub(super) const BUDGETS: [Budget; 3] = [SUSPENSIONS, MEMBERS, DELETIONS];
 
 const SUSPENSIONS: Budget = Budget {
     spending: Spending::Suspend,
@@ -299,6 +299,19 @@ const MEMBERS: Budget = Budget {
     per_day: ("remove_members_per_day", |limits| limits.remove_members_per_day),
     size: |bounds| &bounds.members,
     amount: |plan| plan.leaving.len() as u64,
+};
+
+/// Counted when it is let through: that it takes several cycles is no further deletion.
+const DELETIONS: Budget = Budget {
+    spending: Spending::Delete,
+    what: "deletions",
+    per_cycle: ("delete_per_cycle", |limits| limits.delete_per_cycle),
+    per_day: ("delete_per_day", |limits| limits.delete_per_day),
+    size: |bounds| &bounds.tenants,
+    amount: |plan| match plan.transition {
+        Some(Transition::Delete { namespaces }) => namespaces,
+        _ => 0,
+    },
 };
 
 /// A suspension that takes something away and that nobody ordered, in one cluster or in all. Somebody without a
@@ -385,7 +398,8 @@ impl<'a> Court<'a> {
         'a: 'p,
     {
         let absent = matches!(plan.transition, Some(Transition::Suspend(Suspension::Absent)));
-        let own = (absent || !plan.leaving.is_empty()).then_some(plan.before.source.as_str());
+        let ends = matches!(plan.transition, Some(Transition::Archive | Transition::Delete { .. }));
+        let own = (absent || ends || !plan.leaving.is_empty()).then_some(plan.before.source.as_str());
         let bounds = self.bounds;
         own.into_iter()
             .chain(plan.rests_on.iter().filter_map(|group| bounds.groups.get(group).map(String::as_str)))

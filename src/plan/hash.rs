@@ -67,8 +67,13 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             Action::RemoveKubeconfig { home, .. } => {
                 Some(line(cluster, "Kubeconfig", home.home.display().to_string(), "remove".to_owned()))
             }
+            Action::DeleteNamespace { namespace, .. } => {
+                Some(line(cluster, "Namespace", namespace.to_string(), "delete".to_owned()))
+            }
             // What a removal does not do, and renewals.
             Action::Apply { .. }
+            | Action::Archive { .. }
+            | Action::AwaitDeletion { .. }
             | Action::MakeDirectory { .. }
             | Action::ResumeWorkloads { .. }
             | Action::ProveRevoked { .. }
@@ -81,7 +86,8 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
     let members = plan.leaving.keys().map(|member| line("", "Member", member.0.clone(), "remove".to_owned()));
     let suspension = plan.transition.iter().filter_map(|transition| match transition {
         Transition::Suspend(why) => Some(line("", "Suspension", cause(why).to_owned(), String::new())),
-        Transition::Create | Transition::Resume => None,
+        Transition::Delete { .. } => Some(line("", "Deletion", String::new(), String::new())),
+        Transition::Create | Transition::Resume | Transition::Archive | Transition::Gone => None,
     });
     actions.chain(members).chain(suspension).collect()
 }

@@ -1,6 +1,7 @@
 //! Random histories of a directory, from what it answers to what is done: entries come, go, are renamed, change their
-//! uid, are made anew under an old name; reads are partial, and the clock jumps. Nobody is suspended without proof, no
-//! uid is ever two accounts', and at rest there is nothing to plan.
+//! uid, are made anew under an old name; administrators adopt uids; reads are partial, and the clock jumps. Nobody is
+//! suspended and no namespace deleted without proof, no uid is ever two accounts', none changes unasked, and at rest there
+//! is nothing to plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +12,11 @@ use super::testing::World;
 use crate::desired::Transition;
 use crate::directory::{Completeness, Entry, Role};
 use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, Uid};
-use crate::ledger::Suspension;
+use crate::ledger::{Lifecycle, Note, Order, OrderKind, Suspension};
 
 const DAY: u64 = 24 * 3600;
+/// Short, so that histories of some days have archives and deletions.
+const RETENTION: u64 = 30 * 3600;
 /// What a gap between two complete reads counts at most.
 const HOUR: i64 = 3600;
 /// Tools that come and go.
@@ -30,6 +33,8 @@ enum Happening {
     Reborn(usize),
     Maintained(usize, bool),
     Marked(usize, bool),
+    /// An administrator takes whatever uid its entry has.
+    Adopts(usize),
 }
 
 /// What happens between two reads, how long it takes, and whether the second is complete.
@@ -44,6 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (who.clone(), 0_i64..8).prop_map(|(who, uid)| Happening::OtherUid(who, uid)),
         1 => who.clone().prop_map(Happening::Reborn),
         1 => (who.clone(), any::<bool>()).prop_map(|(who, on)| Happening::Maintained(who, on)),
+        1 => who.clone().prop_map(Happening::Adopts),
         1 => (who, any::<bool>()).prop_map(|(who, on)| Happening::Marked(who, on)),
     ];
     let minutes = prop_oneof![4 => 1_i64..90, 2 => 90_i64..3000, 1 => -2000_i64..0, 1 => 59_000_i64..60_000];
@@ -83,7 +89,11 @@ struct Story {
     absent: BTreeMap<DirectoryId, (u64, Timestamp)>,
     /// Who maintained what in the newest complete read.
     maintained: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
+    /// How long each was without access, as complete reads prove it, and until when that was counted.
+    ended: BTreeMap<AccountId, (u64, Timestamp)>,
     uids: BTreeMap<Uid, AccountId>,
+    /// Those whose uid an administrator lets change in the next read.
+    adopts: BTreeSet<AccountId>,
     identities: BTreeMap<AccountId, Uid>,
 }
 
@@ -95,9 +105,12 @@ impl Story {
             born: 0,
             absent: BTreeMap::new(),
             maintained: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            adopts: BTreeSet::new(),
             uids: BTreeMap::new(),
             identities: BTreeMap::new(),
         };
+        story.world.policy.lifecycle.retention = std::time::Duration::from_secs(RETENTION);
         (0..TOOLS).for_each(|who| story.happens(&Happening::Comes(who)));
         story
     }
@@ -119,8 +132,20 @@ impl Story {
                 entry.members.insert(DirectoryId("alice".to_owned()), Role::Member);
             }),
             Happening::Maintained(who, false) => self.edit(*who, |entry| entry.members.clear()),
+            Happening::Adopts(who) => self.adopt(*who),
             Happening::Marked(who, on) => self.edit(*who, |entry| entry.disabled = on.then(|| "mark: yes".to_owned())),
         }
+    }
+
+    fn adopt(&mut self, who: usize) {
+        let Some(id) = self.entries.get(&who).map(|entry| entry.id.clone()) else { return };
+        let ledger = &mut self.world.ledger;
+        let Some(account) = ledger.accounts.values().find(|account| account.directory_id == id) else { return };
+        let note = Note { actor: "root".to_owned(), reason: "because".to_owned(), ticket: None, at: self.world.now };
+        let order = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
+        let what = OrderKind::AdoptUid;
+        self.adopts.insert(account.id.clone());
+        ledger.orders.push(Order { id: order, account: account.id.clone(), what, note, bulk: None });
     }
 
     fn edit(&mut self, who: usize, change: impl FnOnce(&mut Entry)) {
@@ -145,6 +170,21 @@ impl Story {
         }
         self.world.remember(&snapshot);
         self.count(&present, complete);
+        self.count_ended(complete);
+    }
+
+    /// How long those who have no access have none; who has it begins anew.
+    fn count_ended(&mut self, complete: bool) {
+        let now = self.world.now;
+        for account in self.world.ledger.accounts.values() {
+            if !matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived) {
+                self.ended.remove(&account.id);
+            } else if complete {
+                let (seconds, counted) = self.ended.entry(account.id.clone()).or_insert((0, now));
+                *seconds += (now.as_second() - counted.as_second()).clamp(0, HOUR).unsigned_abs();
+                *counted = now;
+            }
+        }
     }
 
     fn count(&mut self, present: &BTreeSet<DirectoryId>, complete: bool) {
@@ -173,6 +213,11 @@ impl Story {
             if let Some(Transition::Suspend(Suspension::Disabled { .. })) = &plan.transition {
                 prop_assert!(plan.before.disabled.is_some());
             }
+            if matches!(plan.transition, Some(Transition::Delete { .. })) {
+                let waited = self.ended.get(&plan.id).map_or(0, |(seconds, _)| *seconds);
+                let gone = self.absent.contains_key(id) || plan.before.disabled.is_some();
+                prop_assert!(complete && gone && waited >= RETENTION, "{} is deleted after {waited} s", plan.account);
+            }
             for member in plan.leaving.keys() {
                 let still = self.maintained.get(id).is_some_and(|members| members.contains(member));
                 prop_assert!(complete && !still, "{} loses {member} without proof", plan.account);
@@ -188,9 +233,15 @@ impl Story {
             let holder = self.uids.entry(posix.uid).or_insert_with(|| account.id.clone());
             prop_assert_eq!(&*holder, &account.id, "uid {} is two accounts'", posix.uid);
             let uid = self.identities.entry(account.id.clone()).or_insert(posix.uid);
+            if self.adopts.contains(&account.id) {
+                *uid = posix.uid;
+            }
             prop_assert_eq!(*uid, posix.uid, "{} has another uid", &account.name);
             prop_assert_eq!(self.world.ledger.uid_history.get(&posix.uid), Some(&account.id));
         }
+        // An order that a complete read did not carry out is over; one that waits for such a read is not.
+        let orders = &self.world.ledger.orders;
+        self.adopts.retain(|id| orders.iter().any(|order| order.account == *id));
         Ok(())
     }
 }

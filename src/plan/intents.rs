@@ -12,7 +12,7 @@ use super::{AccountPlan, Plan};
 use crate::desired::{Regeneration, Transition};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Account, LedgerState, Lifecycle, Note, Suspension};
+use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note, Suspension};
 use crate::observed::Inventory;
 
 impl ApprovedPlan {
@@ -80,6 +80,14 @@ fn after(plan: &AccountPlan, now: Timestamp) -> Account {
         None => (after.state, after.suspension.clone()),
         Some(Transition::Create | Transition::Resume) => (Lifecycle::Active, None),
         Some(Transition::Suspend(why)) => (Lifecycle::Suspended, Some(why.clone())),
+        Some(Transition::Archive | Transition::Delete { .. }) => (Lifecycle::Archived, after.suspension.clone()),
+        Some(Transition::Gone) => (Lifecycle::Deleted, after.suspension.clone()),
+    };
+    // What comes next is counted anew.
+    after.ending = match &plan.transition {
+        None => after.ending,
+        Some(Transition::Delete { .. }) => Some(Ending::Deletion { at: now }),
+        Some(_) => None,
     };
     if state != after.state {
         after.since = now;
@@ -119,8 +127,11 @@ fn events(plan: &AccountPlan, now: Timestamp) -> Vec<Event> {
         Transition::Create => event("created", &bursar, "new".to_owned(), json!({"namespaces": places})),
         Transition::Resume => match &plan.ordered {
             Some(note) => event("resumed", note, note.reason.clone(), json!({})),
-            None => event("resumed", &bursar, super::display::back(plan), json!({})),
+            None => event("resumed", &bursar, super::display::returned(plan).to_owned(), json!({})),
         },
+        Transition::Archive => event("archived", &bursar, super::display::waited(plan), json!({})),
+        Transition::Delete { .. } => event("deletion begun", &bursar, super::display::waited(plan), json!({})),
+        Transition::Gone => event("deleted", &bursar, "nothing is left of its namespaces".to_owned(), json!({})),
         Transition::Suspend(why) => {
             let detail = json!({"generation": plan.generation});
             match why {

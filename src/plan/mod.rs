@@ -4,6 +4,7 @@
 pub mod action;
 mod credential;
 pub mod display;
+mod ending;
 pub mod guard;
 pub mod hash;
 pub mod idle;

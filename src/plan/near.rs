@@ -19,7 +19,7 @@ pub struct LimitUse {
     pub limit: String,
     /// The class that it counts.
     pub class: String,
-    /// `suspensions` or `members`.
+    /// `suspensions`, `members` or `deletions`.
     pub what: String,
     /// After this plan; of a day's limit in the last 24 hours.
     pub used: u64,

@@ -253,3 +253,31 @@ fn a_daemon_that_was_killed_while_it_suspended_finishes() {
         assert!(world.plan().is_empty(), "after {done}: {}", world.plan());
     }
 }
+
+#[test]
+fn a_daemon_that_was_killed_while_it_resumed_finishes() {
+    let suspended = || {
+        let (mut world, ids) = site();
+        for _ in 0..3 {
+            world.cycle();
+        }
+        happen(&mut world, &ids, &Happening::Disabled(4, true));
+        for _ in 0..3 {
+            world.cycle();
+        }
+        assert!(!world.ledger.stopped.is_empty());
+        happen(&mut world, &ids, &Happening::Disabled(4, false));
+        world
+    };
+    let actions = suspended().guarded().0.accounts()[0].actions.len();
+    for done in 0..actions {
+        let mut world = suspended();
+        let (approved, _) = world.guarded();
+        world.execute_until(&approved, done);
+        for _ in 0..3 {
+            world.cycle();
+        }
+        assert!(world.ledger.stopped.is_empty(), "after {done}");
+        assert!(world.plan().is_empty(), "after {done}: {}", world.plan());
+    }
+}

@@ -182,6 +182,16 @@ impl Story {
                 let limit = Limit { count: count.parse().expect("a number"), percent: None };
                 self.world.policy.limits.remove_members_per_cycle = limit;
             }
+            ["limit", "delete", count] => {
+                let limit = Limit { count: count.parse().expect("a number"), percent: None };
+                self.world.policy.limits.delete_per_cycle = limit;
+            }
+            ["limit", "delete-day", count] => {
+                let limit = Limit { count: count.parse().expect("a number"), percent: None };
+                self.world.policy.limits.delete_per_day = limit;
+            }
+            ["retention", hours] => self.world.policy.lifecycle.retention = hours_of(hours).unsigned_abs(),
+            ["finalizers", held] => self.finalizers(*held == "hold"),
             ["approve"] => self.approve(),
             ["killed", actions] => self.killed(actions.parse().expect("a number")),
             ["members", "keep"] => self.world.policy.lifecycle.revoke_on_member_removed = false,
@@ -235,6 +245,7 @@ impl Story {
             ("reborn", []) => self.reborn(id),
             ("heals", []) => drop(self.world.ledger.failures.remove(&(id.clone(), prod()))),
             ("asks", []) => drop(self.world.ledger.last_use.insert(id.clone(), now)),
+            ("stranger", []) => self.namespace_made_anew(id),
             ("release", []) => drop(self.world.ledger.holds.remove(id)),
             ("edits", [amount, rest @ ..]) => self.quota_edited(id, amount, rest.first().copied()),
             ("uses", [amount]) => {
@@ -265,11 +276,12 @@ impl Story {
                 let finding = HomeFinding::Broken { why: why.join(" ") };
                 self.world.inventory.homes.insert((id.clone(), prod()), finding);
             }
-            ("suspend" | "resume" | "revoke", reason) => {
+            ("suspend" | "resume" | "revoke" | "adopts", reason) => {
                 self.orders += 1;
                 let what = match verb {
                     "suspend" => OrderKind::Suspend,
                     "resume" => OrderKind::Resume,
+                    "adopts" => OrderKind::AdoptUid,
                     _ => OrderKind::Revoke,
                 };
                 let order = Order { id: self.orders, account: id.clone(), what, note: note(reason), bulk: None };
@@ -443,6 +455,30 @@ impl Story {
         let key = self.quota_key(id, cluster);
         let found = self.world.in_cluster(cluster).objects.get_mut(&key).expect("it is there");
         change(Arc::make_mut(found.quota.get_or_insert_default()));
+    }
+
+    /// Namespaces that are deleted stay, or go at last.
+    fn finalizers(&mut self, hold: bool) {
+        self.world.stuck = hold;
+        let objects = &mut self.world.cluster().objects;
+        let going: BTreeSet<String> = objects
+            .iter()
+            .filter(|(key, found)| key.kind == "Namespace" && found.deleting && !hold)
+            .map(|(key, _)| key.name.clone())
+            .collect();
+        let is_in = |key: &ObjectKey| {
+            going.contains(key.namespace.as_deref().unwrap_or(if key.kind == "Namespace" { &key.name } else { "" }))
+        };
+        objects.retain(|key, _| !is_in(key));
+    }
+
+    /// Somebody deletes the account's namespace and makes one of the same name.
+    fn namespace_made_anew(&mut self, id: &AccountId) {
+        let namespace = self.world.ledger.tenants[&(id.clone(), prod())].namespace.clone().expect("it has one");
+        let key = ObjectKey::namespace(&prod(), &namespace);
+        let objects = &mut self.world.cluster().objects;
+        objects.retain(|known, _| known.namespace.as_deref() != Some(namespace.as_str()));
+        "a stranger's".clone_into(&mut objects.get_mut(&key).expect("it is there").uid);
     }
 
     fn approve(&mut self) {

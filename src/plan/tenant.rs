@@ -10,8 +10,10 @@ use jiff::Timestamp;
 use super::credential::{self, Standing};
 use super::quota::{self, Adoption};
 use super::scan::Scan;
-use super::{Action, Reason, volume};
-use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, Transition, apply_order};
+use super::{Action, Reason, ending, volume};
+use crate::desired::{
+    DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Transition, apply_order,
+};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::{LedgerState, ObjectKey, ObjectRecord};
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
@@ -56,6 +58,10 @@ pub(super) struct Found {
 /// See the module.
 pub(super) fn actions(look: Look<'_>) -> Found {
     let mut found = Found::default();
+    if look.tenant.end == Some(EndOfTenant::Delete) {
+        found.actions = ending::deletion(look, deletes(look, &mut Vec::new()));
+        return found;
+    }
     let settled = !look.closely && look.scan.is_settled(look.id, look.cluster);
     if !settled && let Some(going) = namespace_on_its_way_out(look) {
         found.notices.push(going);
@@ -76,7 +82,8 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let directories = directories(look, &applies);
     let actions =
         [namespace, deleted_bindings, narrowed, stop, remove, directories, applies, bindings, deletes, resume(look)];
-    found.actions = actions.into_iter().flatten().chain(prove).chain(issue).chain(inspect).collect();
+    let end = ending::archive(look);
+    found.actions = actions.into_iter().flatten().chain(prove).chain(issue).chain(inspect).chain(end).collect();
     found
 }
 

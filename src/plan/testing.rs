@@ -18,7 +18,8 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::transition::{Transition, transition};
 use crate::ledger::{
-    Account, Certificate, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord, SourceState, StoppedWorkload,
+    Account, Archive, Certificate, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord, SourceState,
+    StoppedWorkload,
 };
 use crate::observed::quota::ObservedQuota;
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
@@ -41,6 +42,8 @@ pub(crate) struct World {
     pub(crate) policy: Policy,
     pub(crate) sealer: Sealer,
     pub(crate) now: Timestamp,
+    /// Namespaces that are deleted stay, for a finalizer holds them.
+    pub(crate) stuck: bool,
     uids: u64,
 }
 
@@ -57,6 +60,7 @@ impl World {
             policy: policy(),
             sealer: Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed"),
             now,
+            stuck: false,
             uids: 0,
         };
         world.inventory.clusters.insert(prod(), Arc::default());
@@ -107,6 +111,7 @@ impl World {
             suspension: None,
             generation: 0,
             revocation: None,
+            ending: None,
         };
         self.ledger.accounts.insert(id.clone(), account);
         id
@@ -244,7 +249,36 @@ impl World {
                 let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }
-            Action::MakeDirectory { .. } | Action::ProveRevoked { .. } => Vec::new(),
+            Action::MakeDirectory { .. } | Action::ProveRevoked { .. } | Action::AwaitDeletion { .. } => Vec::new(),
+            Action::Archive { cluster, namespace, file } => {
+                let archive = Archive {
+                    account: id.clone(),
+                    cluster: cluster.clone(),
+                    namespace: namespace.clone(),
+                    generation: account.generation,
+                    digest: format!("digest of {file}"),
+                    bytes: 1000,
+                    objects: 10,
+                    secrets: 0,
+                    left_out: 0,
+                    at: now,
+                };
+                vec![Change::Archive(file.clone(), archive)]
+            }
+            Action::DeleteNamespace { cluster, namespace, uid, archived, .. } => {
+                let archive = archived.as_ref().map(|(_, archive)| archive.generation);
+                assert_eq!(archive, Some(account.generation), "{namespace} is deleted with an archive of its own");
+                let key = ObjectKey::namespace(cluster, namespace);
+                let stuck = self.stuck;
+                let objects = &mut self.in_cluster(cluster).objects;
+                let found = objects.get_mut(&key).expect("it is there");
+                assert_eq!(found.uid, *uid, "it is the one meant");
+                found.deleting = true;
+                if !stuck {
+                    objects.retain(|known, _| *known != key && known.namespace.as_deref() != Some(namespace.as_str()));
+                }
+                Vec::new()
+            }
             Action::Delete { key, uid, .. } => {
                 let gone = self.in_cluster(&key.cluster).objects.remove(key);
                 assert_eq!(gone.map(|found| found.uid).as_ref(), Some(uid), "{key:?} is there and is the one meant");

@@ -1,6 +1,8 @@
 //! A ledger that was lost or is another host's: made anew from what is left ([`rebuild()`]), or told that it is the owner
-//! from now on ([`remember`]). Clusters and homes are only read here.
+//! from now on ([`remember`]), with clusters and homes only read; and a namespace that is brought back from its archive
+//! ([`archive`]).
 
+pub mod archive;
 mod homes;
 mod rebuild;
 mod takeover;

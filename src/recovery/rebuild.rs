@@ -23,7 +23,7 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::learn::{Facts, learn};
 use crate::ledger::store::{CycleLock, FILE, ReadStore, Store};
 use crate::ledger::transition::transition;
-use crate::ledger::{Account, LedgerState, Lifecycle, Suspension};
+use crate::ledger::{Account, Archive, LedgerState, Lifecycle, Suspension};
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
 
@@ -86,6 +86,7 @@ pub async fn rebuild(
     let search = Search { homes: &homes, servers: &servers, bound: &facts.bound, now };
     work.look(&search, &sealer, &snapshot).await?;
     work.explain_suspensions();
+    work.find_archives();
     work.store(&facts).await
 }
 
@@ -217,6 +218,37 @@ impl Work<'_> {
         }
     }
 
+    /// Whose archives are in the state folder. Their digests are what they are now: what was altered before is not seen.
+    fn find_archives(&mut self) {
+        let archives = self.settings.archives();
+        for file in archives.files() {
+            let (about, written) = match archives.found(&file) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.doubts.push(format!("archive {file} is not taken: {}", crate::report::chain(&error)));
+                    continue;
+                }
+            };
+            if !self.ledger.accounts.contains_key(&about.account_id) {
+                self.doubts.push(format!("archive {file} is of {}, whom nobody knows any more", about.account));
+                continue;
+            }
+            let archive = Archive {
+                account: about.account_id,
+                cluster: about.cluster,
+                namespace: about.namespace,
+                generation: about.generation,
+                digest: written.digest,
+                bytes: written.bytes,
+                objects: about.objects,
+                secrets: about.secrets,
+                left_out: about.left_out,
+                at: about.at,
+            };
+            self.ledger.archives.insert(file, archive);
+        }
+    }
+
     /// All of it in one transaction: who is killed before it has none, and begins again.
     async fn store(mut self, facts: &Facts) -> Result<Rebuilt, RecoveryError> {
         let tenants = self.ledger.accounts.values().filter(|account| account.state != Lifecycle::New).count();
@@ -266,6 +298,7 @@ fn everything(ledger: LedgerState) -> Vec<Change> {
     changes.extend(certificates.map(|((account, cluster), it)| Change::Certificate(account, cluster, Some(it))));
     let deliveries = ledger.deliveries.into_iter();
     changes.extend(deliveries.map(|((account, cluster), it)| Change::Delivery(account, cluster, Some(it))));
+    changes.extend(ledger.archives.into_iter().map(|(file, archive)| Change::Archive(file, archive)));
     changes.push(Change::Rejected(ledger.rejected));
     changes
 }

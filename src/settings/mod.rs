@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use self::secret::SecretPlace;
+use crate::archive::{Archives, Recipient};
 use crate::directory::source::{SourceConfig, SourceKind};
 use crate::identity::ClusterName;
 use crate::policy::Policy;
@@ -51,6 +52,8 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// Where the daemon is asked.
     pub control_socket: PathBuf,
+    /// Whom Secrets in archives are encrypted to; absent: they are left out.
+    pub archive_recipient: Option<Recipient>,
     /// What runs in the cluster as the webhook.
     pub webhook_image: Option<String>,
 }
@@ -140,6 +143,12 @@ impl Settings {
     /// The names of the directories, in their order.
     pub fn source_names(&self) -> impl Iterator<Item = &str> {
         self.sources.iter().map(|(source, _)| source.name.as_str())
+    }
+
+    /// The archives.
+    #[must_use]
+    pub fn archives(&self) -> Archives {
+        Archives::of(&self.state_dir, self.archive_recipient.clone())
     }
 
     /// The ledger.

@@ -63,6 +63,8 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
         reapers: reapers(&root.section("reaper")),
         exempt: exempt(&root.section("webhook")),
     };
+    let archive = root.section("archive");
+    archive.only(&["recipient"]);
     let metrics = root.section("metrics");
     metrics.only(&["listen"]);
     Some(Settings {
@@ -73,6 +75,7 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
         homes,
         metrics: metrics.parsed("listen", ADDRESS, |text| text.parse().ok()),
         control_socket: path("socket", super::CONTROL_SOCKET, &control),
+        archive_recipient: archive.parsed("recipient", AGE, |text| text.parse().ok()),
         webhook_image: root.section("webhook").text("image"),
         state_dir,
         site: site?,
@@ -107,9 +110,6 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
 /// What later versions serve: harmless to leave out, or an error.
 fn later(root: &Table<'_>) {
     root.not_yet("realm", "Keycloak is not written to");
-    let archive = root.section("archive");
-    archive.only(&["recipient"]);
-    archive.parsed("recipient", AGE, |text| text.starts_with("age1").then_some(()));
 }
 
 fn reapers(table: &Table<'_>) -> Reapers {

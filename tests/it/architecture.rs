@@ -13,7 +13,7 @@ const ORDER: [&[&str]; 14] = [
     &["policy", "quantity", "observed::digest"],
     &["directory", "homes"],
     &["ledger"],
-    &["desired", "telemetry", "privilege"],
+    &["desired", "telemetry", "privilege", "archive"],
     // What was decided and what is there know of each other's words; neither knows who carries it out.
     &["observed", "plan", "control::api", "report", "orders"],
     &["execute", "access"],

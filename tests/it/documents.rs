@@ -142,6 +142,7 @@ fn state() -> LedgerState {
         suspension: None,
         generation: 1,
         revocation: None,
+        ending: None,
     };
     let certificate = Certificate {
         fingerprint: "f".to_owned(),

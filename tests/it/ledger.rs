@@ -13,7 +13,7 @@ use bursar::ledger::change::{Change, Event};
 use bursar::ledger::quota::{OverrideKey, QuotaOverride};
 use bursar::ledger::store::{FILE, Store, holding_the_wal};
 use bursar::ledger::{
-    Absence, Account, Certificate, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Tenant,
+    Absence, Account, Archive, Certificate, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Tenant,
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::servers::folder::Folder;
 
 const DOCUMENT: &str = include_str!("../../docs/ledger.md");
-pub const VIEWS: [&str; 11] = [
+pub const VIEWS: [&str; 12] = [
     "tools",
     "users",
     "admins",
@@ -33,6 +33,7 @@ pub const VIEWS: [&str; 11] = [
     "pending_removals",
     "history",
     "access_on",
+    "archives",
 ];
 
 fn day(text: &str) -> Timestamp {
@@ -66,6 +67,7 @@ fn account(kind: AccountKind, name: &str, uid: u32) -> Account {
         suspension: None,
         generation: 0,
         revocation: None,
+        ending: None,
     }
 }
 
@@ -112,6 +114,22 @@ fn quota(account: &Account, namespace: &str) -> Change {
         detail: Some(json!({"limits.memory": "8Gi", "pods": "16"})),
     };
     Change::Object(key, Some(record))
+}
+
+fn archive(account: &Account) -> Change {
+    let archive = Archive {
+        account: account.id.clone(),
+        cluster: ClusterName("prod".to_owned()),
+        namespace: "tool-foo".to_owned().try_into().expect("a namespace"),
+        generation: account.generation,
+        digest: "5f2e8c1d".repeat(8),
+        bytes: 14_230,
+        objects: 23,
+        secrets: 2,
+        left_out: 0,
+        at: day("05-11T09"),
+    };
+    Change::Archive("tool-foo.prod-2026-05-11T090000Z.tar.zst".to_owned(), archive)
 }
 
 fn more_pods(account: &Account) -> Change {
@@ -169,6 +187,7 @@ pub async fn story(state_dir: &Path) -> Store {
     web = Account { state: Lifecycle::Suspended, since: day("05-10T09"), ..web };
     let suspended = event(&web, "carol", "suspended", "mining", Some("T9"));
     store.write(&lock, &[known(&web)], &[suspended], web.since).await.expect("suspended");
+    store.write(&lock, &[archive(&web)], &[], day("05-11T09")).await.expect("archived");
     web = Account { state: Lifecycle::Active, since: day("05-12T09"), generation: 2, ..web };
     let resumed = event(&web, "carol", "resumed", "talked to them", Some("T9"));
     store.write(&lock, &[known(&web)], &[resumed], web.since).await.expect("resumed");
@@ -278,6 +297,7 @@ fn every_view_has_the_columns_that_people_rely_on() {
         "account what absent_since on",
         "at actor account action reason ticket plan detail",
         "account member namespace role at_start at_end",
+        "account cluster namespace file at objects secrets left_out bytes digest",
     ];
     for (view, columns) in VIEWS.into_iter().zip(promised) {
         let found = printed(&sqlite3(&folder.path().join(FILE), &format!("SELECT * FROM {view}")));

@@ -9,7 +9,9 @@ mod world;
 
 mod access;
 mod admission;
+mod adopt;
 mod architecture;
+mod archive;
 mod cli;
 mod daemon;
 mod directory;
@@ -23,6 +25,7 @@ mod ledger;
 mod ledger_restore;
 mod ledger_upgrade;
 mod life;
+mod life_workloads;
 mod pace;
 mod quiet;
 mod quota;

@@ -8,10 +8,10 @@ use sqlx::SqliteConnection;
 
 use super::interval::Intervals;
 use super::record::{
-    ACCOUNT, APPROVAL, AccountRow, ApprovalRow, BULK_REVOCATION, CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD,
-    HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow, Own, PACE,
-    PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow,
-    TENANT, UID_HISTORY, UidRow, UseRow,
+    ACCOUNT, APPROVAL, ARCHIVE, AccountRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
+    DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT, ORDER, ObjectRow, OrderRow,
+    OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT,
+    STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};
@@ -106,6 +106,7 @@ impl Batch {
                 let stopped = stopped.unwrap_or(StoppedWorkload { uid: String::new(), replicas: None, at: self.now });
                 self.set(&STOPPED_WORKLOAD, row(&StoppedRow { account_id, key: key.into(), stopped }), keep);
             }
+            Change::Archive(file, archive) => self.set(&ARCHIVE, row(&ArchiveRow { file, archive }), true),
             Change::Failure(account, cluster, failure) => self.set_in_cluster(&FAILURE, account, cluster, failure),
             Change::Settled(account, cluster, own) => {
                 self.set_in_cluster(&SETTLED, account, cluster, Some(Own { own }));

@@ -6,10 +6,10 @@ use sqlx::SqliteConnection;
 
 use super::StoreError;
 use super::record::{
-    ACCOUNT, APPROVAL, AccountRow, ApprovalRow, BULK_REVOCATION, CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD,
-    HoldRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MembershipRow, OBJECT, ORDER, ObjectRow, OrderRow, OverrideRow,
-    Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD,
-    StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
+    ACCOUNT, APPROVAL, ARCHIVE, AccountRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
+    DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MembershipRow, OBJECT, ORDER,
+    ObjectRow, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow,
+    SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::chain::GENESIS;
@@ -92,6 +92,12 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .await?
             .into_iter()
             .map(|row| ((row.account_id, row.key.into()), row.stopped))
+            .collect(),
+        archives: ARCHIVE
+            .load::<ArchiveRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| (row.file, row.archive))
             .collect(),
         rejected: REJECTED_ENTRY.load(connection, ALL).await?.into_iter().collect(),
         failures: in_clusters(FAILURE.load(connection, ALL).await?),

@@ -13,8 +13,8 @@ use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{
-    Absence, Account, Certificate, Lifecycle, Note, ObjectKey, ObjectRecord, Order, OrderKind, StoppedWorkload,
-    Suspension,
+    Absence, Account, Archive, Certificate, Ending, Lifecycle, Note, ObjectKey, ObjectRecord, Order, OrderKind,
+    StoppedWorkload, Suspension,
 };
 
 macro_rules! tables {
@@ -27,7 +27,7 @@ tables! {
     ACCOUNT = "account", key ["id"],
         plain ["kind", "name", "kubernetes_name", "source", "directory_id", "dn", "uid", "gid", "home", "mail",
                "display_name", "disabled", "state", "since", "generation"],
-        json ["groups", "absence", "suspension", "revocation"];
+        json ["groups", "absence", "suspension", "revocation", "ending"];
     MEMBERSHIP = "membership", key ["account_id", "member", "at_start", "role"], plain ["leaving_since", "at_end"], json [];
     UID_HISTORY = "uid_history", key ["uid"], plain ["account_id"], json [];
     TENANT = "tenant", key ["account_id", "cluster"], plain ["class", "namespace", "created_at"], json [];
@@ -50,6 +50,10 @@ tables! {
     DELIVERY = "delivery", key ["account_id", "cluster"], plain ["path", "digest", "at", "checked_at"], json [];
     STOPPED_WORKLOAD = "stopped_workload",
         key ["account_id", "cluster", "api_version", "kind", "namespace", "name"], plain ["uid", "replicas", "at"],
+        json [];
+    ARCHIVE = "archive", key ["file"],
+        plain ["account_id", "cluster", "namespace", "generation", "digest", "bytes", "objects", "secrets", "left_out",
+               "at"],
         json [];
     FAILURE = "failure", key ["account_id", "cluster"],
         plain ["step", "reason", "since", "attempts", "next_try"], json [];
@@ -78,6 +82,7 @@ pub struct AccountRow {
     suspension: Option<Suspension>,
     generation: u64,
     revocation: Option<Note>,
+    ending: Option<Ending>,
 }
 
 impl From<Account> for AccountRow {
@@ -104,6 +109,7 @@ impl From<Account> for AccountRow {
             suspension: account.suspension,
             generation: account.generation,
             revocation: account.revocation,
+            ending: account.ending,
         }
     }
 }
@@ -136,6 +142,7 @@ impl From<AccountRow> for Account {
             suspension: row.suspension,
             generation: row.generation,
             revocation: row.revocation,
+            ending: row.ending,
         }
     }
 }
@@ -184,6 +191,13 @@ impl From<Order> for OrderRow {
     fn from(Order { id, account, what, note, bulk }: Order) -> Self {
         Self { id, account_id: Some(account), what: Some(what), note: Some(note), bulk }
     }
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct ArchiveRow {
+    pub file: String,
+    #[serde(flatten)]
+    pub archive: Archive,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -48,6 +48,7 @@ pub(super) fn account(number: u8, members: &[u8], leaving: bool, state: Lifecycl
         suspension: None,
         generation: second.unsigned_abs(),
         revocation: None,
+        ending: None,
     }
 }
 

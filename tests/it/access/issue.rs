@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bursar::access;
+use bursar::archive::Archives;
 use bursar::desired::{DesiredCredential, HomeTarget, Subject};
 use bursar::execute::StepError;
 use bursar::execute::authority::{VerifyError, verified};
@@ -67,6 +68,7 @@ impl World {
         let effects = Effects {
             clusters: BTreeMap::from([(name(), ClusterEffects { server, watch, face, pods: None })]),
             homes: HomedClient::new(socket, Duration::from_secs(10)),
+            archives: Archives::of(std::path::Path::new("/nonexistent"), None),
         };
         Self { folder, effects, _homed: homed }
     }

@@ -115,7 +115,11 @@ fn daemon_writes_in_no_place_that_is_not_a_tenants() {
     let mut generated = namespace("", &class, "active");
     generated["metadata"]["generateName"] = json!("kube-evil-");
     site.refused("create", &generated, CAGE);
-    site.cannot(&["delete", "namespace", "tool-foo"], FORBIDDEN);
+    // Only a suspended tenant's namespace is deleted.
+    site.cannot(&["delete", "namespace", "tool-foo"], CAGE);
+    site.cannot(&["delete", "namespace", "foreign"], CAGE);
+    site.must("apply", &namespace("tool-ended", &class, "suspended"));
+    site.can(&["delete", "namespace", "tool-ended", "--wait=false"]);
     site.cannot(&["label", "namespace", "tool-asleep", "bursar.dev/class-"], CAGE);
     // Somebody else allows it.
     site.cluster.run(&["create", "namespace", "adopted"], "");
@@ -181,10 +185,10 @@ fn daemon_reads_a_suspended_tenant_and_runs_nothing_in_it() {
     wait_for("the binding's rights", std::time::Duration::from_secs(20), || {
         site.daemon(&["get", "secrets", "-n", "tool-read"], "").status.success().then_some(())
     });
-    // `get` of all resources is also `get` of these.
+    // It lists, and has no `get`, which of all resources would be `get` of these, too.
     for what in ["pods/any/proxy/", "services/any/proxy/", "pods/any/exec?command=id", "pods/any/portforward"] {
         let path = format!("/api/v1/namespaces/tool-read/{what}");
-        site.cannot(&["get", "--raw", &path], CAGE);
+        site.cannot(&["get", "--raw", &path], FORBIDDEN);
     }
     site.must("delete", &archive);
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bursar::archive::Archives;
 use bursar::execute::{Effects, Extent, Recorder, Run, execute};
 use bursar::homes::client::HomedClient;
 use bursar::ledger::{LedgerState, ObjectKey};
@@ -364,8 +365,11 @@ fn execution_can_change_threads_while_it_waits() {
     // The compiler proves it.
     fn is_send<T: Send>(_: T) {}
     let (recorder, _records) = Recorder::channel();
-    let effects =
-        Effects { clusters: BTreeMap::new(), homes: HomedClient::new("/nonexistent", Duration::from_secs(1)) };
+    let effects = Effects {
+        clusters: BTreeMap::new(),
+        homes: HomedClient::new("/nonexistent", Duration::from_secs(1)),
+        archives: Archives::of(std::path::Path::new("/nonexistent"), None),
+    };
     let (plan, ledger, stop) = (approved(Vec::new()), LedgerState::default(), CancellationToken::new());
     is_send(execute(&plan, &effects, Run { ledger: &ledger, now: NOW, extent: Extent::All, stop: &stop }, &recorder));
 }

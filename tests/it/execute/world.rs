@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bursar::archive::Archives;
 use bursar::execute::request::ApiServer;
 use bursar::execute::{ClusterEffects, Effects, Extent, Recorder, Report, Run, execute};
 use bursar::homes::client::HomedClient;
@@ -51,6 +52,7 @@ impl World {
         let effects = Effects {
             clusters: BTreeMap::from([(cluster(), ClusterEffects { server, watch, face, pods: None })]),
             homes: HomedClient::new("/nonexistent", Duration::from_secs(1)),
+            archives: Archives::of(std::path::Path::new("/nonexistent"), None),
         };
         Self { namespace: namespace.to_owned(), ledger: LedgerState::default(), effects, changed, events: Vec::new() }
     }
@@ -286,6 +288,7 @@ fn before(name: &str) -> Account {
         suspension: None,
         generation: 1,
         revocation: None,
+        ending: None,
     }
 }
 

@@ -1,0 +1,176 @@
+//! `bursar archive list|show|apply`: namespaces in files, and the way back. Reading a file and making its objects again is
+//! root's and user `bursar`'s; the list is everybody's who may read.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::arguments::{Archive, ArchiveApply, ArchiveFile, ArchiveList};
+use super::context::{Context, daemon};
+use super::exit::{Exit, Failure};
+use super::recovery::{admin_of, as_bursar, may};
+use super::{local, output};
+use crate::access;
+use crate::archive::{About, ArchiveError, Identities, Unpacked};
+use crate::control::api::{OrderRequest, Target};
+use crate::control::client::ClientError;
+use crate::engine;
+use crate::execute::request::ApiServer;
+use crate::ledger::store::ReadStore;
+use crate::recovery::archive::{Applied, RestoreError, apply as make};
+use crate::settings::Settings;
+use crate::telemetry::Metrics;
+
+/// Every archive, or those of `?1` = `tool:foo`.
+const LIST: &str = "SELECT * FROM archives WHERE ?1 IN ('', account) ORDER BY at, file";
+const COLUMNS: [&str; 7] = ["account", "cluster", "namespace", "at", "objects", "secrets", "file"];
+
+pub(super) async fn run(context: &Context, command: Archive) -> Result<Exit, Failure> {
+    match command {
+        Archive::List(arguments) => list(context, &arguments).await,
+        Archive::Show(ArchiveFile { file }) => show(context, &file).await,
+        Archive::Apply(arguments) => apply(context, arguments).await,
+    }
+}
+
+async fn list(context: &Context, ArchiveList { kind, name }: &ArchiveList) -> Result<Exit, Failure> {
+    let account = kind.zip(name.as_ref()).map(|(kind, name)| format!("{kind}:{name}")).unwrap_or_default();
+    let rows = context.store().await?.rows(LIST, &[account]).await?;
+    if context.global.json {
+        output::json(&rows)?;
+    } else if rows.is_empty() {
+        output::line("none");
+    } else {
+        output::line(output::table(&rows, &COLUMNS));
+    }
+    Ok(Exit::Done)
+}
+
+async fn show(context: &Context, file: &str) -> Result<Exit, Failure> {
+    may()?;
+    let settings = context.settings()?;
+    let Unpacked { about, objects, .. } = as_bursar(read(&settings, file)).await??;
+    let names = objects.iter().map(|(kind, object)| (kind, object["metadata"]["name"].as_str().unwrap_or_default()));
+    if context.global.json {
+        let mut value = json!(about);
+        value["file"] = json!(file);
+        value["contents"] = names.map(|(kind, name)| json!({"kind": kind, "name": name})).collect();
+        output::json(&value)?;
+        return Ok(Exit::Done);
+    }
+    let mut kinds: BTreeMap<&String, Vec<&str>> = BTreeMap::new();
+    names.for_each(|(kind, name)| kinds.entry(kind).or_default().push(name));
+    output::line(format!("{file}: whole, and as it was written\n{}", said(&about)));
+    for (kind, names) in kinds {
+        output::line(format!("{kind:<32} {}", output::clean(&names.join(", "))));
+    }
+    Ok(Exit::Done)
+}
+
+fn said(about: &About) -> String {
+    let secrets = match (about.secrets, about.left_out, &about.recipient) {
+        (0, 0, _) => "no Secrets".to_owned(),
+        (0, left_out, _) => format!("{left_out} Secrets left out: there was no [archive] recipient"),
+        (secrets, _, recipient) => {
+            format!("{secrets} Secrets, encrypted to {}", recipient.as_deref().unwrap_or_default())
+        }
+    };
+    format!(
+        "namespace {} of {} in {}, {:.0}: {} objects, {secrets}",
+        about.namespace, about.account, about.cluster, about.at, about.objects
+    )
+}
+
+async fn apply(context: &Context, arguments: ArchiveApply) -> Result<Exit, Failure> {
+    may()?;
+    let ArchiveApply { file, identity, admin_kubeconfig, reason, ticket } = arguments;
+    let settings = context.settings()?;
+    let identities = identity.map(|path| {
+        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()));
+        text.and_then(|text| text.parse::<Identities>().map_err(|error| format!("{}: {error}", path.display())))
+    });
+    let identities = identities.transpose().map_err(|error| Failure::new(Exit::Failed, error))?;
+    let unpacked = as_bursar(read(&settings, &file)).await??;
+    let key = as_bursar(async { engine::read_seal(&settings.state_dir) }).await??.public_key();
+    let about = &unpacked.about;
+    let mut objects = unpacked.objects.clone();
+    if let Some(identities) = &identities {
+        objects.extend(unpacked.secrets(identities)?);
+    }
+    let admin = admin_of(&settings, &about.cluster, admin_kubeconfig)?;
+    let client = access::client(&admin).await?;
+    let server = ApiServer::new(about.cluster.clone(), client, Arc::new(Metrics::default()));
+    let progress = output::progress("making the objects");
+    let applied = make(&server, about, objects, &[key]).await?;
+    progress.finish_and_clear();
+    let secrets = if identities.is_none() { about.secrets } else { 0 };
+    let target = Target { kind: about.account.kind, name: about.account_id.0.clone(), reason, ticket };
+    let made = applied.made.len() as u64;
+    let told = told(context, &settings, OrderRequest::Restored { target, file: file.clone(), objects: made }).await;
+    print(context, &file, &applied, secrets)?;
+    told?;
+    Ok(if applied.failed.is_empty() { Exit::Done } else { Exit::Failed })
+}
+
+/// The history has who brought back what.
+async fn told(context: &Context, settings: &Settings, order: OrderRequest) -> Result<(), Failure> {
+    let orders = [order];
+    match daemon(settings)?.order(&orders).await {
+        Err(ClientError::Absent { .. }) => local::orders(settings, &context.actor, &orders).await?,
+        answer => answer?,
+    };
+    Ok(())
+}
+
+fn print(context: &Context, file: &str, applied: &Applied, secrets: u64) -> Result<(), Failure> {
+    let Applied { made, left, failed, next } = applied;
+    if context.global.json {
+        let pairs = |pairs: &[(String, String)]| -> Value {
+            pairs.iter().map(|(object, why)| json!({"object": object, "why": why})).collect()
+        };
+        let left: Vec<(String, String)> =
+            left.iter().map(|(object, why)| (object.clone(), (*why).to_owned())).collect();
+        return Ok(output::json(&json!({
+            "file": file, "made": made, "left": pairs(&left), "failed": pairs(failed), "next": next,
+            "secrets_left": secrets,
+        }))?);
+    }
+    output::line(format!("{} objects made: {}", made.len(), made.join(", ")));
+    for (object, why) in left {
+        output::line(format!("left: {object}: {why}"));
+    }
+    if secrets > 0 {
+        output::line(format!("left: {secrets} Secrets: --identity FILE opens them"));
+    }
+    for (object, why) in failed {
+        output::line(output::clean(&format!("failed: {object}: {why}")));
+    }
+    for next in next {
+        output::line(format!("next: {next}"));
+    }
+    Ok(())
+}
+
+/// The archive, if the ledger has it and the file is as it was written.
+async fn read(settings: &Settings, file: &str) -> Result<Unpacked, Failure> {
+    let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
+    let Some(row) = ledger.archives.get(file) else {
+        let text = format!("the ledger has no archive {file:?}; `bursar archive list` has them");
+        return Err(Failure::new(Exit::NoAccount, text));
+    };
+    Ok(settings.archives().read(file, &row.digest)?)
+}
+
+impl From<ArchiveError> for Failure {
+    fn from(error: ArchiveError) -> Self {
+        Self::new(Exit::Failed, format!("{:#}", anyhow::Error::new(error)))
+    }
+}
+
+impl From<RestoreError> for Failure {
+    fn from(error: RestoreError) -> Self {
+        Self::new(Exit::Failed, format!("{:#}", anyhow::Error::new(error)))
+    }
+}

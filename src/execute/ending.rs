@@ -1,0 +1,286 @@
+//! The end of a tenant: its namespace into a file, which is read back before anything is deleted, then its deletion, which
+//! is watched to its end. Data is never deleted: a claim whose volume would go with it keeps the namespace.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::apply::apply;
+use super::prune::{Deleted, delete};
+use super::request::{ApiServer, Ask};
+use super::tenant::{Done, Place};
+use super::{ClusterEffects, StepError, listing};
+use crate::archive::{About, ArchiveError, Content, Packed, Workload, Written, pack};
+use crate::desired::rbac::{archive_binding, archive_binding_manifest};
+use crate::identity::NamespaceName;
+use crate::ledger::change::Change;
+use crate::ledger::{Archive, ObjectKey, ObjectRecord};
+use crate::observed::digest::digest;
+
+/// An archive that is older is made anew before the deletion: controllers and administrators may have changed what is in
+/// the namespace.
+const FRESH: SignedDuration = SignedDuration::from_hours(24);
+/// An empty namespace is gone in a second or two; what takes longer is looked after in later cycles.
+const WAIT: Duration = Duration::from_secs(5);
+const BETWEEN: Duration = Duration::from_millis(250);
+/// Nothing holds a namespace longer than this without something being wrong: its controller tries again each few seconds.
+const SLOW: SignedDuration = SignedDuration::from_mins(2);
+
+impl Place<'_> {
+    /// Writes the namespace into a file, and its row into the ledger.
+    pub(super) async fn archive(
+        &self,
+        effects: &ClusterEffects,
+        namespace: &NamespaceName,
+        file: &str,
+        done: &mut Done,
+    ) -> Result<(), StepError> {
+        let key = archive_binding(self.cluster, namespace);
+        let manifest = archive_binding_manifest(namespace);
+        let writing = effects.watch.write(&key);
+        let applied = apply(&effects.server, &key, &manifest, None).await?;
+        let observed = writing.applied(&applied.object);
+        let uid = observed.uid.clone();
+        let record = ObjectRecord {
+            account: self.account.id.clone(),
+            uid: observed.uid,
+            wanted: digest(&manifest),
+            observed: observed.digest,
+            detail: None,
+        };
+        // Whoever is killed from here on finds the binding, and takes it away.
+        done.changes.push(Change::Object(key.clone(), Some(record)));
+        self.hand_over(done).await?;
+        let listed = listing::everything(&effects.server, namespace).await;
+        let writing = effects.watch.write(&key);
+        let removed = delete(&effects.server, &key, &uid).await;
+        writing.deleted(true);
+        let objects = listed?;
+        removed?;
+        done.changes.push(Change::Object(key, None));
+        let packed = self.packed(namespace, objects)?;
+        let about = packed.about.clone();
+        let Written { digest, bytes } = self.written(file, packed).await?;
+        let detail = json!({
+            "file": file, "digest": digest, "objects": about.objects, "secrets": about.secrets,
+            "secrets_left_out": about.left_out,
+        });
+        let reason = match about.left_out {
+            0 => format!("{} objects of namespace {namespace}", about.objects),
+            left_out => format!(
+                "{} objects of namespace {namespace}; {left_out} Secrets are left out: there is no [archive] recipient",
+                about.objects
+            ),
+        };
+        done.events.push(self.event("archive written", reason, detail));
+        let row = Archive {
+            account: self.account.id.clone(),
+            cluster: self.cluster.clone(),
+            namespace: namespace.clone(),
+            generation: self.account.generation,
+            digest,
+            bytes,
+            objects: about.objects,
+            secrets: about.secrets,
+            left_out: about.left_out,
+            at: self.run.now,
+        };
+        done.changes.push(Change::Archive(file.to_owned(), row));
+        self.hand_over(done).await
+    }
+
+    fn packed(&self, namespace: &NamespaceName, objects: Vec<crate::archive::Listed>) -> Result<Packed, ArchiveError> {
+        let stopped = self.stopped().map(|(key, stopped)| Workload {
+            api_version: key.api_version.clone(),
+            kind: key.kind.clone(),
+            name: key.name.clone(),
+            replicas: stopped.replicas,
+        });
+        let about = About::of(
+            (self.cluster.clone(), namespace.clone()),
+            (self.account.account.clone(), self.account.id.clone(), self.account.generation),
+            stopped.collect(),
+            self.run.now,
+        );
+        let binding = archive_binding(self.cluster, namespace);
+        let is_binding = |object: &Value| object["kind"] == "RoleBinding" && object["metadata"]["name"] == binding.name;
+        let objects = objects.into_iter().filter(|(_, object)| !is_binding(object)).collect();
+        pack(Content { about, objects }, self.effects.archives.recipient.as_ref())
+    }
+
+    /// Files are written where they may take their time.
+    async fn written(&self, file: &str, packed: Packed) -> Result<Written, StepError> {
+        let (archives, file) = (self.effects.archives.clone(), file.to_owned());
+        let written = tokio::task::spawn_blocking(move || archives.write(&file, &packed)).await;
+        Ok(written.map_err(StepError::Task)??)
+    }
+
+    fn stopped(&self) -> impl Iterator<Item = (&ObjectKey, &crate::ledger::StoppedWorkload)> {
+        let all = self.run.ledger.stopped.iter();
+        all.filter(|((id, key), _)| *id == self.account.id && key.cluster == *self.cluster)
+            .map(|((_, key), stopped)| (key, stopped))
+    }
+
+    /// Deletes the namespace, if it is in a file as it is now and no data goes with it.
+    pub(super) async fn delete_namespace(
+        &self,
+        effects: &ClusterEffects,
+        namespace: &NamespaceName,
+        uid: &str,
+        (archived, file): (Option<&(String, Archive)>, &str),
+        done: &mut Done,
+    ) -> Result<(), StepError> {
+        keeps_data(&effects.server, namespace).await?;
+        if !self.is_archived(archived).await {
+            self.archive(effects, namespace, file, done).await?;
+        }
+        let key = ObjectKey::namespace(self.cluster, namespace);
+        let writing = effects.watch.write(&key);
+        let deleted = delete(&effects.server, &key, uid).await?;
+        match deleted {
+            Deleted::Gone => writing.deleted(true),
+            Deleted::Going => writing.deleted(false),
+            Deleted::Replaced => {
+                drop(writing);
+                return self.replaced(key, done).await;
+            }
+        }
+        // They are in the archive, and their like would be others.
+        let stopped: Vec<ObjectKey> = self.stopped().map(|(key, _)| key.clone()).collect();
+        done.changes.extend(stopped.into_iter().map(|key| Change::Stopped(self.account.id.clone(), key, None)));
+        let reason = "it is archived, and its time is over".to_owned();
+        done.events.push(self.event("namespace deleted", reason, json!({"namespace": namespace, "uid": uid})));
+        self.hand_over(done).await?;
+        self.await_deletion(effects, namespace, uid, done).await
+    }
+
+    /// The archive is on disk as it was written, of this suspension, and new.
+    async fn is_archived(&self, newest: Option<&(String, Archive)>) -> bool {
+        let Some((file, archive)) = newest else { return false };
+        if archive.generation != self.account.generation || self.run.now.duration_since(archive.at) > FRESH {
+            return false;
+        }
+        let (archives, file, expected) = (self.effects.archives.clone(), file.clone(), archive.digest.clone());
+        let read = tokio::task::spawn_blocking(move || archives.read(&file, &expected)).await;
+        matches!(read, Ok(Ok(_)))
+    }
+
+    /// Looks whether the namespace is gone, for a moment.
+    pub(super) async fn await_deletion(
+        &self,
+        effects: &ClusterEffects,
+        namespace: &NamespaceName,
+        uid: &str,
+        done: &mut Done,
+    ) -> Result<(), StepError> {
+        let key = ObjectKey::namespace(self.cluster, namespace);
+        let looks = WAIT.as_millis() / BETWEEN.as_millis();
+        for look in 0..=looks {
+            match found(&effects.server, namespace).await? {
+                None => {
+                    effects.watch.write(&key).deleted(true);
+                    done.changes.push(Change::Object(key, None));
+                    return self.hand_over(done).await;
+                }
+                Some(other) if other["metadata"]["uid"] != uid => return self.replaced(key, done).await,
+                Some(going) if look == looks || holds(&going).is_some() => {
+                    return Err(terminating(namespace, &going, self.run.now));
+                }
+                Some(_) => tokio::time::sleep(BETWEEN).await,
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody made another namespace of that name: it is theirs.
+    async fn replaced(&self, key: ObjectKey, done: &mut Done) -> Result<(), StepError> {
+        let reason = format!("namespace {} is another one by now, and stays", key.name);
+        done.events.push(self.event("namespace replaced", reason, json!({"namespace": key.name})));
+        done.changes.push(Change::Object(key, None));
+        self.hand_over(done).await
+    }
+}
+
+async fn found(server: &ApiServer, namespace: &NamespaceName) -> Result<Option<Value>, StepError> {
+    match server.ask(&format!("/api/v1/namespaces/{namespace}"), Ask::Get).await {
+        Ok(found) => Ok(Some(found.object)),
+        Err(error) if error.code() == Some(404) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn terminating(namespace: &NamespaceName, going: &Value, now: Timestamp) -> StepError {
+    let began = going["metadata"]["deletionTimestamp"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+    let slow = began.is_some_and(|began| now.duration_since(began) > SLOW);
+    let holds = holds(going);
+    let stuck = holds.is_some() || slow;
+    let why = holds.unwrap_or_else(|| "what is in it is being removed".to_owned());
+    StepError::Terminating { namespace: namespace.clone(), why, stuck }
+}
+
+/// What keeps a namespace that was deleted, in Kubernetes' words: finalizers by name, of what is in it and its own, and
+/// APIs that do not answer (namespace controller, `NamespaceConditionType`).
+fn holds(going: &Value) -> Option<String> {
+    const HOLD: [&str; 4] = [
+        "NamespaceFinalizersRemaining",
+        "NamespaceDeletionDiscoveryFailure",
+        "NamespaceDeletionGroupVersionParsingFailure",
+        "NamespaceDeletionContentFailure",
+    ];
+    let own = going["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let own = own.map(|finalizer| format!("finalizer {finalizer} of the namespace itself remains"));
+    let conditions = going["status"]["conditions"].as_array().into_iter().flatten();
+    let conditions = conditions.filter(|condition| {
+        condition["status"] == "True" && condition["type"].as_str().is_some_and(|kind| HOLD.contains(&kind))
+    });
+    let said = conditions.filter_map(|condition| condition["message"].as_str().map(str::to_owned));
+    let all: Vec<String> = own.chain(said).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// Refuses where a claim's volume, and the data on it, would be deleted with the namespace.
+async fn keeps_data(server: &ApiServer, namespace: &NamespaceName) -> Result<(), StepError> {
+    let mut losing = Vec::new();
+    for claim in server.list(&format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims")).await? {
+        let Some(volume) = claim["spec"]["volumeName"].as_str().filter(|name| !name.is_empty()) else { continue };
+        match server.ask(&format!("/api/v1/persistentvolumes/{volume}"), Ask::Get).await {
+            Ok(found) if found.object["spec"]["persistentVolumeReclaimPolicy"] != "Retain" => {
+                let claim = claim["metadata"]["name"].as_str().unwrap_or_default();
+                losing.push((claim.to_owned(), volume.to_owned()));
+            }
+            Ok(_) => {}
+            Err(error) if error.code() == Some(404) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if losing.is_empty() { Ok(()) } else { Err(StepError::Data { namespace: namespace.clone(), claims: losing }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_a_namespace_is_named() {
+        let condition =
+            |kind: &str, status: &str, message: &str| json!({"type": kind, "status": status, "message": message});
+        let going = json!({
+            "metadata": {"finalizers": ["example.org/own"]},
+            "status": {"conditions": [
+                condition("NamespaceDeletionDiscoveryFailure", "False", "All resources successfully discovered"),
+                condition("NamespaceContentRemaining", "True", "Some resources are remaining: configmaps. has 1"),
+                condition("NamespaceFinalizersRemaining", "True",
+                    "Some content in the namespace has finalizers remaining: example.org/keep in 1 resource instances"),
+            ]},
+        });
+        assert_eq!(
+            holds(&going).as_deref(),
+            Some(
+                "finalizer example.org/own of the namespace itself remains; Some content in the namespace has finalizers \
+                 remaining: example.org/keep in 1 resource instances"
+            )
+        );
+        assert_eq!(holds(&json!({"metadata": {}, "status": {"phase": "Terminating"}})), None);
+    }
+}

@@ -1,0 +1,93 @@
+//! Every object of a namespace that the API server lists, page by page, whatever its kind. A kind that does not answer is
+//! an error: a missing answer is never an empty answer.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::StepError;
+use super::request::{ApiServer, Ask, RequestError};
+use crate::archive::Listed;
+use crate::identity::NamespaceName;
+use crate::observed::kinds::Kind;
+
+/// A role binding is in force when the API server's own watch has seen it.
+const IN_FORCE: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Each with the name by which its kind is listed. What several API groups show (Events) is there once; what has no UID is
+/// computed when it is asked for (`PodMetrics`), and is no object.
+pub async fn everything(server: &ApiServer, namespace: &NamespaceName) -> Result<Vec<Listed>, StepError> {
+    let mut known = BTreeSet::new();
+    let mut found = Vec::new();
+    for kind in kinds(server).await? {
+        let group = kind.api_version.split_once('/').map(|(group, _)| format!(".{group}")).unwrap_or_default();
+        let name = format!("{}{group}", kind.plural);
+        for mut object in list(server, &kind, namespace).await.map_err(|source| failed(server, &name, source))? {
+            let Some(uid) = object["metadata"]["uid"].as_str() else { continue };
+            if known.insert(uid.to_owned()) {
+                // Of the items of a list the API server leaves both out.
+                object["apiVersion"] = Value::from(kind.api_version.clone());
+                object["kind"] = Value::from(kind.kind.clone());
+                found.push((name.clone(), object));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn failed(server: &ApiServer, what: &str, source: RequestError) -> StepError {
+    StepError::Listing { cluster: server.cluster.clone(), what: what.to_owned(), source: Box::new(source) }
+}
+
+#[expect(clippy::disallowed_methods, reason = "bounds a wait")]
+async fn list(server: &ApiServer, kind: &Kind, namespace: &NamespaceName) -> Result<Vec<Value>, RequestError> {
+    let path = kind.path(Some(namespace.as_str()), None);
+    let until = Instant::now() + IN_FORCE;
+    loop {
+        match server.list(&path).await {
+            Err(error) if error.code() == Some(403) && Instant::now() < until => tokio::time::sleep(AGAIN).await,
+            // Its definition was removed since we asked, or it lists nothing.
+            Err(error) if matches!(error.code(), Some(404 | 405)) => return Ok(Vec::new()),
+            listed => return listed,
+        }
+    }
+}
+
+/// Kinds that live in namespaces and can be listed; of each the version that its group prefers.
+async fn kinds(server: &ApiServer) -> Result<Vec<Kind>, StepError> {
+    let core = of_version(server, "v1").await?;
+    let mut kinds: Vec<Kind> = core;
+    let groups = server.ask("/apis", Ask::Get).await?.object;
+    for group in groups["groups"].as_array().into_iter().flatten() {
+        let version = |version: &Value| version["groupVersion"].as_str().map(str::to_owned);
+        let versions = group["versions"].as_array().into_iter().flatten().filter_map(version);
+        let mut seen = BTreeSet::new();
+        let mut names = BTreeSet::new();
+        for version in version(&group["preferredVersion"]).into_iter().chain(versions) {
+            if seen.insert(version.clone()) {
+                let of_version = of_version(server, &version).await?;
+                kinds.extend(of_version.into_iter().filter(|kind| names.insert(kind.plural.clone())));
+            }
+        }
+    }
+    Ok(kinds)
+}
+
+async fn of_version(server: &ApiServer, version: &str) -> Result<Vec<Kind>, StepError> {
+    let root = if version.contains('/') { "/apis" } else { "/api" };
+    let answer = server.ask(&format!("{root}/{version}"), Ask::Get).await;
+    let answer = answer.map_err(|source| failed(server, version, source))?.object;
+    let resources = answer["resources"].as_array().into_iter().flatten().filter(|resource| {
+        let verbs = resource["verbs"].as_array();
+        resource["namespaced"] == true && verbs.is_some_and(|verbs| verbs.iter().any(|verb| verb == "list"))
+    });
+    let kind = |resource: &Value| {
+        let text = |key: &str| resource[key].as_str().map(str::to_owned);
+        let plural = text("name").filter(|name| !name.contains('/'))?;
+        Some(Kind { api_version: version.to_owned(), kind: text("kind")?, plural, namespaced: true })
+    };
+    Ok(resources.filter_map(kind).collect())
+}

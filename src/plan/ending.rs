@@ -1,0 +1,49 @@
+//! The end of a tenant in one cluster: its namespace into a file, then its deletion, then the wait until it is gone. PURE:
+//! no runtime, no client, no file system, no clock.
+
+use super::Action;
+use super::tenant::Look;
+use crate::desired::EndOfTenant;
+use crate::identity::{ClusterName, NamespaceName};
+use crate::ledger::ObjectKey;
+
+/// The namespace into a file, if that is due.
+pub(super) fn archive(look: Look<'_>) -> Option<Action> {
+    let namespace = look.tenant.namespace.clone().filter(|_| look.tenant.end == Some(EndOfTenant::Archive))?;
+    let file = file(look, &namespace);
+    Some(Action::Archive { cluster: look.cluster.clone(), namespace, file })
+}
+
+/// The namespace, and of `deletes` what is ours outside of it: what is in it goes with it, and volumes stay, for they are
+/// the way to the data. A namespace of its name with another uid is somebody else's.
+pub(super) fn deletion(look: Look<'_>, deletes: Vec<Action>) -> Vec<Action> {
+    let namespace = look.tenant.namespace.as_ref().and_then(|namespace| of_namespace(look, namespace));
+    let is_outside = |action: &Action| {
+        matches!(action, Action::Delete { key, .. } if !["PersistentVolume", "PersistentVolumeClaim"].contains(&key.kind.as_str())
+            && (key.namespace.is_none() || key.namespace.as_deref() != look.tenant.namespace.as_ref().map(NamespaceName::as_str)))
+    };
+    let outside = deletes.into_iter().filter(is_outside);
+    outside.chain(namespace).collect()
+}
+
+fn of_namespace(look: Look<'_>, namespace: &NamespaceName) -> Option<Action> {
+    let key = ObjectKey::namespace(look.cluster, namespace);
+    let record = look.ledger.objects.get(&key).filter(|record| record.account == *look.id)?;
+    let found = look.there.objects.get(&key).filter(|found| found.uid == record.uid)?;
+    let (cluster, namespace, uid) = (look.cluster.clone(), namespace.clone(), found.uid.clone());
+    if found.deleting {
+        return Some(Action::AwaitDeletion { cluster, namespace, uid });
+    }
+    let archives = look.ledger.archives.iter();
+    let own = archives.filter(|(_, archive)| archive.account == *look.id && archive.cluster == *look.cluster);
+    let newest = own.max_by_key(|(_, archive)| archive.at).map(|(file, archive)| (file.clone(), archive.clone()));
+    let file = file(look, &namespace);
+    Some(Action::DeleteNamespace { cluster, namespace, uid, archived: newest, file })
+}
+
+/// `tool-foo.prod-2026-06-12T030000Z.tar.zst`: no namespace has a `.` in its name, so no two meet.
+fn file(look: Look<'_>, namespace: &NamespaceName) -> String {
+    let ClusterName(cluster) = look.cluster;
+    let at = format!("{:.0}", look.now).replace(':', "");
+    format!("{namespace}.{cluster}-{at}.tar.zst")
+}

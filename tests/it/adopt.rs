@@ -1,0 +1,63 @@
+//! A uid that changes in the directory: never taken by itself, and what follows when an administrator takes it.
+
+use std::os::unix::fs::chown;
+use std::time::Duration;
+
+use bursar::control::api::{OrderRequest, Target};
+use bursar::identity::AccountKind;
+
+use crate::servers::Servers;
+use crate::servers::ldif::{replace_ldif, tool_account_dn};
+use crate::servers::ready::poll;
+use crate::world::World;
+
+fn target(reason: Option<&str>) -> Target {
+    Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: reason.map(str::to_owned), ticket: None }
+}
+
+#[test]
+fn another_uid_is_taken_when_an_administrator_says_so_and_the_home_must_follow() {
+    let (old, new) = (63_061, 63_062);
+    let mut world = World::new("newuid");
+    world.tool("foo", old, &[]);
+    let first = world.cycle();
+    assert_eq!(first.exit_code(), 0);
+    let namespace = world.namespace("foo");
+    let annotation = r"jsonpath={.metadata.annotations.bursar\.dev/uid}";
+    let uid_in_cluster = |world: &World| world.kubectl(&["get", "namespace", &namespace, "-o", annotation]);
+    let refusal = world.order(&OrderRequest::AdoptUid(target(None))).expect_err("there is no other uid");
+    assert!(refusal.text.contains("no other uid"), "{}", refusal.text);
+
+    let account = tool_account_dn(&world.base, "foo");
+    Servers::shared().slapd.modify_ldif(&replace_ldif(&account, "uidNumber", &[&new.to_string()]));
+    assert_eq!(world.cycle().rejected, first.rejected + 1);
+    assert_eq!(uid_in_cluster(&world), old.to_string());
+    let plan = world.plan();
+    assert!(plan.text.contains("bursar adopt uid tool foo"), "{}", plan.text);
+
+    let report = world.order(&OrderRequest::AdoptUid(target(None))).expect("adopted");
+    assert_eq!(report.rejected, first.rejected, "{report:#?}");
+    assert_eq!(uid_in_cluster(&world), new.to_string());
+    assert_eq!(world.rows("SELECT uid FROM tools")[0]["uid"], new);
+    let told = world.rows("SELECT actor, detail FROM history WHERE action = 'uid adopted'");
+    assert_eq!(told[0]["actor"], "root");
+
+    // The home is still the old uid's: nothing is written there until somebody gives it to the new one.
+    world.order(&OrderRequest::Revoke(target(Some("a test")))).expect("revoked");
+    let failing = world.rows("SELECT step, reason FROM failing");
+    assert_eq!(failing.len(), 1, "{failing:?}");
+    for path in [world.home("foo"), world.home("foo").join(".kube"), world.home("foo").join(".kube/config")] {
+        chown(path, Some(new), Some(old)).expect("chown");
+    }
+    assert!(
+        poll(Duration::from_mins(1), || world.cycle().exit_code() == 0),
+        "{:?}",
+        world.rows("SELECT * FROM failing")
+    );
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
+
+    // The old one is nobody else's, ever.
+    world.tool("bar", old, &[]);
+    assert_eq!(world.cycle().rejected, first.rejected + 1);
+    assert_eq!(world.rows("SELECT * FROM tools WHERE name = 'bar'").len(), 0);
+}

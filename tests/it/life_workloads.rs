@@ -1,0 +1,159 @@
+//! Workloads over a suspension and a resumption by whole programs that are killed in the middle: at each moment every
+//! workload is what it was, or the ledger knows what that is.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::servers::Servers;
+use crate::servers::ldif::{disable_ldif, enable_ldif, tool_account_dn};
+use crate::servers::ready::poll;
+use crate::world::World;
+
+const DEADLINE: Duration = Duration::from_mins(1);
+const DEPLOYMENTS: u64 = 12;
+
+/// `Kind/name` and what it is scaled to; `null` for what is suspended, `true` for what is not.
+type Workloads = BTreeMap<String, Value>;
+
+#[test]
+fn workloads_come_back_exactly_though_bursar_is_killed_in_the_middle_both_ways() {
+    let mut world = World::new("midway");
+    world.tool("foo", 62_081, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    world.stop();
+    create(&world);
+    let before = workloads(&world);
+    assert_eq!(before.len() as u64, DEPLOYMENTS + 4, "{before:?}");
+    let slapd = &Servers::shared().slapd;
+    let account = tool_account_dn(&world.base, "foo");
+
+    slapd.modify_ldif(&disable_ldif(&account));
+    killed_when(&world, |world| state(world) == "suspended");
+    nothing_is_lost(&world, &before);
+    killed_when(&world, |world| !kept(world).is_empty());
+    nothing_is_lost(&world, &before);
+    killed_when(&world, |world| workloads(world)["Deployment/web1"] == 0);
+    nothing_is_lost(&world, &before);
+    world.cycle();
+    world.stop();
+    let stopped = workloads(&world);
+    assert!(stopped.values().all(|now| *now == 0 || now.is_null()), "{stopped:?}");
+    nothing_is_lost(&world, &before);
+    assert!(!bare_pod_is_there(&world));
+
+    scale(&world, "web1", 7);
+    let mut expected = before;
+    expected.insert("Deployment/web1".to_owned(), json!(7));
+    slapd.modify_ldif(&enable_ldif(&account));
+    killed_when(&world, |world| state(world) == "active");
+    nothing_is_lost(&world, &expected);
+    killed_when(&world, |world| workloads(world)["Deployment/web2"] != 0);
+    nothing_is_lost(&world, &expected);
+    assert_eq!(world.cycle().exit_code(), 0);
+    assert_eq!(workloads(&world), expected);
+    assert!(kept(&world).is_empty());
+    assert!(!bare_pod_is_there(&world), "a bare pod is not made again");
+
+    scale(&world, "web3", 0);
+    assert_eq!(world.cycle().exit_code(), 0);
+    assert_eq!(workloads(&world)["Deployment/web3"], 0, "the tenant's own from then on");
+}
+
+/// One cycle of a process of its own, which ends when `seen` holds, or by itself.
+fn killed_when(world: &World, seen: impl Fn(&World) -> bool) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    command.arg("--config").arg(world.config()).args(["sync", "--once"]);
+    let mut bursar = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bursar runs");
+    let there = poll(DEADLINE, || seen(world) || bursar.try_wait().expect("its state").is_some());
+    bursar.kill().expect("killed, or it has ended");
+    bursar.wait().expect("its end");
+    assert!(there && seen(world), "the cycle did not come that far");
+}
+
+fn nothing_is_lost(world: &World, before: &Workloads) {
+    let (now, kept) = (workloads(world), kept(world));
+    for (name, was) in before {
+        let known = kept.get(name);
+        assert!(now[name] == *was || known == Some(was), "{name} was {was}, is {}, kept: {known:?}", now[name]);
+    }
+}
+
+fn state(world: &World) -> String {
+    world.rows("SELECT state FROM tools")[0]["state"].as_str().expect("text").to_owned()
+}
+
+fn kept(world: &World) -> Workloads {
+    let rows = world.rows("SELECT kind || '/' || name AS name, replicas FROM stopped_workload WHERE kind <> 'Pod'");
+    let was = |replicas: &Value| if replicas.is_null() { json!(true) } else { replicas.clone() };
+    rows.iter().map(|row| (row["name"].as_str().expect("text").to_owned(), was(&row["replicas"]))).collect()
+}
+
+/// Those that nobody controls.
+fn workloads(world: &World) -> Workloads {
+    let kinds = "deployments,statefulsets,replicasets,cronjobs,jobs";
+    let listed = world.kubectl(&["get", kinds, "-n", &world.namespace("foo"), "-o", "json"]);
+    let listed: Value = serde_json::from_str(&listed).expect("a list");
+    let objects = listed["items"].as_array().expect("a list").iter();
+    let top_level = objects.filter(|object| object["metadata"]["ownerReferences"].is_null());
+    let named = top_level.map(|object| {
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        let running = if object["spec"]["suspend"] == true { Value::Null } else { json!(true) };
+        let now = object["spec"].get("replicas").cloned().unwrap_or(running);
+        (format!("{}/{}", text(&object["kind"]), text(&object["metadata"]["name"])), now)
+    });
+    named.collect()
+}
+
+fn bare_pod_is_there(world: &World) -> bool {
+    !world
+        .kubectl(&["get", "pod", "bare", "--ignore-not-found", "-n", &world.namespace("foo"), "-o", "name"])
+        .is_empty()
+}
+
+fn scale(world: &World, name: &str, replicas: u64) {
+    let replicas = format!("--replicas={replicas}");
+    world.kubectl(&["scale", "deployment", name, &replicas, "-n", &world.namespace("foo")]);
+}
+
+fn create(world: &World) {
+    let scaled = |kind: &str, name: &str, replicas: u64| {
+        json!({
+            "apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template(name)},
+        })
+    };
+    let mut batch = template("batch");
+    batch["spec"]["restartPolicy"] = json!("Never");
+    // The bare pod first, while the quota has room for it.
+    let bare =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bare"}, "spec": template("bare")["spec"]});
+    let mut items = vec![bare];
+    items.extend((0..DEPLOYMENTS).map(|number| scaled("Deployment", &format!("web{number}"), number)));
+    items.extend([
+        scaled("StatefulSet", "store", 2),
+        scaled("ReplicaSet", "alone", 3),
+        json!({
+            "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly"},
+            "spec": {"schedule": "0 3 * * *", "jobTemplate": {"spec": {"template": batch}}},
+        }),
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "long"}, "spec": {"template": batch}}),
+    ]);
+    let file = world.folder.join("workloads.json");
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    std::fs::write(&file, list.to_string()).expect("written");
+    world.kubectl(&["create", "-n", &world.namespace("foo"), "-f", &file.display().to_string()]);
+}
+
+fn template(name: &str) -> Value {
+    let locked = json!({
+        "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    });
+    json!({
+        "metadata": {"labels": {"app": name}},
+        "spec": {"containers": [{"name": "c", "image": "example.org/i", "securityContext": locked}]},
+    })
+}

@@ -266,7 +266,8 @@ fn a_namespace_that_somebody_made_anew_is_theirs() {
     let mut world = World::with("strange", &format!("{AT_ONCE}[limits]\ndelete_per_cycle = {{ count = 0 }}\n"));
     world.tool("foo", 63_031, &[]);
     world.tool("stays", 63_032, &[]);
-    assert_eq!(world.cycle().exit_code(), 0);
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
     let namespace = world.namespace("foo");
     leaves(&world, "foo");
     cycles_until(&mut world, "foo", "archived");
@@ -312,7 +313,7 @@ fn deletions_over_the_limit_wait_for_an_approval_of_exactly_them() {
 
 #[test]
 fn archive_and_deletion_come_to_their_end_though_bursar_is_killed_at_each_step() {
-    let mut world = World::with("cut", AT_ONCE);
+    let mut world = World::with("cutoff", AT_ONCE);
     world.tool("foo", 63_051, &[]);
     world.tool("stays", 63_052, &[]);
     assert_eq!(world.cycle().exit_code(), 0);

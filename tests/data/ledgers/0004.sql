@@ -8,15 +8,16 @@ CREATE TABLE _sqlx_migrations (
     checksum BLOB NOT NULL,
     execution_time BIGINT NOT NULL
 );
-INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-21 14:21:07',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',44774050);
-INSERT INTO _sqlx_migrations VALUES(2,'quota and pace','2026-11-21 14:21:07',1,X'64365991db26aa487d9dffd39ad0052201085ab5dddbe647ac414f6717cd17a364b94e0c8fb5c30826786019ae873e78',20239962);
-INSERT INTO _sqlx_migrations VALUES(4,'pace and use','2026-11-21 14:21:07',1,X'abd1d191e0ade911fe3aa94b0e6cbcfa7f5e6b45e15caf5dc05768eb6e6770b5860c519b1f13ef6fb49bc4ad84896188',48075086);
+INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-21 15:43:05',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',11007337);
+INSERT INTO _sqlx_migrations VALUES(2,'quota and pace','2026-11-21 15:43:05',1,X'64365991db26aa487d9dffd39ad0052201085ab5dddbe647ac414f6717cd17a364b94e0c8fb5c30826786019ae873e78',1415366);
+INSERT INTO _sqlx_migrations VALUES(3,'archive','2026-11-21 15:43:05',1,X'269647eca3cf178a0927168919a6464af896e9db16fbff08e2b48f01655cd44a216a118d44437f7d388c96dfc5874902',8089066);
+INSERT INTO _sqlx_migrations VALUES(4,'pace and use','2026-11-21 15:43:05',1,X'abd1d191e0ade911fe3aa94b0e6cbcfa7f5e6b45e15caf5dc05768eb6e6770b5860c519b1f13ef6fb49bc4ad84896188',3951804);
 CREATE TABLE ledger (
   one             INTEGER PRIMARY KEY CHECK (one = 1),
   id              TEXT NOT NULL,
   last_generation INTEGER NOT NULL DEFAULT 0 CHECK (last_generation >= 0)
 ) STRICT;
-INSERT INTO ledger VALUES(1,'42a4cf9bf203112ca4bfb364ef5f0464',0);
+INSERT INTO ledger VALUES(1,'63e8caf2f04dbff29e563cdc9bb58479',0);
 CREATE TABLE account (
   id              TEXT PRIMARY KEY,
   kind            TEXT NOT NULL CHECK (kind IN ('tool', 'user', 'group')),
@@ -37,15 +38,15 @@ CREATE TABLE account (
   since           TEXT NOT NULL,
   suspension      TEXT CHECK (json_valid(suspension)),
   generation      INTEGER NOT NULL CHECK (generation >= 0),
-  revocation      TEXT CHECK (json_valid(revocation)),
+  revocation      TEXT CHECK (json_valid(revocation)), ending TEXT CHECK (json_valid(ending)),
   UNIQUE (source, directory_id),
   UNIQUE (kind, kubernetes_name)
 ) STRICT;
-INSERT INTO account VALUES('id-alice','user','alice','alice','people','entry-alice','cn=alice',3001,3001,'[]','/data/project/alice','alice@example.org',NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL);
-INSERT INTO account VALUES('id-bob','user','bob','bob','people','entry-bob','cn=bob',3002,3002,'[]','/data/project/bob',NULL,NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL);
-INSERT INTO account VALUES('id-carol','user','carol','carol','people','entry-carol','cn=carol',3003,3003,'[]','/data/project/carol',NULL,NULL,NULL,NULL,'active','2026-05-01T08:00:00Z',NULL,1,NULL);
-INSERT INTO account VALUES('id-foo','tool','web','foo','people','entry-foo','cn=foo',52503,52503,'[]','/data/project/foo',NULL,NULL,NULL,NULL,'active','2026-05-12T09:00:00Z',NULL,2,NULL);
-INSERT INTO account VALUES('id-old','tool','old','old','people','entry-old','cn=old',52504,52504,'[]','/data/project/old',NULL,NULL,NULL,'{"counted_at":"2026-05-31T20:00:00Z","due":"2026-06-01T20:00:00Z","seconds":0,"since":"2026-05-31T20:00:00Z"}','active','2026-05-01T08:00:00Z',NULL,1,NULL);
+INSERT INTO account VALUES('id-alice','user','alice','alice','people','entry-alice','cn=alice',3001,3001,'[]','/data/project/alice','alice@example.org',NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL,NULL);
+INSERT INTO account VALUES('id-bob','user','bob','bob','people','entry-bob','cn=bob',3002,3002,'[]','/data/project/bob',NULL,NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL,NULL);
+INSERT INTO account VALUES('id-carol','user','carol','carol','people','entry-carol','cn=carol',3003,3003,'[]','/data/project/carol',NULL,NULL,NULL,NULL,'active','2026-05-01T08:00:00Z',NULL,1,NULL,NULL);
+INSERT INTO account VALUES('id-foo','tool','web','foo','people','entry-foo','cn=foo',52503,52503,'[]','/data/project/foo',NULL,NULL,NULL,NULL,'active','2026-05-12T09:00:00Z',NULL,2,NULL,NULL);
+INSERT INTO account VALUES('id-old','tool','old','old','people','entry-old','cn=old',52504,52504,'[]','/data/project/old',NULL,NULL,NULL,'{"counted_at":"2026-05-31T20:00:00Z","due":"2026-06-01T20:00:00Z","seconds":0,"since":"2026-05-31T20:00:00Z"}','active','2026-05-01T08:00:00Z',NULL,1,NULL,NULL);
 CREATE TABLE account_name (
   account_id TEXT NOT NULL REFERENCES account,
   name       TEXT NOT NULL,
@@ -106,12 +107,6 @@ CREATE TABLE hold (
   account_id TEXT PRIMARY KEY REFERENCES account,
   note       TEXT NOT NULL CHECK (json_valid(note))
 ) STRICT;
-CREATE TABLE IF NOT EXISTS "order" (
-  id         INTEGER PRIMARY KEY,
-  account_id TEXT NOT NULL REFERENCES account,
-  what       TEXT NOT NULL CHECK (what IN ('suspend', 'resume', 'revoke')),
-  note       TEXT NOT NULL CHECK (json_valid(note))
-, bulk TEXT) STRICT;
 CREATE TABLE approval (
   hash  TEXT PRIMARY KEY,
   until TEXT NOT NULL
@@ -253,6 +248,26 @@ CREATE TABLE pace (
   waiting  INTEGER NOT NULL,
   stopped  INTEGER NOT NULL CHECK (stopped IN (0, 1))
 ) STRICT;
+CREATE TABLE archive (
+  file       TEXT PRIMARY KEY,
+  account_id TEXT NOT NULL REFERENCES account,
+  cluster    TEXT NOT NULL,
+  namespace  TEXT NOT NULL,
+  generation INTEGER NOT NULL,   -- of the account then: an archive of an earlier suspension is none of the present one
+  digest     TEXT NOT NULL,      -- SHA-256 of the file
+  bytes      INTEGER NOT NULL,
+  objects    INTEGER NOT NULL,   -- in the file, Secrets included
+  secrets    INTEGER NOT NULL,   -- of them, encrypted
+  left_out   INTEGER NOT NULL,   -- Secrets that are not in the file, for there was no recipient
+  at         TEXT NOT NULL
+) STRICT;
+INSERT INTO archive VALUES('tool-foo.prod-2026-05-11T090000Z.tar.zst','id-foo','prod','tool-foo',1,'5f2e8c1d5f2e8c1d5f2e8c1d5f2e8c1d5f2e8c1d5f2e8c1d5f2e8c1d5f2e8c1d',14230,23,2,0,'2026-05-11T09:00:00Z');
+CREATE TABLE IF NOT EXISTS "order" (
+  id         INTEGER PRIMARY KEY,
+  account_id TEXT NOT NULL REFERENCES account,
+  what       TEXT NOT NULL CHECK (what IN ('suspend', 'resume', 'revoke', 'adopt uid')),
+  note       TEXT NOT NULL CHECK (json_valid(note))
+, bulk TEXT) STRICT;
 CREATE TABLE bulk_revocation (
   class TEXT PRIMARY KEY,
   at    TEXT NOT NULL,      -- when the newest were revoked
@@ -335,18 +350,6 @@ CREATE VIEW failing AS
 SELECT a.kind || ':' || a.name AS account, f.step, f.reason, f.since, f.attempts, f.next_try
 FROM failure f JOIN account a ON a.id = f.account_id
 WHERE f.attempts > 0;
-CREATE VIEW pending_removals AS
-SELECT a.kind || ':' || a.name AS account, 'suspend' AS what, a.absence ->> 'since' AS absent_since,
-       a.absence ->> 'due' AS "on"
-FROM account a
-WHERE a.state = 'active' AND (a.absence IS NOT NULL OR a.disabled IS NOT NULL)
-UNION ALL
-SELECT a.kind || ':' || a.name, 'remove ' || coalesce(m.kind || ':' || m.name, ms.member), ms.leaving_since,
-       ms.leaving_since
-FROM membership ms
-JOIN account a ON a.id = ms.account_id
-LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
-WHERE ms.leaving_since IS NOT NULL AND ms.at_end = '9999-12-31T23:59:59Z';
 CREATE VIEW history AS
 SELECT at, actor, account, action, reason, ticket, plan, detail FROM event;
 CREATE VIEW access_on AS
@@ -384,4 +387,26 @@ LEFT JOIN quota_override q ON q.account_id = o.account_id AND q.resource = amoun
   AND q.cluster = (SELECT max(c.cluster) FROM quota_override c WHERE c.account_id = o.account_id
                    AND c.resource = amount.key AND c.cluster IN ('', o.cluster))
 WHERE o.kind = 'ResourceQuota';
+CREATE INDEX archive_of ON archive (account_id);
+CREATE VIEW archives AS
+SELECT a.kind || ':' || a.name AS account, r.cluster, r.namespace, r.file, r.at, r.objects, r.secrets, r.left_out,
+       r.bytes, r.digest
+FROM archive r JOIN account a ON a.id = r.account_id;
+CREATE VIEW pending_removals AS
+SELECT a.kind || ':' || a.name AS account, 'suspend' AS what, a.absence ->> 'since' AS absent_since,
+       a.absence ->> 'due' AS "on"
+FROM account a
+WHERE a.state = 'active' AND (a.absence IS NOT NULL OR a.disabled IS NOT NULL)
+UNION ALL
+SELECT a.kind || ':' || a.name, CASE a.state WHEN 'suspended' THEN 'archive' ELSE 'delete' END,
+       coalesce(a.absence ->> 'since', a.ending ->> 'since'), a.ending ->> 'due'
+FROM account a
+WHERE a.state IN ('suspended', 'archived') AND a.ending ->> 'ending' = 'waits'
+UNION ALL
+SELECT a.kind || ':' || a.name, 'remove ' || coalesce(m.kind || ':' || m.name, ms.member), ms.leaving_since,
+       ms.leaving_since
+FROM membership ms
+JOIN account a ON a.id = ms.account_id
+LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
+WHERE ms.leaving_since IS NOT NULL AND ms.at_end = '9999-12-31T23:59:59Z';
 COMMIT;

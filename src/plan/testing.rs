@@ -268,15 +268,7 @@ impl World {
             Action::DeleteNamespace { cluster, namespace, uid, archived, .. } => {
                 let archive = archived.as_ref().map(|(_, archive)| archive.generation);
                 assert_eq!(archive, Some(account.generation), "{namespace} is deleted with an archive of its own");
-                let key = ObjectKey::namespace(cluster, namespace);
-                let stuck = self.stuck;
-                let objects = &mut self.in_cluster(cluster).objects;
-                let found = objects.get_mut(&key).expect("it is there");
-                assert_eq!(found.uid, *uid, "it is the one meant");
-                found.deleting = true;
-                if !stuck {
-                    objects.retain(|known, _| *known != key && known.namespace.as_deref() != Some(namespace.as_str()));
-                }
+                self.delete_namespace(&ObjectKey::namespace(cluster, namespace), uid);
                 Vec::new()
             }
             Action::Delete { key, uid, .. } => {
@@ -337,6 +329,17 @@ impl World {
                 let checked = delivery.map(|delivery| Delivery { checked_at: Some(now), ..delivery });
                 vec![Change::Delivery(id.clone(), cluster.clone(), checked)]
             }
+        }
+    }
+
+    fn delete_namespace(&mut self, key: &ObjectKey, uid: &str) {
+        let stuck = self.stuck;
+        let objects = &mut self.in_cluster(&key.cluster).objects;
+        let found = objects.get_mut(key).expect("it is there");
+        assert_eq!(found.uid, uid, "it is the one meant");
+        found.deleting = true;
+        if !stuck {
+            objects.retain(|known, _| known != key && known.namespace.as_deref() != Some(key.name.as_str()));
         }
     }
 }

@@ -146,6 +146,9 @@ fn webhook_and_backstop_agree_on_random_pods() {
     site.install();
     site.must(&["webhook", "uninstall"]);
     refuses("bursar-uid");
+    // What fills in is in force by itself, and may be so later than what refuses.
+    let plain = one(json!({"containers": [{"name": "c", "image": "registry.example.org/i"}]}));
+    wait_for("a pod is filled in", DEADLINE, || asked(&site, std::slice::from_ref(&plain)).remove(0).ok());
     let by_backstop = asked(&site, &pods);
     for ((pod, webhook), backstop) in pods.iter().zip(&by_webhook).zip(&by_backstop) {
         match (webhook, backstop) {

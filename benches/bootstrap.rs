@@ -77,7 +77,8 @@ fn compare(world: &mut World, round: u32) -> [f64; 2] {
         let began = Instant::now();
         let report = world.cycle();
         let took = began.elapsed();
-        assert_eq!((report.changed, report.failing.len()), (u64::from(TOOLS), 0), "{report:#?}");
+        // A home of an earlier round may be due to be looked at.
+        assert!(report.changed >= u64::from(TOOLS) && report.failing.is_empty(), "{report:#?}");
         took
     });
     wait_for("the audit log", Duration::from_secs(10), || {

@@ -198,12 +198,16 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
         OrderKind::Revoke => "revocation ordered",
         OrderKind::AdoptUid => "uid to be adopted",
     };
-    let id = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
+    let id = next_id(ledger);
     let event = event(Some(account), action, &note);
     let revoked = (what == OrderKind::Revoke).then(|| account.account_name());
     let order = Order { id, account: account.id.clone(), what, note, bulk: None };
     let text = format!("{name}: {action}");
     Ok(One { changes: vec![Change::Order(order)], events: vec![event], text, revoked })
+}
+
+fn next_id(ledger: &LedgerState) -> i64 {
+    ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1
 }
 
 /// Nothing is left to suspend.

@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::{About, ArchiveError, Packed, Recipient, Unpacked, digest, files, unpack};
+use crate::ledger::Archive;
 
 /// What a file that is not whole yet is called.
 const PARTIAL: &str = ".partial";
@@ -26,6 +27,25 @@ pub struct Written {
     pub digest: String,
     /// Its size.
     pub bytes: u64,
+}
+
+impl Written {
+    /// As the ledger keeps it.
+    #[must_use]
+    pub fn row(self, about: About) -> Archive {
+        Archive {
+            account: about.account_id,
+            cluster: about.cluster,
+            namespace: about.namespace,
+            generation: about.generation,
+            digest: self.digest,
+            bytes: self.bytes,
+            objects: about.objects,
+            secrets: about.secrets,
+            left_out: about.left_out,
+            at: about.at,
+        }
+    }
 }
 
 impl Archives {
@@ -51,9 +71,12 @@ impl Archives {
         if !self.folder.is_dir() {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(at(&self.folder))?;
         }
-        write_whole(&partial, &packed.bytes).map_err(at(&partial))?;
-        let read = fs::read(&partial).map_err(at(&partial))?;
-        if digest(&read) != digest(&packed.bytes) || files(&read).ok().as_ref() != Some(&packed.files) {
+        let read = write_whole(&partial, &packed.bytes).and_then(|()| fs::read(&partial));
+        let read = read.map_err(at(&partial)).inspect_err(|_| {
+            // Each try has a name of its own: on a full disk the halves would keep it full.
+            let _ = fs::remove_file(&partial);
+        })?;
+        if read != packed.bytes || files(&read).ok().as_ref() != Some(&packed.files) {
             return Err(ArchiveError::Differs(partial));
         }
         fs::rename(&partial, &path).map_err(at(&path))?;

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::arguments::{Archive, ArchiveApply, ArchiveFile, ArchiveList};
-use super::context::{Context, daemon};
+use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::recovery::{admin_of, as_bursar, may};
-use super::{local, output};
+use super::{order, output};
 use crate::access;
 use crate::archive::{About, ArchiveError, Identities, Unpacked};
 use crate::control::api::{OrderRequest, Target};
-use crate::control::client::ClientError;
 use crate::engine;
 use crate::execute::request::ApiServer;
 use crate::ledger::store::ReadStore;
@@ -108,20 +107,11 @@ async fn apply(context: &Context, arguments: ArchiveApply) -> Result<Exit, Failu
     let secrets = if identities.is_none() { about.secrets } else { 0 };
     let target = Target { kind: about.account.kind, name: about.account_id.0.clone(), reason, ticket };
     let made = applied.made.len() as u64;
-    let told = told(context, &settings, OrderRequest::Restored { target, file: file.clone(), objects: made }).await;
+    // The history has who brought back what.
+    let told = order::asked(context, &[OrderRequest::Restored { target, file: file.clone(), objects: made }]).await;
     print(context, &file, &applied, secrets)?;
     told?;
     Ok(if applied.failed.is_empty() { Exit::Done } else { Exit::Failed })
-}
-
-/// The history has who brought back what.
-async fn told(context: &Context, settings: &Settings, order: OrderRequest) -> Result<(), Failure> {
-    let orders = [order];
-    match daemon(settings)?.order(&orders).await {
-        Err(ClientError::Absent { .. }) => local::orders(settings, &context.actor, &orders).await?,
-        answer => answer?,
-    };
-    Ok(())
 }
 
 fn print(context: &Context, file: &str, applied: &Applied, secrets: u64) -> Result<(), Failure> {
@@ -165,12 +155,12 @@ async fn read(settings: &Settings, file: &str) -> Result<Unpacked, Failure> {
 
 impl From<ArchiveError> for Failure {
     fn from(error: ArchiveError) -> Self {
-        Self::new(Exit::Failed, format!("{:#}", anyhow::Error::new(error)))
+        anyhow::Error::new(error).into()
     }
 }
 
 impl From<RestoreError> for Failure {
     fn from(error: RestoreError) -> Self {
-        Self::new(Exit::Failed, format!("{:#}", anyhow::Error::new(error)))
+        anyhow::Error::new(error).into()
     }
 }

@@ -178,15 +178,18 @@ pub(super) fn admin_of(settings: &Settings, cluster: &ClusterName, given: Option
         let text = format!("cluster {cluster} is not in the configuration");
         return Err(Failure::new(Exit::Failed, text));
     }
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".kube/config"));
-    let usual = || std::env::var_os("KUBECONFIG").map(PathBuf::from).or_else(home);
     given.or_else(usual).ok_or_else(|| Failure::new(Exit::Usage, "--admin-kubeconfig is missing"))
 }
 
-/// Where `kubectl` looks, if there is one cluster only.
-fn usual_admin(settings: &Settings) -> Result<BTreeMap<ClusterName, PathBuf>, Failure> {
+/// Where `kubectl` looks.
+fn usual() -> Option<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".kube/config"));
-    match std::env::var_os("KUBECONFIG").map(PathBuf::from).or_else(home) {
+    std::env::var_os("KUBECONFIG").map(PathBuf::from).or_else(home)
+}
+
+/// The same, if there is one cluster only.
+fn usual_admin(settings: &Settings) -> Result<BTreeMap<ClusterName, PathBuf>, Failure> {
+    match usual() {
         Some(path) => admins(settings, &[path.display().to_string()]),
         None => admins(settings, &[]),
     }

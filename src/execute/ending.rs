@@ -61,9 +61,9 @@ impl Place<'_> {
         done.changes.push(Change::Object(key, None));
         let packed = self.packed(namespace, objects)?;
         let about = packed.about.clone();
-        let Written { digest, bytes } = self.written(file, packed).await?;
+        let written = self.written(file, packed).await?;
         let detail = json!({
-            "file": file, "digest": digest, "objects": about.objects, "secrets": about.secrets,
+            "file": file, "digest": written.digest, "objects": about.objects, "secrets": about.secrets,
             "secrets_left_out": about.left_out,
         });
         let reason = match about.left_out {
@@ -74,19 +74,7 @@ impl Place<'_> {
             ),
         };
         done.events.push(self.event("archive written", reason, detail));
-        let row = Archive {
-            account: self.account.id.clone(),
-            cluster: self.cluster.clone(),
-            namespace: namespace.clone(),
-            generation: self.account.generation,
-            digest,
-            bytes,
-            objects: about.objects,
-            secrets: about.secrets,
-            left_out: about.left_out,
-            at: self.run.now,
-        };
-        done.changes.push(Change::Archive(file.to_owned(), row));
+        done.changes.push(Change::Archive(file.to_owned(), written.row(about)));
         self.hand_over(done).await
     }
 

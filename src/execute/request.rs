@@ -98,6 +98,7 @@ impl Ask<'_> {
     }
 
     fn request(&self, path: &str) -> Result<Request<Body>, RequestError> {
+        let accept = if matches!(self, Self::DeleteLabelled { .. }) { METADATA } else { JSON };
         let (method, query, content_type, body) = match self {
             Self::Get => (Method::GET, "", JSON, Vec::new()),
             Self::Apply(manifest) => {
@@ -105,21 +106,18 @@ impl Ask<'_> {
             }
             Self::Merge(change) => (Method::PATCH, "?fieldManager=bursar", MERGE, change.to_string().into_bytes()),
             Self::Create(object) => (Method::POST, "?fieldManager=bursar", JSON, object.to_string().into_bytes()),
-            Self::DeleteLabelled { .. } => {
-                (Method::DELETE, "", JSON, json!({"propagationPolicy": "Background"}).to_string().into_bytes())
+            Self::DeleteLabelled { selector } => {
+                let options = json!({"propagationPolicy": "Background"});
+                (Method::DELETE, &*format!("?labelSelector={selector}"), JSON, options.to_string().into_bytes())
             }
             Self::Delete { uid } => {
                 let options = json!({"preconditions": {"uid": uid}, "propagationPolicy": "Background"});
                 (Method::DELETE, "", JSON, options.to_string().into_bytes())
             }
         };
-        let (uri, accept) = match self {
-            Self::DeleteLabelled { selector } => (format!("{path}?labelSelector={selector}"), METADATA),
-            _ => (format!("{path}{query}"), JSON),
-        };
         Request::builder()
             .method(method)
-            .uri(uri)
+            .uri(format!("{path}{query}"))
             .header(header::ACCEPT, accept)
             .header(header::CONTENT_TYPE, content_type)
             .body(Body::from(body))

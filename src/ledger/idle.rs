@@ -1,9 +1,10 @@
 //! How long nothing ran in a namespace, and whether its people were warned. PURE: no runtime, no client, no file system, no
 //! clock.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::gaps::later;
 use crate::policy::NamespaceReaper;
 
 /// A namespace in which nothing ran when it was last looked at.
@@ -40,11 +41,4 @@ impl Idleness {
         let left = rules.idle_for.as_secs().saturating_sub(self.seconds).max(rules.warn_for.as_secs());
         later(now, left)
     }
-}
-
-/// So many seconds later.
-#[must_use]
-pub fn later(now: Timestamp, seconds: u64) -> Timestamp {
-    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-    now.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
 }

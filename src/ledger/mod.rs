@@ -1,11 +1,12 @@
 //! What Bursar remembers: accounts, what was delivered to them, what was asked and refused. The types here,
-//! `transition`, `quota`, `pace`, `revocation`, `idle` and `chain` are PURE; `store` keeps them in SQLite.
+//! `transition`, `quota`, `pace`, `revocation`, `idle`, `gaps` and `chain` are PURE; `store` keeps them in SQLite.
 //!
 //! [`LedgerState`] is the whole memory a decision may use. The store loads it once and changes it only together
 //! with its rows, so a cycle in which nothing changed reads and writes nothing.
 
 pub mod chain;
 pub mod change;
+pub mod gaps;
 pub mod idle;
 pub mod learn;
 pub mod pace;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use self::gaps::{Absence, Ending};
 use self::idle::Idleness;
 use self::pace::PaceRecord;
 use self::quota::{OverrideKey, QuotaOverride};
@@ -168,45 +170,6 @@ impl Account {
     #[must_use]
     pub fn account_name(&self) -> AccountName {
         AccountName { kind: self.kind, name: self.name.clone() }
-    }
-}
-
-/// Absence that was proved, counted as a sum of gaps between complete reads, each gap at most an hour, so that a
-/// clock that jumps or a daemon that was off suspends nobody.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Absence {
-    /// The first complete read without it.
-    pub since: Timestamp,
-    /// The last complete read without it.
-    pub counted_at: Timestamp,
-    /// The sum, in seconds.
-    pub seconds: u64,
-    /// When the suspension is due, if every read until then is complete.
-    pub due: Timestamp,
-}
-
-/// How far the end of a suspended or archived account is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", tag = "ending")]
-pub enum Ending {
-    /// Counted towards `retention` while it is suspended, towards `delete_after` while it is archived: as an absence
-    /// is, by complete reads alone.
-    Waits(Absence),
-    /// The guard let the deletion of its namespaces through.
-    Deletion {
-        /// When.
-        at: Timestamp,
-    },
-}
-
-impl Ending {
-    /// What complete reads proved so far.
-    #[must_use]
-    pub const fn counted(&self) -> Option<&Absence> {
-        match self {
-            Self::Waits(counted) => Some(counted),
-            Self::Deletion { .. } => None,
-        }
     }
 }
 

@@ -10,18 +10,16 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::change::{Change, Event};
+use super::gaps;
 use super::{Absence, Account, Ending, LedgerState, Lifecycle, Order, OrderKind, SourceState, Suspension};
 use crate::directory::{Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, PosixIdentity, Uid, kubernetes_name};
 use crate::policy::Policy;
 
-/// Longest gap between two complete reads that counts as absence: a daemon that was off for a month proves nothing of
-/// that month.
-const LONGEST_GAP: i64 = 3600;
 /// Absence is written down at most this often (seconds), unless it becomes due: one absent account must not be a row a
 /// minute for 40 days.
 const COUNT_EVERY: i64 = 300;
-/// The same of what leads to an archive, which nobody waits for by the minute. Below [`LONGEST_GAP`], or time would be
+/// The same of what leads to an archive, which nobody waits for by the minute. Below [`gaps::LONGEST_GAP`], or time would be
 /// lost.
 const RETENTION_EVERY: i64 = 1800;
 
@@ -350,11 +348,11 @@ impl<'a> Memory<'a> {
             None => (self.now, 0, 0),
             Some(known) => {
                 let gap = self.now.as_second() - known.counted_at.as_second();
-                let becomes_due = known.seconds < limit && known.seconds + clamped(gap) >= limit;
+                let becomes_due = known.seconds < limit && known.seconds + gaps::counted(gap) >= limit;
                 if gap < every && !becomes_due && gap >= 0 {
                     return None;
                 }
-                (known.since, known.seconds, clamped(gap))
+                (known.since, known.seconds, gaps::counted(gap))
             }
         };
         let seconds = counted + gap;
@@ -489,10 +487,6 @@ fn moved(before: &Account, after: &Account) -> Map<String, Value> {
         moved.insert("home".to_owned(), json!([before.home, after.home]));
     }
     moved
-}
-
-fn clamped(gap: i64) -> u64 {
-    gap.clamp(0, LONGEST_GAP).unsigned_abs()
 }
 
 #[cfg(test)]

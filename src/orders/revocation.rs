@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::{One, event};
+use super::{One, event, next_id};
 use crate::control::api::Refusal;
 use crate::identity::AccountId;
 use crate::ledger::change::Change;
@@ -28,8 +28,7 @@ pub(super) fn all(ledger: &LedgerState, class: &str, note: &Note) -> Result<One,
         let text = format!("class {class:?} has no account with a certificate");
         return Err(Refusal { exit_code: 4, text });
     }
-    let first = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
-    let orders = (first..).zip(&accounts).map(|(id, account)| {
+    let orders = (next_id(ledger)..).zip(&accounts).map(|(id, account)| {
         let (account, note, bulk) = (account.id.clone(), note.clone(), Some(class.to_owned()));
         Change::Order(Order { id, account, what: OrderKind::Revoke, note, bulk })
     });

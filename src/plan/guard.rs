@@ -9,17 +9,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
+use super::budget::{BUDGETS, Budget};
 use super::near::{LimitUse, near};
 use super::pace::{Paced, Progress, pace};
 use super::reaper::cap;
-use super::{AccountPlan, Action, Plan, hash};
+use super::{AccountPlan, Plan, hash};
 use crate::desired::Transition;
 use crate::directory::Completeness;
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::ledger::change::{Change, RefusalRecord};
 use crate::ledger::pace::PaceRecord;
-use crate::ledger::{Failure, LedgerState, Lifecycle, Spending, Spent, Suspension};
-use crate::policy::{Limit, Limits, Policy};
+use crate::ledger::{LedgerState, Lifecycle, Spending, Spent, Suspension};
+use crate::policy::{Limits, Policy};
 
 /// How long an approval holds: long enough for the next cycle, too short to be forgotten.
 pub const APPROVAL_HOLDS: SignedDuration = SignedDuration::from_hours(1);
@@ -267,69 +268,6 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
         refusals: (records != bounds.refusals).then_some(records),
     };
     (approved, refusals)
-}
-
-/// One budget and what it counts.
-pub(super) struct Budget {
-    pub(super) spending: Spending,
-    pub(super) what: &'static str,
-    pub(super) per_cycle: (&'static str, fn(&Limits) -> Limit),
-    pub(super) per_day: (&'static str, fn(&Limits) -> Limit),
-    pub(super) size: fn(&Bounds) -> &BTreeMap<String, u64>,
-    /// How much of it an account's plan uses.
-    amount: fn(&AccountPlan) -> u64,
-}
-
-/// All of them.
-pub(super) const BUDGETS: [Budget; 3] = [SUSPENSIONS, MEMBERS, DELETIONS];
-
-const SUSPENSIONS: Budget = Budget {
-    spending: Spending::Suspend,
-    what: "suspensions",
-    per_cycle: ("suspend_per_cycle", |limits| limits.suspend_per_cycle),
-    per_day: ("suspend_per_day", |limits| limits.suspend_per_day),
-    size: |bounds| &bounds.tenants,
-    amount: |plan| u64::from(is_counted(plan)),
-};
-
-const MEMBERS: Budget = Budget {
-    spending: Spending::RemoveMembers,
-    what: "members",
-    per_cycle: ("remove_members_per_cycle", |limits| limits.remove_members_per_cycle),
-    per_day: ("remove_members_per_day", |limits| limits.remove_members_per_day),
-    size: |bounds| &bounds.members,
-    amount: |plan| plan.leaving.len() as u64,
-};
-
-/// Counted when it is let through: that it takes several cycles is no further deletion.
-const DELETIONS: Budget = Budget {
-    spending: Spending::Delete,
-    what: "deletions",
-    per_cycle: ("delete_per_cycle", |limits| limits.delete_per_cycle),
-    per_day: ("delete_per_day", |limits| limits.delete_per_day),
-    size: |bounds| &bounds.tenants,
-    amount: |plan| match plan.transition {
-        Some(Transition::Delete { namespaces }) => namespaces,
-        _ => 0,
-    },
-};
-
-/// A suspension that takes something away and that nobody ordered, in one cluster or in all. Somebody without a
-/// namespace who leaves a group was
-/// counted as that group's member.
-fn is_counted(plan: &AccountPlan) -> bool {
-    plan.before.state == Lifecycle::Active
-        && match &plan.transition {
-            Some(Transition::Suspend(Suspension::Absent | Suspension::Disabled { .. } | Suspension::Idle { .. })) => {
-                true
-            }
-            Some(Transition::Suspend(Suspension::Left)) => {
-                plan.rests_on.is_empty() || plan.begun.values().any(Failure::is_begun)
-            }
-            Some(_) => false,
-            // Its class gave up one of its clusters.
-            None => plan.actions.iter().any(|action| matches!(action, Action::StopWorkloads { .. })),
-        }
 }
 
 /// Those who are let through first: disabled, then longest absent, then by name.

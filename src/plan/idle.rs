@@ -13,13 +13,12 @@ use super::{AccountPlan, Action};
 use crate::desired::Transition;
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::Change;
-use crate::ledger::idle::{Idleness, later};
+use crate::ledger::gaps::{self, later};
+use crate::ledger::idle::Idleness;
 use crate::ledger::{LedgerState, Lifecycle, ObjectKey, Suspension, Tenant};
 use crate::observed::Inventory;
 use crate::policy::NamespaceReaper;
 
-/// Longest gap between two looks that counts.
-const LONGEST_GAP: i64 = 3600;
 /// It is written down at most this often (seconds), unless something is due.
 const COUNT_EVERY: i64 = 1800;
 
@@ -59,14 +58,7 @@ fn used(place: &(AccountId, ClusterName), tenant: &Tenant, inventory: &Inventory
     let Some(namespace) = &tenant.namespace else { return Some(Used::Now) };
     let pods = inventory.pods.get(&place.1)?;
     let cluster = inventory.clusters.get(&place.1)?;
-    let key = ObjectKey {
-        cluster: place.1.clone(),
-        api_version: "v1".to_owned(),
-        kind: "Namespace".to_owned(),
-        namespace: None,
-        name: namespace.to_string(),
-    };
-    if cluster.objects.get(&key)?.spared {
+    if cluster.objects.get(&ObjectKey::namespace(&place.1, namespace))?.spared {
         return Some(Used::Now);
     }
     let mut last = None;
@@ -92,7 +84,7 @@ fn was_used(
 /// `None`: the ledger need not hear of it yet.
 fn counted(before: &Idleness, rules: &NamespaceReaper, now: Timestamp) -> Option<Idleness> {
     let gap = now.as_second() - before.counted_at.as_second();
-    let seconds = before.seconds + gap.clamp(0, LONGEST_GAP).unsigned_abs();
+    let seconds = before.seconds + gaps::counted(gap);
     let after = Idleness { counted_at: now, seconds, ..before.clone() };
     let news = (after.wants_warning(rules) && !before.wants_warning(rules))
         || (after.is_due(rules, now) && before.seconds < rules.idle_for.as_secs());

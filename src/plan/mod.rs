@@ -2,6 +2,7 @@
 //! decide while executing. PURE: no runtime, no client, no file system, no clock.
 
 pub mod action;
+mod budget;
 mod credential;
 pub mod display;
 mod ending;

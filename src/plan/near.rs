@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::guard::{BUDGETS, Bounds, Budget, Refusal};
+use super::budget::{BUDGETS, Budget};
+use super::guard::{Bounds, Refusal};
 use crate::ledger::Spending;
 
 /// A limit is near when this share of it is used: of the 20 suspensions of a day that the default allows, 4 are left.

@@ -23,7 +23,7 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::learn::{Facts, learn};
 use crate::ledger::store::{CycleLock, FILE, ReadStore, Store};
 use crate::ledger::transition::transition;
-use crate::ledger::{Account, Archive, LedgerState, Lifecycle, Suspension};
+use crate::ledger::{Account, LedgerState, Lifecycle, Suspension};
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
 
@@ -233,19 +233,7 @@ impl Work<'_> {
                 self.doubts.push(format!("archive {file} is of {}, whom nobody knows any more", about.account));
                 continue;
             }
-            let archive = Archive {
-                account: about.account_id,
-                cluster: about.cluster,
-                namespace: about.namespace,
-                generation: about.generation,
-                digest: written.digest,
-                bytes: written.bytes,
-                objects: about.objects,
-                secrets: about.secrets,
-                left_out: about.left_out,
-                at: about.at,
-            };
-            self.ledger.archives.insert(file, archive);
+            self.ledger.archives.insert(file, written.row(about));
         }
     }
 

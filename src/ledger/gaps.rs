@@ -1,0 +1,60 @@
+//! Time that looks again and again prove, as a sum of the gaps between them: what was not looked at proves nothing. PURE:
+//! no runtime, no client, no file system, no clock.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Longest gap between two looks that counts, in seconds: a daemon that was off for a month proves nothing of that month.
+pub const LONGEST_GAP: i64 = 3600;
+
+/// What of a gap (in seconds, negative where the clock was set back) counts.
+#[must_use]
+pub fn counted(gap: i64) -> u64 {
+    gap.clamp(0, LONGEST_GAP).unsigned_abs()
+}
+
+/// So many seconds later.
+#[must_use]
+pub fn later(now: Timestamp, seconds: u64) -> Timestamp {
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    now.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
+}
+
+/// Absence that was proved, counted as a sum of gaps between complete reads, each gap at most an hour, so that a
+/// clock that jumps or a daemon that was off suspends nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Absence {
+    /// The first complete read without it.
+    pub since: Timestamp,
+    /// The last complete read without it.
+    pub counted_at: Timestamp,
+    /// The sum, in seconds.
+    pub seconds: u64,
+    /// When the suspension is due, if every read until then is complete.
+    pub due: Timestamp,
+}
+
+/// How far the end of a suspended or archived account is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "ending")]
+pub enum Ending {
+    /// Counted towards `retention` while it is suspended, towards `delete_after` while it is archived: as an absence
+    /// is, by complete reads alone.
+    Waits(Absence),
+    /// The guard let the deletion of its namespaces through.
+    Deletion {
+        /// When.
+        at: Timestamp,
+    },
+}
+
+impl Ending {
+    /// What complete reads proved so far.
+    #[must_use]
+    pub const fn counted(&self) -> Option<&Absence> {
+        match self {
+            Self::Waits(counted) => Some(counted),
+            Self::Deletion { .. } => None,
+        }
+    }
+}

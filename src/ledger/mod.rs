@@ -293,13 +293,17 @@ pub enum OrderKind {
     /// The uid that the directory has now becomes the account's. The next read carries it out.
     #[serde(rename = "adopt uid")]
     AdoptUid,
+    /// Another entry of the directory, which has the account's name, is the account's from now on. The next read carries
+    /// it out.
+    #[serde(rename = "adopt account")]
+    AdoptAccount,
 }
 
 impl OrderKind {
     /// It is about what a directory says, so a read carries it out; all others need a plan.
     #[must_use]
     pub const fn is_of_reads(self) -> bool {
-        matches!(self, Self::AdoptUid)
+        matches!(self, Self::AdoptUid | Self::AdoptAccount)
     }
 }
 

@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::servers::folder::Folder;
 
 const DOCUMENT: &str = include_str!("../../docs/ledger.md");
-pub const VIEWS: [&str; 12] = [
+pub const VIEWS: [&str; 13] = [
     "tools",
     "users",
     "admins",
@@ -34,6 +34,7 @@ pub const VIEWS: [&str; 12] = [
     "history",
     "access_on",
     "archives",
+    "idle",
 ];
 
 fn day(text: &str) -> Timestamp {

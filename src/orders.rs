@@ -229,7 +229,9 @@ fn has_another_uid(ledger: &LedgerState, account: &Account) -> bool {
 }
 
 fn has_another_entry(ledger: &LedgerState, account: &Account) -> bool {
-    let named = |name: &Option<String>| name.as_deref().map(kubernetes_name).is_some_and(|name| name == account.kubernetes_name);
+    let named = |name: &Option<String>| {
+        name.as_deref().map(kubernetes_name).is_some_and(|name| name == account.kubernetes_name)
+    };
     let mut rejected = ledger.rejected.iter().filter(|entry| entry.kind == account.kind && named(&entry.name));
     rejected.any(|entry| entry.why.contains("bursar adopt account"))
 }

@@ -251,6 +251,20 @@ pub enum Suspension {
     Left,
 }
 
+impl Suspension {
+    /// One word for it.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Disabled { .. } => "disabled",
+            Self::Ordered(_) => "ordered",
+            Self::Idle { .. } => "idle",
+            Self::Left => "left",
+        }
+    }
+}
+
 /// Who asked for something, and why.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Note {

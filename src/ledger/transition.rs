@@ -205,13 +205,7 @@ impl<'a> Memory<'a> {
         self.record_uid(&id, entry);
     }
 
-    fn seen(
-        &mut self,
-        account: &Account,
-        source: &str,
-        entry: &Entry,
-        (complete, proves_leaving): (bool, bool),
-    ) {
+    fn seen(&mut self, account: &Account, source: &str, entry: &Entry, (complete, proves_leaving): (bool, bool)) {
         if account.kind != entry.kind {
             let why = format!(
                 "it was {} before, and a {} does not become a {}",

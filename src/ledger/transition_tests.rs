@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::*;
 use crate::directory::Role;
 use crate::identity::{ClusterName, PosixIdentity};
-use crate::ledger::{Note, Order};
 use crate::ledger::change::Change;
+use crate::ledger::{Note, Order};
 use crate::policy::{Lifecycle as Times, Limit, Limits};
 
 const MINUTE: i64 = 60;

@@ -126,7 +126,7 @@ impl Story {
             ["site", "tools", from, to] => self.many(from, to),
             ["quota", verb, kind, name, rest @ ..] => self.quota(verb, kind, name, rest),
             ["revoke", "class", class, reason @ ..] => self.revoke_class(class, reason),
-            ["reaper" | "pods" | "pod" | "looks", ..] => self.reaper(words),
+            ["reaper" | "prometheus" | "portal" | "pods" | "pod" | "looks", ..] => self.reaper(words),
             ["pace", count] => {
                 let limit = Limit { count: count.parse().expect("a number"), percent: None };
                 self.world.policy.limits.change_per_cycle = limit;

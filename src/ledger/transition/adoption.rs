@@ -69,7 +69,8 @@ impl<'a> Memory<'a> {
         if !self.all_complete {
             return;
         }
-        let done = |id: i64| self.result.changes.iter().any(|change| matches!(change, Change::OrderDone(over) if *over == id));
+        let done =
+            |id: i64| self.result.changes.iter().any(|change| matches!(change, Change::OrderDone(over) if *over == id));
         let waiting: Vec<&Order> =
             self.ledger.orders.iter().filter(|order| order.what.is_of_reads() && !done(order.id)).collect();
         for order in waiting {

@@ -409,7 +409,7 @@ pub struct Evidence {
     pub ca_pem: Option<String>,
     /// The file of a bearer token, which is read for each question.
     pub token: Option<PathBuf>,
-    /// PromQL: a vector with label `namespace`; above 0 is use.
+    /// A query of Prometheus: a vector with label `namespace`; above 0 is use.
     pub query: String,
     /// Namespaces that are always in use: an answer without one of them proves nothing.
     pub control: Vec<String>,

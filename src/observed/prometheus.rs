@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use reqwest::Certificate;
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::task::AbortHandle;
 
 use crate::directory::chain;
@@ -111,12 +112,10 @@ struct Answer {
     data: Option<Data>,
 }
 
+/// `resultType` is not asked: only a vector has samples of this shape.
 #[derive(Debug, Deserialize)]
-#[serde(tag = "resultType", content = "result", rename_all = "lowercase")]
-enum Data {
-    Vector(Vec<Sample>),
-    #[serde(other)]
-    Other,
+struct Data {
+    result: Value,
 }
 
 #[derive(Debug, Deserialize)]
@@ -159,7 +158,8 @@ fn in_use(answer: Answer, control: &[String]) -> Result<BTreeSet<String>, Eviden
         let why = error.into_iter().chain(warnings).collect::<Vec<_>>().join("; ");
         return Err(EvidenceError::Refused(why));
     }
-    let Some(Data::Vector(samples)) = data else { return Err(EvidenceError::Shape) };
+    let samples = data.and_then(|data| serde_json::from_value::<Vec<Sample>>(data.result).ok());
+    let samples = samples.ok_or(EvidenceError::Shape)?;
     let mut namespaces = BTreeSet::new();
     for sample in samples {
         let namespace = sample.metric.namespace.ok_or(EvidenceError::Shape)?;

@@ -113,8 +113,8 @@ fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issue
     world.stop();
     let before = standing(&world);
     assert_eq!(before.len(), 4, "{before:#?}");
-    let archives = |world: &World| world.rows("SELECT * FROM archives");
-    let archived = archives(&world);
+    let files_of = |world: &World| world.rows("SELECT * FROM archives");
+    let archived = files_of(&world);
     assert_eq!(archived.len(), 1, "{archived:#?}");
     let kubeconfigs = |world: &World| {
         let carol = world.folder.join("homes/home/carol/.kube/config");
@@ -164,7 +164,7 @@ fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issue
     let report = world.cycle();
     assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
     assert_eq!(standing(&world), before);
-    assert_eq!(archives(&world), archived);
+    assert_eq!(files_of(&world), archived);
     assert_eq!(kubeconfigs(&world), files, "a kubeconfig was written again");
     let own = world.kubectl_as_tool("foo", &["auth", "can-i", "create", "pods"]);
     assert_eq!(String::from_utf8_lossy(&own.stdout).trim(), "yes");

@@ -4,7 +4,7 @@ SHELL       := bash
 CARGO       ?= cargo
 DEMO        ?=
 
-.PHONY: test bench soak demo servers packages cluster build deny release deb rpm image image-test packages-test
+.PHONY: test bench soak demo servers packages cluster domain build deny release deb rpm image image-test packages-test
 .DEFAULT_GOAL := test
 
 # All that must hold on each change. The control plane (Go) and the crates build side by side: the one has long single
@@ -33,14 +33,17 @@ demo:
 	@$(MAKE) --no-print-directory -j2 servers build
 	@DEMO=$(DEMO) $(CARGO) run --locked --quiet --example demo
 
-# What the tests and the demo run: Debian packages, and the Kubernetes control plane of tests/cluster.
-servers: packages cluster
+# What the tests and the demo run: Debian packages, the Kubernetes control plane of tests/cluster, a Windows domain.
+servers: packages cluster domain
 
 packages:
 	@tests/cluster/apt.sh
 
 cluster:
 	@tests/cluster/build.sh >/dev/null
+
+domain: packages
+	@tests/cluster/samba.sh >/dev/null
 
 # Everything `test` and `demo` run, compiled; nothing run.
 build:

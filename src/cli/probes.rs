@@ -69,7 +69,7 @@ pub(super) async fn sources(settings: &Settings) -> Vec<Finding> {
             return errors.0.iter().map(|error| Finding::bad("password", error, cure)).collect();
         }
     };
-    let snapshot = directory::fetch(&sources, &settings.policy).await;
+    let snapshot = directory::fetch(&sources, &settings.policy, daemon::now()).await;
     let mut findings = Vec::new();
     for read in &snapshot.reads {
         let subject = format!("source {}", read.source);
@@ -80,8 +80,9 @@ pub(super) async fn sources(settings: &Settings) -> Vec<Finding> {
             count => format!(", {count} rejected (`bursar status` names each with what is wrong)"),
         };
         let count = read.entries.len();
+        let numbers = read.numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();
         findings.push(match &read.completeness {
-            Completeness::Complete => Finding::good(&subject, format!("{server}: complete, {count} entries{rejected}")),
+            Completeness::Complete => Finding::good(&subject, format!("{server}: complete, {count} entries{numbers}{rejected}")),
             Completeness::Partial { why } => Finding::bad(
                 &subject,
                 format!("{server}: partial: {why}"),

@@ -8,6 +8,7 @@ mod template;
 mod world;
 
 mod access;
+mod active_directory;
 mod admission;
 mod adopt;
 mod architecture;

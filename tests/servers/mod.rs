@@ -16,6 +16,7 @@ pub mod pki;
 pub mod ports;
 pub mod process;
 pub mod ready;
+pub mod samba;
 pub mod sample;
 pub mod slapd;
 

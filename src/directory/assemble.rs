@@ -73,7 +73,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         source: source.name.clone(),
         server: raw.server,
         completeness: Completeness::Complete,
-        numbers: numbers.source(),
+        numbers: numbers.source(&source.attributes),
         kinds: KINDS.into_iter().filter(|kind| source.tree(*kind).is_some()).collect(),
         entries: Vec::new(),
         rejected: Vec::new(),

@@ -64,14 +64,16 @@ pub struct Numbers {
     told: Option<Ids>,
     by: By,
     map: IdMap,
-    /// How many accounts have a uid attribute.
+    /// How many accounts were read.
+    accounts: usize,
+    /// How many of them have a uid attribute.
     numbered: usize,
 }
 
 impl Default for Numbers {
     /// From attributes, as everywhere but in Active Directory.
     fn default() -> Self {
-        Self { told: None, by: By::Attributes, map: IdMap::default(), numbered: 0 }
+        Self { told: None, by: By::Attributes, map: IdMap::default(), accounts: 0, numbered: 0 }
     }
 }
 
@@ -81,10 +83,11 @@ impl Numbers {
         if !names.windows {
             return Self::default();
         }
-        let mut numbered = 0;
+        let (mut accounts, mut numbered) = (0, 0);
         let mut domains = BTreeSet::new();
         for (kind, tree) in trees {
             for raw in &tree.entries {
+                accounts += usize::from(is_account(*kind));
                 numbered += usize::from(is_account(*kind) && raw.has(&names.uid));
                 domains.extend(sid(raw).ok().and_then(|sid| sid.in_domain()).map(|(domain, _)| domain));
             }
@@ -99,22 +102,24 @@ impl Numbers {
             Ids::Sid => By::Sid,
             Ids::Mixed => By::Either,
         };
-        Self { told: Some(mapping.ids), by, map, numbered }
+        Self { told: Some(mapping.ids), by, map, accounts, numbered }
     }
 
     /// Where they come from, for people; `None` where there is no choice.
-    pub(super) fn source(&self) -> Option<String> {
+    pub(super) fn source(&self, names: &AttributeNames) -> Option<String> {
+        let Self { numbered, accounts, .. } = self;
+        let uid = &names.uid;
         Some(match (self.told?, self.by) {
-            (Ids::Auto, By::Sid) => {
-                "uids from SIDs, because no account has an attribute for it (ids = \"auto\")".to_owned()
+            (Ids::Auto, By::Sid) => format!("uids from SIDs, because no account has a {uid} (ids = \"auto\")"),
+            (Ids::Auto, By::Unknown) => {
+                format!("uids undecided: no account that was read has a {uid} (ids = \"auto\")")
             }
-            (Ids::Auto, By::Unknown) => "uids undecided (ids = \"auto\")".to_owned(),
             (Ids::Auto, _) => {
-                format!("uids from attributes, because {} accounts have one (ids = \"auto\")", self.numbered)
+                format!("uids from attributes, because {numbered} of {accounts} accounts have a {uid} (ids = \"auto\")")
             }
             (Ids::Attributes, _) => "uids from attributes".to_owned(),
             (Ids::Sid, _) => "uids from SIDs".to_owned(),
-            (Ids::Mixed, _) => format!("uids mixed: {} from attributes, the others from SIDs", self.numbered),
+            (Ids::Mixed, _) => format!("uids mixed: of {accounts} accounts {numbered} by {uid}, the others by SID"),
         })
     }
 
@@ -257,15 +262,15 @@ mod tests {
         let names = Preset::Ad.attributes();
         let said = |ids, accounts: &[RawEntry], whole| {
             let mapping = SidMapping { ids, ..SidMapping::default() };
-            Numbers::of(&mapping, &names, &trees(AccountKind::User, accounts, whole)).source().expect("a choice")
+            Numbers::of(&mapping, &names, &trees(AccountKind::User, accounts, whole)).source(&names).expect("a choice")
         };
         let (plain, given) = ([account(1103, &[])], [account(1104, &GIVEN)]);
         assert!(said(Ids::Auto, &plain, true).starts_with("uids from SIDs, because"));
         assert!(said(Ids::Auto, &plain, false).starts_with("uids undecided"));
-        assert!(said(Ids::Auto, &given, false).starts_with("uids from attributes, because 1 accounts"));
+        assert!(said(Ids::Auto, &given, false).starts_with("uids from attributes, because 1 of 1 accounts"));
         assert_eq!(said(Ids::Sid, &given, true), "uids from SIDs");
-        assert_eq!(said(Ids::Mixed, &given, true), "uids mixed: 1 from attributes, the others from SIDs");
-        assert_eq!(Numbers::default().source(), None);
+        assert_eq!(said(Ids::Mixed, &given, true), "uids mixed: of 1 accounts 1 by uidNumber, the others by SID");
+        assert_eq!(Numbers::default().source(&names), None);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use bursar::directory::{Preset, SourceConfig, SourceKind};
 use bursar::identity::AccountKind;
 
 use crate::directory::{assert_why, names, read, why};
-use crate::servers::samba::{DOMAIN_DN, READER, READER_PASSWORD, Samba, person_ldif};
+use crate::servers::samba::{DOMAIN_DN, READER, READER_PASSWORD, Samba, password, person_ldif};
 
 /// 1 January 2020 as `accountExpires` has it.
 const LONG_AGO: &str = "132223104000000000";
@@ -146,15 +146,29 @@ async fn start_tls_is_enough_and_plain_text_is_not() {
 async fn a_refused_bind_says_why_in_words() {
     let samba = Samba::shared();
     let base = samba.unit("bind");
-    samba.add_ldif(&person_ldif(&base, "bind-off", "userAccountControl: 546\n"));
-    let attempt = async |name: &str| {
+    let password = format!("unicodePwd:: {}\n", password(READER_PASSWORD));
+    let account = |name: &str, more: &str| samba.add_ldif(&person_ldif(&base, name, &(password.clone() + more)));
+    account("bind-off", "userAccountControl: 514\n");
+    account("bind-past", &format!("userAccountControl: 512\naccountExpires: {LONG_AGO}\n"));
+    account("bind-new", "userAccountControl: 512\npwdLastSet: 0\n");
+    let attempt = async |name: String, password: &str| {
         let mut config = ldap(samba, &samba.ldaps_url);
-        config.bind_dn = Some(name.to_owned());
-        config.password = Some(Secret::new("wrong".to_owned()));
+        config.bind_dn = Some(name);
+        config.password = Some(Secret::new(password.to_owned()));
         read(with(config, &base)).await
     };
-    assert_why(&attempt("nobody@ad.example.org").await, &["bind as nobody@ad.example.org refused", "(49)"]);
-    assert_why(&attempt(&format!("CN=bind-off,{base}")).await, &["refused", "(49)"]);
+    let of = |name: &str| format!("CN={name},{base}");
+    let wrong = attempt(of("bind-off"), "wrong").await;
+    assert_why(&wrong, &["refused: the password is wrong", "wrong name or password (49)", "data 52e"]);
+    let nobody = attempt("nobody@ad.example.org".to_owned(), "wrong").await;
+    assert_why(&nobody, &["bind as nobody@ad.example.org refused", "(49)"]);
+    for (name, words) in [
+        ("bind-off", "it is disabled"),
+        ("bind-past", "it has expired"),
+        ("bind-new", "its password must be changed first"),
+    ] {
+        assert_why(&attempt(of(name), READER_PASSWORD).await, &[words, "(49)"]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -176,7 +176,8 @@ pub fn group_ldif(base: &str, name: &str, members: &[String]) -> String {
 }
 
 /// A password as `unicodePwd` takes it (MS-ADTS 3.1.1.3.1.5.1), in base64 for LDIF.
-fn password(text: &str) -> String {
+#[must_use]
+pub fn password(text: &str) -> String {
     let bytes: Vec<u8> = format!("\"{text}\"").encode_utf16().flat_map(u16::to_le_bytes).collect();
     STANDARD.encode(bytes)
 }

@@ -20,6 +20,10 @@ pub(super) const PRIMARY_GROUP: &str = "primaryGroupID";
 
 const UNDECIDED: &str = "not all accounts could be read, and none that was has a uidNumber: ids = \"auto\" waits for a \
                          complete read; \"sid\" or \"attributes\" would not";
+/// What kind of group it is (MS-ADTS 2.2.12).
+pub(super) const GROUP_TYPE: &str = "groupType";
+/// Its bit for groups that rights may be given to.
+const GROUP_TYPE_SECURITY_ENABLED: i64 = 0x8000_0000;
 
 /// What the configuration says about numbers of Active Directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -136,6 +140,9 @@ impl Numbers {
 
     /// The gid of a group, if it has one.
     pub(super) fn group(&self, raw: &RawEntry, names: &AttributeNames) -> Result<Option<Gid>, String> {
+        if names.windows && is_for_mail_only(raw)? {
+            return Ok(None);
+        }
         match self.by {
             By::Sid => self.group_by_sid(raw),
             By::Either if !raw.has(&names.gid) => self.group_by_sid(raw),
@@ -174,6 +181,14 @@ impl Numbers {
         }
         Gid::try_from(i64::from(self.map.id(&sid)?)).map(Some).map_err(|error| error.to_string())
     }
+}
+
+/// Whether a group is a list of addresses: whoever may write it may not give rights, and SSSD gives it
+/// no number.
+fn is_for_mail_only(raw: &RawEntry) -> Result<bool, String> {
+    let Some(text) = raw.only(GROUP_TYPE)? else { return Ok(false) };
+    let bits: i64 = text.parse().map_err(|_| format!("{GROUP_TYPE} {text:?} is not a number"))?;
+    Ok(bits & GROUP_TYPE_SECURITY_ENABLED == 0)
 }
 
 /// The SID of an entry.
@@ -300,12 +315,13 @@ mod tests {
     }
 
     #[test]
-    fn a_builtin_group_has_no_number() {
+    fn a_builtin_group_and_a_list_of_addresses_have_no_number() {
         let names = Preset::Ad.attributes();
-        let groups =
-            ["S-1-5-32-544", "S-1-5-21-123-456-789-513"].map(|sid| RawEntry::from_texts("cn=a", &[("objectSid", sid)]));
+        let group = |sid, bits| RawEntry::from_texts("cn=a", &[("objectSid", sid), ("groupType", bits)]);
+        let users = "S-1-5-21-123-456-789-513";
+        let groups = [group("S-1-5-32-544", "-2147483643"), group(users, "-2147483646"), group(users, "2")];
         let numbers = Numbers::of(&SidMapping::default(), &names, &trees(AccountKind::Group, &groups, true));
         let gid = |at: usize| numbers.group(&groups[at], &names).map(|gid| gid.map(Gid::get));
-        assert_eq!((gid(0), gid(1)), (Ok(None), Ok(Some(SLICE + 513))));
+        assert_eq!([gid(0), gid(1), gid(2)], [Ok(None), Ok(Some(SLICE + 513)), Ok(None)]);
     }
 }

@@ -4,7 +4,7 @@
 use std::str::FromStr;
 
 use super::mark::{DisabledMark, MarkTest};
-use super::numbers::{OBJECT_SID, PRIMARY_GROUP};
+use super::numbers::{GROUP_TYPE, OBJECT_SID, PRIMARY_GROUP};
 use super::source::{SourceError, Tree};
 use crate::identity::AccountKind;
 
@@ -72,7 +72,7 @@ impl AttributeNames {
             }
         }
         if self.windows {
-            wanted.extend([OBJECT_SID, PRIMARY_GROUP]);
+            wanted.extend([OBJECT_SID, PRIMARY_GROUP, GROUP_TYPE]);
         }
         wanted.extend(self.disabled.iter().map(|mark| mark.attribute.as_str()));
         let mut names: Vec<String> = wanted.into_iter().map(str::to_owned).collect();

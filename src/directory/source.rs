@@ -187,10 +187,27 @@ impl SourceConfig {
         }
     }
 
+    /// A global catalogue shows groups of other kinds than universal without their members: as if they were empty.
+    fn check_servers(&self, ldap: &LdapConfig) -> Result<(), SourceError> {
+        let is_catalogue = |text: &&String| ServerUrl::parse(text).is_some_and(|url| matches!(url.port, 3268 | 3269));
+        match ldap.urls.iter().find(is_catalogue) {
+            Some(text) if self.attributes.windows => {
+                let why = format!(
+                    "{text:?} is a global catalogue, which lacks members and uids; name ldaps://HOST, port 636"
+                );
+                Err(SourceError::new("urls", why))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks what can be checked without reaching anything.
     pub fn check(&self) -> Result<(), SourceError> {
         match &self.kind {
-            SourceKind::Ldap(ldap) => check_ldap(ldap)?,
+            SourceKind::Ldap(ldap) => {
+                check_ldap(ldap)?;
+                self.check_servers(ldap)?;
+            }
             SourceKind::Ldif(ldif) if ldif.paths.is_empty() => {
                 return Err(SourceError::new("paths", "names no file and no folder".to_owned()));
             }
@@ -343,6 +360,14 @@ mod tests {
             ldap.password = Some(Secret::new(String::new()));
         }
         assert_eq!(config.check().map_err(|error| error.key), Err("password"));
+    }
+
+    #[test]
+    fn a_global_catalogue_is_no_domain() {
+        let mut config = source(&["ldaps://dc1:3269"]);
+        assert_eq!(config.check(), Ok(()), "only a port elsewhere");
+        config.attributes = Preset::Ad.attributes();
+        assert_eq!(config.check().map_err(|error| error.key), Err("urls"));
     }
 
     #[test]

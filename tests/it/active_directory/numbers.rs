@@ -21,11 +21,14 @@ async fn people_without_uid_number_have_that_of_sssd() {
     let base = samba.unit("sid");
     samba.add_ldif(&person_ldif(&base, "sid-alice", ""));
     samba.add_ldif(&group_ldif(&base, "sid-lab", &[format!("CN=sid-alice,{base}")]));
+    let list = group_ldif(&base, "sid-list", &[format!("CN=sid-alice,{base}")]);
+    samba.add_ldif(&list.replace("objectClass: group\n", "objectClass: group\ngroupType: 2\n"));
     let read = read(source(samba, &base)).await;
     assert_eq!((why(&read), read.rejected.len()), ("complete", 0));
     let alice = SLICE + rid(samba, &format!("CN=sid-alice,{base}"));
     let lab = SLICE + rid(samba, &format!("CN=sid-lab,{base}"));
-    assert_eq!(posix(&read, "sid-alice"), Some((alice, SLICE + 513, vec![lab])));
+    assert_eq!(posix(&read, "sid-alice"), Some((alice, SLICE + 513, vec![lab])), "a list of addresses gives no gid");
+    assert_eq!(members(&read, "sid-list"), ["sid-alice"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -85,6 +85,31 @@ async fn rfc2307bis_groups_that_hide_their_members_are_no_empty_groups() {
     assert_eq!(why(&read(source).await), "complete");
 }
 
+/// The access rules that docs/directories.md gives, as slapd.conf has them.
+fn rules_of_the_manual() -> Vec<&'static str> {
+    let manual = include_str!("../../../docs/directories.md");
+    let lines = manual.lines().skip_while(|line| !line.starts_with("    access to"));
+    lines.take_while(|line| line.starts_with("    ")).map(|line| &line[4..]).collect()
+}
+
+#[tokio::test]
+async fn the_rules_of_the_manual_are_enough_and_show_nothing_else() {
+    let before = ["access to attrs=userPassword by anonymous auth by * none"];
+    let lines = [&before[..], &rules_of_the_manual(), &["access to * by * none"]].concat();
+    let slapd = bis(&lines, &[]);
+    slapd.add_ldif(&person_ldif(BASE_DN, "alice", 2001));
+    slapd.add_ldif(&group("lab", 3001, &[person_dn(BASE_DN, "alice")], ""));
+    let mut source = source(Preset::Rfc2307bis, ldap(&[&slapd.ldaps_url], &slapd));
+    let found = read(source.clone()).await;
+    assert_eq!((why(&found), found.rejected.len()), ("complete", 0));
+    assert_eq!((members(&found, "lab"), gids(&found, "alice")), (vec!["alice"], vec![3001]));
+    let alice = &found.entries[0];
+    assert!(alice.mail.is_some() && alice.display_name.is_some() && alice.created.is_some(), "{alice:?}");
+    // Every person has one.
+    source.attributes.mail = "sn".to_owned();
+    assert_eq!(read(source).await.entries[0].mail, None);
+}
+
 /// A person of `FreeIPA`: the attributes that 389-ds keeps by itself are given.
 fn ipa_person(name: &str, uid: u32, id: &str, more: &str) -> String {
     let person = person_ldif(BASE_DN, name, uid).trim_end().to_owned();

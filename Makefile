@@ -10,7 +10,7 @@ DEMO        ?=
 # All that must hold on each change. The control plane (Go) and the crates build side by side: the one has long single
 # links, the other long single crates.
 test:
-	@$(MAKE) --no-print-directory -j2 servers build
+	@$(MAKE) --no-print-directory -j2 servers domain build
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	$(CARGO) test --locked
@@ -33,8 +33,8 @@ demo:
 	@$(MAKE) --no-print-directory -j2 servers build
 	@DEMO=$(DEMO) $(CARGO) run --locked --quiet --example demo
 
-# What the tests and the demo run: Debian packages, the Kubernetes control plane of tests/cluster, a Windows domain.
-servers: packages cluster domain
+# What the tests and the demo run: Debian packages, and the Kubernetes control plane of tests/cluster.
+servers: packages cluster
 
 packages:
 	@tests/cluster/apt.sh
@@ -42,7 +42,9 @@ packages:
 cluster:
 	@tests/cluster/build.sh >/dev/null
 
+# The Active Directory of the tests; nothing else needs Samba.
 domain: packages
+	@tests/cluster/apt.sh samba samba-ad-provision samba-dsdb-modules samba-vfs-modules winbind python3-samba iproute2
 	@tests/cluster/samba.sh >/dev/null
 
 # Everything `test` and `demo` run, compiled; nothing run.

@@ -1,6 +1,6 @@
 //! What the directories say, as a value: entries, what was wrong with some of them, and whether each read was
-//! complete. The types here, `raw`, `dn`, `filter`, `entry`, `membership`, `assemble` and `merge` are PURE; `ldap` and
-//! `ldif` read, and [`fetch`](fetch::fetch) puts all of it together.
+//! complete. The types here and most of the modules are PURE, which each says; `ldap`, `range` and `ldif` read, and
+//! [`fetch`](fetch::fetch) puts all of it together.
 //!
 //! A missing answer is never an empty answer: a read that is not [`Completeness::Complete`] proves nobody's absence.
 

@@ -65,11 +65,15 @@ pub(super) async fn complete(
         let follows = part.low == low && (known.is_none() || known == answer.values(attribute).next());
         let new = usize::from(known.is_some());
         if follows {
-            answer.values(attribute).skip(new).for_each(|value| entry.add(attribute.as_bytes(), value));
+            let mut more = answer.values(attribute).skip(new).peekable();
+            let stuck = more.peek().is_none();
+            more.for_each(|value| entry.add(attribute.as_bytes(), value));
             match part.last {
                 None => return Ok(()),
-                Some(end) if end > last || low == 0 => last = end,
-                Some(_) => return Err(ReadError::Answer(format!("{attribute} of {} does not go on", entry.dn))),
+                Some(_) if stuck => {
+                    return Err(ReadError::Answer(format!("{attribute} of {} does not go on", entry.dn)));
+                }
+                Some(end) => last = end,
             }
         } else if beginnings < BEGINNINGS {
             beginnings += 1;

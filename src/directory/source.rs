@@ -187,8 +187,12 @@ impl SourceConfig {
         }
     }
 
-    /// A global catalogue shows groups of other kinds than universal without their members: as if they were empty.
-    fn check_servers(&self, ldap: &LdapConfig) -> Result<(), SourceError> {
+    /// A global catalogue shows groups of other kinds than universal without their members, and a server that knows no
+    /// parts of attributes all of them: as if they were empty.
+    fn check_members(&self, ldap: &LdapConfig) -> Result<(), SourceError> {
+        if !self.attributes.windows && ldap.members_at_once.is_some() {
+            return Err(SourceError::new("members_at_once", "only Active Directory gives members in parts".to_owned()));
+        }
         let is_catalogue = |text: &&String| ServerUrl::parse(text).is_some_and(|url| matches!(url.port, 3268 | 3269));
         match ldap.urls.iter().find(is_catalogue) {
             Some(text) if self.attributes.windows => {
@@ -206,7 +210,7 @@ impl SourceConfig {
         match &self.kind {
             SourceKind::Ldap(ldap) => {
                 check_ldap(ldap)?;
-                self.check_servers(ldap)?;
+                self.check_members(ldap)?;
             }
             SourceKind::Ldif(ldif) if ldif.paths.is_empty() => {
                 return Err(SourceError::new("paths", "names no file and no folder".to_owned()));
@@ -368,6 +372,17 @@ mod tests {
         assert_eq!(config.check(), Ok(()), "only a port elsewhere");
         config.attributes = Preset::Ad.attributes();
         assert_eq!(config.check().map_err(|error| error.key), Err("urls"));
+    }
+
+    #[test]
+    fn members_in_parts_are_asked_of_active_directory_alone() {
+        let mut config = source(&["ldaps://a"]);
+        if let SourceKind::Ldap(ldap) = &mut config.kind {
+            ldap.members_at_once = Some(10);
+        }
+        assert_eq!(config.check().map_err(|error| error.key), Err("members_at_once"));
+        config.attributes = Preset::Ad.attributes();
+        assert_eq!(config.check(), Ok(()));
     }
 
     #[test]

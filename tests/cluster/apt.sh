@@ -3,8 +3,7 @@
 set -euo pipefail
 
 missing=()
-samba=(samba samba-ad-provision samba-dsdb-modules samba-vfs-modules winbind python3-samba iproute2)
-for package in slapd ldap-utils sqlite3 openssl curl util-linux bindfs btrfs-progs e2fsprogs systemd "${samba[@]}" "$@"; do
+for package in slapd ldap-utils sqlite3 openssl curl util-linux bindfs btrfs-progs e2fsprogs systemd "$@"; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
 done
 [ "${#missing[@]}" != 0 ] || exit 0

@@ -9,7 +9,7 @@
 set -euo pipefail
 
 say() { echo "samba: $*" >&2; }
-command -v samba-tool >/dev/null || { say "there is no samba-tool (\`make packages\` installs it)"; exit 1; }
+command -v samba-tool >/dev/null || { say "there is no samba-tool (\`make domain\` installs it)"; exit 1; }
 
 # What decides the domain: Samba's version, and the recipe below (count it up when it changes).
 recipe=1

@@ -1,6 +1,7 @@
 //! The presets rfc2307bis and freeipa, on a real `slapd` with their schema; and binding by certificate.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use bursar::directory::source::{ClientIdentity, LdapConfig, Secret};
 use bursar::directory::{Preset, SourceConfig, SourceRead};
@@ -9,6 +10,7 @@ use bursar::identity::AccountKind;
 use super::{assert_why, ldap, members, names, read, toolforge, why};
 use crate::servers::ldif::{person_dn, person_ldif, replace_ldif, unit_ldif};
 use crate::servers::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
+use crate::world::World;
 
 /// What 389-ds has and slapd has not. The attributes that a server alone writes there can be written here.
 const DIRECTORY_SERVER: &str = "\
@@ -188,4 +190,22 @@ async fn a_certificate_says_who_we_are() {
     assert_ne!(why(&refused), "complete");
     let broken = ClientIdentity { certificate_pem: "hello".to_owned(), key: Some(Secret::new("x".to_owned())) };
     assert_why(&read(with(Some(broken), &slapd.ldaps_url)).await, &["client_certificate or client_key is not PEM"]);
+}
+
+#[test]
+fn a_site_that_binds_by_certificate_is_well_and_doctor_says_until_when() {
+    let mut world = World::new("external");
+    let password = format!("password  = {{ file = \"{}/ldap-password\" }}\n", world.folder.display());
+    world.configure(&format!("bind_dn   = \"{READER_DN}\"\n"), "");
+    let certificate = &world.servers.slapd.client_pem;
+    let (certificate, key) = (certificate.display(), certificate.with_extension("key"));
+    let identity = format!("client_certificate = \"{certificate}\"\nclient_key = {{ file = \"{}\" }}\n", key.display());
+    world.configure(&password, &identity);
+    world.tool("ext", 62_801, &[]);
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    let said = doctor.arg("--config").arg(world.config()).arg("doctor").output().expect("bursar runs").stdout;
+    let said = String::from_utf8(said).expect("text");
+    assert!(said.contains("source people, client_certificate: it is good until "), "{said}");
 }

@@ -68,7 +68,7 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
 /// Reads the directories. `None`: an order came meanwhile, and is not to wait for a directory that hangs.
 async fn ask(engine: &Engine) -> Option<DirectorySnapshot> {
     tokio::select! {
-        snapshot = directory::fetch(&engine.sources, &engine.settings.policy) => Some(snapshot),
+        snapshot = directory::fetch(&engine.sources, &engine.settings.policy, engine.now()) => Some(snapshot),
         () = engine.cut.cancelled() => None,
     }
 }
@@ -76,7 +76,7 @@ async fn ask(engine: &Engine) -> Option<DirectorySnapshot> {
 /// What a cycle would do now. Nothing is written, not even what was read.
 pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
     engine.connect().await?;
-    let snapshot = directory::fetch(&engine.sources, &engine.settings.policy).await;
+    let snapshot = directory::fetch(&engine.sources, &engine.settings.policy, engine.now()).await;
     let now = engine.now();
     let mut ledger = engine.store.state().clone();
     for change in transition(&ledger, &snapshot, &engine.settings.policy, now).changes {

@@ -213,6 +213,7 @@ fn directory(tenants: u32) -> DirectorySnapshot {
         source: "people".to_owned(),
         server: Some("ldap.example.org".to_owned()),
         completeness: Completeness::Complete,
+        numbers: None,
         kinds: BTreeSet::from([AccountKind::Tool, AccountKind::User]),
         entries: tools.chain(people).collect(),
         rejected: Vec::new(),

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use jiff::fmt::rfc2822;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::{Api, PostParams};
 use serde::Serialize;
@@ -12,7 +12,8 @@ use x509_parser::pem::Pem;
 
 use crate::access::webhook::{self, ENDS_SOON, Found, WebhookRequest};
 use crate::control::client::{ClientError, ControlClient};
-use crate::directory::{self, Completeness};
+use crate::directory::source::LdapConfig;
+use crate::directory::{self, Completeness, SourceConfig, SourceKind};
 use crate::identity::ClusterName;
 use crate::ledger::store::ReadStore;
 use crate::observed::prometheus;
@@ -23,7 +24,9 @@ use crate::{access, daemon, engine, report};
 /// More than this, and certificates are "not yet valid" where they are used.
 const SKEW: i64 = 30;
 /// Time to make and spread another CA before this one ends.
-const CA_ENDS_SOON: i64 = 30 * 24 * 3600;
+const CA_ENDS_SOON: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// Time to ask for another certificate.
+const CERTIFICATE_ENDS_SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// An answer that takes longer is none.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -70,8 +73,8 @@ pub(super) async fn sources(settings: &Settings) -> Vec<Finding> {
             return errors.0.iter().map(|error| Finding::bad("password", error, cure)).collect();
         }
     };
-    let snapshot = directory::fetch(&sources, &settings.policy).await;
-    let mut findings = Vec::new();
+    let snapshot = directory::fetch(&sources, &settings.policy, daemon::now()).await;
+    let mut findings: Vec<Finding> = sources.iter().filter_map(client_certificate).collect();
     for read in &snapshot.reads {
         let subject = format!("source {}", read.source);
         let server = read.server.as_deref().unwrap_or("no server");
@@ -81,8 +84,9 @@ pub(super) async fn sources(settings: &Settings) -> Vec<Finding> {
             count => format!(", {count} rejected (`bursar status` names each with what is wrong)"),
         };
         let count = read.entries.len();
+        let numbers = read.numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();
         findings.push(match &read.completeness {
-            Completeness::Complete => Finding::good(&subject, format!("{server}: complete, {count} entries{rejected}")),
+            Completeness::Complete => Finding::good(&subject, format!("{server}: complete, {count} entries{numbers}{rejected}")),
             Completeness::Partial { why } => Finding::bad(
                 &subject,
                 format!("{server}: partial: {why}"),
@@ -91,6 +95,26 @@ pub(super) async fn sources(settings: &Settings) -> Vec<Finding> {
         });
     }
     findings
+}
+
+/// Until when a source takes us for who we are.
+fn client_certificate(source: &SourceConfig) -> Option<Finding> {
+    let SourceKind::Ldap(LdapConfig { identity: Some(identity), .. }) = &source.kind else { return None };
+    let subject = format!("source {}, client_certificate", source.name);
+    let renew = "renew it, and reload bursard: it is read with the configuration";
+    Some(match ends(&identity.certificate_pem).min() {
+        None => Finding::bad(subject, "it is no certificate", "put one in PEM in its file"),
+        Some(at) if at < daemon::now() + CERTIFICATE_ENDS_SOON => Finding::bad(subject, format!("it ends {at}"), renew),
+        Some(at) => Finding::good(subject, format!("it is good until {at}")),
+    })
+}
+
+/// When the certificates in `pem` end.
+fn ends(pem: &str) -> impl Iterator<Item = Timestamp> {
+    Pem::iter_from_buffer(pem.as_bytes()).filter_map(|pem| {
+        let seconds = pem.ok()?.parse_x509().ok()?.validity().not_after.timestamp();
+        Timestamp::from_second(seconds).ok()
+    })
 }
 
 /// Reaches one cluster by each endpoint and as the daemon.
@@ -124,16 +148,12 @@ pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
 }
 
 fn authority(subject: &str, pem: &str) -> Finding {
-    let now = daemon::now().as_second();
-    let ends = Pem::iter_from_buffer(pem.as_bytes())
-        .filter_map(|pem| pem.ok()?.parse_x509().ok().map(|ca| ca.validity().not_after.timestamp()))
-        .max();
-    match ends.and_then(|ends| Some((ends, Timestamp::from_second(ends).ok()?))) {
+    match ends(pem).max() {
         None => Finding::bad(subject, "its ca has no certificate", "put the cluster's CA in PEM in the file of `ca`"),
-        Some((ends, at)) if ends < now + CA_ENDS_SOON => {
+        Some(at) if at < daemon::now() + CA_ENDS_SOON => {
             Finding::bad(subject, format!("its CA ends {at}"), "put the new CA beside the old one in the file of `ca`")
         }
-        Some((_, at)) => Finding::good(subject, format!("its CA is good until {at}")),
+        Some(at) => Finding::good(subject, format!("its CA is good until {at}")),
     }
 }
 

@@ -132,5 +132,6 @@ fn source(name: &str, state: &SourceState) -> String {
         Completeness::Partial { why } => format!("partial: {}", clean(why)),
     };
     let server = state.server.as_deref().unwrap_or("no server");
-    format!("source {name} ({server}): {answered}; {} entries, read {:.0}", state.entries, state.read_at)
+    let numbers = state.numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();
+    format!("source {name} ({server}): {answered}; {} entries{numbers}, read {:.0}", state.entries, state.read_at)
 }

@@ -12,6 +12,7 @@ use super::dn::Dn;
 use super::entry::{Candidate, EntryRules, Reading};
 use super::groups::{Closed, Flat, Index, companions_by_name};
 use super::membership::DEPTH;
+use super::numbers::Numbers;
 use super::raw::RawEntry;
 use super::source::{SourceConfig, SourceKind};
 use super::{Completeness, Entry, RejectedEntry, SourceRead};
@@ -20,7 +21,7 @@ use crate::identity::{AccountKind, DirectoryId};
 /// Kinds in the order in which an entry that two trees hold is taken: a tool is not a person as well.
 pub const KINDS: [AccountKind; 3] = [AccountKind::Tool, AccountKind::User, AccountKind::Group];
 
-const ACCOUNT_CLASSES: [&str; 1] = ["posixAccount"];
+const ACCOUNT_CLASSES: [&str; 2] = ["posixAccount", "user"];
 pub(super) const GROUP_CLASSES: [&str; 5] =
     ["groupOfNames", "groupOfUniqueNames", "groupOfMembers", "posixGroup", "group"];
 
@@ -51,7 +52,8 @@ pub struct RawTree {
 #[must_use]
 pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> SourceRead {
     let mut problems = std::mem::take(&mut raw.problems);
-    let readings = BTreeMap::from(KINDS.map(|kind| (kind, reading(source, kind, rules))));
+    let numbers = Numbers::of(&source.sids, &source.attributes, &raw.trees);
+    let readings = BTreeMap::from(KINDS.map(|kind| (kind, reading(source, kind, &numbers, rules))));
     let reading_of = |kind: AccountKind| &readings[&kind];
     let (candidates, companions) = sort_out(source, raw.trees, |kind, raw| reading_of(kind).id(raw));
     if problems.is_empty() {
@@ -71,6 +73,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         source: source.name.clone(),
         server: raw.server,
         completeness: Completeness::Complete,
+        numbers: numbers.source(&source.attributes),
         kinds: KINDS.into_iter().filter(|kind| source.tree(*kind).is_some()).collect(),
         entries: Vec::new(),
         rejected: Vec::new(),
@@ -118,12 +121,18 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     read
 }
 
-fn reading<'a>(source: &'a SourceConfig, kind: AccountKind, rules: &'a EntryRules) -> Reading<'a> {
+fn reading<'a>(
+    source: &'a SourceConfig,
+    kind: AccountKind,
+    numbers: &'a Numbers,
+    rules: &'a EntryRules,
+) -> Reading<'a> {
     Reading {
         source: &source.name,
         attributes: &source.attributes,
         strip_prefix: source.tree(kind).and_then(|tree| tree.strip_prefix.as_deref()),
         id_from_dn: matches!(source.kind, SourceKind::Ldif(_)),
+        numbers,
         rules,
     }
 }
@@ -208,7 +217,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::super::ldif;
-    use super::super::source::{LdapConfig, LdifConfig, Preset};
+    use super::super::source::{LdapConfig, LdifConfig, Preset, SidMapping};
     use super::*;
     use crate::identity::PosixIdentity;
 
@@ -237,6 +246,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
             users: tree(AccountKind::User, "ou=people,dc=x"),
             groups: tree(AccountKind::Group, "ou=groups,dc=x"),
             attributes: Preset::Toolforge.attributes(),
+            sids: SidMapping::default(),
         }
     }
 

@@ -5,42 +5,46 @@
 //! `assemble` (members, groups) and `merge` (names and uids used twice, patterns of classes). Nothing after this file
 //! parses a uid.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::dn::{Dn, fold};
+use super::numbers::{Numbers, is_account};
 use super::raw::RawEntry;
-use super::source::{AttributeNames, DisabledMark};
+use super::source::AttributeNames;
+use super::windows;
 use super::{Entry, RejectedEntry};
-use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity, Uid};
+use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
 use crate::policy::Policy;
 
 /// Longest name taken. POSIX promises 9 to 32 characters, directories allow more; beyond this it is no name.
 const NAME_MAX: usize = 255;
 
-/// What the policy says about homes, for the kinds of account whose homes somebody uses.
+/// What the policy says about homes, for the kinds of account whose homes somebody uses; and the time of the read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EntryRules {
     /// Where homes of a kind are if the entry does not say; a kind is here if a class of it has a home.
     pub homes: BTreeMap<AccountKind, PathBuf>,
     /// Folders that every home must lie beneath.
     pub allowed: Vec<PathBuf>,
+    /// Accounts that expired before it are disabled.
+    pub now: Timestamp,
 }
 
 impl EntryRules {
     /// The rules that `policy` implies. Of several classes of one kind the first by name gives the default home.
     #[must_use]
-    pub fn of(policy: &Policy) -> Self {
+    pub fn of(policy: &Policy, now: Timestamp) -> Self {
         let mut homes = BTreeMap::new();
         for class in policy.classes.values() {
             if let (Some(kind), Some(home)) = (class.from.account_kind(), &class.home) {
                 homes.entry(kind).or_insert_with(|| home.prefix.clone());
             }
         }
-        Self { homes, allowed: policy.home_prefixes.clone() }
+        Self { homes, allowed: policy.home_prefixes.clone(), now }
     }
 }
 
@@ -65,15 +69,24 @@ pub struct Reading<'a> {
     /// An entry without an immutable id gets one made of its DN. Only for files that somebody wrote by hand: a rename
     /// there is a new account. A server that hides the id must never be read so, or all its accounts would change.
     pub id_from_dn: bool,
+    /// Where its uids and gids come from.
+    pub numbers: &'a Numbers,
     /// The policy's rules.
     pub rules: &'a EntryRules,
 }
 
 impl Reading<'_> {
-    /// The immutable id of `raw`. Text as it is, in lower case (UUIDs are compared so); bytes in hex.
+    /// The immutable id of `raw`. Text as it is, in lower case (UUIDs are compared so); bytes in hex, those of an
+    /// `objectGUID` as Windows writes them.
     #[must_use]
     pub fn id(&self, raw: &RawEntry) -> Option<DirectoryId> {
-        match raw.values(&self.attributes.id).next().map(|bytes| std::str::from_utf8(bytes).map_err(|_| bytes)) {
+        let value = raw.values(&self.attributes.id).next();
+        if self.attributes.id.eq_ignore_ascii_case("objectGUID")
+            && let Some(bytes) = value
+        {
+            return windows::guid(bytes).map(DirectoryId);
+        }
+        match value.map(|bytes| std::str::from_utf8(bytes).map_err(|_| bytes)) {
             Some(Ok(text)) if !text.trim().is_empty() => Some(DirectoryId(text.trim().to_lowercase())),
             Some(Err(bytes)) => Some(DirectoryId(hex::encode(bytes))),
             _ if self.id_from_dn => {
@@ -115,8 +128,8 @@ impl Reading<'_> {
     pub(super) fn check(&self, candidate: &Candidate) -> Result<Entry, Box<RejectedEntry>> {
         let Candidate { kind, dn, id, raw } = candidate;
         let (kind, id) = (*kind, id.clone());
-        let name = self.full_name(raw, dn, kind).and_then(|full| self.short_name(full));
-        let disabled = self.attributes.disabled.iter().find_map(|mark| disabled_by(raw, mark));
+        let name = self.full_name(raw, dn, kind).and_then(|full| self.short_name(full, kind));
+        let (disabled, unreadable) = self.marks(raw);
         let reject = |why: String| {
             Box::new(RejectedEntry {
                 source: self.source.to_owned(),
@@ -131,6 +144,10 @@ impl Reading<'_> {
         let Some(known) = id.clone() else {
             return Err(reject(format!("{} is missing, or hidden from us", self.attributes.id)));
         };
+        // Not to be read is not to be enabled. What is disabled for another reason, and what is no account, needs none.
+        if is_account(kind) && disabled.is_none() {
+            unreadable.map_or(Ok(()), Err).map_err(reject)?;
+        }
         let posix = self.posix(raw, kind).map_err(reject)?;
         let short = name.clone().map_err(reject)?;
         let home = self.home(raw, kind, &short).map_err(reject)?;
@@ -153,11 +170,10 @@ impl Reading<'_> {
 
     /// The gid of a group, if it has one.
     pub fn group_gid(&self, raw: &RawEntry) -> Result<Option<Gid>, String> {
-        let text = raw.only(&self.attributes.gid)?;
-        text.map(|text| text.parse().map_err(|error| number_error(&self.attributes.gid, text, &error))).transpose()
+        self.numbers.group(raw, self.attributes)
     }
 
-    fn short_name(&self, full: &str) -> Result<String, String> {
+    fn short_name(&self, full: &str, kind: AccountKind) -> Result<String, String> {
         let prefix = self.strip_prefix.unwrap_or_default();
         let Some(name) = full.strip_prefix(prefix) else {
             return Err(format!("name {full:?} does not begin with {prefix:?}"));
@@ -169,18 +185,28 @@ impl Reading<'_> {
         if name.len() > NAME_MAX || name.chars().any(strange) || name.trim() != name || name == "." || name == ".." {
             return Err(format!("name {full:?} is no name"));
         }
-        Ok(name.to_owned())
+        let lower = self.attributes.windows && is_account(kind);
+        Ok(if lower { name.to_lowercase() } else { name.to_owned() })
+    }
+
+    /// The mark that disables `raw`; and what is wrong with one that cannot be read.
+    fn marks(&self, raw: &RawEntry) -> (Option<String>, Option<String>) {
+        let mut unreadable = None;
+        for mark in &self.attributes.disabled {
+            match mark.of(raw, self.rules.now) {
+                Ok(None) => {}
+                Ok(disabled) => return (disabled, unreadable),
+                Err(why) => unreadable = Some(why),
+            }
+        }
+        (None, unreadable)
     }
 
     fn posix(&self, raw: &RawEntry, kind: AccountKind) -> Result<Option<PosixIdentity>, String> {
         if kind == AccountKind::Group {
             return self.group_gid(raw).map(|_| None);
         }
-        let missing = |attribute: &str| format!("{attribute} is missing, or hidden from us");
-        let text = raw.only(&self.attributes.uid)?.ok_or_else(|| missing(&self.attributes.uid))?;
-        let uid: Uid = text.parse().map_err(|error| number_error(&self.attributes.uid, text, &error))?;
-        let gid = self.group_gid(raw)?.ok_or_else(|| missing(&self.attributes.gid))?;
-        Ok(Some(PosixIdentity { uid, gid, groups: BTreeSet::new() }))
+        self.numbers.account(raw, self.attributes).map(Some)
     }
 
     /// `homeDirectory`, or the prefix and the name; checked only where a class of this kind uses homes.
@@ -204,13 +230,6 @@ impl Reading<'_> {
     }
 }
 
-fn number_error(attribute: &str, text: &str, error: &crate::identity::IdentityError) -> String {
-    match error {
-        crate::identity::IdentityError::NotANumber(_) => format!("{attribute} {text:?} is not a number"),
-        other => other.to_string(),
-    }
-}
-
 /// `path` without doubled and trailing slashes and `.`; `None` if it is relative, climbs, or could not be typed.
 fn normal(path: &Path) -> Option<PathBuf> {
     if path.to_str()?.chars().any(char::is_control) {
@@ -231,13 +250,9 @@ fn first(raw: &RawEntry, attribute: &str) -> Option<String> {
     raw.texts(attribute).map(str::trim).filter(|value| !value.is_empty()).min().map(str::to_owned)
 }
 
-fn disabled_by(raw: &RawEntry, mark: &DisabledMark) -> Option<String> {
-    raw.texts(&mark.attribute).find(|value| mark.matches(value)).map(|value| format!("{}: {value}", mark.attribute))
-}
-
 /// `20261121002119Z`, with a fraction or an offset or without (RFC 4517, 3.3.13; whole hours and minutes are allowed
 /// there, and written by nobody).
-fn generalized_time(text: &str) -> Option<Timestamp> {
+pub(super) fn generalized_time(text: &str) -> Option<Timestamp> {
     let (digits, zone) = text.split_at_checked(14)?;
     let zone = zone.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.' || c == ',');
     let offset = if zone == "Z" { "+0000" } else { zone };
@@ -246,6 +261,8 @@ fn generalized_time(text: &str) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::super::source::Preset;
     use super::*;
 
@@ -254,6 +271,7 @@ mod tests {
         EntryRules {
             homes: BTreeMap::from([(AccountKind::Tool, home("/data/project")), (AccountKind::User, home("/home"))]),
             allowed: vec![home("/data/project"), home("/home")],
+            now: Timestamp::UNIX_EPOCH,
         }
     }
 
@@ -280,9 +298,16 @@ mod tests {
             attributes: &attributes,
             strip_prefix: Some("tools."),
             id_from_dn: false,
+            numbers: &Numbers::default(),
             rules: &rules,
         };
         reading.check(&candidate(&reading, AccountKind::Tool, raw)).map_err(|rejected| rejected.why)
+    }
+
+    /// Of a file that somebody wrote.
+    fn by_hand<'a>(attributes: &'a AttributeNames, rules: &'a EntryRules) -> Reading<'a> {
+        static NUMBERS: LazyLock<Numbers> = LazyLock::new(Numbers::default);
+        Reading { source: "s", attributes, strip_prefix: None, id_from_dn: true, numbers: &NUMBERS, rules }
     }
 
     fn why(changes: &[(&str, &str)]) -> String {
@@ -326,8 +351,7 @@ mod tests {
     fn a_home_that_no_class_uses_rejects_nobody() {
         let attributes = Preset::Toolforge.attributes();
         let rules = EntryRules::default();
-        let reading =
-            Reading { source: "s", attributes: &attributes, strip_prefix: None, id_from_dn: true, rules: &rules };
+        let reading = by_hand(&attributes, &rules);
         let pairs = [("uid", "a"), ("uidNumber", "1000"), ("gidNumber", "100"), ("homeDirectory", "/nonexistent")];
         let raw = RawEntry::from_texts("uid=a", &pairs);
         assert!(reading.check(&candidate(&reading, AccountKind::User, raw)).is_ok());
@@ -355,8 +379,7 @@ mod tests {
     fn an_id_made_of_the_dn_survives_another_spelling() {
         let attributes = Preset::Rfc2307.attributes();
         let rules = EntryRules::default();
-        let reading =
-            Reading { source: "s", attributes: &attributes, strip_prefix: None, id_from_dn: true, rules: &rules };
+        let reading = by_hand(&attributes, &rules);
         let id = |dn: &str| reading.id(&RawEntry::from_texts(dn, &[]));
         assert_eq!(id("uid=a, DC=x"), id("UID=A,dc=x"));
         assert_ne!(id("uid=a,dc=x"), id("uid=b,dc=x"));
@@ -373,8 +396,7 @@ mod tests {
     fn a_rejected_entry_keeps_its_disabled_mark() {
         let attributes = Preset::Toolforge.attributes();
         let rules = rules();
-        let reading =
-            Reading { source: "s", attributes: &attributes, strip_prefix: None, id_from_dn: true, rules: &rules };
+        let reading = by_hand(&attributes, &rules);
         let raw = RawEntry::from_texts("uid=a", &[("uid", "a"), ("pwdAccountLockedTime", "000001010000Z")]);
         let rejected = reading.check(&candidate(&reading, AccountKind::User, raw)).err();
         let mark = rejected.and_then(|rejected| rejected.disabled);

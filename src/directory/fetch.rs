@@ -5,6 +5,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use jiff::Timestamp;
 use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
@@ -16,13 +17,14 @@ use super::source::{SourceConfig, SourceKind};
 use super::{DirectorySnapshot, SourceRead, ldap, ldif, merge};
 use crate::policy::Policy;
 
-/// One pass over `sources`, which are in their order of precedence. Dropped, it ends all reads.
+/// One pass over `sources`, which are in their order of precedence. Accounts that expired before `now` are disabled.
+/// Dropped, it ends all reads.
 ///
 /// # Panics
 ///
 /// If the system gives no more threads.
-pub async fn fetch(sources: &[SourceConfig], policy: &Policy) -> DirectorySnapshot {
-    let rules = Arc::new(EntryRules::of(policy));
+pub async fn fetch(sources: &[SourceConfig], policy: &Policy, now: Timestamp) -> DirectorySnapshot {
+    let rules = Arc::new(EntryRules::of(policy, now));
     let reads = join_all(sources.iter().map(|source| apart(source.clone(), Arc::clone(&rules)))).await;
     merge::merge(reads, policy)
 }

@@ -10,6 +10,7 @@ use super::assemble::GROUP_CLASSES;
 use super::dn::Dn;
 use super::entry::{Candidate, Reading};
 use super::membership::{Groups, Member, closure};
+use super::numbers::{by_sid, is_account, primary_group};
 use super::source::SourceConfig;
 use crate::identity::{AccountKind, DirectoryId, Gid};
 
@@ -72,7 +73,38 @@ impl Flat {
                 flat.managers.insert(dn.clone(), raw.texts(attribute).map(Dn::parse).collect());
             }
         }
+        if !names.member_of.is_empty() {
+            flat.add_member_of(source, candidates);
+        }
+        if names.windows {
+            flat.add_primary_groups(candidates);
+        }
         flat
+    }
+
+    /// Members of groups that show none, by what the accounts and nested groups say (`memberOf`). A group that lists
+    /// members knows better: 389-ds and OpenLDAP keep `memberOf` by a plugin, which may be behind.
+    fn add_member_of(&mut self, source: &SourceConfig, candidates: &[Candidate]) {
+        let silent: BTreeSet<Dn> =
+            self.groups.iter().filter(|(_, members)| members.is_empty()).map(|(dn, _)| dn.clone()).collect();
+        for Candidate { dn, raw, .. } in candidates {
+            let groups = source.attributes.member_of.iter().flat_map(|name| raw.texts(name)).map(Dn::parse);
+            for group in groups.filter(|group| silent.contains(group)) {
+                self.groups.entry(group).or_default().insert(Member::Dn(dn.clone()));
+            }
+        }
+    }
+
+    /// Accounts belong to their primary group, which does not list them (MS-ADA3 2.120).
+    fn add_primary_groups(&mut self, candidates: &[Candidate]) {
+        let groups = candidates.iter().filter(|candidate| candidate.kind == AccountKind::Group);
+        let by_sid = by_sid(groups.map(|group| (&group.dn, &group.raw)));
+        for account in candidates.iter().filter(|candidate| is_account(candidate.kind)) {
+            let Ok(Some(sid)) = primary_group(&account.raw) else { continue };
+            if let Some(group) = by_sid.get(&sid) {
+                self.groups.entry(group.clone()).or_default().insert(Member::Dn(account.dn.clone()));
+            }
+        }
     }
 
     pub(super) fn close<'a>(

@@ -16,9 +16,12 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::assemble::{KINDS, RawRead, RawTree};
+use super::range::{self, Part};
 use super::raw::RawEntry;
 use super::source::{LdapConfig, Secret, ServerUrl, SourceConfig, Tree};
 use super::tls::{TlsError, client_config};
+use super::windows::{bind_refusal, is_of_no_people};
+use crate::identity::AccountKind;
 
 /// A silent connection is probed after this long, and again at this interval: a pass lasts seconds, so a server that
 /// lost power must not be waited for through the kernel's two hours.
@@ -133,8 +136,7 @@ pub async fn read(config: &LdapConfig, source: &SourceConfig) -> RawRead {
     raw.server = Some(connection.server.clone());
     for (kind, into) in &mut raw.trees {
         let Some(tree) = source.tree(*kind) else { continue };
-        let attributes = source.attributes.wanted(*kind);
-        let reading = read_tree(&mut connection.ldap, config, tree, &attributes, &mut into.entries);
+        let reading = read_tree(&mut connection.ldap, config, source, *kind, &mut into.entries);
         let outcome = AssertUnwindSafe(reading).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable));
         let Err(error) = outcome else {
             into.whole = true;
@@ -187,7 +189,7 @@ async fn connect(config: &LdapConfig, url: &ServerUrl) -> Result<Connection, Rea
     }
     let mut settings = LdapConnSettings::new().set_starttls(!url.tls && config.starttls);
     if url.tls || config.starttls {
-        settings = settings.set_config(client_config(config.ca_pem.as_deref())?);
+        settings = settings.set_config(client_config(config.ca_pem.as_deref(), config.identity.as_ref())?);
     }
     let opening = async {
         let socket = TcpStream::connect((url.host.as_str(), url.port)).await.map_err(ReadError::Connect)?;
@@ -203,14 +205,10 @@ async fn connect(config: &LdapConfig, url: &ServerUrl) -> Result<Connection, Rea
         .await
         .map_err(|_| ReadError::ConnectTimeout(config.connect_timeout))??;
     let mut connection = Connection { server: url.to_string(), ldap, driver: tokio::spawn(connection.drive()) };
-    if let Some(name) = &config.bind_dn {
-        let password = config.password.as_ref().map(Secret::reveal).filter(|password| !password.is_empty());
-        let password = password.ok_or(ReadError::NoPassword)?;
-        if let Err(error) = bind(&mut connection.ldap, config.timeout, name, password).await {
-            return Err(connection.diagnose(error).await);
-        }
+    match bind(&mut connection.ldap, config).await {
+        Ok(()) => Ok(connection),
+        Err(error) => Err(connection.diagnose(error).await),
     }
-    Ok(connection)
 }
 
 fn begin_error(error: LdapError) -> ReadError {
@@ -235,40 +233,56 @@ fn keep_alive(socket: TcpStream, limit: Duration) -> std::io::Result<std::net::T
     socket.into_std()
 }
 
-async fn bind(ldap: &mut Ldap, limit: Duration, name: &str, password: &str) -> Result<(), ReadError> {
-    let answer = timeout(limit, ldap.simple_bind(name, password))
-        .await
-        .map_err(|_| ReadError::Timeout(limit))?
-        .map_err(ReadError::Lost)?;
+/// Says who we are: by the certificate that TLS showed, by a password, or not at all.
+async fn bind(ldap: &mut Ldap, config: &LdapConfig) -> Result<(), ReadError> {
+    let limit = config.timeout;
+    let late = |_| ReadError::Timeout(limit);
+    let (name, answer) = if config.identity.is_some() {
+        ("client_certificate", timeout(limit, ldap.sasl_external_bind()).await.map_err(late)?)
+    } else if let Some(name) = &config.bind_dn {
+        let password = config.password.as_ref().map(Secret::reveal).filter(|password| !password.is_empty());
+        let password = password.ok_or(ReadError::NoPassword)?;
+        (name.as_str(), timeout(limit, ldap.simple_bind(name, password)).await.map_err(late)?)
+    } else {
+        return Ok(());
+    };
+    let answer = answer.map_err(ReadError::Lost)?;
     if answer.rc == 0 {
         return Ok(());
     }
     // 48, 49 (RFC 4511, A.2): the name or the password. Asking the next server with them risks a lockout.
     let for_good = matches!(answer.rc, 48 | 49);
-    Err(ReadError::BindRefused { name: name.to_owned(), why: meaning(&answer), for_good })
+    let why = match bind_refusal(&answer.text) {
+        Some(why) => format!("{why}: {}", meaning(&answer)),
+        None => meaning(&answer),
+    };
+    Err(ReadError::BindRefused { name: name.to_owned(), why, for_good })
 }
 
-/// Reads `tree` page by page (RFC 2696), into `entries` as they come.
+/// Reads the tree of `kind` page by page (RFC 2696), into `entries` as they come, and what is missing of long attributes
+/// after that.
 ///
 /// The pages are asked for here and not by ldap3's adapter: that one looks only at the last page's result, and each
 /// must have answered success, with no referral.
 async fn read_tree(
     ldap: &mut Ldap,
     config: &LdapConfig,
-    tree: &Tree,
-    attributes: &[String],
+    source: &SourceConfig,
+    kind: AccountKind,
     entries: &mut Vec<RawEntry>,
 ) -> Result<(), ReadError> {
+    let Some(tree) = source.tree(kind) else { return Ok(()) };
+    let attributes = asked(config, source, kind);
+    let mut pages = Pages { entries, parts: Vec::new(), referrals: Vec::new() };
     let size = i32::try_from(config.page_size).unwrap_or(i32::MAX);
     let mut cookie = Vec::new();
     let mut empty = 0;
-    let mut referrals = Vec::new();
     loop {
-        let before = entries.len();
+        let before = pages.entries.len();
         let first = cookie.is_empty();
-        let page = read_page(ldap, PagedResults { size, cookie }, tree, attributes, entries, &mut referrals);
+        let page = read_page(ldap, PagedResults { size, cookie }, tree, &attributes, &mut pages);
         let answer = timeout(config.timeout, page).await.map_err(|_| ReadError::Timeout(config.timeout))??;
-        referrals.extend(answer.refs.iter().cloned());
+        pages.referrals.extend(answer.refs.iter().cloned());
         if answer.rc != 0 {
             return Err(ReadError::Answer(meaning(&answer)));
         }
@@ -280,15 +294,37 @@ async fn read_tree(
             None if !first => return Err(ReadError::Answer("paging stopped without an end".to_owned())),
             _ => break,
         }
-        empty = if entries.len() == before { empty + 1 } else { 0 };
+        empty = if pages.entries.len() == before { empty + 1 } else { 0 };
         if empty > EMPTY_PAGES {
             return Err(ReadError::Answer(format!("{EMPTY_PAGES} empty pages in a row")));
         }
     }
-    match referrals.first() {
+    for (at, part) in &pages.parts {
+        range::complete(ldap, &mut pages.entries[*at], part, config.members_at_once, config.timeout).await?;
+    }
+    let missed = |referral: &&String| !(source.attributes.windows && is_of_no_people(referral));
+    match pages.referrals.iter().find(missed) {
         None => Ok(()),
         Some(referral) => Err(ReadError::Answer(format!("referral to {referral} was not followed"))),
     }
+}
+
+/// The attributes to ask for; of members only the first part where the configuration says how many at once.
+fn asked(config: &LdapConfig, source: &SourceConfig, kind: AccountKind) -> Vec<String> {
+    let is_long = |name: &String| source.attributes.member_dns.iter().any(|long| long.eq_ignore_ascii_case(name));
+    let part = |name: String| match config.members_at_once {
+        Some(size) if is_long(&name) => range::ask(&name, 0, Some(size)),
+        _ => name,
+    };
+    source.attributes.wanted(kind).into_iter().map(part).collect()
+}
+
+/// What the pages of one tree bring.
+struct Pages<'a> {
+    entries: &'a mut Vec<RawEntry>,
+    /// Attributes that come in parts, after the place of their entry.
+    parts: Vec<(usize, Part)>,
+    referrals: Vec<String>,
 }
 
 async fn read_page(
@@ -296,8 +332,7 @@ async fn read_page(
     page: PagedResults,
     tree: &Tree,
     attributes: &[String],
-    entries: &mut Vec<RawEntry>,
-    referrals: &mut Vec<String>,
+    into: &mut Pages<'_>,
 ) -> Result<LdapResult, ReadError> {
     ldap.with_controls(page);
     let mut stream =
@@ -312,32 +347,36 @@ async fn read_page(
         };
         let Some(item) = item.map_err(ReadError::Lost)? else { break };
         if item.is_ref() {
-            referrals.extend(parse_refs(item.0));
+            into.referrals.extend(parse_refs(item.0));
         } else if !item.is_intermediate() {
-            entries.push(raw(item.0).ok_or(ReadError::Unparsable)?);
+            let at = into.entries.len();
+            into.entries.push(raw(item.0, |part| into.parts.push((at, part))).ok_or(ReadError::Unparsable)?);
         }
     }
     Ok(stream.finish().await)
 }
 
 /// An entry as it came (RFC 4511, 4.5.2). Not by ldap3's `SearchEntry`, which copies every value to sort the attributes
-/// by whether all of theirs are text.
-fn raw(entry: StructureTag) -> Option<RawEntry> {
-    let mut parts = entry.expect_constructed()?.into_iter();
-    let dn = String::from_utf8(parts.next()?.expect_primitive()?).ok()?;
+/// by whether all of theirs are text. `parts` is told of attributes that come in parts.
+pub(super) fn raw(entry: StructureTag, mut parts: impl FnMut(Part)) -> Option<RawEntry> {
+    let mut fields = entry.expect_constructed()?.into_iter();
+    let dn = String::from_utf8(fields.next()?.expect_primitive()?).ok()?;
     let mut raw = RawEntry::new(dn);
-    for attribute in parts.next()?.expect_constructed()? {
-        let mut parts = attribute.expect_constructed()?.into_iter();
-        let name = parts.next()?.expect_primitive()?;
-        for value in parts.next()?.expect_constructed()? {
-            raw.add(&name, &value.expect_primitive()?);
+    for attribute in fields.next()?.expect_constructed()? {
+        let mut fields = attribute.expect_constructed()?.into_iter();
+        let name = fields.next()?.expect_primitive()?;
+        let part = Part::parse(&name);
+        let name = part.as_ref().map_or(name.as_slice(), |part| part.attribute.as_bytes());
+        for value in fields.next()?.expect_constructed()? {
+            raw.add(name, &value.expect_primitive()?);
         }
+        part.into_iter().for_each(&mut parts);
     }
     Some(raw)
 }
 
 /// A result in words, with its code and what the server added (RFC 4511, A.1).
-fn meaning(result: &LdapResult) -> String {
+pub(super) fn meaning(result: &LdapResult) -> String {
     let words = match result.rc {
         3 => "time limit of the server exceeded",
         4 => "size limit of the server exceeded",

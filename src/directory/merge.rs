@@ -235,6 +235,7 @@ mod tests {
             source: source.to_owned(),
             server: None,
             completeness: Completeness::Complete,
+            numbers: None,
             kinds: BTreeSet::from([USER, TOOL, AccountKind::Group]),
             entries,
             rejected: Vec::new(),

@@ -1,6 +1,6 @@
 //! What the directories say, as a value: entries, what was wrong with some of them, and whether each read was
-//! complete. The types here, `raw`, `dn`, `filter`, `entry`, `membership`, `assemble` and `merge` are PURE; `ldap` and
-//! `ldif` read, and [`fetch`](fetch::fetch) puts all of it together.
+//! complete. The types here and most of the modules are PURE, which each says; `ldap`, `range` and `ldif` read, and
+//! [`fetch`](fetch::fetch) puts all of it together.
 //!
 //! A missing answer is never an empty answer: a read that is not [`Completeness::Complete`] proves nobody's absence.
 
@@ -10,14 +10,20 @@ pub mod entry;
 pub mod fetch;
 pub mod filter;
 mod groups;
+pub mod idmap;
 pub mod ldap;
 pub mod ldif;
+mod mark;
 pub mod membership;
 pub mod merge;
+mod numbers;
 mod preset;
+pub mod range;
 pub mod raw;
+pub mod sid;
 pub mod source;
 pub mod tls;
+pub mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -48,6 +54,8 @@ pub struct SourceRead {
     pub server: Option<String>,
     /// Whether absence from `entries` means anything.
     pub completeness: Completeness,
+    /// Where uids and gids came from, for people; absent where there is no choice.
+    pub numbers: Option<String>,
     /// What was asked for: of another kind absence means nothing.
     pub kinds: BTreeSet<AccountKind>,
     /// Valid entries, sorted by kind and name.

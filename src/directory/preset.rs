@@ -3,6 +3,8 @@
 
 use std::str::FromStr;
 
+use super::mark::{DisabledMark, MarkTest};
+use super::numbers::{GROUP_TYPE, OBJECT_SID, PRIMARY_GROUP};
 use super::source::{SourceError, Tree};
 use crate::identity::AccountKind;
 
@@ -35,11 +37,16 @@ pub struct AttributeNames {
     pub member_dns: Vec<String>,
     /// Members of a group by name.
     pub member_names: Vec<String>,
+    /// Groups of an account by DN: asked of those groups alone that show no members.
+    pub member_of: Vec<String>,
     /// A groupOfNames has a member (RFC 4519, 3.5), so one that shows none hides them. Not so in 389-ds and `FreeIPA`,
     /// where such a group may be empty.
     pub members_required: bool,
     /// Managers of a group or tool by DN (a class's `managers`).
     pub managers: Option<String>,
+    /// Active Directory: the id is an `objectGUID`, numbers may come from SIDs, and names of accounts, which it compares
+    /// without case, are taken in lower case, as SSSD does.
+    pub windows: bool,
 }
 
 impl AttributeNames {
@@ -52,58 +59,26 @@ impl AttributeNames {
         match kind {
             AccountKind::Tool => {
                 wanted.extend([self.tool_name.as_str(), &self.group_name]);
-                wanted.extend(people.map(String::as_str));
+                wanted.extend(people.chain(&self.member_of).map(String::as_str));
                 wanted.extend(groups.map(String::as_str));
             }
             AccountKind::User => {
                 wanted.push(&self.user_name);
-                wanted.extend(people.map(String::as_str));
+                wanted.extend(people.chain(&self.member_of).map(String::as_str));
             }
             AccountKind::Group => {
                 wanted.extend([self.group_name.as_str(), &self.gid]);
-                wanted.extend(groups.map(String::as_str));
+                wanted.extend(groups.chain(&self.member_of).map(String::as_str));
             }
+        }
+        if self.windows {
+            wanted.extend([OBJECT_SID, PRIMARY_GROUP, GROUP_TYPE]);
         }
         wanted.extend(self.disabled.iter().map(|mark| mark.attribute.as_str()));
         let mut names: Vec<String> = wanted.into_iter().map(str::to_owned).collect();
         names.sort_by_key(|name| name.to_lowercase());
         names.dedup_by_key(|name| name.to_lowercase());
         names
-    }
-}
-
-/// An attribute that disables the entry that has it, written `attribute`, `attribute=value` or `attribute=begin*`.
-///
-/// Without a value its presence is enough, unless it says `FALSE` (`nsAccountLock: FALSE`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DisabledMark {
-    /// Name of the attribute.
-    pub attribute: String,
-    /// What it must say, compared without case; a `*` at its end stands for anything.
-    pub value: Option<String>,
-}
-
-impl DisabledMark {
-    /// Whether `value` of this attribute disables.
-    #[must_use]
-    pub fn matches(&self, value: &str) -> bool {
-        let value = value.to_lowercase();
-        match self.value.as_deref().map(str::to_lowercase) {
-            None => value != "false",
-            Some(wanted) => wanted.strip_suffix('*').map_or(value == wanted, |begin| value.starts_with(begin)),
-        }
-    }
-}
-
-impl FromStr for DisabledMark {
-    type Err = SourceError;
-
-    fn from_str(text: &str) -> Result<Self, SourceError> {
-        let (attribute, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
-        if !is_attribute_name(attribute) {
-            return Err(SourceError::new("attributes.disabled", format!("{text:?} does not begin with an attribute")));
-        }
-        Ok(Self { attribute: attribute.to_owned(), value: value.map(str::to_owned) })
     }
 }
 
@@ -114,17 +89,32 @@ pub enum Preset {
     Toolforge,
     /// RFC 2307: posixAccount and posixGroup with `memberUid`; `member` and `uniqueMember` are read as well.
     Rfc2307,
+    /// draft-howard-rfc2307bis: a posixGroup is a groupOfNames or the like as well, and names its members by DN.
+    Rfc2307bis,
+    /// `FreeIPA`, and other 389-ds with its names.
+    FreeIpa,
+    /// Active Directory and Samba.
+    Ad,
 }
+
+/// The presets by name.
+pub const PRESETS: [(&str, Preset); 5] = [
+    ("toolforge", Preset::Toolforge),
+    ("rfc2307", Preset::Rfc2307),
+    ("rfc2307bis", Preset::Rfc2307bis),
+    ("freeipa", Preset::FreeIpa),
+    ("ad", Preset::Ad),
+];
 
 impl FromStr for Preset {
     type Err = SourceError;
 
     fn from_str(text: &str) -> Result<Self, SourceError> {
-        match text {
-            "toolforge" => Ok(Self::Toolforge),
-            "rfc2307" => Ok(Self::Rfc2307),
-            other => Err(SourceError::new("preset", format!("{other:?} is none of: toolforge, rfc2307"))),
-        }
+        let found = PRESETS.iter().find(|(name, _)| *name == text).map(|(_, preset)| *preset);
+        found.ok_or_else(|| {
+            let names = PRESETS.map(|(name, _)| name).join(", ");
+            SourceError::new("preset", format!("{text:?} is none of: {names}"))
+        })
     }
 }
 
@@ -132,33 +122,65 @@ impl Preset {
     /// The attribute names of such a directory.
     #[must_use]
     pub fn attributes(self) -> AttributeNames {
-        let mark = |attribute: &str, value: &str| DisabledMark {
-            attribute: attribute.to_owned(),
-            value: Some(value.to_owned()),
-        };
+        let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let mark = |attribute: &str, test: MarkTest| DisabledMark { attribute: attribute.to_owned(), test };
+        let value = |text: &str| MarkTest::Value(text.to_owned());
         // The password policy's mark for "locked until an administrator unlocks it" (draft-behera-ldap-password-policy,
         // 5.3.3). Any other time is a lockout after wrong passwords, which disables nobody.
-        let mut disabled = vec![mark("pwdAccountLockedTime", "000001010000Z")];
-        if self == Self::Toolforge {
-            disabled.push(mark("pwdPolicySubentry", "cn=disabled,*"));
-        }
-        let tool_name = if self == Self::Toolforge { "cn" } else { "uid" };
-        AttributeNames {
+        let locked = mark("pwdAccountLockedTime", value("000001010000Z"));
+        let names = AttributeNames {
             id: "entryUUID".to_owned(),
             created: "createTimestamp".to_owned(),
-            tool_name: tool_name.to_owned(),
+            tool_name: "uid".to_owned(),
             user_name: "uid".to_owned(),
             group_name: "cn".to_owned(),
             uid: "uidNumber".to_owned(),
             gid: "gidNumber".to_owned(),
             home: "homeDirectory".to_owned(),
             mail: "mail".to_owned(),
-            display_name: vec!["displayName".to_owned(), "cn".to_owned()],
-            disabled,
-            member_dns: vec!["member".to_owned(), "uniqueMember".to_owned()],
-            member_names: vec!["memberUid".to_owned()],
-            members_required: self == Self::Toolforge,
+            display_name: texts(&["displayName", "cn"]),
+            disabled: vec![locked.clone()],
+            member_dns: texts(&["member", "uniqueMember"]),
+            member_names: texts(&["memberUid"]),
+            member_of: Vec::new(),
+            members_required: false,
             managers: None,
+            windows: false,
+        };
+        match self {
+            Self::Rfc2307 => names,
+            Self::Toolforge => AttributeNames {
+                tool_name: "cn".to_owned(),
+                disabled: vec![locked, mark("pwdPolicySubentry", value("cn=disabled,*"))],
+                members_required: true,
+                ..names
+            },
+            Self::Rfc2307bis => AttributeNames { member_names: Vec::new(), members_required: true, ..names },
+            Self::FreeIpa => AttributeNames {
+                id: "nsUniqueId".to_owned(),
+                disabled: vec![
+                    mark("nsAccountLock", MarkTest::Present),
+                    mark("krbPrincipalExpiration", MarkTest::Past),
+                ],
+                member_dns: texts(&["member"]),
+                member_names: Vec::new(),
+                member_of: texts(&["memberOf"]),
+                ..names
+            },
+            Self::Ad => AttributeNames {
+                id: "objectGUID".to_owned(),
+                created: "whenCreated".to_owned(),
+                tool_name: "sAMAccountName".to_owned(),
+                user_name: "sAMAccountName".to_owned(),
+                group_name: "sAMAccountName".to_owned(),
+                home: "unixHomeDirectory".to_owned(),
+                // ACCOUNTDISABLE (MS-ADTS 2.2.16). A lockout after wrong passwords is another bit, and disables nobody.
+                disabled: vec![mark("userAccountControl", MarkTest::Bits(2)), mark("accountExpires", MarkTest::Past)],
+                member_dns: texts(&["member"]),
+                member_names: Vec::new(),
+                windows: true,
+                ..names
+            },
         }
     }
 
@@ -166,34 +188,63 @@ impl Preset {
     #[must_use]
     pub fn tree(self, kind: AccountKind, base: &str) -> Tree {
         const GROUPS: &str = "(|(objectClass=posixGroup)(objectClass=groupOfNames)(objectClass=groupOfUniqueNames))";
+        const GROUPS_BIS: &str = "(|(objectClass=posixGroup)(objectClass=groupOfNames)(objectClass=groupOfUniqueNames)\
+                                  (objectClass=groupOfMembers))";
+        const GROUPS_IPA: &str = "(|(objectClass=posixGroup)(objectClass=groupOfNames))";
+        // Computers are users as well, and so are the accounts by which domains trust each other: the category tells.
+        const PEOPLE_AD: &str = "(&(objectCategory=person)(objectClass=user))";
         let (filter, prefix) = match (self, kind) {
             (Self::Toolforge, AccountKind::Tool) => ("(cn=tools.*)", Some("tools.")),
-            (Self::Rfc2307, AccountKind::Tool) | (_, AccountKind::User) => ("(objectClass=posixAccount)", None),
-            (_, AccountKind::Group) => (GROUPS, None),
+            (Self::Ad, AccountKind::Tool | AccountKind::User) => (PEOPLE_AD, None),
+            (_, AccountKind::Tool | AccountKind::User) => ("(objectClass=posixAccount)", None),
+            (Self::Ad, AccountKind::Group) => ("(objectClass=group)", None),
+            (Self::FreeIpa, AccountKind::Group) => (GROUPS_IPA, None),
+            (Self::Rfc2307bis, AccountKind::Group) => (GROUPS_BIS, None),
+            (Self::Toolforge | Self::Rfc2307, AccountKind::Group) => (GROUPS, None),
         };
         Tree { base: base.to_owned(), filter: filter.to_owned(), strip_prefix: prefix.map(str::to_owned) }
     }
 }
 
-fn is_attribute_name(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b';'))
-}
-
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
+    use super::super::raw::RawEntry;
     use super::*;
 
     #[test]
     fn a_lockout_is_no_disabled_mark() {
-        let marks = Preset::Toolforge.attributes().disabled;
-        let disables =
-            |attribute: &str, value: &str| marks.iter().any(|mark| mark.attribute == attribute && mark.matches(value));
-        assert!(disables("pwdAccountLockedTime", "000001010000Z"));
-        assert!(!disables("pwdAccountLockedTime", "20261121002119Z"));
-        assert!(disables("pwdPolicySubentry", "cn=disabled,ou=ppolicies,dc=example,dc=org"));
-        assert!(!disables("pwdPolicySubentry", "cn=default,ou=ppolicies,dc=example,dc=org"));
-        let present: Result<DisabledMark, _> = "nsAccountLock".parse();
-        assert!(present.is_ok_and(|mark| mark.matches("TRUE") && !mark.matches("false")));
+        let disables = |preset: Preset, attribute: &str, value: &str| {
+            let raw = RawEntry::from_texts("cn=a", &[(attribute, value)]);
+            preset
+                .attributes()
+                .disabled
+                .iter()
+                .any(|mark| mark.of(&raw, Timestamp::UNIX_EPOCH).is_ok_and(|it| it.is_some()))
+        };
+        assert!(disables(Preset::Toolforge, "pwdAccountLockedTime", "000001010000Z"));
+        assert!(!disables(Preset::Toolforge, "pwdAccountLockedTime", "20261121002119Z"));
+        assert!(disables(Preset::Toolforge, "pwdPolicySubentry", "cn=disabled,ou=ppolicies,dc=example,dc=org"));
+        assert!(!disables(Preset::Toolforge, "pwdPolicySubentry", "cn=default,ou=ppolicies,dc=example,dc=org"));
+        assert!(disables(Preset::FreeIpa, "nsAccountLock", "TRUE"));
+        assert!(!disables(Preset::FreeIpa, "nsAccountLock", "FALSE"));
+        assert!(disables(Preset::Ad, "userAccountControl", "514"));
+        assert!(!disables(Preset::Ad, "userAccountControl", "528"));
+    }
+
+    #[test]
+    fn presets_are_found_by_name() {
+        for (name, preset) in PRESETS {
+            assert_eq!(name.parse(), Ok(preset));
+        }
+        assert!("nis".parse::<Preset>().is_err_and(|error| error.why.contains("toolforge, rfc2307, rfc2307bis")));
+    }
+
+    #[test]
+    fn sids_are_asked_of_active_directory_alone() {
+        let asked = |preset: Preset| preset.attributes().wanted(AccountKind::User).contains(&"objectSid".to_owned());
+        assert_eq!([Preset::Ad, Preset::FreeIpa].map(asked), [true, false]);
     }
 
     #[test]

@@ -37,6 +37,15 @@ impl RawEntry {
         self.ends.push((name_end, self.bytes.len()));
     }
 
+    /// Takes all values of `attribute` (any case) away.
+    pub(super) fn remove(&mut self, attribute: &str) {
+        let mut kept = Self::new(std::mem::take(&mut self.dn));
+        for (name, value) in self.pairs().filter(|(name, _)| !name.eq_ignore_ascii_case(attribute.as_bytes())) {
+            kept.add(name, value);
+        }
+        *self = kept;
+    }
+
     /// Every value, after the name of its attribute in lower case.
     pub fn pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut start = 0;
@@ -94,6 +103,13 @@ mod tests {
         assert_eq!(entry.texts("photo").count(), 0);
         assert!(entry.has("SN") && !entry.has("s") && !entry.has("description"));
         assert!(entry.is_a(&["person", "TOP"]) && !entry.is_a(&["person"]));
+    }
+
+    #[test]
+    fn what_is_removed_is_gone_alone() {
+        let mut entry = RawEntry::from_texts("cn=a", &[("cn", "a"), ("member", "b"), ("member", "c"), ("sn", "d")]);
+        entry.remove("MEMBER");
+        assert_eq!(entry, RawEntry::from_texts("cn=a", &[("cn", "a"), ("sn", "d")]));
     }
 
     #[test]

@@ -9,7 +9,9 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 use super::filter::Filter;
-pub use super::preset::{AttributeNames, DisabledMark, Preset};
+pub use super::mark::{DisabledMark, MarkTest};
+pub use super::numbers::{Ids, SidMapping};
+pub use super::preset::{AttributeNames, PRESETS, Preset};
 use crate::identity::AccountKind;
 
 /// Entries asked for in one page. Servers commonly allow 1,000 to 2,000 (Active Directory: 1,000); fewer cost round
@@ -38,6 +40,8 @@ pub struct SourceConfig {
     pub groups: Option<Tree>,
     /// What the attributes are called.
     pub attributes: AttributeNames,
+    /// How SIDs become numbers, in an Active Directory.
+    pub sids: SidMapping,
 }
 
 /// Where entries come from.
@@ -64,6 +68,11 @@ pub struct LdapConfig {
     pub bind_dn: Option<String>,
     /// The password of `bind_dn`.
     pub password: Option<Secret>,
+    /// Who we are by TLS; then the bind is SASL EXTERNAL (RFC 4513, 5.2.3).
+    pub identity: Option<ClientIdentity>,
+    /// Values of an attribute that are asked for at once; absent: as many as the server gives, 1,500 in Active
+    /// Directory. Only where a whole group is too much for the server within `timeout`.
+    pub members_at_once: Option<u32>,
     /// Entries in a page.
     pub page_size: u32,
     /// Limit of TCP, `StartTLS` and TLS together.
@@ -83,11 +92,30 @@ impl LdapConfig {
             ca_pem: None,
             bind_dn: None,
             password: None,
+            identity: None,
+            members_at_once: None,
             page_size: PAGE_SIZE,
             connect_timeout: CONNECT_TIMEOUT,
             timeout: TIMEOUT,
         }
     }
+
+    /// Takes the one secret it needs: the key of its certificate, or the password.
+    pub fn set_secret(&mut self, secret: Secret) {
+        match &mut self.identity {
+            Some(identity) => identity.key = Some(secret),
+            None => self.password = Some(secret),
+        }
+    }
+}
+
+/// A certificate of our own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientIdentity {
+    /// PEM: the certificate, and those between it and the issuer.
+    pub certificate_pem: String,
+    /// PEM: its key.
+    pub key: Option<Secret>,
 }
 
 /// Which files to read.
@@ -159,14 +187,39 @@ impl SourceConfig {
         }
     }
 
+    /// A global catalogue shows groups of other kinds than universal without their members, and a server that knows no
+    /// parts of attributes all of them: as if they were empty.
+    fn check_members(&self, ldap: &LdapConfig) -> Result<(), SourceError> {
+        if !self.attributes.windows && ldap.members_at_once.is_some() {
+            return Err(SourceError::new("members_at_once", "only Active Directory gives members in parts".to_owned()));
+        }
+        let is_catalogue = |text: &&String| ServerUrl::parse(text).is_some_and(|url| matches!(url.port, 3268 | 3269));
+        match ldap.urls.iter().find(is_catalogue) {
+            Some(text) if self.attributes.windows => {
+                let why = format!(
+                    "{text:?} is a global catalogue, which lacks members and uids; name ldaps://HOST, port 636"
+                );
+                Err(SourceError::new("urls", why))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks what can be checked without reaching anything.
     pub fn check(&self) -> Result<(), SourceError> {
         match &self.kind {
-            SourceKind::Ldap(ldap) => check_ldap(ldap)?,
+            SourceKind::Ldap(ldap) => {
+                check_ldap(ldap)?;
+                self.check_members(ldap)?;
+            }
             SourceKind::Ldif(ldif) if ldif.paths.is_empty() => {
                 return Err(SourceError::new("paths", "names no file and no folder".to_owned()));
             }
             SourceKind::Ldif(_) => {}
+        }
+        if self.sids.range.slices() == 0 {
+            let why = "range_min, range_max and range_size leave no slice; SSSD's are 200000, 2000200000 and 200000";
+            return Err(SourceError::new("idmap", why.to_owned()));
         }
         let trees = [("tools", &self.tools), ("users", &self.users), ("groups", &self.groups)];
         if trees.iter().all(|(_, tree)| tree.is_none()) {
@@ -203,6 +256,22 @@ fn check_ldap(ldap: &LdapConfig) -> Result<(), SourceError> {
     }
     if ldap.page_size == 0 || i32::try_from(ldap.page_size).is_err() {
         return Err(SourceError::new("page_size", format!("{} is not in 1..2147483647", ldap.page_size)));
+    }
+    if ldap.members_at_once == Some(0) {
+        return Err(SourceError::new("members_at_once", "0 asks for nothing; for example 500".to_owned()));
+    }
+    if let Some(identity) = &ldap.identity {
+        if ldap.bind_dn.is_some() {
+            let why = "the certificate says who we are; the server maps it to an entry".to_owned();
+            return Err(SourceError::new("bind_dn", why));
+        }
+        if identity.key.is_none() {
+            return Err(SourceError::new("client_key", "client_certificate needs its key".to_owned()));
+        }
+        let plain = |text: &String| ServerUrl::parse(text).is_some_and(|url| !url.tls) && !ldap.starttls;
+        if ldap.urls.iter().any(plain) {
+            return Err(SourceError::new("client_certificate", "is shown in TLS only".to_owned()));
+        }
     }
     if ldap.bind_dn.is_some() && ldap.password.as_ref().is_none_or(|password| password.reveal().is_empty()) {
         // RFC 4513, 5.1.2: a name without a password is an "unauthenticated bind", which servers answer with success.
@@ -271,6 +340,7 @@ mod tests {
             users: Some(Preset::Rfc2307.tree(AccountKind::User, "ou=people,dc=example,dc=org")),
             groups: None,
             attributes: Preset::Rfc2307.attributes(),
+            sids: SidMapping::default(),
         }
     }
 
@@ -294,6 +364,25 @@ mod tests {
             ldap.password = Some(Secret::new(String::new()));
         }
         assert_eq!(config.check().map_err(|error| error.key), Err("password"));
+    }
+
+    #[test]
+    fn a_global_catalogue_is_no_domain() {
+        let mut config = source(&["ldaps://dc1:3269"]);
+        assert_eq!(config.check(), Ok(()), "only a port elsewhere");
+        config.attributes = Preset::Ad.attributes();
+        assert_eq!(config.check().map_err(|error| error.key), Err("urls"));
+    }
+
+    #[test]
+    fn members_in_parts_are_asked_of_active_directory_alone() {
+        let mut config = source(&["ldaps://a"]);
+        if let SourceKind::Ldap(ldap) = &mut config.kind {
+            ldap.members_at_once = Some(10);
+        }
+        assert_eq!(config.check().map_err(|error| error.key), Err("members_at_once"));
+        config.attributes = Preset::Ad.attributes();
+        assert_eq!(config.check(), Ok(()));
     }
 
     #[test]

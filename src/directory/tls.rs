@@ -1,10 +1,13 @@
-//! Whom a directory client trusts: the configured issuers and nobody else, or the system's where none is configured.
+//! Whom a directory client trusts: the configured issuers and nobody else, or the system's where none is configured; and
+//! who it is itself, where a certificate says so.
 
 use std::sync::Arc;
 
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+
+use super::source::{ClientIdentity, Secret};
 
 /// Why there is nobody to trust.
 #[derive(Debug, thiserror::Error)]
@@ -18,13 +21,20 @@ pub enum TlsError {
     /// `ca` is empty, or the system trusts nobody.
     #[error("{0} holds no certificate")]
     Empty(&'static str),
+    /// `client_certificate` or `client_key` cannot be parsed.
+    #[error("client_certificate or client_key is not PEM")]
+    IdentityPem(#[source] pem::Error),
+    /// They are not a pair, or the key is of a kind that ring does not know.
+    #[error("client_certificate and client_key cannot be used")]
+    Identity(#[source] rustls::Error),
     /// ring supports the default protocol versions; this is here so that nothing needs a proof.
     #[error("no protocol version")]
     Protocol(#[source] rustls::Error),
 }
 
-/// A client that trusts the issuers in `ca_pem` only, or the system's where there is none.
-pub fn client_config(ca_pem: Option<&str>) -> Result<Arc<ClientConfig>, TlsError> {
+/// A client that trusts the issuers in `ca_pem` only, or the system's where there is none, and shows `identity` to a
+/// server that asks for it.
+pub fn client_config(ca_pem: Option<&str>, identity: Option<&ClientIdentity>) -> Result<Arc<ClientConfig>, TlsError> {
     let mut roots = RootCertStore::empty();
     match ca_pem {
         Some(pem) => {
@@ -43,9 +53,15 @@ pub fn client_config(ca_pem: Option<&str>) -> Result<Arc<ClientConfig>, TlsError
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Protocol)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
+        .with_root_certificates(roots);
+    let Some(ClientIdentity { certificate_pem, key }) = identity else {
+        return Ok(Arc::new(config.with_no_client_auth()));
+    };
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate_pem.as_bytes()).collect();
+    let key = key.as_ref().map(Secret::reveal).unwrap_or_default();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(TlsError::IdentityPem)?;
+    let chain = chain.map_err(TlsError::IdentityPem)?;
+    Ok(Arc::new(config.with_client_auth_cert(chain, key).map_err(TlsError::Identity)?))
 }
 
 #[cfg(test)]
@@ -55,9 +71,9 @@ mod tests {
     #[test]
     fn a_ca_without_certificates_is_refused() {
         for nothing in ["", "hello\n"] {
-            assert!(matches!(client_config(Some(nothing)), Err(TlsError::Empty("ca"))), "{nothing:?}");
+            assert!(matches!(client_config(Some(nothing), None), Err(TlsError::Empty("ca"))), "{nothing:?}");
         }
         let broken = "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n";
-        assert!(matches!(client_config(Some(broken)), Err(TlsError::Pem(_))));
+        assert!(matches!(client_config(Some(broken), None), Err(TlsError::Pem(_))));
     }
 }

@@ -116,6 +116,9 @@ pub struct SourceState {
     pub read_at: Timestamp,
     /// When it last answered completely.
     pub complete_at: Option<Timestamp>,
+    /// Where uids and gids came from in the last read, for people; absent where there is no choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numbers: Option<String>,
 }
 
 /// A tool, user or group.

@@ -125,6 +125,7 @@ impl<'a> Memory<'a> {
             took_ms: u64::try_from(read.took.as_millis()).unwrap_or(u64::MAX),
             read_at: self.now,
             complete_at: if complete { Some(self.now) } else { before },
+            numbers: read.numbers.clone(),
             completeness,
         };
         self.sources.insert(read.source.clone(), state);

@@ -160,12 +160,13 @@ impl fmt::Display for Preview<'_> {
 
 /// `ldap1.example.org  complete, 3 512 entries in 0.2 s`.
 fn answered(source: &SourceState) -> String {
-    let SourceState { server, completeness, entries, took_ms, read_at: _, complete_at: _ } = source;
+    let SourceState { server, completeness, entries, took_ms, numbers, read_at: _, complete_at: _ } = source;
     let server = server.as_deref().unwrap_or("no server");
     let took = format!("{} entries in {}.{} s", number(*entries), took_ms / 1000, took_ms % 1000 / 100);
+    let numbers = numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();
     match completeness {
-        Completeness::Complete => format!("{server}  complete, {took}"),
-        Completeness::Partial { why } => format!("{server}  partial, {took}: {why}"),
+        Completeness::Complete => format!("{server}  complete, {took}{numbers}"),
+        Completeness::Partial { why } => format!("{server}  partial, {took}{numbers}: {why}"),
     }
 }
 

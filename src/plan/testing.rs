@@ -79,6 +79,7 @@ impl World {
             took_ms: 230,
             read_at: self.now,
             complete_at: Some(self.now),
+            numbers: None,
         };
         self.ledger.sources.insert(SOURCE.to_owned(), state);
     }
@@ -157,6 +158,7 @@ impl World {
             source: SOURCE.to_owned(),
             server: Some("ldap1.example.org".to_owned()),
             completeness,
+            numbers: None,
             kinds: BTreeSet::from([AccountKind::Tool, AccountKind::User, AccountKind::Group]),
             entries,
             rejected: Vec::new(),

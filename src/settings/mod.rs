@@ -128,9 +128,10 @@ impl Settings {
         for (source, place) in &self.sources {
             let mut source = source.clone();
             if let (Some(place), SourceKind::Ldap(ldap)) = (place, &mut source.kind) {
+                let key = if ldap.identity.is_some() { "client_key" } else { "password" };
                 match place.read() {
-                    Ok(password) => ldap.password = Some(password),
-                    Err(error) => wrong.push(format!("source.{}.password: {error}", source.name)),
+                    Ok(secret) => ldap.set_secret(secret),
+                    Err(error) => wrong.push(format!("source.{}.{key}: {error}", source.name)),
                 }
             }
             match source.check() {

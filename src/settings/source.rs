@@ -5,12 +5,14 @@ use std::str::FromStr as _;
 
 use super::secret::SecretPlace;
 use super::table::{DURATION, NUMBER, Table};
+use crate::directory::sid::Sid;
 use crate::directory::source::{
-    AttributeNames, DisabledMark, LdapConfig, LdifConfig, Preset, Secret, SourceConfig, SourceError, SourceKind, Tree,
+    AttributeNames, ClientIdentity, DisabledMark, Ids, LdapConfig, LdifConfig, PRESETS, Preset, Secret, SidMapping,
+    SourceConfig, SourceError, SourceKind, Tree,
 };
 use crate::identity::AccountKind;
 
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 29] = [
     "name",
     "type",
     "preset",
@@ -19,6 +21,11 @@ const KEYS: [&str; 24] = [
     "ca",
     "bind_dn",
     "password",
+    "client_certificate",
+    "client_key",
+    "ids",
+    "idmap",
+    "members_at_once",
     "sentinels",
     "persist",
     "starttls",
@@ -36,7 +43,7 @@ const KEYS: [&str; 24] = [
     "client_id",
     "client_secret",
 ];
-const ATTRIBUTES: [&str; 14] = [
+const ATTRIBUTES: [&str; 16] = [
     "id",
     "created",
     "tool_name",
@@ -50,13 +57,17 @@ const ATTRIBUTES: [&str; 14] = [
     "disabled",
     "member_dns",
     "member_names",
+    "member_of",
+    "members_required",
     "managers",
 ];
+const IDMAP: [&str; 5] = ["range_min", "range_max", "range_size", "default_domain_sid", "domain_sids"];
 
 /// What is read.
 #[derive(Clone, Copy)]
 enum Type {
     Ldap,
+    Ad,
     Ldif,
     Later,
 }
@@ -83,16 +94,20 @@ fn source(table: &Table<'_>, name: String, folder: &Path) -> Option<(SourceConfi
     if !table.has("type") {
         table.wrong("type", "missing; for example \"ldap\"");
     }
-    let types = [("ldap", Type::Ldap), ("ldif", Type::Ldif), ("ad", Type::Later), ("keycloak", Type::Later)];
-    let (kind, secret) = match table.choice("type", &types)? {
+    let types = [("ldap", Type::Ldap), ("ldif", Type::Ldif), ("ad", Type::Ad), ("keycloak", Type::Later)];
+    let of_type = table.choice("type", &types)?;
+    let (kind, secret) = match of_type {
         Type::Later => {
-            table.not_yet("type", "it reads ldap and ldif; without this source its people would be missing");
+            table.not_yet("type", "it reads ldap, ad and ldif; without this source its people would be missing");
             return None;
         }
-        Type::Ldap => ldap(table, folder),
+        Type::Ldap | Type::Ad => ldap(table, folder),
         Type::Ldif => (SourceKind::Ldif(LdifConfig { paths: ldif_paths(table, folder) }), None),
     };
-    let preset = preset(table);
+    let preset = preset(table, if matches!(of_type, Type::Ad) { Preset::Ad } else { Preset::Rfc2307 });
+    if matches!(of_type, Type::Ad) && preset != Preset::Ad {
+        table.wrong("preset", "a source of type ad has the preset ad; what differs is in [source.attributes]");
+    }
     let source = SourceConfig {
         name,
         kind,
@@ -101,6 +116,7 @@ fn source(table: &Table<'_>, name: String, folder: &Path) -> Option<(SourceConfi
         users: tree(table, "users", preset, AccountKind::User),
         groups: tree(table, "groups", preset, AccountKind::Group),
         attributes: attributes(&table.section("attributes"), preset),
+        sids: sids(table, preset),
     };
     check(table, &source, secret.as_ref());
     Some((source, secret))
@@ -110,33 +126,55 @@ fn source(table: &Table<'_>, name: String, folder: &Path) -> Option<(SourceConfi
 fn check(table: &Table<'_>, source: &SourceConfig, secret: Option<&SecretPlace>) {
     let mut source = source.clone();
     if let (Some(_), SourceKind::Ldap(ldap)) = (secret, &mut source.kind) {
-        ldap.password = Some(Secret::new("read later".to_owned()));
+        ldap.set_secret(Secret::new("read later".to_owned()));
     }
     if let Err(SourceError { key, why }) = source.check() {
         table.wrong(key, why);
     }
 }
 
-fn preset(table: &Table<'_>) -> Preset {
-    let presets = [
-        ("toolforge", Some(Preset::Toolforge)),
-        ("rfc2307", Some(Preset::Rfc2307)),
-        ("rfc2307bis", None),
-        ("freeipa", None),
-        ("ad", None),
-        ("keycloak", None),
-    ];
+fn preset(table: &Table<'_>, default: Preset) -> Preset {
+    let known = PRESETS.map(|(name, preset)| (name, Some(preset)));
+    let presets: Vec<_> = known.into_iter().chain([("keycloak", None)]).collect();
     match table.choice("preset", &presets) {
         Some(Some(preset)) => preset,
         Some(None) => {
-            table.not_yet(
-                "preset",
-                "it knows toolforge and rfc2307, whose attributes can be named in [source.attributes]",
-            );
-            Preset::Rfc2307
+            table.not_yet("preset", "it knows those of LDAP and Active Directory");
+            default
         }
-        None => Preset::Rfc2307,
+        None => default,
     }
+}
+
+/// How SIDs become numbers; only Active Directory has any.
+fn sids(table: &Table<'_>, preset: Preset) -> SidMapping {
+    let mut sids = SidMapping::default();
+    if preset != Preset::Ad {
+        for key in ["ids", "idmap"].iter().filter(|key| table.has(key)) {
+            table.wrong(key, "is about Active Directory (type = \"ad\")");
+        }
+        return sids;
+    }
+    let words = [("auto", Ids::Auto), ("attributes", Ids::Attributes), ("sid", Ids::Sid), ("mixed", Ids::Mixed)];
+    sids.ids = table.choice("ids", &words).unwrap_or_default();
+    let idmap = table.section("idmap");
+    idmap.only(&IDMAP);
+    let range = &mut sids.range;
+    let bounds = [("range_min", &mut range.lower), ("range_max", &mut range.upper), ("range_size", &mut range.size)];
+    for (key, bound) in bounds {
+        *bound = idmap.number(key).unwrap_or(*bound);
+    }
+    let domain = |key: &str, text: &str| {
+        let sid = Sid::parse(text).filter(Sid::is_domain);
+        if sid.is_none() {
+            idmap.wrong(key, format!("{text:?} is not the SID of a domain; for example \"S-1-5-21-123-456-789\""));
+        }
+        sid
+    };
+    sids.default_domain = idmap.text("default_domain_sid").and_then(|text| domain("default_domain_sid", &text));
+    let listed = idmap.texts("domain_sids").unwrap_or_default();
+    sids.domains = listed.iter().filter_map(|text| domain("domain_sids", text)).collect();
+    sids
 }
 
 fn ldap(table: &Table<'_>, folder: &Path) -> (SourceKind, Option<SecretPlace>) {
@@ -147,6 +185,12 @@ fn ldap(table: &Table<'_>, folder: &Path) -> (SourceKind, Option<SecretPlace>) {
     table.switch("persist", false);
     ldap.ca_pem = ca(table, folder);
     ldap.bind_dn = table.text("bind_dn");
+    if let Some(certificate_pem) = pem(table, "client_certificate", folder) {
+        ldap.identity = Some(ClientIdentity { certificate_pem, key: None });
+    } else if table.has("client_key") && !table.has("client_certificate") {
+        table.wrong("client_key", "belongs to a client_certificate");
+    }
+    ldap.members_at_once = table.number("members_at_once");
     ldap.connect_timeout = table.duration("connect_timeout", ldap.connect_timeout);
     ldap.timeout = table.duration("timeout", ldap.timeout);
     for (key, time) in [("connect_timeout", ldap.connect_timeout), ("timeout", ldap.timeout)] {
@@ -158,9 +202,13 @@ fn ldap(table: &Table<'_>, folder: &Path) -> (SourceKind, Option<SecretPlace>) {
         ldap.page_size = table.parsed("page_size", NUMBER, |text| text.parse().ok()).unwrap_or(ldap.page_size);
     }
     for key in ["path", "paths", "url", "realm", "client_id", "client_secret"].iter().filter(|key| table.has(key)) {
-        table.wrong(key, "a source of type ldap has none; do you mean urls?");
+        table.wrong(key, "a source that is a server has none; do you mean urls?");
     }
-    (SourceKind::Ldap(ldap), SecretPlace::of(table, "password"))
+    let key = if ldap.identity.is_some() { "client_key" } else { "password" };
+    if ldap.identity.is_some() && table.has("password") {
+        table.wrong("password", "client_certificate says who we are: there is no password beside it");
+    }
+    (SourceKind::Ldap(ldap), SecretPlace::of(table, key))
 }
 
 fn ldif_paths(table: &Table<'_>, folder: &Path) -> Vec<PathBuf> {
@@ -170,15 +218,20 @@ fn ldif_paths(table: &Table<'_>, folder: &Path) -> Vec<PathBuf> {
 
 /// The PEM bundle that `ca` names.
 pub(super) fn ca(table: &Table<'_>, folder: &Path) -> Option<String> {
-    let path = folder.join(table.text("ca")?);
+    pem(table, "ca", folder)
+}
+
+/// The certificates in the file that `key` names.
+fn pem(table: &Table<'_>, key: &str, folder: &Path) -> Option<String> {
+    let path = folder.join(table.text(key)?);
     match std::fs::read_to_string(&path) {
         Ok(pem) if pem.contains("-----BEGIN CERTIFICATE-----") => Some(pem),
         Ok(_) => {
-            table.wrong("ca", format!("{} has no certificate in PEM", path.display()));
+            table.wrong(key, format!("{} has no certificate in PEM", path.display()));
             None
         }
         Err(error) => {
-            table.wrong("ca", format!("{}: {error}", path.display()));
+            table.wrong(key, format!("{}: {error}", path.display()));
             None
         }
     }
@@ -221,12 +274,14 @@ fn attributes(table: &Table<'_>, preset: Preset) -> AttributeNames {
         ("display_name", &mut names.display_name),
         ("member_dns", &mut names.member_dns),
         ("member_names", &mut names.member_names),
+        ("member_of", &mut names.member_of),
     ];
     for (key, name) in lists {
         if let Some(list) = one_or_more(table, key) {
             *name = list;
         }
     }
+    names.members_required = table.switch("members_required", names.members_required);
     if table.has("managers") {
         names.managers = table.text("managers");
     }

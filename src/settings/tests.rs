@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::directory::source::Ids;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nnot looked into\n-----END CERTIFICATE-----\n";
 /// Everything that the other keys of the tests lean on.
@@ -183,6 +184,54 @@ fn passwords_are_read_by_who_reads_directories_only() {
 }
 
 #[test]
+fn active_directory_has_keys_of_its_own() {
+    let source = |lines: &str| {
+        let text = format!(
+            "site = \"a\"\n[[source]]\nname = \"ad\"\ntype = \"ad\"\nurls = [\"ldaps://dc\"]\n{lines}\n[source.users]\nbase = \"dc=a\"\n"
+        );
+        load(&text).map_err(|error| error.to_string())
+    };
+    let read = source("ids = \"sid\"\nidmap = { range_min = 1000, default_domain_sid = \"S-1-5-21-1-2-3\" }");
+    let read = read.expect("settings").sources().expect("sources").remove(0);
+    assert_eq!((read.attributes.id.as_str(), read.sids.ids, read.sids.range.lower), ("objectGUID", Ids::Sid, 1000));
+    assert_eq!(read.sids.default_domain.map(|sid| sid.to_string()).as_deref(), Some("S-1-5-21-1-2-3"));
+    for (lines, wrong) in [
+        ("ids = \"uid\"", "ids"),
+        ("preset = \"rfc2307\"", "a source of type ad has the preset ad"),
+        ("idmap = { range_size = 0 }", "leave no slice"),
+        ("idmap = { domain_sids = [\"S-1-5-32\"] }", "is not the SID of a domain"),
+        ("members_at_once = 0", "0 asks for nothing"),
+        ("client_key = { file = \"/x\" }", "belongs to a client_certificate"),
+    ] {
+        let error = source(lines).expect_err(lines);
+        assert!(error.contains(wrong), "{lines}: {error}");
+    }
+    let error = load(&format!("{BASE}{TOOL}").replace("preset", "ids = \"sid\"\npreset")).expect_err("an error");
+    assert!(error.to_string().contains("is about Active Directory"), "{error}");
+}
+
+#[test]
+fn a_certificate_takes_the_place_of_a_password() {
+    let folder = folder();
+    let source = |lines: &str| {
+        let text = BASE.replace("preset", &format!("client_certificate = \"client.pem\"\n{lines}\npreset"));
+        load_in(folder.path(), &text, &[])
+    };
+    std::fs::write(folder.path().join("client.pem"), "-----BEGIN CERTIFICATE-----\n").expect("written");
+    let key = folder.path().join("client.key").display().to_string();
+    std::fs::write(&key, "the key\n").expect("written");
+    let place = format!("client_key = {{ file = {key:?} }}");
+    let sources = source(&place).expect("settings").sources().expect("sources");
+    let SourceKind::Ldap(ldap) = &sources[0].kind else { panic!("{sources:?}") };
+    let identity = ldap.identity.as_ref().and_then(|identity| identity.key.as_ref());
+    assert_eq!(identity.map(|key| key.reveal().to_owned()).as_deref(), Some("the key"));
+    let wrong = |lines: &str| source(lines).expect_err(lines).to_string();
+    assert!(wrong("").contains("client_key: client_certificate needs its key"));
+    assert!(wrong(&format!("{place}\nbind_dn = \"cn=a\"")).contains("bind_dn: the certificate says who we are"));
+    assert!(wrong(&format!("{place}\npassword = {{ file = \"/x\" }}")).contains("there is no password beside it"));
+}
+
+#[test]
 fn manifests_lie_beside_the_file() {
     let folder = folder();
     let manifests = folder.path().join("manifests");
@@ -283,8 +332,8 @@ fn two_classes_do_not_share_a_host() {
 
 #[test]
 fn examples_are_configurations() {
-    for name in ["examples/toolforge.toml", "examples/rfc2307.toml"] {
-        let text = shipped(name).replace("/etc/bursar/", "");
+    for name in ["toolforge", "rfc2307", "active-directory", "freeipa"].map(|name| format!("examples/{name}.toml")) {
+        let text = shipped(&name).replace("/etc/bursar/", "");
         assert!(load(&text).is_ok(), "{name}: {:?}", load(&text));
     }
 }

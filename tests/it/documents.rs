@@ -160,6 +160,7 @@ fn state() -> LedgerState {
         took_ms: 1,
         read_at: at,
         complete_at: Some(at),
+        numbers: None,
     };
     LedgerState {
         accounts: [(id, account)].into(),

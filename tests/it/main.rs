@@ -9,6 +9,7 @@ mod workspace;
 mod world;
 
 mod access;
+mod active_directory;
 mod admission;
 mod adopt;
 mod architecture;

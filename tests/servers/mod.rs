@@ -17,6 +17,7 @@ pub mod ports;
 pub mod process;
 pub mod prometheus;
 pub mod ready;
+pub mod samba;
 pub mod sample;
 pub mod slapd;
 

@@ -41,13 +41,21 @@ pub struct SlapdOptions {
     pub database_lines: Vec<String>,
     /// How many deletions syncrepl remembers. Beyond it the server sends the ids of what is still there.
     pub sessionlog: u32,
+    /// The schema of posixAccount and posixGroup: RFC 2307's, or tests/data/rfc2307bis.schema.
+    pub posix_schema: PathBuf,
     /// LDIF loaded by slapadd before the start (20,000 entries a second). Overlays do not see it: no `memberOf`.
     pub bulk_load: String,
 }
 
 impl Default for SlapdOptions {
     fn default() -> Self {
-        Self { global_lines: Vec::new(), database_lines: Vec::new(), sessionlog: 1000, bulk_load: String::new() }
+        Self {
+            global_lines: Vec::new(),
+            database_lines: Vec::new(),
+            sessionlog: 1000,
+            posix_schema: PathBuf::from("/etc/ldap/schema/nis.schema"),
+            bulk_load: String::new(),
+        }
     }
 }
 
@@ -61,6 +69,8 @@ pub struct Slapd {
     pub ldaps_url: String,
     /// The certificate of the private authority that signed the server's.
     pub ca_pem: PathBuf,
+    /// A certificate that the server takes for [`READER_DN`], and its key (`client.key` beside it).
+    pub client_pem: PathBuf,
     directory: PathBuf,
     process: Mutex<Option<Process>>,
     // Where one was made for this server alone; last, so that it goes after the process.
@@ -88,12 +98,16 @@ impl Slapd {
         let ca_pem = write_public(directory, "ca.pem", &authority.identity().certificate);
         write_public(directory, "server.pem", &server.certificate);
         write_private(directory, "server.key", &server.key);
+        let client = authority.client("bursar", "daemons");
+        let client_pem = write_public(directory, "client.pem", &client.certificate);
+        write_private(directory, "client.key", &client.key);
         write_private(directory, "root-password", ROOT_PASSWORD);
         write_private(directory, "slapd.conf", &configuration(directory, options));
         let slapd = Self {
             ldap_url: format!("ldap://127.0.0.1:{}", free_port()),
             ldaps_url: format!("ldaps://127.0.0.1:{}", free_port()),
             ca_pem,
+            client_pem,
             directory: directory.to_owned(),
             process: Mutex::new(None),
             _folder: None,
@@ -224,8 +238,10 @@ fn configuration(directory: &Path, options: &SlapdOptions) -> String {
     let mut text = String::from(
         "modulepath /usr/lib/ldap\nmoduleload back_mdb\nmoduleload syncprov\nmoduleload memberof\nmoduleload ppolicy\n",
     );
-    for schema in ["core", "cosine", "nis", "inetorgperson"] {
-        let _ = writeln!(text, "include /etc/ldap/schema/{schema}.schema");
+    let posix = options.posix_schema.display().to_string();
+    let schemas = ["core", "cosine", "inetorgperson"].map(|schema| format!("/etc/ldap/schema/{schema}.schema"));
+    for schema in [&schemas[0], &schemas[1], &posix, &schemas[2]] {
+        let _ = writeln!(text, "include {schema}");
     }
     let (ca, certificate, key) = (path("ca.pem"), path("server.pem"), path("server.key"));
     let (pid, arguments, database) = (path("slapd.pid"), path("slapd.args"), path("database"));
@@ -243,6 +259,8 @@ fn configuration(directory: &Path, options: &SlapdOptions) -> String {
          TLSCACertificateFile {ca}\n\
          TLSCertificateFile {certificate}\n\
          TLSCertificateKeyFile {key}\n\
+         TLSVerifyClient try\n\
+         authz-regexp \"^.*cn=bursar.*$\" \"{READER_DN}\"\n\
          {global_lines}\n\
          access to dn.base=\"\" by * read\n\
          access to dn.base=\"cn=Subschema\" by * read\n\

@@ -254,6 +254,7 @@ fn cycle_end(ended: Timestamp) -> CycleEnd {
         took_ms: 2,
         read_at: at(1),
         complete_at: Some(at(0)),
+        numbers: None,
     };
     CycleEnd {
         began: at(0),

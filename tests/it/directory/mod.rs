@@ -1,5 +1,6 @@
 //! Directories as they are: what the tests of reading them share.
 
+mod presets;
 mod read;
 mod trouble;
 
@@ -7,7 +8,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bursar::directory::source::{LdapConfig, Secret};
+use bursar::daemon;
+use bursar::directory::source::{LdapConfig, Secret, SidMapping};
 use bursar::directory::{Completeness, Preset, SourceConfig, SourceKind, SourceRead, fetch};
 use bursar::identity::AccountKind;
 use bursar::policy::{Lifecycle, Limit, Limits, Policy};
@@ -40,6 +42,7 @@ fn toolforge(ldap: LdapConfig) -> SourceConfig {
         users: tree(AccountKind::User, "ou=people"),
         groups: tree(AccountKind::Group, "ou=groups"),
         attributes: Preset::Toolforge.attributes(),
+        sids: SidMapping::default(),
     }
 }
 
@@ -71,23 +74,23 @@ fn policy() -> Policy {
     }
 }
 
-async fn read(source: SourceConfig) -> SourceRead {
+pub async fn read(source: SourceConfig) -> SourceRead {
     assert_eq!(source.check(), Ok(()));
-    fetch(&[source], &policy()).await.reads.pop().expect("one read for each source")
+    fetch(&[source], &policy(), daemon::now()).await.reads.pop().expect("one read for each source")
 }
 
-fn names(read: &SourceRead, kind: AccountKind) -> Vec<&str> {
+pub fn names(read: &SourceRead, kind: AccountKind) -> Vec<&str> {
     read.entries.iter().filter(|entry| entry.kind == kind).map(|entry| entry.name.as_str()).collect()
 }
 
 /// The names of an entry's members.
-fn members<'a>(read: &'a SourceRead, name: &str) -> Vec<&'a str> {
+pub fn members<'a>(read: &'a SourceRead, name: &str) -> Vec<&'a str> {
     let entry = read.entries.iter().find(|entry| entry.name == name).expect("it is there");
     let people = read.entries.iter().filter(|person| entry.members.contains_key(&person.id));
     people.map(|person| person.name.as_str()).collect()
 }
 
-fn why(read: &SourceRead) -> &str {
+pub fn why(read: &SourceRead) -> &str {
     match &read.completeness {
         Completeness::Complete => "complete",
         Completeness::Partial { why } => why,
@@ -95,7 +98,7 @@ fn why(read: &SourceRead) -> &str {
 }
 
 #[track_caller]
-fn assert_why(read: &SourceRead, parts: &[&str]) {
+pub fn assert_why(read: &SourceRead, parts: &[&str]) {
     for part in parts {
         assert!(why(read).contains(part), "{part:?} is not in {:?}", why(read));
     }

@@ -1,0 +1,160 @@
+//! What in an entry says that it is disabled. PURE: no runtime, no client, no file system, no clock.
+
+use std::str::FromStr;
+
+use jiff::Timestamp;
+
+use super::entry::generalized_time;
+use super::raw::RawEntry;
+use super::source::SourceError;
+use super::windows::file_time;
+
+/// An attribute that disables the entry that has it, written `attribute`, `attribute=value`, `attribute=begin*`,
+/// `attribute&bits` or `attribute<now`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DisabledMark {
+    /// Name of the attribute.
+    pub attribute: String,
+    /// What it must say.
+    pub test: MarkTest,
+}
+
+/// What the attribute of a mark must say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MarkTest {
+    /// Anything but `FALSE` (`nsAccountLock: FALSE`).
+    Present,
+    /// This, compared without case; a `*` at its end stands for anything.
+    Value(String),
+    /// A number that has one of these bits. Every account has such an attribute: one that shows none hides it, and is
+    /// rejected instead of being taken for enabled.
+    Bits(u32),
+    /// A time that is past: LDAP's (RFC 4517, 3.3.13) or that of Active Directory ([`file_time`]).
+    Past,
+}
+
+impl DisabledMark {
+    /// The mark as it stands in `raw`, `attribute: value`, if it disables. `Err` says what cannot be read.
+    pub fn of(&self, raw: &RawEntry, now: Timestamp) -> Result<Option<String>, String> {
+        let name = &self.attribute;
+        if matches!(self.test, MarkTest::Bits(_)) && !raw.has(name) {
+            return Err(format!("{name} is missing, or hidden from us"));
+        }
+        for value in raw.texts(name) {
+            if let Some(shown) = self.test.matches(value, now).map_err(|why| format!("{name} {why}"))? {
+                return Ok(Some(format!("{name}: {shown}")));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl MarkTest {
+    /// `value` as people read it, if it disables.
+    fn matches(&self, value: &str, now: Timestamp) -> Result<Option<String>, String> {
+        let folded = value.to_lowercase();
+        let disables = match self {
+            Self::Present => folded != "false",
+            Self::Value(wanted) => {
+                let wanted = wanted.to_lowercase();
+                wanted.strip_suffix('*').map_or(folded == wanted, |begin| folded.starts_with(begin))
+            }
+            Self::Bits(bits) => {
+                let number: i64 = value.parse().map_err(|_| format!("{value:?} is not a number"))?;
+                number & i64::from(*bits) != 0
+            }
+            Self::Past => {
+                let time = match generalized_time(value) {
+                    Some(time) => Some(time),
+                    None => file_time(value).map_err(|_| format!("{value:?} is not a time"))?,
+                };
+                return Ok(time.filter(|time| *time <= now).map(|time| format!("{time:.0}")));
+            }
+        };
+        Ok(disables.then(|| value.to_owned()))
+    }
+}
+
+impl FromStr for DisabledMark {
+    type Err = SourceError;
+
+    fn from_str(text: &str) -> Result<Self, SourceError> {
+        let wrong = |what: &str| SourceError::new("attributes.disabled", format!("{text:?} {what}"));
+        let (attribute, says) = if let Some(name) = text.strip_suffix("<now") {
+            (name, MarkTest::Past)
+        } else if let Some((name, value)) = text.split_once('=') {
+            (name, MarkTest::Value(value.to_owned()))
+        } else if let Some((name, bits)) = text.split_once('&') {
+            (name, MarkTest::Bits(bits.parse().map_err(|_| wrong("does not end with a number of bits, such as &2"))?))
+        } else {
+            (text, MarkTest::Present)
+        };
+        if !is_attribute_name(attribute) {
+            return Err(wrong("does not begin with an attribute"));
+        }
+        Ok(Self { attribute: attribute.to_owned(), test: says })
+    }
+}
+
+fn is_attribute_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b';'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: &str = "2026-11-21T09:00:00Z";
+
+    fn mark(mark: &str, pairs: &[(&str, &str)]) -> Result<Option<String>, String> {
+        let mark: DisabledMark = mark.parse().expect("a mark");
+        mark.of(&RawEntry::from_texts("cn=a", pairs), NOW.parse().expect("a time"))
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "compared with what a mark gives")]
+    fn yes(shown: &str) -> Result<Option<String>, String> {
+        Ok(Some(shown.to_owned()))
+    }
+
+    #[test]
+    fn presence_and_values_disable() {
+        assert_eq!(mark("nsAccountLock", &[("nsaccountlock", "TRUE")]), yes("nsAccountLock: TRUE"));
+        assert_eq!(mark("nsAccountLock", &[("nsaccountlock", "false")]), Ok(None));
+        assert_eq!(mark("nsAccountLock", &[]), Ok(None));
+        assert_eq!(mark("policy=cn=disabled,*", &[("policy", "CN=Disabled,dc=x")]), yes("policy: CN=Disabled,dc=x"));
+        assert_eq!(mark("policy=cn=disabled,*", &[("policy", "cn=default,dc=x")]), Ok(None));
+    }
+
+    #[test]
+    fn a_lockout_is_not_disabled() {
+        let control = |value| mark("userAccountControl&2", &[("userAccountControl", value)]);
+        assert_eq!(control("514"), yes("userAccountControl: 514"));
+        // 16 is LOCKOUT (MS-ADTS 2.2.16).
+        for enabled in ["512", "528", "66048", "-2147483136"] {
+            assert_eq!(control(enabled), Ok(None), "{enabled}");
+        }
+        assert_eq!(control("0x202"), Err("userAccountControl \"0x202\" is not a number".to_owned()));
+        let hidden = "userAccountControl is missing, or hidden from us";
+        assert_eq!(mark("userAccountControl&2", &[]), Err(hidden.to_owned()));
+    }
+
+    #[test]
+    fn whoever_has_expired_is_disabled() {
+        let expires = |value| mark("accountExpires<now", &[("accountExpires", value)]);
+        assert_eq!(expires("134396064000000000"), yes("accountExpires: 2026-11-20T00:00:00Z"));
+        for not_yet in ["0", "9223372036854775807", "134400000000000000"] {
+            assert_eq!(expires(not_yet), Ok(None), "{not_yet}");
+        }
+        assert_eq!(expires("20261120000000Z"), yes("accountExpires: 2026-11-20T00:00:00Z"));
+        assert_eq!(expires("20261121090001Z"), Ok(None));
+        assert_eq!(expires("never"), Err("accountExpires \"never\" is not a time".to_owned()));
+        assert_eq!(mark("accountExpires<now", &[]), Ok(None));
+    }
+
+    #[test]
+    fn what_is_no_mark_is_refused() {
+        for wrong in ["", "=a", "a b", "userAccountControl&x", "&2", "<now", "a&-1"] {
+            assert!(wrong.parse::<DisabledMark>().is_err(), "{wrong}");
+        }
+    }
+}

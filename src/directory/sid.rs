@@ -1,0 +1,132 @@
+//! Security identifiers of Windows domains. PURE: no runtime, no client, no file system, no clock.
+//!
+//! Bytes as `objectSid` has them (MS-DTYP 2.4.2.2), text as people write them (MS-DTYP 2.4.2.1).
+
+use std::fmt;
+
+/// A security identifier: who issued it, and the numbers below that.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sid {
+    authority: u64,
+    numbers: Vec<u32>,
+}
+
+/// Numbers in one SID, at most (MS-DTYP 2.4.2.2, `SubAuthorityCount`).
+const NUMBERS_MAX: usize = 15;
+/// Issuer of the SIDs of domains: `SECURITY_NT_AUTHORITY`.
+const NT_AUTHORITY: u64 = 5;
+/// First number of the SID of a domain: `SECURITY_NT_NON_UNIQUE`.
+const DOMAIN: u32 = 21;
+
+impl Sid {
+    /// Reads the packet form: revision, count, authority (48 bits, big-endian), numbers (32 bits, little-endian).
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (header, numbers) = bytes.split_at_checked(8)?;
+        if header[0] != 1 || usize::from(header[1]) > NUMBERS_MAX || numbers.len() != 4 * usize::from(header[1]) {
+            return None;
+        }
+        let authority = header[2..].iter().fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
+        let number = |four: &[u8]| four.iter().rev().fold(0, |sum: u32, byte| (sum << 8) | u32::from(*byte));
+        Some(Self { authority, numbers: numbers.chunks_exact(4).map(number).collect() })
+    }
+
+    /// Reads `S-1-5-21-…`. The authority in decimal only: no domain has one that needs hex.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.strip_prefix("S-1-").or_else(|| text.strip_prefix("s-1-"))?.split('-');
+        let plain = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        let authority = parts.next().filter(plain)?.parse().ok().filter(|authority| *authority < 1 << 48)?;
+        let numbers: Option<Vec<u32>> = parts.map(|part| Some(part).filter(plain)?.parse().ok()).collect();
+        let numbers = numbers.filter(|numbers| numbers.len() <= NUMBERS_MAX)?;
+        Some(Self { authority, numbers })
+    }
+
+    /// The value of an `objectSid`: bytes from a server, text from a file that somebody wrote.
+    #[must_use]
+    pub fn of_value(value: &[u8]) -> Option<Self> {
+        Self::from_bytes(value).or_else(|| Self::parse(std::str::from_utf8(value).ok()?.trim()))
+    }
+
+    /// Whether it is that of a domain itself, `S-1-5-21-a-b-c`.
+    #[must_use]
+    pub fn is_domain(&self) -> bool {
+        self.authority == NT_AUTHORITY && self.numbers.len() == 4 && self.numbers[0] == DOMAIN
+    }
+
+    /// The domain it belongs to and its number there (RID); `None` for the well-known ones, which every domain has.
+    #[must_use]
+    pub fn in_domain(&self) -> Option<(Self, u32)> {
+        let (rid, domain) = self.numbers.split_last()?;
+        let domain = Self { authority: self.authority, numbers: domain.to_vec() };
+        domain.is_domain().then_some((domain, *rid))
+    }
+
+    /// The SID of another object of this domain.
+    #[must_use]
+    pub fn with_rid(&self, rid: u32) -> Self {
+        Self { authority: self.authority, numbers: self.numbers.iter().copied().chain([rid]).collect() }
+    }
+}
+
+impl fmt::Display for Sid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "S-1-{}", self.authority)?;
+        self.numbers.iter().try_for_each(|number| write!(f, "-{number}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ADMINISTRATOR: [u8; 28] =
+        [1, 5, 0, 0, 0, 0, 0, 5, 21, 0, 0, 0, 123, 0, 0, 0, 200, 1, 0, 0, 21, 3, 0, 0, 0xf4, 1, 0, 0];
+
+    #[test]
+    fn bytes_and_text_are_one_sid() {
+        let sid = Sid::from_bytes(&ADMINISTRATOR).expect("a SID");
+        assert_eq!(sid.to_string(), "S-1-5-21-123-456-789-500");
+        assert_eq!(Sid::parse("S-1-5-21-123-456-789-500"), Some(sid.clone()));
+        assert_eq!(Sid::of_value(b"S-1-5-21-123-456-789-500"), Some(sid.clone()));
+        let (domain, rid) = sid.in_domain().expect("of a domain");
+        assert_eq!((domain.to_string().as_str(), rid), ("S-1-5-21-123-456-789", 500));
+        assert_eq!(domain.with_rid(500), sid);
+    }
+
+    #[test]
+    fn what_every_domain_has_is_of_none() {
+        for text in ["S-1-5-32-544", "S-1-1-0", "S-1-5-21-1-2-3", "S-1-5-21-1-2-3-4-5", "S-1-16-21-1-2-3-4"] {
+            assert_eq!(Sid::parse(text).expect(text).in_domain(), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_sid_is_none() {
+        for text in
+            ["", "S-1-", "S-2-5-21", "S-1-5-", "S-1-5-4294967296", "S-1-5-+1", "S-1-5--1", "S-1-281474976710656"]
+        {
+            assert_eq!(Sid::parse(text), None, "{text}");
+        }
+        for length in 0..ADMINISTRATOR.len() {
+            assert_eq!(Sid::from_bytes(&ADMINISTRATOR[..length]), None, "{length}");
+        }
+        assert_eq!(Sid::from_bytes(&[2, 0, 0, 0, 0, 0, 0, 5]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80), text in "\\PC{0,40}") {
+            let _ = Sid::of_value(&bytes);
+            let _ = Sid::parse(&text);
+        }
+
+        #[test]
+        fn text_is_read_as_it_is_written(authority in 0..1_u64 << 48, numbers in proptest::collection::vec(any::<u32>(), 0..15)) {
+            let sid = Sid { authority, numbers };
+            prop_assert_eq!(Sid::parse(&sid.to_string()), Some(sid));
+        }
+    }
+}

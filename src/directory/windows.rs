@@ -1,0 +1,133 @@
+//! Values of Active Directory as text that people know. PURE: no runtime, no client, no file system, no clock.
+
+use jiff::{SignedDuration, Timestamp};
+
+/// `objectGUID` as every tool of Windows writes it: `f81d4fae-7dec-11d0-a765-00a0c91e6bf6`.
+///
+/// The first three fields are numbers, little-endian in the 16 bytes; the rest is bytes in their order (MS-DTYP 2.3.4.2
+/// and 2.3.4.3). A file that somebody wrote may hold the text itself.
+#[must_use]
+pub fn guid(value: &[u8]) -> Option<String> {
+    let Ok(bytes) = <[u8; 16]>::try_from(value) else {
+        let text = std::str::from_utf8(value).ok()?.trim().trim_start_matches('{').trim_end_matches('}');
+        let dash = |at: usize| matches!(at, 8 | 13 | 18 | 23);
+        let right = |(at, byte): (usize, u8)| if dash(at) { byte == b'-' } else { byte.is_ascii_hexdigit() };
+        return (text.len() == 36 && text.bytes().enumerate().all(right)).then(|| text.to_lowercase());
+    };
+    let [a0, a1, a2, a3, b0, b1, c0, c1, rest @ ..] = bytes;
+    let hex = hex::encode([a3, a2, a1, a0, b1, b0, c1, c0]);
+    let rest = hex::encode(rest);
+    Some(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..], &rest[..4], &rest[4..]))
+}
+
+/// 1 January 1601 in seconds of 1970.
+const BEGINNING: i64 = -11_644_473_600;
+/// Steps of 100 nanoseconds in a second.
+const STEPS: i64 = 10_000_000;
+
+/// A time in steps of 100 nanoseconds since 1601 (FILETIME, MS-DTYP 2.3.3).
+///
+/// `None` is never: 0 and 2^63 - 1 say so in `accountExpires` (MS-ADA1 2.2), and beyond the year 9999 is as good. `Err`
+/// is no number.
+pub fn file_time(text: &str) -> Result<Option<Timestamp>, String> {
+    let steps: i64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    if steps <= 0 || steps == i64::MAX {
+        return Ok(None);
+    }
+    let nanoseconds = i32::try_from(steps % STEPS).unwrap_or(0) * 100;
+    let begun = Timestamp::from_second(BEGINNING).ok();
+    Ok(begun.and_then(|begun| begun.checked_add(SignedDuration::new(steps / STEPS, nanoseconds)).ok()))
+}
+
+/// What Active Directory adds to "wrong name or password" (the Win32 code after `data`, in hex), for those codes that
+/// ask for something else than another password.
+#[must_use]
+pub fn bind_refusal(text: &str) -> Option<&'static str> {
+    let code = text.split("data ").nth(1)?.split(|c: char| !c.is_ascii_hexdigit()).next()?;
+    Some(match code {
+        "525" => "there is no such account",
+        "52e" => "the password is wrong",
+        "530" => "it may not log on at this time",
+        "531" => "it may not log on to this server",
+        "532" => "its password has expired",
+        "533" => "it is disabled",
+        "701" => "it has expired",
+        "773" => "its password must be changed first",
+        "775" => "it is locked out",
+        _ => return None,
+    })
+}
+
+/// Whether what a referral names holds no people: the forest's configuration and its DNS zones, to which Active
+/// Directory refers whoever searches a whole domain (MS-ADTS 3.1.1.1.5). A child domain is another matter.
+#[must_use]
+pub fn is_of_no_people(referral: &str) -> bool {
+    let path = referral.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
+    let dn = path.split('?').next().unwrap_or_default().replace("%20", " ").to_lowercase();
+    ["cn=configuration,", "dc=domaindnszones,", "dc=forestdnszones,"].iter().any(|begin| dn.starts_with(begin))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_guid_is_written_as_windows_does() {
+        let bytes = hex::decode("ae4f1df8ec7dd011a76500a0c91e6bf6").expect("hex");
+        let text = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6";
+        assert_eq!(guid(&bytes).as_deref(), Some(text));
+        assert_eq!(guid(b"{F81D4FAE-7DEC-11D0-A765-00A0C91E6BF6}").as_deref(), Some(text));
+        // 16 bytes that happen to be text are bytes all the same.
+        assert_eq!(guid(b"abcdefghijklmnop").as_deref(), Some("64636261-6665-6867-696a-6b6c6d6e6f70"));
+        for wrong in
+            [&b""[..], b"abc", b"f81d4fae-7dec-11d0-a765-00a0c91e6bfg", b"f81d4fae-7dec-11d0-a765_00a0c91e6bf6"]
+        {
+            assert_eq!(guid(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn never_and_times_are_read() {
+        let read = |text: &str| file_time(text).map(|time| time.map(|at| at.to_string()));
+        for never in ["0", "9223372036854775807", "9223372036854775806", "-1"] {
+            assert_eq!(read(never), Ok(None), "{never}");
+        }
+        assert_eq!(read("116444736000000000"), Ok(Some("1970-01-01T00:00:00Z".to_owned())));
+        assert_eq!(read("134396064000000000"), Ok(Some("2026-11-20T00:00:00Z".to_owned())));
+        assert_eq!(read("116444736000000001"), Ok(Some("1970-01-01T00:00:00.0000001Z".to_owned())));
+        assert!(read("soon").is_err() && read("").is_err() && read("92233720368547758070").is_err());
+    }
+
+    #[test]
+    fn a_refused_bind_says_what_to_do() {
+        let text = "80090308: LdapErr: DSID-0C0903A9, comment: AcceptSecurityContext error, data 533, v1db1";
+        assert_eq!(bind_refusal(text), Some("it is disabled"));
+        assert_eq!(bind_refusal("INVALID_CREDENTIALS"), None);
+    }
+
+    #[test]
+    fn only_what_holds_people_is_missed() {
+        for none in [
+            "ldap://ad.example.org/CN=Configuration,DC=ad,DC=example,DC=org",
+            "ldap://DomainDnsZones.ad.example.org/DC=DomainDnsZones,DC=ad,DC=example,DC=org??base",
+            "ldaps://ForestDnsZones.ad.example.org/DC=ForestDnsZones,DC=ad,DC=example,DC=org",
+        ] {
+            assert!(is_of_no_people(none), "{none}");
+        }
+        for some in
+            ["ldap://child.ad.example.org/DC=child,DC=ad,DC=example,DC=org", "ldap://a", "", "cn=configuration,"]
+        {
+            assert!(!is_of_no_people(some), "{some}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..40), text in "\\PC{0,40}", number: i64) {
+            let _ = (guid(&bytes), file_time(&text), bind_refusal(&text), is_of_no_people(&text));
+            prop_assert!(file_time(&number.to_string()).is_ok());
+        }
+    }
+}

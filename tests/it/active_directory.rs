@@ -1,0 +1,187 @@
+//! Active Directory as it is: what is read of a real domain controller, and a cycle from there to a kubeconfig.
+
+mod cycle;
+mod members;
+mod numbers;
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use bursar::directory::sid::Sid;
+use bursar::directory::source::{LdapConfig, Secret, SidMapping};
+use bursar::directory::{Preset, SourceConfig, SourceKind};
+use bursar::identity::AccountKind;
+
+use crate::directory::{assert_why, names, read, why};
+use crate::servers::samba::{DOMAIN_DN, READER, READER_PASSWORD, Samba, password, person_ldif};
+
+/// 1 January 2020 as `accountExpires` has it.
+const LONG_AGO: &str = "132223104000000000";
+
+fn ldap(samba: &Samba, url: &str) -> LdapConfig {
+    LdapConfig {
+        ca_pem: Some(std::fs::read_to_string(&samba.ca_pem).expect("the authority's certificate")),
+        bind_dn: Some(READER.to_owned()),
+        password: Some(Secret::new(READER_PASSWORD.to_owned())),
+        connect_timeout: Duration::from_secs(10),
+        ..LdapConfig::new(vec![url.to_owned()])
+    }
+}
+
+/// People and groups beneath `base`, as the preset reads them.
+fn source(samba: &Samba, base: &str) -> SourceConfig {
+    with(ldap(samba, &samba.ldaps_url), base)
+}
+
+fn with(ldap: LdapConfig, base: &str) -> SourceConfig {
+    SourceConfig {
+        name: "ad".to_owned(),
+        kind: SourceKind::Ldap(ldap),
+        sentinels: Vec::new(),
+        tools: None,
+        users: Some(Preset::Ad.tree(AccountKind::User, base)),
+        groups: Some(Preset::Ad.tree(AccountKind::Group, base)),
+        attributes: Preset::Ad.attributes(),
+        sids: SidMapping::default(),
+    }
+}
+
+/// The number of an object in its domain, as the administrator's own tools see it.
+fn rid(samba: &Samba, dn: &str) -> u32 {
+    let found = samba.search(dn, "(objectSid=*)", &["objectSid"]);
+    let value = found.lines().find_map(|line| line.strip_prefix("objectSid:: ")).expect("a SID in base64");
+    let bytes = base64::engine::general_purpose::STANDARD.decode(value).expect("base64");
+    let (_, rid) = Sid::from_bytes(&bytes).and_then(|sid| sid.in_domain()).expect("of the domain");
+    assert_eq!(bytes[bytes.len() - 4..], rid.to_le_bytes());
+    rid
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_id_is_the_guid_as_the_server_knows_it() {
+    let samba = Samba::shared();
+    let base = samba.unit("guid");
+    samba.add_ldif(&person_ldif(&base, "guid-Alice", "displayName: Alice Example\nmail: alice@example.org\n"));
+    let before = read(source(samba, &base)).await;
+    assert_eq!(why(&before), "complete");
+    let alice = &before.entries[0];
+    assert_eq!(alice.name, "guid-alice", "names are without case there, and lower case here");
+    assert_eq!(alice.mail.as_deref(), Some("alice@example.org"));
+    assert_eq!(alice.display_name.as_deref(), Some("Alice Example"));
+    assert!(alice.created.is_some());
+    // The server takes this text for a name (MS-ADTS 3.1.1.3.1.2.4).
+    let found = samba.search(&format!("<GUID={}>", alice.id), "(objectClass=*)", &["sAMAccountName"]);
+    assert!(found.contains("sAMAccountName: guid-Alice"), "{found}");
+
+    samba.modify_ldif(&format!(
+        "dn: {dn}\nchangetype: modify\nreplace: sAMAccountName\nsAMAccountName: guid-alicia\n\n\
+         dn: {dn}\nchangetype: modrdn\nnewrdn: CN=guid-alicia\ndeleteoldrdn: 1\n\n",
+        dn = alice.dn
+    ));
+    let after = read(source(samba, &base)).await;
+    assert_eq!((after.entries[0].name.as_str(), &after.entries[0].id), ("guid-alicia", &alice.id));
+    assert_eq!(after.entries[0].posix, alice.posix);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disabled_and_expired_are_marks_and_a_lockout_is_none() {
+    let samba = Samba::shared();
+    let base = samba.unit("marks");
+    samba.modify_ldif(&format!(
+        "dn: {DOMAIN_DN}\nchangetype: modify\nreplace: lockoutThreshold\nlockoutThreshold: 2\n\n"
+    ));
+    samba.add_ldif(&person_ldif(&base, "marks-off", "userAccountControl: 546\n"));
+    samba.add_ldif(&person_ldif(&base, "marks-past", &format!("accountExpires: {LONG_AGO}\n")));
+    samba.add_ldif(&person_ldif(&base, "marks-locked", ""));
+    samba.add_ldif(&person_ldif(&base, "marks-fine", "accountExpires: 9223372036854775807\n"));
+    for _ in 0..3 {
+        let mut wrong = ldap(samba, &samba.ldaps_url);
+        wrong.bind_dn = Some(format!("CN=marks-locked,{base}"));
+        wrong.password = Some(Secret::new("wrong".to_owned()));
+        assert_why(&read(with(wrong, &base)).await, &["refused: "]);
+    }
+    let locked = samba.search(&base, "(&(lockoutTime>=1)(sAMAccountName=marks-locked))", &["lockoutTime"]);
+    assert!(locked.contains("lockoutTime: "), "nobody is locked out: {locked}");
+
+    let read = read(source(samba, &base)).await;
+    assert_eq!(why(&read), "complete");
+    let disabled: Vec<_> = read.entries.iter().map(|entry| (entry.name.as_str(), entry.disabled.as_deref())).collect();
+    let expected = [
+        ("marks-fine", None),
+        ("marks-locked", None),
+        ("marks-off", Some("userAccountControl: 546")),
+        ("marks-past", Some("accountExpires: 2020-01-01T00:00:00Z")),
+    ];
+    assert_eq!(disabled, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_domain_is_complete_without_its_dns_zones() {
+    let samba = Samba::shared();
+    let mut source = source(samba, DOMAIN_DN);
+    source.sentinels = vec![format!("CN=Administrator,CN=Users,{DOMAIN_DN}")];
+    let found = read(source).await;
+    assert_eq!(why(&found), "complete");
+    assert!(names(&found, AccountKind::Group).contains(&"Domain Users"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn start_tls_is_enough_and_plain_text_is_not() {
+    let samba = Samba::shared();
+    let base = samba.unit("tls");
+    samba.add_ldif(&person_ldif(&base, "tls-alice", ""));
+    let mut starttls = ldap(samba, &samba.ldap_url);
+    starttls.starttls = true;
+    let found = read(with(starttls, &base)).await;
+    assert_eq!((why(&found), names(&found, AccountKind::User)), ("complete", vec!["tls-alice"]));
+
+    let mut plain = ldap(samba, &samba.ldap_url);
+    plain.allow_plaintext = true;
+    assert_why(&read(with(plain, &base)).await, &["stronger authentication required (8)"]);
+    let mut stranger = ldap(samba, &samba.ldaps_url);
+    stranger.ca_pem = Some(crate::servers::pki::Authority::new("somebody else").identity().certificate.clone());
+    assert_why(&read(with(stranger, &base)).await, &["UnknownIssuer"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_bind_says_why_in_words() {
+    let samba = Samba::shared();
+    let base = samba.unit("bind");
+    let password = format!("unicodePwd:: {}\n", password(READER_PASSWORD));
+    let account = |name: &str, more: &str| samba.add_ldif(&person_ldif(&base, name, &(password.clone() + more)));
+    account("bind-off", "userAccountControl: 514\n");
+    account("bind-past", &format!("userAccountControl: 512\naccountExpires: {LONG_AGO}\n"));
+    account("bind-new", "userAccountControl: 512\npwdLastSet: 0\n");
+    let attempt = async |name: String, password: &str| {
+        let mut config = ldap(samba, &samba.ldaps_url);
+        config.bind_dn = Some(name);
+        config.password = Some(Secret::new(password.to_owned()));
+        read(with(config, &base)).await
+    };
+    let of = |name: &str| format!("CN={name},{base}");
+    let wrong = attempt(of("bind-off"), "wrong").await;
+    assert_why(&wrong, &["refused: the password is wrong", "wrong name or password (49)", "data 52e"]);
+    let nobody = attempt("nobody@ad.example.org".to_owned(), "wrong").await;
+    assert_why(&nobody, &["bind as nobody@ad.example.org refused", "(49)"]);
+    for (name, words) in [
+        ("bind-off", "it is disabled"),
+        ("bind-past", "it has expired"),
+        ("bind-new", "its password must be changed first"),
+    ] {
+        assert_why(&attempt(of(name), READER_PASSWORD).await, &[words, "(49)"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_hides_the_account_control_is_rejected_and_present() {
+    let samba = Samba::shared();
+    let base = samba.unit("hide");
+    samba.add_ldif(&person_ldif(&base, "hide-alice", "userAccountControl: 546\n"));
+    let mut source = source(samba, &base);
+    // As if an access rule hid it: an attribute that nobody has.
+    source.attributes.disabled = vec!["department&2".parse().expect("a mark")];
+    let found = read(source).await;
+    assert_eq!(found.entries, []);
+    let rejected = &found.rejected[0];
+    assert_eq!(rejected.why, "department is missing, or hidden from us");
+    assert!(rejected.id.is_some(), "it is there, and keeps what it has");
+}

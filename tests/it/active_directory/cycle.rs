@@ -1,0 +1,185 @@
+//! From a domain to a kubeconfig, and back when somebody is disabled.
+
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bursar::control::api::CycleReport;
+
+use super::{LONG_AGO, rid};
+use crate::servers::Servers;
+use crate::servers::samba::{SLICE, Samba, group_ldif, person_ldif};
+use crate::world::World;
+
+/// A world that reads the organizational unit `base` of the domain as well; `more` belongs to that source.
+fn world(samba: &Samba, name: &str, base: &str, more: &str) -> World {
+    let homes = Servers::shared().folder().join(name).join("homes/home");
+    let configuration = format!(
+        r#"
+[[source]]
+name     = "domain"
+type     = "ad"
+urls     = ["{url}"]
+ca       = "{ca}"
+bind_dn  = "bursar@ad.example.org"
+password = {{ file = "{password}" }}
+[source.users]
+base = "OU=people,{base}"
+[source.groups]
+base = "OU=groups,{base}"
+{more}
+
+[limits]
+suspend_per_day = {{ count = 20 }}
+
+[class.person]
+from         = "users"
+when         = {{ base = "{base}" }}
+clusters     = ["test"]
+namespace    = "{name}-p-{{name}}"
+home         = {{ prefix = "{homes}", kubeconfig = ".kube/config", create = false }}
+quota        = {{ pods = "4" }}
+credential   = {{ kind = "certificate", lifetime = "7d", endpoints = ["internal"] }}
+"#,
+        url = samba.ldaps_url,
+        ca = samba.ca_pem.display(),
+        password = samba.reader_password.display(),
+        homes = homes.display(),
+    );
+    for unit in ["people", "groups", "tools"] {
+        samba.add_ldif(&format!("dn: OU={unit},{base}\nobjectClass: organizationalUnit\nou: {unit}\n\n"));
+    }
+    World::with(name, &configuration)
+}
+
+/// Makes a home in the folder `parent` of `world`, and gives the kubeconfig that will be in it.
+fn home(world: &World, parent: &str, name: &str, uid: u32) -> PathBuf {
+    let home = world.folder.join("homes").join(parent).join(name);
+    std::fs::create_dir_all(&home).expect("a home");
+    chown(&home, Some(uid), Some(SLICE + 513)).expect("its owner");
+    std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o700)).expect("its mode");
+    home.join(".kube/config")
+}
+
+fn replace(samba: &Samba, dn: &str, attribute: &str, value: &str) {
+    samba.modify_ldif(&format!("dn: {dn}\nchangetype: modify\nreplace: {attribute}\n{attribute}: {value}\n\n"));
+}
+
+fn works(world: &World, kubeconfig: &Path) -> bool {
+    world.kubectl_with(kubeconfig, &["get", "pods"]).status.success()
+}
+
+#[track_caller]
+fn all_is_well(report: &CycleReport) {
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+}
+
+/// What a command of the administrator prints.
+fn bursar(world: &World, command: &str) -> String {
+    let mut bursar = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    let output = bursar.arg("--config").arg(world.config()).arg(command).output().expect("bursar runs");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn a_person_of_the_domain_has_a_namespace_until_disabled_and_has_it_back() {
+    let samba = Samba::shared();
+    let base = samba.unit("cycle");
+    let mut world = world(samba, "adc", &base, "");
+    let dn = format!("CN=cyc-alice,OU=people,{base}");
+    samba.add_ldif(&person_ldif(&format!("OU=people,{base}"), "cyc-alice", ""));
+    let uid = SLICE + rid(samba, &dn);
+    let kubeconfig = home(&world, "home", "cyc-alice", uid);
+
+    all_is_well(&world.cycle());
+    assert!(works(&world, &kubeconfig));
+    let rows = world.rows("SELECT name, uid, gid, source, state FROM users WHERE name = 'cyc-alice'");
+    assert_eq!((&rows[0]["uid"], &rows[0]["gid"]), (&uid.into(), &(SLICE + 513).into()));
+    assert_eq!((&rows[0]["source"], &rows[0]["state"]), (&"domain".into(), &"active".into()));
+    let annotation = world.kubectl(&["get", "namespace", "adc-p-cyc-alice", "-o", "yaml"]);
+    assert!(annotation.contains(&format!("bursar.dev/uid: \"{uid}\"")), "{annotation}");
+    for said in [bursar(&world, "status"), bursar(&world, "doctor"), world.plan().text] {
+        assert!(said.contains("uids from SIDs, because no account has a uidNumber"), "{said}");
+    }
+
+    let state = |world: &World| world.rows("SELECT state FROM users WHERE name = 'cyc-alice'")[0]["state"].clone();
+    let disabled = [("userAccountControl", "546", "544"), ("accountExpires", LONG_AGO, "0")];
+    for (attribute, off, on) in disabled {
+        replace(samba, &dn, attribute, off);
+        world.cycle();
+        assert_eq!(state(&world), "suspended", "{attribute}");
+        assert!(!works(&world, &kubeconfig), "{attribute}");
+        replace(samba, &dn, attribute, on);
+        all_is_well(&world.cycle());
+        assert_eq!(state(&world), "active", "{attribute}");
+        assert!(works(&world, &kubeconfig), "{attribute}");
+    }
+}
+
+#[test]
+fn the_first_uid_number_of_a_domain_makes_nobody_another() {
+    let samba = Samba::shared();
+    let base = samba.unit("frozen");
+    let mut world = world(samba, "adf", &base, "");
+    let people = format!("OU=people,{base}");
+    let dns = ["frz-alice", "frz-bob"].map(|name| format!("CN={name},{people}"));
+    samba.add_ldif(&person_ldif(&people, "frz-alice", ""));
+    samba.add_ldif(&person_ldif(&people, "frz-bob", ""));
+    let uids = [&dns[0], &dns[1]].map(|dn| SLICE + rid(samba, dn));
+    let kubeconfigs = [home(&world, "home", "frz-alice", uids[0]), home(&world, "home", "frz-bob", uids[1])];
+    all_is_well(&world.cycle());
+
+    samba.modify_ldif(&format!(
+        "dn: {}\nchangetype: modify\nadd: uidNumber\nuidNumber: 10001\n-\nadd: gidNumber\ngidNumber: 20001\n\n",
+        dns[0]
+    ));
+    world.cycle();
+    let rows = world.rows("SELECT uid, state FROM users WHERE source = 'domain' ORDER BY name");
+    let known: Vec<_> = rows.iter().map(|row| (row["uid"].clone(), row["state"].clone())).collect();
+    assert_eq!(known, uids.map(|uid| (uid.into(), "active".into())), "both keep what they have");
+    assert!(kubeconfigs.iter().all(|kubeconfig| works(&world, kubeconfig)));
+    let status = bursar(&world, "status");
+    assert!(status.contains("uids from attributes, because 1 of 2 accounts have a uidNumber"), "{status}");
+    assert!(status.contains("rejected: user frz-alice: uid changed from"), "{status}");
+    assert!(status.contains("rejected: user frz-bob: uidNumber is missing"), "{status}");
+
+    world.configure("type     = \"ad\"", "type     = \"ad\"\nids = \"sid\"");
+    all_is_well(&world.cycle());
+    assert!(!bursar(&world, "status").contains("rejected: user frz-"));
+}
+
+#[test]
+fn a_tool_of_the_domain_has_the_maintainers_of_the_group_of_its_cn() {
+    let samba = Samba::shared();
+    let base = samba.unit("tools");
+    let more = format!("[source.tools]\nbase = \"OU=tools,{base}\"\n[source.attributes]\ngroup_name = \"cn\"\n");
+    let mut world = world(samba, "adt", &base, &more);
+    let (people, groups) = (format!("OU=people,{base}"), format!("OU=groups,{base}"));
+    let person = |name: &str| format!("CN={name},{people}");
+    samba.add_ldif(&person_ldif(&people, "adt-alice", ""));
+    samba.add_ldif(&person_ldif(&people, "adt-bob", ""));
+    samba.add_ldif(&person_ldif(&format!("OU=tools,{base}"), "adt-tool", ""));
+    let team = format!("CN=adt-team,{groups}");
+    samba.add_ldif(&group_ldif(&groups, "adt-team", &[person("adt-bob")]));
+    // A name of a domain is one account's: the group has another sAMAccountName.
+    let group = group_ldif(&groups, "adt-tool", &[person("adt-alice"), team]);
+    samba.add_ldif(&group.replace("sAMAccountName: adt-tool", "sAMAccountName: adt-tool-maintainers"));
+    let dn = format!("CN=adt-tool,OU=tools,{base}");
+    let kubeconfig = home(&world, "data/project", "adt-tool", SLICE + rid(samba, &dn));
+    for name in ["adt-alice", "adt-bob"] {
+        home(&world, "home", name, SLICE + rid(samba, &person(name)));
+    }
+
+    all_is_well(&world.cycle());
+    assert!(works(&world, &kubeconfig));
+    let rows = world.rows("SELECT member FROM memberships WHERE account = 'tool:adt-tool' ORDER BY member");
+    let members: Vec<_> = rows.iter().map(|row| row["member"].clone()).collect();
+    assert_eq!(members, ["user:adt-alice", "user:adt-bob"]);
+    replace(samba, &dn, "userAccountControl", "546");
+    world.cycle();
+    assert_eq!(world.rows("SELECT state FROM tools WHERE name = 'adt-tool'")[0]["state"], "suspended");
+    assert!(!works(&world, &kubeconfig));
+    replace(samba, &dn, "userAccountControl", "544");
+    all_is_well(&world.cycle());
+    assert!(works(&world, &kubeconfig));
+}

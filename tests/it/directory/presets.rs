@@ -1,0 +1,211 @@
+//! The presets rfc2307bis and freeipa, on a real `slapd` with their schema; and binding by certificate.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bursar::directory::source::{ClientIdentity, LdapConfig, Secret};
+use bursar::directory::{Preset, SourceConfig, SourceRead};
+use bursar::identity::AccountKind;
+
+use super::{assert_why, ldap, members, names, read, toolforge, why};
+use crate::servers::ldif::{person_dn, person_ldif, replace_ldif, unit_ldif};
+use crate::servers::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
+use crate::world::World;
+
+/// What 389-ds has and slapd has not. The attributes that a server alone writes there can be written here.
+const DIRECTORY_SERVER: &str = "\
+    include /etc/ldap/schema/dsee.schema\n\
+    attributetype ( 2.16.840.1.113730.3.1.610 NAME 'nsAccountLock' EQUALITY caseIgnoreMatch\n  \
+      SYNTAX 1.3.6.1.4.1.1466.115.121.1.15 SINGLE-VALUE )\n\
+    attributetype ( 2.16.840.1.113719.1.301.4.6.1 NAME 'krbPrincipalExpiration' EQUALITY generalizedTimeMatch\n  \
+      ORDERING generalizedTimeOrderingMatch SYNTAX 1.3.6.1.4.1.1466.115.121.1.24 SINGLE-VALUE )\n\
+    objectclass ( 1.3.6.1.4.1.32473.1.1 NAME 'directoryServerEntry' SUP top AUXILIARY\n  \
+      MAY ( nsUniqueId $ nsAccountLock $ krbPrincipalExpiration ) )";
+
+fn bis(database_lines: &[&str], global_lines: &[&str]) -> Slapd {
+    let slapd = Slapd::start(&SlapdOptions {
+        posix_schema: Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/rfc2307bis.schema"),
+        database_lines: database_lines.iter().map(|line| (*line).to_owned()).collect(),
+        global_lines: global_lines.iter().map(|line| (*line).to_owned()).collect(),
+        ..SlapdOptions::default()
+    });
+    slapd.add_ldif(&(unit_ldif(BASE_DN, "people") + &unit_ldif(BASE_DN, "groups")));
+    slapd
+}
+
+fn group_dn(name: &str) -> String {
+    format!("cn={name},ou=groups,{BASE_DN}")
+}
+
+/// A group as both presets know it: groupOfNames and posixGroup in one entry.
+fn group(name: &str, gid: u32, members: &[String], more: &str) -> String {
+    let members = members.iter().fold(String::new(), |lines, member| lines + "member: " + member + "\n");
+    let dn = group_dn(name);
+    format!(
+        "dn: {dn}\nobjectClass: groupOfNames\nobjectClass: posixGroup\n{more}cn: {name}\ngidNumber: {gid}\n{members}\n"
+    )
+}
+
+fn source(preset: Preset, ldap: LdapConfig) -> SourceConfig {
+    let tree = |kind, unit: &str| Some(preset.tree(kind, &format!("ou={unit},{BASE_DN}")));
+    SourceConfig {
+        sentinels: Vec::new(),
+        tools: None,
+        users: tree(AccountKind::User, "people"),
+        groups: tree(AccountKind::Group, "groups"),
+        attributes: preset.attributes(),
+        ..toolforge(ldap)
+    }
+}
+
+fn gids(read: &SourceRead, name: &str) -> Vec<u32> {
+    let entry = read.entries.iter().find(|entry| entry.name == name).expect("it is there");
+    entry.posix.iter().flat_map(|posix| &posix.groups).map(|gid| gid.get()).collect()
+}
+
+#[tokio::test]
+async fn rfc2307bis_groups_name_people_and_groups_by_dn() {
+    let slapd = bis(&[], &[]);
+    let dn = |name| person_dn(BASE_DN, name);
+    slapd.add_ldif(&(person_ldif(BASE_DN, "alice", 2001) + &person_ldif(BASE_DN, "bob", 2002)));
+    slapd.add_ldif(&group("inner", 3001, &[dn("bob")], ""));
+    slapd.add_ldif(&group("outer", 3002, &[dn("alice"), group_dn("inner")], "objectClass: top\n"));
+    let found = read(source(Preset::Rfc2307bis, ldap(&[&slapd.ldaps_url], &slapd))).await;
+    assert_eq!((why(&found), found.rejected.len()), ("complete", 0));
+    assert_eq!(members(&found, "outer"), ["alice", "bob"]);
+    assert_eq!((gids(&found, "alice"), gids(&found, "bob")), (vec![3002], vec![3001, 3002]));
+}
+
+#[tokio::test]
+async fn rfc2307bis_groups_that_hide_their_members_are_no_empty_groups() {
+    let slapd = bis(&["access to attrs=member by * none"], &[]);
+    slapd.add_ldif(&person_ldif(BASE_DN, "alice", 2001));
+    slapd.add_ldif(&group("lab", 3001, &[person_dn(BASE_DN, "alice")], ""));
+    let mut source = source(Preset::Rfc2307bis, ldap(&[&slapd.ldaps_url], &slapd));
+    assert_why(&read(source.clone()).await, &["members are hidden in 1 groups"]);
+    source.attributes.members_required = false;
+    assert_eq!(why(&read(source).await), "complete");
+}
+
+/// The access rules that docs/directories.md gives, as slapd.conf has them.
+fn rules_of_the_manual() -> Vec<&'static str> {
+    let manual = include_str!("../../../docs/directories.md");
+    let lines = manual.lines().skip_while(|line| !line.starts_with("    access to"));
+    lines.take_while(|line| line.starts_with("    ")).map(|line| &line[4..]).collect()
+}
+
+#[tokio::test]
+async fn the_rules_of_the_manual_are_enough_and_show_nothing_else() {
+    let before = ["access to attrs=userPassword by anonymous auth by * none"];
+    let lines = [&before[..], &rules_of_the_manual(), &["access to * by * none"]].concat();
+    let slapd = bis(&lines, &[]);
+    slapd.add_ldif(&person_ldif(BASE_DN, "alice", 2001));
+    slapd.add_ldif(&group("lab", 3001, &[person_dn(BASE_DN, "alice")], ""));
+    let mut source = source(Preset::Rfc2307bis, ldap(&[&slapd.ldaps_url], &slapd));
+    let found = read(source.clone()).await;
+    assert_eq!((why(&found), found.rejected.len()), ("complete", 0));
+    assert_eq!((members(&found, "lab"), gids(&found, "alice")), (vec!["alice"], vec![3001]));
+    let alice = &found.entries[0];
+    assert!(alice.mail.is_some() && alice.display_name.is_some() && alice.created.is_some(), "{alice:?}");
+    // Every person has one.
+    source.attributes.mail = "sn".to_owned();
+    assert_eq!(read(source).await.entries[0].mail, None);
+}
+
+/// A person of `FreeIPA`: the attributes that 389-ds keeps by itself are given.
+fn ipa_person(name: &str, uid: u32, id: &str, more: &str) -> String {
+    let person = person_ldif(BASE_DN, name, uid).trim_end().to_owned();
+    format!("{person}\nobjectClass: directoryServerEntry\nnsUniqueId: {id}\n{more}\n")
+}
+
+const ID: &str = "a1b2c3d4-1dd211b2-8f6ac3d4-e5f60718";
+
+#[tokio::test]
+async fn freeipa_entries_are_known_by_ns_unique_id_and_disabled_by_its_marks() {
+    let slapd = bis(&[], &[DIRECTORY_SERVER]);
+    slapd.add_ldif(&ipa_person("alice", 2001, ID, "nsAccountLock: FALSE\n"));
+    slapd.add_ldif(&ipa_person("bob", 2002, "b", "nsAccountLock: TRUE\n"));
+    slapd.add_ldif(&ipa_person("carol", 2003, "c", "krbPrincipalExpiration: 20200101000000Z\n"));
+    slapd.add_ldif(&ipa_person("dave", 2004, "d", "krbPrincipalExpiration: 20990101000000Z\n"));
+    let found = read(source(Preset::FreeIpa, ldap(&[&slapd.ldaps_url], &slapd))).await;
+    assert_eq!(why(&found), "complete");
+    let marks: Vec<_> = found.entries.iter().map(|entry| (entry.id.0.as_str(), entry.disabled.as_deref())).collect();
+    let expired = "krbPrincipalExpiration: 2020-01-01T00:00:00Z";
+    assert_eq!(marks, [(ID, None), ("b", Some("nsAccountLock: TRUE")), ("c", Some(expired)), ("d", None)]);
+
+    slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "nsAccountLock", &[]));
+    let found = read(source(Preset::FreeIpa, ldap(&[&slapd.ldaps_url], &slapd))).await;
+    assert_eq!(found.entries[1].disabled, None);
+}
+
+#[tokio::test]
+async fn freeipa_groups_that_show_no_members_have_those_that_say_so() {
+    let dn = |name| person_dn(BASE_DN, name);
+    let fill = |slapd: &Slapd| {
+        slapd.add_ldif(&(ipa_person("alice", 2001, "a", "") + &ipa_person("bob", 2002, "b", "")));
+        let class = "objectClass: directoryServerEntry\nnsUniqueId: g";
+        slapd.add_ldif(&group("inner", 3001, &[dn("bob")], &format!("{class}1\n")));
+        slapd.add_ldif(&group("outer", 3002, &[dn("alice"), group_dn("inner")], &format!("{class}2\n")));
+    };
+    let open = bis(&[], &[DIRECTORY_SERVER]);
+    fill(&open);
+    let seen = read(source(Preset::FreeIpa, ldap(&[&open.ldaps_url], &open))).await;
+    let hidden = bis(&["access to attrs=member by * none"], &[DIRECTORY_SERVER]);
+    fill(&hidden);
+    let said = read(source(Preset::FreeIpa, ldap(&[&hidden.ldaps_url], &hidden))).await;
+    for found in [seen, said] {
+        assert_eq!((why(&found), found.rejected.len()), ("complete", 0));
+        assert_eq!(names(&found, AccountKind::User), ["alice", "bob"]);
+        assert_eq!(members(&found, "outer"), ["alice", "bob"]);
+        assert_eq!(members(&found, "inner"), ["bob"]);
+    }
+}
+
+fn identity(certificate: &Path) -> ClientIdentity {
+    let text = |path: PathBuf| std::fs::read_to_string(path).expect("PEM");
+    ClientIdentity {
+        certificate_pem: text(certificate.to_path_buf()),
+        key: Some(Secret::new(text(certificate.with_extension("key")))),
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_says_who_we_are() {
+    // Without `bind` the reader's rule would not hold: strangers see nothing.
+    let slapd = super::site(SlapdOptions::default());
+    let with = |identity: Option<ClientIdentity>, url: &str| {
+        let config = ldap(&[url], &slapd);
+        toolforge(LdapConfig { bind_dn: None, password: None, identity, starttls: url == slapd.ldap_url, ..config })
+    };
+    for url in [&slapd.ldaps_url, &slapd.ldap_url] {
+        let found = read(with(Some(identity(&slapd.client_pem)), url)).await;
+        assert_eq!(why(&found), "complete", "{READER_DN} sees all over {url}");
+        assert_eq!(names(&found, AccountKind::Tool).len(), 6);
+    }
+    assert_why(&read(with(None, &slapd.ldaps_url)).await, &["users beneath ou=people"]);
+
+    let other = crate::servers::pki::Authority::new("somebody else").client("bursar", "daemons");
+    let stranger = ClientIdentity { certificate_pem: other.certificate, key: Some(Secret::new(other.key)) };
+    let refused = read(with(Some(stranger), &slapd.ldaps_url)).await;
+    assert_ne!(why(&refused), "complete");
+    let broken = ClientIdentity { certificate_pem: "hello".to_owned(), key: Some(Secret::new("x".to_owned())) };
+    assert_why(&read(with(Some(broken), &slapd.ldaps_url)).await, &["client_certificate or client_key is not PEM"]);
+}
+
+#[test]
+fn a_site_that_binds_by_certificate_is_well_and_doctor_says_until_when() {
+    let mut world = World::new("external");
+    let password = format!("password  = {{ file = \"{}/ldap-password\" }}\n", world.folder.display());
+    world.configure(&format!("bind_dn   = \"{READER_DN}\"\n"), "");
+    let certificate = &world.servers.slapd.client_pem;
+    let (certificate, key) = (certificate.display(), certificate.with_extension("key"));
+    let identity = format!("client_certificate = \"{certificate}\"\nclient_key = {{ file = \"{}\" }}\n", key.display());
+    world.configure(&password, &identity);
+    world.tool("ext", 62_801, &[]);
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    let said = doctor.arg("--config").arg(world.config()).arg("doctor").output().expect("bursar runs").stdout;
+    let said = String::from_utf8(said).expect("text");
+    assert!(said.contains("source people, client_certificate: it is good until "), "{said}");
+}

@@ -246,6 +246,7 @@ fn entry(kind: AccountKind, name: &str, number: u32, uid: u32) -> Entry {
         }),
         home: Some(format!("{home}/{name}").into()),
         name,
+        gid: None,
         mail: None,
         display_name: None,
         disabled: None,

@@ -79,7 +79,8 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
             for manifest in class.workspace.iter().flat_map(|roles| workspace::role_bindings(&place, roles, holders)) {
                 add(manifest, Some(class));
             }
-            directories.extend(volume::directories(&place, class));
+            let owner = account.posix.clone().or_else(|| workspace::owner(account, holders));
+            directories.extend(volume::directories(&place, class, owner.as_ref()));
         }
     }
     for class in classes {

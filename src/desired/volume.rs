@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::manifest::fill;
 use super::{DirectoryTarget, Place};
+use crate::identity::PosixIdentity;
 use crate::policy::{Class, NfsVolume, Volume, VolumeKind};
 
 /// The size that volume and claim name. The NFS server's own quota decides; this number only has to be the same in
@@ -38,10 +39,14 @@ pub fn volumes(place: &Place<'_>, class: &Class) -> Vec<Value> {
     objects.collect()
 }
 
-/// Directories that are to be there before the volume of this name is made.
+/// Directories of `owner` that are to be there before the volume of this name is made.
 #[must_use]
-pub fn directories(place: &Place<'_>, class: &Class) -> BTreeMap<String, DirectoryTarget> {
-    let Some(posix) = &place.account.posix else { return BTreeMap::new() };
+pub fn directories(
+    place: &Place<'_>,
+    class: &Class,
+    owner: Option<&PosixIdentity>,
+) -> BTreeMap<String, DirectoryTarget> {
+    let Some(posix) = owner else { return BTreeMap::new() };
     let directories = class.volumes.iter().filter_map(|volume| {
         let (VolumeKind::Static(nfs) | VolumeKind::Shared(nfs) | VolumeKind::Personal(nfs)) = &volume.kind else {
             return None;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::rbac::{role_binding, subject};
 use super::{DesiredAccount, Place, Transition};
 use crate::directory::Role;
-use crate::identity::{AccountId, AccountName, DirectoryId};
+use crate::identity::{AccountId, AccountName, DirectoryId, PosixIdentity, Uid};
 use crate::ledger::{Account, Lifecycle};
 use crate::policy::WorkspaceRoles;
 
@@ -22,6 +22,8 @@ pub struct Holder {
     pub role: Role,
     /// Of their own credential.
     pub generation: u64,
+    /// Whom files that they make belong to.
+    pub uid: Option<Uid>,
 }
 
 /// The people of a workspace. Those who have no credential of their own, or are suspended, are not among them.
@@ -43,7 +45,8 @@ pub(super) fn holders(group: &Account, people: &People<'_>, derived: &BTreeMap<A
     let mut holders = Holders::default();
     for (member, role) in &group.members {
         let Some(person) = people.get(&(group.source.as_str(), member)) else { continue };
-        let holder = |generation| Holder { account: person.account_name(), role: *role, generation };
+        let uid = person.posix.as_ref().map(|posix| posix.uid);
+        let holder = |generation| Holder { account: person.account_name(), role: *role, generation, uid };
         if person.state == Lifecycle::Active && person.generation > 0 {
             holders.before.push(holder(person.generation));
         }
@@ -63,6 +66,14 @@ pub(super) fn holders(group: &Account, people: &People<'_>, derived: &BTreeMap<A
     holders.now.sort();
     holders.before.sort();
     holders
+}
+
+/// Whom a directory for all of them is made as: a manager, or a member where there is none, with the group's gid.
+pub(super) fn owner(group: &Account, holders: &[Holder]) -> Option<PosixIdentity> {
+    let gid = group.gid?;
+    let managers = holders.iter().filter(|holder| holder.role == Role::Manager);
+    let uid = managers.chain(holders).find_map(|holder| holder.uid)?;
+    Some(PosixIdentity { uid, gid, groups: BTreeSet::new() })
 }
 
 /// Bindings of members and managers. A role that both have is one binding.

@@ -149,6 +149,7 @@ impl Reading<'_> {
             unreadable.map_or(Ok(()), Err).map_err(reject)?;
         }
         let posix = self.posix(raw, kind).map_err(reject)?;
+        let gid = if kind == AccountKind::Group { self.group_gid(raw).map_err(reject)? } else { None };
         let short = name.clone().map_err(reject)?;
         let home = self.home(raw, kind, &short).map_err(reject)?;
         let is_person = kind != AccountKind::Group;
@@ -159,6 +160,7 @@ impl Reading<'_> {
             dn: raw.dn.clone(),
             name: short,
             posix,
+            gid,
             home,
             mail: first(raw, &self.attributes.mail).filter(|_| is_person),
             display_name: display_names.filter(|_| is_person).find_map(|attribute| first(raw, attribute)),
@@ -204,7 +206,7 @@ impl Reading<'_> {
 
     fn posix(&self, raw: &RawEntry, kind: AccountKind) -> Result<Option<PosixIdentity>, String> {
         if kind == AccountKind::Group {
-            return self.group_gid(raw).map(|_| None);
+            return Ok(None);
         }
         self.numbers.account(raw, self.attributes).map(Some)
     }

@@ -222,6 +222,7 @@ mod tests {
             name: name.to_owned(),
             posix: ids.map(|(uid, gid)| PosixIdentity { uid, gid, groups: BTreeSet::new() }),
             home: None,
+            gid: None,
             mail: None,
             display_name: None,
             disabled: None,

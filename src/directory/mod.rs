@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 pub use self::fetch::fetch;
 pub use self::merge::selects;
 pub use self::source::{Preset, SourceConfig, SourceKind};
-use crate::identity::{AccountKind, DirectoryId, PosixIdentity};
+use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
 
 /// One pass over all sources, in their order of precedence.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -102,6 +102,8 @@ pub struct Entry {
     pub name: String,
     /// uid, gid and the gids of the groups that name it; absent for groups without a uid of their own.
     pub posix: Option<PosixIdentity>,
+    /// Of a group: its own.
+    pub gid: Option<Gid>,
     /// `homeDirectory`, or the prefix and the name; absent for groups.
     pub home: Option<PathBuf>,
     /// Mail address of a person.

@@ -97,6 +97,17 @@ pub(super) fn give_group_on(path: &Path, place: &OwnedFd) -> Result<(), HomeErro
     fs::fchmod(&held, Mode::RWXU | Mode::RWXG | Mode::SGID).map_err(|errno| failed("fchmod", errno))
 }
 
+/// Whether a directory that is there already is one of the group's, made as another of its people. It is only looked at.
+pub(super) fn is_the_groups(prefix: &Path, target: &HomeTarget) -> Result<bool, HomeError> {
+    let path = &target.home;
+    let relative = path.strip_prefix(prefix).map_err(|_| HomeError::NotBeneathPrefix { home: path.clone() })?;
+    let missing = || HomeError::MissingHome { home: path.clone(), uid: target.uid, gid: target.gid };
+    let held = open_beneath(prefix, relative, missing)?;
+    let found = fs::fstat(&held).map_err(|errno| HomeError::from_errno("fstat", path, errno))?;
+    let groups = Mode::RWXG | Mode::SGID;
+    Ok(found.st_gid == target.gid && Mode::from_raw_mode(found.st_mode).contains(groups))
+}
+
 /// Stands in a home while its skeleton is being copied: a worker that was killed left it, and the next one goes on.
 const UNFINISHED: &str = ".bursar-skeleton";
 /// A file of the skeleton that is not whole yet.

@@ -98,6 +98,11 @@ fn obey(order: &Order, request: &Request) -> Result<Answer, HomeError> {
     if parent != Some(order.server) {
         return Err(HomeError::Unavailable { detail: "the server that asked is gone".to_owned() });
     }
+    if let (Work::MakeDirectory { shared: true }, false) = (&request.work, created)
+        && ensure::is_the_groups(&prefix.path, target)?
+    {
+        return Ok(Answer::HomeReady { created });
+    }
     let home = Home::open(&prefix.path, target)?;
     let file = target.kubeconfig.as_path();
     match &request.work {

@@ -163,6 +163,7 @@ impl Lesson<'_> {
             directory_id: identity.directory_id.clone(),
             dn: String::new(),
             posix: identity.posix.clone(),
+            gid: None,
             home: None,
             mail: None,
             display_name: None,

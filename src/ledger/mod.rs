@@ -28,7 +28,7 @@ use self::quota::{OverrideKey, QuotaOverride};
 use self::revocation::BulkRevocation;
 use crate::directory::{Completeness, RejectedEntry, Role};
 use crate::identity::{
-    AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName, PosixIdentity, Uid,
+    AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid,
 };
 
 /// The ledger's content, as the pure stages see it.
@@ -140,6 +140,8 @@ pub struct Account {
     pub dn: String,
     /// Last good identity.
     pub posix: Option<PosixIdentity>,
+    /// Of a group: its own.
+    pub gid: Option<Gid>,
     /// Last good home.
     pub home: Option<PathBuf>,
     /// Of a person.

@@ -187,6 +187,7 @@ impl<'a> Memory<'a> {
             directory_id: entry.id.clone(),
             dn: entry.dn.clone(),
             posix: entry.posix.clone(),
+            gid: entry.gid,
             home: entry.home.clone(),
             mail: entry.mail.clone(),
             display_name: entry.display_name.clone(),
@@ -247,6 +248,7 @@ impl<'a> Memory<'a> {
             directory_id: entry.id.clone(),
             dn: entry.dn.clone(),
             posix,
+            gid: entry.gid.or(account.gid),
             home: entry.home.clone().or_else(|| account.home.clone()),
             mail: entry.mail.clone(),
             display_name: entry.display_name.clone(),
@@ -444,7 +446,7 @@ impl<'a> Memory<'a> {
 
 /// What of an account's identity on disk changed: each value before and after. Of a uid its adoption tells.
 fn moved(before: &Account, after: &Account) -> Map<String, Value> {
-    let gid = |account: &Account| account.posix.as_ref().map(|posix| posix.gid);
+    let gid = |account: &Account| account.posix.as_ref().map(|posix| posix.gid).or(account.gid);
     let mut moved = Map::new();
     if gid(before) != gid(after) {
         moved.insert("gid".to_owned(), json!([gid(before), gid(after)]));

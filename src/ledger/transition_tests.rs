@@ -53,6 +53,7 @@ fn tool(id: &str, name: &str, uid: i64) -> Entry {
             groups: BTreeSet::new(),
         }),
         home: Some(PathBuf::from(format!("/data/project/{name}"))),
+        gid: None,
         mail: None,
         display_name: None,
         disabled: None,

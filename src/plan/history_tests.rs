@@ -75,6 +75,7 @@ fn entry(kind: AccountKind, id: &str, name: &str, uid: i64) -> Entry {
         name: name.to_owned(),
         posix: Some(posix(uid)),
         home: Some(format!("/data/project/{name}").into()),
+        gid: None,
         mail: None,
         display_name: None,
         disabled: None,

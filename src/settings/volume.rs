@@ -39,9 +39,8 @@ pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf], from: From) -> Ve
                 volume.wrong(key, format!("only volumes of kind {fits} have it"));
             }
         }
-        if from == From::Groups && volume.has("directory") {
-            let cure = "make it on the file server: install -d -m 2770 -g GROUP PATH";
-            volume.wrong("directory", format!("a group has no uid to make it as; {cure}"));
+        if from == From::Groups && word != Word::Shared && volume.has("directory") {
+            volume.wrong("directory", "of a group is shared by its people; kind = \"shared\"");
         }
         personal += u32::from(word == Word::Personal);
         if word == Word::Personal && personal > 1 {

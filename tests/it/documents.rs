@@ -131,6 +131,7 @@ fn state() -> LedgerState {
         dn: "cn=foo".to_owned(),
         posix: None,
         home: None,
+        gid: None,
         mail: None,
         display_name: None,
         disabled: None,

@@ -58,6 +58,7 @@ fn account(kind: AccountKind, name: &str, uid: u32) -> Account {
             groups: BTreeSet::new(),
         }),
         home: Some(format!("/data/project/{name}").into()),
+        gid: None,
         mail: None,
         display_name: None,
         disabled: None,

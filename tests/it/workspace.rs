@@ -1,5 +1,6 @@
 //! Workspaces: a namespace for each group of the directory, in which its people work with credentials of their own.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::Output;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
 
 use crate::servers::Servers;
-use crate::servers::ldif::{group_of_names_ldif, person_dn, replace_ldif};
+use crate::servers::ldif::{group_of_names_ldif, person_dn, posix_group_ldif, replace_ldif};
 use crate::servers::ready::poll;
 use crate::world::World;
 
@@ -31,6 +32,7 @@ member_roles  = ["view"]
 manager_roles = ["view", "bursar-tenant"]
 managers      = "owner"
 quota         = { pods = "7" }
+volumes       = [{ name = "work", kind = "shared", nfs = { server = "nfs.example.org", path = "/srv/{name}" }, directory = "@VOLUMES@/{name}" }]
 "#;
 
 fn kubeconfig(world: &World, person: &str) -> PathBuf {
@@ -56,7 +58,8 @@ fn dn(world: &World, group: &str) -> String {
 fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_own() {
     let mut world = World::new("course");
     let homes = world.folder.join("homes/home").display().to_string();
-    let classes = CLASSES.replace("@HOMES@", &homes);
+    let volumes = world.folder.join("homes/volumes");
+    let classes = CLASSES.replace("@HOMES@", &homes).replace("@VOLUMES@", &volumes.display().to_string());
     world.configure("[class.admin]", &format!("{classes}[class.admin]"));
     world.initialise_again();
     for (person, uid) in ["alice", "bob", "carol", "dave"].into_iter().zip(63_201..) {
@@ -68,6 +71,7 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
     // A group in a group: bob is of both.
     let members = [dn(&world, "algebra"), person_dn(&world.base, "bob")];
     world.add(&group_of_names_ldif(&dn(&world, "maths"), "maths", &members));
+    world.add(&posix_group_ldif(&world.base, "lab", 63_290, &["bob", "dave"]));
     // The cage that `init` made anew is not in force at once.
     let settled = poll(Duration::from_mins(1), || world.cycle().exit_code() == 0);
     assert!(settled, "{:?}", world.rows("SELECT * FROM failing"));
@@ -86,7 +90,14 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
         world.kubectl(&["get", "quota", "bursar", "-n", "course-w-algebra", "-o", "jsonpath={.spec.hard.pods}"]);
     assert_eq!(quota, "7");
     let rows = world.rows("SELECT account, namespace FROM namespaces WHERE class = 'course' ORDER BY 1");
-    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    // Made as one of its people, for all of them; one without a gid is made on the file server.
+    let shared = std::fs::metadata(volumes.join("lab")).expect("the directory of the group with a gid");
+    assert!([63_202, 63_204].contains(&shared.uid()), "{}", shared.uid());
+    assert_eq!((shared.gid(), shared.mode() & 0o7777), (63_290, 0o2770));
+    assert!(!volumes.join("algebra").exists());
+    world.kubectl(&["get", "pvc", "work", "-n", "course-w-lab"]);
+    assert_eq!(world.rows("SELECT gid FROM account WHERE name = 'lab'")[0]["gid"], 63_290);
     assert_eq!(
         (rows[0]["account"].as_str(), rows[0]["namespace"].as_str()),
         (Some("group:algebra"), Some("course-w-algebra"))

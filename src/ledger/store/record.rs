@@ -90,7 +90,7 @@ impl From<Account> for AccountRow {
         let posix = account.posix;
         Self {
             uid: posix.as_ref().map(|posix| posix.uid),
-            gid: posix.as_ref().map(|posix| posix.gid),
+            gid: posix.as_ref().map(|posix| posix.gid).or(account.gid),
             groups: posix.map(|posix| posix.groups),
             id: account.id,
             kind: account.kind,
@@ -129,6 +129,7 @@ impl From<AccountRow> for Account {
             source: row.source,
             directory_id: row.directory_id,
             dn: row.dn,
+            gid: row.gid.filter(|_| posix.is_none()),
             posix,
             home: row.home,
             mail: row.mail,

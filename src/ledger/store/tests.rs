@@ -37,6 +37,7 @@ pub(super) fn account(number: u8, members: &[u8], leaving: bool, state: Lifecycl
         dn: format!("cn=tool{number}"),
         posix: None,
         home: Some("/home/x".into()),
+        gid: None,
         mail: None,
         display_name: None,
         disabled: None,

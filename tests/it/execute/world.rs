@@ -277,6 +277,7 @@ fn before(name: &str) -> Account {
         dn: String::new(),
         posix: None,
         home: None,
+        gid: None,
         mail: None,
         display_name: None,
         disabled: None,

@@ -125,7 +125,7 @@ pub struct Class {
     /// ClusterRoles bound in the namespace; cluster-wide where there is none.
     pub roles: Vec<String>,
     /// Of a class from groups: what its people may do there.
-    pub workspace: Option<WorkspaceRoles>,
+    pub workspace: Option<Workspace>,
     /// ClusterRoles bound to the namespace's `default` service account.
     pub service_account_roles: Vec<String>,
     /// Users that a holder of the credential may impersonate (`kubectl --as`).
@@ -136,6 +136,8 @@ pub struct Class {
     pub pod_security: PodSecurity,
     /// ResourceQuota `spec.hard`.
     pub quota: BTreeMap<String, String>,
+    /// Of a class of users: how the workspaces they belong to change it.
+    pub quota_from_workspaces: Option<FromWorkspaces>,
     /// Keys that no override may change.
     pub quota_locked: BTreeSet<String>,
     /// LimitRange `spec.limits`, ready to be sent; absent: none.
@@ -154,15 +156,30 @@ pub struct Class {
     pub manifests: Vec<Value>,
 }
 
-/// ClusterRoles of the people of a workspace, bound in its namespace.
+/// How the quota of somebody's own namespace follows from the workspaces they belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FromWorkspaces {
+    /// Their class's, and what each workspace adds.
+    Sum,
+    /// The largest amount of each resource.
+    Max,
+    /// What the workspace of the highest tier gives, in place of their class's.
+    Tier,
+}
+
+/// What the people of a workspace get.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct WorkspaceRoles {
-    /// Of its members.
+pub struct Workspace {
+    /// ClusterRoles of its members, bound in its namespace.
     pub members: Vec<String>,
-    /// Of its managers.
+    /// The same of its managers.
     pub managers: Vec<String>,
     /// The attribute of its entry that names the managers; absent: it has none.
     pub named_by: Option<String>,
+    /// What it does for the quota of each one's own namespace.
+    pub member_quota: BTreeMap<String, String>,
+    /// Its rank among the workspaces of one person.
+    pub tier: u32,
 }
 
 /// When tenants of a class are made.

@@ -52,6 +52,24 @@ pub fn compare(one: &str, other: &str) -> Option<Ordering> {
     Some(nanos(one)?.cmp(&nanos(other)?))
 }
 
+/// The sum of two amounts: in the unit of both if it is one, else in whole units where that is exact. `None`: as of
+/// [`compare`].
+#[must_use]
+pub fn sum(one: &str, other: &str) -> Option<String> {
+    let sum = nanos(one)?.checked_add(nanos(other)?)?;
+    let suffix = |text: &str| text.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned();
+    let unit = suffix(one);
+    let shared = (unit == suffix(other)).then(|| nanos(&format!("1{unit}"))).flatten();
+    for (unit, size) in
+        shared.map(|size| (unit.as_str(), size)).into_iter().chain([("", 1_000_000_000), ("m", 1_000_000)])
+    {
+        if sum % size == 0 {
+            return Some(format!("{}{unit}", sum / size));
+        }
+    }
+    Some(format!("{sum}n"))
+}
+
 /// In units of 10^-9, Kubernetes' own precision.
 fn nanos(text: &str) -> Option<i128> {
     if !is_quantity(text) {
@@ -147,6 +165,24 @@ mod tests {
         }
         assert_eq!(compare("1", "many"), None);
         assert_eq!(compare("1e99", "1"), None);
+    }
+
+    #[test]
+    fn amounts_are_added_in_the_unit_they_share() {
+        for (one, other, both) in [
+            ("16", "4", "20"),
+            ("8Gi", "2Gi", "10Gi"),
+            ("1Gi", "512Mi", "1610612736"),
+            ("1", "500m", "1500m"),
+            ("500m", "500m", "1000m"),
+            ("0.5", "0.5", "1"),
+            ("1k", "1", "1001"),
+            ("1n", "1", "1000000001n"),
+        ] {
+            assert_eq!(sum(one, other).as_deref(), Some(both), "{one} {other}");
+            assert_eq!(sum(other, one).and_then(|sum| compare(&sum, both)), Some(Ordering::Equal), "{one} {other}");
+        }
+        assert_eq!(sum("1", "many"), None);
     }
 
     #[test]

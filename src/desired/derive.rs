@@ -11,8 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::class::{Groups, taken};
 use super::life::{Evidence, Namespaces, Verdict, verdict};
 use super::subject::{Idle, Inputs, Side, Subject};
-use super::workspace::{Holders, People, holders};
-use super::{DesiredAccount, DesiredState, EndOfTenant, Notice, Transition, tenant};
+use super::workspace::{Holders, People, Workspaces, holders, workspaces};
+use super::{DesiredAccount, DesiredState, EndOfTenant, Notice, Transition, quota, tenant};
 use crate::contract::Sealer;
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName};
 use crate::ledger::idle::Idleness;
@@ -117,7 +117,9 @@ struct World<'a> {
     namespaces: OnceCell<BTreeSet<(&'a ClusterName, &'a NamespaceName)>>,
     /// Names of people, only where somebody leaves.
     people: OnceCell<BTreeMap<&'a DirectoryId, AccountName>>,
-    /// The same by their entries, only where there are workspaces.
+    /// The workspaces of people, only where they give them something.
+    workspaces: OnceCell<Workspaces<'a>>,
+    /// People by their entries, only where there are workspaces.
     entries: OnceCell<People<'a>>,
 }
 
@@ -141,8 +143,19 @@ impl<'a> World<'a> {
             archives: OnceCell::new(),
             namespaces: OnceCell::new(),
             people: OnceCell::new(),
+            workspaces: OnceCell::new(),
             entries: OnceCell::new(),
         }
+    }
+
+    /// What workspaces change of the quota that `classes` give.
+    fn granted(&self, account: &Account, classes: &[&Class]) -> BTreeMap<String, String> {
+        let Some(class) = quota::class_of(classes).filter(|class| class.quota_from_workspaces.is_some()) else {
+            return BTreeMap::new();
+        };
+        let all = self.workspaces.get_or_init(|| workspaces(self.ledger, self.policy));
+        let own = all.get(&(account.source.as_str(), &account.directory_id));
+        quota::from_workspaces(class, own.map_or(&[], Vec::as_slice))
     }
 
     fn people_by_entry(&self) -> &People<'a> {
@@ -179,10 +192,11 @@ impl<'a> World<'a> {
                 overrides,
                 held: self.ledger.holds.get(&account.id),
                 orders: self.orders.get(&account.id).cloned().unwrap_or_default(),
-                taken,
                 idle: self.idle(&account.id, &tenants),
                 awaited: used.is_some_and(|used| *used + AWAITED > self.now),
                 tenants,
+                granted: self.granted(account, &taken.now),
+                taken,
                 holders: Holders::default(),
             }
         })
@@ -327,6 +341,7 @@ impl<'a> World<'a> {
                     EndOfTenant::Delete => true,
                 }),
                 overrides: &overrides,
+                granted: &subject.granted,
                 holders,
             };
             ((*cluster).clone(), tenant::tenant(order, self.policy, self.sealer))

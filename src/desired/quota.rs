@@ -1,5 +1,6 @@
 //! ResourceQuota and LimitRange of a tenant. PURE: no runtime, no client, no file system, no clock.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
@@ -7,7 +8,8 @@ use serde_json::{Value, json};
 use crate::contract::MANAGER;
 use crate::identity::NamespaceName;
 use crate::ledger::quota::QuotaOverride;
-use crate::policy::Class;
+use crate::policy::{Class, FromWorkspaces, Workspace};
+use crate::quantity::{compare, sum};
 
 /// Overrides that hold, by resource.
 pub type Overrides<'a> = BTreeMap<&'a str, &'a QuotaOverride>;
@@ -20,12 +22,40 @@ pub fn class_of<'a>(classes: &[&'a Class]) -> Option<&'a Class> {
     with_namespace.find(|class| !class.quota.is_empty()).or(first)
 }
 
-/// The quota: exactly the keys that the class and the overrides name, for a key left out is unlimited, never 0. Without
-/// any key there is no object at all. What the class locks no override changes, also one that was given before.
+/// The amounts of somebody's own namespace that `workspaces` change, in place of their class's.
 #[must_use]
-pub fn resource_quota(namespace: &NamespaceName, class: &Class, overrides: &Overrides<'_>) -> Option<Value> {
+pub fn from_workspaces(class: &Class, workspaces: &[&Workspace]) -> BTreeMap<String, String> {
+    let Some(way) = class.quota_from_workspaces else { return BTreeMap::new() };
+    if way == FromWorkspaces::Tier {
+        let highest = workspaces.iter().max_by_key(|workspace| workspace.tier);
+        return highest.map(|workspace| workspace.member_quota.clone()).unwrap_or_default();
+    }
+    let mut amounts: BTreeMap<String, String> = BTreeMap::new();
+    for (resource, given) in workspaces.iter().flat_map(|workspace| &workspace.member_quota) {
+        let before = amounts.get(resource).or_else(|| class.quota.get(resource));
+        let after = match (before, way) {
+            (None, _) => Some(given.clone()),
+            (Some(before), FromWorkspaces::Sum) => sum(before, given),
+            (Some(before), _) => {
+                Some(if compare(before, given) == Some(Ordering::Less) { given } else { before }.clone())
+            }
+        };
+        amounts.extend(after.map(|amount| (resource.clone(), amount)));
+    }
+    amounts
+}
+
+/// The quota: exactly the keys that the class and the overrides name, for a key left out is unlimited, never 0. Without
+/// any key there is no object at all. What workspaces gave comes before overrides. What the class locks no override changes, also one that was given before.
+#[must_use]
+pub fn resource_quota(
+    namespace: &NamespaceName,
+    class: &Class,
+    granted: &BTreeMap<String, String>,
+    overrides: &Overrides<'_>,
+) -> Option<Value> {
     let mut hard: BTreeMap<&str, &str> =
-        class.quota.iter().map(|(resource, amount)| (resource.as_str(), amount.as_str())).collect();
+        class.quota.iter().chain(granted).map(|(resource, amount)| (resource.as_str(), amount.as_str())).collect();
     let given = overrides.iter().filter(|(resource, _)| !class.quota_locked.contains(**resource));
     hard.extend(given.map(|(resource, given)| (*resource, given.amount.as_str())));
     (!hard.is_empty()).then(|| {

@@ -23,6 +23,8 @@ pub(super) struct Subject<'a> {
     pub(super) idle: Idle,
     /// Those that hold.
     pub(super) overrides: Vec<(&'a OverrideKey, &'a QuotaOverride)>,
+    /// What workspaces change of its class's quota.
+    pub(super) granted: BTreeMap<String, String>,
     /// Of a workspace.
     pub(super) holders: Holders,
 }
@@ -71,6 +73,7 @@ pub(super) struct Inputs {
     overrides: Vec<(OverrideKey, QuotaOverride)>,
     awaited: bool,
     idle: Idle,
+    granted: BTreeMap<String, String>,
     holders: Holders,
 }
 
@@ -93,15 +96,17 @@ impl Inputs {
             overrides: subject.overrides.iter().map(|(key, given)| ((*key).clone(), (*given).clone())).collect(),
             awaited: subject.awaited,
             idle: subject.idle.clone(),
+            granted: subject.granted.clone(),
             holders: subject.holders.clone(),
         }
     }
 
     pub(super) fn still(&self, subject: &Subject<'_>) -> bool {
-        let Self { account, held, tenants, classes, overrides, awaited, idle, holders } = self;
+        let Self { account, held, tenants, classes, overrides, awaited, idle, granted, holders } = self;
         account == subject.account
             && *awaited == subject.awaited
             && *idle == subject.idle
+            && *granted == subject.granted
             && *holders == subject.holders
             && held.as_ref() == subject.held
             && tenants.iter().map(|(cluster, tenant)| (cluster, tenant)).eq(subject.tenants.iter().copied())

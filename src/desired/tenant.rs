@@ -30,6 +30,8 @@ pub(super) struct Order<'a> {
     pub(super) idle_until: Option<Timestamp>,
     pub(super) end: Option<EndOfTenant>,
     pub(super) overrides: &'a quota::Overrides<'a>,
+    /// What workspaces change of the class's quota.
+    pub(super) granted: &'a BTreeMap<String, String>,
     /// Of a workspace: its people.
     pub(super) holders: &'a [Holder],
 }
@@ -47,6 +49,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         idle_until,
         end,
         overrides,
+        granted,
         holders,
     } = order;
     let main = classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied();
@@ -68,7 +71,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         let level = main.map_or(PodSecurity::Restricted, |main| main.pod_security);
         add(namespace::namespace(&place, level, sealer), main);
         if let Some(class) = quota::class_of(classes)
-            && let Some(quota) = quota::resource_quota(place.namespace, class, overrides)
+            && let Some(quota) = quota::resource_quota(place.namespace, class, granted, overrides)
         {
             add(quota, Some(class));
         }
@@ -119,6 +122,7 @@ fn own(order: &Order<'_>) -> String {
         idle_until,
         end: _,
         overrides,
+        granted,
         holders,
     } = order;
     let overrides: BTreeMap<&str, &str> =
@@ -132,6 +136,7 @@ fn own(order: &Order<'_>) -> String {
         generation,
         suspended,
         overrides,
+        granted,
         idle_until,
         holders,
     ]))

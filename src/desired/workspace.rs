@@ -10,8 +10,8 @@ use super::rbac::{role_binding, subject};
 use super::{DesiredAccount, Place, Transition};
 use crate::directory::Role;
 use crate::identity::{AccountId, AccountName, DirectoryId, PosixIdentity, Uid};
-use crate::ledger::{Account, Lifecycle};
-use crate::policy::WorkspaceRoles;
+use crate::ledger::{Account, LedgerState, Lifecycle};
+use crate::policy::{Policy, Workspace};
 
 /// One of the people of a workspace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -39,6 +39,27 @@ pub(super) struct Holders {
 
 /// People by their entry.
 pub(super) type People<'a> = BTreeMap<(&'a str, &'a DirectoryId), &'a Account>;
+
+/// The workspaces that people belong to, by their entry.
+pub(super) type Workspaces<'a> = BTreeMap<(&'a str, &'a DirectoryId), Vec<&'a Workspace>>;
+
+/// Of everybody. Who was not allowed to leave one yet belongs to it; one in several clusters is one.
+pub(super) fn workspaces<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Workspaces<'a> {
+    let mut workspaces = Workspaces::new();
+    let mut seen = None;
+    for ((id, _), tenant) in &ledger.tenants {
+        let workspace = policy.classes.get(&tenant.class).and_then(|class| class.workspace.as_ref());
+        let group = ledger.accounts.get(id).filter(|group| group.state == Lifecycle::Active);
+        let (Some(workspace), Some(group)) = (workspace, group) else { continue };
+        if seen.replace(id) == Some(id) {
+            continue;
+        }
+        for member in group.members.keys() {
+            workspaces.entry((group.source.as_str(), member)).or_default().push(workspace);
+        }
+    }
+    workspaces
+}
 
 /// The people of `group`, when everybody's own part is `derived`.
 pub(super) fn holders(group: &Account, people: &People<'_>, derived: &BTreeMap<AccountId, DesiredAccount>) -> Holders {
@@ -77,7 +98,7 @@ pub(super) fn owner(group: &Account, holders: &[Holder]) -> Option<PosixIdentity
 }
 
 /// Bindings of members and managers. A role that both have is one binding.
-pub(super) fn role_bindings(place: &Place<'_>, roles: &WorkspaceRoles, holders: &[Holder]) -> Vec<Value> {
+pub(super) fn role_bindings(place: &Place<'_>, roles: &Workspace, holders: &[Holder]) -> Vec<Value> {
     let mut bound: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for holder in holders {
         let roles = match holder.role {

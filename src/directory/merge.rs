@@ -169,6 +169,7 @@ mod tests {
             home: None,
             roles: Vec::new(),
             workspace: None,
+            quota_from_workspaces: None,
             service_account_roles: Vec::new(),
             impersonate: Vec::new(),
             drift: BTreeMap::new(),

@@ -12,11 +12,12 @@ use super::table::{Kind, PATH, Table, is_none_of};
 use super::volume;
 use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
 use crate::policy::{
-    Class, Cluster, CredentialRule, DriftMode, From, HomeRule, Pattern, PodSecurity, Provision, When, WorkspaceRoles,
+    Class, Cluster, CredentialRule, DriftMode, From, FromWorkspaces, HomeRule, Pattern, PodSecurity, Provision, When,
+    Workspace,
 };
 
 /// Keys of every class.
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 27] = [
     "from",
     "when",
     "clusters",
@@ -39,12 +40,16 @@ const KEYS: [&str; 24] = [
     "member_roles",
     "manager_roles",
     "managers",
+    "member_quota",
+    "tier",
+    "quota_from_workspaces",
     "selector",
     "owner_annotation",
 ];
 /// Keys that say something of a namespace, and nothing where there is none.
-const OF_A_NAMESPACE: [&str; 8] = [
+const OF_A_NAMESPACE: [&str; 9] = [
     "quota",
+    "quota_from_workspaces",
     "quota_locked",
     "limit_range",
     "network",
@@ -54,7 +59,7 @@ const OF_A_NAMESPACE: [&str; 8] = [
     "admission",
 ];
 /// Keys that say something of the people of a group.
-const OF_GROUPS: [&str; 3] = ["member_roles", "manager_roles", "managers"];
+const OF_GROUPS: [&str; 5] = ["member_roles", "manager_roles", "managers", "member_quota", "tier"];
 /// Keys that say something of one holder, and nothing where there are several, each with a credential of their own.
 const OF_A_HOLDER: [&str; 5] = ["home", "credential", "roles", "impersonate", "provision"];
 /// Keys of what later versions serve.
@@ -113,6 +118,7 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         drift: drift(&table.section("drift")),
         pod_security: pod_security(table),
         quota: profile::quota(&table.section("quota")),
+        quota_from_workspaces: quota_from_workspaces(table, from),
         quota_locked: profile::quota_locked(table),
         limit_range: table.has("limit_range").then(|| profile::limit_range(&table.section("limit_range"))),
         network: network(table, known),
@@ -239,10 +245,24 @@ fn roles(table: &Table<'_>, namespace: Option<&String>) -> Vec<String> {
     table.texts("roles").unwrap_or_else(|| ROLES.map(str::to_owned).to_vec())
 }
 
-fn workspace(table: &Table<'_>) -> WorkspaceRoles {
+fn quota_from_workspaces(table: &Table<'_>, from: From) -> Option<FromWorkspaces> {
+    if from != From::Users && table.has("quota_from_workspaces") {
+        table.wrong("quota_from_workspaces", "only people belong to workspaces; from = \"users\"");
+    }
+    let ways = [("sum", FromWorkspaces::Sum), ("max", FromWorkspaces::Max), ("tier", FromWorkspaces::Tier)];
+    table.choice("quota_from_workspaces", &ways)
+}
+
+fn workspace(table: &Table<'_>) -> Workspace {
     let members = table.texts("member_roles").unwrap_or_else(|| ROLES.map(str::to_owned).to_vec());
     let managers = table.texts("manager_roles").unwrap_or_else(|| members.clone());
-    WorkspaceRoles { members, managers, named_by: table.text("managers") }
+    Workspace {
+        members,
+        managers,
+        named_by: table.text("managers"),
+        member_quota: profile::quota(&table.section("member_quota")),
+        tier: table.number("tier").unwrap_or_default(),
+    }
 }
 
 fn impersonate(table: &Table<'_>) -> Vec<String> {

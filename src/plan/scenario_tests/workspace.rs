@@ -6,6 +6,7 @@ use super::Story;
 use crate::directory::Role;
 use crate::identity::AccountKind;
 use crate::plan::testing::course;
+use crate::policy::FromWorkspaces;
 
 impl Story {
     pub(super) fn workspace(&mut self, words: &[&str]) {
@@ -13,6 +14,16 @@ impl Story {
             ["workspaces", "begin"] => {
                 let course = course();
                 self.world.policy.classes.insert(course.name.clone(), course);
+            }
+            ["workspaces", "give", way] => {
+                let way = match *way {
+                    "sum" => FromWorkspaces::Sum,
+                    "max" => FromWorkspaces::Max,
+                    _ => FromWorkspaces::Tier,
+                };
+                let student = self.world.policy.classes.get_mut("student").expect("a class");
+                student.quota.insert("requests.cpu".to_owned(), "1500m".to_owned());
+                student.quota_from_workspaces = Some(way);
             }
             ["manages", person, group] => {
                 let person = self.world.id(AccountKind::User, person);

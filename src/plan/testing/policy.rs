@@ -9,7 +9,7 @@ use serde_json::json;
 use super::prod;
 use crate::policy::{
     Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume, Pattern, Peer,
-    PodSecurity, Policy, Volume, VolumeKind, When, WorkspaceRoles,
+    PodSecurity, Policy, Volume, VolumeKind, When, Workspace,
 };
 
 /// The example site of the tests: tools, admins, and students with volumes and templates.
@@ -81,6 +81,7 @@ fn class(name: &str, from: From) -> Class {
         drift: BTreeMap::new(),
         pod_security: PodSecurity::Restricted,
         quota: BTreeMap::new(),
+        quota_from_workspaces: None,
         quota_locked: BTreeSet::new(),
         limit_range: None,
         network: "open".to_owned(),
@@ -152,10 +153,12 @@ pub(crate) fn course() -> Class {
         namespace: Some("workspace-{name}".to_owned()),
         home: None,
         credential: None,
-        workspace: Some(WorkspaceRoles {
+        workspace: Some(Workspace {
             members: named(&["bursar-tenant"]),
             managers: named(&["bursar-tenant", "workspace-manager"]),
             named_by: None,
+            member_quota: BTreeMap::from([("requests.cpu".to_owned(), "2".to_owned())]),
+            tier: 0,
         }),
         ..class("course", From::Groups)
     }

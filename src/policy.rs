@@ -1,6 +1,8 @@
 //! What the administrators want: classes, quotas, networks, lifetimes, limits, each validated once by `settings.rs`
 //! so that everything built from it afterwards cannot fail. PURE: no runtime, no client, no file system, no clock.
 
+mod credential;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +13,8 @@ use sha2::{Digest, Sha256};
 
 use crate::admission::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 use crate::identity::{AccountKind, ClusterName};
+
+pub use self::credential::{CredentialKind, CredentialRule, Grant, OidcRule, TOKEN_LIFETIME_MAX};
 
 /// The name the API server knows the daemon by: common name of its certificate, `username` in its RBAC.
 pub const DAEMON_USER: &str = "bursar:daemon";
@@ -235,15 +239,6 @@ impl PodSecurity {
             Self::Restricted => "restricted",
         }
     }
-}
-
-/// A client certificate and the endpoints it is delivered for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CredentialRule {
-    /// Asked of the signer (`spec.expirationSeconds`); it may grant less.
-    pub lifetime: Duration,
-    /// Names of the cluster's endpoints, one context each.
-    pub endpoints: Vec<String>,
 }
 
 /// A claim of the tenant. `{name}` stands in every path.

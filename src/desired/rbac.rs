@@ -1,14 +1,14 @@
-//! Who may do what: bindings of ClusterRoles to a tenant's generation group. PURE: no runtime, no client, no file
-//! system, no clock.
+//! Who may do what: bindings of ClusterRoles to a tenant's holders ([`super::credential::holder`]). PURE: no runtime, no
+//! client, no file system, no clock.
 //!
-//! Every binding names the generation group, never the account: raising the generation and writing the bindings again
-//! takes every older certificate's access away.
+//! Every binding names something of one generation, never the account: raising the generation and writing the bindings
+//! again takes every older credential's access away. People whom an issuer vouches for have no generation.
 
 use serde_json::{Value, json};
 
-use super::{Place, generation_group};
+use super::Place;
 use crate::contract::{MANAGED_BY, MANAGER};
-use crate::identity::{AccountName, ClusterName, NamespaceName};
+use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::{Account, ObjectKey};
 use crate::policy::{Class, DAEMON_USER};
 
@@ -41,32 +41,25 @@ pub fn archive_binding(cluster: &ClusterName, namespace: &NamespaceName) -> Obje
 /// The manifest of [`archive_binding`].
 #[must_use]
 pub fn archive_binding_manifest(namespace: &NamespaceName) -> Value {
-    let daemon = json!([{"apiGroup": GROUP, "kind": "User", "name": DAEMON_USER}]);
-    let mut binding = role_binding(namespace, ARCHIVE_BINDING, ARCHIVE_ROLE, &daemon);
+    let daemon = json!({"apiGroup": GROUP, "kind": "User", "name": DAEMON_USER});
+    let mut binding = role_binding(namespace, ARCHIVE_BINDING, ARCHIVE_ROLE, &[daemon]);
     binding["metadata"]["labels"] = json!({MANAGED_BY: MANAGER});
     binding
 }
 
 /// Bindings in the tenant's namespace, of its holders and of its `default` service account.
 #[must_use]
-pub fn role_bindings(place: &Place<'_>, class: &Class) -> Vec<Value> {
-    let holders = json!([subject(&place.account.account_name(), place.generation)]);
-    let pods = json!([{"kind": "ServiceAccount", "name": "default", "namespace": place.namespace}]);
-    let of_holders =
-        class.roles.iter().map(|role| role_binding(place.namespace, &format!("bursar-{role}"), role, &holders));
-    let of_pods = class
-        .service_account_roles
-        .iter()
-        .map(|role| role_binding(place.namespace, &format!("bursar-sa-{role}"), role, &pods));
+pub fn role_bindings(place: &Place<'_>, class: &Class, holders: &Value) -> Vec<Value> {
+    let pods = json!({"kind": "ServiceAccount", "name": "default", "namespace": place.namespace});
+    let bind = |prefix: &str, role: &String, subject: &Value| {
+        role_binding(place.namespace, &format!("{prefix}{role}"), role, std::slice::from_ref(subject))
+    };
+    let of_holders = class.roles.iter().map(|role| bind("bursar-", role, holders));
+    let of_pods = class.service_account_roles.iter().map(|role| bind("bursar-sa-", role, &pods));
     of_holders.chain(of_pods).collect()
 }
 
-/// The holders of an account's certificates of this generation.
-pub(super) fn subject(account: &AccountName, generation: u64) -> Value {
-    json!({"apiGroup": GROUP, "kind": "Group", "name": generation_group(account, generation)})
-}
-
-pub(super) fn role_binding(namespace: &NamespaceName, name: &str, role: &str, subjects: &Value) -> Value {
+pub(super) fn role_binding(namespace: &NamespaceName, name: &str, role: &str, subjects: &[Value]) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "RoleBinding",
@@ -78,20 +71,20 @@ pub(super) fn role_binding(namespace: &NamespaceName, name: &str, role: &str, su
 
 /// Cluster-wide bindings: the roles of a class without namespace, and impersonation of a class that has it.
 #[must_use]
-pub fn cluster_role_bindings(account: &Account, class: &Class, generation: u64) -> Vec<Value> {
+pub fn cluster_role_bindings(account: &Account, class: &Class, holders: &Value) -> Vec<Value> {
     let roles = class.roles.iter().filter(|_| class.namespace.is_none()).cloned();
     let impersonation = (!class.impersonate.is_empty()).then(|| impersonation_role(&class.name));
-    roles.chain(impersonation).map(|role| cluster_role_binding(account, &role, generation)).collect()
+    roles.chain(impersonation).map(|role| cluster_role_binding(account, &role, holders)).collect()
 }
 
 /// Named `bursar-ROLE:KIND:NAME`. A role may hold any of these characters, but neither kind nor name holds `:`, so no
 /// two accounts meet.
-fn cluster_role_binding(account: &Account, role: &str, generation: u64) -> Value {
+fn cluster_role_binding(account: &Account, role: &str, holders: &Value) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
         "metadata": {"name": format!("bursar-{role}:{}:{}", account.kind, account.kubernetes_name)},
         "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": role},
-        "subjects": [subject(&account.account_name(), generation)],
+        "subjects": [holders],
     })
 }

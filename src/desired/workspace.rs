@@ -4,24 +4,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::rbac::{role_binding, subject};
+use super::rbac::role_binding;
 use super::{DesiredAccount, Place, Transition};
 use crate::directory::Role;
-use crate::identity::{AccountId, AccountName, DirectoryId, PosixIdentity, Uid};
+use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity, Uid};
 use crate::ledger::{Account, LedgerState, Lifecycle};
 use crate::policy::{Policy, Workspace};
 
 /// One of the people of a workspace.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Holder {
     /// Who.
     pub account: AccountName,
     /// As what.
     pub role: Role,
-    /// Of their own credential.
-    pub generation: u64,
+    /// Whom bindings name for their own credential, by cluster; none in which they have none.
+    pub subjects: BTreeMap<ClusterName, Value>,
     /// Whom files that they make belong to.
     pub uid: Option<Uid>,
 }
@@ -66,27 +66,42 @@ pub(super) fn holders(group: &Account, people: &People<'_>, derived: &BTreeMap<A
     let mut holders = Holders::default();
     for (member, role) in &group.members {
         let Some(person) = people.get(&(group.source.as_str(), member)) else { continue };
-        let uid = person.posix.as_ref().map(|posix| posix.uid);
-        let holder = |generation| Holder { account: person.account_name(), role: *role, generation, uid };
-        if person.state == Lifecycle::Active && person.generation > 0 {
-            holders.before.push(holder(person.generation));
-        }
         let Some(derived) = derived.get(&person.id) else { continue };
-        if derived.otherwise.is_some() {
-            holders.rests_on.insert(person.id.clone());
-        }
-        let works = match &derived.transition {
-            Some(Transition::Create | Transition::Resume) => true,
-            Some(_) => false,
-            None => person.state == Lifecycle::Active,
+        let holder = |derived: &DesiredAccount| Holder {
+            account: person.account_name(),
+            role: *role,
+            subjects: subjects(derived),
+            uid: person.posix.as_ref().map(|posix| posix.uid),
         };
-        if works && derived.generation > 0 && !group.leaving.contains(member) {
-            holders.now.push(holder(derived.generation));
+        if let Some(otherwise) = &derived.otherwise {
+            holders.rests_on.insert(person.id.clone());
+            holders.before.push(holder(otherwise));
+        } else if works(derived, person) {
+            holders.before.push(holder(derived));
+        }
+        if works(derived, person) && !group.leaving.contains(member) {
+            holders.now.push(holder(derived));
         }
     }
-    holders.now.sort();
-    holders.before.sort();
+    for side in [&mut holders.now, &mut holders.before] {
+        side.sort_by(|one, other| one.account.cmp(&other.account));
+    }
     holders
+}
+
+fn works(derived: &DesiredAccount, person: &Account) -> bool {
+    match &derived.transition {
+        Some(Transition::Create | Transition::Resume) => true,
+        Some(_) => false,
+        None => person.state == Lifecycle::Active,
+    }
+}
+
+/// A token is a machine's, and for its own namespace.
+fn subjects(derived: &DesiredAccount) -> BTreeMap<ClusterName, Value> {
+    let tenants = derived.clusters.iter().filter(|(_, tenant)| !tenant.suspended && !tenant.credentials.is_empty());
+    let named = tenants.map(|(cluster, tenant)| (cluster.clone(), tenant.holder.clone()));
+    named.filter(|(_, subject)| subject["kind"] != "ServiceAccount").collect()
 }
 
 /// Whom a directory for all of them is made as: a manager, or a member where there is none, with the group's gid.
@@ -101,16 +116,17 @@ pub(super) fn owner(group: &Account, holders: &[Holder]) -> Option<PosixIdentity
 pub(super) fn role_bindings(place: &Place<'_>, roles: &Workspace, holders: &[Holder]) -> Vec<Value> {
     let mut bound: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for holder in holders {
+        let Some(subject) = holder.subjects.get(place.cluster) else { continue };
         let roles = match holder.role {
             Role::Member => &roles.members,
             Role::Manager => &roles.managers,
         };
         for role in roles {
-            bound.entry(role).or_default().push(subject(&holder.account, holder.generation));
+            bound.entry(role).or_default().push(subject.clone());
         }
     }
     let binding = |(role, subjects): (&str, Vec<Value>)| {
-        role_binding(place.namespace, &format!("bursar-{role}"), role, &json!(subjects))
+        role_binding(place.namespace, &format!("bursar-{role}"), role, &subjects)
     };
     bound.into_iter().map(binding).collect()
 }

@@ -6,6 +6,7 @@
 
 pub mod chain;
 pub mod change;
+mod credential;
 pub mod gaps;
 pub mod idle;
 pub mod learn;
@@ -21,6 +22,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use self::credential::{Certificate, CredentialKey, Delivery};
 pub use self::gaps::{Absence, Ending};
 use self::idle::Idleness;
 use self::pace::PaceRecord;
@@ -72,10 +74,10 @@ pub struct LedgerState {
     pub revocations: BTreeMap<String, BulkRevocation>,
     /// What the API server was told, and what it answered.
     pub objects: BTreeMap<ObjectKey, ObjectRecord>,
-    /// The newest certificate of each account in each cluster.
-    pub certificates: BTreeMap<(AccountId, ClusterName), Certificate>,
+    /// The newest certificate or token of each account in each cluster, and on each host that has one of its own.
+    pub certificates: BTreeMap<CredentialKey, Certificate>,
     /// What stands in each home.
-    pub deliveries: BTreeMap<(AccountId, ClusterName), Delivery>,
+    pub deliveries: BTreeMap<CredentialKey, Delivery>,
     /// Workloads that a suspension stopped.
     pub stopped: BTreeMap<(AccountId, ObjectKey), StoppedWorkload>,
     /// Namespaces in files, by the file's name; none is ever forgotten.
@@ -84,21 +86,6 @@ pub struct LedgerState {
     pub rejected: BTreeSet<RejectedEntry>,
     /// Steps that failed, and when they are tried again.
     pub failures: BTreeMap<(AccountId, ClusterName), Failure>,
-}
-
-impl LedgerState {
-    /// When the first of the certificates that are good ends (view `expiring_certificates`): one of a suspended account
-    /// or of an older generation is worth nothing already, and nobody renews it.
-    #[must_use]
-    pub fn next_expiry(&self) -> Option<Timestamp> {
-        let good = self.certificates.iter().filter(|((id, _), certificate)| {
-            let account = self.accounts.get(id);
-            account.is_some_and(|account| {
-                account.state == Lifecycle::Active && account.generation == certificate.generation
-            })
-        });
-        good.map(|(_, certificate)| certificate.not_after).min()
-    }
 }
 
 /// What a source last answered.
@@ -405,36 +392,6 @@ pub struct ObjectRecord {
     pub observed: String,
     /// What people read of it: a quota's `spec.hard`.
     pub detail: Option<serde_json::Value>,
-}
-
-/// A certificate that was issued and delivered. The key is nowhere.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Certificate {
-    /// SHA-256 of the DER, hex: the `credential-id` of the API server's audit events.
-    pub fingerprint: String,
-    /// Of the subject's generation group.
-    pub generation: u64,
-    /// The common name at the time of issue.
-    pub subject: String,
-    /// From the certificate itself.
-    pub not_before: Timestamp,
-    /// From the certificate itself.
-    pub not_after: Timestamp,
-    /// 2/3 of the real lifetime, jittered.
-    pub renew_after: Timestamp,
-}
-
-/// A kubeconfig that stands in a home.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Delivery {
-    /// The file.
-    pub path: PathBuf,
-    /// Digest (hex SHA-256) of what we put in, without the key: endpoints, names, namespace, fingerprint.
-    pub digest: String,
-    /// When it was written.
-    pub at: Timestamp,
-    /// When it was last seen to be as it should, the writing itself included; absent: seen broken, to be written anew.
-    pub checked_at: Option<Timestamp>,
 }
 
 /// A workload that a suspension stopped, with what it was.

@@ -73,4 +73,9 @@ pub enum HomeFinding {
         /// For people.
         why: String,
     },
+    /// It was not, and is again.
+    Repaired {
+        /// For people.
+        why: String,
+    },
 }

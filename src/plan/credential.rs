@@ -1,126 +1,172 @@
-//! Certificates and kubeconfigs of one account in one cluster: issue, remove, look after. PURE: no runtime, no client,
+//! Credentials and kubeconfigs of one account in one cluster: deliver, remove, look after. PURE: no runtime, no client,
 //! no file system, no clock.
 
 use jiff::Timestamp;
 
 use super::tenant::Look;
-use super::{Action, Reason};
-use crate::desired::{DesiredCredential, HomeTarget};
-use crate::identity::{AccountId, ClusterName};
-use crate::ledger::{Certificate, Delivery};
+use super::{Action, Expected, Reason};
+use crate::desired::{DesiredCredential, HomeTarget, Proof, TokenOf};
+use crate::identity::{AccountId, HostName};
+use crate::ledger::{Certificate, CredentialKey, Delivery};
 use crate::observed::HomeFinding;
 
 /// How often each home is looked into. Often enough that a person who broke their kubeconfig gets it back the same day,
 /// seldom enough that 10,000 homes are a look every two seconds.
 const INSPECT_EVERY: i64 = 6 * 3600;
 
-/// What is to be done about a credential.
+/// What is to be done about the credentials of an account.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
-    pub(super) remove: Option<Action>,
-    pub(super) prove: Option<Action>,
-    pub(super) issue: Option<Action>,
-    pub(super) inspect: Option<Action>,
+    pub(super) remove: Vec<Action>,
+    pub(super) prove: Vec<Action>,
+    pub(super) deliver: Vec<Action>,
+    pub(super) inspect: Vec<Action>,
+}
+
+/// What was delivered, if anything was.
+#[derive(Clone, Copy)]
+struct Held<'a> {
+    /// None of people whom an issuer vouches for.
+    certificate: Option<&'a Certificate>,
+    delivery: Option<&'a Delivery>,
 }
 
 pub(super) fn actions(look: Look<'_>, notices: &mut Vec<String>) -> Standing {
-    let place = (look.id.clone(), look.cluster.clone());
-    let delivery = look.ledger.deliveries.get(&place);
-    match (&look.tenant.credential, &look.tenant.home) {
-        (Some(credential), Some(home)) => {
-            let held = look.ledger.certificates.get(&place).zip(delivery);
-            match (reason(look, &place, credential, home, held), held) {
-                (Some(reason), held) => Standing {
-                    prove: held.filter(|_| reason == Reason::Revoked).map(|(older, _)| prove(look, credential, older)),
-                    issue: Some(issue(look, credential, home, reason)),
-                    ..Standing::default()
-                },
-                (None, held) => Standing {
-                    inspect: held.and_then(|(certificate, delivery)| inspect(look, home, certificate, delivery)),
-                    ..Standing::default()
-                },
-            }
-        }
-        (Some(_), None) => {
+    let mut standing = Standing::default();
+    let Some(home) = &look.tenant.home else {
+        if !look.tenant.credentials.is_empty() {
             notices.push(format!(
-                "has no uid or no home in the directory: no certificate for cluster {} is delivered",
+                "has no uid or no home in the directory: no credential for cluster {} is delivered",
                 look.cluster
             ));
-            Standing::default()
         }
-        (None, _) => Standing { remove: delivery.and_then(|delivery| remove(look, delivery)), ..Standing::default() },
+        return Standing { remove: remove(look).collect(), ..standing };
+    };
+    for credential in &look.tenant.credentials {
+        let key = key(look, &credential.host);
+        let held = Held { certificate: look.ledger.certificates.get(&key), delivery: look.ledger.deliveries.get(&key) };
+        let home = home.on(&credential.host);
+        match reason(look, credential, &home, held) {
+            Some(reason) => {
+                if reason == Reason::Revoked && standing.prove.is_empty() {
+                    standing.prove.extend(held.certificate.map(|older| prove(look, credential, older)));
+                }
+                standing.deliver.push(deliver(look, credential, home, reason));
+            }
+            None => standing.inspect.extend(inspect(look, credential, home, held)),
+        }
     }
+    standing.remove.extend(remove(look));
+    standing
 }
 
-/// The older certificate is worth nothing before there is a new one.
+fn key(look: Look<'_>, host: &HostName) -> CredentialKey {
+    CredentialKey::new(look.id.clone(), look.cluster.clone()).on(host)
+}
+
+/// The older credential is worth nothing before there is a new one.
 fn prove(look: Look<'_>, credential: &DesiredCredential, older: &Certificate) -> Action {
-    Action::ProveRevoked {
-        cluster: look.cluster.clone(),
-        namespace: look.tenant.namespace.clone(),
-        user: older.subject.clone(),
-        groups: vec![credential.subject.kind_group.clone(), format!("bursar:{}#{}", older.subject, older.generation)],
-    }
+    let user = older.subject.clone();
+    let groups = match &credential.proof {
+        Proof::Certificate { subject, .. } => {
+            vec![subject.kind_group.clone(), format!("bursar:{user}#{}", older.generation)]
+        }
+        // As the API server counts a service account among them.
+        Proof::Token(token) => {
+            vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{}", token.namespace)]
+        }
+        Proof::Oidc(_) => Vec::new(),
+    };
+    Action::ProveRevoked { cluster: look.cluster.clone(), namespace: look.tenant.namespace.clone(), user, groups }
 }
 
-fn issue(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, reason: Reason) -> Action {
-    Action::IssueCertificate {
+fn deliver(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, reason: Reason) -> Action {
+    Action::Deliver {
         cluster: look.cluster.clone(),
         credential: credential.clone(),
         generation: look.account.generation,
-        home: home.clone(),
+        home,
         reason,
     }
 }
 
-/// Why another certificate is needed; `None`: the one that is there is good.
-fn reason(
-    look: Look<'_>,
-    place: &(AccountId, ClusterName),
-    credential: &DesiredCredential,
-    home: &HomeTarget,
-    held: Option<(&Certificate, &Delivery)>,
-) -> Option<Reason> {
-    let Some((certificate, delivery)) = held else { return Some(Reason::Missing) };
-    let broken = || matches!(look.inventory.homes.get(place), Some(HomeFinding::Broken { .. }));
+/// Why another credential is needed; `None`: the one that is there is good.
+fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, held: Held<'_>) -> Option<Reason> {
+    let place = (look.id.clone(), look.cluster.clone());
+    let broken = || matches!(look.inventory.homes.get(&place), Some(HomeFinding::Broken { .. }));
     let changed = |what: &str| Some(Reason::Changed(vec![what.to_owned()]));
-    if certificate.generation != look.account.generation {
-        Some(Reason::Revoked)
-    } else if certificate.subject != credential.subject.common_name {
-        changed("name")
-    } else if delivery.path != home.home.join(&home.kubeconfig) {
+    let Some(delivery) = held.delivery else { return Some(Reason::Missing) };
+    match (&credential.proof, held.certificate) {
+        (Proof::Oidc(_), _) => {}
+        (Proof::Certificate { .. } | Proof::Token(_), None) => return Some(Reason::Missing),
+        (proof, Some(certificate)) => {
+            if certificate.generation != look.account.generation {
+                return Some(Reason::Revoked);
+            }
+            if proof.name().as_ref() != Some(&certificate.subject) {
+                return changed("name");
+            }
+            if let Proof::Token(token) = proof
+                && certificate.bound_to != uid_of_secret(look, token)
+            {
+                return Some(Reason::Drifted(vec![format!("secret {}", token.secret)]));
+            }
+        }
+    }
+    if delivery.path != home.file() {
         changed("home")
     } else if delivery.digest != credential.digest {
         changed("kubeconfig")
     } else if delivery.checked_at.is_none() || broken() {
         Some(Reason::Drifted(vec!["kubeconfig".to_owned()]))
-    } else if look.now >= certificate.renew_after {
-        Some(Reason::Expiring(certificate.not_after))
     } else {
-        None
+        let due = held.certificate.filter(|certificate| look.now >= certificate.renew_after);
+        due.filter(|_| credential.proof.name().is_some()).map(|certificate| Reason::Expiring(certificate.not_after))
     }
 }
 
+/// The Secret that stands there now. One that somebody deleted took its tokens with it, and is about to be made again.
+fn uid_of_secret(look: Look<'_>, token: &TokenOf) -> Option<String> {
+    look.there.objects.get(&token.secret_key(look.cluster)).map(|found| found.uid.clone())
+}
+
+/// What stands in homes and is not wanted any more.
+fn remove(look: Look<'_>) -> impl Iterator<Item = Action> {
+    let first = CredentialKey::new(look.id.clone(), look.cluster.clone());
+    let here = look.ledger.deliveries.range(first..);
+    let here = here.take_while(move |(key, _)| key.account == *look.id && key.cluster == *look.cluster);
+    let wanted = move |host: &HostName| look.tenant.credentials.iter().any(|credential| credential.host == *host);
+    here.filter(move |(key, _)| !wanted(&key.host))
+        .filter_map(move |(key, delivery)| removal(look, &key.host, delivery))
+}
+
 /// The home as the class describes it, or as the file that we put there does.
-fn remove(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
+fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<Action> {
     let account = look.ledger.accounts.get(look.id)?;
-    let home = match &look.tenant.home {
-        Some(home) if home.home.join(&home.kubeconfig) == delivery.path => home.clone(),
+    let home = match look.tenant.home.as_ref().map(|home| home.on(host)) {
+        Some(home) if home.file() == delivery.path => home,
         _ => {
-            let home = account.home.clone()?;
+            let home = delivery.home.clone().or_else(|| account.home.clone())?;
             let kubeconfig = delivery.path.strip_prefix(&home).ok()?.to_owned();
             HomeTarget { home, posix: account.posix.clone()?, kubeconfig, create: false }
         }
     };
     let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
-    Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), home, reason })
+    Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), host: host.clone(), home, reason })
 }
 
-fn inspect(look: Look<'_>, home: &HomeTarget, certificate: &Certificate, delivery: &Delivery) -> Option<Action> {
+fn inspect(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, held: Held<'_>) -> Option<Action> {
+    let delivery = held.delivery?;
     let seen = delivery.checked_at.unwrap_or(delivery.at);
+    let expected = match (&credential.proof, held.certificate) {
+        (Proof::Oidc(_), _) => Expected::Entries(Box::new(credential.clone())),
+        (_, certificate) => Expected::Issued(certificate?.fingerprint.clone()),
+    };
     (seen.as_second() < last_slot(look.id, look.now)).then(|| Action::InspectKubeconfig {
         cluster: look.cluster.clone(),
-        home: home.clone(),
-        fingerprint: certificate.fingerprint.clone(),
+        host: credential.host.clone(),
+        home,
+        expected,
     })
 }
 
@@ -133,7 +179,105 @@ fn last_slot(id: &AccountId, now: Timestamp) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::identity::AccountKind;
+    use crate::ledger::change::Change;
+    use crate::ledger::{Note, Order, OrderKind};
+    use crate::plan::testing::World;
+    use crate::policy::{CredentialKind, Grant, OidcRule};
+
+    fn world(kind: CredentialKind) -> (World, AccountId) {
+        let mut world = World::new();
+        world.policy.classes.get_mut("tool").expect("a class").credential.as_mut().expect("a rule").kind = kind;
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        assert!(world.plan().is_empty(), "{}", world.plan());
+        (world, foo)
+    }
+
+    fn tokens() -> (World, AccountId) {
+        let hosts = ["ce1", "ce2"].map(|host| HostName(host.to_owned())).to_vec();
+        let directory = Some("/srv/{host}/{name}".into());
+        world(CredentialKind::ServiceAccount { lifetime: Duration::from_hours(1), hosts, directory })
+    }
+
+    fn said(world: &World) -> String {
+        world.plan().to_string().lines().next().unwrap_or_default().to_owned()
+    }
+
+    fn order(world: &mut World, account: &AccountId, what: OrderKind) {
+        let note = Note { actor: "ann".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
+        let order = Order { id: 1, account: account.clone(), what, note, bulk: None };
+        world.ledger.apply(&Change::Order(order));
+    }
+
+    #[test]
+    fn each_host_has_its_token_and_a_secret_that_is_gone_costs_only_its_own() {
+        let (mut world, foo) = tokens();
+        let places: Vec<_> = world.ledger.deliveries.values().map(|delivery| delivery.path.clone()).collect();
+        assert_eq!(places, ["/srv/ce1/foo/.kube/config", "/srv/ce2/foo/.kube/config"].map(std::path::PathBuf::from));
+        let subjects: Vec<_> = world.ledger.certificates.values().map(|it| it.subject.clone()).collect();
+        let generation = world.ledger.accounts[&foo].generation;
+        assert_eq!(subjects, vec![format!("system:serviceaccount:tool-foo:bursar-g{generation}"); 2]);
+        world.cluster().objects.retain(|key, _| key.name != "bursar-host-ce2");
+        assert_eq!(
+            said(&world),
+            "~ tool foo  52503  secret bursar-host-ce2 edited by somebody else  secret, token for ce2, kubeconfig"
+        );
+        world.cycle();
+        assert!(world.plan().is_empty());
+    }
+
+    #[test]
+    fn a_revocation_makes_another_service_account_and_a_suspension_leaves_none() {
+        let (mut world, foo) = tokens();
+        let before = world.ledger.accounts[&foo].generation;
+        order(&mut world, &foo, OrderKind::Revoke);
+        let plan = world.plan();
+        let actions = &plan.accounts[0].actions;
+        let place = |is: &dyn Fn(&Action) -> bool| actions.iter().position(is).expect("an action");
+        let proved =
+            place(&|it| matches!(it, Action::ProveRevoked { user, .. } if user.ends_with(&before.to_string())));
+        let gone = place(&|it| matches!(it, Action::Delete { key, .. } if key.kind == "ServiceAccount"));
+        let bound = place(&|it| matches!(it, Action::Apply { key, .. } if key.kind == "RoleBinding"));
+        let delivered = place(&|it| matches!(it, Action::Deliver { .. }));
+        assert!(bound < gone && gone < proved && proved < delivered, "{plan}");
+        world.cycle();
+        let accounts = |world: &World| {
+            let objects = world.ledger.objects.keys().filter(|key| key.kind == "ServiceAccount");
+            objects.map(|key| key.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(accounts(&world), [format!("bursar-g{}", world.ledger.accounts[&foo].generation)]);
+        assert!(world.plan().is_empty(), "{}", world.plan());
+        order(&mut world, &foo, OrderKind::Suspend);
+        world.cycle();
+        assert!(accounts(&world).is_empty() && world.ledger.deliveries.is_empty());
+    }
+
+    #[test]
+    fn of_an_issuers_people_nothing_is_renewed() {
+        let (mut world, foo) = tokens();
+        let rule = OidcRule {
+            issuer: "https://sso.example.org".to_owned(),
+            client_id: "kubernetes".to_owned(),
+            scopes: Vec::new(),
+            grant: Grant::Auto,
+            user: "sso:{name}".to_owned(),
+        };
+        let class = world.policy.classes.get_mut("tool").expect("a class");
+        class.credential.as_mut().expect("a rule").kind = CredentialKind::Oidc(rule);
+        let plan = world.plan();
+        assert!(plan.to_string().contains("kubeconfig of ce2 removed"), "{plan}");
+        world.cycle();
+        assert!(world.plan().is_empty(), "{}", world.plan());
+        let key = CredentialKey::new(foo, crate::plan::testing::prod());
+        assert!(world.ledger.certificates.is_empty() && world.ledger.deliveries.contains_key(&key));
+        world.now += jiff::SignedDuration::from_hours(24 * 365);
+        let actions = &world.plan().accounts[0].actions;
+        assert!(actions.iter().all(|action| matches!(action, Action::InspectKubeconfig { .. })), "{actions:?}");
+    }
 
     #[test]
     fn homes_are_looked_into_every_six_hours_and_not_all_at_once() {

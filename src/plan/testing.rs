@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::contract::Sealer;
-use crate::desired::{DesiredState, derive, detail};
+use crate::desired::{DesiredState, Proof, derive, detail};
 use crate::directory::merge::merge;
 use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
@@ -19,15 +19,15 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::transition::{Transition, transition};
 use crate::ledger::{
-    Account, Archive, Certificate, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord, SourceState,
-    StoppedWorkload,
+    Account, Archive, Certificate, CredentialKey, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord,
+    SourceState, StoppedWorkload,
 };
 use crate::observed::quota::ObservedQuota;
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
 use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
-use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Refusal, guard, plan};
+use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, Refusal, guard, plan};
 use crate::policy::Policy;
 
 pub(crate) use self::policy::{course, policy};
@@ -317,33 +317,43 @@ impl World {
             Action::ResumeWorkloads { stopped, .. } => {
                 stopped.iter().map(|(key, _)| Change::Stopped(id.clone(), key.clone(), None)).collect()
             }
-            Action::IssueCertificate { cluster, credential, generation, home, .. } => {
-                let certificate = Certificate {
-                    fingerprint: format!("{}-{generation}", credential.subject.common_name),
+            Action::Deliver { cluster, credential, generation, home, .. } => {
+                let bound_to = match &credential.proof {
+                    Proof::Token(token) => {
+                        Some(self.in_cluster(cluster).objects[&token.secret_key(cluster)].uid.clone())
+                    }
+                    Proof::Certificate { .. } | Proof::Oidc(_) => None,
+                };
+                let certificate = credential.proof.name().map(|subject| Certificate {
+                    fingerprint: format!("{subject}-{generation}-{}-{}", credential.host, now.as_second()),
                     generation: *generation,
-                    subject: credential.subject.common_name.clone(),
+                    subject,
                     not_before: now,
                     not_after: now + SignedDuration::from_hours(168),
                     renew_after: now + SignedDuration::from_hours(112),
-                };
+                    bound_to,
+                });
                 let delivery = Delivery {
-                    path: home.home.join(&home.kubeconfig),
+                    path: home.file(),
+                    home: (!credential.host.is_any()).then(|| home.home.clone()),
                     digest: credential.digest.clone(),
                     at: now,
                     checked_at: Some(now),
                 };
                 self.inventory.homes.remove(&(id.clone(), cluster.clone()));
-                vec![
-                    Change::Certificate(id.clone(), cluster.clone(), Some(certificate)),
-                    Change::Delivery(id.clone(), cluster.clone(), Some(delivery)),
-                ]
+                let key = CredentialKey::new(id.clone(), cluster.clone()).on(&credential.host);
+                vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))]
             }
-            Action::RemoveKubeconfig { cluster, .. } => vec![Change::Delivery(id.clone(), cluster.clone(), None)],
-            Action::InspectKubeconfig { cluster, .. } => {
-                let place = (id.clone(), cluster.clone());
-                let delivery = self.ledger.deliveries.get(&place).cloned();
+            Action::RemoveKubeconfig { cluster, host, reason, .. } => {
+                let key = CredentialKey::new(id.clone(), cluster.clone()).on(host);
+                let nobodys = (*reason == Reason::Orphaned).then(|| Change::Certificate(key.clone(), None));
+                nobodys.into_iter().chain([Change::Delivery(key, None)]).collect()
+            }
+            Action::InspectKubeconfig { cluster, host, .. } => {
+                let key = CredentialKey::new(id.clone(), cluster.clone()).on(host);
+                let delivery = self.ledger.deliveries.get(&key).cloned();
                 let checked = delivery.map(|delivery| Delivery { checked_at: Some(now), ..delivery });
-                vec![Change::Delivery(id.clone(), cluster.clone(), checked)]
+                vec![Change::Delivery(key, checked)]
             }
         }
     }

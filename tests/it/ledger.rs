@@ -14,7 +14,8 @@ use bursar::ledger::idle::Idleness;
 use bursar::ledger::quota::{OverrideKey, QuotaOverride};
 use bursar::ledger::store::{FILE, Store, holding_the_wal};
 use bursar::ledger::{
-    Absence, Account, Archive, Certificate, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Tenant,
+    Absence, Account, Archive, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord,
+    Tenant,
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -89,6 +90,10 @@ fn tenant(account: &Account, class: &str, namespace: Option<&str>) -> Change {
     Change::Tenant(account.id.clone(), ClusterName("prod".to_owned()), tenant)
 }
 
+fn key(account: &Account) -> CredentialKey {
+    CredentialKey::new(account.id.clone(), ClusterName("prod".to_owned()))
+}
+
 fn certificate(account: &Account, digits: &str, not_after: &str, renew_after: &str) -> Change {
     let certificate = Certificate {
         fingerprint: digits.repeat(8),
@@ -97,8 +102,9 @@ fn certificate(account: &Account, digits: &str, not_after: &str, renew_after: &s
         not_before: day("05-29T08"),
         not_after: day(not_after),
         renew_after: day(renew_after),
+        bound_to: None,
     };
-    Change::Certificate(account.id.clone(), ClusterName("prod".to_owned()), Some(certificate))
+    Change::Certificate(key(account), Some(certificate))
 }
 
 fn quota(account: &Account, namespace: &str) -> Change {
@@ -226,11 +232,12 @@ pub async fn story(state_dir: &Path) -> Store {
     let failing = Change::Failure(old.id.clone(), ClusterName("prod".to_owned()), Some(failure));
     let delivery = Delivery {
         path: "/data/project/foo/.kube/config".into(),
+        home: None,
         digest: "d".to_owned(),
         at: day("05-29T08"),
         checked_at: None,
     };
-    let delivered = Change::Delivery(web.id.clone(), ClusterName("prod".to_owned()), Some(delivery));
+    let delivered = Change::Delivery(key(&web), Some(delivery));
     store.write(&lock, &[known(&old), failing, delivered], &[], day("05-31T22")).await.expect("the last cycle");
     store
 }
@@ -304,7 +311,7 @@ fn every_view_has_the_columns_that_people_rely_on() {
         "account member role since",
         "cluster namespace class account uid state created_at",
         "namespace resource amount from_class override_ticket override_until",
-        "account cluster fingerprint not_after renew_after",
+        "account cluster fingerprint not_after renew_after kind host",
         "account step reason since attempts next_try",
         "account what absent_since on",
         "at actor account action reason ticket plan detail",

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::prod;
 use crate::policy::{
-    Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume, Pattern, Peer,
-    PodSecurity, Policy, Volume, VolumeKind, When, Workspace,
+    Class, Cluster, CredentialKind, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume,
+    Pattern, Peer, PodSecurity, Policy, Volume, VolumeKind, When, Workspace,
 };
 
 /// The example site of the tests: tools, admins, and students with volumes and templates.
@@ -86,7 +86,7 @@ fn class(name: &str, from: From) -> Class {
         limit_range: None,
         network: "open".to_owned(),
         credential: Some(CredentialRule {
-            lifetime: Duration::from_hours(168),
+            kind: CredentialKind::Certificate { lifetime: Duration::from_hours(168) },
             endpoints: vec!["internal".to_owned()],
         }),
         volumes: Vec::new(),

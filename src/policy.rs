@@ -124,6 +124,8 @@ pub struct Class {
     pub home: Option<HomeRule>,
     /// ClusterRoles bound in the namespace; cluster-wide where there is none.
     pub roles: Vec<String>,
+    /// Of a class from groups: what its people may do there.
+    pub workspace: Option<WorkspaceRoles>,
     /// ClusterRoles bound to the namespace's `default` service account.
     pub service_account_roles: Vec<String>,
     /// Users that a holder of the credential may impersonate (`kubectl --as`).
@@ -150,6 +152,17 @@ pub struct Class {
     pub provision: Provision,
     /// Site templates: one parsed YAML document each, with `{name}` and the like still in its strings.
     pub manifests: Vec<Value>,
+}
+
+/// ClusterRoles of the people of a workspace, bound in its namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorkspaceRoles {
+    /// Of its members.
+    pub members: Vec<String>,
+    /// Of its managers.
+    pub managers: Vec<String>,
+    /// The attribute of its entry that names the managers; absent: it has none.
+    pub named_by: Option<String>,
 }
 
 /// When tenants of a class are made.

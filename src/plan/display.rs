@@ -17,6 +17,7 @@ use super::revocation;
 use super::{AccountPlan, Action, Notice, Plan, Reason};
 use crate::desired::{Regeneration, Transition};
 use crate::directory::{Completeness, RejectedEntry};
+use crate::identity::AccountKind;
 use crate::ledger::{Ending, LedgerState, Lifecycle, Note, ObjectKey, SourceState, Suspension};
 
 /// Everything that `bursar plan` shows.
@@ -373,7 +374,10 @@ fn details(plan: &AccountPlan) -> String {
         _ => None,
     }));
     let deleted = deleted.into_iter().map(|object| format!("{object} removed"));
-    let revoked = matches!(plan.regenerated, Some(Regeneration::Suspended)).then(|| "certificates revoked".to_owned());
+    // The people of a group have certificates of their own.
+    let holds = plan.account.kind != AccountKind::Group;
+    let revoked = holds && matches!(plan.regenerated, Some(Regeneration::Suspended));
+    let revoked = revoked.then(|| "certificates revoked".to_owned());
     let others = plan.actions.iter().filter_map(|action| match action {
         Action::Apply { .. }
         | Action::Delete { .. }

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use croner::parser::{CronParser, Seconds};
 
+use super::SecretPlace;
 use super::class::{Known, absolute};
 use super::table::{Kind, PATH, Table};
 use super::{Homes, Schedule, Settings, admission, class, cluster, manifests, network, reaper, source};
+use crate::directory::source::SourceConfig;
 use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
 
 const SECTIONS: [&str; 15] = [
@@ -65,8 +67,10 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
     archive.only(&["recipient"]);
     let metrics = root.section("metrics");
     metrics.only(&["listen"]);
+    let mut sources = source::sources(root, folder);
+    managers(root, &policy, &mut sources);
     Some(Settings {
-        sources: source::sources(root, folder),
+        sources,
         policy,
         clusters: kubeconfigs,
         schedule: schedule(&root.section("schedule")),
@@ -78,6 +82,21 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
         state_dir,
         site: site?,
     })
+}
+
+/// Every directory is asked for the attribute by which the classes know managers.
+fn managers(root: &Table<'_>, policy: &Policy, sources: &mut [(SourceConfig, Option<SecretPlace>)]) {
+    let mut named =
+        policy.classes.values().filter_map(|class| Some((class, class.workspace.as_ref()?.named_by.as_ref()?)));
+    let Some((_, attribute)) = named.next() else { return };
+    for (class, _) in named.filter(|(_, other)| *other != attribute) {
+        let why =
+            format!("another class says {attribute:?}; name it once, in [source.attributes], where directories differ");
+        root.section("class").section(&class.name).wrong("managers", why);
+    }
+    for (source, _) in sources {
+        source.attributes.managers.get_or_insert_with(|| attribute.clone());
+    }
 }
 
 fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {

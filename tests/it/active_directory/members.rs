@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use bursar::directory::{SourceConfig, SourceKind};
+use bursar::directory::{Role, SourceConfig, SourceKind};
 
 use super::source;
 use crate::directory::{members, read, why};
@@ -87,8 +87,18 @@ async fn nested_groups_are_closed_and_cycles_cut() {
     samba.add_ldif(&group_ldif(&base, "nest-middle", &[dn("bob"), dn("inner")]));
     samba.add_ldif(&group_ldif(&base, "nest-outer", &[dn("alice"), dn("middle")]));
     samba.modify_ldif(&format!("dn: {}\nchangetype: modify\nadd: member\nmember: {}\n\n", dn("inner"), dn("outer")));
-    let read = read(source(samba, &base)).await;
+    samba.modify_ldif(&format!(
+        "dn: {}\nchangetype: modify\nadd: managedBy\nmanagedBy: {}\n\n",
+        dn("inner"),
+        dn("bob")
+    ));
+    let mut source = source(samba, &base);
+    source.attributes.managers = Some("managedBy".to_owned());
+    let read = read(source).await;
     assert_eq!((why(&read), read.rejected.len()), ("complete", 0));
+    let entry = |name: &str| read.entries.iter().find(|entry| entry.name == name).expect("it is there");
+    assert_eq!(entry("nest-inner").members[&entry("nest-bob").id], Role::Manager);
+    assert_eq!(entry("nest-outer").members[&entry("nest-bob").id], Role::Member);
     for group in ["nest-outer", "nest-middle", "nest-inner"] {
         assert_eq!(members(&read, group), ["nest-alice", "nest-bob", "nest-carol"]);
     }

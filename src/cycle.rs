@@ -29,7 +29,7 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
     engine.must_write().await?; // what cannot be remembered is not done
     if trigger.asks() || engine.store.state().orders.iter().any(|order| order.what.is_of_reads()) {
         engine.connect().await?; // clusters that were away: asked whether they are back
-        if let Some(snapshot) = ask(engine).await {
+        if let Some(snapshot) = ask(engine, trigger).await {
             let seen = transition(engine.store.state(), &snapshot, &engine.settings.policy, engine.now()); // pure
             engine.store.write(&engine.lock, &seen.changes, &seen.events, engine.now()).await?; // ledger: one transaction
         }
@@ -65,10 +65,11 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
     engine.finish(report).await // ledger: the cycle's own row
 }
 
-/// Reads the directories. `None`: an order came meanwhile, and is not to wait for a directory that hangs.
-async fn ask(engine: &Engine) -> Option<DirectorySnapshot> {
+/// Reads the directories, on schedule those that are due. `None`: an order came meanwhile, and is not to wait for a directory that hangs.
+async fn ask(engine: &Engine, trigger: Trigger) -> Option<DirectorySnapshot> {
+    let (due, unasked) = engine.due(trigger);
     tokio::select! {
-        snapshot = directory::fetch(&engine.sources, &engine.settings.policy, engine.now()) => Some(snapshot),
+        read = directory::fetch(&due, &engine.settings.policy, engine.now()) => Some(DirectorySnapshot { unasked, ..read }),
         () = engine.cut.cancelled() => None,
     }
 }
@@ -92,7 +93,7 @@ pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
 /// Reads on while the ledger takes no writes: what the directories say, and for how many accounts something waits.
 /// Nothing is written.
 pub async fn read_on(engine: &mut Engine) -> Result<(), EngineError> {
-    let Some(snapshot) = ask(engine).await else { return Ok(()) };
+    let Some(snapshot) = ask(engine, Trigger::Schedule).await else { return Ok(()) };
     let now = engine.now();
     let mut ledger = engine.store.state().clone();
     let seen = transition(&ledger, &snapshot, &engine.settings.policy, now); // pure

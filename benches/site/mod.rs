@@ -219,7 +219,7 @@ fn directory(tenants: u32) -> DirectorySnapshot {
         rejected: Vec::new(),
         took: Duration::from_millis(300),
     };
-    DirectorySnapshot { reads: vec![read] }
+    DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() }
 }
 
 /// The directory id of a person.

@@ -82,7 +82,7 @@ pub fn fold(value: &str) -> String {
     value.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
-fn escape(value: &str) -> String {
+pub(super) fn escape(value: &str) -> String {
     let mut escaped = String::with_capacity(value.len());
     for character in value.chars() {
         if matches!(character, ',' | '+' | '"' | '\\' | '<' | '>' | ';' | '=' | '#') {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::assemble::{RawRead, assemble};
 use super::entry::EntryRules;
 use super::source::{SourceConfig, SourceKind};
-use super::{DirectorySnapshot, SourceRead, ldap, ldif, merge};
+use super::{DirectorySnapshot, SourceRead, keycloak, ldap, ldif, merge};
 use crate::policy::Policy;
 
 /// One pass over `sources`, which are in their order of precedence. Accounts that expired before `now` are disabled.
@@ -54,6 +54,7 @@ async fn read(source: &SourceConfig, rules: &EntryRules) -> SourceRead {
     let raw: RawRead = match &source.kind {
         SourceKind::Ldap(config) => ldap::read(config, source).await,
         SourceKind::Ldif(config) => ldif::read(config, source).await,
+        SourceKind::Keycloak(config) => keycloak::read(config, source).await,
     };
     let mut read = assemble(source, raw, rules);
     read.took = begun.elapsed();

@@ -6,7 +6,7 @@
 //! are the ledger's business.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::dn::Dn;
 use super::{DirectorySnapshot, Entry, RejectedEntry, SourceRead};
@@ -36,7 +36,7 @@ pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy) -> DirectorySnapshot {
     reject(&mut reads, losers);
     let losers = uids_taken(&reads);
     reject(&mut reads, losers);
-    DirectorySnapshot { reads }
+    DirectorySnapshot { reads, unasked: BTreeSet::new() }
 }
 
 /// Why entries are rejected, by source and id.

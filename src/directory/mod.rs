@@ -1,5 +1,5 @@
 //! What the directories say, as a value: entries, what was wrong with some of them, and whether each read was
-//! complete. The types here and most of the modules are PURE, which each says; `ldap`, `range` and `ldif` read, and
+//! complete. The types here and most of the modules are PURE, which each says; `ldap`, `range`, `keycloak` and `ldif` read, and
 //! [`fetch`](fetch::fetch) puts all of it together.
 //!
 //! A missing answer is never an empty answer: a read that is not [`Completeness::Complete`] proves nobody's absence.
@@ -11,6 +11,7 @@ pub mod fetch;
 pub mod filter;
 mod groups;
 pub mod idmap;
+pub mod keycloak;
 pub mod ldap;
 pub mod ldif;
 mod mark;
@@ -41,8 +42,10 @@ use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
 /// One pass over all sources, in their order of precedence.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DirectorySnapshot {
-    /// One read for each configured source, also for those that did not answer.
+    /// One read for each source that was asked, also for those that did not answer.
     pub reads: Vec<SourceRead>,
+    /// Sources that were not asked in this pass. What is known of them stays as it was.
+    pub unasked: BTreeSet<String>,
 }
 
 /// What one source answered.

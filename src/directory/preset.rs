@@ -3,6 +3,7 @@
 
 use std::str::FromStr;
 
+use super::keycloak;
 use super::mark::{DisabledMark, MarkTest};
 use super::numbers::{GROUP_TYPE, OBJECT_SID, PRIMARY_GROUP};
 use super::source::{SourceError, Tree};
@@ -95,15 +96,18 @@ pub enum Preset {
     FreeIpa,
     /// Active Directory and Samba.
     Ad,
+    /// A realm of Keycloak: what is an attribute of its own there has that name, the rest is of RFC 2307.
+    Keycloak,
 }
 
 /// The presets by name.
-pub const PRESETS: [(&str, Preset); 5] = [
+pub const PRESETS: [(&str, Preset); 6] = [
     ("toolforge", Preset::Toolforge),
     ("rfc2307", Preset::Rfc2307),
     ("rfc2307bis", Preset::Rfc2307bis),
     ("freeipa", Preset::FreeIpa),
     ("ad", Preset::Ad),
+    ("keycloak", Preset::Keycloak),
 ];
 
 impl FromStr for Preset {
@@ -181,6 +185,18 @@ impl Preset {
                 windows: true,
                 ..names
             },
+            Self::Keycloak => AttributeNames {
+                id: "id".to_owned(),
+                created: "createdTimestamp".to_owned(),
+                user_name: "username".to_owned(),
+                group_name: "name".to_owned(),
+                mail: "email".to_owned(),
+                display_name: texts(&["displayName", "name"]),
+                disabled: vec![mark("enabled", value("false"))],
+                member_dns: texts(&[keycloak::MEMBER]),
+                member_names: Vec::new(),
+                ..names
+            },
         }
     }
 
@@ -194,6 +210,8 @@ impl Preset {
         // Computers are users as well, and so are the accounts by which domains trust each other: the category tells.
         const PEOPLE_AD: &str = "(&(objectCategory=person)(objectClass=user))";
         let (filter, prefix) = match (self, kind) {
+            // There is nothing to choose by: its users and groups are all read.
+            (Self::Keycloak, _) => ("(objectClass=*)", None),
             (Self::Toolforge, AccountKind::Tool) => ("(cn=tools.*)", Some("tools.")),
             (Self::Ad, AccountKind::Tool | AccountKind::User) => (PEOPLE_AD, None),
             (_, AccountKind::Tool | AccountKind::User) => ("(objectClass=posixAccount)", None),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 use super::filter::Filter;
+pub use super::keycloak::KeycloakConfig;
 pub use super::mark::{DisabledMark, MarkTest};
 pub use super::numbers::{Ids, SidMapping};
 pub use super::preset::{AttributeNames, PRESETS, Preset};
@@ -51,6 +52,8 @@ pub enum SourceKind {
     Ldap(LdapConfig),
     /// Files.
     Ldif(LdifConfig),
+    /// A realm.
+    Keycloak(KeycloakConfig),
 }
 
 /// How to reach an LDAP server.
@@ -97,14 +100,6 @@ impl LdapConfig {
             page_size: PAGE_SIZE,
             connect_timeout: CONNECT_TIMEOUT,
             timeout: TIMEOUT,
-        }
-    }
-
-    /// Takes the one secret it needs: the key of its certificate, or the password.
-    pub fn set_secret(&mut self, secret: Secret) {
-        match &mut self.identity {
-            Some(identity) => identity.key = Some(secret),
-            None => self.password = Some(secret),
         }
     }
 }
@@ -187,6 +182,25 @@ impl SourceConfig {
         }
     }
 
+    /// The key of its one secret, and where that goes.
+    pub fn secret(&mut self) -> Option<(&'static str, &mut Option<Secret>)> {
+        match &mut self.kind {
+            SourceKind::Ldap(LdapConfig { identity: Some(identity), .. }) => Some(("client_key", &mut identity.key)),
+            SourceKind::Ldap(ldap) => Some(("password", &mut ldap.password)),
+            SourceKind::Keycloak(realm) => Some(("client_secret", &mut realm.client_secret)),
+            SourceKind::Ldif(_) => None,
+        }
+    }
+
+    /// How long it is not asked again after it answered; zero: it is asked in each cycle.
+    #[must_use]
+    pub const fn interval(&self) -> Duration {
+        match &self.kind {
+            SourceKind::Keycloak(realm) => realm.interval,
+            SourceKind::Ldap(_) | SourceKind::Ldif(_) => Duration::ZERO,
+        }
+    }
+
     /// A global catalogue shows groups of other kinds than universal without their members, and a server that knows no
     /// parts of attributes all of them: as if they were empty.
     fn check_members(&self, ldap: &LdapConfig) -> Result<(), SourceError> {
@@ -216,6 +230,7 @@ impl SourceConfig {
                 return Err(SourceError::new("paths", "names no file and no folder".to_owned()));
             }
             SourceKind::Ldif(_) => {}
+            SourceKind::Keycloak(realm) => realm.check()?,
         }
         if self.sids.range.slices() == 0 {
             let why = "range_min, range_max and range_size leave no slice; SSSD's are 200000, 2000200000 and 200000";
@@ -230,6 +245,7 @@ impl SourceConfig {
             let valid = match self.kind {
                 SourceKind::Ldap(_) => ldap3::parse_filter(&tree.filter).is_ok(),
                 SourceKind::Ldif(_) => Filter::parse(&tree.filter).is_some(),
+                SourceKind::Keycloak(_) => true,
             };
             if !valid {
                 let why = format!("filter {:?} is not a filter; for example (objectClass=posixAccount)", tree.filter);

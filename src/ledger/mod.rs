@@ -18,6 +18,7 @@ pub mod transition;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -106,6 +107,17 @@ pub struct SourceState {
     /// Where uids and gids came from in the last read, for people; absent where there is no choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<String>,
+}
+
+impl SourceState {
+    /// Whether it is to be asked again after `interval`: at once where it did not answer completely. A tenth early, because
+    /// cycles come by the clock and a read ends later than it begins.
+    #[must_use]
+    pub fn is_due(&self, interval: Duration, now: Timestamp) -> bool {
+        let gap = now.duration_since(self.read_at);
+        let over = Duration::try_from(gap).is_ok_and(|gap| gap >= interval - interval / 10);
+        over || gap.is_negative() || self.completeness != Completeness::Complete
+    }
 }
 
 /// A tool, user or group.

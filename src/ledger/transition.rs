@@ -38,7 +38,8 @@ pub struct Transition {
 #[must_use]
 pub fn transition(ledger: &LedgerState, snapshot: &DirectorySnapshot, policy: &Policy, now: Timestamp) -> Transition {
     let mut memory = Memory::of(ledger, snapshot, policy, now);
-    memory.all_complete = snapshot.reads.iter().all(|read| memory.proved(read) == Completeness::Complete);
+    memory.all_complete =
+        snapshot.unasked.is_empty() && snapshot.reads.iter().all(|read| memory.proved(read) == Completeness::Complete);
     for read in &snapshot.reads {
         memory.read(read);
     }
@@ -57,7 +58,7 @@ struct Memory<'a> {
     snapshot: &'a DirectorySnapshot,
     /// Accounts that other entries have from this read on.
     adopted: BTreeSet<AccountId>,
-    /// Every source answered completely.
+    /// Every source was asked, and answered completely.
     all_complete: bool,
     result: Transition,
 }
@@ -434,8 +435,26 @@ impl<'a> Memory<'a> {
         });
     }
 
+    /// Sources that were not asked are as they were. An entry that one of them stands in the way of is still rejected, for
+    /// the ledger knows who has its name, and in the words of the last whole read: else they would be written twice a cycle.
+    fn keep_unasked(&mut self) {
+        let unasked = &self.snapshot.unasked;
+        let known = self.ledger.sources.iter().filter(|(source, _)| unasked.contains(*source));
+        self.sources.extend(known.map(|(source, state)| (source.clone(), state.clone())));
+        let key = |entry: &RejectedEntry| entry.id.clone().map(|id| (entry.source.clone(), id));
+        let before: BTreeMap<_, _> =
+            self.ledger.rejected.iter().filter_map(|entry| Some((key(entry)?, entry))).collect();
+        let rejected = std::mem::take(&mut self.rejected).into_iter();
+        let as_before = |entry| key(&entry).and_then(|key| before.get(&key)).map_or(entry, |known| (*known).clone());
+        self.rejected = rejected.map(as_before).collect();
+        self.rejected.extend(self.ledger.rejected.iter().filter(|entry| unasked.contains(&entry.source)).cloned());
+    }
+
     fn finish(mut self) -> Transition {
         self.lapse();
+        if !self.snapshot.unasked.is_empty() {
+            self.keep_unasked();
+        }
         if self.rejected != self.ledger.rejected {
             self.result.changes.push(Change::Rejected(self.rejected));
         }

@@ -86,6 +86,12 @@ impl Story {
         story
     }
 
+    /// A pass in which no source was due. Gives whether anything was written.
+    fn unasked(&mut self) -> bool {
+        let unasked = BTreeSet::from(["people".to_owned()]);
+        self.pass(&DirectorySnapshot { reads: Vec::new(), unasked })
+    }
+
     /// Gives whether anything was written.
     fn reads(&mut self, entries: &[Entry], rejected: &[RejectedEntry], completeness: Completeness) -> bool {
         let read = SourceRead {
@@ -98,9 +104,12 @@ impl Story {
             rejected: rejected.to_vec(),
             took: Duration::ZERO,
         };
+        self.pass(&DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() })
+    }
+
+    fn pass(&mut self, snapshot: &DirectorySnapshot) -> bool {
         let now = Timestamp::from_second(self.now).expect("a time");
-        let Transition { changes, events } =
-            transition(&self.ledger, &DirectorySnapshot { reads: vec![read] }, &self.policy, now);
+        let Transition { changes, events } = transition(&self.ledger, snapshot, &self.policy, now);
         for change in &changes {
             self.ledger.apply(change);
         }
@@ -332,7 +341,12 @@ fn a_source_that_is_not_read_stays_as_it_was() {
         took: Duration::ZERO,
     };
     let now = Timestamp::from_second(story.now + MINUTE).expect("a time");
-    let seen = transition(&story.ledger, &DirectorySnapshot { reads: vec![read] }, &story.policy, now);
+    let seen = transition(
+        &story.ledger,
+        &DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() },
+        &story.policy,
+        now,
+    );
     for change in &seen.changes {
         story.ledger.apply(change);
     }
@@ -397,4 +411,33 @@ fn nobody_adopts_an_account_whose_own_entry_is_there() {
     assert_eq!(story.account("foo").directory_id, DirectoryId("1".to_owned()));
     assert!(story.ledger.orders.is_empty());
     assert_eq!(story.events.last().map(String::as_str), Some("account not adopted"));
+}
+
+#[test]
+fn a_source_that_is_not_asked_proves_nothing_and_loses_nothing() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
+    story.reads(&[tool("2", "bar", 52504)], &[rejected("3")], Completeness::Complete);
+    let (sources, rejected, absent) =
+        (story.ledger.sources.clone(), story.ledger.rejected.clone(), story.absent("foo"));
+    for _ in 0..48 {
+        story.now += HOUR;
+        assert!(!story.unasked());
+    }
+    assert_eq!((&story.ledger.sources, &story.ledger.rejected), (&sources, &rejected));
+    assert_eq!((story.absent("foo"), story.absent("bar")), (absent, None));
+    story.later(60, &[tool("2", "bar", 52504)]);
+    assert!(story.absent("foo") > absent, "what was not looked at counts for an hour at most");
+}
+
+#[test]
+fn a_source_is_asked_again_when_its_interval_is_over() {
+    let story = Story::begin(&[tool("1", "foo", 52503)]);
+    let mut source = story.ledger.sources["people"].clone();
+    let at = |seconds: i64| Timestamp::from_second(story.now + seconds).expect("a time");
+    let five = Duration::from_mins(5);
+    assert_eq!([0, 60, 269, 270, 300].map(|gap| source.is_due(five, at(gap))), [false, false, false, true, true]);
+    assert!(source.is_due(five, at(-1)), "the clock was set back");
+    assert!(source.is_due(Duration::ZERO, at(0)));
+    source.completeness = partial();
+    assert!(source.is_due(five, at(1)));
 }

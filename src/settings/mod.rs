@@ -6,6 +6,7 @@ mod class;
 mod cluster;
 mod credential;
 mod file;
+mod keycloak;
 mod manifests;
 mod network;
 mod profile;
@@ -24,7 +25,7 @@ use std::time::Duration;
 
 pub use self::secret::SecretPlace;
 use crate::archive::{Archives, Recipient};
-use crate::directory::source::{SourceConfig, SourceKind};
+use crate::directory::source::SourceConfig;
 use crate::identity::ClusterName;
 use crate::policy::Policy;
 
@@ -128,11 +129,11 @@ impl Settings {
         let mut sources = Vec::new();
         for (source, place) in &self.sources {
             let mut source = source.clone();
-            if let (Some(place), SourceKind::Ldap(ldap)) = (place, &mut source.kind) {
-                let key = if ldap.identity.is_some() { "client_key" } else { "password" };
+            let name = source.name.clone();
+            if let (Some(place), Some((key, secret))) = (place, source.secret()) {
                 match place.read() {
-                    Ok(secret) => ldap.set_secret(secret),
-                    Err(error) => wrong.push(format!("source.{}.{key}: {error}", source.name)),
+                    Ok(read) => *secret = Some(read),
+                    Err(error) => wrong.push(format!("source.{name}.{key}: {error}")),
                 }
             }
             match source.check() {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 
+use super::keycloak;
 use super::secret::SecretPlace;
 use super::table::{DURATION, NUMBER, Table};
 use crate::directory::sid::Sid;
@@ -12,7 +13,7 @@ use crate::directory::source::{
 };
 use crate::identity::AccountKind;
 
-const KEYS: [&str; 29] = [
+const KEYS: [&str; 30] = [
     "name",
     "type",
     "preset",
@@ -42,6 +43,7 @@ const KEYS: [&str; 29] = [
     "realm",
     "client_id",
     "client_secret",
+    "interval",
 ];
 const ATTRIBUTES: [&str; 16] = [
     "id",
@@ -69,7 +71,7 @@ enum Type {
     Ldap,
     Ad,
     Ldif,
-    Later,
+    Keycloak,
 }
 
 /// The sources, in order.
@@ -94,56 +96,60 @@ fn source(table: &Table<'_>, name: String, folder: &Path) -> Option<(SourceConfi
     if !table.has("type") {
         table.wrong("type", "missing; for example \"ldap\"");
     }
-    let types = [("ldap", Type::Ldap), ("ldif", Type::Ldif), ("ad", Type::Ad), ("keycloak", Type::Later)];
+    let types = [("ldap", Type::Ldap), ("ldif", Type::Ldif), ("ad", Type::Ad), ("keycloak", Type::Keycloak)];
     let of_type = table.choice("type", &types)?;
     let (kind, secret) = match of_type {
-        Type::Later => {
-            table.not_yet("type", "it reads ldap, ad and ldif; without this source its people would be missing");
-            return None;
-        }
+        Type::Keycloak => keycloak::keycloak(table, folder)?,
         Type::Ldap | Type::Ad => ldap(table, folder),
         Type::Ldif => (SourceKind::Ldif(LdifConfig { paths: ldif_paths(table, folder) }), None),
     };
-    let preset = preset(table, if matches!(of_type, Type::Ad) { Preset::Ad } else { Preset::Rfc2307 });
-    if matches!(of_type, Type::Ad) && preset != Preset::Ad {
-        table.wrong("preset", "a source of type ad has the preset ad; what differs is in [source.attributes]");
-    }
+    let preset = preset(table, of_type);
+    let tree = |key, of_kind| match &kind {
+        SourceKind::Keycloak(realm) => (of_kind != AccountKind::Tool).then(|| keycloak::tree(realm, of_kind)),
+        SourceKind::Ldap(_) | SourceKind::Ldif(_) => tree(table, key, preset, of_kind),
+    };
     let source = SourceConfig {
         name,
-        kind,
         sentinels: table.texts("sentinels").unwrap_or_default(),
-        tools: tree(table, "tools", preset, AccountKind::Tool),
-        users: tree(table, "users", preset, AccountKind::User),
-        groups: tree(table, "groups", preset, AccountKind::Group),
+        tools: tree("tools", AccountKind::Tool),
+        users: tree("users", AccountKind::User),
+        groups: tree("groups", AccountKind::Group),
         attributes: attributes(&table.section("attributes"), preset),
         sids: sids(table, preset),
+        kind,
     };
     check(table, &source, secret.as_ref());
     Some((source, secret))
 }
 
 /// As the reader checks it, with a password that only stands for the one that is read later.
-fn check(table: &Table<'_>, source: &SourceConfig, secret: Option<&SecretPlace>) {
+fn check(table: &Table<'_>, source: &SourceConfig, place: Option<&SecretPlace>) {
     let mut source = source.clone();
-    if let (Some(_), SourceKind::Ldap(ldap)) = (secret, &mut source.kind) {
-        ldap.set_secret(Secret::new("read later".to_owned()));
+    if let (Some(_), Some((_, secret))) = (place, source.secret()) {
+        *secret = Some(Secret::new("read later".to_owned()));
     }
     if let Err(SourceError { key, why }) = source.check() {
         table.wrong(key, why);
     }
 }
 
-fn preset(table: &Table<'_>, default: Preset) -> Preset {
-    let known = PRESETS.map(|(name, preset)| (name, Some(preset)));
-    let presets: Vec<_> = known.into_iter().chain([("keycloak", None)]).collect();
-    match table.choice("preset", &presets) {
-        Some(Some(preset)) => preset,
-        Some(None) => {
-            table.not_yet("preset", "it knows those of LDAP and Active Directory");
-            default
-        }
-        None => default,
+/// A domain and a realm have presets of their own.
+fn preset(table: &Table<'_>, of_type: Type) -> Preset {
+    let (own, name) = match of_type {
+        Type::Ldap | Type::Ldif => (None, "ldap"),
+        Type::Ad => (Some(Preset::Ad), "ad"),
+        Type::Keycloak => (Some(Preset::Keycloak), "keycloak"),
+    };
+    let told = table.choice("preset", &PRESETS);
+    if let Some(own) = own.filter(|own| told.is_some_and(|told| told != *own)) {
+        let why = format!("a source of type {name} has the preset {name}; what differs is in [source.attributes]");
+        table.wrong("preset", why);
+        return own;
     }
+    if own.is_none() && told == Some(Preset::Keycloak) {
+        table.wrong("preset", "is of a realm (type = \"keycloak\")");
+    }
+    own.or(told).unwrap_or(Preset::Rfc2307)
 }
 
 /// How SIDs become numbers; only Active Directory has any.
@@ -203,6 +209,9 @@ fn ldap(table: &Table<'_>, folder: &Path) -> (SourceKind, Option<SecretPlace>) {
     }
     for key in ["path", "paths", "url", "realm", "client_id", "client_secret"].iter().filter(|key| table.has(key)) {
         table.wrong(key, "a source that is a server has none; do you mean urls?");
+    }
+    if table.has("interval") {
+        table.wrong("interval", "is of a realm (type = \"keycloak\"); others are read in each cycle: schedule.cycle");
     }
     let key = if ldap.identity.is_some() { "client_key" } else { "password" };
     if ldap.identity.is_some() && table.has("password") {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::directory::source::Ids;
+use crate::directory::source::{Ids, SourceKind};
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nnot looked into\n-----END CERTIFICATE-----\n";
 /// Everything that the other keys of the tests lean on.
@@ -101,6 +101,43 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
 }
 
 #[test]
+fn a_realm_has_keys_of_its_own() {
+    let realm = "[[source]]\nname = \"sso\"\ntype = \"keycloak\"\nurl = \"https://sso\"\nrealm = \"lab\"\n";
+    let client = "client_id = \"bursar\"\nclient_secret = { file = \"/nonexistent\" }\n";
+    let told = |rest: &str, expected: &[&str]| {
+        let expected: Vec<String> = expected.iter().map(|line| format!("bursar.toml: source[1].{line}")).collect();
+        assert_eq!(errors(&format!("{BASE}{realm}{rest}")), expected, "{rest}");
+    };
+    told("", &["client_id: missing; for example \"bursar\""]);
+    let secret = r#"client_secret: the client needs one; for example { credential = "keycloak-secret" }"#;
+    told("client_id = \"bursar\"\n", &[secret]);
+    let shown = "client_secret: is { credential = \"NAME\" } or { file = \"/path\" }, never the password itself";
+    told("client_id = \"bursar\"\nclient_secret = \"hunter2\"\n", &[shown, secret]);
+    told(
+        &format!("{client}preset = \"rfc2307\"\npersist = true\n[source.tools]\nbase = \"ou=tools\"\n"),
+        &[
+            "persist: Keycloak tells no changes: it is read again after each interval",
+            "preset: a source of type keycloak has the preset keycloak; what differs is in [source.attributes]",
+            "tools: a realm has people and groups; tools come from another source",
+        ],
+    );
+    let loaded = load(&format!("{BASE}{realm}{client}interval = \"10m\"\n")).expect("settings");
+    let (source, _) = &loaded.sources[1];
+    assert_eq!(source.interval(), Duration::from_mins(10));
+    assert_eq!(source.groups.as_ref().map(|tree| tree.base.as_str()), Some("ou=groups,o=lab"));
+    let missing = loaded.sources().expect_err("there is no secret").to_string();
+    assert!(missing.contains("source.sso.client_secret: /nonexistent: "), "{missing}");
+
+    let ldap = |line: &str| errors(&BASE.replace("type", &format!("{line}\ntype")));
+    assert!(
+        ldap("interval = \"1m\"")[0].contains("source[0].interval: is of a realm"),
+        "{:?}",
+        ldap("interval = \"1m\"")
+    );
+    assert!(ldap("preset = \"keycloak\"")[0].contains("source[0].preset: is of a realm"));
+}
+
+#[test]
 fn each_kind_of_credential_says_what_it_needs() {
     let told = |kind: &str, expected: &[&str]| {
         let class = format!("{TOOL}home = {{ prefix = \"/home\" }}\ncredential = {{ {kind} }}\n");
@@ -147,7 +184,6 @@ fn what_later_versions_serve_is_an_error_where_leaving_it_out_is_dangerous() {
         let errors = errors(text);
         assert!(errors[0].starts_with(&format!("bursar.toml: {key}: not in this version")), "{errors:?}");
     };
-    later("[[source]]\nname = \"sso\"\ntype = \"keycloak\"\nurl = \"https://sso\"\nrealm = \"r\"\n", "source[1].type");
     later("[class.profile]\nfrom = \"adopted\"\nselector = \"a=b\"\n", "class.profile.from");
     later("[realm]\nsource = \"sso\"\n", "realm");
     let harmless = "[archive]\nrecipient = \"age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p\"\n[webhook]\nexempt = [\"a\"]\n[reaper.namespaces]\nenabled = false\nidle_for = \"9d\"\n";

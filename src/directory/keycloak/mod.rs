@@ -1,0 +1,93 @@
+//! The users and groups of a Keycloak realm, by its administration API: paged full reads, for it tells no changes.
+//!
+//! Every failure becomes a reason in [`RawRead::problems`], and so does a list that changed while it was read: the count
+//! before, the count after and what was listed must be one number. Nothing is ever written to the realm.
+
+mod answer;
+mod config;
+mod session;
+
+use self::answer::{Group, GroupCount, Listed as _, Member, Profile, Scribe, User};
+pub use self::answer::{MEMBER, base};
+pub use self::config::KeycloakConfig;
+pub use self::session::RealmError;
+use self::session::Session;
+use super::assemble::{RawRead, RawTree};
+use super::raw::RawEntry;
+use super::source::SourceConfig;
+use crate::identity::AccountKind;
+
+/// Reads the realm.
+pub async fn read(config: &KeycloakConfig, source: &SourceConfig) -> RawRead {
+    let trees = [AccountKind::User, AccountKind::Group].map(|kind| (kind, RawTree::default()));
+    let mut raw = RawRead { trees: trees.into(), ..RawRead::default() };
+    if let Err(error) = read_realm(config, source, &mut raw).await {
+        let server = raw.server.as_deref().unwrap_or(&config.url);
+        raw.problems.push(format!("{server}: {}", super::chain(&error)));
+    }
+    raw
+}
+
+async fn read_realm(config: &KeycloakConfig, source: &SourceConfig, raw: &mut RawRead) -> Result<(), RealmError> {
+    let mut session = Session::new(config)?;
+    let profile: Profile = session.get(&["users", "profile"], &[]).await?;
+    raw.server = Some(session.server());
+    let (unbelieved, problems) = profile.judge(&source.attributes);
+    raw.problems = problems;
+    let mut scribe = Scribe::new(&config.realm, &source.attributes, &unbelieved);
+    let people = raw.trees.entry(AccountKind::User).or_default();
+    read_users(&mut session, &mut scribe, &mut people.entries).await?;
+    if people.entries.is_empty() {
+        // So it also answers to a client that may search for users and see none.
+        raw.problems.push("the realm shows no user at all: does its client have the role view-users?".to_owned());
+    }
+    people.whole = true;
+    let groups = raw.trees.entry(AccountKind::Group).or_default();
+    read_groups(&mut session, &mut scribe, &mut groups.entries).await?;
+    groups.whole = true;
+    Ok(())
+}
+
+async fn read_users(
+    session: &mut Session<'_>,
+    scribe: &mut Scribe<'_>,
+    entries: &mut Vec<RawEntry>,
+) -> Result<(), RealmError> {
+    let before: usize = session.get(&["users", "count"], &[]).await?;
+    let listed = session.list(&["users"], false, |user: User| entries.push(scribe.user(&user))).await?;
+    let after: usize = session.get(&["users", "count"], &[]).await?;
+    if before == listed && listed == after { Ok(()) } else { Err(RealmError::Changed(User::WHAT)) }
+}
+
+/// Groups, those within them, and who belongs to each. Whoever belongs to a part of a group belongs to it, as in
+/// Keycloak, where they inherit its attributes and roles.
+async fn read_groups(
+    session: &mut Session<'_>,
+    scribe: &mut Scribe<'_>,
+    entries: &mut Vec<RawEntry>,
+) -> Result<(), RealmError> {
+    let before: GroupCount = session.get(&["groups", "count"], &[]).await?;
+    let mut groups: Vec<Group> = Vec::new();
+    session.list(&["groups"], false, |group| groups.push(group)).await?;
+    entries.extend(groups.iter().map(|group| scribe.group(group, None)));
+    let mut at = 0;
+    while at < groups.len() {
+        let id = groups[at].id.clone();
+        if groups[at].sub_group_count > 0 {
+            let mut parts: Vec<Group> = Vec::new();
+            session.list(&["groups", &id, "children"], false, |part| parts.push(part)).await?;
+            for part in &parts {
+                let entry = scribe.group(part, Some(&entries[at]));
+                entries[at].add(MEMBER.as_bytes(), entry.dn.as_bytes());
+                entries.push(entry);
+            }
+            groups.append(&mut parts);
+        }
+        let group = &mut entries[at];
+        session.list(&["groups", &id, "members"], true, |member: Member| scribe.member(group, &member)).await?;
+        at += 1;
+    }
+    let after: GroupCount = session.get(&["groups", "count"], &[]).await?;
+    let same = before.count == groups.len() && groups.len() == after.count;
+    if same { Ok(()) } else { Err(RealmError::Changed(Group::WHAT)) }
+}

@@ -1,0 +1,58 @@
+//! A `[[source]]` that is a realm of Keycloak.
+
+use std::path::Path;
+
+use super::secret::SecretPlace;
+use super::source::ca;
+use super::table::{DURATION, NUMBER, Table};
+use crate::directory::keycloak::{self, KeycloakConfig};
+use crate::directory::source::{Preset, SourceKind, Tree};
+use crate::identity::AccountKind;
+
+/// Keys of other sources, and what a realm has instead.
+const OF_OTHERS: [(&str, &str); 13] = [
+    ("urls", "a realm has one url"),
+    ("bind_dn", "a realm knows us by client_id"),
+    ("password", "a realm knows us by client_secret"),
+    ("client_certificate", "a realm knows us by client_secret"),
+    ("client_key", "a realm knows us by client_secret"),
+    ("starttls", "a realm speaks https"),
+    ("persist", "Keycloak tells no changes: it is read again after each interval"),
+    ("members_at_once", "members come in pages: page_size"),
+    ("path", "a realm has a url"),
+    ("paths", "a realm has a url"),
+    ("tools", "a realm has people and groups; tools come from another source"),
+    ("users", "all of a realm's users are read"),
+    ("groups", "all of a realm's groups are read"),
+];
+
+/// The realm, and where the secret of our client is.
+pub(super) fn keycloak(table: &Table<'_>, folder: &Path) -> Option<(SourceKind, Option<SecretPlace>)> {
+    for (key, why) in OF_OTHERS.iter().filter(|(key, _)| table.has(key)) {
+        table.wrong(key, *why);
+    }
+    let url = table.required("url", "https://sso.example.org");
+    let realm = table.required("realm", "research");
+    let client = table.required("client_id", "bursar");
+    let secret = SecretPlace::of(table, "client_secret");
+    let mut config = KeycloakConfig::new(url?, realm?, client?);
+    config.allow_plaintext = table.switch("allow_plaintext", false);
+    config.ca_pem = ca(table, folder);
+    config.interval = table.duration("interval", config.interval);
+    config.connect_timeout = table.duration("connect_timeout", config.connect_timeout);
+    config.timeout = table.duration("timeout", config.timeout);
+    for (key, time) in [("connect_timeout", config.connect_timeout), ("timeout", config.timeout)] {
+        if time.is_zero() {
+            table.wrong(key, format!("0 leaves no time for an answer; for example {}", DURATION.1));
+        }
+    }
+    if table.has("page_size") {
+        config.page_size = table.parsed("page_size", NUMBER, |text| text.parse().ok()).unwrap_or(config.page_size);
+    }
+    Some((SourceKind::Keycloak(config), secret))
+}
+
+/// Where the realm's entries of a kind are.
+pub(super) fn tree(realm: &KeycloakConfig, kind: AccountKind) -> Tree {
+    Preset::Keycloak.tree(kind, &keycloak::base(&realm.realm, kind))
+}

@@ -86,11 +86,13 @@ pub(super) async fn sources(settings: &Settings) -> Vec<Finding> {
         let count = read.entries.len();
         let numbers = read.numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();
         findings.push(match &read.completeness {
-            Completeness::Complete => Finding::good(&subject, format!("{server}: complete, {count} entries{numbers}{rejected}")),
+            Completeness::Complete => {
+                Finding::good(&subject, format!("{server}: complete, {count} entries{numbers}{rejected}"))
+            }
             Completeness::Partial { why } => Finding::bad(
                 &subject,
                 format!("{server}: partial: {why}"),
-                "until it is complete nobody of this source is suspended for absence; see urls, bind_dn, password, base",
+                "until it is complete nobody of this source is suspended for absence; see url, who we are there, base",
             ),
         });
     }

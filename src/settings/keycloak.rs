@@ -1,6 +1,7 @@
 //! A `[[source]]` that is a realm of Keycloak.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::secret::SecretPlace;
 use super::source::ca;
@@ -8,6 +9,7 @@ use super::table::{DURATION, NUMBER, Table};
 use crate::directory::keycloak::{self, KeycloakConfig};
 use crate::directory::source::{Preset, SourceKind, Tree};
 use crate::identity::AccountKind;
+use crate::ledger::gaps;
 
 /// Keys of other sources, and what a realm has instead.
 const OF_OTHERS: [(&str, &str); 13] = [
@@ -39,6 +41,10 @@ pub(super) fn keycloak(table: &Table<'_>, folder: &Path) -> Option<(SourceKind, 
     config.allow_plaintext = table.switch("allow_plaintext", false);
     config.ca_pem = ca(table, folder);
     config.interval = table.duration("interval", config.interval);
+    if config.interval > Duration::from_secs(gaps::LONGEST_GAP.unsigned_abs()) {
+        // Whoever is absent for longer between two reads was seen to be absent for an hour.
+        table.wrong("interval", "is longer than an hour, and absence would count for less than it lasts");
+    }
     config.connect_timeout = table.duration("connect_timeout", config.connect_timeout);
     config.timeout = table.duration("timeout", config.timeout);
     for (key, time) in [("connect_timeout", config.connect_timeout), ("timeout", config.timeout)] {

@@ -407,7 +407,9 @@ fn two_classes_do_not_share_a_host() {
 
 #[test]
 fn examples_are_configurations() {
-    for name in ["toolforge", "rfc2307", "active-directory", "freeipa"].map(|name| format!("examples/{name}.toml")) {
+    for name in
+        ["toolforge", "rfc2307", "active-directory", "freeipa", "keycloak"].map(|name| format!("examples/{name}.toml"))
+    {
         let text = shipped(&name).replace("/etc/bursar/", "");
         assert!(load(&text).is_ok(), "{name}: {:?}", load(&text));
     }

@@ -23,6 +23,7 @@ mod ensure;
 mod execute;
 mod harness;
 mod homes;
+mod keycloak;
 mod ledger;
 mod ledger_restore;
 mod ledger_upgrade;

@@ -121,9 +121,14 @@ impl World {
 
     /// One cycle in this process.
     pub fn cycle(&mut self) -> CycleReport {
+        self.cycle_by(Trigger::Sync)
+    }
+
+    /// One cycle, asked for by this.
+    pub fn cycle_by(&mut self, trigger: Trigger) -> CycleReport {
         self.open();
         let engine = self.engine.as_mut().expect("open");
-        self.runtime.block_on(cycle::run(engine, Trigger::Sync, Extent::All)).expect("the ledger takes it")
+        self.runtime.block_on(cycle::run(engine, trigger, Extent::All)).expect("the ledger takes it")
     }
 
     /// What a cycle would do.

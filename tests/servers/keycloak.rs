@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -31,6 +32,16 @@ pub struct Keycloak {
 }
 
 impl Keycloak {
+    /// The one of this process, started at the first call; each test has realms of its own there. It ends with the process.
+    ///
+    /// # Panics
+    /// If it does not start, at this call and, at once, at every later one.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Option<Keycloak>> = OnceLock::new();
+        let shared = SHARED.get_or_init(|| std::panic::catch_unwind(Self::start).ok());
+        shared.as_ref().expect("the Keycloak that tests share starts: see the first failure")
+    }
+
     /// Starts one; fetches it first if it is not there yet (a minute, once; it says so).
     ///
     /// # Panics
@@ -109,22 +120,38 @@ impl Keycloak {
 
     fn token(&self, realm: &str, client: &str, name: &str, password: &str, which: &str) -> String {
         let form = format!("grant_type=password&scope=openid&client_id={client}&username={name}&password={password}");
-        let answer = self.curl(&format!("/realms/{realm}/protocol/openid-connect/token"), &[], &form);
+        let answer = self.curl("POST", &format!("/realms/{realm}/protocol/openid-connect/token"), &[], &form);
         let answer: Value = serde_json::from_str(&answer).expect("JSON");
         answer[which].as_str().unwrap_or_else(|| panic!("no {which}: {answer}")).to_owned()
     }
 
     fn create(&self, path: &str, object: &Value) {
-        let token = self.token("master", "admin-cli", ADMIN, ADMIN, "access_token");
-        let headers = [format!("Authorization: Bearer {token}"), "Content-Type: application/json".to_owned()];
-        self.curl(path, &headers, &object.to_string());
+        self.ask("POST", path, object);
     }
 
-    /// Posts, and gives what it answers.
-    fn curl(&self, path: &str, headers: &[String], body: &str) -> String {
+    /// Asks as the administrator, with a body unless it is null, and gives the answer, null if that is empty.
+    pub fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
+        let token = self.token("master", "admin-cli", ADMIN, ADMIN, "access_token");
+        let headers = [format!("Authorization: Bearer {token}"), "Content-Type: application/json".to_owned()];
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = self.curl(method, path, &headers, &body);
+        if answer.is_empty() { Value::Null } else { serde_json::from_str(&answer).expect("JSON") }
+    }
+
+    /// Sends, and gives what it answers.
+    fn curl(&self, method: &str, path: &str, headers: &[String], body: &str) -> String {
         let mut command = Command::new("curl");
         command
-            .args(["--silent", "--show-error", "--fail-with-body", "--data-binary", "@-", "--cacert"])
+            .args([
+                "--silent",
+                "--show-error",
+                "--fail-with-body",
+                "--request",
+                method,
+                "--data-binary",
+                "@-",
+                "--cacert",
+            ])
             .arg(&self.ca_pem);
         for header in headers {
             command.arg("--header").arg(header);
@@ -132,7 +159,7 @@ impl Keycloak {
         command.arg(format!("{}{path}", self.url));
         let output = run(command, body);
         let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "POST {path}: {said}");
+        assert!(output.status.success(), "{method} {path}: {said}");
         said
     }
 }

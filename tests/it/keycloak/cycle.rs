@@ -1,0 +1,149 @@
+//! From a realm to a kubeconfig, and back when somebody is disabled.
+
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bursar::control::api::{CycleReport, Trigger};
+use serde_json::{Value, json};
+
+use super::{CLIENT, Realm, SECRET, person};
+use crate::servers::Servers;
+use crate::world::World;
+
+/// A world that reads `realm` as well.
+fn world(realm: &Realm, name: &str) -> World {
+    let folder = Servers::shared().folder().join(name);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let secret = folder.join("client-secret");
+    std::fs::write(&secret, format!("{SECRET}\n")).expect("the secret's file");
+    let configuration = format!(
+        r#"
+[[source]]
+name          = "sso"
+type          = "keycloak"
+url           = "{url}"
+realm         = "{realm}"
+ca            = "{ca}"
+client_id     = "{CLIENT}"
+client_secret = {{ file = "{secret}" }}
+
+[limits]
+suspend_per_day = {{ count = 20 }}
+
+[class.person]
+from         = "users"
+when         = {{ group = "{name}-staff" }}
+clusters     = ["test"]
+namespace    = "{name}-p-{{name}}"
+home         = {{ prefix = "{homes}", kubeconfig = ".kube/config", create = false }}
+quota        = {{ pods = "4" }}
+credential   = {{ kind = "certificate", lifetime = "7d", endpoints = ["internal"] }}
+"#,
+        url = realm.server.url,
+        realm = realm.name,
+        ca = realm.server.ca_pem.display(),
+        secret = secret.display(),
+        homes = folder.join("homes/home").display(),
+    );
+    World::with(name, &configuration)
+}
+
+/// Makes the home of somebody, and gives the kubeconfig that will be in it.
+fn home(world: &World, name: &str, uid: u32) -> PathBuf {
+    let home = world.folder.join("homes/home").join(name);
+    std::fs::create_dir_all(&home).expect("a home");
+    chown(&home, Some(uid), Some(500)).expect("its owner");
+    std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o700)).expect("its mode");
+    home.join(".kube/config")
+}
+
+fn works(world: &World, kubeconfig: &Path) -> bool {
+    world.kubectl_with(kubeconfig, &["get", "pods"]).status.success()
+}
+
+fn state(world: &World, name: &str) -> Value {
+    let rows = world.rows("SELECT name, state FROM users WHERE source = 'sso'");
+    rows.iter().find(|row| row["name"] == name).map_or(Value::Null, |row| row["state"].clone())
+}
+
+#[track_caller]
+fn all_is_well(report: &CycleReport) {
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+}
+
+/// What a command of the administrator prints.
+fn bursar(world: &World, command: &str) -> String {
+    let mut bursar = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    let output = bursar.arg("--config").arg(world.config()).arg(command).output().expect("bursar runs");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn a_person_of_the_realm_has_a_namespace_until_disabled_and_has_it_back() {
+    let groups = json!({"name": "kcc-staff", "subGroups": [{"name": "kcc-lab"}]});
+    let people = [person("kcc-alice", 43001, &["/kcc-staff/kcc-lab"]), person("kcc-bob", 43002, &[])];
+    let realm = Realm::new("cycle", &people, &[groups]);
+    let mut world = world(&realm, "kcc");
+    let kubeconfig = home(&world, "kcc-alice", 43001);
+    all_is_well(&world.cycle());
+    assert!(works(&world, &kubeconfig));
+    let namespace = world.kubectl(&["get", "namespace", "kcc-p-kcc-alice", "-o", "yaml"]);
+    assert!(namespace.contains("bursar.dev/uid: \"43001\""), "{namespace}");
+    assert!(
+        !world.kubectl(&["get", "namespaces"]).contains("kcc-p-kcc-bob"),
+        "who is in no part of the group has none"
+    );
+    let rows = world.rows("SELECT directory_id FROM users WHERE name = 'kcc-alice'");
+    assert_eq!(rows[0]["directory_id"], realm.id("kcc-alice"));
+
+    for (enabled, expected) in [(false, "suspended"), (true, "active")] {
+        realm.change("kcc-alice", &json!({"enabled": enabled}));
+        world.cycle();
+        assert_eq!(state(&world, "kcc-alice"), expected);
+        assert_eq!(works(&world, &kubeconfig), enabled);
+    }
+
+    realm.ask("PUT", "", &json!({"editUsernameAllowed": true}));
+    realm.change("kcc-alice", &json!({"username": "kcc-alicia"}));
+    all_is_well(&world.cycle());
+    assert_eq!((state(&world, "kcc-alice"), state(&world, "kcc-alicia")), (Value::Null, "active".into()));
+    assert!(works(&world, &kubeconfig), "same account, same namespace");
+
+    world.configure("realm         = \"cycle\"", "realm         = \"cycles\"");
+    let report = world.cycle();
+    assert!(report.partial["sso"].contains("there is no realm \"cycles\""), "{:?}", report.partial);
+    assert_eq!(state(&world, "kcc-alicia"), "active");
+    for command in ["status", "doctor"] {
+        let said = bursar(&world, command);
+        assert!(said.contains("see realm and url"), "{command}: {said}");
+    }
+    world.configure("realm         = \"cycles\"", "realm         = \"cycle\"");
+    all_is_well(&world.cycle());
+    for command in ["status", "doctor"] {
+        let said = bursar(&world, command);
+        assert!(said.contains(": complete, 4 entries") || said.contains(": complete; 4 entries"), "{command}: {said}");
+    }
+    assert!(bursar(&world, "check").contains("well"), "{}", bursar(&world, "check"));
+}
+
+#[test]
+fn on_schedule_a_realm_waits_for_its_interval() {
+    let realm = Realm::new("interval", &[person("kci-alice", 43011, &[])], &[json!({"name": "kci-staff"})]);
+    let mut world = world(&realm, "kci");
+    world.configure("type          = \"keycloak\"", "type          = \"keycloak\"\ninterval      = \"5m\"");
+    all_is_well(&world.cycle());
+    let said = |world: &World| {
+        let status = bursar(world, "status");
+        status.lines().find(|line| line.starts_with("source sso")).map(str::to_owned)
+    };
+    let before = said(&world);
+    assert!(before.as_ref().is_some_and(|line| line.contains("complete; ")), "{before:?}");
+    realm.ask("DELETE", &format!("/users/{}", realm.id("kci-alice")), &Value::Null);
+    realm.ask("POST", "/users", &person("kci-bob", 43012, &[]));
+    all_is_well(&world.cycle_by(Trigger::Schedule));
+    assert_eq!(said(&world), before, "it was not asked, and is still known");
+    assert_eq!((state(&world, "kci-alice"), state(&world, "kci-bob")), ("active".into(), Value::Null));
+    all_is_well(&world.cycle_by(Trigger::Sync));
+    assert_eq!(state(&world, "kci-bob"), "active");
+}

@@ -1,0 +1,105 @@
+//! What is between Bursar and a realm: passes requests on, but for those that a test spoils.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bursar::directory::source::KeycloakConfig;
+use reqwest::Certificate;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::Realm;
+
+/// What becomes of a request.
+pub enum Fate {
+    /// The server answers.
+    Passed,
+    /// This status and this body.
+    Answered(u16, &'static str),
+    /// As many bytes of the server's answer, the connection's end after them.
+    Cut(usize),
+    /// Nothing for a long time.
+    Silent,
+}
+
+type Judge = dyn Fn(&str) -> Fate + Send + Sync;
+
+/// Gives the configuration of a realm behind a proxy that asks `judge` about each request, by path and query. All that
+/// it was asked is in the list.
+pub async fn between(
+    realm: &Realm,
+    judge: impl Fn(&str) -> Fate + Send + Sync + 'static,
+) -> (KeycloakConfig, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("its address"));
+    let config = KeycloakConfig { url, allow_plaintext: true, ca_pem: None, ..realm.config() };
+    // Clients of plain HTTP trust issuers too, in vain; a host without any has none to trust.
+    let config = KeycloakConfig { ca_pem: realm.config().ca_pem, ..config };
+    let pem = realm.config().ca_pem.expect("an authority");
+    let trusted = Certificate::from_pem_bundle(pem.as_bytes()).expect("PEM");
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder().tls_certs_only(trusted).no_proxy().build().expect("a client");
+    let (judge, server): (Arc<Judge>, _) = (Arc::new(judge), realm.server.url.clone());
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let (judge, client, server, heard) = (judge.clone(), client.clone(), server.clone(), heard.clone());
+            tokio::spawn(async move {
+                let _ = serve(socket, &*judge, &client, &server, &heard).await;
+            });
+        }
+    });
+    (config, asked)
+}
+
+/// One request, and the connection's end.
+async fn serve(
+    mut socket: TcpStream,
+    judge: &Judge,
+    client: &reqwest::Client,
+    server: &str,
+    heard: &Mutex<Vec<String>>,
+) -> std::io::Result<()> {
+    let mut bytes = Vec::new();
+    let head = loop {
+        if socket.read_buf(&mut bytes).await? == 0 {
+            return Ok(());
+        }
+        if let Some(end) = bytes.windows(4).position(|end| end == b"\r\n\r\n") {
+            break String::from_utf8_lossy(&bytes[..end]).into_owned();
+        }
+    };
+    let mut lines = head.lines();
+    let mut request = lines.next().unwrap_or_default().split(' ');
+    let (method, path) = (request.next().unwrap_or_default(), request.next().unwrap_or_default().to_owned());
+    let fields: Vec<(String, &str)> =
+        lines.filter_map(|line| line.split_once(": ")).map(|(name, value)| (name.to_lowercase(), value)).collect();
+    let length =
+        fields.iter().find(|(name, _)| name == "content-length").map_or(0, |(_, text)| text.parse().unwrap_or(0));
+    let mut body = bytes.split_off(head.len() + 4);
+    while body.len() < length {
+        socket.read_buf(&mut body).await?;
+    }
+    heard.lock().expect("a list").push(path.clone());
+    // What a test does at this moment may wait for the server.
+    let fate = tokio::task::block_in_place(|| judge(&path));
+    let (status, mut answer) = match fate {
+        Fate::Answered(status, text) => (status, text.as_bytes().to_vec()),
+        Fate::Silent => return Ok(tokio::time::sleep(Duration::from_mins(1)).await),
+        Fate::Passed | Fate::Cut(_) => {
+            let mut onward = client.request(method.parse().expect("a method"), format!("{server}{path}")).body(body);
+            for (name, value) in fields.iter().filter(|(name, _)| name != "host" && name != "content-length") {
+                onward = onward.header(name, *value);
+            }
+            let answer = onward.send().await.expect("the server answers");
+            (answer.status().as_u16(), answer.bytes().await.expect("a body").to_vec())
+        }
+    };
+    let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", answer.len());
+    if let Fate::Cut(after) = fate {
+        answer.truncate(after);
+    }
+    socket.write_all(&[head.as_bytes(), &answer].concat()).await?;
+    socket.shutdown().await
+}

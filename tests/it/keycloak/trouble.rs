@@ -1,0 +1,176 @@
+//! What is said of a realm when something is in the way, and that nobody is missing for it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bursar::directory::Completeness;
+use bursar::directory::source::{KeycloakConfig, Secret};
+use bursar::identity::AccountKind;
+use serde_json::{Value, json};
+
+use super::proxy::{Fate, between};
+use super::{Realm, person, source};
+use crate::directory::{assert_why, names, read, why};
+use crate::servers::pki::Authority;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_not_let_in_says_why() {
+    let realm = Realm::new("wrong", &[person("alice", 2001, &[])], &[]);
+    let good = realm.config();
+    let wrong = KeycloakConfig { client_secret: Some(Secret::new("hunter2".to_owned())), ..good.clone() };
+    let told = read(source(wrong)).await;
+    assert_why(&told, &["login of client bursar refused (401 Unauthorized: ", "see client_id and client_secret"]);
+    assert!(!why(&told).contains("hunter2"), "{}", why(&told));
+    let client = KeycloakConfig { client_id: "nobody".to_owned(), ..good.clone() };
+    assert_why(&read(source(client)).await, &["login of client nobody refused"]);
+    let elsewhere = KeycloakConfig { realm: "no where".to_owned(), ..good.clone() };
+    assert_why(&read(source(elsewhere)).await, &["there is no realm \"no where\" (Realm does not exist)"]);
+    let path = KeycloakConfig { url: format!("{}/auth", good.url), ..good.clone() };
+    assert_why(&read(source(path)).await, &["there is no realm \"wrong\"", "see realm and url"]);
+    let gone = KeycloakConfig { url: "https://127.0.0.1:1".to_owned(), ..good.clone() };
+    assert_why(&read(source(gone)).await, &["cannot connect; see url and ca", "Connection refused"]);
+    let stranger = Authority::new("somebody else").identity().certificate.clone();
+    let untrusted = KeycloakConfig { ca_pem: Some(stranger), ..good.clone() };
+    assert_why(&read(source(untrusted)).await, &["cannot connect; see url and ca", "UnknownIssuer"]);
+
+    realm.ask("PUT", "", &json!({"enabled": false}));
+    assert_why(&read(source(good.clone())).await, &["login of client bursar refused", "Realm not enabled"]);
+    realm.ask("PUT", "", &json!({"enabled": true}));
+    assert_eq!(why(&read(source(good)).await), "complete", "and all is well again by itself");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_without_the_role_sees_nothing_and_says_which_it_needs() {
+    let people = [person("alice", 2001, &[])];
+    let none = Realm::with("roleless", &people, &[], Some("ADMIN_EDIT"), &[]);
+    assert_why(
+        &read(none.source()).await,
+        &["refused (403 Forbidden", "needs the role view-users of realm-management"],
+    );
+    let few = Realm::with("few", &people, &[], Some("ADMIN_EDIT"), &["query-users", "query-groups"]);
+    let found = read(few.source()).await;
+    assert_ne!(found.completeness, Completeness::Complete);
+    assert_why(&found, &["view-users"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_changes_while_it_is_read_is_not_whole() {
+    let people: Vec<_> = (0..6).map(|n| person(&format!("d{n}-drift"), 2000 + n, &["/all"])).collect();
+    let groups = json!({"name": "all", "subGroups": [{"name": "one"}, {"name": "two"}, {"name": "three"}]});
+    let drift: [(&'static str, &str, &str); 5] = [
+        // Somebody goes after the first page: whoever would begin the next one is never shown.
+        ("drift-a", "/users?first=1&", "users changed while they were read"),
+        // And somebody else comes: the counts agree.
+        ("drift-b", "/users?first=1&", "users changed while they were read"),
+        // After the last page.
+        ("drift-c", "/groups/count", "users changed while they were read"),
+        ("drift-d", "/children?first=1&", "groups changed while they were read"),
+        ("drift-e", "/members?first=1&", "members of a group changed while they were read"),
+    ];
+    for (name, at, expected) in drift {
+        let realm = Realm::new(name, &people, std::slice::from_ref(&groups));
+        let delete = |path: String| move |realm: &Realm| drop(realm.ask("DELETE", &path, &Value::Null));
+        let all = realm.ask("GET", "/groups", &Value::Null)[0]["id"].as_str().expect("a group").to_owned();
+        let part = realm.ask("GET", &format!("/groups/{all}/children"), &Value::Null)[0]["id"].clone();
+        let first = format!("/users/{}", realm.id("d0-drift"));
+        let act: Box<dyn Fn(&Realm) + Send + Sync> = match name {
+            "drift-a" => Box::new(delete(first)),
+            "drift-b" => Box::new(move |realm| {
+                delete(first.clone())(realm);
+                realm.ask("POST", "/users", &person("z-drift", 2100, &[]));
+            }),
+            "drift-c" => Box::new(|realm| drop(realm.ask("POST", "/users", &person("z-drift", 2100, &[])))),
+            "drift-d" => Box::new(delete(format!("/groups/{}", part.as_str().expect("an id")))),
+            _ => Box::new(delete(format!("{first}/groups/{all}"))),
+        };
+        // The count after the last page is asked for once more.
+        let at = if name == "drift-c" { "/users/count" } else { at };
+        let skip = std::sync::atomic::AtomicUsize::new(usize::from(name == "drift-c"));
+        let done = AtomicBool::new(false);
+        let mover = Realm { name, server: realm.server };
+        let (config, _) = between(&realm, move |path| {
+            if path.contains(at) && skip.fetch_sub(1, Ordering::Relaxed) == 0 && !done.swap(true, Ordering::Relaxed) {
+                act(&mover);
+            }
+            Fate::Passed
+        })
+        .await;
+        let found = read(source(KeycloakConfig { page_size: 2, ..config })).await;
+        assert_why(&found, &[expected]);
+        assert_eq!(why(&read(realm.source()).await), "complete", "{name}: the next read is");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_is_never_an_empty_answer() {
+    let people: Vec<_> = (0..4).map(|n| person(&format!("t{n}-trouble"), 2000 + n, &["/all"])).collect();
+    let realm = Realm::new("trouble", &people, &[json!({"name": "all"})]);
+    let (config, asked) = between(&realm, |_| Fate::Passed).await;
+    assert_eq!(why(&read(source(config)).await), "complete");
+    let requests = asked.lock().expect("a list").clone();
+    assert_eq!(requests.len(), 9, "{requests:?}");
+    let spoil: [(fn() -> Fate, &str); 8] = [
+        (|| Fate::Answered(500, r#"{"error": "unknown_error"}"#), "500 Internal Server Error: unknown_error"),
+        (|| Fate::Answered(503, "<html>"), "503 Service Unavailable: no reason given"),
+        (|| Fate::Answered(404, "{}"), "404 Not Found"),
+        (|| Fate::Answered(302, ""), "302 Found"),
+        (|| Fate::Answered(200, "[{\"id\": 1}]"), "could not be parsed"),
+        (|| Fate::Answered(200, ""), "could not be parsed"),
+        (|| Fate::Cut(0), "connection lost"),
+        (|| Fate::Silent, "no answer within 300ms"),
+    ];
+    for path in &requests {
+        for (fate, expected) in spoil {
+            let at = path.split('?').next().expect("a path").to_owned();
+            let (config, _) =
+                between(&realm, move |path| if path.starts_with(&at) { fate() } else { Fate::Passed }).await;
+            let timeout = if expected.ends_with("300ms") { Duration::from_millis(300) } else { config.timeout };
+            let found = read(source(KeycloakConfig { timeout, ..config })).await;
+            assert_ne!(found.completeness, Completeness::Complete, "{path}: {expected}");
+            // A login has other words for a 404.
+            let told = why(&found).contains(expected) || why(&found).contains("there is no realm");
+            assert!(told, "{path}: {expected}: {}", why(&found));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_is_cut_anywhere_is_not_whole() {
+    let people: Vec<_> = (0..3).map(|n| person(&format!("c{n}-cut"), 2000 + n, &[])).collect();
+    let realm = Realm::new("cut", &people, &[]);
+    for after in (1..4000).step_by(271) {
+        let (config, _) =
+            between(&realm, move |path| if path.contains("/users?") { Fate::Cut(after) } else { Fate::Passed }).await;
+        assert_why(&read(source(config)).await, &["connection lost"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_renewed_before_it_ends_and_when_it_is_taken_away() {
+    let people: Vec<_> = (0..6).map(|n| person(&format!("n{n}-token"), 2000 + n, &[])).collect();
+    let realm = Realm::new("token", &people, &[]);
+    realm.ask("PUT", "", &json!({"accessTokenLifespan": 4}));
+    let (config, asked) = between(&realm, |path| {
+        if path.contains("/users?") {
+            std::thread::sleep(Duration::from_millis(2200));
+        }
+        Fate::Passed
+    })
+    .await;
+    let found = read(source(KeycloakConfig { page_size: 3, ..config })).await;
+    assert_eq!((why(&found), names(&found, AccountKind::User).len()), ("complete", 6));
+    let logins = |asked: &std::sync::Mutex<Vec<String>>| {
+        asked.lock().expect("a list").iter().filter(|path| path.ends_with("/token")).count()
+    };
+    assert!(logins(&asked) >= 3, "{asked:?}");
+
+    realm.ask("PUT", "", &json!({"accessTokenLifespan": 300}));
+    let once = AtomicBool::new(true);
+    let (config, asked) = between(&realm, move |path| {
+        let taken = path.contains("/groups?") && once.swap(false, Ordering::Relaxed);
+        if taken { Fate::Answered(401, "{}") } else { Fate::Passed }
+    })
+    .await;
+    assert_eq!(why(&read(source(config)).await), "complete");
+    assert_eq!(logins(&asked), 2);
+}

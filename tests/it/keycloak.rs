@@ -39,7 +39,8 @@ impl Realm {
         });
         let attribute =
             |name| json!({"name": name, "permissions": {"view": ["admin", "user"], "edit": ["admin", "user"]}});
-        let mut profile = json!({"attributes": ["username", "email", "firstName", "lastName"].map(attribute)});
+        let attributes = ["username", "email", "firstName", "lastName"].map(attribute);
+        let mut profile = json!({"attributes": attributes});
         if let Some(policy) = unmanaged {
             profile["unmanagedAttributePolicy"] = policy.into();
         }
@@ -109,6 +110,8 @@ fn person(name: &str, uid: u32, groups: &[&str]) -> Value {
 async fn people_and_groups_within_groups_are_read() {
     let mut alice = person("alice", 2001, &["/staff/lab/night"]);
     alice["email"] = "alice@example.org".into();
+    // An import leaves it out.
+    alice["createdTimestamp"] = 1_763_684_479_123_u64.into();
     alice["firstName"] = "Alice".into();
     alice["lastName"] = "Example".into();
     alice["attributes"]["homeDirectory"] = json!(["/home/elsewhere/alice"]);

@@ -82,8 +82,11 @@ fn bursar(world: &World, command: &str) -> String {
 #[test]
 fn a_person_of_the_realm_has_a_namespace_until_disabled_and_has_it_back() {
     let groups = json!({"name": "kcc-staff", "subGroups": [{"name": "kcc-lab"}]});
-    let people = [person("kcc-alice", 43001, &["/kcc-staff/kcc-lab"]), person("kcc-bob", 43002, &[])];
-    let realm = Realm::new("cycle", &people, &[groups]);
+    let mut alice = person("kcc-alice", 43001, &["/kcc-staff/kcc-lab"]);
+    // Without it, her home would have the name that she has.
+    let homes = Servers::shared().folder().join("kcc/homes/home");
+    alice["attributes"]["homeDirectory"] = json!([homes.join("kcc-alice")]);
+    let realm = Realm::new("cycle", &[alice, person("kcc-bob", 43002, &[])], &[groups]);
     let mut world = world(&realm, "kcc");
     let kubeconfig = home(&world, "kcc-alice", 43001);
     all_is_well(&world.cycle());
@@ -124,7 +127,7 @@ fn a_person_of_the_realm_has_a_namespace_until_disabled_and_has_it_back() {
         let said = bursar(&world, command);
         assert!(said.contains(": complete, 4 entries") || said.contains(": complete; 4 entries"), "{command}: {said}");
     }
-    assert!(bursar(&world, "check").contains("well"), "{}", bursar(&world, "check"));
+    assert!(bursar(&world, "check").contains(": good. 2 sources"), "{}", bursar(&world, "check"));
 }
 
 #[test]
@@ -143,7 +146,7 @@ fn on_schedule_a_realm_waits_for_its_interval() {
     realm.ask("POST", "/users", &person("kci-bob", 43012, &[]));
     all_is_well(&world.cycle_by(Trigger::Schedule));
     assert_eq!(said(&world), before, "it was not asked, and is still known");
-    assert_eq!((state(&world, "kci-alice"), state(&world, "kci-bob")), ("active".into(), Value::Null));
+    assert_eq!((state(&world, "kci-alice"), state(&world, "kci-bob")), ("new".into(), Value::Null));
     all_is_well(&world.cycle_by(Trigger::Sync));
-    assert_eq!(state(&world, "kci-bob"), "active");
+    assert_eq!(state(&world, "kci-bob"), "new");
 }

@@ -115,7 +115,7 @@ impl SourceState {
     #[must_use]
     pub fn is_due(&self, interval: Duration, now: Timestamp) -> bool {
         let gap = now.duration_since(self.read_at);
-        let over = Duration::try_from(gap).is_ok_and(|gap| gap >= interval - interval / 10);
+        let over = Duration::try_from(gap).is_ok_and(|gap| gap * 10 >= interval * 9);
         over || gap.is_negative() || self.completeness != Completeness::Complete
     }
 }

@@ -291,14 +291,14 @@ mod tests {
     use super::super::super::source::Preset;
     use super::*;
 
-    fn user(more: Value) -> User {
+    fn user(more: &Value) -> User {
         let mut user =
             json!({"id": "u1", "username": "alice", "enabled": true, "createdTimestamp": 1_763_684_479_123_i64});
         user.as_object_mut().expect("a table").extend(more.as_object().expect("a table").clone());
         serde_json::from_value(user).expect("a user")
     }
 
-    fn group(id: &str, name: &str, attributes: Value) -> Group {
+    fn group(id: &str, name: &str, attributes: &Value) -> Group {
         let group = json!({"id": id, "name": name, "subGroupCount": 0, "attributes": attributes});
         serde_json::from_value(group).expect("a group")
     }
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn a_user_becomes_an_entry() {
         let names = Preset::Keycloak.attributes();
-        let raw = Scribe::new("Lab, 1", &names, &[]).user(&user(json!({
+        let raw = Scribe::new("Lab, 1", &names, &[]).user(&user(&json!({
             "username": "a+b@example.org", "firstName": "Alice", "lastName": "E", "email": "a@example.org",
             "attributes": {"uidNumber": ["2001"], "shoe": ["42"]},
         })));
@@ -334,7 +334,7 @@ mod tests {
         let names = Preset::Keycloak.attributes();
         let attributes =
             json!({"id": ["x"], "enabled": ["true"], "username": ["root"], "UIDNUMBER": ["1"], "name": ["N"]});
-        let raw = Scribe::new("r", &names, &[]).user(&user(json!({"enabled": false, "attributes": attributes})));
+        let raw = Scribe::new("r", &names, &[]).user(&user(&json!({"enabled": false, "attributes": attributes})));
         let said = ["id", "enabled", "username", "uidNumber", "name"].map(|name| text(&raw, name));
         assert_eq!(said, [vec!["u1"], vec!["false"], vec!["alice"], vec![], vec![""]]);
     }
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(judge(profile(&declared, None)), ("gidNumber".to_owned(), 1));
 
         let (unbelieved, _) = profile(&[], Some("ENABLED")).judge(&names);
-        let user = user(json!({"attributes": {"uidNumber": ["2001"]}}));
+        let user = user(&json!({"attributes": {"uidNumber": ["2001"]}}));
         assert!(!Scribe::new("r", &names, &unbelieved).user(&user).has("uidNumber"));
     }
 
@@ -363,10 +363,10 @@ mod tests {
         let mut names = Preset::Keycloak.attributes();
         names.managers = Some("owner".to_owned());
         let mut scribe = Scribe::new("r", &names, &[]);
-        let alice = scribe.user(&user(json!({})));
-        let staff = scribe.group(&group("g1", "staff", json!({"gidNumber": ["3000"], "owner": ["alice"]})), None);
-        let mut lab = scribe.group(&group("g2", "lab", json!({})), Some(&staff));
-        let other = scribe.group(&group("g3", "Lab", json!({})), Some(&staff));
+        let alice = scribe.user(&user(&json!({})));
+        let staff = scribe.group(&group("g1", "staff", &json!({"gidNumber": ["3000"], "owner": ["alice"]})), None);
+        let mut lab = scribe.group(&group("g2", "lab", &json!({})), Some(&staff));
+        let other = scribe.group(&group("g3", "Lab", &json!({})), Some(&staff));
         assert_eq!(lab.dn, "cn=lab,cn=staff,ou=groups,o=r");
         assert_eq!(other.dn, "id=g3,cn=Lab,cn=staff,ou=groups,o=r");
         assert_eq!((text(&lab, "name"), text(&lab, "path")), (vec!["lab"], vec!["staff-lab"]));

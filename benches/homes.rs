@@ -12,7 +12,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bursar::homes::client::HomedClient;
-use bursar::homes::{ClusterEntry, ContextEntry, HomeTarget, KubeconfigEntries, Request, SecretText, UserEntry, Work};
+use bursar::homes::{
+    ClusterEntry, ContextEntry, HomeTarget, KubeconfigEntries, Request, SecretText, UserEntry, UserProof, Work,
+};
 use futures::StreamExt as _;
 
 const UID: u32 = 52503;
@@ -36,8 +38,10 @@ fn entries(run: usize) -> KubeconfigEntries {
         }],
         user: UserEntry {
             name: "bursar-prod".to_owned(),
-            certificate_pem: certificate,
-            key_pem: SecretText::new(key.serialize_pem()),
+            proof: UserProof::Certificate {
+                certificate_pem: certificate,
+                key_pem: SecretText::new(key.serialize_pem()),
+            },
         },
         contexts: vec![ContextEntry {
             name: "prod".to_owned(),

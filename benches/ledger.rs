@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use bursar::directory::Role;
 use bursar::ledger::change::{Change, Event};
 use bursar::ledger::store::FILE;
-use bursar::ledger::{Account, Certificate, Delivery};
+use bursar::ledger::{Account, Certificate, CredentialKey, Delivery};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use servers::folder::Folder;
@@ -80,11 +80,11 @@ async fn fortnight(site: &mut Site, round: u32) {
     let tools: Vec<Account> = site.store.state().accounts.values().filter(|it| it.generation > 0).cloned().collect();
     let (mut changes, mut events) = (Vec::new(), Vec::new());
     for (number, tool) in (0..).zip(tools) {
-        let place = (tool.id.clone(), cluster());
+        let key = CredentialKey::new(tool.id.clone(), cluster());
         let fingerprint = format!("{round:032x}{number:032x}");
         let told = |action: &str, detail| event(&tool, action, detail);
         events.push(told("certificate issued", json!({"fingerprint": fingerprint, "cluster": "test"})));
-        let certificate = &site.store.state().certificates[&place];
+        let certificate = &site.store.state().certificates[&key];
         let certificate = Certificate {
             fingerprint,
             not_before: site.now,
@@ -92,7 +92,7 @@ async fn fortnight(site: &mut Site, round: u32) {
             renew_after: site.now + SignedDuration::from_hours(14 * 24),
             ..certificate.clone()
         };
-        changes.push(Change::Certificate(place.0.clone(), place.1.clone(), Some(certificate)));
+        changes.push(Change::Certificate(key, Some(certificate)));
         if number % 20 == round % 20 {
             let guest = person_id((number + 5_000) % TOOLS);
             events.push(told("members changed", json!({"member": guest.0})));
@@ -114,9 +114,9 @@ async fn as_in_the_directory(site: &mut Site) {
         let members = entries[&account.directory_id].members.clone();
         Change::Account(Box::new(Account { members, ..account.clone() }))
     });
-    let deliveries = state.deliveries.iter().map(|((account, cluster), delivery)| {
+    let deliveries = state.deliveries.iter().map(|(key, delivery)| {
         let delivery = Delivery { at: site.now, checked_at: Some(site.now), ..delivery.clone() };
-        Change::Delivery(account.clone(), cluster.clone(), Some(delivery))
+        Change::Delivery(key.clone(), Some(delivery))
     });
     let changes: Vec<Change> = members.chain(deliveries).collect();
     site.store.write(&site.lock, &changes, &[], site.now).await.expect("written");

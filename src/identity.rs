@@ -141,6 +141,26 @@ impl AccountId {
 #[serde(transparent)]
 pub struct ClusterName(pub String);
 
+/// A host outside the cluster that has a credential of its own, by the name the configuration gives it. Empty for what
+/// an account has once, on whichever host: its certificate.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct HostName(pub String);
+
+impl HostName {
+    /// Not of one host.
+    #[must_use]
+    pub const fn any() -> Self {
+        Self(String::new())
+    }
+
+    /// Not of one host.
+    #[must_use]
+    pub const fn is_any(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 macro_rules! text_display {
     ($($name:ident),*) => {$(
         impl fmt::Display for $name {
@@ -151,7 +171,7 @@ macro_rules! text_display {
     )*};
 }
 
-text_display!(DirectoryId, AccountId, ClusterName, NamespaceName);
+text_display!(DirectoryId, AccountId, ClusterName, NamespaceName, HostName);
 
 /// What kind of directory entry an account is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

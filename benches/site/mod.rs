@@ -19,7 +19,7 @@ use bursar::identity::{AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity
 use bursar::ledger::change::Change;
 use bursar::ledger::store::{CycleEnd, CycleLock, Store};
 use bursar::ledger::transition::transition;
-use bursar::ledger::{Certificate, Delivery, ObjectRecord};
+use bursar::ledger::{Certificate, CredentialKey, Delivery, ObjectRecord};
 use bursar::observed::{ClusterInventory, Inventory, ObservedObject};
 use bursar::plan::intents::overcome;
 use bursar::plan::{AccountPlan, Action, ApprovedPlan, Bounds, guard, plan};
@@ -101,14 +101,15 @@ impl Site {
                 };
                 vec![Change::Object(key.clone(), Some(record))]
             }
-            Action::IssueCertificate { cluster, credential, generation, home, .. } => {
+            Action::Deliver { cluster, credential, generation, home, .. } => {
                 let certificate = Certificate {
                     fingerprint: format!("{generation:064x}"),
                     generation: *generation,
-                    subject: credential.subject.common_name.clone(),
+                    subject: credential.proof.name().expect("a certificate's"),
                     not_before: self.now,
                     not_after: self.now + SignedDuration::from_hours(168),
                     renew_after: self.now + SignedDuration::from_hours(112),
+                    bound_to: None,
                 };
                 let delivery = Delivery {
                     path: home.home.join(&home.kubeconfig),
@@ -116,10 +117,8 @@ impl Site {
                     at: self.now,
                     checked_at: Some(self.now),
                 };
-                vec![
-                    Change::Certificate(account.id.clone(), cluster.clone(), Some(certificate)),
-                    Change::Delivery(account.id.clone(), cluster.clone(), Some(delivery)),
-                ]
+                let key = CredentialKey::new(account.id.clone(), cluster.clone());
+                vec![Change::Certificate(key.clone(), Some(certificate)), Change::Delivery(key, Some(delivery))]
             }
             other => panic!("{other:?} for somebody new"),
         }

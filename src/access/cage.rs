@@ -4,15 +4,18 @@
 //! RBAC cannot say "only in tenants' namespaces" or "only to those groups". This ValidatingAdmissionPolicy can, and it
 //! fails closed: what it does not know is refused. It looks at requests of the daemon only, so nobody else waits for it.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::needs::{ARCHIVE_ROLE, Needs};
 use super::roles::{NAMESPACE, OWNER, labels};
 use super::webhook::configurations::by_the_daemon;
 use crate::contract::{ADOPT, CLASS, JOB, MANAGED_BY, MANAGER, SELFTEST, STATE, TenantState};
+use crate::desired::credential::SECRET_PREFIX;
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::SIGNER;
-use crate::policy::DAEMON_USER;
+use crate::policy::{DAEMON_USER, TOKEN_LIFETIME_MAX};
 
 /// Name of the policy and of its binding.
 pub const CAGE: &str = "bursar-cage";
@@ -21,6 +24,9 @@ const API_VERSION: &str = "admissionregistration.k8s.io/v1";
 
 /// A generation group, as `desired::generation_group` writes it. Never `system:`.
 const GENERATION_GROUP: &str = "^bursar:(tool|user|group):.+#[0-9]+$";
+
+/// A service account of a generation, as `desired::credential` names it.
+const SERVICE_ACCOUNT: &str = "^bursar-g[0-9]+$";
 
 /// The policy and its binding.
 #[must_use]
@@ -120,6 +126,9 @@ fn variables(needs: &Needs) -> Value {
         ),
         list("subjects", "variables.writes ? object.?subjects.orValue([]) : []".to_owned()),
         list("roles", texts(&needs.roles)),
+        list("isAccount", resource("", "serviceaccounts")),
+        list("isSecret", resource("", "secrets")),
+        list("userNames", texts(&needs.users.iter().map(|user| user_pattern(user)).collect::<BTreeSet<_>>())),
         list("serviceAccountRoles", texts(&needs.service_account_roles)),
         list("adminRoles", texts(&needs.admin_roles)),
     ])
@@ -131,6 +140,10 @@ fn resource(group: &str, resource: &str) -> String {
 
 fn validations() -> Value {
     let generation = format!("s.kind == 'Group' && s.name.matches('{GENERATION_GROUP}')");
+    let person = "s.kind == 'User' && variables.userNames.exists(u, s.name.matches(u))";
+    let account = format!(
+        "s.kind == 'ServiceAccount' && s.name.matches('{SERVICE_ACCOUNT}') && s.?namespace.orValue('') == variables.place"
+    );
     let rule = |message: &str, expression: String| json!({"message": message, "expression": expression});
     json!([
         rule(
@@ -157,10 +170,10 @@ fn validations() -> Value {
             )
         ),
         rule(
-            "bursar-cage: the daemon binds named roles to generation groups only",
+            "bursar-cage: the daemon binds named roles to holders of its credentials only",
             format!(
                 "!variables.isBinding || !variables.writes || variables.role == {archive} || \
-                (variables.role != '' && variables.subjects.all(s, ({generation} && variables.role in variables.roles) || \
+                (variables.role != '' && variables.subjects.all(s, ((({generation}) || ({account}) || ({person})) && variables.role in variables.roles) || \
                 (s.kind == 'ServiceAccount' && s.name == 'default' && s.?namespace.orValue('') == variables.place && \
                 variables.role in variables.serviceAccountRoles)))",
                 archive = text(ARCHIVE_ROLE)
@@ -180,17 +193,36 @@ fn validations() -> Value {
             "!variables.isBinding || variables.writes || variables.managedBefore".to_owned()
         ),
         rule(
-            "bursar-cage: the daemon binds admin roles to generation groups only",
+            "bursar-cage: the daemon binds admin roles to holders of its credentials only",
             format!(
                 "!variables.isClusterBinding || (variables.managedNow && variables.managedBefore && \
                 variables.name.startsWith('bursar-') && (!variables.writes || (variables.role in variables.adminRoles && \
-                variables.subjects.all(s, {generation}))))"
+                variables.subjects.all(s, ({generation}) || ({person})))))"
             )
         ),
         rule(
             "bursar-cage: the daemon makes NFS volumes of its own only",
             "!variables.isVolume || (variables.managedNow && variables.managedBefore && \
              (!variables.writes || has(object.spec.nfs)))"
+                .to_owned()
+        ),
+        rule(
+            "bursar-cage: the daemon makes service accounts of its own name only, and tokens of those that end with a \
+             Secret of a host",
+            format!(
+                "!variables.isAccount || (variables.name.matches('{SERVICE_ACCOUNT}') && (variables.sub == 'token' ? \
+                 object.spec.?boundObjectRef.kind.orValue('') == 'Secret' && \
+                 object.spec.?boundObjectRef.name.orValue('').startsWith({secret}) && \
+                 object.spec.?expirationSeconds.orValue(0) <= {most} : \
+                 variables.sub == '' && variables.managedNow && variables.managedBefore))",
+                secret = text(SECRET_PREFIX),
+                most = TOKEN_LIFETIME_MAX.as_secs()
+            )
+        ),
+        rule(
+            "bursar-cage: the daemon makes no Secret that Kubernetes fills with a token",
+            "!variables.isSecret || !variables.writes || \
+             object.?type.orValue('') != 'kubernetes.io/service-account-token'"
                 .to_owned()
         ),
         rule(
@@ -273,6 +305,12 @@ fn hooks() -> String {
          (request.resource.resource != 'mutatingwebhookconfigurations' || \
          variables.hooks.all(w, ({in_tenants}) && {namespaced} && {mutable}))"
     )
+}
+
+/// The names that a template of users can make; a colon in the place of the name would lead to somebody else's.
+fn user_pattern(template: &str) -> String {
+    // Of the characters that a template may have only this one means something else in a pattern.
+    format!("^{}$", template.replace('.', "[.]").replace("{name}", "[^:]+"))
 }
 
 /// A CEL string that may have single quotes in it.

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::desired::credential;
 pub use crate::desired::rbac::ARCHIVE_ROLE;
 use crate::desired::rbac::impersonation_role;
-use crate::identity::ClusterName;
-use crate::policy::{Class, Policy, VolumeKind};
+use crate::identity::{ClusterName, HostName};
+use crate::policy::{Class, CredentialKind, Policy, VolumeKind};
 
 /// The role that `init` makes of this server's `edit`.
 pub const TENANT_ROLE: &str = "bursar-tenant";
@@ -28,6 +29,10 @@ pub struct Needs {
     pub manifest_kinds: BTreeSet<(String, String)>,
     /// Names of Secrets that site manifests make or made, and personal volumes make.
     pub secrets: BTreeSet<String>,
+    /// Hosts outside that have tokens of service accounts.
+    pub hosts: BTreeSet<HostName>,
+    /// The names by which people are known whom an issuer vouches for, with `{name}`.
+    pub users: BTreeSet<String>,
     /// Storage that outlives its account: claims in a namespace of their own.
     pub personal_storage: bool,
     /// Pods end by themselves, with what belongs to their job.
@@ -71,6 +76,14 @@ impl Needs {
         if !class.impersonate.is_empty() {
             self.impersonated.insert(class.name.clone(), class.impersonate.clone());
             self.admin_roles.insert(impersonation_role(&class.name));
+        }
+        match class.credential.as_ref().map(|rule| &rule.kind) {
+            Some(CredentialKind::ServiceAccount { hosts, .. }) => {
+                self.hosts.extend(hosts.iter().cloned());
+                self.secrets.extend(hosts.iter().map(credential::secret));
+            }
+            Some(CredentialKind::Oidc(oidc)) => drop(self.users.insert(oidc.user.clone())),
+            Some(CredentialKind::Certificate { .. }) | None => {}
         }
         let personal = class.volumes.iter().any(|volume| matches!(volume.kind, VolumeKind::Personal(_)));
         self.personal_storage |= personal;

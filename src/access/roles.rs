@@ -112,6 +112,11 @@ pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
     if !needs.secrets.is_empty() {
         rules.push(named("", "secrets", &needs.secrets, MANAGED_VERBS));
     }
+    if !needs.hosts.is_empty() {
+        // The cage knows by their names which are ours.
+        rules.push(rule("", &["serviceaccounts"], MANAGED_VERBS));
+        rules.push(rule("", &["serviceaccounts/token"], &["create"]));
+    }
     if needs.reaps_pods || needs.reaps_namespaces {
         rules.push(rule("", &["pods"], &["watch"]));
     }

@@ -1,4 +1,4 @@
-//! `bursar certs`: which certificates are good and until when, and who holds one.
+//! `bursar certs`: which certificates and tokens are good and until when, and who holds one.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -11,8 +11,10 @@ use crate::daemon;
 
 /// What audit events write before the digits (`credential-id`, Kubernetes 1.30 and later).
 const AUDIT_PREFIX: &str = "X509SHA256=";
+/// What they write before the id of a token.
+const TOKEN_PREFIX: &str = "JTI=";
 
-const WHO: &str = "SELECT a.kind || ':' || a.name AS account, a.state, c.cluster, c.subject, c.fingerprint, c.not_before, c.not_after,
+const WHO: &str = "SELECT a.kind || ':' || a.name AS account, a.state, c.cluster, c.host, c.subject, c.fingerprint, c.not_before, c.not_after,
        c.newest = 1 AND c.generation = a.generation AND a.state = 'active' AS good
 FROM certificate c JOIN account a ON a.id = c.account_id WHERE c.fingerprint = ?1";
 
@@ -31,7 +33,10 @@ pub(super) async fn run(context: &Context, arguments: &Certs) -> Result<Exit, Fa
     } else if rows.is_empty() {
         output::line("none");
     } else {
-        output::line(output::table(&rows, &["account", "cluster", "not_after", "renew_after", "fingerprint"]));
+        output::line(output::table(
+            &rows,
+            &["account", "cluster", "kind", "host", "not_after", "renew_after", "fingerprint"],
+        ));
     }
     Ok(Exit::Done)
 }
@@ -44,13 +49,14 @@ fn ends_before(row: &Row, until: Timestamp) -> bool {
 async fn who(context: &Context, fingerprint: &str) -> Result<Exit, Failure> {
     let Some(digits) = digits(fingerprint) else {
         let text = format!(
-            "{fingerprint:?} is not the SHA-256 of a certificate; for example {AUDIT_PREFIX}9a19ac7c…, 64 digits"
+            "{fingerprint:?} is neither the SHA-256 of a certificate nor the id of a token; for example \
+             {AUDIT_PREFIX}9a19ac7c…, 64 digits, or {TOKEN_PREFIX}4f0c…"
         );
         return Err(Failure::new(Exit::Usage, text));
     };
     let row = context.store().await?.rows(WHO, &[digits]).await?.pop();
     let Some(mut row) = row else {
-        return Err(Failure::new(Exit::NoAccount, "no certificate of that fingerprint was ever issued here"));
+        return Err(Failure::new(Exit::NoAccount, "no certificate or token of that id was ever issued here"));
     };
     let good = row.get("good").and_then(Value::as_i64) == Some(1);
     row.insert("good".to_owned(), Value::Bool(good));
@@ -62,8 +68,11 @@ async fn who(context: &Context, fingerprint: &str) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// 64 hex digits, lower case.
+/// 64 hex digits, lower case, or a token's id as it is.
 fn digits(fingerprint: &str) -> Option<String> {
+    if let Some(id) = fingerprint.strip_prefix(TOKEN_PREFIX) {
+        return Some(id.to_owned()).filter(|id| !id.is_empty());
+    }
     let digits = fingerprint.strip_prefix(AUDIT_PREFIX).unwrap_or(fingerprint).replace(':', "").to_ascii_lowercase();
     (digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit())).then_some(digits)
 }
@@ -78,5 +87,6 @@ mod tests {
         assert_eq!(digits(&format!("X509SHA256={plain}")), Some(plain.clone()));
         assert_eq!(digits(&vec!["9A"; 32].join(":")), Some(plain));
         assert_eq!(digits("9a19"), None);
+        assert_eq!(digits("JTI=4f0c-1"), Some("4f0c-1".to_owned()));
     }
 }

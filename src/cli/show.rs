@@ -34,13 +34,13 @@ const PARTS: [(&str, &[&str], &str); 10] = [
     ),
     (
         "certificates",
-        &["cluster", "fingerprint", "not_after", "renew_after"],
-        "SELECT cluster, fingerprint, not_after, renew_after FROM expiring_certificates WHERE account = ?1",
+        &["cluster", "kind", "host", "fingerprint", "not_after", "renew_after"],
+        "SELECT cluster, kind, host, fingerprint, not_after, renew_after FROM expiring_certificates WHERE account = ?1",
     ),
     (
         "deliveries",
-        &["cluster", "path", "at", "checked_at"],
-        "SELECT d.cluster, d.path, d.at, d.checked_at FROM delivery d JOIN account a ON a.id = d.account_id WHERE a.kind || ':' || a.name = ?1 ORDER BY 1",
+        &["cluster", "host", "path", "at", "checked_at"],
+        "SELECT d.cluster, d.host, d.path, d.at, d.checked_at FROM delivery d JOIN account a ON a.id = d.account_id WHERE a.kind || ':' || a.name = ?1 ORDER BY 1",
     ),
     (
         "hold",

@@ -10,11 +10,11 @@ use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::{self, clean};
 use crate::desired::quota::class_of;
-use crate::desired::{classes_of, drift_key};
+use crate::desired::{classes_of, credential, drift_key};
 use crate::directory::{Completeness, selects};
 use crate::identity::{AccountKind, DirectoryId};
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
-use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Suspension};
+use crate::ledger::{Account, CredentialKey, Ending, LedgerState, Lifecycle, Suspension};
 use crate::orders;
 use crate::plan::pace::Progress;
 use crate::policy::{Class, Policy, When};
@@ -238,36 +238,44 @@ fn objects(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let objects = ledger.objects.iter().filter(|(_, record)| record.account == account.id);
     let steps: Vec<Step> = objects
         .map(|(key, _)| {
+            let from = if credential::is_ours(key) { "credential" } else { drift_key(&key.kind) };
             let class = classes(key.cluster.clone()).unwrap_or_else(|| "?".to_owned());
             let place = key.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
-            let text = format!("{place}{} in {}, from class.{class}.{}", key.name, key.cluster, drift_key(&key.kind));
+            let text = format!("{place}{} in {}, from class.{class}.{from}", key.name, key.cluster);
             Step::new(&key.kind, true, text)
         })
         .collect();
     if steps.is_empty() { vec![Step::new("objects", false, "none were made yet")] } else { steps }
 }
 
+/// `prod`, or `prod on ce1`.
+fn place(key: &CredentialKey) -> String {
+    if key.host.is_any() { key.cluster.to_string() } else { format!("{} on {}", key.cluster, key.host) }
+}
+
 fn credentials(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let certificates =
-        ledger.certificates.iter().filter(|((id, _), _)| *id == account.id).map(|((_, cluster), certificate)| {
+        ledger.certificates.iter().filter(|(key, _)| key.account == account.id).map(|(key, certificate)| {
+            let place = place(key);
             let good = certificate.generation == account.generation && account.state == Lifecycle::Active;
             let text = format!(
-                "{} in {cluster} until {:.0}, generation {}",
+                "{} in {place} until {:.0}, generation {}",
                 certificate.subject, certificate.not_after, certificate.generation
             );
-            Step::new("certificate", good, if good { text } else { text + ": worth nothing any more" })
+            let what = if certificate.bound_to.is_some() { "token" } else { "certificate" };
+            Step::new(what, good, if good { text } else { text + ": worth nothing any more" })
         });
-    let deliveries =
-        ledger.deliveries.iter().filter(|((id, _), _)| *id == account.id).map(|((_, cluster), delivery)| {
-            let path = delivery.path.display();
-            match delivery.checked_at {
-                Some(checked) => Step::new("kubeconfig", true, format!("{path} for {cluster}, checked {checked:.0}")),
-                None => Step::new(
-                    "kubeconfig",
-                    false,
-                    format!("{path} for {cluster}: not seen as it should be; it is written anew"),
-                ),
-            }
-        });
+    let deliveries = ledger.deliveries.iter().filter(|(key, _)| key.account == account.id).map(|(key, delivery)| {
+        let place = place(key);
+        let path = delivery.path.display();
+        match delivery.checked_at {
+            Some(checked) => Step::new("kubeconfig", true, format!("{path} for {place}, checked {checked:.0}")),
+            None => Step::new(
+                "kubeconfig",
+                false,
+                format!("{path} for {place}: not seen as it should be; it is written anew"),
+            ),
+        }
+    });
     certificates.chain(deliveries).collect()
 }

@@ -1,15 +1,21 @@
-//! What a holder proves itself with, and where it is put: certificate subject, kubeconfig shape, home. PURE: no
-//! runtime, no client, no file system, no clock.
+//! What a holder proves itself with, whom bindings name for it, and where it is put: the three kinds of credentials in
+//! one place. PURE: no runtime, no client, no file system, no clock.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::{DesiredCredential, HomeTarget, Subject, generation_group};
-use crate::identity::NamespaceName;
-use crate::ledger::Account;
+use super::{DesiredCredential, HomeTarget, Place, Proof, Subject, TokenOf, generation_group};
+use crate::identity::{HostName, NamespaceName};
+use crate::ledger::{Account, ObjectKey};
 use crate::observed::digest::digest;
-use crate::policy::{Cluster, CredentialRule, Endpoint, HomeRule};
+use crate::policy::{Cluster, CredentialKind, CredentialRule, Endpoint, HomeRule};
+
+/// How the names of our service accounts begin; the generation follows.
+pub const SERVICE_ACCOUNT_PREFIX: &str = "bursar-g";
+/// How the names of Secrets begin that tokens end with; the host follows.
+pub const SECRET_PREFIX: &str = "bursar-host-";
 
 /// The certificate's subject (§5). Never `system:`; a tool and a user of one name are two subjects.
 #[must_use]
@@ -23,15 +29,83 @@ pub fn subject(account: &Account, generation: u64) -> Subject {
     }
 }
 
-/// The credential of an account in a cluster, in whose contexts `namespace` is the default.
+/// The service account of a generation. Another generation has another one, which nobody holds a token of yet, however
+/// they got it.
 #[must_use]
-pub fn credential(
+pub fn service_account(generation: u64) -> String {
+    format!("{SERVICE_ACCOUNT_PREFIX}{generation}")
+}
+
+/// The Secret that the tokens of one host end with. It holds nothing.
+#[must_use]
+pub fn secret(host: &HostName) -> String {
+    format!("{SECRET_PREFIX}{host}")
+}
+
+/// The subject that bindings name for the holders of an account's credential.
+#[must_use]
+pub fn holder(
+    account: &Account,
+    generation: u64,
+    namespace: Option<&NamespaceName>,
+    rule: Option<&CredentialRule>,
+) -> Value {
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    match (rule.map(|rule| &rule.kind), namespace) {
+        (Some(CredentialKind::ServiceAccount { .. }), Some(namespace)) => {
+            json!({"kind": "ServiceAccount", "name": service_account(generation), "namespace": namespace})
+        }
+        (Some(CredentialKind::Oidc(oidc)), _) => {
+            json!({"apiGroup": GROUP, "kind": "User", "name": oidc.user.replace("{name}", &account.name)})
+        }
+        // A service account has no rights in the whole cluster: then nobody is bound.
+        (None | Some(CredentialKind::Certificate { .. } | CredentialKind::ServiceAccount { .. }), _) => {
+            let group = generation_group(&account.account_name(), generation);
+            json!({"apiGroup": GROUP, "kind": "Group", "name": group})
+        }
+    }
+}
+
+/// What has to be in the namespace for the credential: of a service account itself, and a Secret for each host.
+#[must_use]
+pub fn objects(place: &Place<'_>, rule: &CredentialRule) -> Vec<Value> {
+    let CredentialKind::ServiceAccount { hosts, .. } = &rule.kind else { return Vec::new() };
+    let account = json!({
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": service_account(place.generation), "namespace": place.namespace},
+        "automountServiceAccountToken": false,
+    });
+    let secrets = hosts.iter().map(|host| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": secret(host), "namespace": place.namespace},
+            "type": "Opaque",
+        })
+    });
+    std::iter::once(account).chain(secrets).collect()
+}
+
+/// Whether an object is one of [`objects`].
+#[must_use]
+pub fn is_ours(key: &ObjectKey) -> bool {
+    match key.kind.as_str() {
+        "ServiceAccount" => key.name.starts_with(SERVICE_ACCOUNT_PREFIX),
+        "Secret" => key.name.starts_with(SECRET_PREFIX),
+        _ => false,
+    }
+}
+
+/// The credentials of an account in a cluster, in whose contexts `namespace` is the default: one, or one for each host.
+#[must_use]
+pub fn credentials(
     account: &Account,
     rule: &CredentialRule,
     cluster: &Cluster,
     namespace: Option<&NamespaceName>,
     generation: u64,
-) -> DesiredCredential {
+) -> Vec<DesiredCredential> {
     let endpoints: BTreeMap<String, Endpoint> = rule
         .endpoints
         .iter()
@@ -39,37 +113,74 @@ pub fn credential(
         .collect();
     let first = rule.endpoints.first().filter(|_| !endpoints.contains_key(&cluster.default_endpoint));
     let default_endpoint = first.unwrap_or(&cluster.default_endpoint).clone();
-    let subject = subject(account, generation);
-    let digest = digest(&json!({
-        "common_name": subject.common_name,
-        "kind_group": subject.kind_group,
-        "serial_number": subject.serial_number,
-        "lifetime": rule.lifetime.as_secs(),
-        "endpoints": endpoints.iter().map(|(name, endpoint)| (name, shape(endpoint))).collect::<BTreeMap<_, _>>(),
-        "default_endpoint": default_endpoint,
-        "namespace": namespace,
-    }));
-    DesiredCredential {
-        subject,
-        lifetime: rule.lifetime,
-        endpoints,
-        default_endpoint,
-        namespace: namespace.cloned(),
-        digest,
+    let credential = |host: HostName, proof: Proof| {
+        let mut shape = shape(&proof, &host);
+        shape["endpoints"] =
+            json!(endpoints.iter().map(|(name, endpoint)| (name, face(endpoint))).collect::<BTreeMap<_, _>>());
+        shape["default_endpoint"] = json!(default_endpoint);
+        shape["namespace"] = json!(namespace);
+        DesiredCredential {
+            proof,
+            host,
+            endpoints: endpoints.clone(),
+            default_endpoint: default_endpoint.clone(),
+            namespace: namespace.cloned(),
+            digest: digest(&shape),
+        }
+    };
+    match (&rule.kind, namespace) {
+        (CredentialKind::Certificate { lifetime }, _) => {
+            let subject = subject(account, generation);
+            vec![credential(HostName::any(), Proof::Certificate { subject, lifetime: *lifetime })]
+        }
+        (CredentialKind::Oidc(oidc), _) => vec![credential(HostName::any(), Proof::Oidc(oidc.clone()))],
+        (CredentialKind::ServiceAccount { lifetime, hosts, directory: _ }, Some(namespace)) => {
+            let token = |host: &HostName| TokenOf {
+                namespace: namespace.clone(),
+                service_account: service_account(generation),
+                secret: secret(host),
+                lifetime: *lifetime,
+            };
+            hosts.iter().map(|host| credential(host.clone(), Proof::Token(token(host)))).collect()
+        }
+        (CredentialKind::ServiceAccount { .. }, None) => Vec::new(),
+    }
+}
+
+/// What a kubeconfig says of its holder, whatever the generation.
+fn shape(proof: &Proof, host: &HostName) -> Value {
+    match proof {
+        Proof::Certificate { subject, lifetime } => json!({
+            "common_name": subject.common_name,
+            "kind_group": subject.kind_group,
+            "serial_number": subject.serial_number,
+            "lifetime": lifetime.as_secs(),
+        }),
+        Proof::Token(TokenOf { namespace: _, service_account: _, secret, lifetime }) => {
+            json!({"secret": secret, "host": host, "lifetime": lifetime.as_secs()})
+        }
+        Proof::Oidc(oidc) => json!({"oidc": oidc}),
     }
 }
 
 /// Destructured, so that a new field of an endpoint cannot be forgotten.
-fn shape(endpoint: &Endpoint) -> Value {
+fn face(endpoint: &Endpoint) -> Value {
     let Endpoint { url, ca_pem, tls_server_name, proxy } = endpoint;
     json!({"url": url, "ca": ca_pem, "tls_server_name": tls_server_name, "proxy": proxy})
 }
 
-/// Where the kubeconfig goes; nowhere for an account without a uid or a home.
+/// Where the kubeconfig goes; nowhere for an account without a uid or a place for it.
 #[must_use]
-pub fn home(account: &Account, rule: &HomeRule) -> Option<HomeTarget> {
+pub fn home(account: &Account, rule: &HomeRule, credential: Option<&CredentialRule>) -> Option<HomeTarget> {
+    let directory = match credential.map(|rule| &rule.kind) {
+        Some(CredentialKind::ServiceAccount { directory: Some(directory), .. }) => {
+            let named = directory.to_string_lossy().replace("{name}", &account.kubernetes_name);
+            Some(PathBuf::from(named))
+        }
+        _ => None,
+    };
     Some(HomeTarget {
-        home: account.home.clone()?,
+        home: directory.or_else(|| account.home.clone())?,
         posix: account.posix.clone()?,
         kubeconfig: rule.kubeconfig.clone(),
         create: rule.create,

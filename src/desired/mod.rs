@@ -26,10 +26,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::contract::{MANAGED_BY, MANAGER};
-use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName, PosixIdentity};
+use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, HostName, NamespaceName, PosixIdentity};
 use crate::ledger::{Account, Note, ObjectKey, Suspension};
 use crate::observed::digest::digest;
-use crate::policy::{DriftMode, Endpoint, Reapers};
+use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
 
 pub use class::{classes_of, takes};
 pub use derive::{Deriver, derive};
@@ -142,9 +142,10 @@ pub struct DesiredTenant {
     pub directories: BTreeMap<String, DirectoryTarget>,
     /// Its class is gone from the configuration: nobody can say what its quota was, so only bindings are taken away.
     pub keep_unknown: bool,
-    /// What its holders should hold; absent: nothing, and what stands in the home goes.
-    pub credential: Option<DesiredCredential>,
-    /// Where the kubeconfig is or was; absent for classes without homes.
+    /// What its holders should hold: one credential, or one for each host that has its own. What stands in a home and is
+    /// not among them goes.
+    pub credentials: Vec<DesiredCredential>,
+    /// Where the kubeconfig is or was, for every host that has one ([`HomeTarget::on`]); absent for classes without homes.
     pub home: Option<HomeTarget>,
 }
 
@@ -212,14 +213,13 @@ pub struct Place<'a> {
     pub idle_until: Option<Timestamp>,
 }
 
-/// A client certificate and the kubeconfig around it. It holds no secret.
+/// What a holder proves itself with, and the kubeconfig around it. It holds no secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DesiredCredential {
-    /// Subject of the certificate (§5): the only thing the API server knows its holder by.
-    pub subject: Subject,
-    /// Asked of the signer.
-    #[serde(skip)]
-    pub lifetime: Duration,
+    /// With what: the only thing the API server knows its holder by.
+    pub proof: Proof,
+    /// The host that it is for.
+    pub host: HostName,
     /// The contexts, by endpoint name.
     #[serde(skip)]
     pub endpoints: BTreeMap<String, Endpoint>,
@@ -227,8 +227,65 @@ pub struct DesiredCredential {
     pub default_endpoint: String,
     /// The contexts' namespace.
     pub namespace: Option<NamespaceName>,
-    /// Digest of everything above but the subject's generation: the kubeconfig's shape.
+    /// Digest of everything above but the generation: the kubeconfig's shape.
     pub digest: String,
+}
+
+/// One of the three kinds of [`crate::policy::CredentialKind`], for one holder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum Proof {
+    /// A client certificate of this subject (§5).
+    Certificate {
+        /// Whom it is for.
+        subject: Subject,
+        /// Asked of the signer.
+        #[serde(skip)]
+        lifetime: Duration,
+    },
+    /// A token that ends with a Secret.
+    Token(TokenOf),
+    /// Whatever the issuer says of people; nothing of it is ours.
+    Oidc(OidcRule),
+}
+
+impl Proof {
+    /// The name that the API server knows the holder by, where it is we who give it.
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
+        match self {
+            Self::Certificate { subject, .. } => Some(subject.common_name.clone()),
+            Self::Token(token) => Some(format!("{SERVICE_ACCOUNT}{}:{}", token.namespace, token.service_account)),
+            Self::Oidc(_) => None,
+        }
+    }
+
+    /// What it is called, for people.
+    #[must_use]
+    pub const fn noun(&self) -> &'static str {
+        match self {
+            Self::Certificate { .. } => "certificate",
+            Self::Token(_) => "token",
+            Self::Oidc(_) => "kubeconfig",
+        }
+    }
+}
+
+/// How the API server begins the names of service accounts (`system:serviceaccount:NAMESPACE:NAME`).
+pub const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+
+/// A token of a service account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TokenOf {
+    /// Where both are.
+    pub namespace: NamespaceName,
+    /// Name of the service account; its generation is in it.
+    pub service_account: String,
+    /// Name of the Secret.
+    pub secret: String,
+    /// Asked of the API server.
+    #[serde(skip)]
+    pub lifetime: Duration,
 }
 
 /// Subject of a client certificate.
@@ -266,6 +323,24 @@ pub struct HomeTarget {
     pub kubeconfig: PathBuf,
     /// Make a missing home.
     pub create: bool,
+}
+
+impl HomeTarget {
+    /// Where the file of one host is.
+    #[must_use]
+    pub fn on(&self, host: &HostName) -> Self {
+        if host.is_any() {
+            return self.clone();
+        }
+        let home = self.home.to_string_lossy().replace("{host}", &host.0).into();
+        Self { home, ..self.clone() }
+    }
+
+    /// The whole path of the kubeconfig.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        self.home.join(&self.kubeconfig)
+    }
 }
 
 /// The generation group of an account: `bursar:tool:foo#1042`. Bindings name it, so raising the generation takes

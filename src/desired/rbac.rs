@@ -1,12 +1,12 @@
-//! Who may do what: bindings of ClusterRoles to a tenant's generation group. PURE: no runtime, no client, no file
-//! system, no clock.
+//! Who may do what: bindings of ClusterRoles to a tenant's holders ([`super::credential::holder`]). PURE: no runtime, no
+//! client, no file system, no clock.
 //!
-//! Every binding names the generation group, never the account: raising the generation and writing the bindings again
-//! takes every older certificate's access away.
+//! Every binding names something of one generation, never the account: raising the generation and writing the bindings
+//! again takes every older credential's access away. People whom an issuer vouches for have no generation.
 
 use serde_json::{Value, json};
 
-use super::{Place, generation_group};
+use super::Place;
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::{Account, ObjectKey};
@@ -49,15 +49,10 @@ pub fn archive_binding_manifest(namespace: &NamespaceName) -> Value {
 
 /// Bindings in the tenant's namespace, of its holders and of its `default` service account.
 #[must_use]
-pub fn role_bindings(place: &Place<'_>, class: &Class) -> Vec<Value> {
-    let holders = json!({
-        "apiGroup": GROUP,
-        "kind": "Group",
-        "name": generation_group(&place.account.account_name(), place.generation),
-    });
+pub fn role_bindings(place: &Place<'_>, class: &Class, holders: &Value) -> Vec<Value> {
     let pods = json!({"kind": "ServiceAccount", "name": "default", "namespace": place.namespace});
     let of_holders =
-        class.roles.iter().map(|role| role_binding(place.namespace, &format!("bursar-{role}"), role, &holders));
+        class.roles.iter().map(|role| role_binding(place.namespace, &format!("bursar-{role}"), role, holders));
     let of_pods = class
         .service_account_roles
         .iter()
@@ -77,24 +72,20 @@ fn role_binding(namespace: &NamespaceName, name: &str, role: &str, subject: &Val
 
 /// Cluster-wide bindings: the roles of a class without namespace, and impersonation of a class that has it.
 #[must_use]
-pub fn cluster_role_bindings(account: &Account, class: &Class, generation: u64) -> Vec<Value> {
+pub fn cluster_role_bindings(account: &Account, class: &Class, holders: &Value) -> Vec<Value> {
     let roles = class.roles.iter().filter(|_| class.namespace.is_none()).cloned();
     let impersonation = (!class.impersonate.is_empty()).then(|| impersonation_role(&class.name));
-    roles.chain(impersonation).map(|role| cluster_role_binding(account, &role, generation)).collect()
+    roles.chain(impersonation).map(|role| cluster_role_binding(account, &role, holders)).collect()
 }
 
 /// Named `bursar-ROLE:KIND:NAME`. A role may hold any of these characters, but neither kind nor name holds `:`, so no
 /// two accounts meet.
-fn cluster_role_binding(account: &Account, role: &str, generation: u64) -> Value {
+fn cluster_role_binding(account: &Account, role: &str, holders: &Value) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
         "metadata": {"name": format!("bursar-{role}:{}:{}", account.kind, account.kubernetes_name)},
         "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": role},
-        "subjects": [{
-            "apiGroup": GROUP,
-            "kind": "Group",
-            "name": generation_group(&account.account_name(), generation),
-        }],
+        "subjects": [holders],
     })
 }

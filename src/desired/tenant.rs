@@ -12,7 +12,7 @@ use crate::contract::Sealer;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::{Account, ObjectKey};
 use crate::observed::digest::digest;
-use crate::policy::{Class, DriftMode, PodSecurity, Policy};
+use crate::policy::{Class, CredentialRule, DriftMode, PodSecurity, Policy};
 
 /// One tenant to be put together.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +37,8 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         order;
     let main = classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied();
     let class = main.map_or(remembered, |class| class.name.as_str());
+    // Bindings of every class are for the one credential that is delivered.
+    let rule = main.and_then(|class| class.credential.as_ref());
     let mut objects: BTreeMap<ObjectKey, DesiredObject> = BTreeMap::new();
     let mut directories = BTreeMap::new();
     let mut add = |manifest: Value, class: Option<&Class>| {
@@ -59,14 +61,18 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
             add(quota, Some(class));
         }
         for class in classes.iter().filter(|class| class.namespace.is_some()) {
-            for manifest in in_namespace(&place, class, policy) {
+            for manifest in in_namespace(&place, class, rule, policy) {
                 add(manifest, Some(class));
             }
             directories.extend(volume::directories(&place, class));
         }
+        for manifest in rule.iter().filter(|_| !suspended).flat_map(|rule| credential::objects(&place, rule)) {
+            add(manifest, None);
+        }
     }
+    let everywhere = credential::holder(account, generation, None, rule);
     for class in classes {
-        for manifest in rbac::cluster_role_bindings(account, class, generation) {
+        for manifest in rbac::cluster_role_bindings(account, class, &everywhere) {
             add(manifest, Some(class));
         }
     }
@@ -79,12 +85,12 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         objects,
         directories,
         keep_unknown: main.is_none(),
-        credential: main.filter(|_| !suspended).and_then(|class| {
-            let rule = class.credential.as_ref()?;
-            class.home.as_ref()?;
-            Some(credential::credential(account, rule, policy.clusters.get(cluster)?, namespace, generation))
-        }),
-        home: main.and_then(|class| credential::home(account, class.home.as_ref()?)),
+        credentials: main
+            .filter(|class| !suspended && class.home.is_some())
+            .and(rule.zip(policy.clusters.get(cluster)))
+            .map(|(rule, cluster)| credential::credentials(account, rule, cluster, namespace, generation))
+            .unwrap_or_default(),
+        home: main.and_then(|class| credential::home(account, class.home.as_ref()?, rule)),
     }
 }
 
@@ -117,14 +123,15 @@ fn own(order: &Order<'_>) -> String {
     ]))
 }
 
-fn in_namespace(place: &Place<'_>, class: &Class, policy: &Policy) -> Vec<Value> {
+fn in_namespace(place: &Place<'_>, class: &Class, rule: Option<&CredentialRule>, policy: &Policy) -> Vec<Value> {
     let mut manifests: Vec<Value> = Vec::new();
     manifests.extend(quota::limit_range(place.namespace, class));
     if let Some(profile) = policy.networks.get(&class.network) {
         manifests.extend(network::network_policies(place.namespace, profile));
     }
     manifests.extend(volume::volumes(place, class));
-    manifests.extend(rbac::role_bindings(place, class));
+    let holders = credential::holder(place.account, place.generation, Some(place.namespace), rule);
+    manifests.extend(rbac::role_bindings(place, class, &holders));
     manifests.extend(class.manifests.iter().filter_map(|template| manifest::render(template, place)));
     manifests
 }

@@ -1,10 +1,11 @@
-//! Issues a client certificate and has it delivered (§5): the one place where a private key of a tenant exists. It goes
-//! from here to `bursar-homed` and is overwritten; no plan, ledger, log or error ever has it.
+//! Delivers a credential (§5), of whichever kind: the one place where a private key of a tenant exists. It goes from here
+//! to `bursar-homed` and is overwritten; no plan, ledger, log or error ever has it.
 //!
-//! In this order, so that nothing is asked for in vain: a test write in the home; a key and a request; the signer; a
-//! look at what was issued; a trial of it; the kubeconfig.
+//! In this order, so that nothing is asked for in vain: a test write in the home; a key and a request, or a token; a look
+//! at what was issued; a trial of it; the kubeconfig.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -12,23 +13,26 @@ use super::apply::refused;
 use super::authority::{self, VerifyError};
 use super::keypair::{Names, NewKey};
 use super::signing::{self, SigningError, Unsigned};
-use super::trial;
 use super::{ClusterEffects, StepError, home};
-use crate::desired::{DesiredCredential, HomeTarget};
+use super::{token, trial};
+use crate::desired::{DesiredCredential, HomeTarget, Proof, Subject};
 use crate::homes::client::HomedClient;
-use crate::homes::{Answer, ClusterEntry, ContextEntry, KubeconfigEntries, Request, SecretText, UserEntry, Work};
+use crate::homes::{
+    Answer, ClusterEntry, ContextEntry, KubeconfigEntries, Login, Request, TokenFiles, UserEntry, UserProof, Work,
+};
 use crate::identity::ClusterName;
 use crate::ledger::change::Change;
-use crate::ledger::{Certificate, Delivery};
+use crate::ledger::{Certificate, CredentialKey, Delivery};
 use crate::observed::certificate::{self, Asked, CertificateError, Issued};
 use crate::plan::AccountPlan;
+use crate::policy::OidcRule;
 
-/// What is to be issued and where it goes.
+/// What is to be delivered and where it goes.
 #[derive(Debug, Clone, Copy)]
-pub struct Issue<'a> {
+pub struct Delivering<'a> {
     /// For whom, and what the kubeconfig around it says.
     pub credential: &'a DesiredCredential,
-    /// Of the subject.
+    /// That it is of.
     pub generation: u64,
     /// Into which home.
     pub home: &'a HomeTarget,
@@ -46,6 +50,9 @@ pub enum CredentialError {
     /// No certificate.
     #[error(transparent)]
     Signing(SigningError),
+    /// Where the API server is cannot be said in an environment file.
+    #[error("the url of endpoint {0} has no host; check it in bursar.toml")]
+    Address(String),
     /// An endpoint does not take it.
     #[error(transparent)]
     Trial(#[from] trial::TrialError),
@@ -57,52 +64,45 @@ impl From<CredentialError> for StepError {
     }
 }
 
-/// A test write in the home, a key, a request, its approval, and the kubeconfig. Answers with what the ledger keeps.
-pub async fn issue(
+/// A test write in the home, a credential, a trial of it, and the kubeconfig. Answers with what the ledger keeps.
+pub async fn deliver(
     effects: &ClusterEffects,
     homes: &HomedClient,
     account: &AccountPlan,
-    issue: Issue<'_>,
+    what: Delivering<'_>,
     now: Timestamp,
 ) -> Result<Vec<Change>, StepError> {
     let server = &effects.server;
-    let Issue { credential, generation, home } = issue;
-    server.trials().recall(&credential.endpoints).await.map_err(CredentialError::from)?;
-    prepare(homes, home).await?;
-    let key = NewKey::generate().map_err(CredentialError::Key)?;
-    let (pem, issued) = certify(effects, credential, &key).await?;
-    let key_pem = key.pem();
-    drop(key);
-    let user = &credential.subject.common_name;
-    let proof = trial::Credential { user, certificate_pem: &pem, key_pem: &key_pem };
-    server.trials().attempt(&credential.endpoints, proof).await.map_err(CredentialError::from)?;
-    let entries = entries(&server.cluster, credential, pem, key_pem);
-    deliver(homes, home, entries).await?;
-    let place = (account.id.clone(), server.cluster.clone());
-    let certificate = Certificate {
-        renew_after: certificate::renew_after(&issued),
-        fingerprint: issued.fingerprint,
-        generation,
-        subject: user.clone(),
-        not_before: issued.not_before,
-        not_after: issued.not_after,
-    };
-    let delivery = Delivery {
-        path: home.home.join(&home.kubeconfig),
-        digest: credential.digest.clone(),
-        at: now,
-        checked_at: Some(now),
-    };
-    Ok(vec![
-        Change::Certificate(place.0.clone(), place.1.clone(), Some(certificate)),
-        Change::Delivery(place.0, place.1, Some(delivery)),
-    ])
+    let Delivering { credential, generation, home } = what;
+    let user = credential.proof.name();
+    if user.is_some() {
+        server.trials().recall(&credential.proof, &credential.endpoints).await.map_err(CredentialError::from)?;
+    }
+    prepare(homes, home, credential).await?;
+    let (proof, certificate) = obtain(effects, credential, generation).await?;
+    if let Some(user) = &user {
+        let tried = trial::Credential { user, proof: &proof };
+        server
+            .trials()
+            .attempt(&credential.proof, &credential.endpoints, tried)
+            .await
+            .map_err(CredentialError::from)?;
+    }
+    write(homes, home, entries(&server.cluster, credential, proof)).await?;
+    let place = CredentialKey::new(account.id.clone(), server.cluster.clone());
+    let key = CredentialKey { host: credential.host.clone(), ..place };
+    let delivery = Delivery { path: home.file(), digest: credential.digest.clone(), at: now, checked_at: Some(now) };
+    Ok(vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))])
 }
 
-/// The home is there and takes a file: else no certificate is asked for.
-async fn prepare(homes: &HomedClient, home: &HomeTarget) -> Result<(), StepError> {
+/// The home is there and takes a file: else no credential is asked for.
+async fn prepare(homes: &HomedClient, home: &HomeTarget, credential: &DesiredCredential) -> Result<(), StepError> {
     if home.create {
-        let work = Work::EnsureHome { create: true, skeleton: true };
+        let work = match credential.host.is_any() {
+            true => Work::EnsureHome { create: true, skeleton: true },
+            // A folder for a host is nobody's home.
+            false => Work::MakeDirectory { shared: false },
+        };
         match homes.call(&Request::new(home::target(home), work)).await? {
             Answer::HomeReady { .. } => {}
             _ => return Err(StepError::HomeAnswer),
@@ -115,25 +115,75 @@ async fn prepare(homes: &HomedClient, home: &HomeTarget) -> Result<(), StepError
     }
 }
 
+/// The credential of its kind, and what the ledger keeps of it.
+async fn obtain(
+    effects: &ClusterEffects,
+    credential: &DesiredCredential,
+    generation: u64,
+) -> Result<(UserProof, Option<Certificate>), StepError> {
+    match &credential.proof {
+        Proof::Certificate { subject, lifetime } => {
+            let key = NewKey::generate().map_err(CredentialError::Key)?;
+            let (certificate_pem, issued) = certify(effects, subject, *lifetime, &key).await?;
+            let certificate = Certificate {
+                renew_after: certificate::renew_after(&issued),
+                fingerprint: issued.fingerprint,
+                generation,
+                subject: subject.common_name.clone(),
+                not_before: issued.not_before,
+                not_after: issued.not_after,
+                bound_to: None,
+            };
+            Ok((UserProof::Certificate { certificate_pem, key_pem: key.pem() }, Some(certificate)))
+        }
+        Proof::Token(of) => {
+            let face = credential.endpoints.get(&credential.default_endpoint);
+            let (service_host, service_port) = face
+                .and_then(|face| address(&face.url))
+                .ok_or_else(|| CredentialError::Address(credential.default_endpoint.clone()))?;
+            let (token, certificate) = token::request(&effects.server, of, generation).await?;
+            let files = TokenFiles {
+                token,
+                ca_pem: face.map(|face| face.ca_pem.clone()).unwrap_or_default(),
+                namespace: of.namespace.to_string(),
+                service_host,
+                service_port,
+            };
+            Ok((UserProof::Token(files), Some(certificate)))
+        }
+        Proof::Oidc(oidc) => Ok((UserProof::Login(login(oidc)), None)),
+    }
+}
+
+/// What kubelogin is told.
+#[must_use]
+pub fn login(oidc: &OidcRule) -> Login {
+    let OidcRule { issuer, client_id, scopes, grant, user: _ } = oidc;
+    Login { issuer: issuer.clone(), client_id: client_id.clone(), scopes: scopes.clone(), grant: *grant }
+}
+
+/// Host and port of `https://host:port`.
+fn address(url: &str) -> Option<(String, u16)> {
+    let url: http::Uri = url.parse().ok()?;
+    let host = url.host()?.trim_start_matches('[').trim_end_matches(']');
+    Some((host.to_owned(), url.port_u16().unwrap_or(443)))
+}
+
 /// The certificate, and what it really grants.
 async fn certify(
     effects: &ClusterEffects,
-    credential: &DesiredCredential,
+    subject: &Subject,
+    lifetime: Duration,
     key: &NewKey,
 ) -> Result<(String, Issued), StepError> {
-    let subject = &credential.subject;
     let names = Names {
         common_name: &subject.common_name,
         organizations: [Some(&subject.kind_group), Some(&subject.generation_group)],
         serial_number: Some(&subject.serial_number),
     };
     let request = key.request(names).map_err(CredentialError::Key)?;
-    let unsigned = Unsigned {
-        holder: &subject.serial_number,
-        account: &subject.common_name,
-        request: &request,
-        lifetime: credential.lifetime,
-    };
+    let unsigned =
+        Unsigned { holder: &subject.serial_number, account: &subject.common_name, request: &request, lifetime };
     let cluster = &effects.server.cluster;
     let pem = signing::sign(&effects.server, unsigned).await.map_err(|error| match error {
         SigningError::Request(source) => refused(&signing::key(cluster, unsigned.account), source),
@@ -154,7 +204,7 @@ async fn certify(
     Ok((pem, issued))
 }
 
-async fn deliver(homes: &HomedClient, home: &HomeTarget, entries: KubeconfigEntries) -> Result<(), StepError> {
+async fn write(homes: &HomedClient, home: &HomeTarget, entries: KubeconfigEntries) -> Result<(), StepError> {
     let work = Work::WriteKubeconfig { entries, replace_unparsable: false };
     match homes.call(&Request::new(home::target(home), work)).await? {
         Answer::Written(_) => Ok(()),
@@ -165,12 +215,7 @@ async fn deliver(homes: &HomedClient, home: &HomeTarget, entries: KubeconfigEntr
 /// One cluster and one context for each endpoint, the default one first: it becomes the current one of a file that has
 /// none.
 #[must_use]
-pub fn entries(
-    cluster: &ClusterName,
-    credential: &DesiredCredential,
-    certificate_pem: String,
-    key_pem: SecretText,
-) -> KubeconfigEntries {
+pub fn entries(cluster: &ClusterName, credential: &DesiredCredential, proof: UserProof) -> KubeconfigEntries {
     let name = |endpoint: &str| home::entry_name(cluster, &credential.default_endpoint, endpoint);
     let user = home::user_name(cluster);
     let mut endpoints: Vec<_> = credential.endpoints.iter().collect();
@@ -191,6 +236,6 @@ pub fn entries(
     KubeconfigEntries {
         clusters: clusters.collect(),
         contexts: contexts.collect(),
-        user: UserEntry { name: user, certificate_pem, key_pem },
+        user: UserEntry { name: user, proof },
     }
 }

@@ -5,12 +5,15 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::StepError;
-use crate::desired::{DirectoryTarget, HomeTarget};
+use crate::desired::{DesiredCredential, DirectoryTarget, HomeTarget, Proof};
 use crate::homes::client::HomedClient;
-use crate::homes::{Answer, EntryNames, HomeTarget as Target, Inspection, Request, USER_PREFIX, Work};
+use crate::homes::{
+    Answer, EntryNames, HomeTarget as Target, Inspection, Request, USER_PREFIX, UserProof, Work, Written,
+};
 use crate::identity::ClusterName;
 use crate::ledger::Delivery;
 use crate::observed::HomeFinding;
+use crate::plan::Expected;
 use crate::policy::Cluster;
 
 /// The names of our entries in a kubeconfig: for the default endpoint the cluster's name (`prod`), for another one
@@ -77,14 +80,18 @@ pub async fn remove(
     }
 }
 
-/// Looks whether the certificate that was delivered still stands there with its key and its contexts.
+/// Looks whether what was delivered still stands there: a certificate with its key, a token, entries; and its contexts.
 pub async fn inspect(
     homes: &HomedClient,
     cluster: &ClusterName,
     face: &Cluster,
     home: &HomeTarget,
-    fingerprint: &str,
+    expected: &Expected,
 ) -> Result<HomeFinding, StepError> {
+    let fingerprint = match expected {
+        Expected::Issued(fingerprint) => fingerprint,
+        Expected::Entries(credential) => return rewritten(homes, cluster, home, credential).await,
+    };
     let names = entry_names(cluster, &face.default_endpoint, [&face.default_endpoint]);
     let request = Request::new(target(home), Work::Inspect { names });
     match homes.call(&request).await? {
@@ -93,10 +100,27 @@ pub async fn inspect(
     }
 }
 
+/// Entries that hold no secret are written: if that changes nothing, they were there.
+async fn rewritten(
+    homes: &HomedClient,
+    cluster: &ClusterName,
+    home: &HomeTarget,
+    credential: &DesiredCredential,
+) -> Result<HomeFinding, StepError> {
+    let Proof::Oidc(oidc) = &credential.proof else { return Err(StepError::HomeAnswer) };
+    let entries = super::credential::entries(cluster, credential, UserProof::Login(super::credential::login(oidc)));
+    let work = Work::WriteKubeconfig { entries, replace_unparsable: false };
+    match homes.call(&Request::new(target(home), work)).await? {
+        Answer::Written(Written { changed: false, .. }) => Ok(HomeFinding::AsDelivered),
+        Answer::Written(_) => Ok(HomeFinding::Repaired { why: "our entries were changed in it".to_owned() }),
+        _ => Err(StepError::HomeAnswer),
+    }
+}
+
 /// What the ledger says of a delivery after a look at it. One that is broken is not delivered.
 #[must_use]
 pub fn checked(delivery: &Delivery, finding: &HomeFinding, now: Timestamp) -> Delivery {
-    let checked_at = (*finding == HomeFinding::AsDelivered).then_some(now);
+    let checked_at = (!matches!(finding, HomeFinding::Broken { .. })).then_some(now);
     Delivery { checked_at, ..delivery.clone() }
 }
 
@@ -108,9 +132,15 @@ fn finding(inspection: &Inspection, fingerprint: &str) -> HomeFinding {
     if !inspection.parses {
         return broken("the file is no kubeconfig any more");
     }
+    if inspection.token_id.as_deref() == Some(fingerprint) {
+        return match inspection.entries_digest {
+            None => broken("a cluster or context of ours is missing"),
+            Some(_) => HomeFinding::AsDelivered,
+        };
+    }
     let found = inspection.certificate_pem.as_deref().and_then(fingerprint_of);
     match found {
-        None => broken("our certificate is not in it"),
+        None => broken("our certificate or token is not in it"),
         Some(found) if found != fingerprint => broken("another certificate stands under our name"),
         Some(_) if !inspection.key_matches => broken("the key does not belong to the certificate"),
         Some(_) if inspection.entries_digest.is_none() => broken("a cluster or context of ours is missing"),
@@ -154,7 +184,7 @@ mod tests {
         assert_eq!(finding(&good, &fingerprint), HomeFinding::AsDelivered);
         let why = |inspection: Inspection| match finding(&inspection, &fingerprint) {
             HomeFinding::Broken { why } => why,
-            HomeFinding::AsDelivered => String::new(),
+            HomeFinding::AsDelivered | HomeFinding::Repaired { .. } => String::new(),
         };
         assert!(why(Inspection::default()).contains("not there"));
         assert!(why(Inspection { key_matches: false, ..good.clone() }).contains("key"));

@@ -22,6 +22,7 @@ pub mod refusal;
 pub mod request;
 pub mod signing;
 mod tenant;
+pub mod token;
 pub mod trial;
 pub mod workloads;
 

@@ -5,16 +5,16 @@ use futures::StreamExt as _;
 use serde_json::{Value, json};
 
 use super::apply::apply;
-use super::credential::{Issue, issue};
+use super::credential::{Delivering, deliver};
 use super::prune::delete;
 use super::record::failure;
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, reap, refusal, workloads};
-use crate::desired::detail;
-use crate::desired::{Regeneration, Transition, apply_order};
-use crate::identity::{ClusterName, NamespaceName};
+use crate::desired::{DesiredCredential, Proof, Regeneration, Transition, apply_order, detail};
+use crate::identity::{ClusterName, HostName, NamespaceName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
-use crate::ledger::{Failure, ObjectKey, ObjectRecord, StoppedWorkload, Suspension};
+use crate::ledger::{CredentialKey, Failure, ObjectKey, ObjectRecord, StoppedWorkload, Suspension};
+use crate::observed::HomeFinding;
 use crate::plan::{AccountPlan, Action, Reason};
 
 /// Objects of one account under way at a time: a tenant has about ten, and a new one is complete in three waits.
@@ -72,7 +72,7 @@ impl Place<'_> {
             } else {
                 for action in group {
                     // It is the last: a home that is broken makes none of the rest less settled.
-                    if matches!(action, Action::IssueCertificate { .. }) {
+                    if matches!(action, Action::Deliver { .. }) {
                         self.settle(done);
                     }
                     self.step(effects, action, done).await?;
@@ -180,31 +180,38 @@ impl Place<'_> {
                 self.delete_namespace(effects, namespace, uid, (archived.as_ref(), file), done).await
             }
             Action::AwaitDeletion { namespace, uid, .. } => self.await_deletion(effects, namespace, uid, done).await,
-            Action::IssueCertificate { credential, generation, home, reason, .. } => {
-                let what = Issue { credential, generation: *generation, home };
-                let changes = issue(effects, &self.effects.homes, self.account, what, self.run.now).await?;
-                done.events.push(self.issued(&changes, reason));
+            Action::Deliver { credential, generation, home, reason, .. } => {
+                let what = Delivering { credential, generation: *generation, home };
+                let changes = deliver(effects, &self.effects.homes, self.account, what, self.run.now).await?;
+                done.events.extend(self.delivered(credential, &changes, reason));
                 done.changes.extend(changes);
                 Ok(())
             }
-            Action::RemoveKubeconfig { home, reason, .. } => {
+            Action::RemoveKubeconfig { host, home, reason, .. } => {
                 home::remove(&self.effects.homes, self.cluster, &effects.face, home).await?;
-                let account = self.account.id.clone();
-                done.changes.push(Change::Delivery(account, self.cluster.clone(), None));
+                let key = self.key(host);
+                if *reason == Reason::Orphaned {
+                    // Nobody renews it.
+                    done.changes.push(Change::Certificate(key.clone(), None));
+                }
+                done.changes.push(Change::Delivery(key, None));
                 let detail = json!({"home": home.home, "kubeconfig": home.kubeconfig});
                 done.events.push(self.event("kubeconfig removed", reason.to_string(), detail));
                 Ok(())
             }
-            Action::InspectKubeconfig { home, fingerprint, .. } => {
-                let found = home::inspect(&self.effects.homes, self.cluster, &effects.face, home, fingerprint).await?;
-                let place = (self.account.id.clone(), self.cluster.clone());
-                if let Some(delivery) = self.run.ledger.deliveries.get(&place) {
+            Action::InspectKubeconfig { host, home, expected, .. } => {
+                let found = home::inspect(&self.effects.homes, self.cluster, &effects.face, home, expected).await?;
+                let key = self.key(host);
+                if let Some(delivery) = self.run.ledger.deliveries.get(&key) {
                     let checked = home::checked(delivery, &found, self.run.now);
-                    done.changes.push(Change::Delivery(place.0, place.1, Some(checked)));
+                    done.changes.push(Change::Delivery(key, Some(checked)));
                 }
-                if let crate::observed::HomeFinding::Broken { why } = found {
-                    done.events.push(self.event("kubeconfig broken", why, json!({"home": home.home})));
-                }
+                let (what, why) = match found {
+                    HomeFinding::AsDelivered => return Ok(()),
+                    HomeFinding::Broken { why } => ("kubeconfig broken", why),
+                    HomeFinding::Repaired { why } => ("kubeconfig written again", why),
+                };
+                done.events.push(self.event(what, why, json!({"home": home.home})));
                 Ok(())
             }
         }
@@ -283,19 +290,33 @@ impl Place<'_> {
         self.recorder.store(std::mem::take(&mut done.changes), std::mem::take(&mut done.events)).await
     }
 
-    fn issued(&self, changes: &[Change], reason: &Reason) -> Event {
+    fn key(&self, host: &HostName) -> CredentialKey {
+        let place = CredentialKey::new(self.account.id.clone(), self.cluster.clone());
+        CredentialKey { host: host.clone(), ..place }
+    }
+
+    /// A token that only takes the place of one that ends is no event: there are dozens a day, and the ledger keeps each.
+    fn delivered(&self, credential: &DesiredCredential, changes: &[Change], reason: &Reason) -> Option<Event> {
+        let what = match (&credential.proof, reason) {
+            (Proof::Token(_), Reason::Expiring(_)) => return None,
+            (Proof::Token(_), _) => "token issued",
+            (Proof::Certificate { .. }, _) => "certificate issued",
+            (Proof::Oidc(_), _) => "kubeconfig written",
+        };
         let certificate = changes.iter().find_map(|change| match change {
-            Change::Certificate(_, _, Some(certificate)) => Some(certificate),
+            Change::Certificate(_, Some(certificate)) => Some(certificate),
             _ => None,
         });
-        let detail = certificate.map(|certificate| {
-            json!({
-                "fingerprint": certificate.fingerprint,
-                "generation": certificate.generation,
-                "not_after": certificate.not_after.to_string(),
-            })
-        });
-        self.event("certificate issued", reason.to_string(), detail.unwrap_or_default())
+        let mut detail = json!({});
+        if let Some(certificate) = certificate {
+            detail["fingerprint"] = json!(certificate.fingerprint);
+            detail["generation"] = json!(certificate.generation);
+            detail["not_after"] = json!(certificate.not_after.to_string());
+        }
+        if !credential.host.is_any() {
+            detail["host"] = json!(credential.host);
+        }
+        Some(self.event(what, reason.to_string(), detail))
     }
 
     pub(super) fn event(&self, action: &str, reason: String, mut detail: Value) -> Event {

@@ -19,8 +19,9 @@ use thiserror::Error;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::desired::Proof;
 use crate::directory::chain;
-use crate::homes::SecretText;
+use crate::homes::UserProof;
 use crate::policy::Endpoint;
 
 /// How long an answer is believed: long enough that renewing 10,000 asks a handful of times, short enough that a change
@@ -59,20 +60,18 @@ enum Verdict {
 /// A credential and the name that the API server should know its holder by.
 #[derive(Debug, Clone, Copy)]
 pub struct Credential<'a> {
-    /// CN.
+    /// CN, or the service account.
     pub user: &'a str,
-    /// The certificate.
-    pub certificate_pem: &'a str,
-    /// Its key.
-    pub key_pem: &'a SecretText,
+    /// With its secret.
+    pub proof: &'a UserProof,
 }
 
 impl Trials {
     /// Whether one of the endpoints refused a credential a moment ago: then there is no sense in asking for another.
-    pub async fn recall(&self, endpoints: &BTreeMap<String, Endpoint>) -> Result<(), TrialError> {
+    pub async fn recall(&self, kind: &Proof, endpoints: &BTreeMap<String, Endpoint>) -> Result<(), TrialError> {
         let verdicts = self.0.lock().await;
         for (name, endpoint) in endpoints {
-            if let Some(Verdict::Refused(why)) = fresh(&verdicts, endpoint) {
+            if let Some(Verdict::Refused(why)) = fresh(&verdicts, kind, endpoint) {
                 return Err(refused(name, endpoint, why));
             }
         }
@@ -83,17 +82,18 @@ impl Trials {
     #[expect(clippy::disallowed_methods, reason = "says when a verdict was given")]
     pub async fn attempt(
         &self,
+        kind: &Proof,
         endpoints: &BTreeMap<String, Endpoint>,
         credential: Credential<'_>,
     ) -> Result<(), TrialError> {
         let mut verdicts = self.0.lock().await;
-        let unknown = endpoints.values().filter(|endpoint| fresh(&verdicts, endpoint).is_none());
-        let asked = unknown.map(async |endpoint| (key(endpoint), verdict(endpoint, credential).await));
+        let unknown = endpoints.values().filter(|endpoint| fresh(&verdicts, kind, endpoint).is_none());
+        let asked = unknown.map(async |endpoint| (key(kind, endpoint), verdict(endpoint, credential).await));
         let said = futures::future::join_all(asked).await;
         let now = Instant::now();
         verdicts.extend(said.into_iter().map(|(key, verdict)| (key, (now, verdict))));
         for (name, endpoint) in endpoints {
-            if let Some(Verdict::Refused(why)) = fresh(&verdicts, endpoint) {
+            if let Some(Verdict::Refused(why)) = fresh(&verdicts, kind, endpoint) {
                 return Err(refused(name, endpoint, why));
             }
         }
@@ -105,16 +105,20 @@ fn refused(name: &str, endpoint: &Endpoint, why: &str) -> TrialError {
     TrialError { endpoint: name.to_owned(), url: endpoint.url.clone(), why: why.to_owned() }
 }
 
-fn fresh<'v>(verdicts: &'v BTreeMap<[u8; 32], (Instant, Verdict)>, endpoint: &Endpoint) -> Option<&'v Verdict> {
-    let (at, verdict) = verdicts.get(&key(endpoint))?;
+fn fresh<'v>(
+    verdicts: &'v BTreeMap<[u8; 32], (Instant, Verdict)>,
+    kind: &Proof,
+    endpoint: &Endpoint,
+) -> Option<&'v Verdict> {
+    let (at, verdict) = verdicts.get(&key(kind, endpoint))?;
     let believed = if matches!(verdict, Verdict::Refused(_)) { REFUSAL_BELIEVED } else { BELIEVED };
     (at.elapsed() < believed).then_some(verdict)
 }
 
-/// Destructured, so that a new field of an endpoint cannot be forgotten.
-fn key(endpoint: &Endpoint) -> [u8; 32] {
+/// Destructured, so that a new field of an endpoint cannot be forgotten. What takes tokens need not take certificates.
+fn key(kind: &Proof, endpoint: &Endpoint) -> [u8; 32] {
     let Endpoint { url, ca_pem, tls_server_name, proxy } = endpoint;
-    let text = serde_json::json!([url, ca_pem, tls_server_name, proxy]).to_string();
+    let text = serde_json::json!([kind.noun(), url, ca_pem, tls_server_name, proxy]).to_string();
     Sha256::digest(text).into()
 }
 
@@ -139,7 +143,7 @@ async fn verdict(endpoint: &Endpoint, credential: Credential<'_>) -> Verdict {
             Verdict::Refused(format!("it takes its holder for {user:?}"))
         }
         Ok(Err(kube::Error::Api(status))) if status.code == 401 => {
-            Verdict::Refused("the API server does not trust the authority that signed it (401)".to_owned())
+            Verdict::Refused("the API server does not trust who signed it (401)".to_owned())
         }
         // It knows its holder, and does not offer the review, or not to everybody.
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => Verdict::Accepted,
@@ -158,8 +162,14 @@ fn client(endpoint: &Endpoint, credential: Credential<'_>) -> Result<Client, Str
     config.tls_server_name.clone_from(&endpoint.tls_server_name);
     config.default_retry = false;
     config.connect_timeout = Some(DEADLINE);
-    config.auth_info.client_certificate_data = Some(BASE64.encode(credential.certificate_pem));
-    config.auth_info.client_key_data = Some(SecretString::from(BASE64.encode(credential.key_pem.expose())));
+    match credential.proof {
+        UserProof::Certificate { certificate_pem, key_pem } => {
+            config.auth_info.client_certificate_data = Some(BASE64.encode(certificate_pem));
+            config.auth_info.client_key_data = Some(SecretString::from(BASE64.encode(key_pem.expose())));
+        }
+        UserProof::Token(files) => config.auth_info.token = Some(SecretString::from(files.token.expose())),
+        UserProof::Login(_) => {}
+    }
     Client::try_from(config).map_err(|error| chain(&error))
 }
 

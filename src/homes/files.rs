@@ -252,6 +252,31 @@ impl Directory<'_> {
         self.sync()
     }
 
+    /// Puts a file there unless it is there just so. `true` if anything was changed.
+    pub fn keep_at(&self, name: &Path, content: &[u8]) -> Result<bool, HomeError> {
+        match self.read(name)? {
+            Some(existing) if existing.content.as_slice() == content => self.make_private(name, &existing),
+            _ => self.replace(name, content).map(|()| true),
+        }
+    }
+
+    /// Removes a file; `false` if there is none.
+    pub fn remove(&self, name: &Path) -> Result<bool, HomeError> {
+        match fs::unlinkat(&self.held, name, AtFlags::empty()) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(self.failed("unlinkat", name, errno)),
+        }
+    }
+
+    /// Removes a directory; one in which something else is stays.
+    pub fn remove_directory(&self, name: &Path) -> Result<(), HomeError> {
+        match fs::unlinkat(&self.held, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+            Err(errno) => Err(self.failed("unlinkat", name, errno)),
+        }
+    }
+
     /// Keeps a file under a second name, which must not exist yet.
     pub fn keep_as(&self, name: &Path, second: &Path) -> Result<(), HomeError> {
         match fs::linkat(&self.held, name, &self.held, second, AtFlags::empty()) {

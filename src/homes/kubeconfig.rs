@@ -13,7 +13,8 @@ use zeroize::Zeroizing;
 use super::document::{Document, DocumentError, Language, Node, Value};
 use super::keypair;
 use super::ownership;
-use super::{EntryNames, Inspection, KubeconfigEntries};
+use super::proof::TOKEN;
+use super::{EntryNames, Inspection, KubeconfigEntries, UserEntry, UserProof};
 
 /// Why a text cannot be merged into.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -43,26 +44,23 @@ pub fn merge(
         let clusters = list(pairs, "clusters")?;
         for cluster in &entries.clusters {
             let fields = [
-                ("certificate-authority-data", Some(STANDARD.encode(&cluster.ca_pem))),
-                ("proxy-url", cluster.proxy.clone()),
-                ("server", Some(cluster.server.clone())),
-                ("tls-server-name", cluster.tls_server_name.clone()),
+                ("certificate-authority-data", Some(Node::string(STANDARD.encode(&cluster.ca_pem)))),
+                ("proxy-url", cluster.proxy.as_ref().map(Node::string)),
+                ("server", Some(Node::string(&cluster.server))),
+                ("tls-server-name", cluster.tls_server_name.as_ref().map(Node::string)),
             ];
             upsert(clusters, "cluster", &cluster.name, &fields, |field| !CLUSTER_CONTRADICTIONS.contains(&field));
         }
         let contexts = list(pairs, "contexts")?;
         for context in &entries.contexts {
             let fields = [
-                ("cluster", Some(context.cluster.clone())),
-                ("namespace", context.namespace.clone()),
-                ("user", Some(context.user.clone())),
+                ("cluster", Some(Node::string(&context.cluster))),
+                ("namespace", context.namespace.as_ref().map(Node::string)),
+                ("user", Some(Node::string(&context.user))),
             ];
             upsert(contexts, "context", &context.name, &fields, |_| true);
         }
-        let fields = [
-            ("client-certificate-data", Some(STANDARD.encode(&entries.user.certificate_pem))),
-            ("client-key-data", Some(STANDARD.encode(entries.user.key_pem.expose()))),
-        ];
+        let fields = user_fields(&entries.user);
         upsert(list(pairs, "users")?, "user", &entries.user.name, &fields, |field| field == "extensions");
         choose_current_context(pairs, entries);
         Ok(())
@@ -137,6 +135,31 @@ const CONTEXT_FIELDS: [&str; 3] = ["cluster", "namespace", "user"];
 const USER_FIELDS: [&str; 3] = ["client-certificate-data", "client-key-data", "extensions"];
 
 type Pairs = Vec<(Node, Node)>;
+
+/// Fields of `users[].user`; whatever else stands there would be another credential, and goes.
+fn user_fields(user: &UserEntry) -> Vec<(&'static str, Option<Node>)> {
+    match &user.proof {
+        UserProof::Certificate { certificate_pem, key_pem } => vec![
+            ("client-certificate-data", Some(Node::string(STANDARD.encode(certificate_pem)))),
+            ("client-key-data", Some(Node::string(STANDARD.encode(key_pem.expose())))),
+        ],
+        // From where the kubeconfig is (client-go, `clientcmd.ResolveLocalPaths`): hosts see homes at other places.
+        UserProof::Token(_) => vec![("tokenFile", Some(Node::string(format!("{}/{TOKEN}", user.name))))],
+        UserProof::Login(login) => {
+            let text = |key: &str, value: &str| (Node::string(key), Node::string(value));
+            let arguments = login.arguments().iter().map(Node::string).collect();
+            vec![(
+                "exec",
+                Some(Node::mapping(vec![
+                    text("apiVersion", "client.authentication.k8s.io/v1"),
+                    (Node::string("args"), Node::sequence(arguments)),
+                    text("command", "kubectl"),
+                    text("interactiveMode", "IfAvailable"),
+                ])),
+            )]
+        }
+    }
+}
 
 fn change(
     text: &str,
@@ -222,11 +245,11 @@ fn entry<'a>(pairs: &'a Pairs, key: &str, name: &str) -> Option<&'a Node> {
 
 /// Makes one entry say what we manage. An entry that is there keeps its place, and of its inner fields those that
 /// `keeps` lets stay; further entries of the same name are dropped (client-go refuses such a file).
-fn upsert<const N: usize>(
+fn upsert(
     items: &mut Vec<Node>,
     inner_key: &str,
     name: &str,
-    fields: &[(&str, Option<String>); N],
+    fields: &[(&str, Option<Node>)],
     keeps: impl Fn(&str) -> bool,
 ) {
     let is_ours = |item: &Node| item.get("name").and_then(Node::text) == Some(name);
@@ -242,7 +265,7 @@ fn upsert<const N: usize>(
     let is_managed = |key: &str| fields.iter().any(|(field, _)| *field == key);
     inner.retain(|(key, _)| key.text().is_some_and(|key| is_managed(key) || (keeps(key) && key != "<<")));
     for (field, wanted) in fields {
-        set(&mut inner, field, wanted.as_ref().map(Node::string));
+        set(&mut inner, field, wanted.clone());
     }
     set(&mut outer, inner_key, Some(Node::mapping(inner)));
     let entry = Node::mapping(outer);
@@ -310,8 +333,15 @@ fn digest(pairs: &Pairs, names: &EntryNames) -> Option<String> {
     let user = entry(pairs, "users", &names.user)?.get("user")?;
     add(&names.user);
     if let Value::Mapping(fields) = &user.value {
-        for (field, _) in fields.iter().filter(|(field, _)| !USER_FIELDS.contains(&field.text().unwrap_or_default())) {
-            add(field.text().unwrap_or_default());
+        for (field, value) in
+            fields.iter().filter(|(field, _)| !USER_FIELDS.contains(&field.text().unwrap_or_default()))
+        {
+            let field = field.text().unwrap_or_default();
+            add(field);
+            // Of the value of any other nothing is told: it may be a secret.
+            if field == "tokenFile" {
+                add(value.text().unwrap_or_default());
+            }
         }
     }
     Some(hex::encode(hash.finalize()))

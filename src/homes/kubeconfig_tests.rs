@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::super::document::tests::any_node;
-use super::super::{ClusterEntry, ContextEntry, SecretText, UserEntry};
+use super::super::{ClusterEntry, ContextEntry, SecretText, UserEntry, UserProof};
 use super::*;
 
 fn entries() -> KubeconfigEntries {
@@ -27,8 +27,10 @@ fn entries() -> KubeconfigEntries {
         ],
         user: UserEntry {
             name: "bursar-prod".into(),
-            certificate_pem: "not a certificate".into(),
-            key_pem: SecretText::new("not a key".into()),
+            proof: UserProof::Certificate {
+                certificate_pem: "not a certificate".into(),
+                key_pem: SecretText::new("not a key".into()),
+            },
         },
         contexts: vec![context("toolforge"), context("toolforge-ext")],
     }
@@ -180,8 +182,11 @@ fn inspection_finds_a_matching_pair_and_tells_no_key() {
     let key = rcgen::KeyPair::generate().expect("key");
     let certificate = rcgen::CertificateParams::new(vec![]).expect("params").self_signed(&key).expect("signs");
     let mut ours = entries();
-    ours.user.certificate_pem = certificate.pem();
-    ours.user.key_pem = SecretText::new(key.serialize_pem());
+    let pair = |certificate_pem: String, key_pem: String| UserProof::Certificate {
+        certificate_pem,
+        key_pem: SecretText::new(key_pem),
+    };
+    ours.user.proof = pair(certificate.pem(), key.serialize_pem());
     let text = merge(USERS, &ours, &[]).expect("merges").expect("changes");
     let found = inspect(&text, &ours.names()).expect("inspects");
     assert!(found.parses && found.key_matches);
@@ -189,12 +194,13 @@ fn inspection_finds_a_matching_pair_and_tells_no_key() {
     let same = |a: &str, b: &str| a.split_whitespace().eq(b.split_whitespace());
     assert!(same(found.certificate_pem.as_deref().expect("certificate"), &certificate.pem()));
 
-    ours.user.key_pem = SecretText::new(rcgen::KeyPair::generate().expect("key").serialize_pem());
+    let other = rcgen::KeyPair::generate().expect("key").serialize_pem();
+    ours.user.proof = pair(certificate.pem(), other.clone());
     let text = merge(&text, &ours, &[]).expect("merges").expect("changes");
     assert!(!inspect(&text, &ours.names()).expect("inspects").key_matches);
 
     // A key where the certificate should be is not handed out.
-    ours.user.certificate_pem = key.serialize_pem();
+    ours.user.proof = pair(key.serialize_pem(), other);
     let text = merge(&text, &ours, &[]).expect("merges").expect("changes");
     assert_eq!(inspect(&text, &ours.names()).expect("inspects").certificate_pem, None);
 }

@@ -21,8 +21,10 @@ pub mod files;
 mod keypair;
 pub mod kubeconfig;
 mod ownership;
+mod proof;
 mod secret;
 pub mod server;
+pub mod token;
 pub mod worker;
 
 use std::path::PathBuf;
@@ -32,11 +34,12 @@ use serde::{Deserialize, Serialize};
 pub use bounds::{Bounds, GID_FLOOR, MAX_GROUPS, Prefix, UID_FLOOR, USUAL_KUBECONFIG};
 pub use error::HomeError;
 pub use ownership::USER_PREFIX;
+pub use proof::{Login, TokenFiles, UserEntry, UserProof, is_issuer, is_word};
 pub use secret::SecretText;
 
 /// Version of requests and answers. Server and client come from one package, but a daemon that was not restarted
 /// after an upgrade may speak the older one; it is then told so instead of being misread.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Longest request line, in bytes. A CA bundle of a hundred certificates, key and certificate for a handful of
 /// endpoints stay below it; a larger one is an error of ours or an attack on the memory of a root process.
@@ -128,14 +131,15 @@ pub enum Work {
         /// Mode 2770: what is made in it belongs to its group.
         shared: bool,
     },
-    /// Our entries are in the kubeconfig, everything else in it stays.
+    /// Our entries are in the kubeconfig, everything else in it stays. A token and what belongs to it stand in files of
+    /// their own beside it.
     WriteKubeconfig {
         /// What is to be there.
         entries: KubeconfigEntries,
         /// Keep a file that does not parse beside, and replace it; otherwise it is [`HomeError::NotYaml`].
         replace_unparsable: bool,
     },
-    /// Our entries are not in the kubeconfig, everything else in it stays.
+    /// Our entries are not in the kubeconfig, everything else in it stays. Our files beside it are removed.
     RemoveKubeconfig {
         /// The names that are ours.
         names: EntryNames,
@@ -185,18 +189,6 @@ pub struct ClusterEntry {
     /// `proxy-url`.
     #[serde(default)]
     pub proxy: Option<String>,
-}
-
-/// `users[]` of a kubeconfig, with the credential inline.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct UserEntry {
-    /// The entry's name, by which it is found again.
-    pub name: String,
-    /// The certificate, PEM; public.
-    pub certificate_pem: String,
-    /// The private key, PEM.
-    pub key_pem: SecretText,
 }
 
 /// `contexts[]` of a kubeconfig.
@@ -259,6 +251,7 @@ impl KubeconfigEntries {
             return Err("a cluster is there twice".to_owned());
         }
         names.check()?;
+        self.user.check()?;
         if names.clusters.is_empty() || names.contexts.is_empty() {
             return Err("no cluster or no context".to_owned());
         }
@@ -326,9 +319,12 @@ pub struct Inspection {
     pub certificate_pem: Option<String>,
     /// The key under our user's name belongs to that certificate.
     pub key_matches: bool,
+    /// The `jti` of the token in our file beside it, which is public; of the token nothing else is told.
+    #[serde(default)]
+    pub token_id: Option<String>,
     /// `current-context`, if it is one of ours.
     pub current_context: Option<String>,
-    /// SHA-256 (hex) of the clusters and contexts under our names, as far as we manage them: the same as when they
+    /// SHA-256 (hex) of what stands under our names, as far as we manage it and it is not secret: the same as when they
     /// were written unless somebody changed them. `None` if one of them is missing.
     pub entries_digest: Option<String>,
 }

@@ -18,7 +18,7 @@ use super::files::{Existing, Home};
 use super::kubeconfig::{self, KubeconfigError};
 use super::{
     Answer, Bounds, EntryNames, HomeError, Inspection, KubeconfigEntries, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request,
-    Response, USUAL_REQUEST_BYTES, Work, Written, ensure,
+    Response, TokenFiles, USUAL_REQUEST_BYTES, UserProof, Work, Written, ensure, proof, token,
 };
 
 /// The first line on standard input, from the server; the second is the request as the client sent it.
@@ -187,7 +187,44 @@ fn inspect(home: &Home, file: &Path, names: &EntryNames) -> Result<Inspection, H
     let Some(directory) = home.directory_of(file)? else { return Ok(Inspection::default()) };
     let Some(existing) = directory.read(name_of(file))? else { return Ok(Inspection::default()) };
     let found = text(&existing).ok().and_then(|text| kubeconfig::inspect(text, names).ok()).unwrap_or_default();
-    Ok(Inspection { exists: true, owner: Some(existing.owner), mode: Some(existing.mode), ..found })
+    let token_id = token_id(home, file, &names.user)?;
+    Ok(Inspection { exists: true, owner: Some(existing.owner), mode: Some(existing.mode), token_id, ..found })
+}
+
+/// A file in the folder beside the kubeconfig that is our user's.
+fn beside(file: &Path, user: &str, name: &str) -> Option<PathBuf> {
+    Some(file.parent()?.join(proof::folder(user)?).join(name))
+}
+
+fn token_id(home: &Home, file: &Path, user: &str) -> Result<Option<String>, HomeError> {
+    let Some(path) = beside(file, user, proof::TOKEN) else { return Ok(None) };
+    let Some(directory) = home.directory_of(&path)? else { return Ok(None) };
+    let Some(existing) = directory.read(name_of(&path))? else { return Ok(None) };
+    Ok(std::str::from_utf8(&existing.content).ok().and_then(token::claims).map(|claims| claims.id))
+}
+
+/// Before the kubeconfig that points to it. `true` if anything was changed.
+fn write_token(home: &Home, file: &Path, user: &str, files: &TokenFiles) -> Result<bool, HomeError> {
+    let mut changed = false;
+    for name in proof::TOKEN_FILES {
+        let Some(path) = beside(file, user, name) else { continue };
+        let directory = home.make_directory_of(&path)?;
+        changed |= directory.keep_at(name_of(&path), files.content(name).as_bytes())?;
+    }
+    Ok(changed)
+}
+
+fn remove_token(home: &Home, file: &Path, user: &str) -> Result<bool, HomeError> {
+    let mut changed = false;
+    for name in proof::TOKEN_FILES {
+        let Some(path) = beside(file, user, name) else { continue };
+        let Some(directory) = home.directory_of(&path)? else { return Ok(changed) };
+        changed |= directory.remove(name_of(&path))?;
+    }
+    if let (Some(above), Some(folder)) = (home.directory_of(file)?, proof::folder(user)) {
+        above.remove_directory(Path::new(folder))?;
+    }
+    Ok(changed)
 }
 
 fn test_write(home: &Home, file: &Path, replace_unparsable: bool) -> Result<Answer, HomeError> {
@@ -211,6 +248,10 @@ fn write(
     taken: &[String],
     replace_unparsable: Option<&str>,
 ) -> Result<Written, HomeError> {
+    let written = match &entries.user.proof {
+        UserProof::Token(files) => write_token(home, file, &entries.user.name, files)?,
+        UserProof::Certificate { .. } | UserProof::Login(_) => false,
+    };
     let directory = home.make_directory_of(file)?;
     let name = name_of(file);
     let path = directory.path_of(name);
@@ -247,11 +288,12 @@ fn write(
     let digest = kubeconfig::entries_digest(now, &names).map_err(|error| unusable(path, &error))?;
     let entries_digest =
         digest.ok_or_else(|| HomeError::BadRequest { detail: "the entries name each other wrongly".into() })?;
-    Ok(Written { changed, entries_digest, backup })
+    Ok(Written { changed: changed || written, entries_digest, backup })
 }
 
 fn remove(home: &Home, file: &Path, names: &EntryNames) -> Result<Answer, HomeError> {
-    let nothing = Ok(Answer::Removed { changed: false });
+    let gone = remove_token(home, file, &names.user)?;
+    let nothing = Ok(Answer::Removed { changed: gone });
     let name = name_of(file);
     let Some(directory) = home.directory_of(file)? else { return nothing };
     let Some(existing) = directory.read(name)? else { return nothing };

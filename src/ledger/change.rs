@@ -14,8 +14,8 @@ use super::pace::PaceRecord;
 use super::quota::{OverrideKey, QuotaOverride};
 use super::revocation::BulkRevocation;
 use super::{
-    Account, Archive, Certificate, Delivery, Failure, LedgerState, Note, ObjectKey, ObjectRecord, Order, SourceState,
-    Spending, StoppedWorkload, Tenant,
+    Account, Archive, Certificate, CredentialKey, Delivery, Failure, LedgerState, Note, ObjectKey, ObjectRecord, Order,
+    SourceState, Spending, StoppedWorkload, Tenant,
 };
 use crate::directory::RejectedEntry;
 use crate::identity::{AccountId, AccountName, ClusterName, Uid};
@@ -46,9 +46,9 @@ pub enum Change {
     /// An object of a tenant.
     Object(ObjectKey, Option<ObjectRecord>),
     /// The newest certificate.
-    Certificate(AccountId, ClusterName, Option<Certificate>),
+    Certificate(CredentialKey, Option<Certificate>),
     /// What stands in a home.
-    Delivery(AccountId, ClusterName, Option<Delivery>),
+    Delivery(CredentialKey, Option<Delivery>),
     /// A workload that was stopped, or is resumed.
     Stopped(AccountId, ObjectKey, Option<StoppedWorkload>),
     /// A namespace was written into the file of this name.
@@ -134,10 +134,8 @@ impl LedgerState {
                 self.spent.push(super::Spent { spending, class, amount, at });
             }
             Change::Object(key, record) => set(&mut self.objects, key, record),
-            Change::Certificate(account, cluster, certificate) => {
-                set(&mut self.certificates, (account, cluster), certificate);
-            }
-            Change::Delivery(account, cluster, delivery) => set(&mut self.deliveries, (account, cluster), delivery),
+            Change::Certificate(key, certificate) => set(&mut self.certificates, key, certificate),
+            Change::Delivery(key, delivery) => set(&mut self.deliveries, key, delivery),
             Change::Stopped(account, key, stopped) => set(&mut self.stopped, (account, key), stopped),
             Change::Archive(file, archive) => set(&mut self.archives, file, Some(archive)),
             Change::Failure(account, cluster, failure) => set(&mut self.failures, (account, cluster), failure),

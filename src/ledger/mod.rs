@@ -28,7 +28,7 @@ use self::quota::{OverrideKey, QuotaOverride};
 use self::revocation::BulkRevocation;
 use crate::directory::{Completeness, RejectedEntry, Role};
 use crate::identity::{
-    AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName, PosixIdentity, Uid,
+    AccountId, AccountKind, AccountName, ClusterName, DirectoryId, HostName, NamespaceName, PosixIdentity, Uid,
 };
 
 /// The ledger's content, as the pure stages see it.
@@ -72,10 +72,10 @@ pub struct LedgerState {
     pub revocations: BTreeMap<String, BulkRevocation>,
     /// What the API server was told, and what it answered.
     pub objects: BTreeMap<ObjectKey, ObjectRecord>,
-    /// The newest certificate of each account in each cluster.
-    pub certificates: BTreeMap<(AccountId, ClusterName), Certificate>,
+    /// The newest certificate or token of each account in each cluster, and on each host that has one of its own.
+    pub certificates: BTreeMap<CredentialKey, Certificate>,
     /// What stands in each home.
-    pub deliveries: BTreeMap<(AccountId, ClusterName), Delivery>,
+    pub deliveries: BTreeMap<CredentialKey, Delivery>,
     /// Workloads that a suspension stopped.
     pub stopped: BTreeMap<(AccountId, ObjectKey), StoppedWorkload>,
     /// Namespaces in files, by the file's name; none is ever forgotten.
@@ -91,8 +91,8 @@ impl LedgerState {
     /// or of an older generation is worth nothing already, and nobody renews it.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Timestamp> {
-        let good = self.certificates.iter().filter(|((id, _), certificate)| {
-            let account = self.accounts.get(id);
+        let good = self.certificates.iter().filter(|(key, certificate)| {
+            let account = self.accounts.get(&key.account);
             account.is_some_and(|account| {
                 account.state == Lifecycle::Active && account.generation == certificate.generation
             })
@@ -387,18 +387,54 @@ pub struct ObjectRecord {
 /// A certificate that was issued and delivered. The key is nowhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificate {
-    /// SHA-256 of the DER, hex: the `credential-id` of the API server's audit events.
+    /// What the API server's audit events call `credential-id`: of a certificate the SHA-256 of its DER, hex; of a token
+    /// its `jti`.
     pub fingerprint: String,
-    /// Of the subject's generation group.
+    /// Of the subject's generation group, or of the service account.
     pub generation: u64,
-    /// The common name at the time of issue.
+    /// The name that the API server knows its holder by: the common name at the time of issue, or
+    /// `system:serviceaccount:NAMESPACE:NAME`.
     pub subject: String,
-    /// From the certificate itself.
+    /// From the certificate or token itself.
     pub not_before: Timestamp,
-    /// From the certificate itself.
+    /// From the certificate or token itself.
     pub not_after: Timestamp,
     /// 2/3 of the real lifetime, jittered.
     pub renew_after: Timestamp,
+    /// `metadata.uid` of the Secret that a token ends with; of a certificate none.
+    pub bound_to: Option<String>,
+}
+
+/// What an account has one credential of: a cluster, and there each host that has one of its own.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CredentialKey {
+    /// Whose.
+    #[serde(rename = "account_id")]
+    pub account: AccountId,
+    /// Where it is good.
+    pub cluster: ClusterName,
+    /// For which host.
+    pub host: HostName,
+}
+
+impl CredentialKey {
+    /// That of no host in particular.
+    #[must_use]
+    pub fn new(account: AccountId, cluster: ClusterName) -> Self {
+        Self { account, cluster, host: HostName::any() }
+    }
+
+    /// The lowest of an account.
+    #[must_use]
+    pub fn first_of(account: &AccountId) -> Self {
+        Self::new(account.clone(), ClusterName(String::new()))
+    }
+
+    /// Where it is, without the host.
+    #[must_use]
+    pub fn place(&self) -> (AccountId, ClusterName) {
+        (self.account.clone(), self.cluster.clone())
+    }
 }
 
 /// A kubeconfig that stands in a home.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Account, LedgerState, Lifecycle, Note, Order};
+use super::{Account, CredentialKey, LedgerState, Lifecycle, Note, Order};
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::policy::Limit;
 
@@ -66,13 +66,13 @@ impl LedgerState {
     /// Where that is so.
     fn revoked_in<'a>(&'a self, id: &'a AccountId) -> impl Iterator<Item = &'a ClusterName> {
         let account = self.accounts.get(id).filter(|account| account.state == Lifecycle::Active);
-        let from = (id.clone(), ClusterName(String::new()));
-        let held = self.certificates.range(from..).take_while(move |((holder, _), _)| holder == id);
-        held.filter(move |(place, certificate)| {
+        let held =
+            self.certificates.range(CredentialKey::first_of(id)..).take_while(move |(key, _)| key.account == *id);
+        held.filter(move |(key, certificate)| {
             account.is_some_and(|account| account.generation != certificate.generation)
-                && self.deliveries.contains_key(place)
+                && self.deliveries.contains_key(key)
         })
-        .map(|((_, cluster), _)| cluster)
+        .map(|(key, _)| &key.cluster)
     }
 
     /// Accounts that were revoked and do not have their new certificate yet, by name.

@@ -66,4 +66,9 @@ pub enum HomeFinding {
         /// For people.
         why: String,
     },
+    /// It was not, and is again.
+    Repaired {
+        /// For people.
+        why: String,
+    },
 }

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::cache::Listing;
+use crate::desired::credential;
 use crate::desired::volume::PERSONAL_SECRET;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
-use crate::policy::{Policy, VolumeKind};
+use crate::policy::{CredentialRule, Policy, VolumeKind};
 
 /// Kinds that every tenant may have, cluster-wide by our label. Secrets are not among them: they are watched by name,
 /// so that the daemon need not be allowed to read others' (RBAC `resourceNames`).
@@ -54,9 +55,12 @@ pub fn site_kinds(policy: &Policy, ledger: &LedgerState, cluster: &ClusterName) 
     let volumes = here().flat_map(|class| &class.volumes);
     let personal = volumes.filter(|volume| matches!(volume.kind, VolumeKind::Personal(_)));
     let personal = personal.map(|_| listing("v1", "Secret", PERSONAL_SECRET));
+    let credentials = here().filter_map(|class| class.credential.as_ref()).flat_map(CredentialRule::hosts);
+    let tokens = credentials
+        .flat_map(|host| [listing("v1", "ServiceAccount", ""), listing("v1", "Secret", &credential::secret(host))]);
     let known = ledger.objects.keys().filter(|key| key.cluster == *cluster);
     let known = known.map(|key| listing(&key.api_version, &key.kind, &key.name));
-    let kinds: BTreeSet<_> = wanted.chain(personal).chain(known).collect();
+    let kinds: BTreeSet<_> = wanted.chain(personal).chain(tokens).chain(known).collect();
     let managed = managed_kinds();
     kinds.into_iter().filter(|kind| !managed.contains(kind)).collect()
 }

@@ -9,8 +9,8 @@ use crate::control::api::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
 use crate::desired::takes;
 use crate::identity::{AccountId, AccountKind, ClusterName};
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Account, Delivery, LedgerState, Lifecycle, Suspension, Tenant};
-use crate::policy::Policy;
+use crate::ledger::{Account, CredentialKey, Delivery, LedgerState, Lifecycle, Suspension, Tenant};
+use crate::policy::{CredentialKind, Policy};
 
 /// Within this time a home is believed to be as it was seen, and asking again is asking once: a login hook that waits asks
 /// several times a second.
@@ -89,9 +89,9 @@ pub fn ensure(
     for (cluster, tenant) in places {
         match standing(ledger, policy, account, cluster, tenant, now) {
             Standing::Ready(kubeconfig) => kubeconfigs.extend(kubeconfig),
-            Standing::Unseen(delivery) => {
+            Standing::Unseen(key, delivery) => {
                 let looked = Delivery { checked_at: Some(Timestamp::UNIX_EPOCH), ..delivery };
-                changes.push(Change::Delivery(account.id.clone(), cluster.clone(), Some(looked)));
+                changes.push(Change::Delivery(key, Some(looked)));
                 missing.push(format!("its kubeconfig for cluster {cluster} is being looked at"));
                 wants = true;
             }
@@ -186,7 +186,7 @@ enum Standing {
     /// It works; where the kubeconfig is, if the class gives one.
     Ready(Option<std::path::PathBuf>),
     /// It worked when it was last seen.
-    Unseen(Delivery),
+    Unseen(CredentialKey, Delivery),
     /// Not yet.
     Waits {
         why: String,
@@ -212,22 +212,28 @@ fn standing(
         },
         at_once: failure.is_none(),
     };
-    let class = policy.classes.get(&tenant.class);
-    if !class.is_some_and(|class| class.credential.is_some() && class.home.is_some()) {
+    let class = policy.classes.get(&tenant.class).filter(|class| class.home.is_some());
+    let Some(rule) = class.and_then(|class| class.credential.as_ref()) else {
         let settled = ledger.settled.contains_key(&place);
         return if settled { Standing::Ready(None) } else { waits("it is being made") };
-    }
-    let certificate = ledger
-        .certificates
-        .get(&place)
-        .filter(|certificate| certificate.generation == account.generation && certificate.not_after > now);
-    let (Some(_), Some(delivery)) = (certificate, ledger.deliveries.get(&place)) else {
-        return waits("its certificate is being made");
+    };
+    // Of several hosts the first speaks for all: whoever waits here waits on none of them.
+    let host = rule.hosts().first().cloned().unwrap_or_default();
+    let key = CredentialKey { host, ..CredentialKey::new(place.0, place.1) };
+    let good = match rule.kind {
+        CredentialKind::Oidc(_) => true,
+        CredentialKind::Certificate { .. } | CredentialKind::ServiceAccount { .. } => {
+            let certificate = ledger.certificates.get(&key);
+            certificate.is_some_and(|it| it.generation == account.generation && it.not_after > now)
+        }
+    };
+    let Some(delivery) = ledger.deliveries.get(&key).filter(|_| good) else {
+        return waits("its credential is being made");
     };
     match delivery.checked_at {
         None => waits("its kubeconfig is being written again"),
         Some(at) if at + FRESH > now => Standing::Ready(Some(delivery.path.clone())),
         Some(at) if at == Timestamp::UNIX_EPOCH => waits("its kubeconfig is being looked at"),
-        Some(_) => Standing::Unseen(delivery.clone()),
+        Some(_) => Standing::Unseen(key, delivery.clone()),
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::desired::{DesiredCredential, DirectoryTarget, HomeTarget};
-use crate::identity::{ClusterName, NamespaceName};
+use crate::identity::{ClusterName, HostName, NamespaceName};
 use crate::ledger::{Archive, ObjectKey, StoppedWorkload};
 
 /// One write to the world.
@@ -129,13 +129,13 @@ pub enum Action {
         /// The one that was deleted; another of its name is somebody else's.
         uid: String,
     },
-    /// A test write in the home, a key, a certificate request, and the kubeconfig.
-    IssueCertificate {
+    /// A test write in the home, a credential of its kind, and the kubeconfig around it.
+    Deliver {
         /// Where.
         cluster: ClusterName,
         /// For whom, and what the kubeconfig around it says.
         credential: DesiredCredential,
-        /// Of the subject.
+        /// That it is of.
         generation: u64,
         /// Into which home.
         home: HomeTarget,
@@ -146,6 +146,8 @@ pub enum Action {
     RemoveKubeconfig {
         /// Where.
         cluster: ClusterName,
+        /// The one of this host.
+        host: HostName,
         /// Out of which home.
         home: HomeTarget,
         /// Why.
@@ -155,21 +157,33 @@ pub enum Action {
     InspectKubeconfig {
         /// Where.
         cluster: ClusterName,
+        /// The one of this host.
+        host: HostName,
         /// In which home.
         home: HomeTarget,
-        /// The certificate that should be there.
-        fingerprint: String,
+        /// What should be there.
+        expected: Expected,
     },
 }
 
+/// What a look into a kubeconfig should find.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Expected {
+    /// The certificate or token with this [`crate::ledger::Certificate::fingerprint`].
+    Issued(String),
+    /// These entries, in which nothing is secret: they are written again where they are not there.
+    Entries(Box<DesiredCredential>),
+}
+
 impl Action {
-    /// It is about a certificate, which may be a revoked one, or a home.
+    /// It is about a credential, which may be a revoked one, or a home.
     #[must_use]
     pub const fn is_delivery(&self) -> bool {
         matches!(
             self,
             Self::ProveRevoked { .. }
-                | Self::IssueCertificate { .. }
+                | Self::Deliver { .. }
                 | Self::RemoveKubeconfig { .. }
                 | Self::InspectKubeconfig { .. }
         )
@@ -189,7 +203,7 @@ impl Action {
             | Self::Archive { cluster, .. }
             | Self::DeleteNamespace { cluster, .. }
             | Self::AwaitDeletion { cluster, .. }
-            | Self::IssueCertificate { cluster, .. }
+            | Self::Deliver { cluster, .. }
             | Self::RemoveKubeconfig { cluster, .. }
             | Self::InspectKubeconfig { cluster, .. } => cluster,
         }

@@ -1,110 +1,157 @@
-//! Certificates and kubeconfigs of one account in one cluster: issue, remove, look after. PURE: no runtime, no client,
+//! Credentials and kubeconfigs of one account in one cluster: deliver, remove, look after. PURE: no runtime, no client,
 //! no file system, no clock.
 
 use jiff::Timestamp;
 
 use super::tenant::Look;
-use super::{Action, Reason};
-use crate::desired::{DesiredCredential, HomeTarget};
-use crate::identity::{AccountId, ClusterName};
-use crate::ledger::{Certificate, Delivery};
+use super::{Action, Expected, Reason};
+use crate::desired::{DesiredCredential, HomeTarget, Proof, TokenOf};
+use crate::identity::{AccountId, HostName};
+use crate::ledger::{Certificate, CredentialKey, Delivery, ObjectKey};
 use crate::observed::HomeFinding;
 
 /// How often each home is looked into. Often enough that a person who broke their kubeconfig gets it back the same day,
 /// seldom enough that 10,000 homes are a look every two seconds.
 const INSPECT_EVERY: i64 = 6 * 3600;
 
-/// What is to be done about a credential.
+/// What is to be done about the credentials of an account.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
-    pub(super) remove: Option<Action>,
-    pub(super) prove: Option<Action>,
-    pub(super) issue: Option<Action>,
-    pub(super) inspect: Option<Action>,
+    pub(super) remove: Vec<Action>,
+    pub(super) prove: Vec<Action>,
+    pub(super) deliver: Vec<Action>,
+    pub(super) inspect: Vec<Action>,
+}
+
+/// What was delivered, if anything was.
+#[derive(Clone, Copy)]
+struct Held<'a> {
+    /// None of people whom an issuer vouches for.
+    certificate: Option<&'a Certificate>,
+    delivery: Option<&'a Delivery>,
 }
 
 pub(super) fn actions(look: Look<'_>, notices: &mut Vec<String>) -> Standing {
-    let place = (look.id.clone(), look.cluster.clone());
-    let delivery = look.ledger.deliveries.get(&place);
-    match (&look.tenant.credential, &look.tenant.home) {
-        (Some(credential), Some(home)) => {
-            let held = look.ledger.certificates.get(&place).zip(delivery);
-            match (reason(look, &place, credential, home, held), held) {
-                (Some(reason), held) => Standing {
-                    prove: held.filter(|_| reason == Reason::Revoked).map(|(older, _)| prove(look, credential, older)),
-                    issue: Some(issue(look, credential, home, reason)),
-                    ..Standing::default()
-                },
-                (None, held) => Standing {
-                    inspect: held.and_then(|(certificate, delivery)| inspect(look, home, certificate, delivery)),
-                    ..Standing::default()
-                },
-            }
-        }
-        (Some(_), None) => {
+    let mut standing = Standing::default();
+    let Some(home) = &look.tenant.home else {
+        if !look.tenant.credentials.is_empty() {
             notices.push(format!(
-                "has no uid or no home in the directory: no certificate for cluster {} is delivered",
+                "has no uid or no home in the directory: no credential for cluster {} is delivered",
                 look.cluster
             ));
-            Standing::default()
         }
-        (None, _) => Standing { remove: delivery.and_then(|delivery| remove(look, delivery)), ..Standing::default() },
+        return Standing { remove: remove(look).collect(), ..standing };
+    };
+    for credential in &look.tenant.credentials {
+        let key = key(look, &credential.host);
+        let held = Held { certificate: look.ledger.certificates.get(&key), delivery: look.ledger.deliveries.get(&key) };
+        let home = home.on(&credential.host);
+        match reason(look, credential, &home, held) {
+            Some(reason) => {
+                if reason == Reason::Revoked && standing.prove.is_empty() {
+                    standing.prove.extend(held.certificate.map(|older| prove(look, credential, older)));
+                }
+                standing.deliver.push(deliver(look, credential, home, reason));
+            }
+            None => standing.inspect.extend(inspect(look, credential, home, held)),
+        }
     }
+    standing.remove.extend(remove(look));
+    standing
 }
 
-/// The older certificate is worth nothing before there is a new one.
+fn key(look: Look<'_>, host: &HostName) -> CredentialKey {
+    CredentialKey { host: host.clone(), ..CredentialKey::new(look.id.clone(), look.cluster.clone()) }
+}
+
+/// The older credential is worth nothing before there is a new one.
 fn prove(look: Look<'_>, credential: &DesiredCredential, older: &Certificate) -> Action {
-    Action::ProveRevoked {
-        cluster: look.cluster.clone(),
-        namespace: look.tenant.namespace.clone(),
-        user: older.subject.clone(),
-        groups: vec![credential.subject.kind_group.clone(), format!("bursar:{}#{}", older.subject, older.generation)],
-    }
+    let user = older.subject.clone();
+    let groups = match &credential.proof {
+        Proof::Certificate { subject, .. } => {
+            vec![subject.kind_group.clone(), format!("bursar:{user}#{}", older.generation)]
+        }
+        // As the API server counts a service account among them.
+        Proof::Token(token) => {
+            vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{}", token.namespace)]
+        }
+        Proof::Oidc(_) => Vec::new(),
+    };
+    Action::ProveRevoked { cluster: look.cluster.clone(), namespace: look.tenant.namespace.clone(), user, groups }
 }
 
-fn issue(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, reason: Reason) -> Action {
-    Action::IssueCertificate {
+fn deliver(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, reason: Reason) -> Action {
+    Action::Deliver {
         cluster: look.cluster.clone(),
         credential: credential.clone(),
         generation: look.account.generation,
-        home: home.clone(),
+        home,
         reason,
     }
 }
 
-/// Why another certificate is needed; `None`: the one that is there is good.
-fn reason(
-    look: Look<'_>,
-    place: &(AccountId, ClusterName),
-    credential: &DesiredCredential,
-    home: &HomeTarget,
-    held: Option<(&Certificate, &Delivery)>,
-) -> Option<Reason> {
-    let Some((certificate, delivery)) = held else { return Some(Reason::Missing) };
-    let broken = || matches!(look.inventory.homes.get(place), Some(HomeFinding::Broken { .. }));
+/// Why another credential is needed; `None`: the one that is there is good.
+fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, held: Held<'_>) -> Option<Reason> {
+    let place = (look.id.clone(), look.cluster.clone());
+    let broken = || matches!(look.inventory.homes.get(&place), Some(HomeFinding::Broken { .. }));
     let changed = |what: &str| Some(Reason::Changed(vec![what.to_owned()]));
-    if certificate.generation != look.account.generation {
-        Some(Reason::Revoked)
-    } else if certificate.subject != credential.subject.common_name {
-        changed("name")
-    } else if delivery.path != home.home.join(&home.kubeconfig) {
+    let Some(delivery) = held.delivery else { return Some(Reason::Missing) };
+    match (&credential.proof, held.certificate) {
+        (Proof::Oidc(_), _) => {}
+        (Proof::Certificate { .. } | Proof::Token(_), None) => return Some(Reason::Missing),
+        (proof, Some(certificate)) => {
+            if certificate.generation != look.account.generation {
+                return Some(Reason::Revoked);
+            }
+            if proof.name().as_ref() != Some(&certificate.subject) {
+                return changed("name");
+            }
+            if let Proof::Token(token) = proof
+                && certificate.bound_to != uid_of_secret(look, token)
+            {
+                return Some(Reason::Drifted(vec![format!("secret {}", token.secret)]));
+            }
+        }
+    }
+    if delivery.path != home.file() {
         changed("home")
     } else if delivery.digest != credential.digest {
         changed("kubeconfig")
     } else if delivery.checked_at.is_none() || broken() {
         Some(Reason::Drifted(vec!["kubeconfig".to_owned()]))
-    } else if look.now >= certificate.renew_after {
-        Some(Reason::Expiring(certificate.not_after))
     } else {
-        None
+        let due = held.certificate.filter(|certificate| look.now >= certificate.renew_after);
+        due.filter(|_| credential.proof.name().is_some()).map(|certificate| Reason::Expiring(certificate.not_after))
     }
 }
 
+/// The Secret that stands there now. One that somebody deleted took its tokens with it, and is about to be made again.
+fn uid_of_secret(look: Look<'_>, token: &TokenOf) -> Option<String> {
+    let key = ObjectKey {
+        cluster: look.cluster.clone(),
+        api_version: "v1".to_owned(),
+        kind: "Secret".to_owned(),
+        namespace: Some(token.namespace.to_string()),
+        name: token.secret.clone(),
+    };
+    look.there.objects.get(&key).map(|found| found.uid.clone())
+}
+
+/// What stands in homes and is not wanted any more.
+fn remove(look: Look<'_>) -> impl Iterator<Item = Action> {
+    let first = CredentialKey::new(look.id.clone(), look.cluster.clone());
+    let here = look.ledger.deliveries.range(first..);
+    let here = here.take_while(move |(key, _)| key.account == *look.id && key.cluster == *look.cluster);
+    let wanted = move |host: &HostName| look.tenant.credentials.iter().any(|credential| credential.host == *host);
+    here.filter(move |(key, _)| !wanted(&key.host))
+        .filter_map(move |(key, delivery)| removal(look, &key.host, delivery))
+}
+
 /// The home as the class describes it, or as the file that we put there does.
-fn remove(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
+fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<Action> {
     let account = look.ledger.accounts.get(look.id)?;
-    let home = match &look.tenant.home {
-        Some(home) if home.home.join(&home.kubeconfig) == delivery.path => home.clone(),
+    let home = match look.tenant.home.as_ref().map(|home| home.on(host)) {
+        Some(home) if home.file() == delivery.path => home,
         _ => {
             let home = account.home.clone()?;
             let kubeconfig = delivery.path.strip_prefix(&home).ok()?.to_owned();
@@ -112,15 +159,21 @@ fn remove(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
         }
     };
     let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
-    Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), home, reason })
+    Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), host: host.clone(), home, reason })
 }
 
-fn inspect(look: Look<'_>, home: &HomeTarget, certificate: &Certificate, delivery: &Delivery) -> Option<Action> {
+fn inspect(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, held: Held<'_>) -> Option<Action> {
+    let delivery = held.delivery?;
     let seen = delivery.checked_at.unwrap_or(delivery.at);
+    let expected = match (&credential.proof, held.certificate) {
+        (Proof::Oidc(_), _) => Expected::Entries(Box::new(credential.clone())),
+        (_, certificate) => Expected::Issued(certificate?.fingerprint.clone()),
+    };
     (seen.as_second() < last_slot(look.id, look.now)).then(|| Action::InspectKubeconfig {
         cluster: look.cluster.clone(),
-        home: home.clone(),
-        fingerprint: certificate.fingerprint.clone(),
+        host: credential.host.clone(),
+        home,
+        expected,
     })
 }
 

@@ -14,7 +14,7 @@ use super::near::LimitUse;
 use super::pace::Progress;
 use super::revocation;
 use super::{AccountPlan, Action, Notice, Plan, Reason};
-use crate::desired::{Regeneration, Transition};
+use crate::desired::{DesiredCredential, Proof, Regeneration, Transition};
 use crate::directory::{Completeness, RejectedEntry};
 use crate::ledger::{Ending, LedgerState, Lifecycle, Note, ObjectKey, SourceState, Suspension};
 
@@ -316,7 +316,7 @@ fn only_reason(plan: &AccountPlan) -> (char, String) {
     for action in &plan.actions {
         let (thing, reason) = match action {
             Action::Apply { key, reason, .. } | Action::Delete { key, reason, .. } => (noun(&key.kind), reason),
-            Action::IssueCertificate { reason, .. } => ("certificate", reason),
+            Action::Deliver { credential, reason, .. } => (credential.proof.noun(), reason),
             Action::RemoveKubeconfig { reason, .. } => ("kubeconfig", reason),
             Action::ReapPod { reason, .. } => ("pod", reason),
             _ => continue,
@@ -376,11 +376,9 @@ fn details(plan: &AccountPlan) -> String {
         Action::ResumeWorkloads { stopped, .. } => {
             Some(format!("{} resumed", counted(stopped.len() as u64, "workload")))
         }
-        Action::IssueCertificate { reason, .. } => Some(match reason {
-            Reason::Expiring(at) => format!("certificate (the old one ends {at:.0}), kubeconfig"),
-            _ => "certificate, kubeconfig".to_owned(),
-        }),
-        Action::RemoveKubeconfig { .. } => Some("kubeconfig removed".to_owned()),
+        Action::Deliver { credential, reason, .. } => Some(delivered(credential, reason)),
+        Action::RemoveKubeconfig { host, .. } if host.is_any() => Some("kubeconfig removed".to_owned()),
+        Action::RemoveKubeconfig { host, .. } => Some(format!("kubeconfig of {host} removed")),
         Action::WarnIdle { namespace, until, .. } => {
             Some(format!("people of {namespace} warned: suspended {until:.0} if nothing runs until then"))
         }
@@ -403,6 +401,19 @@ fn details(plan: &AccountPlan) -> String {
         return if all.is_empty() { "archived: it may be deleted".to_owned() } else { format!("archived: {all}") };
     }
     if suspends && !all.is_empty() { format!("suspend: {all}") } else { all }
+}
+
+/// `certificate, kubeconfig`.
+fn delivered(credential: &DesiredCredential, reason: &Reason) -> String {
+    let ends = match reason {
+        Reason::Expiring(at) => format!(" (the old one ends {at:.0})"),
+        _ => String::new(),
+    };
+    match &credential.proof {
+        Proof::Certificate { .. } => format!("certificate{ends}, kubeconfig"),
+        Proof::Token(_) => format!("token for {}{ends}, kubeconfig", credential.host),
+        Proof::Oidc(_) => "kubeconfig for logins".to_owned(),
+    }
 }
 
 /// What is applied: of a quota the amounts, where they are known.
@@ -470,6 +481,8 @@ fn noun(kind: &str) -> &str {
         "PersistentVolume" => "volume",
         "PersistentVolumeClaim" => "claim",
         "RoleBinding" => "role binding",
+        "ServiceAccount" => "service account",
+        "Secret" => "secret",
         "ClusterRoleBinding" => "cluster role binding",
         other => other,
     }

@@ -79,7 +79,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             | Action::ProveRevoked { .. }
             | Action::ReapPod { .. }
             | Action::WarnIdle { .. }
-            | Action::IssueCertificate { .. }
+            | Action::Deliver { .. }
             | Action::InspectKubeconfig { .. } => None,
         }
     });

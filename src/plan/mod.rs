@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use action::{Action, Reason};
+pub use action::{Action, Expected, Reason};
 
 pub use crate::desired::Notice;
 pub use guard::{ApprovedPlan, Bounds, Refusal, guard};

@@ -98,7 +98,7 @@ pub(super) fn is_policy(
         }
         Action::Delete { reason, .. } => *reason == Reason::Orphaned,
         // One that failed is tried again, whatever asked for it first.
-        Action::IssueCertificate { reason: Reason::Changed(_), .. } => {
+        Action::Deliver { reason: Reason::Changed(_), .. } => {
             !ledger.failures.contains_key(&(place.0.clone(), place.1.clone()))
         }
         _ => false,

@@ -77,13 +77,12 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) =
         deletes(look, &mut found.notices).into_iter().partition(|action| order(action) == Some(4));
     let stop = stop(look, !namespace.is_empty());
-    let Standing { remove, prove, issue, inspect } = credential::actions(look, &mut found.notices);
-    let remove = remove.into_iter().collect();
+    let Standing { remove, prove, deliver, inspect } = credential::actions(look, &mut found.notices);
     let directories = directories(look, &applies);
     let actions =
         [namespace, deleted_bindings, narrowed, stop, remove, directories, applies, bindings, deletes, resume(look)];
     let end = ending::archive(look);
-    found.actions = actions.into_iter().flatten().chain(prove).chain(issue).chain(inspect).chain(end).collect();
+    found.actions = actions.into_iter().flatten().chain(prove).chain(deliver).chain(inspect).chain(end).collect();
     found
 }
 

@@ -10,26 +10,28 @@ use regex::Regex;
 use serde_json::json;
 
 use crate::contract::Sealer;
-use crate::desired::{DesiredState, derive, detail};
+use crate::desired::{DesiredState, Proof, TokenOf, derive, detail};
 use crate::directory::merge::merge;
 use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
-use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
+use crate::identity::{
+    AccountId, AccountKind, ClusterName, DirectoryId, Gid, HostName, PosixIdentity, Uid, kubernetes_name,
+};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::transition::{Transition, transition};
 use crate::ledger::{
-    Account, Archive, Certificate, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord, SourceState,
-    StoppedWorkload,
+    Account, Archive, Certificate, CredentialKey, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord,
+    SourceState, StoppedWorkload,
 };
 use crate::observed::quota::ObservedQuota;
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
 use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
-use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Refusal, guard, plan};
+use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, Refusal, guard, plan};
 use crate::policy::{
-    Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume, Pattern, Peer,
-    PodSecurity, Policy, Volume, VolumeKind, When,
+    Class, Cluster, CredentialKind, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume,
+    Pattern, Peer, PodSecurity, Policy, Volume, VolumeKind, When,
 };
 
 pub(crate) const SOURCE: &str = "people";
@@ -301,35 +303,49 @@ impl World {
             Action::ResumeWorkloads { stopped, .. } => {
                 stopped.iter().map(|(key, _)| Change::Stopped(id.clone(), key.clone(), None)).collect()
             }
-            Action::IssueCertificate { cluster, credential, generation, home, .. } => {
-                let certificate = Certificate {
-                    fingerprint: format!("{}-{generation}", credential.subject.common_name),
+            Action::Deliver { cluster, credential, generation, home, .. } => {
+                let bound_to = match &credential.proof {
+                    Proof::Token(token) => Some(self.uid_of_secret(cluster, token)),
+                    Proof::Certificate { .. } | Proof::Oidc(_) => None,
+                };
+                let certificate = credential.proof.name().map(|subject| Certificate {
+                    fingerprint: format!("{subject}-{generation}-{}-{}", credential.host, now.as_second()),
                     generation: *generation,
-                    subject: credential.subject.common_name.clone(),
+                    subject,
                     not_before: now,
                     not_after: now + SignedDuration::from_hours(168),
                     renew_after: now + SignedDuration::from_hours(112),
-                };
-                let delivery = Delivery {
-                    path: home.home.join(&home.kubeconfig),
-                    digest: credential.digest.clone(),
-                    at: now,
-                    checked_at: Some(now),
-                };
+                    bound_to,
+                });
+                let delivery =
+                    Delivery { path: home.file(), digest: credential.digest.clone(), at: now, checked_at: Some(now) };
                 self.inventory.homes.remove(&(id.clone(), cluster.clone()));
-                vec![
-                    Change::Certificate(id.clone(), cluster.clone(), Some(certificate)),
-                    Change::Delivery(id.clone(), cluster.clone(), Some(delivery)),
-                ]
+                let key = key(id, cluster, &credential.host);
+                vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))]
             }
-            Action::RemoveKubeconfig { cluster, .. } => vec![Change::Delivery(id.clone(), cluster.clone(), None)],
-            Action::InspectKubeconfig { cluster, .. } => {
-                let place = (id.clone(), cluster.clone());
-                let delivery = self.ledger.deliveries.get(&place).cloned();
+            Action::RemoveKubeconfig { cluster, host, reason, .. } => {
+                let key = key(id, cluster, host);
+                let nobodys = (*reason == Reason::Orphaned).then(|| Change::Certificate(key.clone(), None));
+                nobodys.into_iter().chain([Change::Delivery(key, None)]).collect()
+            }
+            Action::InspectKubeconfig { cluster, host, .. } => {
+                let key = key(id, cluster, host);
+                let delivery = self.ledger.deliveries.get(&key).cloned();
                 let checked = delivery.map(|delivery| Delivery { checked_at: Some(now), ..delivery });
-                vec![Change::Delivery(id.clone(), cluster.clone(), checked)]
+                vec![Change::Delivery(key, checked)]
             }
         }
+    }
+
+    fn uid_of_secret(&mut self, cluster: &ClusterName, token: &TokenOf) -> String {
+        let is_it = |key: &&ObjectKey| {
+            key.kind == "Secret"
+                && key.name == token.secret
+                && key.namespace.as_deref() == Some(token.namespace.as_str())
+        };
+        let objects = &self.in_cluster(cluster).objects;
+        let key = objects.keys().find(is_it).expect("it is made before");
+        objects[key].uid.clone()
     }
 
     fn delete_namespace(&mut self, key: &ObjectKey, uid: &str) {
@@ -438,7 +454,7 @@ fn class(name: &str, from: From) -> Class {
         limit_range: None,
         network: "open".to_owned(),
         credential: Some(CredentialRule {
-            lifetime: Duration::from_hours(168),
+            kind: CredentialKind::Certificate { lifetime: Duration::from_hours(168) },
             endpoints: vec!["internal".to_owned()],
         }),
         volumes: Vec::new(),
@@ -446,6 +462,11 @@ fn class(name: &str, from: From) -> Class {
         provision: crate::policy::Provision::default(),
         manifests: Vec::new(),
     }
+}
+
+/// What an account has one credential of.
+fn key(account: &AccountId, cluster: &ClusterName, host: &HostName) -> CredentialKey {
+    CredentialKey { host: host.clone(), ..CredentialKey::new(account.clone(), cluster.clone()) }
 }
 
 fn tool() -> Class {

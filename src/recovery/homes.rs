@@ -7,13 +7,13 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 
 use super::RecoveryError;
-use crate::desired::{DesiredCredential, DesiredState, DesiredTenant, HomeTarget, of_generation_group};
+use crate::desired::{DesiredCredential, DesiredState, DesiredTenant, HomeTarget, Proof, of_generation_group};
 use crate::execute::authority;
 use crate::execute::credential::entries;
 use crate::execute::home;
 use crate::execute::request::ApiServer;
 use crate::homes::client::{HomedClient, HomedClientError};
-use crate::homes::{Answer, Inspection, Request, SecretText, Work, kubeconfig};
+use crate::homes::{Answer, Inspection, Request, SecretText, UserProof, Work, kubeconfig};
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::ledger::{Certificate, Delivery};
 use crate::observed::certificate::{self, Asked};
@@ -54,7 +54,9 @@ impl Search<'_> {
             account.clusters.iter().map(move |(cluster, tenant)| (id, &account.account, cluster, tenant))
         });
         let looks = places.filter_map(|(id, account, cluster, tenant)| {
-            let DesiredTenant { credential: Some(credential), home: Some(home), .. } = tenant else { return None };
+            let DesiredTenant { credentials, home: Some(home), .. } = tenant else { return None };
+            // Tokens are short, and of what an issuer says of people nothing is ours.
+            let credential = credentials.iter().find(|it| matches!(it.proof, Proof::Certificate { .. }))?;
             Some(async move {
                 let held = self.held(cluster, account, credential, home).await;
                 ((id.clone(), cluster.clone()), account, held)
@@ -83,7 +85,9 @@ impl Search<'_> {
         credential: &DesiredCredential,
         home: &HomeTarget,
     ) -> Result<Option<Held>, HomedClientError> {
-        let wanted = entries(cluster, credential, String::new(), SecretText::new(String::new()));
+        let nothing =
+            UserProof::Certificate { certificate_pem: String::new(), key_pem: SecretText::new(String::new()) };
+        let wanted = entries(cluster, credential, nothing);
         let names = wanted.names();
         let request = Request::new(home::target(home), Work::Inspect { names: names.clone() });
         let Answer::Inspected(inspection) = self.homes.call(&request).await? else { return Ok(None) };
@@ -95,7 +99,7 @@ impl Search<'_> {
         let shape = text.and_then(|text| kubeconfig::entries_digest(&text, &names).ok().flatten());
         let same = shape.is_some() && shape == inspection.entries_digest;
         let delivery = Delivery {
-            path: home.home.join(&home.kubeconfig),
+            path: home.file(),
             digest: if same { credential.digest.clone() } else { String::new() },
             at: certificate.not_before,
             checked_at: Some(self.now),
@@ -111,6 +115,7 @@ impl Search<'_> {
         credential: &DesiredCredential,
         inspection: &Inspection,
     ) -> Option<(AccountId, Certificate)> {
+        let Proof::Certificate { subject, .. } = &credential.proof else { return None };
         let pem = inspection.certificate_pem.as_deref().filter(|_| inspection.key_matches)?;
         let said = certificate::subject(pem.as_bytes())?;
         let mut groups = said.organizations.iter().filter_map(|group| Some((group, of_generation_group(group)?)));
@@ -120,8 +125,8 @@ impl Search<'_> {
             return None;
         }
         let asked = Asked {
-            common_name: &credential.subject.common_name,
-            organizations: BTreeSet::from([credential.subject.kind_group.as_str(), group.as_str()]),
+            common_name: &subject.common_name,
+            organizations: BTreeSet::from([subject.kind_group.as_str(), group.as_str()]),
             serial_number: Some(serial_number),
             public_key: &said.public_key,
             authorities: None,
@@ -131,9 +136,10 @@ impl Search<'_> {
             renew_after: certificate::renew_after(&issued),
             fingerprint: issued.fingerprint,
             generation,
-            subject: credential.subject.common_name.clone(),
+            subject: subject.common_name.clone(),
             not_before: issued.not_before,
             not_after: issued.not_after,
+            bound_to: None,
         };
         (certificate.not_after > self.now).then(|| (AccountId(serial_number.to_owned()), certificate))
     }

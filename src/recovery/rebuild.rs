@@ -23,7 +23,7 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::learn::{Facts, learn};
 use crate::ledger::store::{CycleLock, FILE, ReadStore, Store};
 use crate::ledger::transition::transition;
-use crate::ledger::{Account, LedgerState, Lifecycle, Suspension};
+use crate::ledger::{Account, CredentialKey, LedgerState, Lifecycle, Suspension};
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
 
@@ -198,8 +198,9 @@ impl Work<'_> {
     fn take(&mut self, found: impl Iterator<Item = Held>) {
         for Held { id, cluster, certificate, delivery } in found {
             if self.ledger.accounts.get(&id).is_some_and(|account| account.generation == certificate.generation) {
-                self.ledger.certificates.insert((id.clone(), cluster.clone()), certificate);
-                self.ledger.deliveries.insert((id, cluster), delivery);
+                let key = CredentialKey::new(id, cluster);
+                self.ledger.certificates.insert(key.clone(), certificate);
+                self.ledger.deliveries.insert(key, delivery);
             }
         }
     }
@@ -283,9 +284,9 @@ fn everything(ledger: LedgerState) -> Vec<Change> {
         changes.push(Change::Tenant(account, cluster, tenant));
     }
     let certificates = ledger.certificates.into_iter();
-    changes.extend(certificates.map(|((account, cluster), it)| Change::Certificate(account, cluster, Some(it))));
+    changes.extend(certificates.map(|(key, it)| Change::Certificate(key, Some(it))));
     let deliveries = ledger.deliveries.into_iter();
-    changes.extend(deliveries.map(|((account, cluster), it)| Change::Delivery(account, cluster, Some(it))));
+    changes.extend(deliveries.map(|(key, it)| Change::Delivery(key, Some(it))));
     changes.extend(ledger.archives.into_iter().map(|(file, archive)| Change::Archive(file, archive)));
     changes.push(Change::Rejected(ledger.rejected));
     changes

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
 
 use regex::Regex;
 
 use super::admission;
+use super::credential;
 use super::profile;
 use super::table::{Kind, PATH, Table, is_none_of};
 use super::volume;
 use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
-use crate::policy::{Class, Cluster, CredentialRule, DriftMode, From, HomeRule, Pattern, PodSecurity, Provision, When};
+use crate::policy::{Class, Cluster, DriftMode, From, HomeRule, Pattern, PodSecurity, Provision, When};
 
 /// Keys of every class.
 const KEYS: [&str; 24] = [
@@ -61,12 +61,6 @@ pub(super) const ROLES: [&str; 1] = ["bursar-tenant"];
 pub(super) const POD_SECURITY: PodSecurity = PodSecurity::Restricted;
 /// Where kubectl looks.
 pub(super) const KUBECONFIG: &str = ".kube/config";
-/// A week: short enough that a lost certificate is worth little, long enough to survive a long weekend.
-pub(super) const LIFETIME: Duration = Duration::from_hours(7 * 24);
-/// The API server refuses less (`spec.expirationSeconds` of a `CertificateSigningRequest`).
-const LIFETIME_MIN: Duration = Duration::from_mins(10);
-/// No signer grants more, and it must fit `expirationSeconds`.
-const LIFETIME_MAX: Duration = Duration::from_hours(10 * 365 * 24);
 
 const PATTERN: Kind = Kind("a regular expression", "\"^[a-z][a-z0-9-]{1,50}$\"");
 const RELATIVE: Kind = Kind("a path within the home", "\".kube/config\"");
@@ -87,7 +81,7 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
     let namespace = namespace(table, from);
     let clusters = clusters(table, known);
     let home = home(table, known);
-    let credential = credential(table, &clusters, known);
+    let credential = credential::credential(table, from, &clusters, known);
     if credential.is_some() && home.is_none() && !table.has("home") {
         table.wrong("home", "missing: the credential has to go somewhere; for example { prefix = \"/home\" }");
     }
@@ -181,7 +175,7 @@ fn clusters(table: &Table<'_>, known: &Known<'_>) -> Vec<ClusterName> {
 }
 
 /// `"prd" is none of: prod; do you mean "prod"?`
-fn unknown<'k>(name: &str, known: impl Iterator<Item = &'k str> + Clone, where_to: &str) -> String {
+pub(super) fn unknown<'k>(name: &str, known: impl Iterator<Item = &'k str> + Clone, where_to: &str) -> String {
     let value = serde_json::Value::String(name.to_owned());
     if known.clone().next().is_none() { format!("{value} has no {where_to}") } else { is_none_of(&value, known) }
 }
@@ -298,36 +292,6 @@ fn within(text: &str) -> Option<PathBuf> {
     let path = Path::new(text);
     let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
     (plain && path.file_name().is_some()).then(|| path.to_path_buf())
-}
-
-fn credential(table: &Table<'_>, clusters: &[ClusterName], known: &Known<'_>) -> Option<CredentialRule> {
-    let fields = table.has("credential").then(|| table.section("credential"))?;
-    fields.only(&["kind", "lifetime", "endpoints"]);
-    let kinds = [("certificate", true), ("oidc", false), ("service-account", false)];
-    if fields.choice("kind", &kinds) == Some(false) {
-        fields.not_yet("kind", "credentials are of kind certificate");
-    }
-    let lifetime = fields.duration("lifetime", LIFETIME);
-    if !(LIFETIME_MIN..=LIFETIME_MAX).contains(&lifetime) {
-        fields.wrong("lifetime", "is not between 10m and 10y; for example \"7d\"");
-    }
-    let clusters: Vec<&Cluster> = clusters.iter().filter_map(|name| known.clusters.get(name)).collect();
-    let endpoints = fields.texts("endpoints").unwrap_or_else(|| {
-        let mut defaults: Vec<String> = clusters.iter().map(|cluster| cluster.default_endpoint.clone()).collect();
-        defaults.sort();
-        defaults.dedup();
-        defaults
-    });
-    if endpoints.is_empty() && fields.has("endpoints") {
-        fields.wrong("endpoints", "names none; for example [\"internal\"]");
-    }
-    for name in &endpoints {
-        if !clusters.is_empty() && !clusters.iter().any(|cluster| cluster.endpoints.contains_key(name)) {
-            let all = clusters.iter().flat_map(|cluster| cluster.endpoints.keys()).map(String::as_str);
-            fields.wrong("endpoints", unknown(name, all, "[cluster.NAME.endpoint.NAME]"));
-        }
-    }
-    Some(CredentialRule { lifetime, endpoints })
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod admission;
 mod class;
 mod cluster;
+mod credential;
 mod file;
 mod manifests;
 mod network;

@@ -109,8 +109,6 @@ fn what_later_versions_serve_is_an_error_where_leaving_it_out_is_dangerous() {
     later("[class.course]\nfrom = \"groups\"\nclusters = [\"prod\"]\nmanagers = \"manager\"\n", "class.course.from");
     later("[class.profile]\nfrom = \"adopted\"\nselector = \"a=b\"\n", "class.profile.from");
     later("[realm]\nsource = \"sso\"\n", "realm");
-    let oidc = "home = { prefix = \"/home\" }\ncredential = { kind = \"oidc\" }";
-    later(&format!("{TOOL}{oidc}\n"), "class.tool.credential.kind");
     let harmless = "[archive]\nrecipient = \"age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p\"\n[webhook]\nexempt = [\"a\"]\n[reaper.namespaces]\nenabled = false\nidle_for = \"9d\"\n";
     assert_eq!(load(&format!("{BASE}{harmless}")).expect("settings").policy.exempt, ["a"]);
 }

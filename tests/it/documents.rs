@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use bursar::cli::arguments::Arguments;
 use bursar::directory::Completeness;
 use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
-use bursar::ledger::{Account, Certificate, Failure, LedgerState, Lifecycle, SourceState};
+use bursar::ledger::{Account, Certificate, CredentialKey, Failure, LedgerState, Lifecycle, SourceState};
 use bursar::telemetry::Metrics;
 use clap::CommandFactory as _;
 use jiff::Timestamp;
@@ -151,6 +151,7 @@ fn state() -> LedgerState {
         not_before: at,
         not_after: at,
         renew_after: at,
+        bound_to: None,
     };
     let failure = Failure { step: "home".to_owned(), reason: "full".to_owned(), since: at, attempts: 1, next_try: at };
     let source = SourceState {
@@ -163,7 +164,7 @@ fn state() -> LedgerState {
     };
     LedgerState {
         accounts: [(id, account)].into(),
-        certificates: [(place.clone(), certificate)].into(),
+        certificates: [(CredentialKey::new(place.0.clone(), place.1.clone()), certificate)].into(),
         failures: [(place, failure)].into(),
         sources: [("people".to_owned(), source)].into(),
         ..LedgerState::default()

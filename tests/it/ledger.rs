@@ -13,7 +13,8 @@ use bursar::ledger::change::{Change, Event};
 use bursar::ledger::quota::{OverrideKey, QuotaOverride};
 use bursar::ledger::store::{FILE, Store, holding_the_wal};
 use bursar::ledger::{
-    Absence, Account, Archive, Certificate, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Tenant,
+    Absence, Account, Archive, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord,
+    Tenant,
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -86,6 +87,10 @@ fn tenant(account: &Account, class: &str, namespace: Option<&str>) -> Change {
     Change::Tenant(account.id.clone(), ClusterName("prod".to_owned()), tenant)
 }
 
+fn key(account: &Account) -> CredentialKey {
+    CredentialKey::new(account.id.clone(), ClusterName("prod".to_owned()))
+}
+
 fn certificate(account: &Account, digits: &str, not_after: &str, renew_after: &str) -> Change {
     let certificate = Certificate {
         fingerprint: digits.repeat(8),
@@ -94,8 +99,9 @@ fn certificate(account: &Account, digits: &str, not_after: &str, renew_after: &s
         not_before: day("05-29T08"),
         not_after: day(not_after),
         renew_after: day(renew_after),
+        bound_to: None,
     };
-    Change::Certificate(account.id.clone(), ClusterName("prod".to_owned()), Some(certificate))
+    Change::Certificate(key(account), Some(certificate))
 }
 
 fn quota(account: &Account, namespace: &str) -> Change {
@@ -218,7 +224,7 @@ pub async fn story(state_dir: &Path) -> Store {
         at: day("05-29T08"),
         checked_at: None,
     };
-    let delivered = Change::Delivery(web.id.clone(), ClusterName("prod".to_owned()), Some(delivery));
+    let delivered = Change::Delivery(key(&web), Some(delivery));
     store.write(&lock, &[known(&old), failing, delivered], &[], day("05-31T22")).await.expect("the last cycle");
     store
 }

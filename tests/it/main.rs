@@ -37,4 +37,5 @@ mod revocation;
 mod runbooks;
 mod storage;
 mod tenants;
+mod tokens;
 mod wrong_directory;

@@ -9,21 +9,21 @@ use sqlx::SqliteConnection;
 use super::interval::Intervals;
 use super::record::{
     ACCOUNT, APPROVAL, ARCHIVE, AccountRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
-    DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT, ORDER, ObjectRow, OrderRow,
-    OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT,
-    STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
+    DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT, ORDER, ObjectRow,
+    OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow,
+    SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::Change;
-use crate::ledger::{Account, Certificate, LedgerState, Spent, StoppedWorkload};
+use crate::ledger::{Account, Certificate, CredentialKey, LedgerState, Spent, StoppedWorkload};
 
 /// The rows of one transaction, table by table.
 pub struct Batch {
     rows: BTreeMap<&'static str, Rows>,
     intervals: Intervals,
     /// Fingerprints of the newest certificates.
-    newest: BTreeMap<(AccountId, ClusterName), Option<String>>,
+    newest: BTreeMap<CredentialKey, Option<String>>,
     /// Tables whose rows are replaced whole.
     replaced: Vec<&'static Table>,
     last_generation: Option<u64>,
@@ -97,10 +97,9 @@ impl Batch {
                 Some(record) => self.set(&OBJECT, row(&ObjectRow { key: key.into(), record }), true),
                 None => self.set(&OBJECT, row(&KeyColumns::from(key)), false),
             },
-            Change::Certificate(account, cluster, certificate) => {
-                self.add_certificate(account, cluster, certificate);
-            }
-            Change::Delivery(account, cluster, delivery) => self.set_in_cluster(&DELIVERY, account, cluster, delivery),
+            Change::Certificate(key, certificate) => self.add_certificate(key, certificate),
+            Change::Delivery(key, Some(value)) => self.set(&DELIVERY, row(&OfCredential { key, value }), true),
+            Change::Delivery(key, None) => self.set(&DELIVERY, row(&key), false),
             Change::Stopped(account_id, key, stopped) => {
                 let keep = stopped.is_some();
                 let stopped = stopped.unwrap_or(StoppedWorkload { uid: String::new(), replicas: None, at: self.now });
@@ -141,13 +140,13 @@ impl Batch {
         }
     }
 
-    /// Every certificate stays, for it may still be asked who held it; at most one of an account in a cluster is the
-    /// newest.
-    fn add_certificate(&mut self, account_id: AccountId, cluster: ClusterName, value: Option<Certificate>) {
+    /// Every certificate stays, for it may still be asked who held it; at most one of an account in a cluster, for one
+    /// host, is the newest.
+    fn add_certificate(&mut self, key: CredentialKey, value: Option<Certificate>) {
         let fingerprint = value.as_ref().map(|certificate| certificate.fingerprint.clone());
-        self.newest.insert((account_id.clone(), cluster.clone()), fingerprint);
+        self.newest.insert(key.clone(), fingerprint);
         if let Some(value) = value {
-            let certificate = InCluster { account_id, cluster, value };
+            let certificate = OfCredential { key, value };
             self.set(&CERTIFICATE, row(&CertificateRow { certificate, newest: 0 }), true);
         }
     }
@@ -176,16 +175,18 @@ impl Batch {
 
 async fn mark_newest(
     connection: &mut SqliteConnection,
-    newest: BTreeMap<(AccountId, ClusterName), Option<String>>,
+    newest: BTreeMap<CredentialKey, Option<String>>,
 ) -> sqlx::Result<()> {
-    let rows: Vec<_> =
-        newest.iter().map(|((account, cluster), fingerprint)| json!([account, cluster, fingerprint])).collect();
+    let row_of = |(key, fingerprint): (&CredentialKey, &Option<String>)| {
+        json!([key.account, key.cluster, fingerprint, key.host])
+    };
+    let rows: Vec<_> = newest.iter().map(row_of).collect();
     if rows.is_empty() {
         return Ok(());
     }
     sqlx::query(
         "UPDATE certificate SET newest = fingerprint IS given.value ->> 2 FROM json_each(?1) AS given
-         WHERE account_id = given.value ->> 0 AND cluster = given.value ->> 1",
+         WHERE account_id = given.value ->> 0 AND cluster = given.value ->> 1 AND host = given.value ->> 3",
     )
     .bind(row(&rows).to_string())
     .execute(connection)

@@ -8,8 +8,8 @@ use super::StoreError;
 use super::record::{
     ACCOUNT, APPROVAL, ARCHIVE, AccountRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
     DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MembershipRow, OBJECT, ORDER,
-    ObjectRow, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow,
-    SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
+    ObjectRow, OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY,
+    RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::chain::GENESIS;
@@ -78,15 +78,18 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .into_iter()
             .map(|row| (row.key.into(), row.record))
             .collect(),
-        certificates: in_clusters(
-            CERTIFICATE
-                .load::<CertificateRow>(connection, "newest = 1")
-                .await?
-                .into_iter()
-                .map(|row| row.certificate)
-                .collect(),
-        ),
-        deliveries: in_clusters(DELIVERY.load(connection, ALL).await?),
+        certificates: CERTIFICATE
+            .load::<CertificateRow>(connection, "newest = 1")
+            .await?
+            .into_iter()
+            .map(|row| (row.certificate.key, row.certificate.value))
+            .collect(),
+        deliveries: DELIVERY
+            .load::<OfCredential<_>>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| (row.key, row.value))
+            .collect(),
         stopped: STOPPED_WORKLOAD
             .load::<StoppedRow>(connection, ALL)
             .await?

@@ -13,8 +13,8 @@ use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{
-    Absence, Account, Archive, Certificate, Ending, Lifecycle, Note, ObjectKey, ObjectRecord, Order, OrderKind,
-    StoppedWorkload, Suspension,
+    Absence, Account, Archive, Certificate, CredentialKey, Ending, Lifecycle, Note, ObjectKey, ObjectRecord, Order,
+    OrderKind, StoppedWorkload, Suspension,
 };
 
 macro_rules! tables {
@@ -45,9 +45,10 @@ tables! {
     OBJECT = "object", key ["cluster", "api_version", "kind", "namespace", "name"],
         plain ["account_id", "uid", "wanted", "observed"], json ["detail"];
     CERTIFICATE = "certificate", key ["fingerprint"],
-        plain ["account_id", "cluster", "generation", "subject", "not_before", "not_after", "renew_after", "newest"],
+        plain ["account_id", "cluster", "host", "generation", "subject", "not_before", "not_after", "renew_after",
+               "bound_to", "newest"],
         json [];
-    DELIVERY = "delivery", key ["account_id", "cluster"], plain ["path", "digest", "at", "checked_at"], json [];
+    DELIVERY = "delivery", key ["account_id", "cluster", "host"], plain ["path", "digest", "at", "checked_at"], json [];
     STOPPED_WORKLOAD = "stopped_workload",
         key ["account_id", "cluster", "api_version", "kind", "namespace", "name"], plain ["uid", "replicas", "at"],
         json [];
@@ -163,11 +164,20 @@ pub struct UidRow {
     pub account_id: AccountId,
 }
 
-/// What an account has one of in each cluster: a tenant, a certificate, a delivery, a failure.
+/// What an account has one of in each cluster: a tenant, a failure.
 #[derive(Serialize, Deserialize)]
 pub struct InCluster<T> {
     pub account_id: AccountId,
     pub cluster: ClusterName,
+    #[serde(flatten)]
+    pub value: T,
+}
+
+/// What an account has one of in each cluster for each host: a certificate, a delivery.
+#[derive(Serialize, Deserialize)]
+pub struct OfCredential<T> {
+    #[serde(flatten)]
+    pub key: CredentialKey,
     #[serde(flatten)]
     pub value: T,
 }
@@ -239,7 +249,7 @@ pub struct ObjectRow {
 #[derive(Serialize, Deserialize)]
 pub struct CertificateRow {
     #[serde(flatten)]
-    pub certificate: InCluster<Certificate>,
+    pub certificate: OfCredential<Certificate>,
     pub newest: u8,
 }
 

@@ -9,16 +9,20 @@ use sqlx::sqlite::SqliteConnectOptions;
 
 use super::*;
 use crate::directory::{Completeness, RejectedEntry, Role};
-use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
+use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, HostName, PosixIdentity};
 use crate::ledger::change::{Change, Event, RefusalRecord};
 use crate::ledger::idle::Idleness;
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{
-    Absence, Account, Certificate, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Order, OrderKind,
-    SourceState, Spending, StoppedWorkload, Suspension, Tenant,
+    Absence, Account, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Order,
+    OrderKind, SourceState, Spending, StoppedWorkload, Suspension, Tenant,
 };
+
+fn key(id: &AccountId) -> CredentialKey {
+    CredentialKey::new(id.clone(), ClusterName("prod".to_owned()))
+}
 
 pub(super) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_790_000_000 + second).expect("a time")
@@ -122,8 +126,7 @@ fn change() -> impl Strategy<Value = Change> {
             }),
         )),
         (id(), 0_u64..3).prop_map(move |(id, n)| Change::Certificate(
-            id.clone(),
-            ClusterName("prod".to_owned()),
+            CredentialKey { host: HostName(if n > 1 { "ce1".to_owned() } else { String::new() }), ..key(&id) },
             (n > 0).then(|| Certificate {
                 fingerprint: format!("{}-{n}", id.0),
                 generation: n,
@@ -131,11 +134,11 @@ fn change() -> impl Strategy<Value = Change> {
                 not_before: at(0),
                 not_after: at(9),
                 renew_after: at(5),
+                bound_to: (n > 1).then(|| "u".to_owned()),
             })
         )),
         (id(), any::<bool>()).prop_map(|(id, there)| Change::Delivery(
-            id,
-            ClusterName("prod".to_owned()),
+            key(&id),
             there.then(|| Delivery {
                 path: "/home/x/.kube/config".into(),
                 digest: "d".to_owned(),

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use bursar::access;
 use bursar::archive::Archives;
-use bursar::desired::{DesiredCredential, HomeTarget, Subject};
+use bursar::desired::{DesiredCredential, HomeTarget, Proof, Subject};
 use bursar::execute::StepError;
 use bursar::execute::authority::{VerifyError, verified};
-use bursar::execute::credential::{Issue, issue};
+use bursar::execute::credential::{Delivering, deliver};
 use bursar::execute::request::ApiServer;
 use bursar::execute::{ClusterEffects, Effects};
 use bursar::homes::client::HomedClient;
-use bursar::identity::{Gid, NamespaceName, PosixIdentity, Uid};
+use bursar::identity::{Gid, HostName, NamespaceName, PosixIdentity, Uid};
 use bursar::ledger::change::Change;
 use bursar::observed::certificate::{Asked, CertificateError};
 use bursar::observed::cluster::ClusterWatch;
@@ -89,20 +89,23 @@ impl World {
         let plan = approved(Vec::new());
         let account = &plan.accounts()[0];
         let effects = &self.effects.clusters[&name()];
-        let what = Issue { credential, generation: GENERATION, home };
-        issue(effects, &self.effects.homes, account, what, Timestamp::UNIX_EPOCH).await
+        let what = Delivering { credential, generation: GENERATION, home };
+        deliver(effects, &self.effects.homes, account, what, Timestamp::UNIX_EPOCH).await
     }
 
     fn credential(&self, tool: &str) -> DesiredCredential {
         let face: &Cluster = &self.effects.clusters[&name()].face;
         DesiredCredential {
-            subject: Subject {
-                common_name: format!("tool:{tool}"),
-                kind_group: "bursar:tools".to_owned(),
-                generation_group: format!("bursar:tool:{tool}#{GENERATION}"),
-                serial_number: format!("id-{tool}"),
+            proof: Proof::Certificate {
+                subject: Subject {
+                    common_name: format!("tool:{tool}"),
+                    kind_group: "bursar:tools".to_owned(),
+                    generation_group: format!("bursar:tool:{tool}#{GENERATION}"),
+                    serial_number: format!("id-{tool}"),
+                },
+                lifetime: Duration::from_hours(7 * 24),
             },
-            lifetime: Duration::from_hours(7 * 24),
+            host: HostName::any(),
             endpoints: face.endpoints.clone(),
             default_endpoint: "internal".to_owned(),
             namespace: Some(NamespaceName::try_from("tool-foo".to_owned()).expect("a namespace")),
@@ -128,7 +131,7 @@ async fn certificate_is_issued_delivered_and_works() {
     let begun = std::time::Instant::now();
     let changes = world.issue(&credential, &home).await.unwrap_or_else(|error| panic!("{}", error.reason()));
     println!("asked for, issued, tried and delivered in {:?}", begun.elapsed());
-    let [Change::Certificate(_, _, Some(certificate)), Change::Delivery(_, _, Some(delivery))] = &changes[..] else {
+    let [Change::Certificate(_, Some(certificate)), Change::Delivery(_, Some(delivery))] = &changes[..] else {
         panic!("{changes:?}");
     };
     assert_eq!((certificate.generation, certificate.subject.as_str()), (GENERATION, "tool:one"));

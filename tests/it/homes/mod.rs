@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 use bursar::homes::client::{HomedClient, HomedClientError};
 use bursar::homes::{
-    Answer, ClusterEntry, ContextEntry, HomeError, HomeTarget, KubeconfigEntries, Request, SecretText, UserEntry, Work,
+    Answer, ClusterEntry, ContextEntry, HomeError, HomeTarget, KubeconfigEntries, Request, SecretText, UserEntry,
+    UserProof, Work,
 };
 use tempfile::TempDir;
 
@@ -136,8 +137,10 @@ fn entries(version: &str) -> KubeconfigEntries {
         }],
         user: UserEntry {
             name: OUR_USER.into(),
-            certificate_pem: certificate.pem(),
-            key_pem: SecretText::new(key.serialize_pem()),
+            proof: UserProof::Certificate {
+                certificate_pem: certificate.pem(),
+                key_pem: SecretText::new(key.serialize_pem()),
+            },
         },
         contexts: vec![ContextEntry {
             name: "toolforge".into(),

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use bursar::homes::{Answer, EntryNames, HomeError, HomeTarget, Request, Response, SecretText, Work};
+use bursar::homes::{Answer, EntryNames, HomeError, HomeTarget, Request, Response, SecretText, UserProof, Work};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -141,7 +141,10 @@ async fn a_daemon_that_was_taken_over_reaches_nothing_but_our_entries() {
     let mut injected = entries("1");
     injected.clusters[0].server = "https://x\n- name: evil\n".into();
     injected.contexts[0].namespace = Some("a\"}]\nusers: []\n#".into());
-    injected.user.key_pem = SecretText::new("x\nssh-ed25519 AAAA\n".into());
+    injected.user.proof = UserProof::Certificate {
+        certificate_pem: String::new(),
+        key_pem: SecretText::new("x\nssh-ed25519 AAAA\n".into()),
+    };
     let answer = homed.ask(&mine, write(injected)).await.expect("it is only text");
     assert!(matches!(answer, Answer::Written(_)));
     let read = kube::config::Kubeconfig::from_yaml(&fs::read_to_string(&config).expect("there")).expect("a kubeconfig");

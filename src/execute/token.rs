@@ -1,0 +1,110 @@
+//! A token of a service account from the API server (`TokenRequest`), which ends with a Secret of one host: whoever deletes
+//! the Secret ends it. It goes from here to `bursar-homed` and is overwritten; no plan, ledger, log or error ever has it.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use zeroize::Zeroize as _;
+
+use super::StepError;
+use super::apply::refused;
+use super::request::{ApiServer, Ask};
+use crate::desired::{SERVICE_ACCOUNT, TokenOf};
+use crate::homes::SecretText;
+use crate::homes::token::claims;
+use crate::ledger::{Certificate, ObjectKey};
+use crate::observed::certificate::{Issued, renew_after};
+
+/// Why a token is not delivered. The text carries the cure.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// No token that says whose it is.
+    #[error("the API server answered with something that is no token of a service account")]
+    Unreadable,
+    /// It is not what was asked for.
+    #[error("the token's {what} is {found}, not {asked}; it is not delivered")]
+    Unusable {
+        /// Which of its claims.
+        what: &'static str,
+        /// What stands in it.
+        found: String,
+        /// What we asked for.
+        asked: String,
+    },
+}
+
+/// A token, and what the ledger keeps of it.
+pub async fn request(
+    server: &ApiServer,
+    token: &TokenOf,
+    generation: u64,
+) -> Result<(SecretText, Certificate), StepError> {
+    let TokenOf { namespace, service_account, secret, lifetime } = token;
+    let asked = json!({
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {
+            "expirationSeconds": lifetime.as_secs(),
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Secret", "name": secret},
+        },
+    });
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token");
+    let key = ObjectKey {
+        cluster: server.cluster.clone(),
+        api_version: "v1".to_owned(),
+        kind: "ServiceAccount".to_owned(),
+        namespace: Some(namespace.to_string()),
+        name: service_account.clone(),
+    };
+    let answer = server.ask(&path, Ask::Create(&asked)).await.map_err(|error| refused(&key, error))?;
+    let text = taken(answer.object).ok_or_else(|| unusable(TokenError::Unreadable))?;
+    let certificate = checked(&text, token, generation).map_err(unusable)?;
+    Ok((text, certificate))
+}
+
+fn unusable(error: TokenError) -> StepError {
+    StepError::Credential(Box::new(error))
+}
+
+/// The token out of an answer, of which nothing is left.
+fn taken(mut answer: Value) -> Option<SecretText> {
+    match answer["status"]["token"].take() {
+        Value::String(mut text) => {
+            let token = SecretText::new(text.clone());
+            text.zeroize();
+            Some(token)
+        }
+        _ => None,
+    }
+}
+
+/// As asked for, and with the lifetime that it really has.
+fn checked(text: &SecretText, token: &TokenOf, generation: u64) -> Result<Certificate, TokenError> {
+    let claims = claims(text.expose()).ok_or(TokenError::Unreadable)?;
+    let subject = format!("{SERVICE_ACCOUNT}{}:{}", token.namespace, token.service_account);
+    let other = |what, found: &str, asked: &str| {
+        Err(TokenError::Unusable { what, found: found.to_owned(), asked: asked.to_owned() })
+    };
+    if claims.subject != subject {
+        return other("subject", &claims.subject, &subject);
+    }
+    let Some((_, uid)) = claims.secret.filter(|(name, _)| *name == token.secret) else {
+        return other("end", "not that of a Secret of ours", &format!("that of Secret {}", token.secret));
+    };
+    let time = |second| Timestamp::from_second(second).map_err(|_| TokenError::Unreadable);
+    let (not_before, not_after) = (time(claims.not_before)?, time(claims.not_after)?);
+    // The API server may give less. What it gives beyond, it gives for some other reason than that we asked.
+    let most = i64::try_from(token.lifetime.as_secs()).unwrap_or(i64::MAX);
+    if !(1..=most).contains(&not_after.duration_since(not_before).as_secs()) {
+        return other("lifetime", &not_after.duration_since(not_before).to_string(), &format!("{most} s at most"));
+    }
+    let issued = Issued { fingerprint: claims.id, not_before, not_after };
+    Ok(Certificate {
+        renew_after: renew_after(&issued),
+        fingerprint: issued.fingerprint,
+        generation,
+        subject,
+        not_before,
+        not_after,
+        bound_to: Some(uid),
+    })
+}

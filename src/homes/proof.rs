@@ -1,0 +1,217 @@
+//! What stands under our user's name in a kubeconfig, kind by kind. Types only: no file, no socket, no clock.
+//!
+//! A kubeconfig can name a program that kubectl runs as its user. So the program and its arguments are not among what is
+//! asked for: they stand here, and whoever speaks for the daemon chooses an issuer and a client, no more.
+
+use serde::{Deserialize, Serialize};
+
+use super::SecretText;
+use super::ownership::is_our_user;
+use crate::policy::Grant;
+
+/// `users[]` of a kubeconfig.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UserEntry {
+    /// The entry's name, by which it is found again.
+    pub name: String,
+    /// What its holder proves itself with.
+    pub proof: UserProof,
+}
+
+/// See the module. Tagged from outside, for the reason of [`super::Work`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum UserProof {
+    /// A client certificate, inline.
+    Certificate {
+        /// PEM; public.
+        certificate_pem: String,
+        /// The private key, PEM.
+        key_pem: SecretText,
+    },
+    /// A token in a file, which clients read again when it was replaced.
+    Token(TokenFiles),
+    /// kubelogin.
+    Login(Login),
+}
+
+/// The files of a folder beside the kubeconfig that is called as our user. They are named as in pods
+/// (`/var/run/secrets/kubernetes.io/serviceaccount`), so that the folder can be mounted there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenFiles {
+    /// `token`: a JSON web token.
+    pub token: SecretText,
+    /// `ca.crt`: whom to trust, PEM.
+    pub ca_pem: String,
+    /// `namespace`.
+    pub namespace: String,
+    /// `KUBERNETES_SERVICE_HOST` in `kubernetes.env`.
+    pub service_host: String,
+    /// `KUBERNETES_SERVICE_PORT` in `kubernetes.env`.
+    pub service_port: u16,
+}
+
+/// An `exec` plugin of one kind: `kubectl oidc-login get-token` (int128/kubelogin).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Login {
+    /// `--oidc-issuer-url`.
+    pub issuer: String,
+    /// `--oidc-client-id`. There is no secret: the client is a public one.
+    pub client_id: String,
+    /// `--oidc-extra-scope`, each.
+    pub scopes: Vec<String>,
+    /// `--grant-type`.
+    pub grant: Grant,
+}
+
+/// Names of the files in a folder of [`TokenFiles`]. The token is the last: who finds it finds the others.
+pub(super) const TOKEN_FILES: [&str; 4] = ["ca.crt", "namespace", "kubernetes.env", TOKEN];
+/// The one that is a secret.
+pub(super) const TOKEN: &str = "token";
+
+impl UserEntry {
+    /// Whether it can be written; if not, what is wrong.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let wrong = |what: &str| Err(what.to_owned());
+        match &self.proof {
+            UserProof::Certificate { .. } => Ok(()),
+            UserProof::Token(_) if folder(&self.name).is_none() => {
+                wrong("the name of a user with a token is no name of a folder")
+            }
+            UserProof::Token(files) => files.check(),
+            UserProof::Login(login) if !is_issuer(&login.issuer) => wrong("the issuer is no https URL"),
+            UserProof::Login(login) if !login.scopes.iter().chain([&login.client_id]).all(|word| is_word(word)) => {
+                wrong("a client or a scope is no word")
+            }
+            UserProof::Login(_) => Ok(()),
+        }
+    }
+}
+
+/// The folder of a user's files, beside the kubeconfig; `None` if its name would lead elsewhere.
+pub(super) fn folder(user: &str) -> Option<&str> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (is_our_user(user) && user.bytes().all(plain)).then_some(user)
+}
+
+impl TokenFiles {
+    /// People read the environment file into their shells: nothing in it may be more than an address.
+    fn check(&self) -> Result<(), String> {
+        let address = |byte: u8| byte.is_ascii_alphanumeric() || b".-:".contains(&byte);
+        let label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        let is = |text: &str, of: &dyn Fn(u8) -> bool| !text.is_empty() && text.bytes().all(of);
+        if !is(&self.service_host, &address) || !is(&self.namespace, &label) || !is(self.token.expose(), &token) {
+            return Err("a token, a namespace or an address is none".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The content of one of [`TOKEN_FILES`].
+    pub(super) fn content(&self, file: &str) -> zeroize::Zeroizing<String> {
+        zeroize::Zeroizing::new(match file {
+            "ca.crt" => self.ca_pem.clone(),
+            "namespace" => self.namespace.clone(),
+            TOKEN => self.token.expose().to_owned(),
+            _ => format!(
+                "KUBERNETES_SERVICE_HOST={}\nKUBERNETES_SERVICE_PORT={}\nKUBERNETES_SERVICE_PORT_HTTPS={}\n",
+                self.service_host, self.service_port, self.service_port
+            ),
+        })
+    }
+}
+
+impl Login {
+    /// What kubectl runs, after its own name.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![
+            "oidc-login".to_owned(),
+            "get-token".to_owned(),
+            format!("--oidc-issuer-url={}", self.issuer),
+            format!("--oidc-client-id={}", self.client_id),
+        ];
+        arguments.extend(self.scopes.iter().map(|scope| format!("--oidc-extra-scope={scope}")));
+        if self.grant != Grant::Auto {
+            arguments.push(format!("--grant-type={}", self.grant.as_str()));
+        }
+        arguments
+    }
+}
+
+/// `https://` and then nothing that a URL has not.
+#[must_use]
+pub fn is_issuer(text: &str) -> bool {
+    text.strip_prefix("https://").is_some_and(|rest| rest.len() < 1024 && is_word(rest))
+}
+
+/// What may stand in an argument of kubelogin: neither spaces nor quotes, and no comma, which would be two scopes.
+#[must_use]
+pub fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:/+-~%".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(host: &str, namespace: &str, token: &str) -> UserEntry {
+        let files = TokenFiles {
+            token: SecretText::new(token.to_owned()),
+            ca_pem: String::new(),
+            namespace: namespace.to_owned(),
+            service_host: host.to_owned(),
+            service_port: 6443,
+        };
+        UserEntry { name: "bursar-prod".to_owned(), proof: UserProof::Token(files) }
+    }
+
+    fn login(issuer: &str, client_id: &str, scope: &str) -> UserEntry {
+        let login = Login {
+            issuer: issuer.to_owned(),
+            client_id: client_id.to_owned(),
+            scopes: vec![scope.to_owned()],
+            grant: Grant::DeviceCode,
+        };
+        UserEntry { name: "bursar-prod".to_owned(), proof: UserProof::Login(login) }
+    }
+
+    #[test]
+    fn an_environment_file_holds_an_address_and_nothing_to_run() {
+        let good = files("api.example.org", "tool-foo", "a.b_c.d-e");
+        assert_eq!(good.check(), Ok(()));
+        assert_eq!(files("2001:db8::1", "tool-foo", "a.b.c").check(), Ok(()));
+        for host in ["", "$(id)", "a b", "a\nPATH=/tmp", "a;id", "a`id`"] {
+            assert!(files(host, "tool-foo", "a.b.c").check().is_err(), "{host}");
+        }
+        assert!(files("a", "../x", "a.b.c").check().is_err());
+        assert!(files("a", "tool-foo", "a b").check().is_err());
+        for name in ["bursar-../x", "bursar-a/b", "prod", "bursar-a b", "bursar-."] {
+            assert!(UserEntry { name: name.to_owned(), ..good.clone() }.check().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_login_runs_kubelogin_and_nothing_else() {
+        let good = login("https://sso.example.org/realms/site", "kubernetes", "email");
+        assert_eq!(good.check(), Ok(()));
+        let UserProof::Login(good) = good.proof else { panic!("it is one") };
+        let arguments = good.arguments().join(" ");
+        assert_eq!(
+            arguments,
+            "oidc-login get-token --oidc-issuer-url=https://sso.example.org/realms/site --oidc-client-id=kubernetes \
+             --oidc-extra-scope=email --grant-type=device-code"
+        );
+        for (issuer, client_id, scope) in [
+            ("http://sso.example.org", "kubernetes", "email"),
+            ("https://", "kubernetes", "email"),
+            ("https://sso.example.org --browser-command=id", "kubernetes", "email"),
+            ("https://sso.example.org", "kube rnetes", "email"),
+            ("https://sso.example.org", "kubernetes", "email,admin"),
+        ] {
+            assert!(login(issuer, client_id, scope).check().is_err(), "{issuer} {client_id} {scope}");
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! `kind = "service-account"`: tokens for hosts outside the cluster, from the real API server into real folders.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use bursar::control::api::{OrderRequest, Target};
+use bursar::daemon;
+use bursar::identity::AccountKind;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use serde_json::Value;
+
+use crate::quiet::own_servers;
+use crate::servers::Servers;
+use crate::servers::control_plane::ControlPlaneOptions;
+use crate::servers::ready::wait_for;
+use crate::world::{World, stderr};
+
+const DEADLINE: Duration = Duration::from_mins(1);
+/// A token is believed for so long after it was refused (Kubernetes, `TokenSuccessCacheTTL` is 10 s).
+const REFUSED_WITHIN: Duration = Duration::from_secs(20);
+const CERTIFICATES: &str =
+    "credential   = { kind = \"certificate\", lifetime = \"7d\", endpoints = [\"internal\"] }\nvolumes";
+
+fn servers() -> &'static Servers {
+    static SERVERS: OnceLock<&'static Servers> = OnceLock::new();
+    SERVERS.get_or_init(|| own_servers(&ControlPlaneOptions::default()))
+}
+
+/// A site whose tools have tokens for two hosts, each with a folder that only that host sees.
+fn site(name: &str) -> World {
+    let mut world = World::on(servers(), name, "");
+    let volumes = world.folder.join("homes/volumes");
+    let tokens = format!(
+        "credential = {{ kind = \"service-account\", lifetime = \"10m\", hosts = [\"ce1\", \"ce2\"], \
+         directory = \"{}/{{host}}/{{name}}\" }}\nvolumes",
+        volumes.display()
+    );
+    world.configure(CERTIFICATES, &tokens);
+    world.configure(
+        "homes/data/project\", kubeconfig = \".kube/config\", create = false",
+        "homes/data/project\", kubeconfig = \".kube/config\", create = true",
+    );
+    world.initialise_again();
+    for host in ["ce1", "ce2"] {
+        fs::create_dir_all(volumes.join(host)).expect("an export");
+    }
+    world
+}
+
+fn folder(world: &World, host: &str, tool: &str) -> PathBuf {
+    world.folder.join("homes/volumes").join(host).join(tool).join(".kube")
+}
+
+fn token(kube: &Path) -> String {
+    fs::read_to_string(kube.join("bursar-test/token")).expect("a token")
+}
+
+/// What somebody took along: the kubeconfig with the files beside it.
+fn stolen(world: &World, host: &str) -> PathBuf {
+    let (from, to) = (folder(world, host, "foo"), world.folder.join(format!("stolen-{host}")));
+    let _ = fs::remove_dir_all(&to);
+    fs::create_dir_all(to.join("bursar-test")).expect("a folder");
+    for file in ["config", "bursar-test/token"] {
+        fs::copy(from.join(file), to.join(file)).expect("a copy");
+    }
+    to.join("config")
+}
+
+fn works(world: &World, kubeconfig: &Path) {
+    let pods = world.kubectl_with(kubeconfig, &["get", "pods"]);
+    assert!(pods.status.success(), "{}", stderr(&pods));
+}
+
+/// The API server does not know its holder any more: 401.
+fn unknown(world: &World, kubeconfig: &Path) {
+    wait_for("the token is refused", REFUSED_WITHIN, || {
+        stderr(&world.kubectl_with(kubeconfig, &["get", "pods"])).contains("Unauthorized").then_some(())
+    });
+}
+
+fn claims(token: &str) -> Value {
+    let payload = token.split('.').nth(1).expect("a payload");
+    let text = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).expect("base64");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+fn foo() -> Target {
+    Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: Some("a test".to_owned()), ticket: None }
+}
+
+fn good(world: &mut World) {
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+}
+
+#[test]
+fn each_host_has_a_token_of_its_own_and_what_a_workload_needs_beside_it() {
+    let mut world = site("outside");
+    world.tool("foo", 62_901, &[]);
+    good(&mut world);
+    for host in ["ce1", "ce2"] {
+        let kube = folder(&world, host, "foo");
+        works(&world, &kube.join("config"));
+        let elsewhere = world.kubectl_with(&kube.join("config"), &["get", "pods", "-n", "default"]);
+        assert!(stderr(&elsewhere).contains("Forbidden"), "{}", stderr(&elsewhere));
+        for file in ["config", "bursar-test/token", "bursar-test/kubernetes.env", "bursar-test/ca.crt"] {
+            let file = fs::metadata(kube.join(file)).expect("a file");
+            assert_eq!((file.uid(), file.mode() & 0o777), (62_901, 0o600));
+        }
+        assert_eq!(fs::metadata(kube.join("bursar-test")).expect("a folder").mode() & 0o777, 0o700);
+        let environment = fs::read_to_string(kube.join("bursar-test/kubernetes.env")).expect("a file");
+        let port = servers().cluster.url.rsplit(':').next().expect("a port");
+        let lines: Vec<&str> = environment.lines().collect();
+        assert_eq!(lines[..2], ["KUBERNETES_SERVICE_HOST=localhost", &format!("KUBERNETES_SERVICE_PORT={port}")]);
+        assert_eq!(fs::read_to_string(kube.join("bursar-test/namespace")).expect("a file"), world.namespace("foo"));
+        let claims = claims(&token(&kube));
+        let life = claims["exp"].as_i64().zip(claims["iat"].as_i64()).map(|(exp, iat)| exp - iat);
+        assert_eq!(life, Some(600));
+        assert_eq!(claims["kubernetes.io"]["secret"]["name"], format!("bursar-host-{host}"));
+    }
+    // A cycle with nothing to do asks for none.
+    let report = world.cycle();
+    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
+
+    // Whose an audit event is.
+    let id = claims(&token(&folder(&world, "ce2", "foo")))["jti"].as_str().expect("an id").to_owned();
+    let mut bursar = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
+    let who = bursar.arg("--config").arg(world.config()).args(["certs", "who", &format!("JTI={id}")]).output();
+    let who = String::from_utf8(who.expect("bursar").stdout).expect("UTF-8");
+    assert!(who.contains("tool:foo") && who.contains("ce2"), "{who}");
+
+    // Nothing that Bursar keeps or says has a token in it.
+    let secret = token(&folder(&world, "ce1", "foo"));
+    let middle = secret.split('.').nth(2).expect("a signature").to_owned();
+    world.stop();
+    for entry in fs::read_dir(world.state_dir()).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        if entry.is_file() {
+            let content = fs::read(&entry).expect("a file");
+            let found = content.windows(middle.len()).any(|part| part == middle.as_bytes());
+            assert!(!found, "{}", entry.display());
+        }
+    }
+}
+
+#[test]
+fn one_host_is_cut_off_by_one_secret_and_all_by_a_revocation() {
+    let mut world = site("cutoff");
+    world.tool("foo", 62_911, &[]);
+    good(&mut world);
+    let namespace = world.namespace("foo");
+    let (first, second) = (stolen(&world, "ce1"), stolen(&world, "ce2"));
+    world.kubectl(&["delete", "secret", "bursar-host-ce1", "-n", &namespace]);
+    unknown(&world, &first);
+    works(&world, &second);
+    // Whoever deleted it wanted the old token gone, not the host: it gets another one.
+    world.wait_for_drift();
+    good(&mut world);
+    works(&world, &folder(&world, "ce1", "foo").join("config"));
+    assert_eq!(token(&folder(&world, "ce2", "foo")), token(second.parent().expect("a folder")));
+    unknown(&world, &first);
+
+    // A tenant can make Kubernetes fill a Secret with a token that has no end. It ends with the generation, too.
+    let account = world.kubectl(&["get", "serviceaccounts", "-n", &namespace, "-o", "name"]);
+    let account =
+        account.lines().find_map(|name| name.strip_prefix("serviceaccount/bursar-")).expect("ours").to_owned();
+    let filled = format!(
+        r#"{{"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token", "metadata": {{"name": "kept",
+            "annotations": {{"kubernetes.io/service-account.name": "bursar-{account}"}}}}}}"#
+    );
+    servers().cluster.run(&["create", "-n", &namespace, "-f", "-"], &filled);
+    let kept = wait_for("a token without an end", DEADLINE, || {
+        let token = world.kubectl(&["get", "secret", "kept", "-n", &namespace, "-o", "jsonpath={.data.token}"]);
+        (!token.is_empty()).then_some(token)
+    });
+    let kept = base64::engine::general_purpose::STANDARD.decode(kept).expect("base64");
+    let third = stolen(&world, "ce1");
+    fs::write(third.with_file_name("bursar-test").join("token"), kept).expect("written");
+    works(&world, &third);
+
+    let report = world.order(&OrderRequest::Revoke(foo())).expect("revoked");
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    // The bindings at once, the token itself as soon as the API server does not remember it.
+    for kubeconfig in [&second, &third] {
+        assert!(!world.kubectl_with(kubeconfig, &["get", "pods"]).status.success());
+        unknown(&world, kubeconfig);
+    }
+    for host in ["ce1", "ce2"] {
+        works(&world, &folder(&world, host, "foo").join("config"));
+    }
+    let accounts = world.kubectl(&["get", "serviceaccounts", "-n", &namespace, "-o", "name"]);
+    assert!(!accounts.contains(&format!("bursar-{account}\n")), "{accounts}");
+}
+
+#[test]
+fn a_suspended_tenant_has_no_token_and_a_host_that_is_not_named_has_none_left() {
+    let mut world = site("gone");
+    world.tool("foo", 62_921, &[]);
+    good(&mut world);
+    let old = stolen(&world, "ce1");
+    let report = world.order(&OrderRequest::Suspend(foo())).expect("suspended");
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    assert!(!world.kubectl_with(&old, &["get", "pods"]).status.success());
+    unknown(&world, &old);
+    let ours = |world: &World| {
+        let label = "app.kubernetes.io/managed-by=bursar";
+        world.kubectl(&["get", "serviceaccount,secret", "-n", &world.namespace("foo"), "-l", label, "-o", "name"])
+    };
+    assert_eq!(ours(&world), "");
+    for host in ["ce1", "ce2"] {
+        assert!(!folder(&world, host, "foo").join("bursar-test").exists(), "{host}");
+    }
+    world.order(&OrderRequest::Resume(foo())).expect("resumed");
+    works(&world, &folder(&world, "ce1", "foo").join("config"));
+    unknown(&world, &old);
+
+    let second = stolen(&world, "ce2");
+    world.configure("hosts = [\"ce1\", \"ce2\"]", "hosts = [\"ce1\"]");
+    good(&mut world);
+    unknown(&world, &second);
+    assert!(!folder(&world, "ce2", "foo").join("bursar-test").exists());
+    assert!(!ours(&world).contains("ce2"), "{}", ours(&world));
+    let listed = world.rows("SELECT host FROM expiring_certificates");
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    works(&world, &folder(&world, "ce1", "foo").join("config"));
+    // Others of this cluster have two.
+    world.configure("hosts = [\"ce1\"]", "hosts = [\"ce1\", \"ce2\"]");
+}
+
+#[test]
+fn neither_the_daemon_nor_a_tenant_mints_other_tokens() {
+    let mut world = site("mints");
+    world.tool("foo", 62_931, &[]);
+    good(&mut world);
+    let namespace = world.namespace("foo");
+    let accounts = world.kubectl(&["get", "serviceaccounts", "-n", &namespace, "-o", "name"]);
+    let ours = accounts.lines().find_map(|name| name.strip_prefix("serviceaccount/bursar-")).expect("ours");
+    let ours = format!("bursar-{ours}");
+    let daemon = world.state_dir().join("clusters/test.kubeconfig");
+    let bound = ["--bound-object-kind=Secret", "--bound-object-name=bursar-host-ce1"];
+    let asks = |kubeconfig: &Path, account: &str, namespace: &str, more: &[&str]| {
+        let arguments = [&["create", "token", account, "-n", namespace], more].concat();
+        let answer = world.kubectl_with(kubeconfig, &arguments);
+        if answer.status.success() { "let through".to_owned() } else { stderr(&answer) }
+    };
+    assert_eq!(asks(&daemon, &ours, &namespace, &bound), "let through");
+    for (account, place, more) in [
+        (ours.as_str(), namespace.as_str(), [].as_slice()),
+        ("default", &namespace, &bound),
+        ("default", "kube-system", &[]),
+        (&ours, &namespace, &[bound[0], bound[1], "--duration=10000h"]),
+    ] {
+        let said = asks(&daemon, account, place, more);
+        assert!(said.contains("bursar-cage"), "{account} in {place}: {said}");
+    }
+    let tenant = folder(&world, "ce1", "foo").join("config");
+    assert!(asks(&tenant, &ours, &namespace, &bound).contains("Forbidden"));
+    // What the daemon may read of Secrets is those, and Kubernetes fills none of them.
+    let other = world.kubectl_with(&daemon, &["get", "secrets", "-n", &namespace]);
+    assert!(stderr(&other).contains("Forbidden"), "{}", stderr(&other));
+    let filled = r#"{"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token", "metadata":
+        {"name": "bursar-host-ce2", "annotations": {"kubernetes.io/service-account.name": "default"}}}"#;
+    world.kubectl(&["delete", "secret", "bursar-host-ce2", "-n", &namespace]);
+    let mut command = servers().cluster.kubectl_as(&daemon);
+    command.args(["apply", "--server-side", "-n", &namespace, "-f", "-"]);
+    let refused = crate::servers::process::run(command, filled);
+    assert!(stderr(&refused).contains("bursar-cage"), "{}", stderr(&refused));
+}
+
+/// Past two thirds of ten minutes.
+fn in_8_minutes() -> Timestamp {
+    daemon::now() + SignedDuration::from_mins(8)
+}
+
+/// Ids of the tokens that a program showed.
+fn shown(agent: &str) -> BTreeSet<String> {
+    let log = fs::read_to_string(servers().cluster.audit_log.as_ref().expect("an audit log")).expect("a log");
+    let events =
+        log.lines().filter(|line| line.contains(agent)).filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let ids = events.filter_map(|event| {
+        let ids = &event["user"]["extra"]["authentication.kubernetes.io/credential-id"];
+        ids[0].as_str().map(|id| id.trim_start_matches("JTI=").to_owned())
+    });
+    ids.collect()
+}
+
+#[test]
+fn a_client_keeps_working_while_its_token_is_replaced() {
+    const AGENT: &str = "bursar-test-outside";
+    let mut world = site("rotate");
+    world.tool("foo", 62_941, &[]);
+    good(&mut world);
+    let kube = folder(&world, "ce1", "foo");
+    let (first, file) = (token(&kube), fs::metadata(kube.join("config")).expect("a file").ino());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let config = runtime.block_on(async {
+        let kubeconfig = Kubeconfig::read_from(kube.join("config")).expect("a kubeconfig");
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.expect("usable")
+    });
+    let mut config = config;
+    config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(AGENT)));
+    let pods = runtime.block_on(async { Api::<Pod>::default_namespaced(Client::try_from(config).expect("a client")) });
+    let asks = || runtime.block_on(pods.list(&ListParams::default())).map(drop);
+    asks().expect("it works before");
+
+    world.clock = in_8_minutes;
+    world.stop();
+    good(&mut world);
+    let second = token(&kube);
+    assert_ne!(first, second);
+    assert_eq!(fs::metadata(kube.join("config")).expect("a file").ino(), file, "only the token is another");
+    let events = world.rows("SELECT action FROM history WHERE action = 'token issued'");
+    assert_eq!(events.len(), 2, "one for each host, and none for the rotation: {events:?}");
+    let id = |token: &str| claims(token)["jti"].as_str().expect("an id").to_owned();
+    let begun = Instant::now();
+    while !shown(AGENT).contains(&id(&second)) {
+        asks().expect("it works all the time");
+        assert!(begun.elapsed() < Duration::from_secs(90), "it reads its token again: {:?}", shown(AGENT));
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    assert_eq!(shown(AGENT), BTreeSet::from([id(&first), id(&second)]));
+}

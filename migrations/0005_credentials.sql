@@ -11,6 +11,7 @@ CREATE TABLE delivery_0005 (
   cluster    TEXT NOT NULL,
   host       TEXT NOT NULL DEFAULT '',
   path       TEXT NOT NULL,
+  home       TEXT,   -- the folder that it is in as in a home, where that is not the account's own
   digest     TEXT NOT NULL,
   at         TEXT NOT NULL,
   checked_at TEXT,

@@ -96,7 +96,9 @@ fn write(
             return quota::unset(ledger, account, unset, &note);
         }
         OrderRequest::RevokeClass(RevokeClass { class, reason, ticket }) => {
-            return revocation::all(ledger, class, &note_of(actor, reason.as_deref(), ticket.as_deref(), now, true)?);
+            let note = note_of(actor, reason.as_deref(), ticket.as_deref(), now, true)?;
+            revocation::is_possible(policy, class, [class.as_str()])?;
+            return revocation::all(ledger, class, &note);
         }
         OrderRequest::Approve { hash } => return approve(ledger, actor, hash, now),
     };
@@ -104,6 +106,11 @@ fn write(
     let need_not_say =
         matches!(request, OrderRequest::Resume(_) | OrderRequest::Release(_) | OrderRequest::AdoptUid(_));
     let note = note(actor, target, now, !need_not_say)?;
+    if kind == Some(OrderKind::Revoke) {
+        let tenants = ledger.tenants.iter().filter(|((id, _), _)| *id == account.id);
+        let name = account.account_name().to_string();
+        revocation::is_possible(policy, &name, tenants.map(|(_, tenant)| tenant.class.as_str()))?;
+    }
     match (kind, request) {
         (Some(what), _) => order(ledger, account, what, note),
         (None, OrderRequest::Hold(_)) => Ok(hold(account, note)),

@@ -91,7 +91,13 @@ pub async fn deliver(
     write(homes, home, entries(&server.cluster, credential, proof)).await?;
     let place = CredentialKey::new(account.id.clone(), server.cluster.clone());
     let key = CredentialKey { host: credential.host.clone(), ..place };
-    let delivery = Delivery { path: home.file(), digest: credential.digest.clone(), at: now, checked_at: Some(now) };
+    let delivery = Delivery {
+        path: home.file(),
+        home: (!credential.host.is_any()).then(|| home.home.clone()),
+        digest: credential.digest.clone(),
+        at: now,
+        checked_at: Some(now),
+    };
     Ok(vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))])
 }
 

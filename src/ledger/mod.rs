@@ -442,6 +442,8 @@ impl CredentialKey {
 pub struct Delivery {
     /// The file.
     pub path: PathBuf,
+    /// The folder of a host that it is in as in a home; absent: the account's home.
+    pub home: Option<PathBuf>,
     /// Digest (hex SHA-256) of what we put in, without the key: endpoints, names, namespace, fingerprint.
     pub digest: String,
     /// When it was written.

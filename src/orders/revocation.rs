@@ -10,6 +10,29 @@ use crate::identity::AccountId;
 use crate::ledger::change::Change;
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
+use crate::policy::{CredentialKind, Policy};
+
+/// Whether one of these classes gives something that can be revoked; `whom` is to be revoked.
+pub(super) fn is_possible<'a>(
+    policy: &Policy,
+    whom: &str,
+    classes: impl IntoIterator<Item = &'a str>,
+) -> Result<(), Refusal> {
+    let rules = classes.into_iter().filter_map(|class| policy.classes.get(class)?.credential.as_ref());
+    let mut issuers = Vec::new();
+    for rule in rules {
+        match &rule.kind {
+            CredentialKind::Oidc(oidc) => issuers.push(oidc.issuer.as_str()),
+            CredentialKind::Certificate { .. } | CredentialKind::ServiceAccount { .. } => return Ok(()),
+        }
+    }
+    let Some(issuer) = issuers.first() else { return Ok(()) };
+    let text = format!(
+        "{whom}: people log in at {issuer}, and nothing that Bursar gave them can be revoked; `bursar suspend` takes the \
+         access away at once, and sessions are ended there"
+    );
+    Err(Refusal { exit_code: 1, text })
+}
 
 /// An order for each account of the class that has a certificate, to be carried out at a pace. One that is under way is
 /// followed, not begun again: whoever gives the order a second time revokes nobody twice.

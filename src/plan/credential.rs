@@ -153,7 +153,7 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<Actio
     let home = match look.tenant.home.as_ref().map(|home| home.on(host)) {
         Some(home) if home.file() == delivery.path => home,
         _ => {
-            let home = account.home.clone()?;
+            let home = delivery.home.clone().or_else(|| account.home.clone())?;
             let kubeconfig = delivery.path.strip_prefix(&home).ok()?.to_owned();
             HomeTarget { home, posix: account.posix.clone()?, kubeconfig, create: false }
         }
@@ -186,7 +186,105 @@ fn last_slot(id: &AccountId, now: Timestamp) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::identity::AccountKind;
+    use crate::ledger::change::Change;
+    use crate::ledger::{Note, Order, OrderKind};
+    use crate::plan::testing::World;
+    use crate::policy::{CredentialKind, Grant, OidcRule};
+
+    fn world(kind: CredentialKind) -> (World, AccountId) {
+        let mut world = World::new();
+        world.policy.classes.get_mut("tool").expect("a class").credential.as_mut().expect("a rule").kind = kind;
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        assert!(world.plan().is_empty(), "{}", world.plan());
+        (world, foo)
+    }
+
+    fn tokens() -> (World, AccountId) {
+        let hosts = ["ce1", "ce2"].map(|host| HostName(host.to_owned())).to_vec();
+        let directory = Some("/srv/{host}/{name}".into());
+        world(CredentialKind::ServiceAccount { lifetime: Duration::from_hours(1), hosts, directory })
+    }
+
+    fn said(world: &World) -> String {
+        world.plan().to_string().lines().next().unwrap_or_default().to_owned()
+    }
+
+    fn order(world: &mut World, account: &AccountId, what: OrderKind) {
+        let note = Note { actor: "ann".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
+        let order = Order { id: 1, account: account.clone(), what, note, bulk: None };
+        world.ledger.apply(&Change::Order(order));
+    }
+
+    #[test]
+    fn each_host_has_its_token_and_a_secret_that_is_gone_costs_only_its_own() {
+        let (mut world, foo) = tokens();
+        let places: Vec<_> = world.ledger.deliveries.values().map(|delivery| delivery.path.clone()).collect();
+        assert_eq!(places, ["/srv/ce1/foo/.kube/config", "/srv/ce2/foo/.kube/config"].map(std::path::PathBuf::from));
+        let subjects: Vec<_> = world.ledger.certificates.values().map(|it| it.subject.clone()).collect();
+        let generation = world.ledger.accounts[&foo].generation;
+        assert_eq!(subjects, vec![format!("system:serviceaccount:tool-foo:bursar-g{generation}"); 2]);
+        world.cluster().objects.retain(|key, _| key.name != "bursar-host-ce2");
+        assert_eq!(
+            said(&world),
+            "~ tool foo  52503  secret bursar-host-ce2 edited by somebody else  secret, token for ce2, kubeconfig"
+        );
+        world.cycle();
+        assert!(world.plan().is_empty());
+    }
+
+    #[test]
+    fn a_revocation_makes_another_service_account_and_a_suspension_leaves_none() {
+        let (mut world, foo) = tokens();
+        let before = world.ledger.accounts[&foo].generation;
+        order(&mut world, &foo, OrderKind::Revoke);
+        let plan = world.plan();
+        let actions = &plan.accounts[0].actions;
+        let place = |is: &dyn Fn(&Action) -> bool| actions.iter().position(is).expect("an action");
+        let proved =
+            place(&|it| matches!(it, Action::ProveRevoked { user, .. } if user.ends_with(&before.to_string())));
+        let gone = place(&|it| matches!(it, Action::Delete { key, .. } if key.kind == "ServiceAccount"));
+        let bound = place(&|it| matches!(it, Action::Apply { key, .. } if key.kind == "RoleBinding"));
+        let delivered = place(&|it| matches!(it, Action::Deliver { .. }));
+        assert!(bound < gone && gone < proved && proved < delivered, "{plan}");
+        world.cycle();
+        let accounts = |world: &World| {
+            let objects = world.ledger.objects.keys().filter(|key| key.kind == "ServiceAccount");
+            objects.map(|key| key.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(accounts(&world), [format!("bursar-g{}", world.ledger.accounts[&foo].generation)]);
+        assert!(world.plan().is_empty(), "{}", world.plan());
+        order(&mut world, &foo, OrderKind::Suspend);
+        world.cycle();
+        assert!(accounts(&world).is_empty() && world.ledger.deliveries.is_empty());
+    }
+
+    #[test]
+    fn of_an_issuers_people_nothing_is_renewed() {
+        let (mut world, foo) = tokens();
+        let rule = OidcRule {
+            issuer: "https://sso.example.org".to_owned(),
+            client_id: "kubernetes".to_owned(),
+            scopes: Vec::new(),
+            grant: Grant::Auto,
+            user: "sso:{name}".to_owned(),
+        };
+        let class = world.policy.classes.get_mut("tool").expect("a class");
+        class.credential.as_mut().expect("a rule").kind = CredentialKind::Oidc(rule);
+        let plan = world.plan();
+        assert!(plan.to_string().contains("kubeconfig of ce2 removed"), "{plan}");
+        world.cycle();
+        assert!(world.plan().is_empty(), "{}", world.plan());
+        let key = CredentialKey::new(foo, crate::plan::testing::prod());
+        assert!(world.ledger.certificates.is_empty() && world.ledger.deliveries.contains_key(&key));
+        world.now += jiff::SignedDuration::from_hours(24 * 365);
+        let actions = &world.plan().accounts[0].actions;
+        assert!(actions.iter().all(|action| matches!(action, Action::InspectKubeconfig { .. })), "{actions:?}");
+    }
 
     #[test]
     fn homes_are_looked_into_every_six_hours_and_not_all_at_once() {

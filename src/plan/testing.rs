@@ -317,8 +317,13 @@ impl World {
                     renew_after: now + SignedDuration::from_hours(112),
                     bound_to,
                 });
-                let delivery =
-                    Delivery { path: home.file(), digest: credential.digest.clone(), at: now, checked_at: Some(now) };
+                let delivery = Delivery {
+                    path: home.file(),
+                    home: (!credential.host.is_any()).then(|| home.home.clone()),
+                    digest: credential.digest.clone(),
+                    at: now,
+                    checked_at: Some(now),
+                };
                 self.inventory.homes.remove(&(id.clone(), cluster.clone()));
                 let key = key(id, cluster, &credential.host);
                 vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))]

@@ -100,6 +100,7 @@ impl Search<'_> {
         let same = shape.is_some() && shape == inspection.entries_digest;
         let delivery = Delivery {
             path: home.file(),
+            home: None,
             digest: if same { credential.digest.clone() } else { String::new() },
             at: certificate.not_before,
             checked_at: Some(self.now),

@@ -220,6 +220,7 @@ pub async fn story(state_dir: &Path) -> Store {
     let failing = Change::Failure(old.id.clone(), ClusterName("prod".to_owned()), Some(failure));
     let delivery = Delivery {
         path: "/data/project/foo/.kube/config".into(),
+        home: None,
         digest: "d".to_owned(),
         at: day("05-29T08"),
         checked_at: None,
@@ -298,7 +299,7 @@ fn every_view_has_the_columns_that_people_rely_on() {
         "account member role since",
         "cluster namespace class account uid state created_at",
         "namespace resource amount from_class override_ticket override_until",
-        "account cluster fingerprint not_after renew_after",
+        "account cluster fingerprint not_after renew_after kind host",
         "account step reason since attempts next_try",
         "account what absent_since on",
         "at actor account action reason ticket plan detail",

@@ -26,6 +26,7 @@ mod ledger_restore;
 mod ledger_upgrade;
 mod life;
 mod life_workloads;
+mod logins;
 mod pace;
 mod quiet;
 mod quota;

@@ -262,7 +262,8 @@ fn neither_the_daemon_nor_a_tenant_mints_other_tokens() {
         assert!(said.contains("bursar-cage"), "{account} in {place}: {said}");
     }
     let tenant = folder(&world, "ce1", "foo").join("config");
-    assert!(asks(&tenant, &ours, &namespace, &bound).contains("Forbidden"));
+    let said = asks(&tenant, &ours, &namespace, &bound);
+    assert!(said.contains("is forbidden"), "{said}");
     // What the daemon may read of Secrets is those, and Kubernetes fills none of them.
     let other = world.kubectl_with(&daemon, &["get", "secrets", "-n", &namespace]);
     assert!(stderr(&other).contains("Forbidden"), "{}", stderr(&other));

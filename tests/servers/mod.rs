@@ -10,6 +10,7 @@ pub mod binaries;
 pub mod control_plane;
 pub mod folder;
 pub mod https;
+pub mod keycloak;
 pub mod kubeconfig;
 pub mod ldif;
 pub mod pki;

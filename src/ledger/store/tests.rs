@@ -141,6 +141,7 @@ fn change() -> impl Strategy<Value = Change> {
             key(&id),
             there.then(|| Delivery {
                 path: "/home/x/.kube/config".into(),
+                home: None,
                 digest: "d".to_owned(),
                 at: at(1),
                 checked_at: None,

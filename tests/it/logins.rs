@@ -1,0 +1,139 @@
+//! `kind = "oidc"`: people log in at a real Keycloak, and the real API server takes its word for who they are.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bursar::control::api::{OrderRequest, Target};
+use bursar::daemon;
+use bursar::identity::AccountKind;
+use jiff::{SignedDuration, Timestamp};
+use kube::config::Kubeconfig;
+use serde_json::json;
+
+use crate::quiet::own_servers;
+use crate::servers::control_plane::ControlPlaneOptions;
+use crate::servers::keycloak::Keycloak;
+use crate::servers::ready::wait_for;
+use crate::world::{World, stderr};
+
+const DEADLINE: Duration = Duration::from_mins(1);
+
+const CLASS: &str = r#"
+[class.person]
+from       = "users"
+when       = { group = "logins" }
+clusters   = ["test"]
+namespace  = "logins-u-{name}"
+home       = { prefix = "@HOMES@", kubeconfig = ".kube/config", create = false }
+roles      = ["bursar-tenant"]
+credential = { kind = "oidc", issuer = "@ISSUER@", client_id = "kubernetes", scopes = ["email"], grant = "device-code", user = "sso:{name}", endpoints = ["internal"] }
+"#;
+
+/// An API server that trusts this issuer (`--authentication-config`, Kubernetes 1.30 and later).
+fn trusting(keycloak: &Keycloak, folder: &std::path::Path) -> ControlPlaneOptions {
+    let config = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AuthenticationConfiguration",
+        "jwt": [{
+            "issuer": {
+                "url": keycloak.issuer("site"),
+                "audiences": ["kubernetes"],
+                "certificateAuthority": fs::read_to_string(&keycloak.ca_pem).expect("its CA"),
+            },
+            "claimMappings": {"username": {"claim": "preferred_username", "prefix": "sso:"}},
+        }],
+    });
+    let file = folder.join("authentication.json");
+    fs::write(&file, config.to_string()).expect("written");
+    let argument = format!("--authentication-config={}", file.display());
+    ControlPlaneOptions { api_server_arguments: vec![argument], ..ControlPlaneOptions::default() }
+}
+
+fn ann() -> Target {
+    Target { kind: AccountKind::User, name: "ann".to_owned(), reason: Some("a test".to_owned()), ticket: None }
+}
+
+fn in_7_hours() -> Timestamp {
+    daemon::now() + SignedDuration::from_hours(7)
+}
+
+#[test]
+fn people_log_in_and_may_what_the_role_says_until_they_are_suspended() {
+    let keycloak = Keycloak::start();
+    keycloak.realm("site", "kubernetes");
+    for name in ["ann", "eve"] {
+        keycloak.user("site", name);
+    }
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let servers = own_servers(&trusting(&keycloak, folder.path()));
+    let homes = servers.folder().join("logins/homes/home");
+    let class = CLASS.replace("@HOMES@", &homes.display().to_string()).replace("@ISSUER@", &keycloak.issuer("site"));
+    let mut world = World::on(servers, "logins", &class);
+    for (uid, name) in [(62_951, "ann"), (62_952, "eve")] {
+        world.person(name, uid);
+    }
+    world.group("logins", &["ann"]);
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+
+    // What is in the home: whom to ask, and nothing to keep.
+    let file: PathBuf = homes.join("ann/.kube/config");
+    let kubeconfig = Kubeconfig::read_from(&file).expect("a kubeconfig");
+    let user = kubeconfig.auth_infos[0].auth_info.as_ref().expect("a user");
+    let exec = user.exec.as_ref().expect("a plugin");
+    assert_eq!(exec.command.as_deref(), Some("kubectl"));
+    let issuer = format!("--oidc-issuer-url={}", keycloak.issuer("site"));
+    let arguments = [
+        "oidc-login",
+        "get-token",
+        &issuer,
+        "--oidc-client-id=kubernetes",
+        "--oidc-extra-scope=email",
+        "--grant-type=device-code",
+    ];
+    assert_eq!(exec.args.as_deref().expect("arguments"), arguments);
+    let text = fs::read_to_string(&file).expect("a file");
+    assert!(["secret", "token:", "client-key", "password"].iter().all(|word| !text.contains(word)), "{text}");
+
+    // kubelogin would get this token from the same issuer; the server and its CA are the file's.
+    let pods = |name: &str| {
+        let token = format!("--token={}", keycloak.id_token("site", "kubernetes", name));
+        world.kubectl_with(&file, &[&token, "get", "pods"])
+    };
+    // The API server asks the issuer for its keys when it is not busy otherwise.
+    wait_for("the API server knows ann", DEADLINE, || pods("ann").status.success().then_some(()));
+    let token = format!("--token={}", keycloak.id_token("site", "kubernetes", "ann"));
+    let who = world.kubectl_with(&file, &[&token, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]);
+    assert_eq!(String::from_utf8_lossy(&who.stdout), "sso:ann");
+    let elsewhere = world.kubectl_with(&file, &[&token, "get", "pods", "-n", "default"]);
+    assert!(stderr(&elsewhere).contains("Forbidden"), "{}", stderr(&elsewhere));
+    assert!(stderr(&pods("eve")).contains("Forbidden"), "{}", stderr(&pods("eve")));
+
+    // Nothing is renewed; what is broken is written again; and a look costs nothing else.
+    let report = world.cycle();
+    assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
+    fs::write(&file, text.replace("--oidc-client-id=kubernetes", "--oidc-client-id=other")).expect("written");
+    world.clock = in_7_hours;
+    world.stop();
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    let again = fs::read_to_string(&file).expect("a file");
+    assert!(again.contains("--oidc-client-id=kubernetes") && !again.contains("client-id=other"), "{again}");
+    assert_eq!(world.rows("SELECT account FROM history WHERE action = 'kubeconfig written again'").len(), 1);
+
+    // Nobody can take back what the issuer says: a revocation says so instead of doing half of it.
+    let refused = world.order(&OrderRequest::Revoke(ann())).expect_err("there is nothing to revoke");
+    assert!(refused.text.contains("suspend"), "{}", refused.text);
+
+    let taken_along = world.folder.join("taken-along");
+    fs::copy(&file, &taken_along).expect("a copy");
+    let report = world.order(&OrderRequest::Suspend(ann())).expect("suspended");
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    let later = world.kubectl_with(&taken_along, &[&token, "get", "pods"]);
+    assert!(stderr(&later).contains("Forbidden"), "{}", stderr(&later));
+    assert!(!fs::read_to_string(&file).expect("a file").contains("oidc-login"));
+    let report = world.order(&OrderRequest::Resume(ann())).expect("resumed");
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    assert!(world.kubectl_with(&file, &[&token, "get", "pods"]).status.success());
+}

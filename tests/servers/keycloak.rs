@@ -1,0 +1,141 @@
+//! A Keycloak of its own, with its data in memory: an issuer whom an API server can trust.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::folder::Folder;
+use super::https;
+use super::pki::{Authority, write_private, write_public};
+use super::ports::free_port;
+use super::process::{Process, run};
+
+/// 17 s on an idle machine of two cores; others may be building on this one.
+const START_DEADLINE: Duration = Duration::from_mins(4);
+
+/// Its first administrator, and password.
+const ADMIN: &str = "admin";
+
+/// A running Keycloak.
+#[derive(Debug)]
+pub struct Keycloak {
+    /// `https://localhost:PORT`.
+    pub url: String,
+    /// The authority of its certificate.
+    pub ca_pem: PathBuf,
+    // Dropped in this order.
+    _process: Process,
+    _folder: Folder,
+}
+
+impl Keycloak {
+    /// Starts one; fetches it first if it is not there yet (a minute, once; it says so).
+    ///
+    /// # Panics
+    /// If it does not start: with what was awaited and the end of the log.
+    #[must_use]
+    pub fn start() -> Self {
+        let home = fetched();
+        let folder = Folder::create("keycloak");
+        let authority = Authority::new("bursar test issuer authority");
+        let server = authority.server(&[]);
+        let ca_pem = write_public(folder.path(), "ca.pem", &authority.identity().certificate);
+        let certificate = write_public(folder.path(), "server.pem", &server.certificate);
+        let key = write_private(folder.path(), "server.key", &server.key);
+        let (port, management) = (free_port(), free_port());
+        let url = format!("https://localhost:{port}");
+        let mut command = Command::new(home.join("bin/kc.sh"));
+        command
+            .args(["start", "--optimized", "--cache=local", "--http-host=127.0.0.1"])
+            .args([format!("--https-port={port}"), format!("--hostname={url}")])
+            .arg(format!("--http-management-port={management}"))
+            .arg(format!("--https-certificate-file={}", certificate.display()))
+            .arg(format!("--https-certificate-key-file={}", key.display()))
+            .env("KC_BOOTSTRAP_ADMIN_USERNAME", ADMIN)
+            .env("KC_BOOTSTRAP_ADMIN_PASSWORD", ADMIN)
+            .env("JAVA_OPTS_KC_HEAP", "-Xms64m -Xmx512m")
+            // It lives for a minute: the best code would be ready when it ends.
+            .env("JAVA_OPTS_APPEND", "-XX:TieredStopAtLevel=1");
+        let process = Process::start("keycloak", &command, &folder.path().join("keycloak.log"));
+        let trust = https::trusting(&ca_pem);
+        process.wait_until("200 from /realms/master", START_DEADLINE, || {
+            https::get(&trust, port, "/realms/master").is_ok_and(|(status, _)| status == 200)
+        });
+        Self { url, ca_pem, _process: process, _folder: folder }
+    }
+
+    /// What tokens of a realm say of who issued them.
+    #[must_use]
+    pub fn issuer(&self, realm: &str) -> String {
+        format!("{}/realms/{realm}", self.url)
+    }
+
+    /// Makes a realm with one public client, for whom people log in with a password, too.
+    pub fn realm(&self, realm: &str, client: &str) {
+        let client = json!({
+            "clientId": client, "publicClient": true, "directAccessGrantsEnabled": true,
+            "redirectUris": ["http://localhost:8000", "http://localhost:18000"],
+            "attributes": {"oauth2.device.authorization.grant.enabled": "true"},
+        });
+        self.create("/admin/realms", &json!({"realm": realm, "enabled": true, "clients": [client]}));
+    }
+
+    /// Adds somebody; the password is the name.
+    pub fn user(&self, realm: &str, name: &str) {
+        let user = json!({
+            "username": name, "enabled": true, "emailVerified": true, "email": format!("{name}@example.org"),
+            // Without them they would have to fill them in first.
+            "firstName": name, "lastName": "Example",
+            "credentials": [{"type": "password", "value": name, "temporary": false}],
+        });
+        self.create(&format!("/admin/realms/{realm}/users"), &user);
+    }
+
+    /// The ID token that somebody gets by their password.
+    #[must_use]
+    pub fn id_token(&self, realm: &str, client: &str, name: &str) -> String {
+        self.token(realm, client, name, name, "id_token")
+    }
+
+    fn token(&self, realm: &str, client: &str, name: &str, password: &str, which: &str) -> String {
+        let form = format!("grant_type=password&scope=openid&client_id={client}&username={name}&password={password}");
+        let answer = self.curl(&format!("/realms/{realm}/protocol/openid-connect/token"), &[], &form);
+        let answer: Value = serde_json::from_str(&answer).expect("JSON");
+        answer[which].as_str().unwrap_or_else(|| panic!("no {which}: {answer}")).to_owned()
+    }
+
+    fn create(&self, path: &str, object: &Value) {
+        let token = self.token("master", "admin-cli", ADMIN, ADMIN, "access_token");
+        let headers = [format!("Authorization: Bearer {token}"), "Content-Type: application/json".to_owned()];
+        self.curl(path, &headers, &object.to_string());
+    }
+
+    /// Posts, and gives what it answers.
+    fn curl(&self, path: &str, headers: &[String], body: &str) -> String {
+        let mut command = Command::new("curl");
+        command
+            .args(["--silent", "--show-error", "--fail-with-body", "--data-binary", "@-", "--cacert"])
+            .arg(&self.ca_pem);
+        for header in headers {
+            command.arg("--header").arg(header);
+        }
+        command.arg(format!("{}{path}", self.url));
+        let output = run(command, body);
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "POST {path}: {said}");
+        said
+    }
+}
+
+fn fetched() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/keycloak/fetch.sh");
+    let output = Command::new(&script)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}", script.display()));
+    assert!(output.status.success(), "{} failed ({})", script.display(), output.status);
+    PathBuf::from(String::from_utf8(output.stdout).expect("a path in UTF-8").trim_end())
+}

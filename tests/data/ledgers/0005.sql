@@ -8,17 +8,17 @@ CREATE TABLE _sqlx_migrations (
     checksum BLOB NOT NULL,
     execution_time BIGINT NOT NULL
 );
-INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-21 17:21:32',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',12557065);
-INSERT INTO _sqlx_migrations VALUES(2,'quota and pace','2026-11-21 17:21:32',1,X'64365991db26aa487d9dffd39ad0052201085ab5dddbe647ac414f6717cd17a364b94e0c8fb5c30826786019ae873e78',1679411);
-INSERT INTO _sqlx_migrations VALUES(3,'archive','2026-11-21 17:21:32',1,X'269647eca3cf178a0927168919a6464af896e9db16fbff08e2b48f01655cd44a216a118d44437f7d388c96dfc5874902',13247312);
-INSERT INTO _sqlx_migrations VALUES(4,'pace and use','2026-11-21 17:21:32',1,X'abd1d191e0ade911fe3aa94b0e6cbcfa7f5e6b45e15caf5dc05768eb6e6770b5860c519b1f13ef6fb49bc4ad84896188',8120743);
-INSERT INTO _sqlx_migrations VALUES(5,'credentials','2026-11-21 17:21:32',1,X'468ec588499f1ef792c1e94af25e8df92aa3a6189745bdb84fa012ec48c992495ff838f182d33987bcee60544583590c',13320090);
+INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-21 17:31:57',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',3965565);
+INSERT INTO _sqlx_migrations VALUES(2,'quota and pace','2026-11-21 17:31:57',1,X'64365991db26aa487d9dffd39ad0052201085ab5dddbe647ac414f6717cd17a364b94e0c8fb5c30826786019ae873e78',1016687);
+INSERT INTO _sqlx_migrations VALUES(3,'archive','2026-11-21 17:31:57',1,X'269647eca3cf178a0927168919a6464af896e9db16fbff08e2b48f01655cd44a216a118d44437f7d388c96dfc5874902',4231644);
+INSERT INTO _sqlx_migrations VALUES(4,'pace and use','2026-11-21 17:31:57',1,X'abd1d191e0ade911fe3aa94b0e6cbcfa7f5e6b45e15caf5dc05768eb6e6770b5860c519b1f13ef6fb49bc4ad84896188',1551630);
+INSERT INTO _sqlx_migrations VALUES(5,'credentials','2026-11-21 17:31:57',1,X'03b2407b6d9e8794b7d36cc18fd5a1c8355e2dc70146e1542a9a792036178692007edf7e71119cdf43000e1a71f865e5',4931444);
 CREATE TABLE ledger (
   one             INTEGER PRIMARY KEY CHECK (one = 1),
   id              TEXT NOT NULL,
   last_generation INTEGER NOT NULL DEFAULT 0 CHECK (last_generation >= 0)
 ) STRICT;
-INSERT INTO ledger VALUES(1,'1ab5e8808aef1d5ec50d92b3dcfae3a9',0);
+INSERT INTO ledger VALUES(1,'cbf977fa6ce46c09e9170e4c44a5570a',0);
 CREATE TABLE account (
   id              TEXT PRIMARY KEY,
   kind            TEXT NOT NULL CHECK (kind IN ('tool', 'user', 'group')),
@@ -285,12 +285,13 @@ CREATE TABLE IF NOT EXISTS "delivery" (
   cluster    TEXT NOT NULL,
   host       TEXT NOT NULL DEFAULT '',
   path       TEXT NOT NULL,
+  home       TEXT,   -- the folder that it is in as in a home, where that is not the account's own
   digest     TEXT NOT NULL,
   at         TEXT NOT NULL,
   checked_at TEXT,
   PRIMARY KEY (account_id, cluster, host)
 ) STRICT;
-INSERT INTO delivery VALUES('id-foo','prod','','/data/project/foo/.kube/config','d','2026-05-29T08:00:00Z',NULL);
+INSERT INTO delivery VALUES('id-foo','prod','','/data/project/foo/.kube/config',NULL,'d','2026-05-29T08:00:00Z',NULL);
 CREATE INDEX account_named ON account (kind, name);
 CREATE UNIQUE INDEX membership_open ON membership (account_id, member) WHERE at_end = '9999-12-31T23:59:59Z';
 CREATE INDEX spent_at ON spent (at);

@@ -4,13 +4,13 @@ SHELL       := bash
 CARGO       ?= cargo
 DEMO        ?=
 
-.PHONY: test bench soak demo servers packages cluster build deny release deb rpm image image-test packages-test
+.PHONY: test bench soak demo servers packages cluster keycloak build deny release deb rpm image image-test packages-test
 .DEFAULT_GOAL := test
 
 # All that must hold on each change. The control plane (Go) and the crates build side by side: the one has long single
 # links, the other long single crates.
 test:
-	@$(MAKE) --no-print-directory -j2 servers build
+	@$(MAKE) --no-print-directory -j2 servers keycloak build
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	$(CARGO) test --locked
@@ -41,6 +41,11 @@ packages:
 
 cluster:
 	@tests/cluster/build.sh >/dev/null
+
+# What people log in at, in the tests: Keycloak from Maven Central (160 MB, once). After `packages`: apt has one lock.
+keycloak: packages
+	@tests/cluster/apt.sh openjdk-17-jre-headless maven
+	@tests/keycloak/fetch.sh >/dev/null
 
 # Everything `test` and `demo` run, compiled; nothing run.
 build:

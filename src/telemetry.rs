@@ -178,6 +178,13 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
         Unit::Seconds,
         gauge(oldest.unwrap_or(0)),
     );
+    let overdue = state.overdue_since(now).map_or(0, |due| now.as_second() - due.as_second());
+    registry.register_with_unit(
+        "renewal_overdue",
+        "How long the renewal of a certificate or token is due that is not done",
+        Unit::Seconds,
+        gauge(overdue),
+    );
     if let Some(soonest) = state.next_expiry() {
         registry.register_with_unit(
             "soonest_certificate_expiry",

@@ -288,6 +288,20 @@ pub struct TokenOf {
     pub lifetime: Duration,
 }
 
+impl TokenOf {
+    /// The Secret.
+    #[must_use]
+    pub fn secret_key(&self, cluster: &ClusterName) -> ObjectKey {
+        ObjectKey {
+            cluster: cluster.clone(),
+            api_version: "v1".to_owned(),
+            kind: "Secret".to_owned(),
+            namespace: Some(self.namespace.to_string()),
+            name: self.secret.clone(),
+        }
+    }
+}
+
 /// Subject of a client certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Subject {

@@ -89,8 +89,7 @@ pub async fn deliver(
             .map_err(CredentialError::from)?;
     }
     write(homes, home, entries(&server.cluster, credential, proof)).await?;
-    let place = CredentialKey::new(account.id.clone(), server.cluster.clone());
-    let key = CredentialKey { host: credential.host.clone(), ..place };
+    let key = CredentialKey::new(account.id.clone(), server.cluster.clone()).on(&credential.host);
     let delivery = Delivery {
         path: home.file(),
         home: (!credential.host.is_any()).then(|| home.home.clone()),

@@ -291,8 +291,7 @@ impl Place<'_> {
     }
 
     fn key(&self, host: &HostName) -> CredentialKey {
-        let place = CredentialKey::new(self.account.id.clone(), self.cluster.clone());
-        CredentialKey { host: host.clone(), ..place }
+        CredentialKey::new(self.account.id.clone(), self.cluster.clone()).on(host)
     }
 
     /// A token that only takes the place of one that ends is no event: there are dozens a day, and the ledger keeps each.

@@ -219,7 +219,7 @@ fn standing(
     };
     // Of several hosts the first speaks for all: whoever waits here waits on none of them.
     let host = rule.hosts().first().cloned().unwrap_or_default();
-    let key = CredentialKey { host, ..CredentialKey::new(place.0, place.1) };
+    let key = CredentialKey::new(place.0, place.1).on(&host);
     let good = match rule.kind {
         CredentialKind::Oidc(_) => true,
         CredentialKind::Certificate { .. } | CredentialKind::ServiceAccount { .. } => {

@@ -7,7 +7,7 @@ use super::tenant::Look;
 use super::{Action, Expected, Reason};
 use crate::desired::{DesiredCredential, HomeTarget, Proof, TokenOf};
 use crate::identity::{AccountId, HostName};
-use crate::ledger::{Certificate, CredentialKey, Delivery, ObjectKey};
+use crate::ledger::{Certificate, CredentialKey, Delivery};
 use crate::observed::HomeFinding;
 
 /// How often each home is looked into. Often enough that a person who broke their kubeconfig gets it back the same day,
@@ -61,7 +61,7 @@ pub(super) fn actions(look: Look<'_>, notices: &mut Vec<String>) -> Standing {
 }
 
 fn key(look: Look<'_>, host: &HostName) -> CredentialKey {
-    CredentialKey { host: host.clone(), ..CredentialKey::new(look.id.clone(), look.cluster.clone()) }
+    CredentialKey::new(look.id.clone(), look.cluster.clone()).on(host)
 }
 
 /// The older credential is worth nothing before there is a new one.
@@ -127,14 +127,7 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, hel
 
 /// The Secret that stands there now. One that somebody deleted took its tokens with it, and is about to be made again.
 fn uid_of_secret(look: Look<'_>, token: &TokenOf) -> Option<String> {
-    let key = ObjectKey {
-        cluster: look.cluster.clone(),
-        api_version: "v1".to_owned(),
-        kind: "Secret".to_owned(),
-        namespace: Some(token.namespace.to_string()),
-        name: token.secret.clone(),
-    };
-    look.there.objects.get(&key).map(|found| found.uid.clone())
+    look.there.objects.get(&token.secret_key(look.cluster)).map(|found| found.uid.clone())
 }
 
 /// What stands in homes and is not wanted any more.

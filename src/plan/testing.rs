@@ -10,12 +10,10 @@ use regex::Regex;
 use serde_json::json;
 
 use crate::contract::Sealer;
-use crate::desired::{DesiredState, Proof, TokenOf, derive, detail};
+use crate::desired::{DesiredState, Proof, derive, detail};
 use crate::directory::merge::merge;
 use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
-use crate::identity::{
-    AccountId, AccountKind, ClusterName, DirectoryId, Gid, HostName, PosixIdentity, Uid, kubernetes_name,
-};
+use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::transition::{Transition, transition};
@@ -305,7 +303,9 @@ impl World {
             }
             Action::Deliver { cluster, credential, generation, home, .. } => {
                 let bound_to = match &credential.proof {
-                    Proof::Token(token) => Some(self.uid_of_secret(cluster, token)),
+                    Proof::Token(token) => {
+                        Some(self.in_cluster(cluster).objects[&token.secret_key(cluster)].uid.clone())
+                    }
                     Proof::Certificate { .. } | Proof::Oidc(_) => None,
                 };
                 let certificate = credential.proof.name().map(|subject| Certificate {
@@ -325,32 +325,21 @@ impl World {
                     checked_at: Some(now),
                 };
                 self.inventory.homes.remove(&(id.clone(), cluster.clone()));
-                let key = key(id, cluster, &credential.host);
+                let key = CredentialKey::new(id.clone(), cluster.clone()).on(&credential.host);
                 vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))]
             }
             Action::RemoveKubeconfig { cluster, host, reason, .. } => {
-                let key = key(id, cluster, host);
+                let key = CredentialKey::new(id.clone(), cluster.clone()).on(host);
                 let nobodys = (*reason == Reason::Orphaned).then(|| Change::Certificate(key.clone(), None));
                 nobodys.into_iter().chain([Change::Delivery(key, None)]).collect()
             }
             Action::InspectKubeconfig { cluster, host, .. } => {
-                let key = key(id, cluster, host);
+                let key = CredentialKey::new(id.clone(), cluster.clone()).on(host);
                 let delivery = self.ledger.deliveries.get(&key).cloned();
                 let checked = delivery.map(|delivery| Delivery { checked_at: Some(now), ..delivery });
                 vec![Change::Delivery(key, checked)]
             }
         }
-    }
-
-    fn uid_of_secret(&mut self, cluster: &ClusterName, token: &TokenOf) -> String {
-        let is_it = |key: &&ObjectKey| {
-            key.kind == "Secret"
-                && key.name == token.secret
-                && key.namespace.as_deref() == Some(token.namespace.as_str())
-        };
-        let objects = &self.in_cluster(cluster).objects;
-        let key = objects.keys().find(is_it).expect("it is made before");
-        objects[key].uid.clone()
     }
 
     fn delete_namespace(&mut self, key: &ObjectKey, uid: &str) {
@@ -467,11 +456,6 @@ fn class(name: &str, from: From) -> Class {
         provision: crate::policy::Provision::default(),
         manifests: Vec::new(),
     }
-}
-
-/// What an account has one credential of.
-fn key(account: &AccountId, cluster: &ClusterName, host: &HostName) -> CredentialKey {
-    CredentialKey { host: host.clone(), ..CredentialKey::new(account.clone(), cluster.clone()) }
 }
 
 fn tool() -> Class {

@@ -100,6 +100,47 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
 }
 
 #[test]
+fn each_kind_of_credential_says_what_it_needs() {
+    let told = |kind: &str, expected: &[&str]| {
+        let class = format!("{TOOL}home = {{ prefix = \"/home\" }}\ncredential = {{ {kind} }}\n");
+        let expected: Vec<String> =
+            expected.iter().map(|line| format!("bursar.toml: class.tool.credential.{line}")).collect();
+        assert_eq!(errors(&class), expected, "{kind}");
+    };
+    let outside = |rest: &str| format!("kind = \"service-account\", {rest}");
+    told("kind = \"token\"", &[r#"kind: "token" is none of: certificate, service-account, oidc"#]);
+    told("hosts = [\"ce1\"]", &["hosts: there is no such key; there are: kind, lifetime, endpoints"]);
+    told("kind = \"service-account\"", &[r#"hosts: missing: each host has a token of its own; for example ["ce1"]"#]);
+    told(
+        &outside("hosts = [\"Ce1\", \"b\", \"b\"], directory = \"/srv/{name}\", lifetime = \"90d\""),
+        &[
+            r#"directory: "/srv/{name}" is beneath none of homes.prefixes: /home"#,
+            r#"directory: "/srv/{name}" needs {host} once; for example "/srv/outside/{host}/{name}""#,
+            r#"hosts: "Ce1" has other than lower case letters, digits and '-', or more than 40; for example "ce1""#,
+            r#"hosts: "b" is there twice"#,
+            r#"lifetime: is not between 10m and 30d; for example "1h""#,
+        ],
+    );
+    told(
+        &outside("hosts = [\"ce1\", \"ce2\"]"),
+        &[
+            r#"directory: missing: the home has room for one host, here are 2; for example "/srv/outside/{host}/{name}""#,
+        ],
+    );
+    let login = "issuer = \"http://sso\", client_id = \"a b\", user = \"system:{name}\", grant = \"password\"";
+    told(
+        &format!("kind = \"oidc\", {login}"),
+        &[
+            r#"client_id: "a b" has other than letters, digits and any of . _ : / + -"#,
+            r#"grant: "password" is none of: auto, device-code"#,
+            r#"issuer: "http://sso" is no https URL; for example "https://sso.example.org/realms/site""#,
+            r#"kind: a tool logs in nowhere: kind = "oidc" is for classes from users"#,
+            r#"user: "system:{name}" is a name of Kubernetes' or ours; for example "oidc:{name}""#,
+        ],
+    );
+}
+
+#[test]
 fn what_later_versions_serve_is_an_error_where_leaving_it_out_is_dangerous() {
     let later = |text: &str, key: &str| {
         let errors = errors(text);

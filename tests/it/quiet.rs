@@ -129,6 +129,7 @@ const UNSEEN: &[(&str, &[&str], &str, &str)] = &[
     // An apply is audited as `patch`; where it makes the object the API server asks for `create` too.
     ("", &["resourcequotas", "limitranges", "persistentvolumes", "persistentvolumeclaims"], "create", "apply"),
     ("", &["configmaps", "secrets"], "create", "apply"),
+    ("", &["serviceaccounts"], "create", "apply"),
     ("networking.k8s.io", &["networkpolicies"], "create", "apply"),
     ("", &["bursar/configmaps", "bursar/secrets", "bursar/services"], "create", "apply"),
     ("apps", &["bursar/deployments"], "create", "apply"),
@@ -436,6 +437,39 @@ fn webhook_and_own_certificate_renewed(world: &mut World) {
     assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
 }
 
+/// Tokens for a host outside: made, made again, and gone with a suspension.
+fn tokens(world: &mut World) {
+    let homes = world.folder.join("homes/home");
+    let class = format!(
+        "[class.outside]\nfrom = \"users\"\nwhen = {{ group = \"outside\" }}\nclusters = [\"test\"]\nroles = [\"bursar-tenant\"]\n\
+         namespace = \"verbs-u-{{name}}\"\nhome = {{ prefix = \"{}\", kubeconfig = \".kube/config\", create = false }}\n\
+         credential = {{ kind = \"service-account\", hosts = [\"ce1\"] }}\n\n[class.admin]",
+        homes.display()
+    );
+    world.configure("[class.admin]", &class);
+    world.initialise_again();
+    world.person("verbs-ann", 63_103);
+    world.group("outside", &["verbs-ann"]);
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    settle(world);
+    let account = world.kubectl(&["get", "serviceaccount", "-n", "verbs-u-verbs-ann", "-o", "name"]);
+    let account = account.lines().find(|name| name.contains("/bursar-g")).expect("ours").to_owned();
+    for what in [account.as_str(), "secret/bursar-host-ce1"] {
+        let off = ["label", what, "-n", "verbs-u-verbs-ann", "app.kubernetes.io/managed-by-"];
+        world.kubectl(&off);
+        world.wait_for_drift();
+        settle(world);
+    }
+    world.kubectl(&["delete", "secret/bursar-host-ce1", "-n", "verbs-u-verbs-ann"]);
+    world.wait_for_drift();
+    settle(world);
+    let ann = Target { kind: AccountKind::User, name: "verbs-ann".to_owned(), ..foo() };
+    let report = world.order(&OrderRequest::Suspend(ann)).expect("suspended");
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    settle(world);
+}
+
 #[test]
 fn every_verb_of_the_daemons_role_is_used_and_none_is_missing() {
     // An API server that streams no lists: there the watches list, as they do anywhere after one of them broke.
@@ -465,6 +499,7 @@ fn every_verb_of_the_daemons_role_is_used_and_none_is_missing() {
     assert!(bindings.contains("verbs-yan") && !bindings.contains("verbs-zoe"), "{bindings}");
     pruned(&mut world);
     archived_and_deleted(&mut world);
+    tokens(&mut world);
     webhook_and_own_certificate_renewed(&mut world);
 
     let requests = asked(&world, 0);

@@ -25,7 +25,7 @@ if [ ! -e "$folder/prepared" ]; then
         rm -rf "$new" "$folder"
         mkdir "$new"
         say "fetching $version from Maven Central (160 MB)"
-        mvn --quiet --batch-mode org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy \
+        mvn --quiet --batch-mode -Dstyle.color=never org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy \
             -Dartifact="org.keycloak:keycloak-quarkus-dist:$version:tar.gz" -DoutputDirectory="$new" >&2 9>&-
         tar -xzf "$new/keycloak-quarkus-dist-$version.tar.gz" -C "$new"
         say "preparing it"

@@ -8,10 +8,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bursar::homes::{Answer, HomeTarget, Inspection, Work, Written};
+use bursar::homes::{
+    Answer, HomeTarget, Inspection, KubeconfigEntries, SecretText, TokenFiles, UserProof, Work, Written,
+};
 
 use super::{
-    Homed, PROGRAM, UID, command, entries, folder, make_directory, make_file, names_in, parses, wait_for, write,
+    Homed, OUR_USER, PROGRAM, UID, command, entries, folder, make_directory, make_file, names_in, parses, wait_for,
+    write,
 };
 
 #[tokio::test]
@@ -51,6 +54,56 @@ async fn kubeconfig_is_written_inspected_and_removed_as_its_owner() {
     assert_eq!(removed, Answer::Removed { changed: true });
     assert!(!fs::read_to_string(&config).expect("stays").contains("tool-foo"));
     assert_eq!(names_in(&target.home.join(".kube")), ["config"]);
+}
+
+/// A token that says of itself no more than its id.
+fn with_token(id: &str) -> KubeconfigEntries {
+    let payload = format!(r#"{{"jti":"{id}","sub":"system:serviceaccount:tool-foo:bursar-g7","nbf":1,"exp":2}}"#);
+    let payload = base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, payload);
+    let files = TokenFiles {
+        token: SecretText::new(format!("e30.{payload}.c2ln")),
+        ca_pem: "a CA".to_owned(),
+        namespace: "tool-foo".to_owned(),
+        service_host: "api.example.org".to_owned(),
+        service_port: 6443,
+    };
+    let mut entries = entries("1");
+    entries.user.proof = UserProof::Token(files);
+    entries
+}
+
+#[tokio::test]
+async fn a_token_stands_beside_the_kubeconfig_and_takes_its_folder_along() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    let (folder, names) = (target.home.join(".kube").join(OUR_USER), entries("1").names());
+    let token_id = async || {
+        let found = homed.ask(&target, Work::Inspect { names: names.clone() }).await.expect("inspects");
+        assert!(!format!("{found:?}").contains("e30."), "{found:?}");
+        let Answer::Inspected(found) = found else { panic!("{found:?}") };
+        found.token_id
+    };
+    for id in ["one", "two"] {
+        homed.ask(&target, write(with_token(id))).await.expect("writes");
+        assert_eq!(token_id().await.as_deref(), Some(id));
+    }
+    assert_eq!(names_in(&folder), ["ca.crt", "kubernetes.env", "namespace", "token"]);
+    let environment = fs::read_to_string(folder.join("kubernetes.env")).expect("there");
+    assert!(environment.starts_with("KUBERNETES_SERVICE_HOST=api.example.org\nKUBERNETES_SERVICE_PORT=6443\n"));
+    let again = homed.ask(&target, write(with_token("two"))).await.expect("writes");
+    assert!(matches!(again, Answer::Written(Written { changed: false, .. })), "{again:?}");
+
+    // What a user puts there stays; what a user puts in its place is not followed.
+    make_file(&folder.join("mine"), UID, b"mine");
+    homed.ask(&target, Work::RemoveKubeconfig { names: names.clone() }).await.expect("removes");
+    assert_eq!(names_in(&folder), ["mine"]);
+    let elsewhere = target.home.join("elsewhere");
+    make_directory(&elsewhere, UID);
+    fs::rename(&folder, target.home.join("kept")).expect("moved");
+    symlink(&elsewhere, &folder).expect("a link");
+    let error = homed.ask(&target, write(with_token("three"))).await.expect_err("a link");
+    assert!(matches!(error.reason(), "symlink" | "not-a-directory" | "wrong-owner"), "{error:?}");
+    assert!(names_in(&elsewhere).is_empty());
 }
 
 #[tokio::test]

@@ -1,0 +1,104 @@
+//! What was issued and delivered. PURE: no runtime, no client, no file system, no clock.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{LedgerState, Lifecycle};
+use crate::identity::{AccountId, ClusterName, HostName};
+
+/// A certificate that was issued and delivered. The key is nowhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Certificate {
+    /// What the API server's audit events call `credential-id`: of a certificate the SHA-256 of its DER, hex; of a token
+    /// its `jti`.
+    pub fingerprint: String,
+    /// Of the subject's generation group, or of the service account.
+    pub generation: u64,
+    /// The name that the API server knows its holder by: the common name at the time of issue, or
+    /// `system:serviceaccount:NAMESPACE:NAME`.
+    pub subject: String,
+    /// From the certificate or token itself.
+    pub not_before: Timestamp,
+    /// From the certificate or token itself.
+    pub not_after: Timestamp,
+    /// 2/3 of the real lifetime, jittered.
+    pub renew_after: Timestamp,
+    /// `metadata.uid` of the Secret that a token ends with; of a certificate none.
+    pub bound_to: Option<String>,
+}
+
+/// What an account has one credential of: a cluster, and there each host that has one of its own.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CredentialKey {
+    /// Whose.
+    #[serde(rename = "account_id")]
+    pub account: AccountId,
+    /// Where it is good.
+    pub cluster: ClusterName,
+    /// For which host.
+    pub host: HostName,
+}
+
+impl CredentialKey {
+    /// That of no host in particular.
+    #[must_use]
+    pub fn new(account: AccountId, cluster: ClusterName) -> Self {
+        Self { account, cluster, host: HostName::any() }
+    }
+
+    /// The lowest of an account.
+    #[must_use]
+    pub fn first_of(account: &AccountId) -> Self {
+        Self::new(account.clone(), ClusterName(String::new()))
+    }
+
+    /// That of one host.
+    #[must_use]
+    pub fn on(self, host: &HostName) -> Self {
+        Self { host: host.clone(), ..self }
+    }
+}
+
+/// A kubeconfig that stands in a home.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delivery {
+    /// The file.
+    pub path: PathBuf,
+    /// The folder of a host that it is in as in a home; absent: the account's home.
+    pub home: Option<PathBuf>,
+    /// Digest (hex SHA-256) of what we put in, without the key: endpoints, names, namespace, fingerprint.
+    pub digest: String,
+    /// When it was written.
+    pub at: Timestamp,
+    /// When it was last seen to be as it should, the writing itself included; absent: seen broken, to be written anew.
+    pub checked_at: Option<Timestamp>,
+}
+
+impl LedgerState {
+    /// When the first of the certificates that are good ends. Tokens end every hour.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Timestamp> {
+        let certificates = self.good().filter(|certificate| certificate.bound_to.is_none());
+        certificates.map(|certificate| certificate.not_after).min()
+    }
+
+    /// Since when the renewal of a certificate or token that is good is due, if one is.
+    #[must_use]
+    pub fn overdue_since(&self, now: Timestamp) -> Option<Timestamp> {
+        self.good().map(|certificate| certificate.renew_after).filter(|due| *due <= now).min()
+    }
+
+    /// Certificates and tokens (view `expiring_certificates`): one of a suspended account or of an older generation is
+    /// worth nothing already, and nobody renews it.
+    fn good(&self) -> impl Iterator<Item = &Certificate> {
+        let good = self.certificates.iter().filter(|(key, certificate)| {
+            let account = self.accounts.get(&key.account);
+            account.is_some_and(|account| {
+                account.state == Lifecycle::Active && account.generation == certificate.generation
+            })
+        });
+        good.map(|(_, certificate)| certificate)
+    }
+}

@@ -391,6 +391,23 @@ pub struct NamespaceReaper {
     pub warn_for: Duration,
     /// So many in one cycle.
     pub per_cycle: u64,
+    /// Clusters whose Prometheus must answer, too, before anything there is idle.
+    pub evidence: BTreeMap<ClusterName, Evidence>,
+}
+
+/// `[reaper.namespaces.prometheus.CLUSTER]`: what it shows in use is not idle, whatever runs there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// Where its API is; `/api/v1/query` is appended.
+    pub url: String,
+    /// PEM bundle, if it is https of an authority of the site's own.
+    pub ca_pem: Option<String>,
+    /// The file of a bearer token, which is read for each question.
+    pub token: Option<PathBuf>,
+    /// A query of Prometheus: a vector with label `namespace`; above 0 is use.
+    pub query: String,
+    /// Namespaces that are always in use: an answer without one of them proves nothing.
+    pub control: Vec<String>,
 }
 
 /// `[reaper.pods]`.

@@ -15,6 +15,7 @@ use crate::control::client::{ClientError, ControlClient};
 use crate::directory::{self, Completeness};
 use crate::identity::ClusterName;
 use crate::ledger::store::ReadStore;
+use crate::observed::prometheus;
 use crate::policy::{Cluster, Endpoint};
 use crate::settings::Settings;
 use crate::{access, daemon, engine, report};
@@ -101,6 +102,24 @@ pub(super) async fn cluster(settings: &Settings, name: &ClusterName, cluster: &C
         findings.push(reached(&subject, endpoint).await);
     }
     findings.extend(as_daemon(settings, name).await);
+    findings
+}
+
+/// What idle namespaces are judged by, beside their pods.
+pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let rules = settings.policy.reapers.namespaces.iter();
+    for (cluster, evidence) in rules.flat_map(|rules| &rules.evidence) {
+        let subject = format!("reaper.namespaces.prometheus.{cluster}");
+        findings.push(match prometheus::ask(evidence).await {
+            Ok(in_use) => Finding::good(subject, format!("{}: {} namespaces in use", evidence.url, in_use.len())),
+            Err(error) => Finding::bad(
+                subject,
+                format!("{}: {}", evidence.url, report::chain(&error)),
+                "until it answers no namespace of the cluster counts as idle; see url, ca, token, query, control",
+            ),
+        });
+    }
     findings
 }
 

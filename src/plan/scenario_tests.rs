@@ -126,7 +126,7 @@ impl Story {
             ["site", "tools", from, to] => self.many(from, to),
             ["quota", verb, kind, name, rest @ ..] => self.quota(verb, kind, name, rest),
             ["revoke", "class", class, reason @ ..] => self.revoke_class(class, reason),
-            ["reaper" | "pods" | "pod" | "looks", ..] => self.reaper(words),
+            ["reaper" | "prometheus" | "portal" | "pods" | "pod" | "looks", ..] => self.reaper(words),
             ["pace", count] => {
                 let limit = Limit { count: count.parse().expect("a number"), percent: None };
                 self.world.policy.limits.change_per_cycle = limit;
@@ -242,7 +242,7 @@ impl Story {
             ("gone", []) => drop(self.gone.insert(id.clone())),
             ("there", []) => drop(self.gone.remove(id)),
             ("moves", [uid]) => self.moves(id, uid),
-            ("reborn", []) => self.reborn(id),
+            ("reborn", uid) => self.reborn(id, uid.first()),
             ("heals", []) => drop(self.world.ledger.failures.remove(&(id.clone(), prod()))),
             ("asks", []) => drop(self.world.ledger.last_use.insert(id.clone(), now)),
             ("stranger", []) => self.namespace_made_anew(id),
@@ -276,12 +276,13 @@ impl Story {
                 let finding = HomeFinding::Broken { why: why.join(" ") };
                 self.world.inventory.homes.insert((id.clone(), prod()), finding);
             }
-            ("suspend" | "resume" | "revoke" | "adopts", reason) => {
+            ("suspend" | "resume" | "revoke" | "adopts" | "inherits", reason) => {
                 self.orders += 1;
                 let what = match verb {
                     "suspend" => OrderKind::Suspend,
                     "resume" => OrderKind::Resume,
                     "adopts" => OrderKind::AdoptUid,
+                    "inherits" => OrderKind::AdoptAccount,
                     _ => OrderKind::Revoke,
                 };
                 let order = Order { id: self.orders, account: id.clone(), what, note: note(reason), bulk: None };
@@ -373,9 +374,12 @@ impl Story {
         self.others.insert(entry.id.clone(), entry);
     }
 
-    /// Its entry is gone, and another one has its name and uid.
-    fn reborn(&mut self, id: &AccountId) {
+    /// Its entry is gone, and another one has its name, with its uid or another.
+    fn reborn(&mut self, id: &AccountId, uid: Option<&&str>) {
         let mut entry = entry_of(self.world.account(id));
+        if let (Some(uid), Some(posix)) = (uid, &mut entry.posix) {
+            posix.uid = uid.parse::<i64>().expect("a number").try_into().expect("in range");
+        }
         entry.id = DirectoryId(format!("{}-again", entry.id));
         self.others.insert(entry.id.clone(), entry);
         self.gone.insert(id.clone());

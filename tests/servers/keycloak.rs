@@ -46,18 +46,26 @@ impl Keycloak {
         let key = write_private(folder.path(), "server.key", &server.key);
         let (port, management) = (free_port(), free_port());
         let url = format!("https://localhost:{port}");
-        let mut command = Command::new(home.join("bin/kc.sh"));
+        // What bin/kc.sh starts, without the shell: that would be killed with us, and leave its child behind.
+        let mut command = Command::new("java");
         command
+            // It lives for a minute: the best code would be ready when it ends.
+            .args(["-XX:TieredStopAtLevel=1", "-Xms64m", "-Xmx512m"])
+            .args(["util", "util.concurrent", "security"].map(|it| format!("--add-opens=java.base/java.{it}=ALL-UNNAMED")))
+            .arg("-Djava.util.concurrent.ForkJoinPool.common.threadFactory=io.quarkus.bootstrap.forkjoin.QuarkusForkJoinWorkerThreadFactory")
+            .arg("-Djava.util.logging.manager=org.jboss.logmanager.LogManager")
+            .arg(format!("-Dkc.home.dir={}", home.display()))
+            .arg(format!("-Djboss.server.config.dir={}/conf", home.display()))
+            .arg("-cp")
+            .arg(home.join("lib/quarkus-run.jar"))
+            .arg("io.quarkus.bootstrap.runner.QuarkusEntryPoint")
             .args(["start", "--optimized", "--cache=local", "--http-host=127.0.0.1"])
             .args([format!("--https-port={port}"), format!("--hostname={url}")])
             .arg(format!("--http-management-port={management}"))
             .arg(format!("--https-certificate-file={}", certificate.display()))
             .arg(format!("--https-certificate-key-file={}", key.display()))
             .env("KC_BOOTSTRAP_ADMIN_USERNAME", ADMIN)
-            .env("KC_BOOTSTRAP_ADMIN_PASSWORD", ADMIN)
-            .env("JAVA_OPTS_KC_HEAP", "-Xms64m -Xmx512m")
-            // It lives for a minute: the best code would be ready when it ends.
-            .env("JAVA_OPTS_APPEND", "-XX:TieredStopAtLevel=1");
+            .env("KC_BOOTSTRAP_ADMIN_PASSWORD", ADMIN);
         let process = Process::start("keycloak", &command, &folder.path().join("keycloak.log"));
         let trust = https::trusting(&ca_pem);
         process.wait_until("200 from /realms/master", START_DEADLINE, || {

@@ -8,17 +8,17 @@ CREATE TABLE _sqlx_migrations (
     checksum BLOB NOT NULL,
     execution_time BIGINT NOT NULL
 );
-INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-21 17:31:57',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',3965565);
-INSERT INTO _sqlx_migrations VALUES(2,'quota and pace','2026-11-21 17:31:57',1,X'64365991db26aa487d9dffd39ad0052201085ab5dddbe647ac414f6717cd17a364b94e0c8fb5c30826786019ae873e78',1016687);
-INSERT INTO _sqlx_migrations VALUES(3,'archive','2026-11-21 17:31:57',1,X'269647eca3cf178a0927168919a6464af896e9db16fbff08e2b48f01655cd44a216a118d44437f7d388c96dfc5874902',4231644);
-INSERT INTO _sqlx_migrations VALUES(4,'pace and use','2026-11-21 17:31:57',1,X'abd1d191e0ade911fe3aa94b0e6cbcfa7f5e6b45e15caf5dc05768eb6e6770b5860c519b1f13ef6fb49bc4ad84896188',1551630);
-INSERT INTO _sqlx_migrations VALUES(5,'credentials','2026-11-21 17:31:57',1,X'03b2407b6d9e8794b7d36cc18fd5a1c8355e2dc70146e1542a9a792036178692007edf7e71119cdf43000e1a71f865e5',4931444);
+INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-21 17:13:33',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',7597829);
+INSERT INTO _sqlx_migrations VALUES(2,'quota and pace','2026-11-21 17:13:33',1,X'64365991db26aa487d9dffd39ad0052201085ab5dddbe647ac414f6717cd17a364b94e0c8fb5c30826786019ae873e78',2278101);
+INSERT INTO _sqlx_migrations VALUES(3,'archive','2026-11-21 17:13:33',1,X'269647eca3cf178a0927168919a6464af896e9db16fbff08e2b48f01655cd44a216a118d44437f7d388c96dfc5874902',8320223);
+INSERT INTO _sqlx_migrations VALUES(4,'pace and use','2026-11-21 17:13:33',1,X'abd1d191e0ade911fe3aa94b0e6cbcfa7f5e6b45e15caf5dc05768eb6e6770b5860c519b1f13ef6fb49bc4ad84896188',3984974);
+INSERT INTO _sqlx_migrations VALUES(5,'adopted and used','2026-11-21 17:13:33',1,X'bcad409ddf813ddf6327fd8ca04afb948c5de02e50fa4bf5215ba65db744c33c664cadd4d9cd56764101b2b77804184e',6215853);
 CREATE TABLE ledger (
   one             INTEGER PRIMARY KEY CHECK (one = 1),
   id              TEXT NOT NULL,
   last_generation INTEGER NOT NULL DEFAULT 0 CHECK (last_generation >= 0)
 ) STRICT;
-INSERT INTO ledger VALUES(1,'cbf977fa6ce46c09e9170e4c44a5570a',0);
+INSERT INTO ledger VALUES(1,'e478defefc9c362c81882197bcf90713',0);
 CREATE TABLE account (
   id              TEXT PRIMARY KEY,
   kind            TEXT NOT NULL CHECK (kind IN ('tool', 'user', 'group')),
@@ -151,9 +151,19 @@ CREATE TABLE certificate (
   not_after   TEXT NOT NULL,
   renew_after TEXT NOT NULL,
   newest      INTEGER NOT NULL DEFAULT 1 CHECK (newest IN (0, 1))
-, host TEXT NOT NULL DEFAULT '', bound_to TEXT) STRICT;
-INSERT INTO certificate VALUES('11aa22bb11aa22bb11aa22bb11aa22bb11aa22bb11aa22bb11aa22bb11aa22bb','id-carol','prod',1,'user:carol','2026-05-29T08:00:00Z','2026-06-06T08:00:00Z','2026-06-03T18:00:00Z',1,'',NULL);
-INSERT INTO certificate VALUES('9a19ac7c9a19ac7c9a19ac7c9a19ac7c9a19ac7c9a19ac7c9a19ac7c9a19ac7c','id-foo','prod',2,'tool:web','2026-05-29T08:00:00Z','2026-06-05T08:00:00Z','2026-06-02T18:00:00Z',1,'',NULL);
+) STRICT;
+INSERT INTO certificate VALUES('11aa22bb11aa22bb11aa22bb11aa22bb11aa22bb11aa22bb11aa22bb11aa22bb','id-carol','prod',1,'user:carol','2026-05-29T08:00:00Z','2026-06-06T08:00:00Z','2026-06-03T18:00:00Z',1);
+INSERT INTO certificate VALUES('9a19ac7c9a19ac7c9a19ac7c9a19ac7c9a19ac7c9a19ac7c9a19ac7c9a19ac7c','id-foo','prod',2,'tool:web','2026-05-29T08:00:00Z','2026-06-05T08:00:00Z','2026-06-02T18:00:00Z',1);
+CREATE TABLE delivery (
+  account_id TEXT NOT NULL REFERENCES account,
+  cluster    TEXT NOT NULL,
+  path       TEXT NOT NULL,
+  digest     TEXT NOT NULL,
+  at         TEXT NOT NULL,
+  checked_at TEXT,
+  PRIMARY KEY (account_id, cluster)
+) STRICT;
+INSERT INTO delivery VALUES('id-foo','prod','/data/project/foo/.kube/config','d','2026-05-29T08:00:00Z',NULL);
 CREATE TABLE stopped_workload (
   account_id  TEXT NOT NULL REFERENCES account,
   cluster     TEXT NOT NULL,
@@ -253,12 +263,6 @@ CREATE TABLE archive (
   at         TEXT NOT NULL
 ) STRICT;
 INSERT INTO archive VALUES('tool-foo.prod-2026-05-11T090000Z.tar.zst','id-foo','prod','tool-foo',1,'5f2e8c1d5f2e8c1d5f2e8c1d5f2e8c1d5f2e8c1d5f2e8c1d5f2e8c1d5f2e8c1d',14230,23,2,0,'2026-05-11T09:00:00Z');
-CREATE TABLE IF NOT EXISTS "order" (
-  id         INTEGER PRIMARY KEY,
-  account_id TEXT NOT NULL REFERENCES account,
-  what       TEXT NOT NULL CHECK (what IN ('suspend', 'resume', 'revoke', 'adopt uid')),
-  note       TEXT NOT NULL CHECK (json_valid(note))
-, bulk TEXT) STRICT;
 CREATE TABLE bulk_revocation (
   class TEXT PRIMARY KEY,
   at    TEXT NOT NULL,      -- when the newest were revoked
@@ -270,6 +274,7 @@ CREATE TABLE last_use (
   account_id TEXT PRIMARY KEY REFERENCES account,
   at         TEXT NOT NULL
 ) STRICT;
+INSERT INTO last_use VALUES('id-carol','2026-05-30T07:00:00Z');
 CREATE TABLE idleness (
   account_id TEXT NOT NULL REFERENCES account,
   cluster    TEXT NOT NULL,
@@ -280,18 +285,20 @@ CREATE TABLE idleness (
   warned_at  TEXT,
   PRIMARY KEY (account_id, cluster)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS "delivery" (
+INSERT INTO idleness VALUES('id-old','prod','2026-05-02T06:00:00Z','2026-05-30T06:00:00Z',2419200,'2026-06-01T06:00:00Z','2026-05-25T06:00:00Z');
+CREATE TABLE IF NOT EXISTS "order" (
+  id         INTEGER PRIMARY KEY,
   account_id TEXT NOT NULL REFERENCES account,
-  cluster    TEXT NOT NULL,
-  host       TEXT NOT NULL DEFAULT '',
-  path       TEXT NOT NULL,
-  home       TEXT,   -- the folder that it is in as in a home, where that is not the account's own
-  digest     TEXT NOT NULL,
-  at         TEXT NOT NULL,
-  checked_at TEXT,
-  PRIMARY KEY (account_id, cluster, host)
+  what       TEXT NOT NULL CHECK (what IN ('suspend', 'resume', 'revoke', 'adopt uid', 'adopt account')),
+  note       TEXT NOT NULL CHECK (json_valid(note)),
+  bulk       TEXT
 ) STRICT;
-INSERT INTO delivery VALUES('id-foo','prod','','/data/project/foo/.kube/config',NULL,'d','2026-05-29T08:00:00Z',NULL);
+CREATE TABLE former_entry (
+  directory_id TEXT NOT NULL,
+  source       TEXT NOT NULL,
+  account_id   TEXT NOT NULL REFERENCES account,
+  PRIMARY KEY (directory_id, source)
+) STRICT, WITHOUT ROWID;
 CREATE INDEX account_named ON account (kind, name);
 CREATE UNIQUE INDEX membership_open ON membership (account_id, member) WHERE at_end = '9999-12-31T23:59:59Z';
 CREATE INDEX spent_at ON spent (at);
@@ -305,15 +312,6 @@ CREATE TRIGGER event_is_never_changed BEFORE UPDATE ON event
 BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END;
 CREATE TRIGGER event_is_never_removed BEFORE DELETE ON event
 BEGIN SELECT RAISE(ABORT, 'the history is append-only'); END;
-CREATE VIEW users AS
-SELECT a.id, a.name, a.uid, a.gid, a.home, a.mail, a.state, a.since,
-       EXISTS (SELECT 1 FROM tenant t WHERE t.account_id = a.id AND t.namespace IS NULL AND a.state = 'active')
-         AS is_admin,
-       a.source, a.directory_id,
-       (SELECT f.reason FROM failure f WHERE f.account_id = a.id AND f.attempts > 0 ORDER BY f.since DESC LIMIT 1)
-         AS last_error
-FROM account a
-WHERE a.kind = 'user';
 CREATE VIEW admins AS
 SELECT a.name, a.uid, max(a.since, min(t.created_at)) AS since,
        (SELECT min(c.not_after) FROM certificate c WHERE c.account_id = a.id AND c.newest = 1
@@ -321,47 +319,21 @@ SELECT a.name, a.uid, max(a.since, min(t.created_at)) AS since,
 FROM account a JOIN tenant t ON t.account_id = a.id
 WHERE t.namespace IS NULL AND a.state = 'active'
 GROUP BY a.id;
-CREATE VIEW memberships AS
-SELECT a.kind || ':' || a.name AS account, coalesce(m.kind || ':' || m.name, ms.member) AS member, ms.role,
-       ms.at_start AS since
-FROM membership ms
-JOIN account a ON a.id = ms.account_id
-LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
-WHERE ms.at_end = '9999-12-31T23:59:59Z';
 CREATE VIEW namespaces AS
 SELECT t.cluster, t.namespace, t.class, a.kind || ':' || a.name AS account, a.uid, a.state, t.created_at
 FROM tenant t JOIN account a ON a.id = t.account_id
 WHERE t.namespace IS NOT NULL;
+CREATE VIEW expiring_certificates AS
+SELECT a.kind || ':' || a.name AS account, c.cluster, c.fingerprint, c.not_after, c.renew_after
+FROM certificate c JOIN account a ON a.id = c.account_id
+WHERE c.newest = 1 AND c.generation = a.generation AND a.state = 'active'
+ORDER BY c.not_after;
 CREATE VIEW failing AS
 SELECT a.kind || ':' || a.name AS account, f.step, f.reason, f.since, f.attempts, f.next_try
 FROM failure f JOIN account a ON a.id = f.account_id
 WHERE f.attempts > 0;
 CREATE VIEW history AS
 SELECT at, actor, account, action, reason, ticket, plan, detail FROM event;
-CREATE VIEW access_on AS
-WITH named AS (
-  SELECT account_id, name, at_end,
-         CASE at_end WHEN '9999-12-31T23:59:59Z' THEN '' ELSE at_start END AS at_start
-  FROM account_name
-)
-SELECT a.kind || ':' || n.name AS account, coalesce(m.kind || ':' || m.name, ms.member) AS member, t.namespace,
-       ms.role, max(ms.at_start, ac.at_start, t.created_at, n.at_start) AS at_start,
-       min(ms.at_end, ac.at_end, n.at_end) AS at_end
-FROM membership ms
-JOIN account a ON a.id = ms.account_id
-JOIN named n ON n.account_id = a.id
-LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
-JOIN tenant t ON t.account_id = a.id
-JOIN activity ac ON ac.account_id = a.id
-WHERE max(ms.at_start, ac.at_start, t.created_at, n.at_start) < min(ms.at_end, ac.at_end, n.at_end)
-UNION
-SELECT a.kind || ':' || n.name, a.kind || ':' || n.name, t.namespace, 'owner',
-       max(ac.at_start, t.created_at, n.at_start), min(ac.at_end, n.at_end)
-FROM account a
-JOIN named n ON n.account_id = a.id
-JOIN tenant t ON t.account_id = a.id
-JOIN activity ac ON ac.account_id = a.id
-WHERE a.kind = 'user' AND max(ac.at_start, t.created_at, n.at_start) < min(ac.at_end, n.at_end);
 CREATE VIEW quotas AS
 SELECT o.namespace, amount.key AS resource, amount.value AS amount, t.class AS from_class,
        q.note ->> 'ticket' AS override_ticket, q.until AS override_until
@@ -378,6 +350,44 @@ CREATE VIEW archives AS
 SELECT a.kind || ':' || a.name AS account, r.cluster, r.namespace, r.file, r.at, r.objects, r.secrets, r.left_out,
        r.bytes, r.digest
 FROM archive r JOIN account a ON a.id = r.account_id;
+CREATE INDEX former_entry_of ON former_entry (account_id);
+CREATE TRIGGER entry_is_kept AFTER UPDATE ON account
+WHEN OLD.directory_id IS NOT NEW.directory_id OR OLD.source IS NOT NEW.source
+BEGIN INSERT OR REPLACE INTO former_entry VALUES (OLD.directory_id, OLD.source, OLD.id); END;
+CREATE VIEW tools AS
+SELECT a.id, a.name, a.uid, a.gid, a.home,
+       (SELECT min(t.namespace) FROM tenant t WHERE t.account_id = a.id) AS namespace,
+       a.state, a.since, a.generation,
+       (SELECT min(c.not_after) FROM certificate c WHERE c.account_id = a.id AND c.newest = 1
+        AND c.generation = a.generation AND a.state = 'active') AS certificate_until,
+       (SELECT max(d.at) FROM delivery d WHERE d.account_id = a.id) AS delivered_at,
+       a.source, a.directory_id,
+       (SELECT f.reason FROM failure f WHERE f.account_id = a.id AND f.attempts > 0 ORDER BY f.since DESC LIMIT 1)
+         AS last_error,
+       (SELECT u.at FROM last_use u WHERE u.account_id = a.id) AS last_use
+FROM account a
+WHERE a.kind = 'tool';
+CREATE VIEW users AS
+SELECT a.id, a.name, a.uid, a.gid, a.home, a.mail, a.state, a.since,
+       EXISTS (SELECT 1 FROM tenant t WHERE t.account_id = a.id AND t.namespace IS NULL AND a.state = 'active')
+         AS is_admin,
+       a.source, a.directory_id,
+       (SELECT f.reason FROM failure f WHERE f.account_id = a.id AND f.attempts > 0 ORDER BY f.since DESC LIMIT 1)
+         AS last_error,
+       (SELECT u.at FROM last_use u WHERE u.account_id = a.id) AS last_use
+FROM account a
+WHERE a.kind = 'user';
+CREATE VIEW memberships AS
+SELECT a.kind || ':' || a.name AS account,
+       coalesce(m.kind || ':' || m.name, f.kind || ':' || f.name, ms.member) AS member, ms.role,
+       ms.at_start AS since
+FROM membership ms
+JOIN account a ON a.id = ms.account_id
+LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
+LEFT JOIN former_entry fe ON m.id IS NULL AND fe.directory_id = ms.member
+  AND fe.source IN (SELECT a.source UNION ALL SELECT own.source FROM former_entry own WHERE own.account_id = a.id)
+LEFT JOIN account f ON f.id = fe.account_id
+WHERE ms.at_end = '9999-12-31T23:59:59Z';
 CREATE VIEW pending_removals AS
 SELECT a.kind || ':' || a.name AS account, 'suspend' AS what, a.absence ->> 'since' AS absent_since,
        a.absence ->> 'due' AS "on"
@@ -389,28 +399,44 @@ SELECT a.kind || ':' || a.name, CASE a.state WHEN 'suspended' THEN 'archive' ELS
 FROM account a
 WHERE a.state IN ('suspended', 'archived') AND a.ending ->> 'ending' = 'waits'
 UNION ALL
-SELECT a.kind || ':' || a.name, 'remove ' || coalesce(m.kind || ':' || m.name, ms.member), ms.leaving_since,
-       ms.leaving_since
+SELECT a.kind || ':' || a.name, 'remove ' || coalesce(m.kind || ':' || m.name, f.kind || ':' || f.name, ms.member),
+       ms.leaving_since, ms.leaving_since
 FROM membership ms
 JOIN account a ON a.id = ms.account_id
 LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
+LEFT JOIN former_entry fe ON m.id IS NULL AND fe.directory_id = ms.member
+  AND fe.source IN (SELECT a.source UNION ALL SELECT own.source FROM former_entry own WHERE own.account_id = a.id)
+LEFT JOIN account f ON f.id = fe.account_id
 WHERE ms.leaving_since IS NOT NULL AND ms.at_end = '9999-12-31T23:59:59Z';
-CREATE VIEW tools AS
-SELECT a.id, a.name, a.uid, a.gid, a.home,
-       (SELECT min(t.namespace) FROM tenant t WHERE t.account_id = a.id) AS namespace,
-       a.state, a.since, a.generation,
-       (SELECT min(c.not_after) FROM certificate c WHERE c.account_id = a.id AND c.newest = 1
-        AND c.generation = a.generation AND a.state = 'active') AS certificate_until,
-       (SELECT max(d.at) FROM delivery d WHERE d.account_id = a.id) AS delivered_at,
-       a.source, a.directory_id,
-       (SELECT f.reason FROM failure f WHERE f.account_id = a.id AND f.attempts > 0 ORDER BY f.since DESC LIMIT 1)
-         AS last_error
+CREATE VIEW access_on AS
+WITH named AS (
+  SELECT account_id, name, at_end,
+         CASE at_end WHEN '9999-12-31T23:59:59Z' THEN '' ELSE at_start END AS at_start
+  FROM account_name
+)
+SELECT a.kind || ':' || n.name AS account,
+       coalesce(m.kind || ':' || m.name, f.kind || ':' || f.name, ms.member) AS member, t.namespace, ms.role,
+       max(ms.at_start, ac.at_start, t.created_at, n.at_start) AS at_start,
+       min(ms.at_end, ac.at_end, n.at_end) AS at_end
+FROM membership ms
+JOIN account a ON a.id = ms.account_id
+JOIN named n ON n.account_id = a.id
+LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
+LEFT JOIN former_entry fe ON m.id IS NULL AND fe.directory_id = ms.member
+  AND fe.source IN (SELECT a.source UNION ALL SELECT own.source FROM former_entry own WHERE own.account_id = a.id)
+LEFT JOIN account f ON f.id = fe.account_id
+JOIN tenant t ON t.account_id = a.id
+JOIN activity ac ON ac.account_id = a.id
+WHERE max(ms.at_start, ac.at_start, t.created_at, n.at_start) < min(ms.at_end, ac.at_end, n.at_end)
+UNION
+SELECT a.kind || ':' || n.name, a.kind || ':' || n.name, t.namespace, 'owner',
+       max(ac.at_start, t.created_at, n.at_start), min(ac.at_end, n.at_end)
 FROM account a
-WHERE a.kind = 'tool';
-CREATE VIEW expiring_certificates AS
-SELECT a.kind || ':' || a.name AS account, c.cluster, c.fingerprint, c.not_after, c.renew_after,
-       CASE WHEN c.bound_to IS NULL THEN 'certificate' ELSE 'token' END AS kind, c.host
-FROM certificate c JOIN account a ON a.id = c.account_id
-WHERE c.newest = 1 AND c.generation = a.generation AND a.state = 'active'
-ORDER BY c.not_after;
+JOIN named n ON n.account_id = a.id
+JOIN tenant t ON t.account_id = a.id
+JOIN activity ac ON ac.account_id = a.id
+WHERE a.kind = 'user' AND max(ac.at_start, t.created_at, n.at_start) < min(ac.at_end, n.at_end);
+CREATE VIEW idle AS
+SELECT a.kind || ':' || a.name AS account, i.cluster, i.since, i.due AS "on", i.warned_at
+FROM idleness i JOIN account a ON a.id = i.account_id;
 COMMIT;

@@ -6,7 +6,7 @@ ALTER TABLE certificate ADD COLUMN host TEXT NOT NULL DEFAULT '';
 ALTER TABLE certificate ADD COLUMN bound_to TEXT;
 
 DROP VIEW tools;
-CREATE TABLE delivery_0005 (
+CREATE TABLE delivery_0006 (
   account_id TEXT NOT NULL REFERENCES account,
   cluster    TEXT NOT NULL,
   host       TEXT NOT NULL DEFAULT '',
@@ -17,10 +17,10 @@ CREATE TABLE delivery_0005 (
   checked_at TEXT,
   PRIMARY KEY (account_id, cluster, host)
 ) STRICT;
-INSERT INTO delivery_0005 (account_id, cluster, path, digest, at, checked_at)
+INSERT INTO delivery_0006 (account_id, cluster, path, digest, at, checked_at)
 SELECT account_id, cluster, path, digest, at, checked_at FROM delivery;
 DROP TABLE delivery;
-ALTER TABLE delivery_0005 RENAME TO delivery;
+ALTER TABLE delivery_0006 RENAME TO delivery;
 
 CREATE VIEW tools AS
 SELECT a.id, a.name, a.uid, a.gid, a.home,
@@ -31,7 +31,8 @@ SELECT a.id, a.name, a.uid, a.gid, a.home,
        (SELECT max(d.at) FROM delivery d WHERE d.account_id = a.id) AS delivered_at,
        a.source, a.directory_id,
        (SELECT f.reason FROM failure f WHERE f.account_id = a.id AND f.attempts > 0 ORDER BY f.since DESC LIMIT 1)
-         AS last_error
+         AS last_error,
+       (SELECT u.at FROM last_use u WHERE u.account_id = a.id) AS last_use
 FROM account a
 WHERE a.kind = 'tool';
 

@@ -103,10 +103,11 @@ pub async fn deliver(
 /// The home is there and takes a file: else no credential is asked for.
 async fn prepare(homes: &HomedClient, home: &HomeTarget, credential: &DesiredCredential) -> Result<(), StepError> {
     if home.create {
-        let work = match credential.host.is_any() {
-            true => Work::EnsureHome { create: true, skeleton: true },
+        let work = if credential.host.is_any() {
+            Work::EnsureHome { create: true, skeleton: true }
+        } else {
             // A folder for a host is nobody's home.
-            false => Work::MakeDirectory { shared: false },
+            Work::MakeDirectory { shared: false }
         };
         match homes.call(&Request::new(home::target(home), work)).await? {
             Answer::HomeReady { .. } => {}

@@ -12,7 +12,7 @@ use super::apply::refused;
 use super::authority::{self, VerifyError};
 use super::keypair::{Names, NewKey};
 use super::signing::{self, SigningError, Unsigned};
-use super::trial;
+use super::trial::{self, Endpoints, Old};
 use super::{ClusterEffects, StepError, home};
 use crate::desired::{DesiredCredential, HomeTarget};
 use crate::homes::client::HomedClient;
@@ -32,6 +32,8 @@ pub struct Issue<'a> {
     pub generation: u64,
     /// Into which home.
     pub home: &'a HomeTarget,
+    /// What stands there now.
+    pub old: Old,
 }
 
 /// Why an issued certificate is not delivered, or none could be asked for. The text carries the cure.
@@ -66,8 +68,9 @@ pub async fn issue(
     now: Timestamp,
 ) -> Result<Vec<Change>, StepError> {
     let server = &effects.server;
-    let Issue { credential, generation, home } = issue;
-    server.trials().recall(&credential.endpoints).await.map_err(CredentialError::from)?;
+    let Issue { credential, generation, home, old } = issue;
+    let endpoints = Endpoints { all: &credential.endpoints, default: &credential.default_endpoint };
+    server.trials().recall(endpoints, old).map_err(CredentialError::from)?;
     prepare(homes, home).await?;
     let key = NewKey::generate().map_err(CredentialError::Key)?;
     let (pem, issued) = certify(effects, credential, &key).await?;
@@ -75,7 +78,7 @@ pub async fn issue(
     drop(key);
     let user = &credential.subject.common_name;
     let proof = trial::Credential { user, certificate_pem: &pem, key_pem: &key_pem };
-    server.trials().attempt(&credential.endpoints, proof).await.map_err(CredentialError::from)?;
+    server.trials().attempt(endpoints, proof, old).await.map_err(CredentialError::from)?;
     let entries = entries(&server.cluster, credential, pem, key_pem);
     deliver(homes, home, entries).await?;
     let place = (account.id.clone(), server.cluster.clone());

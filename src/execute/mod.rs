@@ -9,6 +9,7 @@ pub mod authority;
 pub mod credential;
 pub mod csr_watch;
 mod ending;
+pub mod endpoint;
 pub mod error;
 pub mod home;
 pub mod idle;
@@ -94,6 +95,22 @@ impl ClusterEffects {
         let watch = ClusterWatch::start(&client, cluster.clone(), kinds, Arc::clone(changed));
         let pods = policy.reapers.look_at_pods().then(|| PodWatch::start(&client));
         Self { pods, server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
+    }
+}
+
+impl ClusterEffects {
+    /// Whether this configuration and ledger watch the same in it.
+    #[must_use]
+    pub fn still_serves(&self, (policy, ledger): (&Policy, &LedgerState)) -> bool {
+        let kinds = self.watch.kinds();
+        let wanted = managed_kinds().into_iter().chain(site_kinds(policy, ledger, self.watch.cluster()));
+        kinds.iter().eq(&wanted.collect::<Vec<_>>()) && self.pods.is_some() == policy.reapers.look_at_pods()
+    }
+
+    /// Endpoints that did not take credentials when they were last asked, with why.
+    #[must_use]
+    pub fn findings(&self) -> BTreeMap<String, String> {
+        self.server.trials().findings(&self.face.endpoints)
     }
 }
 

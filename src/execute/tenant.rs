@@ -8,6 +8,7 @@ use super::apply::apply;
 use super::credential::{Issue, issue};
 use super::prune::delete;
 use super::record::failure;
+use super::trial::Old;
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, reap, refusal, workloads};
 use crate::desired::detail;
 use crate::desired::{Regeneration, Transition, apply_order};
@@ -15,6 +16,7 @@ use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::{Failure, ObjectKey, ObjectRecord, StoppedWorkload, Suspension};
+use crate::plan::credential::KUBECONFIG;
 use crate::plan::{AccountPlan, Action, Reason};
 
 /// Objects of one account under way at a time: a tenant has about ten, and a new one is complete in three waits.
@@ -181,7 +183,8 @@ impl Place<'_> {
             }
             Action::AwaitDeletion { namespace, uid, .. } => self.await_deletion(effects, namespace, uid, done).await,
             Action::IssueCertificate { credential, generation, home, reason, .. } => {
-                let what = Issue { credential, generation: *generation, home };
+                let old = self.standing(reason);
+                let what = Issue { credential, generation: *generation, home, old };
                 let changes = issue(effects, &self.effects.homes, self.account, what, self.run.now).await?;
                 done.events.push(self.issued(&changes, reason));
                 done.changes.extend(changes);
@@ -208,6 +211,14 @@ impl Place<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Whether the file in the home still does: one that is only to say something else, and is not due.
+    fn standing(&self, reason: &Reason) -> Old {
+        let certificate = self.run.ledger.certificates.get(&(self.account.id.clone(), self.cluster.clone()));
+        let has_time = certificate.is_some_and(|certificate| self.run.now < certificate.renew_after);
+        let is_of_the_file = matches!(reason, Reason::Changed(what) if *what == [KUBECONFIG]);
+        if has_time && is_of_the_file { Old::Good } else { Old::Spent }
     }
 
     async fn stop_workloads(

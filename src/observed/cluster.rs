@@ -111,6 +111,12 @@ impl ClusterWatch {
         &self.shared.cluster
     }
 
+    /// What it watches.
+    #[must_use]
+    pub fn kinds(&self) -> &[WatchedKind] {
+        &self.shared.kinds
+    }
+
     /// What is there; absent while the cluster does not answer or not all was listed yet.
     #[must_use]
     pub fn inventory(&self) -> Option<Arc<ClusterInventory>> {

@@ -14,6 +14,9 @@ use crate::observed::HomeFinding;
 /// seldom enough that 10,000 homes are a look every two seconds.
 const INSPECT_EVERY: i64 = 6 * 3600;
 
+/// What changed where only the file around a certificate is to be another: `Reason::Changed`.
+pub const KUBECONFIG: &str = "kubeconfig";
+
 /// What is to be done about a credential.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
@@ -90,9 +93,9 @@ fn reason(
     } else if delivery.path != home.home.join(&home.kubeconfig) {
         changed("home")
     } else if delivery.digest != credential.digest {
-        changed("kubeconfig")
+        changed(KUBECONFIG)
     } else if delivery.checked_at.is_none() || broken() {
-        Some(Reason::Drifted(vec!["kubeconfig".to_owned()]))
+        Some(Reason::Drifted(vec![KUBECONFIG.to_owned()]))
     } else if look.now >= certificate.renew_after {
         Some(Reason::Expiring(certificate.not_after))
     } else {

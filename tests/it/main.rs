@@ -17,6 +17,7 @@ mod daemon;
 mod directory;
 mod disk;
 mod documents;
+mod endpoints;
 mod ensure;
 mod execute;
 mod harness;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bursar::access::{self, InitRequest};
-use bursar::control::api::{CycleReport, OrderRequest, PlanAnswer, Refusal, Trigger};
+use bursar::control::api::{CycleReport, OrderRequest, PlanAnswer, Refusal, Status, Trigger};
 use bursar::engine::{Clock, Engine};
 use bursar::execute::Extent;
 use bursar::identity::ClusterName;
@@ -158,6 +158,27 @@ impl World {
             let opening = Engine::open(settings, Arc::new(Metrics::default()), self.clock);
             self.engine = Some(self.runtime.block_on(opening).expect("Bursar starts"));
         }
+    }
+
+    /// What SIGHUP does to the daemon.
+    pub fn reload(&mut self) {
+        self.open();
+        let settings = self.settings();
+        // Watches are begun and ended within a runtime.
+        let _entered = self.runtime.enter();
+        self.engine.as_mut().expect("open").reload(settings).expect("the configuration is right");
+    }
+
+    /// How things stand.
+    pub fn status(&mut self) -> Status {
+        self.open();
+        self.engine.as_ref().expect("open").status()
+    }
+
+    /// The Prometheus text.
+    pub fn metrics(&mut self) -> String {
+        self.open();
+        self.engine.as_ref().expect("open").exposition()
     }
 
     /// `bursar init` with the configuration as it is now.

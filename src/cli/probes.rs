@@ -7,6 +7,7 @@ mod homes;
 mod mounts;
 mod webhook;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -43,13 +44,13 @@ impl Finding {
     }
 }
 
-/// Reads every directory once.
-pub(super) async fn sources(settings: &Settings) -> Vec<Finding> {
+/// Reads every directory once. Answers also with the homes that they name.
+pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>) {
     let sources = match settings.sources() {
         Ok(sources) => sources,
         Err(errors) => {
             let cure = "put the password where the configuration says, 0640 root:bursar";
-            return errors.0.iter().map(|error| Finding::bad("password", error, cure)).collect();
+            return (errors.0.iter().map(|error| Finding::bad("password", error, cure)).collect(), Vec::new());
         }
     };
     let snapshot = directory::fetch(&sources, &settings.policy).await;
@@ -75,7 +76,8 @@ pub(super) async fn sources(settings: &Settings) -> Vec<Finding> {
             ),
         });
     }
-    findings
+    let entries = snapshot.reads.into_iter().flat_map(|read| read.entries);
+    (findings, entries.filter_map(|entry| entry.home).collect())
 }
 
 /// Whether the daemon runs.

@@ -48,13 +48,18 @@ pub(super) struct Done {
 impl Place<'_> {
     /// Carries it out, and hands over what was done, whatever comes of it.
     pub(super) async fn carry_out(self) -> Report {
-        if self.run.stop.is_cancelled() {
+        if self.run.stop.is_cancelled() || self.is_away() {
             return Report { left: 1, ..Report::default() };
         }
         let mut done = Done::default();
         let result = self.all(&mut done).await;
         let counted = Report { drift_repaired: done.drift_repaired, reaped: done.reaped, ..Report::default() };
         let failed = result.is_err();
+        if let (Err(error), Some(effects)) = (&result, self.effects.clusters.get(self.cluster))
+            && error.is_loss()
+        {
+            effects.watch.suspect(&error.reason());
+        }
         let actions = self.actions.len() as u64;
         self.conclude(&mut done, result.err());
         if self.hand_over(&mut done).await.is_err() {
@@ -63,6 +68,11 @@ impl Place<'_> {
             return Report { failed: 1, actions, ..counted };
         }
         Report { done: u64::from(!failed), failed: u64::from(failed), actions, ..counted }
+    }
+
+    /// Its cluster does not answer any more: what is not begun waits until it does, and nobody waits for its deadlines.
+    fn is_away(&self) -> bool {
+        self.effects.clusters.get(self.cluster).is_some_and(|effects| !effects.watch.is_ready())
     }
 
     async fn all(&self, done: &mut Done) -> Result<(), StepError> {

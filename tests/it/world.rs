@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use sqlx::SqlSafeStr;
 
 use crate::servers::Servers;
+use crate::servers::control_plane::ControlPlane;
 use crate::servers::ldif::{PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
 use crate::servers::process::Process;
 use crate::servers::ready::wait_for;
@@ -183,6 +184,11 @@ impl World {
 
     /// `bursar init` with the configuration as it is now.
     pub fn initialise_again(&self) {
+        self.initialise("test", &self.servers.cluster);
+    }
+
+    /// `bursar init --cluster NAME`.
+    pub fn initialise(&self, name: &str, cluster: &ControlPlane) {
         let settings = self.settings();
         let state = self.state_dir();
         let made = self.runtime.block_on(async {
@@ -191,9 +197,9 @@ impl World {
             store.close().await.expect("closed");
             let request = InitRequest {
                 policy: &settings.policy,
-                cluster: &ClusterName("test".to_owned()),
-                admin_kubeconfig: &self.servers.cluster.admin_kubeconfig,
-                daemon_kubeconfig: &state.join("clusters/test.kubeconfig"),
+                cluster: &ClusterName(name.to_owned()),
+                admin_kubeconfig: &cluster.admin_kubeconfig,
+                daemon_kubeconfig: &settings.clusters[&ClusterName(name.to_owned())],
                 state_dir: &state,
                 ledger: &ledger,
             };

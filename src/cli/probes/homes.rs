@@ -18,8 +18,8 @@ use crate::settings::Settings;
 /// it; what is wrong with all of these is the export's.
 const SAMPLE: usize = 3;
 
-/// Everything about homes.
-pub(crate) async fn homes(settings: &Settings) -> Vec<Finding> {
+/// Everything about homes; `named`: those that directories name.
+pub(crate) async fn homes(settings: &Settings, named: &[PathBuf]) -> Vec<Finding> {
     let mut findings = vec![listening(&settings.homes.socket).await];
     let ledger = async { ReadStore::open(&settings.ledger()).await?.state().await }.await.unwrap_or_default();
     let client = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
@@ -27,7 +27,9 @@ pub(crate) async fn homes(settings: &Settings) -> Vec<Finding> {
     for prefix in &settings.homes.prefixes {
         if let Some(use_) = Use::of(settings, prefix) {
             let sample = sample(settings, &ledger, prefix);
-            let text = match looked_at(prefix, use_, &tables, &client, &sample).await {
+            let known = ledger.accounts.values().filter_map(|account| account.home.as_ref()).chain(named);
+            let awaited = known.into_iter().any(|home| home.starts_with(prefix)) && (!use_.made || !sample.is_empty());
+            let text = match looked_at(prefix, (use_.made, awaited), &tables, &client, &sample).await {
                 Ok(()) => format!("there{}", tables.kind(prefix)),
                 Err((text, cure)) => {
                     findings.push(Finding::bad(subject(prefix), text, cure));
@@ -57,8 +59,6 @@ async fn listening(socket: &Path) -> Finding {
 /// What a prefix is for.
 #[derive(Debug, Clone, Copy)]
 struct Use {
-    /// Homes lie there that somebody else makes.
-    homes: bool,
     /// Homes, or directories of volumes, are to be made there.
     made: bool,
 }
@@ -70,8 +70,7 @@ impl Use {
         let homes = || classes().filter_map(|class| class.home.as_ref()).filter(|home| home.prefix.starts_with(prefix));
         let directories = classes().flat_map(directories).any(|path| path.starts_with(prefix));
         let made = directories || homes().any(|home| home.create);
-        let found = Self { homes: homes().any(|home| !home.create), made };
-        (found.homes || found.made).then_some(found)
+        (made || homes().next().is_some()).then_some(Self { made })
     }
 }
 
@@ -98,10 +97,10 @@ fn sample(settings: &Settings, ledger: &LedgerState, prefix: &Path) -> Vec<Targe
     delivered.take(SAMPLE).collect()
 }
 
-/// What is wrong, and its cure.
+/// What is wrong, and its cure; `made`: homes are to be made there; `awaited`: some should be there.
 async fn looked_at(
     prefix: &Path,
-    use_: Use,
+    (made, awaited): (bool, bool),
     tables: &Tables,
     client: &HomedClient,
     sample: &[Target],
@@ -121,16 +120,14 @@ async fn looked_at(
         Ok(Err(error)) => return wrong(&error.to_string(), mount),
         Err(_) => return wrong("no answer within 10 s", "see the file server".to_owned()),
     }
-    if use_.homes && (!use_.made || !sample.is_empty()) && is_empty(prefix).await.unwrap_or(false) {
+    if awaited && is_empty(prefix).await.unwrap_or(false) {
         return wrong("is empty: the export with the homes is not mounted there", mount);
     }
     if let Some(error) = all_fail(client, sample).await {
         return Err((error.to_string(), cure(&error, sample.len())));
     }
     let probe = Target::new(prefix.join("bursar-doctor"), UID_FLOOR, UID_FLOOR);
-    if use_.made
-        && let Some(error) = refused(client, probe, Work::TestCreate).await
-    {
+    if made && let Some(error) = refused(client, probe, Work::TestCreate).await {
         let cure = match &error {
             HomeError::CreateNotAllowed { .. } => format!(
                 "the classes want homes or directories made there: add --create-prefix {} to /etc/bursar/homed.env, unless \

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::daemon::Daemon;
 use crate::servers::Servers;
+use crate::servers::ready::wait_for;
 use crate::world::World;
 
 fn run(world: &World, around: &[&str], json: bool) -> Output {
@@ -152,11 +153,9 @@ fn an_export_that_squashes_whom_it_should_not() {
 
     // Homes are to be made, and root may not: first by homed's own arguments, then by the file system.
     let text = fs::read_to_string(world.config()).expect("a configuration");
-    let made = "{ server = \"nfs.example.org\", path = \"/srv/project/{name}\", directory = \"@/{name}\" }";
     let volumes = world.folder.join("homes/volumes");
-    let made = made.replace('@', &volumes.display().to_string());
-    let plain = "{ server = \"nfs.example.org\", path = \"/srv/project/{name}\" }";
-    world.configure(plain, &made);
+    let directory = format!("directory = \"{}/{{name}}\", mount = ", volumes.display());
+    world.configure("mount = ", &directory);
     assert_eq!(wrong(&world, &[]).0, []);
     assert_eq!(fs::read_dir(&volumes).expect("there").count(), 0, "nothing is left behind");
     let mark = |how: &str| assert!(Command::new("chattr").arg(how).arg(&volumes).status().expect("chattr").success());
@@ -171,4 +170,25 @@ fn an_export_that_squashes_whom_it_should_not() {
     let about: Vec<&str> = found.iter().map(|(subject, _, _)| subject.as_str()).collect();
     assert!(about.iter().any(|subject| subject.contains("homes/data/project")), "{found:#?}");
     assert!(found.iter().all(|(_, _, cure)| cure.contains("add --create-prefix")), "{found:#?}");
+}
+
+#[test]
+fn a_right_that_is_missing() {
+    let (other, _turn) = crate::clusters::other();
+    let world = crate::clusters::world("rights", other);
+    assert_eq!(wrong(&world, &[]).0, []);
+    let rule = |role: &str| {
+        let path = "jsonpath={range .rules[*]}{.resources}{\"\\n\"}{end}";
+        let rules = other.run(&["get", "clusterrole", role, "-o", path], "");
+        rules.lines().position(|line| line == "[\"certificatesigningrequests/approval\"]").expect("the rule is there")
+    };
+    let patch = format!(r#"[{{"op": "remove", "path": "/rules/{}"}}]"#, rule("bursar-daemon"));
+    other.run(&["patch", "clusterrole", "bursar-daemon", "--type=json", "-p", &patch], "");
+    wait_for("the API server notices", std::time::Duration::from_mins(1), || {
+        (!wrong(&world, &[]).0.is_empty()).then_some(())
+    });
+    let cure = "bursar init --admin-kubeconfig FILE --cluster other";
+    only(&world, &[], "cluster other, as the daemon", "may not patch certificatesigningrequests/approval", cure);
+    world.initialise("other", other);
+    assert_eq!(wrong(&world, &[]).0, [], "the cure cures it");
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use jiff::Timestamp;
 
+use crate::doctor::wrong;
 use crate::quiet::own_servers;
 use crate::servers::control_plane::ControlPlaneOptions;
 use crate::servers::pki::Authority;
@@ -27,12 +29,23 @@ fn with_bundle(world: &World, bundle: &str) -> usize {
     TOOLS.iter().filter(|tool| super::config(world, tool).contains(&BASE64.encode(bundle))).count()
 }
 
+/// `bursar doctor` says that the CA ends, and what is next.
+fn ends(world: &World, next: &str) {
+    let (found, _) = wrong(world, &[]);
+    let [(_, text, cure)] = &found[..] else { panic!("{found:#?}") };
+    assert!(text.contains("its CA ends") && cure.contains(next), "{found:#?}");
+}
+
 #[test]
 fn a_ca_is_replaced_and_nobodys_kubeconfig_ever_stops_working() {
-    let next = Authority::new("the next authority");
-    let new = next.identity().certificate.clone();
-    let servers = own_servers(&ControlPlaneOptions { further_ca: new.clone(), ..ControlPlaneOptions::default() });
-    let old = fs::read_to_string(&servers.cluster.ca_pem).expect("the authority");
+    let day = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date() + jiff::Span::new().days(20);
+    let month_and_day = |number: i8| u8::try_from(number).expect("positive");
+    let last =
+        Authority::until("the old one", (day.year().into(), month_and_day(day.month()), month_and_day(day.day())));
+    let next = Authority::new("the next one");
+    let (old, new) = (last.identity().certificate.clone(), next.identity().certificate.clone());
+    let further_ca = format!("{old}{new}");
+    let servers = own_servers(&ControlPlaneOptions { further_ca, ..ControlPlaneOptions::default() });
     let mut world = World::on(servers, "rollover", "\n[limits]\nchange_per_cycle = { count = 2 }\n");
     for (tool, uid) in TOOLS.iter().zip(62_731..) {
         world.tool(tool, uid, &[]);
@@ -40,9 +53,12 @@ fn a_ca_is_replaced_and_nobodys_kubeconfig_ever_stops_working() {
     let bundle = world.folder.join("k8s-ca.pem");
     let put = |content: &str| fs::write(&bundle, content).expect("written");
     put(&old);
+    servers.cluster.serve_as(&last.server(&["kubernetes"]), &bundle);
     world.configure(&servers.cluster.ca_pem.display().to_string(), &bundle.display().to_string());
     assert_eq!(world.cycle().exit_code(), 0);
     assert_eq!(with_bundle(&world, &old), 4);
+
+    ends(&world, "beside the old one in the file of `ca`");
 
     // Too early, and so the wrong order: nobody gets a file that does not work.
     put(&new);
@@ -72,6 +88,8 @@ fn a_ca_is_replaced_and_nobodys_kubeconfig_ever_stops_working() {
     let own = || fs::read_to_string(&own).expect("the daemon's own");
     assert!(own().contains(&BASE64.encode(&both)), "the daemon follows");
 
+    ends(&world, "give the API server a certificate of the new CA");
+
     // 2. The API server's new certificate.
     let fingerprints: Vec<String> = TOOLS.iter().map(|tool| super::config(&world, tool)).collect();
     servers.cluster.serve_as(&next.server(&["kubernetes"]), &{
@@ -80,6 +98,7 @@ fn a_ca_is_replaced_and_nobodys_kubeconfig_ever_stops_working() {
     });
     put(&both);
     works(&world);
+    assert_eq!(wrong(&world, &[]).0, [], "the one that ends is not needed any more");
     assert_eq!(world.cycle().exit_code(), 0);
     assert!(TOOLS.iter().map(|tool| super::config(&world, tool)).eq(fingerprints), "nothing is delivered for it");
 

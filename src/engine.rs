@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub use self::health::back_up;
-use crate::access::{self, Ownership, SEAL_KEY};
+use crate::access::{Ownership, SEAL_KEY};
 use crate::contract::Sealer;
 use crate::control::api::{ClusterStatus, CycleReport, Failing, OrderAnswer, OrderRequest, Status};
 use crate::desired::Deriver;
@@ -59,15 +59,6 @@ pub enum EngineError {
         #[source]
         source: io::Error,
     },
-    /// A cluster cannot be reached.
-    #[error("cluster {cluster}")]
-    Access {
-        /// Which.
-        cluster: ClusterName,
-        /// Why.
-        #[source]
-        source: access::AccessError,
-    },
     /// Another ledger owns a cluster.
     #[error(
         "cluster {cluster} belongs to the ledger {owner}, and this one is {own}: \
@@ -103,6 +94,7 @@ pub struct Engine {
     changed: Arc<Notify>,
     trouble: BTreeMap<ClusterName, String>,
     links: BTreeMap<ClusterName, link::Link>,
+    reaching: BTreeMap<ClusterName, link::Reaching>,
     last: Option<CycleReport>,
     health: health::Health,
 }
@@ -153,6 +145,7 @@ impl Engine {
             changed: Arc::new(Notify::new()),
             trouble: BTreeMap::new(),
             links: BTreeMap::new(),
+            reaching: BTreeMap::new(),
             last: None,
         };
         engine.connect().await?;

@@ -1,13 +1,15 @@
 //! The engine's clusters: connected, kept ours, and connected anew when anything about them changed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::config::AuthInfo;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{Engine, EngineError};
 use crate::access::webhook::{self, Kept, WebhookRequest};
@@ -25,6 +27,11 @@ const RENEWAL_AGAIN: SignedDuration = SignedDuration::from_hours(1);
 /// Between two looks whether a webhook was installed, and is well. Its certificate is replaced ten days before it ends.
 const WEBHOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
 
+/// How long a cycle waits for a cluster that is to be connected: longer than a slow one takes.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The same for one that was late before.
+const ALREADY_LATE: Duration = Duration::from_secs(1);
+
 /// What keeps a connected cluster ours.
 pub(super) struct Link {
     owner: OwnerWatch,
@@ -40,6 +47,19 @@ pub(super) struct Link {
     /// The configuration was read anew: the daemon's own kubeconfig may have to follow it.
     reconfigured: bool,
 }
+
+/// A cluster that answered.
+pub(super) struct Reached {
+    client: kube::Client,
+    /// The ledger that owns it.
+    owner: String,
+    renewal: Option<Renewal>,
+    credential: AuthInfo,
+    file: Option<[u8; 32]>,
+}
+
+/// A cluster that is asked; it ends with its engine.
+pub(super) type Reaching = AbortOnDropHandle<Result<Reached, AccessError>>;
 
 impl Link {
     /// Who owns the cluster, as far as is known.
@@ -71,6 +91,7 @@ impl Engine {
             link.reconfigured = true;
         }
         self.trouble.clear();
+        self.reaching.clear();
         self.settings = settings;
         Ok(())
     }
@@ -84,28 +105,18 @@ impl Engine {
         if renew {
             self.follow().await;
         }
-        let due = |link: &Link| link.renew_after.is_some_and(|due| due <= now);
-        let settled = |cluster: &ClusterName| {
-            self.effects.clusters.contains_key(cluster) && !self.links.get(cluster).is_some_and(due)
-        };
-        let asked =
-            self.settings.clusters.iter().filter(|(cluster, _)| !settled(cluster)).map(|(cluster, kubeconfig)| {
-                let answer = self.connected(cluster, kubeconfig, renew);
-                async move { (cluster.clone(), answer.await) }
-            });
-        for (cluster, answer) in futures::future::join_all(asked).await {
+        self.reach(now, renew);
+        for (cluster, answer) in self.reached().await {
             match answer {
-                Ok((effects, link)) => {
+                Ok(reached) => {
+                    self.owned_by(&cluster, &reached.owner)?;
                     self.trouble.remove(&cluster);
-                    self.effects.clusters.insert(cluster.clone(), effects);
-                    self.links.insert(cluster, link);
+                    self.take(cluster, reached);
                 }
-                Err(EngineError::Access { source, .. }) => {
-                    let why = report::chain(&source);
+                Err(why) => {
                     tracing::warn!(%cluster, error = why, "not connected");
                     self.trouble.insert(cluster, why);
                 }
-                Err(other) => return Err(other),
             }
         }
         for (cluster, link) in &self.links {
@@ -117,6 +128,39 @@ impl Engine {
             self.keep_webhooks(now).await;
         }
         Ok(())
+    }
+
+    /// Begins to ask the clusters that are not connected, or are to be anew.
+    fn reach(&mut self, now: Timestamp, renew: bool) {
+        let due = |link: &Link| link.renew_after.is_some_and(|due| due <= now);
+        for (cluster, kubeconfig) in &self.settings.clusters {
+            let settled = self.effects.clusters.contains_key(cluster) && !self.links.get(cluster).is_some_and(due);
+            if !settled && !self.reaching.contains_key(cluster) {
+                let face = self.settings.policy.clusters[cluster].clone();
+                let asked = reach(cluster.clone(), kubeconfig.clone(), face, renew.then_some(now));
+                self.reaching.insert(cluster.clone(), AbortOnDropHandle::new(tokio::spawn(asked)));
+            }
+        }
+    }
+
+    /// Those that answered. Nobody waits long for one that does not: it is asked on, and looked after in the next cycle.
+    async fn reached(&mut self) -> Vec<(ClusterName, Result<Reached, String>)> {
+        let trouble = &self.trouble;
+        let waited = self.reaching.iter_mut().map(|(cluster, asked)| {
+            let patience = if trouble.contains_key(cluster) { ALREADY_LATE } else { PATIENCE };
+            async move { (cluster.clone(), tokio::time::timeout(patience, asked).await) }
+        });
+        let waited = futures::future::join_all(waited).await;
+        let answers = waited.into_iter().map(|(cluster, answer)| {
+            let answer = match answer {
+                Ok(Ok(answer)) => answer.map_err(|error| report::chain(&error)),
+                Ok(Err(error)) => Err(report::chain(&error)),
+                Err(_) => return (cluster, Err("no answer yet".to_owned())),
+            };
+            self.reaching.remove(&cluster);
+            (cluster, answer)
+        });
+        answers.collect()
     }
 
     /// Clusters whose CA is another since the configuration was read anew are connected anew.
@@ -134,7 +178,9 @@ impl Engine {
 
     /// Renews what is due of the webhooks. One that cannot be is told of, and tried again: it works until its end.
     async fn keep_webhooks(&mut self, now: Timestamp) {
+        let away = |cluster| self.effects.clusters.get(cluster).is_some_and(|it| it.watch.health().error.is_some());
         let due = self.links.iter_mut().filter(|(_, link)| link.webhook_due.is_none_or(|due| due <= now));
+        let due = due.filter(|(cluster, _)| !away(cluster));
         for (cluster, link) in due {
             let (policy, state_dir) = (&self.settings.policy, self.settings.state_dir.as_path());
             let (ledger, sealer) = (self.store.state(), &self.sealer);
@@ -166,28 +212,9 @@ impl Engine {
         }
     }
 
-    /// `renew`: what a certificate of our own that is due needs can be written.
-    async fn connected(
-        &self,
-        cluster: &ClusterName,
-        kubeconfig: &Path,
-        renew: bool,
-    ) -> Result<(ClusterEffects, Link), EngineError> {
-        let access = |source| EngineError::Access { cluster: cluster.clone(), source };
-        let face = &self.settings.policy.clusters[cluster];
-        if renew {
-            followed(cluster, kubeconfig, face).await.map_err(access)?;
-        }
-        let renewal =
-            if renew { Some(access::renew(kubeconfig, cluster, self.now()).await.map_err(access)?) } else { None };
-        let client = access::client(kubeconfig).await.map_err(access)?;
-        let owner = access::owner(&client).await.map_err(access)?;
-        // A cluster that `init` has not come to yet must not stop the work in the others.
-        let owner = owner.ok_or_else(|| {
-            let what = "the cluster belongs to no ledger yet: run `bursar init`";
-            access(AccessError::Incomplete { path: kubeconfig.to_owned(), what })
-        })?;
-        self.owned_by(cluster, &owner)?;
+    /// A cluster that is ours is watched from now on.
+    fn take(&mut self, cluster: ClusterName, reached: Reached) {
+        let Reached { client, owner: _, renewal, credential, file } = reached;
         let renew_after = match renewal {
             None => Some(self.now() + RENEWAL_AGAIN),
             Some(Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. }) => Some(renew_after),
@@ -201,8 +228,8 @@ impl Engine {
             owner: access::watch_owner(&client),
             renew_after,
             client: client.clone(),
-            credential: access::credential(kubeconfig).await.map_err(access)?,
-            file: digest(kubeconfig),
+            credential,
+            file,
             webhook_due: None,
             reconfigured: false,
         };
@@ -212,9 +239,34 @@ impl Engine {
             self.stop.clone(),
             self.changed(),
         ));
-        let (face, known) = (face.clone(), (&self.settings.policy, self.store.state()));
-        Ok((ClusterEffects::start(cluster.clone(), client, face, known, &self.metrics, &self.changed), link))
+        let face = self.settings.policy.clusters[&cluster].clone();
+        let known = (&self.settings.policy, self.store.state());
+        let effects = ClusterEffects::start(cluster.clone(), client, face, known, &self.metrics, &self.changed);
+        self.effects.clusters.insert(cluster.clone(), effects);
+        self.links.insert(cluster, link);
     }
+}
+
+/// Asks a cluster whose it is, with the daemon's own credential, which is renewed before if it is due; `renew`: what that
+/// needs can be written, and when it is.
+async fn reach(
+    cluster: ClusterName,
+    kubeconfig: PathBuf,
+    face: Cluster,
+    renew: Option<Timestamp>,
+) -> Result<Reached, AccessError> {
+    let mut renewal = None;
+    if let Some(now) = renew {
+        followed(&cluster, &kubeconfig, &face).await?;
+        renewal = Some(access::renew(&kubeconfig, &cluster, now).await?);
+    }
+    let client = access::client(&kubeconfig).await?;
+    // A cluster that `init` has not come to yet must not stop the work in the others.
+    let what = "the cluster belongs to no ledger yet: run `bursar init`";
+    let owner = access::owner(&client).await?;
+    let owner = owner.ok_or_else(|| AccessError::Incomplete { path: kubeconfig.clone(), what })?;
+    let credential = access::credential(&kubeconfig).await?;
+    Ok(Reached { client, owner, renewal, credential, file: digest(&kubeconfig) })
 }
 
 /// A former owner stops writing at once: what is under way is finished, nothing more is begun.

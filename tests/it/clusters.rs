@@ -2,6 +2,7 @@
 //! kubeconfig; one that hangs keeps nobody else waiting, and catches up.
 
 use std::fs;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,8 @@ use crate::daemon::{Daemon, status};
 use crate::servers::Servers;
 use crate::servers::control_plane::{ControlPlane, ControlPlaneOptions};
 use crate::servers::ldif::{disable_ldif, tool_account_dn};
+use crate::servers::ports::free_port;
+use crate::servers::process::{Process, run};
 use crate::servers::ready::wait_for;
 use crate::world::{World, stderr};
 
@@ -185,4 +188,62 @@ fn a_daemon_that_starts_while_a_cluster_hangs_works_in_the_other() {
         works(&world, "foo", "other").then_some(())
     });
     daemon.stop();
+}
+
+/// A pod that mounts one volume, as a tenant writes it.
+fn pod(name: &str, volume: &str) -> String {
+    format!(
+        r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}, "spec": {{
+            "containers": [{{"name": "web", "image": "example.org/web", "volumeMounts": [{{"name": "v", "mountPath": "/v"}}]}}],
+            "volumes": [{{"name": "v", {volume}}}]}}}}"#
+    )
+}
+
+#[test]
+fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
+    let (other, _turn) = other();
+    let mut world = world("mounts", other);
+    world.configure("pod_security = \"restricted\"", "pod_security = \"baseline\"");
+    world.tool("foo", 62_891, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    let namespace = world.namespace("foo");
+    let volume = format!("bursar-{namespace}.home");
+    other.run(&["wait", "pv", &volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=60s"], "");
+    world.stop();
+
+    let folder = world.folder.join("webhook");
+    let (port, health) = (free_port(), free_port());
+    let url = format!("https://127.0.0.1:{port}");
+    let install = format!("bursar webhook install --cluster other --url {url} --write {}", folder.display());
+    let (code, said) = crate::runbooks::follow(&world, &install);
+    assert_eq!(code, Some(0), "{said}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-webhook"));
+    command.arg("--dir").arg(&folder).arg("--listen").arg(format!("127.0.0.1:{port}"));
+    command.arg("--health").arg(format!("127.0.0.1:{health}"));
+    let webhook = Process::start("bursar-webhook", &command, &world.folder.join("webhook.log"));
+
+    let create = |manifest: &str| {
+        let mut kubectl = other.kubectl_as(&world.home("foo").join(".kube/config"));
+        kubectl.args(["create", "--context", "other", "-f", "-"]);
+        run(kubectl, manifest)
+    };
+    let mut tries = 0;
+    wait_for("the webhook gives a pod its home", Duration::from_mins(1), || {
+        tries += 1;
+        let name = format!("mine{tries}");
+        let made = create(&pod(&name, r#""persistentVolumeClaim": {"claimName": "home"}"#));
+        let stored =
+            made.status.success().then(|| other.run(&["get", "pod", &name, "-n", &namespace, "-o", "json"], ""));
+        stored.filter(|stored| stored.contains("\"runAsUser\": 62891")).map(drop)
+    });
+    let own = create(&pod("own", r#""nfs": {"server": "nfs.example.org", "path": "/srv/project/foo"}"#));
+    assert!(own.status.success(), "{}", stderr(&own));
+    for (name, path) in [("theirs", "/srv/project/bar"), ("all", "/srv/project"), ("up", "/srv/project/foo/../bar")] {
+        let volume = format!(r#""nfs": {{"server": "nfs.example.org", "path": "{path}"}}"#);
+        let refused = create(&pod(name, &volume));
+        assert!(!refused.status.success() && stderr(&refused).contains("bursar.dev"), "{path}: {}", stderr(&refused));
+    }
+    let (code, said) = crate::runbooks::follow(&world, "bursar webhook uninstall --cluster other --backstop");
+    assert_eq!(code, Some(0), "{said}");
+    drop(webhook);
 }

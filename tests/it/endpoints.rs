@@ -76,6 +76,13 @@ fn each_endpoint_is_a_context_and_proxies_are_gone_through() {
         assert!(got.status.success(), "{context}: {}", stderr(&got));
         assert!(proxy.map(Proxy::used) > before || proxy.is_none(), "{context} goes around its proxy");
     }
+
+    // Endpoints that the class no longer names leave the file.
+    world.configure("endpoints = [\"internal\", \"web\", \"socks\"]", "endpoints = [\"internal\"]");
+    assert_eq!(world.cycle().exit_code(), 0);
+    let names = world.kubectl_as_tool("foo", &["config", "get-contexts", "-o", "name"]);
+    assert_eq!(String::from_utf8_lossy(&names.stdout).trim(), "test");
+    assert!(!config(&world, "foo").contains("elsewhere"), "{}", config(&world, "foo"));
 }
 
 #[test]

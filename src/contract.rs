@@ -37,6 +37,8 @@ pub const LIFETIME: &str = "pod.kubernetes.io/lifetime";
 
 /// Annotation of a namespace that is to be left alone although nothing runs in it: `true`.
 pub const KEEP: &str = "bursar.dev/keep";
+/// Annotation of a namespace: when it was last used (RFC 3339), as a portal or a gateway of the site's says.
+pub const LAST_USE: &str = "bursar.dev/last-use";
 /// Annotation of a namespace in which nothing runs: when it is suspended if that stays so.
 pub const IDLE_UNTIL: &str = "bursar.dev/idle-until";
 /// Label of a pod and of what belongs to its job.

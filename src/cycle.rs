@@ -57,7 +57,7 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
     drop(inventory); // a snapshot that is held would be copied at the first write
     engine.store.write(&engine.lock, &changes, &events, now).await?; // ledger: state and generation, before anything is done
     let done = carry_out(engine, &approved, extent).await?; // clusters and homes: the only writes to the world
-    engine.count(&done, &refusals);
+    engine.count(&events, &done, &refusals);
 
     let times = (began, engine.now());
     let report = report::cycle(trigger, times, engine.store.state(), &plan, &approved, &refusals); // pure

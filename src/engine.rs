@@ -25,6 +25,7 @@ use crate::directory::SourceConfig;
 use crate::execute::{self, Effects};
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
+use crate::ledger::change::Event;
 use crate::ledger::store::{CycleEnd, CycleLock, Store, StoreError, holding_the_wal};
 use crate::observed::Inventory;
 use crate::orders::{self, Written};
@@ -217,10 +218,14 @@ impl Engine {
         let clusters = clusters.filter_map(|(name, cluster)| Some((name.clone(), cluster.watch.inventory()?)));
         let pods = self.effects.clusters.iter();
         let pods = pods.filter_map(|(name, cluster)| Some((name.clone(), cluster.pods.as_ref()?.inventory()?)));
-        Inventory { clusters: clusters.collect(), pods: pods.collect(), ..Inventory::default() }
+        let in_use = self.effects.clusters.iter();
+        let in_use = in_use.filter_map(|(name, cluster)| Some((name.clone(), cluster.in_use.as_ref()?.namespaces()?)));
+        let (clusters, pods, in_use) = (clusters.collect(), pods.collect(), in_use.collect());
+        Inventory { clusters, pods, in_use, ..Inventory::default() }
     }
 
-    pub(crate) fn count(&self, done: &execute::Report, refusals: &[plan::Refusal]) {
+    pub(crate) fn count(&self, events: &[Event], done: &execute::Report, refusals: &[plan::Refusal]) {
+        self.metrics.changed(events);
         self.metrics.drift_repaired(done.drift_repaired);
         self.metrics.reaped(done.reaped);
         for refusal in refusals {
@@ -271,9 +276,11 @@ impl Engine {
         for (cluster, effects) in &self.effects.clusters {
             let health = effects.watch.health();
             let waiting = (!health.ready).then(|| format!("waiting for {}", health.waiting_for.join(", ")));
+            let pods = || effects.pods.as_ref()?.error();
+            let in_use = || effects.in_use.as_ref()?.error();
             let status = ClusterStatus {
                 ready: health.ready,
-                trouble: health.error.or(waiting).or_else(|| effects.pods.as_ref()?.error()),
+                trouble: health.error.or(waiting).or_else(pods).or_else(in_use),
                 objects: health.objects as u64,
                 endpoints: effects.findings(),
             };

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::control::api::{OrderRequest, Refusal, RevokeClass, Target};
-use crate::identity::{AccountKind, AccountName};
+use crate::identity::{AccountKind, AccountName, kubernetes_name};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::plan::guard;
@@ -80,6 +80,7 @@ fn write(
         OrderRequest::Resume(target) => (Some(OrderKind::Resume), target),
         OrderRequest::Revoke(target) => (Some(OrderKind::Revoke), target),
         OrderRequest::AdoptUid(target) => (Some(OrderKind::AdoptUid), target),
+        OrderRequest::AdoptAccount(target) => (Some(OrderKind::AdoptAccount), target),
         OrderRequest::Restored { target, file, objects } => {
             let account = find(ledger, target.kind, &target.name)?;
             return Ok(restored(account, &note(actor, target, now, false)?, file, *objects));
@@ -101,8 +102,8 @@ fn write(
         OrderRequest::Approve { hash } => return approve(ledger, actor, hash, now),
     };
     let account = find(ledger, target.kind, &target.name)?;
-    let need_not_say =
-        matches!(request, OrderRequest::Resume(_) | OrderRequest::Release(_) | OrderRequest::AdoptUid(_));
+    let need_not_say = matches!(request, OrderRequest::Resume(_) | OrderRequest::Release(_))
+        || kind.is_some_and(OrderKind::is_of_reads);
     let note = note(actor, target, now, !need_not_say)?;
     match (kind, request) {
         (Some(what), _) => order(ledger, account, what, note),
@@ -189,6 +190,11 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
                 "the directory has no other uid for {name}; `bursar status` shows what it rejects"
             ));
         }
+        OrderKind::AdoptAccount if !has_another_entry(ledger, account) => {
+            return refused(format!(
+                "no other entry of the directory asks for the name of {name}; `bursar status` shows what it rejects"
+            ));
+        }
         OrderKind::Revoke if account.generation == 0 => return refused(format!("{name} never had a certificate")),
         _ => {}
     }
@@ -197,6 +203,7 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
         OrderKind::Resume => "resumption ordered",
         OrderKind::Revoke => "revocation ordered",
         OrderKind::AdoptUid => "uid to be adopted",
+        OrderKind::AdoptAccount => "account to be adopted",
     };
     let id = next_id(ledger);
     let event = event(Some(account), action, &note);
@@ -219,6 +226,14 @@ fn is_going(account: &Account) -> bool {
 fn has_another_uid(ledger: &LedgerState, account: &Account) -> bool {
     let mut rejected = ledger.rejected.iter().filter(|entry| entry.id.as_ref() == Some(&account.directory_id));
     rejected.any(|entry| entry.source == account.source && entry.why.contains("bursar adopt uid"))
+}
+
+fn has_another_entry(ledger: &LedgerState, account: &Account) -> bool {
+    let named = |name: &Option<String>| {
+        name.as_deref().map(kubernetes_name).is_some_and(|name| name == account.kubernetes_name)
+    };
+    let mut rejected = ledger.rejected.iter().filter(|entry| entry.kind == account.kind && named(&entry.name));
+    rejected.any(|entry| entry.why.contains("bursar adopt account"))
 }
 
 fn restored(account: &Account, note: &Note, file: &str, objects: u64) -> One {

@@ -124,6 +124,8 @@ pub struct Class {
     pub home: Option<HomeRule>,
     /// ClusterRoles bound in the namespace; cluster-wide where there is none.
     pub roles: Vec<String>,
+    /// Of a class from groups: what its people may do there.
+    pub workspace: Option<WorkspaceRoles>,
     /// ClusterRoles bound to the namespace's `default` service account.
     pub service_account_roles: Vec<String>,
     /// Users that a holder of the credential may impersonate (`kubectl --as`).
@@ -150,6 +152,17 @@ pub struct Class {
     pub provision: Provision,
     /// Site templates: one parsed YAML document each, with `{name}` and the like still in its strings.
     pub manifests: Vec<Value>,
+}
+
+/// ClusterRoles of the people of a workspace, bound in its namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorkspaceRoles {
+    /// Of its members.
+    pub members: Vec<String>,
+    /// Of its managers.
+    pub managers: Vec<String>,
+    /// The attribute of its entry that names the managers; absent: it has none.
+    pub named_by: Option<String>,
 }
 
 /// When tenants of a class are made.
@@ -396,6 +409,23 @@ pub struct NamespaceReaper {
     pub warn_for: Duration,
     /// So many in one cycle.
     pub per_cycle: u64,
+    /// Clusters whose Prometheus must answer, too, before anything there is idle.
+    pub evidence: BTreeMap<ClusterName, Evidence>,
+}
+
+/// `[reaper.namespaces.prometheus.CLUSTER]`: what it shows in use is not idle, whatever runs there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// Where its API is; `/api/v1/query` is appended.
+    pub url: String,
+    /// PEM bundle, if it is https of an authority of the site's own.
+    pub ca_pem: Option<String>,
+    /// The file of a bearer token, which is read for each question.
+    pub token: Option<PathBuf>,
+    /// A query of Prometheus: a vector with label `namespace`; above 0 is use.
+    pub query: String,
+    /// Namespaces that are always in use: an answer without one of them proves nothing.
+    pub control: Vec<String>,
 }
 
 /// `[reaper.pods]`.

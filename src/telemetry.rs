@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use tracing_subscriber::EnvFilter;
 
+use crate::ledger::change::Event;
 use crate::ledger::{LedgerState, Lifecycle};
 
 /// How log lines look.
@@ -67,6 +68,18 @@ struct EndpointLabels {
     endpoint: String,
 }
 
+/// Label `action`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ActionLabel {
+    action: String,
+}
+
+/// Label `cause`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CauseLabel {
+    cause: &'static str,
+}
+
 /// Label `outcome`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabel {
@@ -80,6 +93,7 @@ pub struct Metrics {
     cycles: Family<OutcomeLabel, Counter>,
     drift_repaired: Counter,
     pods_reaped: Counter,
+    account_changes: Family<ActionLabel, Counter>,
     refusals: Family<LimitLabel, Counter>,
     endpoints: Family<EndpointLabels, Gauge>,
     ledger_stuck: Gauge,
@@ -103,6 +117,13 @@ impl Metrics {
     /// Objects that somebody changed and we changed back.
     pub fn drift_repaired(&self, objects: u64) {
         self.drift_repaired.inc_by(objects);
+    }
+
+    /// What became of accounts: created, suspended, revoked, …, by the words of the history.
+    pub fn changed(&self, events: &[Event]) {
+        for event in events.iter().filter(|event| event.account.is_some()) {
+            self.account_changes.get_or_create(&ActionLabel { action: event.action.clone() }).inc();
+        }
     }
 
     /// Pods that were past their lifetime.
@@ -147,6 +168,11 @@ impl Metrics {
             "drift_repaired",
             "Objects that somebody else changed and that were changed back",
             self.drift_repaired.clone(),
+        );
+        registry.register(
+            "account_changes",
+            "What became of accounts, by the history's word for it",
+            self.account_changes.clone(),
         );
         registry.register("pods_reaped", "Pods that were deleted past their lifetime", self.pods_reaped.clone());
         registry.register("refusals", "Plans of which a limit held a part back", self.refusals.clone());
@@ -193,6 +219,12 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
         accounts.get_or_create(&StateLabel { state: known.as_str() }).set(count_gauge(count));
     }
     registry.register("accounts", "Accounts by state", accounts);
+    let suspended = Family::<CauseLabel, Gauge>::default();
+    for suspension in state.accounts.values().filter_map(|account| account.suspension.as_ref()) {
+        suspended.get_or_create(&CauseLabel { cause: suspension.word() }).inc();
+    }
+    registry.register("suspensions", "Accounts without access, by cause", suspended);
+    registry.register("idle_namespaces", "Namespaces in which nothing runs", gauge(count_gauge(state.idle.len())));
     registry.register("rejected_entries", "Entries that failed a check", gauge(count_gauge(state.rejected.len())));
     registry.register("failing_tenants", "Tenants with a failing step", gauge(count_gauge(state.failures.len())));
     let oldest = state.failures.values().map(|failure| now.as_second() - failure.since.as_second()).max();

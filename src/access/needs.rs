@@ -63,7 +63,8 @@ impl Needs {
 
     fn add(&mut self, class: &Class) {
         if class.namespace.is_some() {
-            self.roles.extend(class.roles.iter().cloned());
+            let workspace = class.workspace.iter().flat_map(|roles| roles.members.iter().chain(&roles.managers));
+            self.roles.extend(class.roles.iter().chain(workspace).cloned());
             self.service_account_roles.extend(class.service_account_roles.iter().cloned());
         } else {
             self.admin_roles.extend(class.roles.iter().cloned());

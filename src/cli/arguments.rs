@@ -284,6 +284,8 @@ pub struct MaybeReasoned {
 pub enum Adopt {
     /// The uid that the directory has now becomes the account's; its home must belong to that uid
     Uid(MaybeReasoned),
+    /// Another entry of the directory that has the account's name gets what is the account's: names, uid, volumes
+    Account(MaybeReasoned),
 }
 
 /// Commands of `archive`.

@@ -13,6 +13,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     for (name, cluster) in &settings.policy.clusters {
         findings.extend(probes::cluster(&settings, name, cluster).await);
     }
+    findings.extend(probes::evidence(&settings).await);
     findings.extend(probes::homes(&settings, &homes).await);
     findings.push(probes::daemon(&settings).await);
     progress.finish_and_clear();

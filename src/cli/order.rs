@@ -36,8 +36,12 @@ pub(super) async fn maybe_reasoned(context: &Context, order: Order, arguments: M
 }
 
 pub(super) async fn adopt(context: &Context, command: Adopt) -> Result<Exit, Failure> {
-    let Adopt::Uid(MaybeReasoned { account: Account { kind, name }, reason, ticket }) = command;
-    give(context, vec![OrderRequest::AdoptUid(Target { kind, name, reason, ticket })]).await
+    let (order, arguments): (fn(Target) -> OrderRequest, _) = match command {
+        Adopt::Uid(arguments) => (OrderRequest::AdoptUid, arguments),
+        Adopt::Account(arguments) => (OrderRequest::AdoptAccount, arguments),
+    };
+    let MaybeReasoned { account: Account { kind, name }, reason, ticket } = arguments;
+    give(context, vec![order(Target { kind, name, reason, ticket })]).await
 }
 
 pub(super) async fn approve(context: &Context, hash: String) -> Result<Exit, Failure> {

@@ -17,6 +17,7 @@ pub(super) use self::homes::homes;
 use crate::control::client::{ClientError, ControlClient};
 use crate::directory::source::SourceKind;
 use crate::directory::{self, Completeness};
+use crate::observed::prometheus;
 use crate::report;
 use crate::settings::Settings;
 
@@ -80,6 +81,24 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
     (findings, entries.filter_map(|entry| entry.home).collect())
 }
 
+/// What idle namespaces are judged by, beside their pods.
+pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let rules = settings.policy.reapers.namespaces.iter();
+    for (cluster, evidence) in rules.flat_map(|rules| &rules.evidence) {
+        let subject = format!("reaper.namespaces.prometheus.{cluster}");
+        findings.push(match prometheus::ask(evidence).await {
+            Ok(in_use) => Finding::good(subject, format!("{}: {} namespaces in use", evidence.url, in_use.len())),
+            Err(error) => Finding::bad(
+                subject,
+                format!("{}: {}", evidence.url, report::chain(&error)),
+                "until it answers no namespace of the cluster counts as idle; see url, ca, token, query, control",
+            ),
+        });
+    }
+    findings
+}
+
 /// Whether the daemon runs.
 pub(super) async fn daemon(settings: &Settings) -> Finding {
     let answer = match ControlClient::new(&settings.control_socket) {
@@ -99,6 +118,6 @@ pub(super) async fn daemon(settings: &Settings) -> Finding {
 fn ca<'s>(sources: &'s [directory::SourceConfig], name: &str) -> Option<&'s str> {
     match &sources.iter().find(|source| source.name == name)?.kind {
         SourceKind::Ldap(ldap) => ldap.ca_pem.as_deref(),
-        _ => None,
+        SourceKind::Ldif(_) => None,
     }
 }

@@ -17,7 +17,7 @@ use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Suspension};
 use crate::orders;
 use crate::plan::pace::Progress;
-use crate::policy::{Class, Policy, When};
+use crate::policy::{Class, Policy, Provision, When};
 
 /// One link of the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -192,7 +192,13 @@ fn rule(account: &Account, ledger: &LedgerState, class: &Class) -> Step {
     }
     let clusters: Vec<&str> = class.clusters.iter().map(|cluster| cluster.0.as_str()).collect();
     let home = if class.home.is_none() { "; no kubeconfig: the class has no home" } else { "" };
-    Step::new(at, true, format!("takes it, in {}{home}", clusters.join(", ")))
+    let asked = class.provision == Provision::Always || ledger.last_use.contains_key(&account.id);
+    let wait = if asked {
+        String::new()
+    } else {
+        format!("; nobody asked for it yet: bursar ensure {} {}", account.kind, account.name)
+    };
+    Step::new(at, true, format!("takes it, in {}{home}{wait}", clusters.join(", ")))
 }
 
 fn is_member(ledger: &LedgerState, group: &str, member: &DirectoryId) -> bool {

@@ -258,6 +258,9 @@ pub enum OrderRequest {
     /// Take the uid that the directory has now.
     #[serde(rename = "adopt uid")]
     AdoptUid(Target),
+    /// Give the account to the other entry of the directory that has its name.
+    #[serde(rename = "adopt account")]
+    AdoptAccount(Target),
     /// What an archive has was made again: told, for the history.
     Restored {
         /// Whose.

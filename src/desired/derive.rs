@@ -8,14 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::class::{Groups, Taken, taken};
+use super::class::{Groups, taken};
 use super::life::{Evidence, Namespaces, Verdict, verdict};
+use super::subject::{Idle, Inputs, Side, Subject};
+use super::workspace::{Holders, People, holders};
 use super::{DesiredAccount, DesiredState, EndOfTenant, Notice, Transition, tenant};
 use crate::contract::Sealer;
-use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, NamespaceName};
+use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName};
 use crate::ledger::idle::Idleness;
-use crate::ledger::quota::{OverrideKey, QuotaOverride};
-use crate::ledger::{Account, LedgerState, Lifecycle, Note, ObjectKey, Order, Suspension, Tenant};
+use crate::ledger::{Account, LedgerState, Lifecycle, ObjectKey, Order, Suspension, Tenant};
 use crate::policy::{Class, Policy, Provision};
 
 /// Who asked for an account is believed to wait for so long; their account goes before others that are made.
@@ -39,54 +40,6 @@ pub struct Deriver {
     rules: Option<(Policy, [u8; 32])>,
 }
 
-/// Everything that decides what an account gets while nothing is due for it.
-#[derive(Debug, PartialEq)]
-struct Inputs {
-    account: Account,
-    held: Option<Note>,
-    tenants: Vec<(ClusterName, Tenant)>,
-    classes: Vec<String>,
-    overrides: Vec<(OverrideKey, QuotaOverride)>,
-    awaited: bool,
-    idle: Idle,
-}
-
-/// What is said of namespaces in which nothing runs.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct Idle {
-    /// All of the account's are due for suspension, since then.
-    due: Option<Timestamp>,
-    /// Where people were warned, and of what moment.
-    warned: BTreeMap<ClusterName, Timestamp>,
-}
-
-impl Inputs {
-    fn of(subject: &Subject<'_>) -> Self {
-        Self {
-            account: subject.account.clone(),
-            held: subject.held.cloned(),
-            tenants: subject.tenants.iter().map(|(cluster, tenant)| ((*cluster).clone(), (*tenant).clone())).collect(),
-            classes: subject.taken.now.iter().map(|class| class.name.clone()).collect(),
-            overrides: subject.overrides.iter().map(|(key, given)| ((*key).clone(), (*given).clone())).collect(),
-            awaited: subject.awaited,
-            idle: subject.idle.clone(),
-        }
-    }
-
-    fn still(&self, subject: &Subject<'_>) -> bool {
-        let Self { account, held, tenants, classes, overrides, awaited, idle } = self;
-        account == subject.account
-            && *awaited == subject.awaited
-            && *idle == subject.idle
-            && held.as_ref() == subject.held
-            && tenants.iter().map(|(cluster, tenant)| (cluster, tenant)).eq(subject.tenants.iter().copied())
-            && classes.iter().eq(subject.taken.now.iter().map(|class| &class.name))
-            && overrides.iter().map(|(key, given)| (key, given)).eq(subject.overrides.iter().copied())
-            && subject.orders.is_empty()
-            && subject.taken.rests_on.is_empty()
-    }
-}
-
 impl Deriver {
     /// What all tenants should have now.
     pub fn derive(&mut self, ledger: &LedgerState, policy: &Policy, sealer: &Sealer, now: Timestamp) -> &DesiredState {
@@ -96,24 +49,31 @@ impl Deriver {
         let mut claimed = Claims::new();
         self.desired.notices.clear();
         self.desired.reaps.clone_from(&policy.reapers);
-        for subject in world.subjects() {
+        // A workspace's people have their own part first: what they may do there depends on it.
+        let (workspaces, others): (Vec<_>, Vec<_>) = world.subjects().partition(Subject::is_workspace);
+        let mut derive = |desired: &mut DesiredState, inputs: &mut BTreeMap<_, Inputs>, subject: &Subject<'_>| {
             let id = &subject.account.id;
-            if self.inputs.get(id).is_some_and(|inputs| inputs.still(&subject)) {
-                continue;
+            if inputs.get(id).is_some_and(|inputs| inputs.still(subject)) {
+                return;
             }
-            let derived = world.account(&subject, &mut generation, &mut claimed, &mut self.desired.notices);
-            self.inputs.remove(id);
+            let derived = world.account(subject, &mut generation, &mut claimed, &mut desired.notices);
+            inputs.remove(id);
             match derived {
-                None => {
-                    self.desired.accounts.remove(id);
-                }
+                None => drop(desired.accounts.remove(id)),
                 Some(derived) => {
                     if is_settled(&derived) {
-                        self.inputs.insert(id.clone(), Inputs::of(&subject));
+                        inputs.insert(id.clone(), Inputs::of(subject));
                     }
-                    self.desired.accounts.insert(id.clone(), derived);
+                    desired.accounts.insert(id.clone(), derived);
                 }
             }
+        };
+        for subject in &others {
+            derive(&mut self.desired, &mut self.inputs, subject);
+        }
+        for mut subject in workspaces {
+            subject.holders = holders(subject.account, world.people_by_entry(), &self.desired.accounts);
+            derive(&mut self.desired, &mut self.inputs, &subject);
         }
         self.desired.notices.sort();
         self.desired.notices.dedup();
@@ -143,19 +103,6 @@ fn is_settled(derived: &DesiredAccount) -> bool {
 /// New namespaces, and whose they are to be.
 type Claims = BTreeMap<(ClusterName, NamespaceName), AccountId>;
 
-/// One account with everything that is said of it.
-struct Subject<'a> {
-    account: &'a Account,
-    held: Option<&'a Note>,
-    tenants: Vec<(&'a ClusterName, &'a Tenant)>,
-    orders: Vec<&'a Order>,
-    taken: Taken<'a>,
-    awaited: bool,
-    idle: Idle,
-    /// Those that hold.
-    overrides: Vec<(&'a OverrideKey, &'a QuotaOverride)>,
-}
-
 /// All inputs, indexed.
 struct World<'a> {
     ledger: &'a LedgerState,
@@ -170,6 +117,8 @@ struct World<'a> {
     namespaces: OnceCell<BTreeSet<(&'a ClusterName, &'a NamespaceName)>>,
     /// Names of people, only where somebody leaves.
     people: OnceCell<BTreeMap<&'a DirectoryId, AccountName>>,
+    /// The same by their entries, only where there are workspaces.
+    entries: OnceCell<People<'a>>,
 }
 
 impl<'a> World<'a> {
@@ -192,7 +141,15 @@ impl<'a> World<'a> {
             archives: OnceCell::new(),
             namespaces: OnceCell::new(),
             people: OnceCell::new(),
+            entries: OnceCell::new(),
         }
+    }
+
+    fn people_by_entry(&self) -> &People<'a> {
+        self.entries.get_or_init(|| {
+            let people = self.ledger.accounts.values().filter(|account| account.kind == AccountKind::User);
+            people.map(|person| ((person.source.as_str(), &person.directory_id), person)).collect()
+        })
     }
 
     /// Every account, by walking accounts and tenants side by side: both are sorted by the account's id.
@@ -226,6 +183,7 @@ impl<'a> World<'a> {
                 idle: self.idle(&account.id, &tenants),
                 awaited: used.is_some_and(|used| *used + AWAITED > self.now),
                 tenants,
+                holders: Holders::default(),
             }
         })
     }
@@ -248,17 +206,18 @@ impl<'a> World<'a> {
             && (matches!(&decided.transition, Some(Transition::Suspend(why)) if !matches!(why, Suspension::Ordered(_)))
                 || !account.leaving.is_empty()
                 || !taken.rests_on.is_empty()
+                || !subject.holders.rests_on.is_empty()
                 || places.keys().any(|cluster| !is_taken(&taken.now, cluster)));
-        let mut derived = self.derived(subject, &taken.now, decided, &places, last_generation);
+        let mut derived = self.derived(subject, subject.side(true), decided, &places, last_generation);
         if matches!(derived.transition, Some(Transition::Archive | Transition::Delete { .. })) {
-            let kept = self.derived(subject, &taken.now, Verdict::SUSPENDED, &places, last_generation);
+            let kept = self.derived(subject, subject.side(true), Verdict::SUSPENDED, &places, last_generation);
             derived.otherwise = Some(Box::new(kept));
         }
         if removal && let Some(kept) = verdict(self.evidence(subject, false)) {
             let mut places = self.places(subject, &taken.before, &kept, claimed, notices);
             // What it has there was made by a class that is gone: nobody can say what it should be, so it stays.
             places.retain(|cluster, _| is_taken(&taken.before, cluster));
-            let mut kept = self.derived(subject, &taken.before, kept, &places, last_generation);
+            let mut kept = self.derived(subject, subject.side(false), kept, &places, last_generation);
             kept.leaving.clear();
             kept.rests_on.clear();
             derived.otherwise = Some(Box::new(kept));
@@ -296,7 +255,7 @@ impl<'a> World<'a> {
             idle: subject.idle.due,
             asked: self.ledger.last_use.get(&subject.account.id).copied(),
             namespaces: Namespaces {
-                count: namespaces(subject).count() as u64,
+                count: subject.namespaces().count() as u64,
                 archived: self.is_archived(subject),
                 gone: !self.is_there(subject),
             },
@@ -309,7 +268,7 @@ impl<'a> World<'a> {
     fn is_archived(&self, subject: &Subject<'_>) -> bool {
         let Subject { account, .. } = subject;
         account.state == Lifecycle::Suspended
-            && namespaces(subject).all(|(cluster, _)| self.has_archive(account, cluster))
+            && subject.namespaces().all(|(cluster, _)| self.has_archive(account, cluster))
     }
 
     fn has_archive(&self, account: &Account, cluster: &ClusterName) -> bool {
@@ -323,7 +282,8 @@ impl<'a> World<'a> {
     /// Whether a namespace is left, as far as the ledger knows.
     fn is_there(&self, subject: &Subject<'_>) -> bool {
         subject.account.state == Lifecycle::Archived
-            && namespaces(subject)
+            && subject
+                .namespaces()
                 .any(|(cluster, namespace)| self.ledger.objects.contains_key(&ObjectKey::namespace(cluster, namespace)))
     }
 
@@ -331,13 +291,14 @@ impl<'a> World<'a> {
     fn bystander(&self, subject: &Subject<'_>) -> Option<DesiredAccount> {
         let idle = Verdict { transition: None, regenerated: None, suspended: false, end: None };
         let concerned = !subject.account.leaving.is_empty() || !subject.orders.is_empty();
-        concerned.then(|| self.derived(subject, &[], idle, &BTreeMap::new(), &mut 0))
+        let nothing = Side { classes: &[], holders: &[] };
+        concerned.then(|| self.derived(subject, nothing, idle, &BTreeMap::new(), &mut 0))
     }
 
     fn derived(
         &self,
         subject: &Subject<'_>,
-        classes: &[&Class],
+        Side { classes, holders }: Side<'_>,
         decided: Verdict,
         places: &BTreeMap<&ClusterName, Option<NamespaceName>>,
         last_generation: &mut u64,
@@ -356,7 +317,7 @@ impl<'a> World<'a> {
                 cluster,
                 account,
                 classes: &here,
-                remembered: remembered(subject, cluster).map_or("", |tenant| tenant.class.as_str()),
+                remembered: subject.remembered(cluster).map_or("", |tenant| tenant.class.as_str()),
                 namespace: namespace.as_ref(),
                 generation,
                 suspended: decided.suspended || !is_taken(classes, cluster),
@@ -366,6 +327,7 @@ impl<'a> World<'a> {
                     EndOfTenant::Delete => true,
                 }),
                 overrides: &overrides,
+                holders,
             };
             ((*cluster).clone(), tenant::tenant(order, self.policy, self.sealer))
         });
@@ -383,7 +345,7 @@ impl<'a> World<'a> {
             awaited: subject.awaited,
             // A mark needs nobody's absence: who is locked out does not wait for the limits of somebody else's leaving.
             leaving: if by_mark { BTreeMap::new() } else { self.leaving(account) },
-            rests_on: if by_mark { BTreeSet::new() } else { subject.taken.rests_on.clone() },
+            rests_on: if by_mark { BTreeSet::new() } else { &subject.taken.rests_on | &subject.holders.rests_on },
             otherwise: None,
             clusters: clusters.collect(),
         }
@@ -396,7 +358,7 @@ impl<'a> World<'a> {
         if !here.is_empty() {
             return here;
         }
-        let last = remembered(subject, cluster).and_then(|tenant| self.policy.classes.get(&tenant.class));
+        let last = subject.remembered(cluster).and_then(|tenant| self.policy.classes.get(&tenant.class));
         last.filter(|class| class.namespace.is_some()).into_iter().collect()
     }
 
@@ -456,7 +418,7 @@ impl<'a> World<'a> {
     }
 
     fn leaving(&self, account: &Account) -> BTreeMap<DirectoryId, AccountName> {
-        let unknown = |id: &DirectoryId| AccountName { kind: crate::identity::AccountKind::User, name: id.0.clone() };
+        let unknown = |id: &DirectoryId| AccountName { kind: AccountKind::User, name: id.0.clone() };
         let name = |id: &DirectoryId| {
             let people = self.people.get_or_init(|| {
                 self.ledger.accounts.values().map(|account| (&account.directory_id, account.account_name())).collect()
@@ -467,18 +429,8 @@ impl<'a> World<'a> {
     }
 }
 
-/// Where it has a namespace.
-fn namespaces<'s>(subject: &'s Subject<'_>) -> impl Iterator<Item = (&'s ClusterName, &'s NamespaceName)> {
-    let tenants = subject.tenants.iter();
-    tenants.filter_map(|(cluster, tenant)| Some((*cluster, tenant.namespace.as_ref()?)))
-}
-
 fn is_taken(classes: &[&Class], cluster: &ClusterName) -> bool {
     classes.iter().any(|class| class.clusters.contains(cluster))
-}
-
-fn remembered<'a>(subject: &Subject<'a>, cluster: &ClusterName) -> Option<&'a Tenant> {
-    subject.tenants.iter().find(|(known, _)| *known == cluster).map(|(_, tenant)| *tenant)
 }
 
 /// The class whose size and budget count: the one that took it first. Accounts without any, such as directory groups,

@@ -14,8 +14,10 @@ pub mod network;
 pub mod quota;
 pub mod rbac;
 pub mod rules;
+mod subject;
 mod tenant;
 pub mod volume;
+mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Place, generation_group};
 use crate::contract::{MANAGED_BY, MANAGER};
-use crate::identity::{ClusterName, NamespaceName};
+use crate::identity::{AccountName, ClusterName, NamespaceName};
 use crate::ledger::{Account, ObjectKey};
 use crate::policy::{Class, DAEMON_USER};
 
@@ -41,7 +41,7 @@ pub fn archive_binding(cluster: &ClusterName, namespace: &NamespaceName) -> Obje
 /// The manifest of [`archive_binding`].
 #[must_use]
 pub fn archive_binding_manifest(namespace: &NamespaceName) -> Value {
-    let daemon = json!({"apiGroup": GROUP, "kind": "User", "name": DAEMON_USER});
+    let daemon = json!([{"apiGroup": GROUP, "kind": "User", "name": DAEMON_USER}]);
     let mut binding = role_binding(namespace, ARCHIVE_BINDING, ARCHIVE_ROLE, &daemon);
     binding["metadata"]["labels"] = json!({MANAGED_BY: MANAGER});
     binding
@@ -50,12 +50,8 @@ pub fn archive_binding_manifest(namespace: &NamespaceName) -> Value {
 /// Bindings in the tenant's namespace, of its holders and of its `default` service account.
 #[must_use]
 pub fn role_bindings(place: &Place<'_>, class: &Class) -> Vec<Value> {
-    let holders = json!({
-        "apiGroup": GROUP,
-        "kind": "Group",
-        "name": generation_group(&place.account.account_name(), place.generation),
-    });
-    let pods = json!({"kind": "ServiceAccount", "name": "default", "namespace": place.namespace});
+    let holders = json!([subject(&place.account.account_name(), place.generation)]);
+    let pods = json!([{"kind": "ServiceAccount", "name": "default", "namespace": place.namespace}]);
     let of_holders =
         class.roles.iter().map(|role| role_binding(place.namespace, &format!("bursar-{role}"), role, &holders));
     let of_pods = class
@@ -65,13 +61,18 @@ pub fn role_bindings(place: &Place<'_>, class: &Class) -> Vec<Value> {
     of_holders.chain(of_pods).collect()
 }
 
-fn role_binding(namespace: &NamespaceName, name: &str, role: &str, subject: &Value) -> Value {
+/// The holders of an account's certificates of this generation.
+pub(super) fn subject(account: &AccountName, generation: u64) -> Value {
+    json!({"apiGroup": GROUP, "kind": "Group", "name": generation_group(account, generation)})
+}
+
+pub(super) fn role_binding(namespace: &NamespaceName, name: &str, role: &str, subjects: &Value) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "RoleBinding",
         "metadata": {"name": name, "namespace": namespace},
         "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": role},
-        "subjects": [subject],
+        "subjects": subjects,
     })
 }
 
@@ -91,10 +92,6 @@ fn cluster_role_binding(account: &Account, role: &str, generation: u64) -> Value
         "kind": "ClusterRoleBinding",
         "metadata": {"name": format!("bursar-{role}:{}:{}", account.kind, account.kubernetes_name)},
         "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": role},
-        "subjects": [{
-            "apiGroup": GROUP,
-            "kind": "Group",
-            "name": generation_group(&account.account_name(), generation),
-        }],
+        "subjects": [subject(&account.account_name(), generation)],
     })
 }

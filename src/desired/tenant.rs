@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::workspace::{self, Holder};
 use super::{
     DesiredObject, DesiredTenant, EndOfTenant, Place, credential, manifest, namespace, network, quota, rbac, volume,
 };
@@ -29,12 +30,25 @@ pub(super) struct Order<'a> {
     pub(super) idle_until: Option<Timestamp>,
     pub(super) end: Option<EndOfTenant>,
     pub(super) overrides: &'a quota::Overrides<'a>,
+    /// Of a workspace: its people.
+    pub(super) holders: &'a [Holder],
 }
 
 /// Objects of several classes are merged; of two with one name the first class's stays.
 pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> DesiredTenant {
-    let Order { cluster, account, classes, remembered, namespace, generation, suspended, idle_until, end, overrides } =
-        order;
+    let Order {
+        cluster,
+        account,
+        classes,
+        remembered,
+        namespace,
+        generation,
+        suspended,
+        idle_until,
+        end,
+        overrides,
+        holders,
+    } = order;
     let main = classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied();
     let class = main.map_or(remembered, |class| class.name.as_str());
     let mut objects: BTreeMap<ObjectKey, DesiredObject> = BTreeMap::new();
@@ -60,6 +74,9 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         }
         for class in classes.iter().filter(|class| class.namespace.is_some()) {
             for manifest in in_namespace(&place, class, policy) {
+                add(manifest, Some(class));
+            }
+            for manifest in class.workspace.iter().flat_map(|roles| workspace::role_bindings(&place, roles, holders)) {
                 add(manifest, Some(class));
             }
             directories.extend(volume::directories(&place, class));
@@ -101,6 +118,7 @@ fn own(order: &Order<'_>) -> String {
         idle_until,
         end: _,
         overrides,
+        holders,
     } = order;
     let overrides: BTreeMap<&str, &str> =
         overrides.iter().map(|(resource, given)| (*resource, given.amount.as_str())).collect();
@@ -114,6 +132,7 @@ fn own(order: &Order<'_>) -> String {
         suspended,
         overrides,
         idle_until,
+        holders,
     ]))
 }
 

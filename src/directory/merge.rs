@@ -168,6 +168,7 @@ mod tests {
             namespace: None,
             home: None,
             roles: Vec::new(),
+            workspace: None,
             service_account_roles: Vec::new(),
             impersonate: Vec::new(),
             drift: BTreeMap::new(),

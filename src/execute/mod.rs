@@ -47,6 +47,7 @@ use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::observed::cluster::ClusterWatch;
 use crate::observed::pod_watch::PodWatch;
+use crate::observed::prometheus::UseWatch;
 use crate::observed::watched::{managed_kinds, site_kinds};
 use crate::plan::{Action, ApprovedPlan};
 use crate::policy::{Cluster, Policy};
@@ -78,6 +79,8 @@ pub struct ClusterEffects {
     pub face: Cluster,
     /// Its pods, while a reaper is on.
     pub pods: Option<PodWatch>,
+    /// What its Prometheus shows in use, while idle namespaces are looked for.
+    pub in_use: Option<UseWatch>,
 }
 
 impl ClusterEffects {
@@ -94,7 +97,8 @@ impl ClusterEffects {
         let kinds = managed_kinds().into_iter().chain(site_kinds(policy, ledger, &cluster)).collect();
         let watch = ClusterWatch::start(&client, cluster.clone(), kinds, Arc::clone(changed));
         let pods = policy.reapers.look_at_pods().then(|| PodWatch::start(&client));
-        Self { pods, server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
+        let in_use = policy.reapers.namespaces.as_ref().and_then(|rules| UseWatch::start(&cluster, rules));
+        Self { pods, in_use, server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
     }
 }
 

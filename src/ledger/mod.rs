@@ -251,6 +251,20 @@ pub enum Suspension {
     Left,
 }
 
+impl Suspension {
+    /// One word for it.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Disabled { .. } => "disabled",
+            Self::Ordered(_) => "ordered",
+            Self::Idle { .. } => "idle",
+            Self::Left => "left",
+        }
+    }
+}
+
 /// Who asked for something, and why.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Note {
@@ -293,13 +307,17 @@ pub enum OrderKind {
     /// The uid that the directory has now becomes the account's. The next read carries it out.
     #[serde(rename = "adopt uid")]
     AdoptUid,
+    /// Another entry of the directory, which has the account's name, is the account's from now on. The next read carries
+    /// it out.
+    #[serde(rename = "adopt account")]
+    AdoptAccount,
 }
 
 impl OrderKind {
     /// It is about what a directory says, so a read carries it out; all others need a plan.
     #[must_use]
     pub const fn is_of_reads(self) -> bool {
-        matches!(self, Self::AdoptUid)
+        matches!(self, Self::AdoptUid | Self::AdoptAccount)
     }
 }
 

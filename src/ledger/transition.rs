@@ -4,6 +4,8 @@
 //! It only remembers. What follows from it (a suspension, a new generation) is decided by the plan. A read that
 //! changes nothing gives no change.
 
+mod adoption;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -11,9 +13,9 @@ use serde_json::{Map, Value, json};
 
 use super::change::{Change, Event};
 use super::gaps;
-use super::{Absence, Account, Ending, LedgerState, Lifecycle, Order, OrderKind, SourceState, Suspension};
+use super::{Absence, Account, Ending, LedgerState, Lifecycle, OrderKind, SourceState, Suspension};
 use crate::directory::{Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
-use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, PosixIdentity, Uid, kubernetes_name};
+use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
 use crate::policy::Policy;
 
 /// Absence is written down at most this often (seconds), unless it becomes due: one absent account must not be a row a
@@ -35,7 +37,7 @@ pub struct Transition {
 /// Remembers `snapshot`.
 #[must_use]
 pub fn transition(ledger: &LedgerState, snapshot: &DirectorySnapshot, policy: &Policy, now: Timestamp) -> Transition {
-    let mut memory = Memory::of(ledger, policy, now);
+    let mut memory = Memory::of(ledger, snapshot, policy, now);
     memory.all_complete = snapshot.reads.iter().all(|read| memory.proved(read) == Completeness::Complete);
     for read in &snapshot.reads {
         memory.read(read);
@@ -52,13 +54,16 @@ struct Memory<'a> {
     uids: BTreeMap<Uid, AccountId>,
     rejected: BTreeSet<RejectedEntry>,
     sources: BTreeMap<String, SourceState>,
+    snapshot: &'a DirectorySnapshot,
+    /// Accounts that other entries have from this read on.
+    adopted: BTreeSet<AccountId>,
     /// Every source answered completely.
     all_complete: bool,
     result: Transition,
 }
 
 impl<'a> Memory<'a> {
-    fn of(ledger: &'a LedgerState, policy: &'a Policy, now: Timestamp) -> Self {
+    fn of(ledger: &'a LedgerState, snapshot: &'a DirectorySnapshot, policy: &'a Policy, now: Timestamp) -> Self {
         let accounts = ledger.accounts.values();
         Self {
             ledger,
@@ -69,6 +74,8 @@ impl<'a> Memory<'a> {
             uids: ledger.uid_history.clone(),
             rejected: BTreeSet::new(),
             sources: BTreeMap::new(),
+            snapshot,
+            adopted: BTreeSet::new(),
             all_complete: false,
             result: Transition::default(),
         }
@@ -82,8 +89,9 @@ impl<'a> Memory<'a> {
         let mut present: BTreeSet<&DirectoryId> = BTreeSet::new();
         for entry in &read.entries {
             present.insert(&entry.id);
-            match self.known.get(&(read.source.as_str(), &entry.id)).copied() {
-                Some(account) => self.seen(account, entry, complete, proves_leaving),
+            let known = self.known.get(&(read.source.as_str(), &entry.id)).copied();
+            match known.or_else(|| self.adopted_by(&read.source, entry)) {
+                Some(account) => self.seen(account, &read.source, entry, (complete, proves_leaving)),
                 None => self.new_account(&read.source, entry),
             }
         }
@@ -163,6 +171,11 @@ impl<'a> Memory<'a> {
             return self.reject(source, entry, why);
         }
         let id = AccountId::derive(&self.ledger.ledger_id, source, &entry.id);
+        if let Some(former) = self.ledger.accounts.get(&id) {
+            let name = former.account_name();
+            let why = format!("its id was {name}'s before an administrator gave that to {}", former.directory_id);
+            return self.reject(source, entry, why);
+        }
         self.names.insert((entry.kind, kubernetes_name.clone()), id.clone());
         let account = Account {
             id: id.clone(),
@@ -192,7 +205,7 @@ impl<'a> Memory<'a> {
         self.record_uid(&id, entry);
     }
 
-    fn seen(&mut self, account: &'a Account, entry: &Entry, complete: bool, proves_leaving: bool) {
+    fn seen(&mut self, account: &Account, source: &str, entry: &Entry, (complete, proves_leaving): (bool, bool)) {
         if account.kind != entry.kind {
             let why = format!(
                 "it was {} before, and a {} does not become a {}",
@@ -200,11 +213,11 @@ impl<'a> Memory<'a> {
                 account.kind,
                 entry.kind
             );
-            self.reject(&account.source, entry, why);
+            self.reject(source, entry, why);
             return self.changed(account, Account { absence: None, ..account.clone() });
         }
         let mut posix = entry.posix.clone().or_else(|| account.posix.clone());
-        let order = self.adoption(&account.id);
+        let order = self.order(&account.id, OrderKind::AdoptUid);
         let moved = Self::uid_moved(account, entry);
         let taken = self.uid_taken(entry, Some(account));
         let adopted = order.is_some() && moved.is_some() && taken.is_none();
@@ -212,7 +225,7 @@ impl<'a> Memory<'a> {
             self.uid_adopted(account, entry, order, adopted, taken.as_deref());
         }
         if let Some(why) = taken.or(moved.filter(|_| !adopted)) {
-            self.reject(&account.source, entry, why);
+            self.reject(source, entry, why);
             posix.clone_from(&account.posix);
         } else if adopted || account.posix.is_none() {
             self.record_uid(&account.id, entry);
@@ -229,6 +242,8 @@ impl<'a> Memory<'a> {
         leaving.retain(|member| !entry.members.contains_key(member));
         let after = Account {
             name: entry.name.clone(),
+            source: source.to_owned(),
+            directory_id: entry.id.clone(),
             dn: entry.dn.clone(),
             posix,
             home: entry.home.clone().or_else(|| account.home.clone()),
@@ -242,24 +257,6 @@ impl<'a> Memory<'a> {
             ..account.clone()
         };
         self.changed(account, after);
-    }
-
-    /// An administrator's order that the account gets the uid which its entry has now.
-    fn adoption(&self, account: &AccountId) -> Option<&'a Order> {
-        self.ledger.orders.iter().find(|order| order.account == *account && order.what == OrderKind::AdoptUid)
-    }
-
-    /// Tells what came of it. An order that this read does not carry out is over: it must not be carried out months later,
-    /// with whatever uid the entry has then.
-    fn uid_adopted(&mut self, account: &Account, entry: &Entry, order: &Order, adopted: bool, taken: Option<&str>) {
-        let uid = |posix: &Option<PosixIdentity>| posix.as_ref().map(|posix| posix.uid);
-        let detail = json!({"before": uid(&account.posix), "after": uid(&entry.posix)});
-        if adopted {
-            self.event(account, "uid adopted", &order.note.reason, detail);
-            self.by(order);
-        } else {
-            self.not_adopted(account, order, taken.unwrap_or("the directory has the account's own uid"), detail);
-        }
     }
 
     fn changed(&mut self, before: &Account, after: Account) {
@@ -294,12 +291,13 @@ impl<'a> Memory<'a> {
     }
 
     fn count_absences(&mut self, read: &SourceRead, present: &BTreeSet<&DirectoryId>) {
-        let source = &read.source;
+        let (source, adopted) = (&read.source, self.adopted.clone());
         let absent = |account: &&Account| {
             account.source == *source
                 && read.kinds.contains(&account.kind)
                 && account.state != Lifecycle::Deleted
                 && !present.contains(&account.directory_id)
+                && !adopted.contains(&account.id)
         };
         for account in self.ledger.accounts.values().filter(absent) {
             if account.absence.is_none() {
@@ -370,8 +368,8 @@ impl<'a> Memory<'a> {
                 held.account_name(),
                 held.directory_id,
                 entry.id,
-                entry.kind,
-                entry.name
+                held.kind,
+                held.name
             ),
             None => "another new entry has a name that Kubernetes cannot tell from it".to_owned(),
         }
@@ -431,39 +429,6 @@ impl<'a> Memory<'a> {
             plan: None,
             detail,
         });
-    }
-
-    /// Orders to adopt a uid of entries that are not there, or are rejected for another reason: over, too.
-    fn lapse(&mut self) {
-        let ledger = self.ledger;
-        if !self.all_complete {
-            return;
-        }
-        let done =
-            |id: i64| self.result.changes.iter().any(|change| matches!(change, Change::OrderDone(done) if *done == id));
-        let waiting: Vec<&Order> =
-            ledger.orders.iter().filter(|order| order.what == OrderKind::AdoptUid && !done(order.id)).collect();
-        for order in waiting {
-            let Some(account) = ledger.accounts.get(&order.account) else { continue };
-            let rejected = self.rejected.iter().find(|entry| entry.id.as_ref() == Some(&account.directory_id));
-            let why =
-                rejected.map_or_else(|| "its entry is not in the directory".to_owned(), |entry| entry.why.clone());
-            self.not_adopted(account, order, &why, Value::Null);
-        }
-    }
-
-    fn not_adopted(&mut self, account: &Account, order: &Order, why: &str, detail: Value) {
-        self.event(account, "uid not adopted", why, detail);
-        self.by(order);
-    }
-
-    /// The newest event is this order's.
-    fn by(&mut self, order: &Order) {
-        if let Some(event) = self.result.events.last_mut() {
-            event.actor.clone_from(&order.note.actor);
-            event.ticket.clone_from(&order.note.ticket);
-        }
-        self.result.changes.push(Change::OrderDone(order.id));
     }
 
     fn finish(mut self) -> Transition {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::*;
 use crate::directory::Role;
 use crate::identity::{ClusterName, PosixIdentity};
-use crate::ledger::Note;
 use crate::ledger::change::Change;
+use crate::ledger::{Note, Order};
 use crate::policy::{Lifecycle as Times, Limit, Limits};
 
 const MINUTE: i64 = 60;
@@ -345,4 +345,53 @@ fn a_suspension_without_delay_is_due_in_the_first_complete_read_without_the_entr
     story.later(MINUTE, std::slice::from_ref(&stays));
     let absence = story.account("foo").absence.expect("absent");
     assert_eq!((absence.seconds, absence.due), (0, absence.since));
+}
+
+fn adopt(story: &mut Story, name: &str) {
+    let account = story.account(name).id.clone();
+    let note = Note {
+        actor: "root".to_owned(),
+        reason: "made anew".to_owned(),
+        ticket: None,
+        at: Timestamp::from_second(story.now).expect("a time"),
+    };
+    story.ledger.orders.push(Order { id: 1, account, what: OrderKind::AdoptAccount, note, bulk: None });
+}
+
+#[test]
+fn an_account_that_another_entry_adopts_keeps_all_it_has() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
+    let before = story.account("foo").clone();
+    let anew = [tool("9", "foo", 52503), tool("2", "bar", 52504)];
+    story.later(MINUTE, &anew);
+    adopt(&mut story, "foo");
+    story.later(MINUTE, &anew);
+    let after = story.account("foo");
+    assert_eq!(after.directory_id, DirectoryId("9".to_owned()));
+    assert_eq!((&after.id, &after.posix, &after.absence), (&before.id, &before.posix, &None));
+    assert_eq!(story.why_rejected(), "");
+    assert!(story.ledger.orders.is_empty());
+    assert!(!story.later(MINUTE, &anew), "adopted once");
+}
+
+#[test]
+fn a_former_entry_that_comes_back_is_nobody() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503), tool("2", "bar", 52504)]);
+    adopt(&mut story, "foo");
+    story.later(MINUTE, &[tool("9", "foo", 52503), tool("2", "bar", 52504)]);
+    let known = story.ledger.accounts.clone();
+    // Under another name, so that nothing but its id tells what it was.
+    story.later(MINUTE, &[tool("9", "foo", 52503), tool("2", "bar", 52504), tool("1", "baz", 52505)]);
+    assert_eq!(story.ledger.accounts, known);
+    assert!(story.why_rejected().contains("its id was tool:foo's"), "{}", story.why_rejected());
+}
+
+#[test]
+fn nobody_adopts_an_account_whose_own_entry_is_there() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503)]);
+    adopt(&mut story, "foo");
+    story.later(MINUTE, &[tool("9", "foo", 52999), tool("1", "foo", 52503)]);
+    assert_eq!(story.account("foo").directory_id, DirectoryId("1".to_owned()));
+    assert!(story.ledger.orders.is_empty());
+    assert_eq!(story.events.last().map(String::as_str), Some("account not adopted"));
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::digest::managed_digest;
 use super::{ClusterInventory, ObservedObject};
-use crate::contract::KEEP;
+use crate::contract::{KEEP, LAST_USE};
 use crate::identity::ClusterName;
 use crate::ledger::ObjectKey;
 
@@ -188,12 +188,14 @@ pub struct Listing {
 #[must_use]
 pub fn observe(object: &Value) -> ObservedObject {
     let metadata = &object["metadata"];
+    let of_namespace = |key| metadata["annotations"][key].as_str().filter(|_| object["kind"] == "Namespace");
     ObservedObject {
         uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
         resource_version: metadata["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0),
         digest: if is_released(object) { RELEASED.to_owned() } else { managed_digest(object) },
         deleting: metadata["deletionTimestamp"].is_string(),
-        spared: object["kind"] == "Namespace" && metadata["annotations"][KEEP] == "true",
+        spared: of_namespace(KEEP) == Some("true"),
+        last_use: of_namespace(LAST_USE).and_then(|text| text.parse().ok()),
         quota: super::quota::observe(object),
     }
 }

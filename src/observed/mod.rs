@@ -1,5 +1,5 @@
 //! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest`, `quota`,
-//! `pods`, `watched` and `certificate` are PURE; `cluster` and `pod_watch` watch, `kinds` and `homes` ask.
+//! `pods`, `watched` and `certificate` are PURE; `cluster` and `pod_watch` watch, `prometheus` and `kinds` ask.
 
 pub mod cache;
 pub mod certificate;
@@ -8,11 +8,14 @@ pub mod digest;
 pub mod kinds;
 pub mod pod_watch;
 pub mod pods;
+pub mod prometheus;
 pub mod quota;
 pub mod watched;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+use jiff::Timestamp;
 
 use self::pods::PodInventory;
 use self::quota::ObservedQuota;
@@ -27,6 +30,8 @@ pub struct Inventory {
     pub clusters: BTreeMap<ClusterName, Arc<ClusterInventory>>,
     /// Pods of clusters in which a reaper is on; one that is absent here has no evidence of anything.
     pub pods: BTreeMap<ClusterName, Arc<PodInventory>>,
+    /// Namespaces that a cluster's Prometheus shows in use, where it is asked and answers.
+    pub in_use: BTreeMap<ClusterName, Arc<BTreeSet<String>>>,
     /// What `bursar-homed` answered about kubeconfigs that were inspected since the last cycle.
     pub homes: BTreeMap<(AccountId, ClusterName), HomeFinding>,
 }
@@ -52,6 +57,8 @@ pub struct ObservedObject {
     pub deleting: bool,
     /// Of a namespace: it is to be left alone although nothing runs in it.
     pub spared: bool,
+    /// Of a namespace: when it was used, as whoever lets people in says.
+    pub last_use: Option<Timestamp>,
     /// Of a quota, if there is anything to say.
     pub quota: Option<Arc<ObservedQuota>>,
 }

@@ -12,10 +12,12 @@ use serde_json::{Value, json};
 use super::guard::{ApprovedPlan, COMPLETENESS, Refusal, refused_hash};
 use super::near::LimitUse;
 use super::pace::Progress;
+use super::reaper::Waiting;
 use super::revocation;
 use super::{AccountPlan, Action, Notice, Plan, Reason};
 use crate::desired::{Regeneration, Transition};
 use crate::directory::{Completeness, RejectedEntry};
+use crate::identity::AccountKind;
 use crate::ledger::{Ending, LedgerState, Lifecycle, Note, ObjectKey, SourceState, Suspension};
 
 /// Everything that `bursar plan` shows.
@@ -31,8 +33,8 @@ pub struct Preview<'a> {
     pub pace: Vec<Progress>,
     /// Revocations of classes that are under way before it.
     pub revocations: Vec<revocation::Progress>,
-    /// Pods past their lifetime that wait after it.
-    pub pods_waiting: u64,
+    /// What reapers leave to later cycles.
+    pub reaped_later: &'a Waiting,
     /// Limits of which little is left after it.
     pub near: &'a [LimitUse],
     /// What the guard holds back of it.
@@ -50,7 +52,7 @@ impl<'a> Preview<'a> {
             plan,
             pace,
             revocations,
-            pods_waiting: approved.pods_waiting(),
+            reaped_later: approved.reaped_later(),
             near,
             refusals,
         }
@@ -69,7 +71,7 @@ impl<'a> Preview<'a> {
     /// For programs: every action with its account in one list, and what is refused with the hash to approve.
     #[must_use]
     pub fn json(&self) -> Value {
-        let Self { sources, rejected, plan, pace, revocations, pods_waiting, near, refusals } = self;
+        let Self { sources, rejected, plan, pace, revocations, reaped_later, near, refusals } = self;
         let Plan { accounts, unchanged, waiting, notices, over_quota } = plan;
         let actions: Vec<Value> = accounts.iter().flat_map(actions_json).collect();
         let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
@@ -86,7 +88,8 @@ impl<'a> Preview<'a> {
             "near": near,
             "pace": pace,
             "revocations": revocations,
-            "pods_waiting": pods_waiting,
+            "pods_waiting": reaped_later.pods,
+            "idle_waiting": reaped_later.idle,
         })
     }
 }
@@ -121,7 +124,7 @@ fn account_json(plan: &AccountPlan) -> Value {
 
 impl fmt::Display for Preview<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sources, rejected, plan, pace, revocations, pods_waiting, near, refusals } = self;
+        let Self { sources, rejected, plan, pace, revocations, reaped_later, near, refusals } = self;
         for (name, source) in *sources {
             writeln!(f, "directory  {name}  {}", answered(source))?;
         }
@@ -143,8 +146,13 @@ impl fmt::Display for Preview<'_> {
         let waits = pace.iter().filter(|progress| progress.waiting > 0 || !progress.stopped_by.is_empty());
         waits.into_iter().try_for_each(|progress| writeln!(f, "{}", progress.ahead()))?;
         revocations.iter().try_for_each(|progress| writeln!(f, "{progress}"))?;
-        if *pods_waiting > 0 {
-            writeln!(f, "left to later cycles by reaper.pods.per_cycle: {}", counted(*pods_waiting, "pod"))?;
+        let Waiting { pods, idle } = reaped_later;
+        if *pods > 0 {
+            writeln!(f, "left to later cycles by reaper.pods.per_cycle: {}", counted(*pods, "pod"))?;
+        }
+        if !idle.is_empty() {
+            let names: Vec<&str> = idle.iter().map(|account| account.name.as_str()).collect();
+            writeln!(f, "left to later cycles by reaper.namespaces.per_cycle: {}", names.join(", "))?;
         }
         near.iter().try_for_each(|near| writeln!(f, "{near}"))
     }
@@ -365,7 +373,10 @@ fn details(plan: &AccountPlan) -> String {
         _ => None,
     }));
     let deleted = deleted.into_iter().map(|object| format!("{object} removed"));
-    let revoked = matches!(plan.regenerated, Some(Regeneration::Suspended)).then(|| "certificates revoked".to_owned());
+    // The people of a group have certificates of their own.
+    let holds = plan.account.kind != AccountKind::Group;
+    let revoked = holds && matches!(plan.regenerated, Some(Regeneration::Suspended));
+    let revoked = revoked.then(|| "certificates revoked".to_owned());
     let others = plan.actions.iter().filter_map(|action| match action {
         Action::Apply { .. }
         | Action::Delete { .. }

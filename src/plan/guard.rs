@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::budget::{BUDGETS, Budget};
 use super::near::{LimitUse, near};
 use super::pace::{Paced, Progress, pace};
-use super::reaper::cap;
+use super::reaper::{Waiting, cap};
 use super::{AccountPlan, Plan, hash};
 use crate::desired::Transition;
 use crate::directory::Completeness;
@@ -171,7 +171,7 @@ pub struct ApprovedPlan {
     /// `None`: as the ledger has them.
     pub(super) refusals: Option<Vec<RefusalRecord>>,
     pub(super) paced: Paced,
-    pub(super) pods_waiting: u64,
+    pub(super) reaped_later: Waiting,
     pub(super) near: Vec<LimitUse>,
 }
 
@@ -194,10 +194,10 @@ impl ApprovedPlan {
         self.paced.under_way.iter().map(|(class, pace)| Progress::of_class(class, pace, ledger)).collect()
     }
 
-    /// Pods past their lifetime that wait for a later cycle.
+    /// What reapers leave to later cycles.
     #[must_use]
-    pub const fn pods_waiting(&self) -> u64 {
-        self.pods_waiting
+    pub const fn reaped_later(&self) -> &Waiting {
+        &self.reaped_later
     }
 
     /// Limits of which little is left after this.
@@ -243,7 +243,9 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
     let mut court = Court::new(bounds, now);
     let accounts: Vec<AccountPlan> = plan.accounts.into_iter().filter(|plan| plan.held.is_none()).collect();
     court.completeness(&accounts);
-    court.refused.extend(super::idle::over(&accounts, bounds.idle_per_cycle));
+    let idle = super::idle::over(&accounts, bounds.idle_per_cycle);
+    court.refused.extend(idle.iter().map(|plan| plan.id.clone()));
+    let idle = idle.iter().map(|plan| plan.account.clone()).collect();
     for budget in &BUDGETS {
         court.limit(&accounts, budget);
     }
@@ -254,7 +256,7 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
         .filter_map(|plan| if refused.contains(&plan.id) { plan.otherwise.map(|plan| *plan) } else { Some(plan) })
         .collect();
     let paced = pace(&mut accounts, bounds, now);
-    let pods_waiting = cap(&mut accounts, bounds.pods_per_cycle);
+    let reaped_later = Waiting { pods: cap(&mut accounts, bounds.pods_per_cycle), idle };
     let records: Vec<RefusalRecord> = refusals.iter().map(Refusal::record).collect();
     let parts: Vec<String> = accounts.iter().map(hash::part).collect();
     let approved = ApprovedPlan {
@@ -264,7 +266,7 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
         spent,
         used,
         paced,
-        pods_waiting,
+        reaped_later,
         refusals: (records != bounds.refusals).then_some(records),
     };
     (approved, refusals)

@@ -1,5 +1,5 @@
 //! Random histories of a directory, from what it answers to what is done: entries come, go, are renamed, change their
-//! uid, are made anew under an old name; administrators adopt uids; reads are partial, and the clock jumps. Nobody is
+//! uid, are made anew under an old name; administrators adopt uids and accounts; reads are partial, and the clock jumps. Nobody is
 //! suspended and no namespace deleted without proof, no uid is ever two accounts', none changes unasked, and at rest there
 //! is nothing to plan.
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::testing::World;
 use crate::desired::Transition;
 use crate::directory::{Completeness, Entry, Role};
-use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, Uid};
+use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, Uid, kubernetes_name};
 use crate::ledger::{Lifecycle, Note, Order, OrderKind, Suspension};
 
 const DAY: u64 = 24 * 3600;
@@ -35,6 +35,8 @@ enum Happening {
     Marked(usize, bool),
     /// An administrator takes whatever uid its entry has.
     Adopts(usize),
+    /// An administrator gives the account whose name its entry has to that entry.
+    Inherits(usize),
 }
 
 /// What happens between two reads, how long it takes, and whether the second is complete.
@@ -50,6 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => who.clone().prop_map(Happening::Reborn),
         1 => (who.clone(), any::<bool>()).prop_map(|(who, on)| Happening::Maintained(who, on)),
         1 => who.clone().prop_map(Happening::Adopts),
+        1 => who.clone().prop_map(Happening::Inherits),
         1 => (who, any::<bool>()).prop_map(|(who, on)| Happening::Marked(who, on)),
     ];
     let minutes = prop_oneof![4 => 1_i64..90, 2 => 90_i64..3000, 1 => -2000_i64..0, 1 => 59_000_i64..60_000];
@@ -133,19 +136,36 @@ impl Story {
             }),
             Happening::Maintained(who, false) => self.edit(*who, |entry| entry.members.clear()),
             Happening::Adopts(who) => self.adopt(*who),
+            Happening::Inherits(who) => self.inherit(*who),
             Happening::Marked(who, on) => self.edit(*who, |entry| entry.disabled = on.then(|| "mark: yes".to_owned())),
         }
     }
 
     fn adopt(&mut self, who: usize) {
         let Some(id) = self.entries.get(&who).map(|entry| entry.id.clone()) else { return };
+        let mut accounts = self.world.ledger.accounts.values();
+        let Some(account) = accounts.find(|account| account.directory_id == id).map(|account| account.id.clone())
+        else {
+            return;
+        };
+        self.adopts.insert(account.clone());
+        self.order(account, OrderKind::AdoptUid);
+    }
+
+    fn inherit(&mut self, who: usize) {
+        let Some(name) = self.entries.get(&who).map(|entry| kubernetes_name(&entry.name)) else { return };
+        let mut accounts = self.world.ledger.accounts.values();
+        let named = accounts.find(|account| account.kind == AccountKind::Tool && account.kubernetes_name == name);
+        if let Some(account) = named.map(|account| account.id.clone()) {
+            self.order(account, OrderKind::AdoptAccount);
+        }
+    }
+
+    fn order(&mut self, account: AccountId, what: OrderKind) {
         let ledger = &mut self.world.ledger;
-        let Some(account) = ledger.accounts.values().find(|account| account.directory_id == id) else { return };
         let note = Note { actor: "root".to_owned(), reason: "because".to_owned(), ticket: None, at: self.world.now };
-        let order = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
-        let what = OrderKind::AdoptUid;
-        self.adopts.insert(account.id.clone());
-        ledger.orders.push(Order { id: order, account: account.id.clone(), what, note, bulk: None });
+        let id = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
+        ledger.orders.push(Order { id, account, what, note, bulk: None });
     }
 
     fn edit(&mut self, who: usize, change: impl FnOnce(&mut Entry)) {

@@ -1,10 +1,9 @@
-//! Namespaces in which nothing runs (§10), by positive evidence: a watch that showed all pods, looked at again and again.
+//! Namespaces in which nothing runs (§10), by positive evidence: a watch that showed all pods, looked at again and again, and
+//! a Prometheus that shows what is always in use, if the site has one.
 //! PURE: no runtime, no client, no file system, no clock.
 //!
 //! It is counted as absence is, as a sum of gaps of an hour at most: a daemon that was off, a cluster that was away and a
 //! clock that jumps prove nothing.
-
-use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
@@ -29,7 +28,7 @@ pub fn count(ledger: &LedgerState, inventory: &Inventory, rules: &NamespaceReape
         let before = ledger.idle.get(place);
         let served = ledger.accounts.get(&place.0).is_some_and(|account| account.state == Lifecycle::Active);
         // A cluster that does not show its pods proves nothing; what was counted stays.
-        let used = if served { used(place, tenant, inventory)? } else { Used::Now };
+        let used = if served { used(place, tenant, inventory, rules)? } else { Used::Now };
         let after = match (used, before) {
             (Used::Now, None) => return None,
             (Used::Now, Some(_)) => None,
@@ -49,19 +48,27 @@ pub fn count(ledger: &LedgerState, inventory: &Inventory, rules: &NamespaceReape
 enum Used {
     /// Something runs, or it is to be left alone.
     Now,
-    /// Nothing runs; the newest of what ran and still stands there was made then.
+    /// Nothing runs; then was the last use that still shows: a pod that was made, or what the annotation says.
     Until(Option<Timestamp>),
 }
 
 /// `None`: nobody knows.
-fn used(place: &(AccountId, ClusterName), tenant: &Tenant, inventory: &Inventory) -> Option<Used> {
+fn used(
+    place: &(AccountId, ClusterName),
+    tenant: &Tenant,
+    inventory: &Inventory,
+    rules: &NamespaceReaper,
+) -> Option<Used> {
     let Some(namespace) = &tenant.namespace else { return Some(Used::Now) };
     let pods = inventory.pods.get(&place.1)?;
-    let cluster = inventory.clusters.get(&place.1)?;
-    if cluster.objects.get(&ObjectKey::namespace(&place.1, namespace))?.spared {
+    let object = inventory.clusters.get(&place.1)?.objects.get(&ObjectKey::namespace(&place.1, namespace))?;
+    if rules.evidence.contains_key(&place.1) && inventory.in_use.get(&place.1)?.contains(namespace.as_str()) {
         return Some(Used::Now);
     }
-    let mut last = None;
+    if object.spared {
+        return Some(Used::Now);
+    }
+    let mut last = object.last_use;
     for (_, pod) in pods.of_namespace(namespace.as_str()) {
         if !pod.finished {
             return Some(Used::Now);
@@ -71,7 +78,7 @@ fn used(place: &(AccountId, ClusterName), tenant: &Tenant, inventory: &Inventory
     Some(Used::Until(last))
 }
 
-/// Since it began: a pod that came and finished, or somebody who asked for the account.
+/// Since it began: a pod that came and finished, the annotation, or somebody who asked for the account.
 fn was_used(
     ledger: &LedgerState,
     place: &(AccountId, ClusterName),
@@ -113,14 +120,14 @@ pub(super) fn warnings(look: Look<'_>, rules: &NamespaceReaper, found: &mut Foun
 }
 
 /// Who is due and must wait: beyond so many in a cycle, those who are idle longest first.
-pub(super) fn over(accounts: &[AccountPlan], per_cycle: u64) -> BTreeSet<AccountId> {
-    let mut due: Vec<(Timestamp, &AccountId)> = accounts
+pub(super) fn over(accounts: &[AccountPlan], per_cycle: u64) -> Vec<&AccountPlan> {
+    let mut due: Vec<(Timestamp, &AccountPlan)> = accounts
         .iter()
         .filter_map(|plan| match &plan.transition {
-            Some(Transition::Suspend(Suspension::Idle { since })) => Some((*since, &plan.id)),
+            Some(Transition::Suspend(Suspension::Idle { since })) => Some((*since, plan)),
             _ => None,
         })
         .collect();
-    due.sort();
-    due.into_iter().skip(usize::try_from(per_cycle).unwrap_or(usize::MAX)).map(|(_, id)| id.clone()).collect()
+    due.sort_by_key(|(since, plan)| (*since, &plan.id));
+    due.into_iter().skip(usize::try_from(per_cycle).unwrap_or(usize::MAX)).map(|(_, plan)| plan).collect()
 }

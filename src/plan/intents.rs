@@ -19,7 +19,7 @@ impl ApprovedPlan {
     /// The changes and their history, to be written down in one transaction before anything is done.
     #[must_use]
     pub fn intents(&self, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
-        let Self { accounts, hash, spent, used, refusals, paced, pods_waiting: _, near: _ } = self;
+        let Self { accounts, hash, spent, used, refusals, paced, reaped_later: _, near: _ } = self;
         let mut changes: Vec<Change> = accounts.iter().flat_map(|plan| changes(plan, now)).collect();
         let generation = accounts.iter().filter(|plan| plan.regenerated.is_some()).map(|plan| plan.generation).max();
         changes.extend(generation.map(Change::LastGeneration));

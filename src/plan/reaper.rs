@@ -11,8 +11,18 @@ use jiff::Timestamp;
 
 use super::tenant::{Found, Look};
 use super::{AccountPlan, Action, Reason};
+use crate::identity::AccountName;
 use crate::observed::pods::{Lifetime, ObservedPod};
 use crate::policy::PodReaper;
+
+/// What is due, and left to later cycles.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Pods past their lifetime.
+    pub pods: u64,
+    /// Whose namespaces are idle.
+    pub idle: Vec<AccountName>,
+}
 
 /// Adds the pods of a tenant that are due.
 pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {

@@ -6,6 +6,7 @@
 //! later each time, and shows what it taught and did. The site is [`super::testing::policy`].
 
 mod reaper;
+mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -126,11 +127,8 @@ impl Story {
             ["site", "tools", from, to] => self.many(from, to),
             ["quota", verb, kind, name, rest @ ..] => self.quota(verb, kind, name, rest),
             ["revoke", "class", class, reason @ ..] => self.revoke_class(class, reason),
-            ["reaper" | "pods" | "pod" | "looks", ..] => self.reaper(words),
-            ["pace", count] => {
-                let limit = Limit { count: count.parse().expect("a number"), percent: None };
-                self.world.policy.limits.change_per_cycle = limit;
-            }
+            ["reaper" | "prometheus" | "portal" | "pods" | "pod" | "looks", ..] => self.reaper(words),
+            ["pace", count] => self.limit("pace", count),
             ["cluster", "new", name] => self.world.another_cluster(name),
             ["class", class, "adopt", "quota"] => {
                 let class = self.world.policy.classes.get_mut(*class).expect("a class");
@@ -170,26 +168,8 @@ impl Story {
                 class.namespace = Some((*pattern).to_owned());
             }
             ["class", class, "gone"] => drop(self.world.policy.classes.remove(*class)),
-            ["limit", "suspend", count] => {
-                let limit = Limit { count: count.parse().expect("a number"), percent: None };
-                self.world.policy.limits.suspend_per_cycle = limit;
-            }
-            ["limit", "day", count] => {
-                let limit = Limit { count: count.parse().expect("a number"), percent: None };
-                self.world.policy.limits.suspend_per_day = limit;
-            }
-            ["limit", "members", count] => {
-                let limit = Limit { count: count.parse().expect("a number"), percent: None };
-                self.world.policy.limits.remove_members_per_cycle = limit;
-            }
-            ["limit", "delete", count] => {
-                let limit = Limit { count: count.parse().expect("a number"), percent: None };
-                self.world.policy.limits.delete_per_cycle = limit;
-            }
-            ["limit", "delete-day", count] => {
-                let limit = Limit { count: count.parse().expect("a number"), percent: None };
-                self.world.policy.limits.delete_per_day = limit;
-            }
+            ["limit", what, count] => self.limit(what, count),
+            ["workspaces" | "who" | "manages", ..] => self.workspace(words),
             ["retention", hours] => self.world.policy.lifecycle.retention = hours_of(hours).unsigned_abs(),
             ["finalizers", held] => self.finalizers(*held == "hold"),
             ["approve"] => self.approve(),
@@ -211,6 +191,20 @@ impl Story {
             }
             other => panic!("no such line: {other:?}"),
         }
+    }
+
+    fn limit(&mut self, what: &str, count: &str) {
+        let limits = &mut self.world.policy.limits;
+        let limit = match what {
+            "pace" => &mut limits.change_per_cycle,
+            "suspend" => &mut limits.suspend_per_cycle,
+            "day" => &mut limits.suspend_per_day,
+            "members" => &mut limits.remove_members_per_cycle,
+            "delete" => &mut limits.delete_per_cycle,
+            "delete-day" => &mut limits.delete_per_day,
+            other => panic!("no such limit: {other}"),
+        };
+        *limit = Limit { count: count.parse().expect("a number"), percent: None };
     }
 
     fn add(&mut self, kind: &str, name: &str, rest: &[&str]) {
@@ -242,7 +236,7 @@ impl Story {
             ("gone", []) => drop(self.gone.insert(id.clone())),
             ("there", []) => drop(self.gone.remove(id)),
             ("moves", [uid]) => self.moves(id, uid),
-            ("reborn", []) => self.reborn(id),
+            ("reborn", uid) => self.reborn(id, uid.first()),
             ("heals", []) => drop(self.world.ledger.failures.remove(&(id.clone(), prod()))),
             ("asks", []) => drop(self.world.ledger.last_use.insert(id.clone(), now)),
             ("stranger", []) => self.namespace_made_anew(id),
@@ -276,12 +270,13 @@ impl Story {
                 let finding = HomeFinding::Broken { why: why.join(" ") };
                 self.world.inventory.homes.insert((id.clone(), prod()), finding);
             }
-            ("suspend" | "resume" | "revoke" | "adopts", reason) => {
+            ("suspend" | "resume" | "revoke" | "adopts" | "inherits", reason) => {
                 self.orders += 1;
                 let what = match verb {
                     "suspend" => OrderKind::Suspend,
                     "resume" => OrderKind::Resume,
                     "adopts" => OrderKind::AdoptUid,
+                    "inherits" => OrderKind::AdoptAccount,
                     _ => OrderKind::Revoke,
                 };
                 let order = Order { id: self.orders, account: id.clone(), what, note: note(reason), bulk: None };
@@ -373,9 +368,12 @@ impl Story {
         self.others.insert(entry.id.clone(), entry);
     }
 
-    /// Its entry is gone, and another one has its name and uid.
-    fn reborn(&mut self, id: &AccountId) {
+    /// Its entry is gone, and another one has its name, with its uid or another.
+    fn reborn(&mut self, id: &AccountId, uid: Option<&&str>) {
         let mut entry = entry_of(self.world.account(id));
+        if let (Some(uid), Some(posix)) = (uid, &mut entry.posix) {
+            posix.uid = uid.parse::<i64>().expect("a number").try_into().expect("in range");
+        }
         entry.id = DirectoryId(format!("{}-again", entry.id));
         self.others.insert(entry.id.clone(), entry);
         self.gone.insert(id.clone());

@@ -1,13 +1,14 @@
 //! A model of the world for the tests of the pure stages: a ledger, clusters and homes as plain values, and an executor
 //! that does what a plan says without any of them.
 
+mod policy;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use regex::Regex;
-use serde_json::json;
+use serde_json::Value;
 
 use crate::contract::Sealer;
 use crate::desired::{DesiredState, derive, detail};
@@ -27,10 +28,9 @@ use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Refusal, guard, plan};
-use crate::policy::{
-    Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume, Pattern, Peer,
-    PodSecurity, Policy, Volume, VolumeKind, When,
-};
+use crate::policy::Policy;
+
+pub(crate) use self::policy::{course, policy};
 
 pub(crate) const SOURCE: &str = "people";
 
@@ -44,6 +44,8 @@ pub(crate) struct World {
     pub(crate) now: Timestamp,
     /// Namespaces that are deleted stay, for a finalizer holds them.
     pub(crate) stuck: bool,
+    /// Which role bindings of the cluster name whom.
+    pub(crate) bound: BTreeMap<ObjectKey, Vec<String>>,
     uids: u64,
 }
 
@@ -61,6 +63,7 @@ impl World {
             sealer: Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed"),
             now,
             stuck: false,
+            bound: BTreeMap::new(),
             uids: 0,
         };
         world.inventory.clusters.insert(prod(), Arc::default());
@@ -229,6 +232,14 @@ impl World {
         events
     }
 
+    fn binds(&mut self, key: &ObjectKey, manifest: &Value) {
+        if key.kind == "RoleBinding" {
+            let subjects = manifest["subjects"].as_array().expect("subjects").iter();
+            let names = subjects.filter_map(|subject| subject["name"].as_str().map(str::to_owned)).collect();
+            self.bound.insert(key.clone(), names);
+        }
+    }
+
     /// What the real executor would do and report.
     fn act(&mut self, account: &AccountPlan, action: &Action) -> Vec<Change> {
         let (id, now) = (&account.id, self.now);
@@ -236,6 +247,7 @@ impl World {
             Action::Apply { key, manifest, wanted, uid, .. } => {
                 let known = self.in_cluster(&key.cluster).objects.get(key).map(|found| found.uid.clone());
                 assert_eq!(known, *uid, "{key:?} is applied with the uid that it has");
+                self.binds(key, manifest);
                 self.uids += 1;
                 let uid = known.unwrap_or_else(|| format!("uid-{}", self.uids));
                 let observed = format!("answer to {wanted}");
@@ -275,6 +287,7 @@ impl World {
                 let gone = self.in_cluster(&key.cluster).objects.remove(key);
                 assert_eq!(gone.map(|found| found.uid).as_ref(), Some(uid), "{key:?} is there and is the one meant");
                 assert_ne!(key.kind, "Namespace", "no namespace is deleted");
+                self.bound.remove(key);
                 vec![Change::Object(key.clone(), None)]
             }
             Action::WarnIdle { cluster, until, .. } => {
@@ -363,137 +376,5 @@ pub(crate) fn entry_of(account: &Account) -> Entry {
             .filter(|(member, _)| !account.leaving.contains(*member))
             .map(|(member, role)| (member.clone(), *role))
             .collect(),
-    }
-}
-
-/// The example site of the tests: tools, admins, and students with volumes and templates.
-pub(crate) fn policy() -> Policy {
-    let endpoint = Endpoint {
-        url: "https://k8s.example.org:6443".to_owned(),
-        ca_pem: "CA".to_owned(),
-        tls_server_name: None,
-        proxy: None,
-    };
-    let cluster = Cluster {
-        default_endpoint: "internal".to_owned(),
-        endpoints: BTreeMap::from([("internal".to_owned(), endpoint)]),
-    };
-    let lab = NetworkProfile {
-        default_deny: true,
-        allow_ingress: vec![Peer::OwnNamespace, Peer::Namespace("ingress-nginx".to_owned())],
-        allow_egress: vec![Peer::Dns, Peer::Cidr { cidr: "192.0.2.0/24".to_owned(), ports: vec![443, 8443] }],
-    };
-    let classes = [tool(), admin(), student()];
-    Policy {
-        site: "example".to_owned(),
-        classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),
-        networks: BTreeMap::from([
-            ("open".to_owned(), NetworkProfile::open()),
-            ("isolated".to_owned(), NetworkProfile::isolated()),
-            ("lab".to_owned(), lab),
-        ]),
-        clusters: BTreeMap::from([(prod(), cluster)]),
-        limits: limits(),
-        lifecycle: crate::policy::Lifecycle {
-            absent_for: Duration::from_hours(24),
-            retention: Duration::from_hours(40 * 24),
-            delete_after: Duration::ZERO,
-            revoke_on_member_removed: true,
-        },
-        home_prefixes: vec!["/data/project".into(), "/home".into()],
-        reapers: crate::policy::Reapers::default(),
-        exempt: Vec::new(),
-    }
-}
-
-fn limits() -> Limits {
-    let limit = |count, percent| Limit { count, percent };
-    Limits {
-        suspend_per_cycle: limit(5, Some(1)),
-        suspend_per_day: limit(20, Some(3)),
-        delete_per_cycle: limit(1, None),
-        delete_per_day: limit(5, None),
-        remove_members_per_cycle: limit(20, Some(5)),
-        remove_members_per_day: limit(60, Some(10)),
-        change_per_cycle: limit(50, None),
-    }
-}
-
-fn class(name: &str, from: From) -> Class {
-    Class {
-        name: name.to_owned(),
-        from,
-        when: None,
-        clusters: vec![prod()],
-        name_pattern: Pattern(Regex::new("^[a-z]").expect("a pattern")),
-        namespace: None,
-        home: Some(HomeRule { prefix: "/home".into(), kubeconfig: ".kube/config".into(), create: false }),
-        roles: Vec::new(),
-        service_account_roles: Vec::new(),
-        impersonate: Vec::new(),
-        drift: BTreeMap::new(),
-        pod_security: PodSecurity::Restricted,
-        quota: BTreeMap::new(),
-        quota_locked: BTreeSet::new(),
-        limit_range: None,
-        network: "open".to_owned(),
-        credential: Some(CredentialRule {
-            lifetime: Duration::from_hours(168),
-            endpoints: vec!["internal".to_owned()],
-        }),
-        volumes: Vec::new(),
-        admission: crate::policy::Admission::default(),
-        provision: crate::policy::Provision::default(),
-        manifests: Vec::new(),
-    }
-}
-
-fn tool() -> Class {
-    let quota = [("requests.cpu", "2"), ("limits.memory", "8Gi"), ("pods", "16"), ("services.nodeports", "0")];
-    Class {
-        namespace: Some("tool-{name}".to_owned()),
-        home: Some(HomeRule { prefix: "/data/project".into(), kubeconfig: ".kube/config".into(), create: false }),
-        roles: vec!["bursar-tenant".to_owned()],
-        quota: quota.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
-        limit_range: Some(json!([{"type": "Container", "default": {"cpu": "500m", "memory": "512Mi"}}])),
-        network: "isolated".to_owned(),
-        ..class("tool", From::Tools)
-    }
-}
-
-fn admin() -> Class {
-    Class {
-        when: Some(When::Group("k8s-admins".to_owned())),
-        roles: vec!["view".to_owned()],
-        impersonate: vec!["bursar:cluster-admin".to_owned()],
-        ..class("admin", From::Users)
-    }
-}
-
-fn student() -> Class {
-    Class {
-        when: Some(When::Base("ou=students,dc=example,dc=org".to_owned())),
-        namespace: Some("user-{name}".to_owned()),
-        roles: vec!["bursar-tenant".to_owned()],
-        service_account_roles: vec!["view".to_owned()],
-        pod_security: PodSecurity::Baseline,
-        network: "lab".to_owned(),
-        volumes: vec![Volume {
-            name: "home".to_owned(),
-            kind: VolumeKind::Static(NfsVolume {
-                server: "nfs.example.org".to_owned(),
-                path: "/srv/home/{name}".to_owned(),
-                options: Vec::new(),
-                directory: None,
-            }),
-            mount: Some("/home/{name}".to_owned()),
-        }],
-        manifests: vec![json!({
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "about-{name}", "namespace": "kube-system"},
-            "data": {"who": "{account} is {uid}:{gid} in {namespace} ({class})", "left": "{alone} {", "{class}": "key"},
-        })],
-        ..class("student", From::Users)
     }
 }

@@ -4,18 +4,18 @@ use super::class::absolute;
 use super::table::{Table, is_name};
 use crate::admission::image::is_place;
 use crate::admission::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
-use crate::policy::{Admission, Class, VolumeRule};
+use crate::policy::{Admission, Class, From, VolumeRule};
 
 const RULES: [&str; 7] = ["uid", "host", "images", "hosts", "volumes", "claims", "lifetime"];
 const MODES: [(&str, Mode); 4] =
     [("enforce", Mode::Enforce), ("warn", Mode::Warn), ("audit", Mode::Audit), ("off", Mode::Off)];
 
 /// What the table says, with [`Admission::default`] for what it does not.
-pub(super) fn admission(table: &Table<'_>) -> Admission {
+pub(super) fn admission(table: &Table<'_>, from: From) -> Admission {
     table.only(&RULES);
     let default = Admission::default();
     Admission {
-        uid: uid(table, default.uid),
+        uid: uid(table, default.uid, from),
         host: rule(table, "host", &[]).0.unwrap_or(default.host),
         images: images(table),
         hosts: hosts(table, default.hosts),
@@ -35,7 +35,14 @@ fn rule<'a>(table: &Table<'a>, rule: &str, keys: &[&str]) -> (Option<Mode>, Opti
     (fields.choice("mode", &MODES), Some(fields))
 }
 
-fn uid(table: &Table<'_>, default: UidRules) -> UidRules {
+/// A group has no uid that its pods could run as; Pod Security still lets none run as root.
+fn uid(table: &Table<'_>, default: UidRules, from: From) -> UidRules {
+    if from == From::Groups {
+        if table.has("uid") && table.choice("uid", &MODES) != Some(Mode::Off) {
+            table.wrong("uid", "a group has no uid; \"off\" is the only one that fits");
+        }
+        return UidRules { mode: Mode::Off, ..default };
+    }
     let (mode, fields) = rule(table, "uid", &["supplemental_groups"]);
     let strict = fields.and_then(|fields| fields.choice("supplemental_groups", &[("strict", true), ("merge", false)]));
     UidRules { mode: mode.unwrap_or(default.mode), strict_groups: strict.unwrap_or(default.strict_groups) }

@@ -11,7 +11,9 @@ use super::profile;
 use super::table::{Kind, PATH, Table, is_none_of};
 use super::volume;
 use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
-use crate::policy::{Class, Cluster, CredentialRule, DriftMode, From, HomeRule, Pattern, PodSecurity, Provision, When};
+use crate::policy::{
+    Class, Cluster, CredentialRule, DriftMode, From, HomeRule, Pattern, PodSecurity, Provision, When, WorkspaceRoles,
+};
 
 /// Keys of every class.
 const KEYS: [&str; 24] = [
@@ -51,8 +53,12 @@ const OF_A_NAMESPACE: [&str; 8] = [
     "service_account_roles",
     "admission",
 ];
+/// Keys that say something of the people of a group.
+const OF_GROUPS: [&str; 3] = ["member_roles", "manager_roles", "managers"];
+/// Keys that say something of one holder, and nothing where there are several, each with a credential of their own.
+const OF_A_HOLDER: [&str; 5] = ["home", "credential", "roles", "impersonate", "provision"];
 /// Keys of what later versions serve.
-const OF_GROUPS: [&str; 5] = ["member_roles", "manager_roles", "managers", "selector", "owner_annotation"];
+const OF_ADOPTED: [&str; 2] = ["selector", "owner_annotation"];
 /// What a name must look like unless the class says otherwise.
 pub(super) const NAME_PATTERN: &str = "^[a-z][a-z0-9-]{1,50}$";
 /// `edit` less what would undo isolation; `init` makes it.
@@ -91,14 +97,15 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
     if credential.is_some() && home.is_none() && !table.has("home") {
         table.wrong("home", "missing: the credential has to go somewhere; for example { prefix = \"/home\" }");
     }
-    later(table);
+    fitting(table, from);
     Some(Class {
         name: name.to_owned(),
         from,
         when: when(table),
         clusters,
         name_pattern: pattern(table),
-        roles: roles(table, namespace.as_ref()),
+        roles: if from == From::Groups { Vec::new() } else { roles(table, namespace.as_ref()) },
+        workspace: (from == From::Groups).then(|| workspace(table)),
         namespace,
         home,
         service_account_roles: table.texts("service_account_roles").unwrap_or_default(),
@@ -110,8 +117,8 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         limit_range: table.has("limit_range").then(|| profile::limit_range(&table.section("limit_range"))),
         network: network(table, known),
         credential,
-        volumes: volume::volumes(table, known.prefixes),
-        admission: admission::admission(&table.section("admission")),
+        volumes: volume::volumes(table, known.prefixes, from),
+        admission: admission::admission(&table.section("admission"), from),
         provision: provision(table),
         manifests: Vec::new(),
     })
@@ -119,12 +126,12 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
 
 fn from(table: &Table<'_>) -> Option<From> {
     if !table.has("from") {
-        table.wrong("from", "missing; one of: tools, users");
+        table.wrong("from", "missing; one of: tools, users, groups");
     }
     let kinds = [("tools", From::Tools), ("users", From::Users), ("groups", From::Groups), ("adopted", From::Adopted)];
     let from = table.choice("from", &kinds)?;
-    if matches!(from, From::Groups | From::Adopted) {
-        table.not_yet("from", "classes are from tools or users");
+    if from == From::Adopted {
+        table.not_yet("from", "classes are from tools, users or groups");
         return None;
     }
     Some(from)
@@ -135,9 +142,17 @@ fn provision(table: &Table<'_>) -> Provision {
     table.choice("provision", &words).unwrap_or_default()
 }
 
-fn later(table: &Table<'_>) {
-    for key in OF_GROUPS {
-        table.not_yet(key, "it goes with from = \"groups\" or \"adopted\"");
+/// Keys that fit what the class is from.
+fn fitting(table: &Table<'_>, from: From) {
+    for key in OF_ADOPTED {
+        table.not_yet(key, "it goes with from = \"adopted\"");
+    }
+    let (strange, why) = match from {
+        From::Groups => (&OF_A_HOLDER[..], "the people of a group have credentials of their own, by a class of users"),
+        _ => (&OF_GROUPS[..], "only a class with from = \"groups\" has members"),
+    };
+    for key in strange.iter().filter(|key| table.has(key)) {
+        table.wrong(key, why);
     }
     if table.has("namespace") {
         return;
@@ -151,8 +166,9 @@ fn later(table: &Table<'_>) {
 
 /// `PREFIX{name}SUFFIX`, short enough for every name.
 fn namespace(table: &Table<'_>, from: From) -> Option<String> {
-    if from == From::Tools && !table.has("namespace") {
-        table.wrong("namespace", "missing; for example \"tool-{name}\"");
+    if from != From::Users && !table.has("namespace") {
+        let example = if from == From::Tools { "tool-{name}" } else { "workspace-{name}" };
+        table.wrong("namespace", format!("missing; for example {example:?}"));
     }
     let text = table.text("namespace")?;
     let around = text.len().saturating_sub("{name}".len());
@@ -221,6 +237,12 @@ fn roles(table: &Table<'_>, namespace: Option<&String>) -> Vec<String> {
         table.wrong("roles", "missing: without namespace they hold in the whole cluster; for example [\"view\"]");
     }
     table.texts("roles").unwrap_or_else(|| ROLES.map(str::to_owned).to_vec())
+}
+
+fn workspace(table: &Table<'_>) -> WorkspaceRoles {
+    let members = table.texts("member_roles").unwrap_or_else(|| ROLES.map(str::to_owned).to_vec());
+    let managers = table.texts("manager_roles").unwrap_or_else(|| members.clone());
+    WorkspaceRoles { members, managers, named_by: table.text("managers") }
 }
 
 fn impersonate(table: &Table<'_>) -> Vec<String> {

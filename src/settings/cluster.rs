@@ -55,7 +55,7 @@ fn endpoint(table: &Table<'_>, folder: &Path) -> Option<Endpoint> {
     })
 }
 
-fn url_of(text: &str, schemes: &[&str]) -> Option<String> {
+pub(super) fn url_of(text: &str, schemes: &[&str]) -> Option<String> {
     let url = reqwest::Url::parse(text).ok()?;
     (schemes.contains(&url.scheme()) && url.host().is_some()).then(|| text.to_owned())
 }

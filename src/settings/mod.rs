@@ -8,6 +8,7 @@ mod file;
 mod manifests;
 mod network;
 mod profile;
+mod reaper;
 mod secret;
 mod source;
 mod table;

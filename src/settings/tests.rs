@@ -106,7 +106,6 @@ fn what_later_versions_serve_is_an_error_where_leaving_it_out_is_dangerous() {
         assert!(errors[0].starts_with(&format!("bursar.toml: {key}: not in this version")), "{errors:?}");
     };
     later("[[source]]\nname = \"sso\"\ntype = \"keycloak\"\nurl = \"https://sso\"\nrealm = \"r\"\n", "source[1].type");
-    later("[class.course]\nfrom = \"groups\"\nclusters = [\"prod\"]\nmanagers = \"manager\"\n", "class.course.from");
     later("[class.profile]\nfrom = \"adopted\"\nselector = \"a=b\"\n", "class.profile.from");
     later("[realm]\nsource = \"sso\"\n", "realm");
     let oidc = "home = { prefix = \"/home\" }\ncredential = { kind = \"oidc\" }";
@@ -231,7 +230,7 @@ fn the_manual_says_the_defaults_of_the_code() {
     let explicit = load_in(folder.path(), &uncommented(|_| false), &[]).expect("settings");
     let implicit = load_in(folder.path(), &uncommented(|line| line.ends_with("# default")), &[]).expect("settings");
     assert_eq!(explicit, implicit);
-    assert_eq!(explicit.policy.classes.keys().collect::<Vec<_>>(), ["admin", "tool"]);
+    assert_eq!(explicit.policy.classes.keys().collect::<Vec<_>>(), ["admin", "course", "tool"]);
 }
 
 #[test]
@@ -288,4 +287,35 @@ fn examples_are_configurations() {
         let text = shipped(name).replace("/etc/bursar/", "");
         assert!(load(&text).is_ok(), "{name}: {:?}", load(&text));
     }
+}
+
+#[test]
+fn a_class_of_groups_has_people_and_no_holder() {
+    let course = "[class.course]\nfrom = \"groups\"\nclusters = [\"prod\"]\n";
+    let named = format!("{course}namespace = \"workspace-{{name}}\"\n");
+    let loaded = load(&format!("{BASE}{named}managers = \"owner\"\nmember_roles = [\"view\"]\n")).expect("settings");
+    let workspace = loaded.policy.classes["course"].workspace.as_ref().expect("a workspace");
+    assert_eq!(
+        (workspace.members.as_slice(), workspace.managers.as_slice()),
+        (&["view".to_owned()][..], &["view".to_owned()][..])
+    );
+    assert_eq!(loaded.policy.classes["course"].admission.uid.mode, crate::admission::rules::Mode::Off);
+    let sources = loaded.sources().expect("sources");
+    assert_eq!(sources[0].attributes.managers.as_deref(), Some("owner"));
+    for (text, key) in [
+        (course.to_owned(), "class.course.namespace: missing"),
+        (format!("{named}home = {{ prefix = \"/home\" }}\n"), "class.course.home: the people of a group"),
+        (format!("{named}roles = [\"view\"]\n"), "class.course.roles: the people of a group"),
+        (format!("{named}admission = {{ uid = \"enforce\" }}\n"), "class.course.admission.uid: a group has no uid"),
+        (format!("{TOOL}member_roles = [\"view\"]\n"), "class.tool.member_roles: only a class with from = \"groups\""),
+    ] {
+        let errors = errors(&text);
+        assert!(errors.iter().any(|error| error.starts_with(&format!("bursar.toml: {key}"))), "{errors:?}");
+    }
+    let other = named.replace("course", "lab");
+    let errors = errors(&format!(
+        "{named}managers = \"owner\"\n{}managers = \"manager\"\n",
+        other.replace("workspace-", "lab-")
+    ));
+    assert!(errors[0].contains("class.lab.managers: another class says \"owner\""), "{errors:?}");
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use croner::parser::{CronParser, Seconds};
 
+use super::SecretPlace;
 use super::class::{Known, absolute};
 use super::table::{Kind, PATH, Table};
-use super::{Homes, Schedule, Settings, admission, class, cluster, manifests, network, source};
-use crate::policy::{Class, Lifecycle, Limit, Limits, NamespaceReaper, PodReaper, Policy, Reapers};
+use super::{Homes, Schedule, Settings, admission, class, cluster, manifests, network, reaper, source};
+use crate::directory::source::SourceConfig;
+use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
 
 const SECTIONS: [&str; 15] = [
     "site",
@@ -32,9 +34,6 @@ const CRON: Kind = Kind("a five-field cron expression", "\"30 3 * * *\"");
 const ADDRESS: Kind = Kind("an address with a port", "\"127.0.0.1:9746\"");
 const AGE: Kind = Kind("a recipient of age", "\"age1…\"");
 const DAY: u64 = 24;
-/// A wrong default lifetime is noticed before it has ended everything.
-const PODS_PER_CYCLE: u64 = 50;
-const NAMESPACES_PER_CYCLE: u64 = 5;
 
 /// What the tree says; relative paths begin at `folder`. `None` only with errors noted.
 pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
@@ -52,6 +51,7 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
     let control = root.section("control");
     control.only(&["socket"]);
     later(root);
+    let reapers = reaper::reapers(&root.section("reaper"), folder, &clusters);
     let policy = Policy {
         site: site.clone().unwrap_or_default(),
         classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),
@@ -60,15 +60,17 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
         limits: limits(&root.section("limits")),
         lifecycle: lifecycle(&root.section("lifecycle")),
         home_prefixes: homes.prefixes.clone(),
-        reapers: reapers(&root.section("reaper")),
+        reapers,
         exempt: exempt(&root.section("webhook")),
     };
     let archive = root.section("archive");
     archive.only(&["recipient"]);
     let metrics = root.section("metrics");
     metrics.only(&["listen"]);
+    let mut sources = source::sources(root, folder);
+    managers(root, &policy, &mut sources);
     Some(Settings {
-        sources: source::sources(root, folder),
+        sources,
         policy,
         clusters: kubeconfigs,
         schedule: schedule(&root.section("schedule")),
@@ -80,6 +82,21 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
         state_dir,
         site: site?,
     })
+}
+
+/// Every directory is asked for the attribute by which the classes know managers.
+fn managers(root: &Table<'_>, policy: &Policy, sources: &mut [(SourceConfig, Option<SecretPlace>)]) {
+    let mut named =
+        policy.classes.values().filter_map(|class| Some((class, class.workspace.as_ref()?.named_by.as_ref()?)));
+    let Some((_, attribute)) = named.next() else { return };
+    for (class, _) in named.filter(|(_, other)| *other != attribute) {
+        let why =
+            format!("another class says {attribute:?}; name it once, in [source.attributes], where directories differ");
+        root.section("class").section(&class.name).wrong("managers", why);
+    }
+    for (source, _) in sources {
+        source.attributes.managers.get_or_insert_with(|| attribute.clone());
+    }
 }
 
 fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
@@ -110,36 +127,6 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
 /// What later versions serve: harmless to leave out, or an error.
 fn later(root: &Table<'_>) {
     root.not_yet("realm", "Keycloak is not written to");
-}
-
-fn reapers(table: &Table<'_>) -> Reapers {
-    table.only(&["pods", "namespaces"]);
-    let namespaces = table.section("namespaces");
-    namespaces.only(&["enabled", "idle_for", "warn_for", "per_cycle"]);
-    let count = |table: &Table<'_>, default| {
-        if table.has("per_cycle") { table.number("per_cycle").unwrap_or(default) } else { default }
-    };
-    let idle = NamespaceReaper {
-        idle_for: namespaces.duration("idle_for", Duration::from_hours(30 * DAY)),
-        warn_for: namespaces.duration("warn_for", Duration::from_hours(7 * DAY)),
-        per_cycle: count(&namespaces, NAMESPACES_PER_CYCLE),
-    };
-    if idle.idle_for.is_zero() {
-        namespaces.wrong("idle_for", "0 leaves no time; for example \"30d\"");
-    }
-    let pods = table.section("pods");
-    pods.only(&["enabled", "lifetime", "per_cycle"]);
-    let rules = PodReaper {
-        lifetime: pods.has("lifetime").then(|| pods.duration("lifetime", Duration::ZERO)),
-        per_cycle: count(&pods, PODS_PER_CYCLE),
-    };
-    if rules.lifetime.is_some_and(|lifetime| lifetime.is_zero()) {
-        pods.wrong("lifetime", "0 leaves no time; for example \"7d\"");
-    }
-    Reapers {
-        pods: pods.switch("enabled", false).then_some(rules),
-        namespaces: namespaces.switch("enabled", false).then_some(idle),
-    }
 }
 
 fn exempt(table: &Table<'_>) -> Vec<String> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::class::absolute;
 use super::profile::QUANTITY;
 use super::table::{Kind, Table, is_name};
-use crate::policy::{NfsVolume, Volume, VolumeKind};
+use crate::policy::{From, NfsVolume, Volume, VolumeKind};
 use crate::quantity::is_quantity;
 
 const ABSOLUTE: Kind = Kind("an absolute path", "\"/srv/project/{name}\"");
@@ -24,7 +24,7 @@ enum Word {
 }
 
 /// Every volume of a class; directories must lie beneath one of `prefixes`.
-pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf]) -> Vec<Volume> {
+pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf], from: From) -> Vec<Volume> {
     let mut names = BTreeSet::new();
     let mut personal = 0;
     let tables = table.list("volumes");
@@ -38,6 +38,10 @@ pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf]) -> Vec<Volume> {
                 let fits = if word == Word::Dynamic { "static, shared or personal" } else { "dynamic" };
                 volume.wrong(key, format!("only volumes of kind {fits} have it"));
             }
+        }
+        if from == From::Groups && volume.has("directory") {
+            let cure = "make it on the file server: install -d -m 2770 -g GROUP PATH";
+            volume.wrong("directory", format!("a group has no uid to make it as; {cure}"));
         }
         personal += u32::from(word == Word::Personal);
         if word == Word::Personal && personal > 1 {

@@ -1,4 +1,5 @@
-//! A uid that changes in the directory: never taken by itself, and what follows when an administrator takes it.
+//! A uid that changes in the directory, and an entry that is made anew: never taken by itself, and what follows when an
+//! administrator takes it.
 
 use std::os::unix::fs::chown;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
 
 use crate::servers::Servers;
-use crate::servers::ldif::{replace_ldif, tool_account_dn};
+use crate::servers::ldif::{person_dn, person_ldif, replace_ldif, tool_account_dn, tool_account_ldif};
 use crate::servers::ready::poll;
 use crate::world::World;
 
@@ -60,4 +61,46 @@ fn another_uid_is_taken_when_an_administrator_says_so_and_the_home_must_follow()
     world.tool("bar", old, &[]);
     assert_eq!(world.cycle().rejected, first.rejected + 1);
     assert_eq!(world.rows("SELECT * FROM tools WHERE name = 'bar'").len(), 0);
+}
+
+#[test]
+fn an_entry_that_was_made_anew_gets_the_account_back_when_an_administrator_says_so() {
+    let mut world = World::new("anew");
+    world.person("alice", 63_071);
+    world.tool("foo", 63_072, &["alice"]);
+    let first = world.cycle();
+    assert_eq!(first.exit_code(), 0);
+    let known = "SELECT id, uid, namespace, generation FROM tools";
+    let before = world.rows(known);
+    let ids = |world: &World| world.rows("SELECT directory_id FROM users WHERE name = 'alice'");
+    let alice = ids(&world);
+    let refusal = world.order(&OrderRequest::AdoptAccount(target(None))).expect_err("there is no other entry");
+    assert!(refusal.text.contains("no other entry"), "{}", refusal.text);
+
+    let slapd = &Servers::shared().slapd;
+    for dn in [tool_account_dn(&world.base, "foo"), person_dn(&world.base, "alice")] {
+        slapd.delete(&dn);
+    }
+    world.add(&tool_account_ldif(&world.base, "foo", 63_072, "/data/project/foo"));
+    world.add(&person_ldif(&world.base, "alice", 63_071));
+    assert_eq!(world.cycle().rejected, first.rejected + 2);
+    let plan = world.plan();
+    assert!(plan.text.contains("bursar adopt account tool foo"), "{}", plan.text);
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success(), "nothing is taken from it meanwhile");
+
+    let person = Target { kind: AccountKind::User, name: "alice".to_owned(), ..target(None) };
+    world.order(&OrderRequest::AdoptAccount(person)).expect("adopted");
+    let report = world.order(&OrderRequest::AdoptAccount(target(None))).expect("adopted");
+    assert_eq!(report.rejected, first.rejected, "{report:#?}");
+    assert_eq!(world.rows("SELECT actor FROM history WHERE action = 'account adopted'").len(), 2);
+    let after = world.rows(known);
+    assert_eq!((&after[0]["id"], &after[0]["uid"]), (&before[0]["id"], &before[0]["uid"]));
+    assert_eq!(after[0]["namespace"], before[0]["namespace"]);
+    assert_ne!(ids(&world), alice);
+    // Who had access before is told by name, though that entry is no more.
+    let members = world.rows("SELECT DISTINCT member FROM access_on WHERE account = 'tool:foo'");
+    assert_eq!(members.len(), 1, "{members:?}");
+    assert_eq!(members[0]["member"], "user:alice");
+    assert!(poll(Duration::from_mins(1), || world.cycle().actions == 0), "{}", world.plan().text);
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
 }

@@ -161,7 +161,7 @@ fn an_export_that_squashes_whom_it_should_not() {
     let mark = |how: &str| assert!(Command::new("chattr").arg(how).arg(&volumes).status().expect("chattr").success());
     mark("+i");
     let found = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        only(&world, &[], "homes/volumes", "squashes root", "no_root_squash")
+        only(&world, &[], "homes/volumes", "squashes root", "no_root_squash");
     }));
     mark("-i");
     found.unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -10,6 +10,7 @@ use std::process::{Command, Output, Stdio};
 use bursar::directory::Role;
 use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
 use bursar::ledger::change::{Change, Event};
+use bursar::ledger::idle::Idleness;
 use bursar::ledger::quota::{OverrideKey, QuotaOverride};
 use bursar::ledger::store::{FILE, Store, holding_the_wal};
 use bursar::ledger::{
@@ -21,7 +22,7 @@ use serde_json::json;
 use crate::servers::folder::Folder;
 
 const DOCUMENT: &str = include_str!("../../docs/ledger.md");
-pub const VIEWS: [&str; 12] = [
+pub const VIEWS: [&str; 13] = [
     "tools",
     "users",
     "admins",
@@ -34,6 +35,7 @@ pub const VIEWS: [&str; 12] = [
     "history",
     "access_on",
     "archives",
+    "idle",
 ];
 
 fn day(text: &str) -> Timestamp {
@@ -140,6 +142,13 @@ fn more_pods(account: &Account) -> Change {
     Change::Override(key, Some(QuotaOverride { amount: "16".to_owned(), until: Some(until), note }))
 }
 
+fn unused(account: &Account) -> Change {
+    let (since, due) = (day("05-02T06"), day("06-01T06"));
+    let idle =
+        Idleness { since, counted_at: day("05-30T06"), seconds: 28 * 86_400, due, warned_at: Some(day("05-25T06")) };
+    Change::Idle(account.id.clone(), ClusterName("prod".to_owned()), Some(idle))
+}
+
 fn known(account: &Account) -> Change {
     Change::Account(Box::new(account.clone()))
 }
@@ -177,6 +186,8 @@ pub async fn story(state_dir: &Path) -> Store {
     begin.extend([tenant(&carol, "admin", None), tenant(&web, "tool", Some("tool-foo"))]);
     begin.extend([tenant(&old, "tool", Some("tool-old")), quota(&web, "tool-foo"), quota(&old, "tool-old")]);
     begin.push(more_pods(&web));
+    begin.push(Change::Used(carol.id.clone(), day("05-30T07")));
+    begin.push(unused(&old));
     begin.push(certificate(&carol, "11aa22bb", "06-06T08", "06-03T18"));
     let created = event(&web, "bursar", "created", "new", None);
     store.write(&lock, &begin, &[created], day("05-01T08")).await.expect("the first cycle");
@@ -286,8 +297,8 @@ fn every_view_has_the_columns_that_people_rely_on() {
     let runtime = runtime();
     let store = runtime.block_on(story(folder.path()));
     let promised = [
-        "id name uid gid home namespace state since generation certificate_until delivered_at source directory_id last_error",
-        "id name uid gid home mail state since is_admin source directory_id last_error",
+        "id name uid gid home namespace state since generation certificate_until delivered_at source directory_id last_error last_use",
+        "id name uid gid home mail state since is_admin source directory_id last_error last_use",
         "name uid since certificate_until",
         "account member role since",
         "cluster namespace class account uid state created_at",
@@ -298,6 +309,7 @@ fn every_view_has_the_columns_that_people_rely_on() {
         "at actor account action reason ticket plan detail",
         "account member namespace role at_start at_end",
         "account cluster namespace file at objects secrets left_out bytes digest",
+        "account cluster since on warned_at",
     ];
     for (view, columns) in VIEWS.into_iter().zip(promised) {
         let found = printed(&sqlite3(&folder.path().join(FILE), &format!("SELECT * FROM {view}")));

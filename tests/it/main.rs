@@ -5,6 +5,7 @@
 #[path = "../servers/mod.rs"]
 mod servers;
 mod template;
+mod workspace;
 mod world;
 
 mod access;

@@ -5,9 +5,11 @@ use serde_json::{Value, json};
 
 use crate::servers::Servers;
 use crate::servers::control_plane::ControlPlaneOptions;
+use crate::servers::prometheus::Prometheus;
 use crate::servers::ready::wait_for;
 use crate::world::World;
 
+const MORE: &str = "\n[limits]\nsuspend_per_day = { count = 20 }\n[reaper.pods]\nenabled = true\n";
 const DEADLINE: std::time::Duration = std::time::Duration::from_mins(1);
 
 fn create(world: &World, object: &Value) {
@@ -58,7 +60,7 @@ fn left(world: &World, namespace: &str) -> String {
 fn pods_past_their_lifetime_go_with_what_belongs_to_their_job() {
     let options = ControlPlaneOptions::default();
     let servers: &'static Servers = crate::quiet::own_servers(&options);
-    let mut world = World::on(servers, "reaper", "\n[reaper.pods]\nenabled = true\n");
+    let mut world = World::on(servers, "reaper", MORE);
     world.tool("foo", 62_901, &[]);
     world.tool("bar", 62_902, &[]);
     let report: CycleReport = world.cycle();
@@ -103,6 +105,7 @@ fn pods_past_their_lifetime_go_with_what_belongs_to_their_job() {
     });
     assert_eq!(quiet.exit_code(), 0, "{quiet:#?}");
     idle(&mut world);
+    evidence(&mut world);
 }
 
 fn state(world: &World, tool: &str) -> String {
@@ -144,4 +147,52 @@ fn idle(world: &mut World) {
     assert_eq!(state(world, "idle"), "active");
     let works = world.kubectl_as_tool("idle", &["get", "pods"]);
     assert!(works.status.success(), "{}", crate::world::stderr(&works));
+}
+
+/// A Prometheus shows that a namespace is in use in which nothing runs, and no longer shows what always is.
+fn evidence(world: &mut World) {
+    let prometheus = Prometheus::start(&world.folder);
+    let section = format!(
+        "[reaper.namespaces.prometheus.test]\nurl = \"{}\"\nquery = \"sum by (namespace) (in_use)\"\n\
+         control = [\"gateway\"]\n[reaper.pods]",
+        prometheus.url
+    );
+    for (tool, uid) in [("seen", 62_905), ("unseen", 62_906)] {
+        world.tool(tool, uid, &[]);
+    }
+    let seen = world.namespace("seen");
+    world.configure("[reaper.pods]", &section);
+    world.cycle();
+    let trouble = |world: &mut World| {
+        world.cycle();
+        world.trouble().filter(|text| text.contains("control namespace gateway is not in use"))
+    };
+    wait_for("status says that there is no evidence", DEADLINE, || trouble(world));
+    let doctor = |world: &mut World| {
+        world.stop();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bursar"));
+        let output = command.arg("--config").arg(world.config()).args(["--json", "doctor"]).output().expect("bursar");
+        let findings: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let about = |finding: &&Value| finding["subject"] == "reaper.namespaces.prometheus.test";
+        findings.as_array().and_then(|findings| findings.iter().find(about)).expect("a finding").clone()
+    };
+    let finding = doctor(world);
+    assert!(finding["cure"].as_str().is_some_and(|cure| cure.contains("control")), "{finding}");
+    assert_eq!(world.rows("SELECT * FROM idle WHERE account = 'tool:unseen'").len(), 0, "nothing is known of it");
+
+    prometheus.show(&["gateway", &seen]);
+    let finding = wait_for("the control namespace shows", DEADLINE, || {
+        let finding = doctor(world);
+        finding["cure"].is_null().then_some(finding)
+    });
+    assert!(finding["text"].as_str().is_some_and(|text| text.contains("2 namespaces in use")), "{finding}");
+    wait_for("who is not in use is suspended", DEADLINE, || {
+        world.cycle();
+        (state(world, "unseen") == "suspended").then_some(())
+    });
+    assert_eq!(state(world, "seen"), "active");
+    assert_eq!(world.rows("SELECT * FROM idle WHERE account = 'tool:seen'").len(), 0);
+    let metrics = world.exposition();
+    assert!(metrics.contains("bursar_suspensions{cause=\"idle\"}"), "{metrics}");
+    assert!(metrics.contains("bursar_account_changes_total{action=\"suspended\"}"), "{metrics}");
 }

@@ -20,6 +20,7 @@ use crate::servers::ready::{poll, wait_for};
 use crate::world::World;
 
 const DEADLINE: Duration = Duration::from_mins(1);
+const ARCHIVED_AT_ONCE: &str = "[lifecycle]\nretention = \"0s\"\ndelete_after = \"40d\"\n";
 
 fn bursar(config: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
@@ -93,7 +94,7 @@ fn written(path: PathBuf) -> SystemTime {
 
 #[test]
 fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issued_again() {
-    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "lost", "");
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "lost", ARCHIVED_AT_ONCE);
     for (uid, tool) in (65_101..).zip(["foo", "bar", "off"]) {
         world.tool(tool, uid, &["alice"]);
     }
@@ -112,6 +113,9 @@ fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issue
     world.stop();
     let before = standing(&world);
     assert_eq!(before.len(), 4, "{before:#?}");
+    let files_of = |world: &World| world.rows("SELECT * FROM archives");
+    let archived = files_of(&world);
+    assert_eq!(archived.len(), 1, "{archived:#?}");
     let kubeconfigs = |world: &World| {
         let carol = world.folder.join("homes/home/carol/.kube/config");
         [written(world.home("foo").join(".kube/config")), written(carol)]
@@ -160,6 +164,7 @@ fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issue
     let report = world.cycle();
     assert_eq!((report.exit_code(), report.actions), (0, 0), "{report:#?}");
     assert_eq!(standing(&world), before);
+    assert_eq!(files_of(&world), archived);
     assert_eq!(kubeconfigs(&world), files, "a kubeconfig was written again");
     let own = world.kubectl_as_tool("foo", &["auth", "can-i", "create", "pods"]);
     assert_eq!(String::from_utf8_lossy(&own.stdout).trim(), "yes");

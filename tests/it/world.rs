@@ -247,6 +247,19 @@ impl World {
         self.runtime.block_on(waiting).expect("the watches see it");
     }
 
+    /// What `bursar status` says is wrong with the cluster.
+    pub fn trouble(&mut self) -> Option<String> {
+        self.open();
+        let status = self.engine.as_ref().expect("open").status();
+        status.clusters.into_values().find_map(|cluster| cluster.trouble)
+    }
+
+    /// The metrics.
+    pub fn exposition(&mut self) -> String {
+        self.open();
+        self.engine.as_ref().expect("open").exposition()
+    }
+
     /// The namespace of a tool.
     pub fn namespace(&self, tool: &str) -> String {
         format!("{}-{tool}", self.name)

@@ -15,6 +15,7 @@ pub mod ldif;
 pub mod pki;
 pub mod ports;
 pub mod process;
+pub mod prometheus;
 pub mod ready;
 pub mod sample;
 pub mod slapd;

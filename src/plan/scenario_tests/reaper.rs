@@ -1,5 +1,6 @@
 //! Lines of a story about what ends by itself, and about classes that are revoked.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -8,11 +9,12 @@ use serde_json::json;
 use super::{Story, hours_of};
 use crate::contract::LIFETIME;
 use crate::control::api::{OrderRequest, RevokeClass};
+use crate::ledger::ObjectKey;
 use crate::observed::pods::observe;
 use crate::orders::write_all;
 use crate::plan::idle::count;
 use crate::plan::testing::prod;
-use crate::policy::{NamespaceReaper, PodReaper};
+use crate::policy::{Evidence, NamespaceReaper, PodReaper};
 
 impl Story {
     pub(super) fn reaper(&mut self, words: &[&str]) {
@@ -26,11 +28,26 @@ impl Story {
                 let hours = |text: &str| crate::contract::lifetime(text).expect("a time");
                 let per_cycle = per_cycle.parse().expect("a number");
                 let (idle_for, warn_for) = (hours(idle_for), hours(warn_for));
-                let rules = NamespaceReaper { idle_for, warn_for, per_cycle };
+                let rules = NamespaceReaper { idle_for, warn_for, per_cycle, evidence: BTreeMap::new() };
                 self.world.policy.reapers.namespaces = Some(rules);
             }
             ["pods", "shown"] => drop(self.world.inventory.pods.entry(prod()).or_default()),
             ["pods", "hidden"] => drop(self.world.inventory.pods.remove(&prod())),
+            ["prometheus", "asked"] => {
+                let rules = self.world.policy.reapers.namespaces.as_mut().expect("the reaper is on");
+                rules.evidence.insert(prod(), Evidence::default());
+            }
+            ["prometheus", "silent"] => drop(self.world.inventory.in_use.remove(&prod())),
+            ["prometheus", "shows", namespaces @ ..] => {
+                let shown = namespaces.iter().map(|namespace| (*namespace).to_owned()).collect();
+                self.world.inventory.in_use.insert(prod(), Arc::new(shown));
+            }
+            ["portal", "opens", namespace, hours] => {
+                let namespace = (*namespace).to_owned().try_into().expect("a namespace");
+                let (key, at) = (ObjectKey::namespace(&prod(), &namespace), self.world.now - hours_of(hours));
+                let cluster = self.world.inventory.clusters.get_mut(&prod()).expect("it answers");
+                Arc::make_mut(cluster).objects.get_mut(&key).expect("it is there").last_use = Some(at);
+            }
             ["pods", "gone", namespace] => {
                 let pods = self.world.inventory.pods.get_mut(&prod()).expect("shown");
                 Arc::make_mut(pods).pods.retain(|(place, _), _| place != namespace);

@@ -32,11 +32,12 @@ fn selftest_tries_what_must_pass_and_what_must_be_refused() {
     let file = site.dir().join("rules.json");
     let rules = std::fs::read_to_string(&file).expect("rules").replacen("\"enforce\"", "\"off\"", 1);
     std::fs::write(&file, rules).expect("written");
-    let text = wait_for("the self-test finds it", DEADLINE, || {
+    // A self-test during which the rules are loaded finds a part of it.
+    wait_for("the self-test finds it", DEADLINE, || {
         let output = site.bursar(&["webhook", "selftest"]);
-        (output.status.code() == Some(1)).then(|| out(&output))
+        let found = out(&output).contains("! class level: a pod that runs as root: not refused");
+        (output.status.code() == Some(1) && found).then_some(())
     });
-    assert!(text.contains("! class level: a pod that runs as root: not refused"), "{text}");
 }
 
 #[test]

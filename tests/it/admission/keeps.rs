@@ -3,7 +3,7 @@
 use bursar::contract::TenantState;
 use serde_json::{Value, json};
 
-use super::site::{DEADLINE, Site, said};
+use super::site::{DEADLINE, Site, identity, pod_in, said};
 use crate::servers::ready::wait_for;
 
 fn template() -> Value {
@@ -64,6 +64,43 @@ fn controllers_make_and_remove_a_tenants_things() {
     });
     for pod in pods(&site, &namespace) {
         site.delete("pod", pod["metadata"]["name"].as_str().expect("a name"), &namespace);
+    }
+    site.cluster.run(&["delete", "namespace", &namespace, "--timeout=60s"], "");
+}
+
+#[test]
+fn another_uid_of_a_tenant_holds_for_new_pods_and_lets_the_old_ones_end() {
+    let site = Site::shared();
+    let namespace = site.tenant("tool", "moved", 52521, TenantState::Active);
+    let mut lasting = pod_in(&namespace, "lasting");
+    lasting["metadata"]["finalizers"] = json!(["example.org/lasting"]);
+    let create = |object: &Value| site.tool("moved", &["create", "-f", "-"], &object.to_string());
+    let made = create(&lasting);
+    assert!(made.status.success(), "{}", said(&made));
+
+    let account = "tool:moved";
+    site.sealed(&identity(&namespace, account, (52522, 52522, &[50_000, 50_001]), TenantState::Active), "restricted");
+    let refused_with = |uid: u32| {
+        let mut named = pod_in(&namespace, "named");
+        named["spec"]["securityContext"] = json!({"runAsUser": uid});
+        said(&create(&named))
+    };
+    wait_for("the webhook knows the other uid", DEADLINE, || {
+        refused_with(52521).contains("would run as uid 52521; tool moved runs as 52522").then_some(())
+    });
+    let made = create(&pod_in(&namespace, "plain"));
+    assert!(made.status.success(), "{}", said(&made));
+    let uid = |pod: &str| {
+        let path = "jsonpath={.spec.securityContext.runAsUser}";
+        site.cluster.run(&["get", "pod", pod, "-n", &namespace, "-o", path], "")
+    };
+    assert_eq!((uid("plain").as_str(), uid("lasting").as_str()), ("52522", "52521"));
+    // It runs with the old uid, and must still be able to end.
+    let without = r#"{"metadata": {"finalizers": null}}"#;
+    let patched = site.tool("moved", &["patch", "pod", "lasting", "-n", &namespace, "--type=merge", "-p", without], "");
+    assert!(patched.status.success(), "{}", said(&patched));
+    for pod in ["lasting", "plain"] {
+        site.delete("pod", pod, &namespace);
     }
     site.cluster.run(&["delete", "namespace", &namespace, "--timeout=60s"], "");
 }

@@ -1,0 +1,113 @@
+//! One account with everything that is said of it: what decides what it should have. PURE: no runtime, no client, no file
+//! system, no clock.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::class::Taken;
+use super::workspace::{Holder, Holders};
+use crate::identity::{AccountKind, ClusterName, NamespaceName};
+use crate::ledger::quota::{OverrideKey, QuotaOverride};
+use crate::ledger::{Account, Note, Order, Tenant};
+use crate::policy::Class;
+
+/// One account with everything that is said of it.
+pub(super) struct Subject<'a> {
+    pub(super) account: &'a Account,
+    pub(super) held: Option<&'a Note>,
+    pub(super) tenants: Vec<(&'a ClusterName, &'a Tenant)>,
+    pub(super) orders: Vec<&'a Order>,
+    pub(super) taken: Taken<'a>,
+    pub(super) awaited: bool,
+    pub(super) idle: Idle,
+    /// Those that hold.
+    pub(super) overrides: Vec<(&'a OverrideKey, &'a QuotaOverride)>,
+    /// Of a workspace.
+    pub(super) holders: Holders,
+}
+
+impl<'a> Subject<'a> {
+    /// Where it has a namespace.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = (&'a ClusterName, &'a NamespaceName)> {
+        self.tenants.iter().filter_map(|(cluster, tenant)| Some((*cluster, tenant.namespace.as_ref()?)))
+    }
+
+    /// What the ledger has of it there.
+    pub(super) fn remembered(&self, cluster: &ClusterName) -> Option<&'a Tenant> {
+        self.tenants.iter().find(|(known, _)| *known == cluster).map(|(_, tenant)| *tenant)
+    }
+
+    pub(super) fn is_workspace(&self) -> bool {
+        let classes = self.taken.now.iter().chain(&self.taken.before);
+        self.account.kind == AccountKind::Group && (!self.tenants.is_empty() || classes.count() > 0)
+    }
+
+    /// What it has if its removals are let through, or if they are not.
+    pub(super) fn side(&self, removals: bool) -> Side<'_> {
+        let Self { taken, holders, .. } = self;
+        if removals {
+            Side { classes: &taken.now, holders: &holders.now }
+        } else {
+            Side { classes: &taken.before, holders: &holders.before }
+        }
+    }
+}
+
+/// What a subject is made of.
+#[derive(Clone, Copy)]
+pub(super) struct Side<'a> {
+    pub(super) classes: &'a [&'a Class],
+    pub(super) holders: &'a [Holder],
+}
+
+/// Everything that decides what an account gets while nothing is due for it.
+#[derive(Debug, PartialEq)]
+pub(super) struct Inputs {
+    account: Account,
+    held: Option<Note>,
+    tenants: Vec<(ClusterName, Tenant)>,
+    classes: Vec<String>,
+    overrides: Vec<(OverrideKey, QuotaOverride)>,
+    awaited: bool,
+    idle: Idle,
+    holders: Holders,
+}
+
+/// What is said of namespaces in which nothing runs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Idle {
+    /// All of the account's are due for suspension, since then.
+    pub(super) due: Option<Timestamp>,
+    /// Where people were warned, and of what moment.
+    pub(super) warned: BTreeMap<ClusterName, Timestamp>,
+}
+
+impl Inputs {
+    pub(super) fn of(subject: &Subject<'_>) -> Self {
+        Self {
+            account: subject.account.clone(),
+            held: subject.held.cloned(),
+            tenants: subject.tenants.iter().map(|(cluster, tenant)| ((*cluster).clone(), (*tenant).clone())).collect(),
+            classes: subject.taken.now.iter().map(|class| class.name.clone()).collect(),
+            overrides: subject.overrides.iter().map(|(key, given)| ((*key).clone(), (*given).clone())).collect(),
+            awaited: subject.awaited,
+            idle: subject.idle.clone(),
+            holders: subject.holders.clone(),
+        }
+    }
+
+    pub(super) fn still(&self, subject: &Subject<'_>) -> bool {
+        let Self { account, held, tenants, classes, overrides, awaited, idle, holders } = self;
+        account == subject.account
+            && *awaited == subject.awaited
+            && *idle == subject.idle
+            && *holders == subject.holders
+            && held.as_ref() == subject.held
+            && tenants.iter().map(|(cluster, tenant)| (cluster, tenant)).eq(subject.tenants.iter().copied())
+            && classes.iter().eq(subject.taken.now.iter().map(|class| &class.name))
+            && overrides.iter().map(|(key, given)| (key, given)).eq(subject.overrides.iter().copied())
+            && subject.orders.is_empty()
+            && subject.taken.rests_on.is_empty()
+    }
+}

@@ -1,0 +1,212 @@
+//! Namespaces that a cluster's Prometheus shows in use, for the reaper of idle ones (§10). It asks, and writes nothing.
+//!
+//! Silence proves nothing: an answer counts only with every control namespace in it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use reqwest::Certificate;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::task::AbortHandle;
+
+use crate::directory::chain;
+use crate::identity::ClusterName;
+use crate::policy::{Evidence, NamespaceReaper};
+
+/// An answer that takes longer is none.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// It is asked at least so often, or a use between two questions might be seen by none.
+const EVERY: Duration = Duration::from_mins(5);
+
+/// Why nothing is known of what is in use.
+#[derive(Debug, thiserror::Error)]
+pub enum EvidenceError {
+    /// The bearer token cannot be read.
+    #[error("its token cannot be read")]
+    Token(#[source] std::io::Error),
+    /// Not asked, or not answered.
+    #[error("it does not answer")]
+    Request(#[source] reqwest::Error),
+    /// It answered with an error, or with a part only.
+    #[error("it answered: {0}")]
+    Refused(String),
+    /// The query gives something else.
+    #[error("the query does not give a vector with label namespace; for example sum by (namespace) (…)")]
+    Shape,
+    /// A namespace that is always in use is not in the answer.
+    #[error("control namespace {0} is not in use in its answer, so the answer proves nothing")]
+    Control(String),
+}
+
+/// Asks again and again, until it is dropped.
+#[derive(Debug)]
+pub struct UseWatch {
+    shared: Arc<Mutex<State>>,
+    task: AbortHandle,
+}
+
+impl Drop for UseWatch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    in_use: Option<Arc<BTreeSet<String>>>,
+    error: Option<String>,
+}
+
+impl UseWatch {
+    /// Begins to ask, if `rules` say whom. Must be called within a runtime.
+    #[must_use]
+    pub fn start(cluster: &ClusterName, rules: &NamespaceReaper) -> Option<Self> {
+        let evidence = rules.evidence.get(cluster)?.clone();
+        let every = EVERY.min(rules.idle_for / 10);
+        let shared = Arc::new(Mutex::new(State::default()));
+        let task = tokio::spawn(keep_asking(Arc::clone(&shared), evidence, every)).abort_handle();
+        Some(Self { shared, task })
+    }
+
+    /// Namespaces in use; absent while nobody knows.
+    #[must_use]
+    pub fn namespaces(&self) -> Option<Arc<BTreeSet<String>>> {
+        lock(&self.shared).in_use.clone()
+    }
+
+    /// Why nobody knows.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        lock(&self.shared).error.clone()
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // No code panics while it holds the lock; if it did, each value is still whole.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn keep_asking(shared: Arc<Mutex<State>>, evidence: Evidence, every: Duration) {
+    loop {
+        let state = match ask(&evidence).await {
+            Ok(in_use) => State { in_use: Some(Arc::new(in_use)), error: None },
+            Err(error) => {
+                State { in_use: None, error: Some(format!("Prometheus at {}: {}", evidence.url, chain(&error))) }
+            }
+        };
+        *lock(&shared) = state;
+        tokio::time::sleep(every).await;
+    }
+}
+
+/// The answer to an instant query (Prometheus HTTP API, `/api/v1/query`).
+#[derive(Debug, Deserialize)]
+struct Answer {
+    status: String,
+    error: Option<String>,
+    #[serde(default)]
+    warnings: Vec<String>,
+    data: Option<Data>,
+}
+
+/// `resultType` is not asked: only a vector has samples of this shape.
+#[derive(Debug, Deserialize)]
+struct Data {
+    result: Value,
+}
+
+#[derive(Debug, Deserialize)]
+struct Sample {
+    metric: Labels,
+    value: (f64, String),
+}
+
+#[derive(Debug, Deserialize)]
+struct Labels {
+    namespace: Option<String>,
+}
+
+/// Asks once.
+///
+/// # Errors
+/// No answer, a part of one, or one without the control namespaces.
+pub async fn ask(evidence: &Evidence) -> Result<BTreeSet<String>, EvidenceError> {
+    let mut client = reqwest::Client::builder().timeout(PATIENCE);
+    if let Some(pem) = &evidence.ca_pem {
+        client = client.tls_certs_only(Certificate::from_pem_bundle(pem.as_bytes()).map_err(EvidenceError::Request)?);
+    }
+    let url = format!("{}/api/v1/query", evidence.url);
+    let mut request = client.build().map_err(EvidenceError::Request)?.get(url).query(&[("query", &evidence.query)]);
+    if let Some(path) = &evidence.token {
+        request = request.bearer_auth(fs::read_to_string(path).map_err(EvidenceError::Token)?.trim_end());
+    }
+    // An error has a body of the same shape, which says more than its status.
+    let answer = request.send().await.map_err(EvidenceError::Request)?;
+    let status = answer.status();
+    let body = answer.bytes().await.map_err(EvidenceError::Request)?;
+    let answer: Answer =
+        serde_json::from_slice(&body).map_err(|error| EvidenceError::Refused(format!("{status}, {error}")))?;
+    in_use(answer, &evidence.control)
+}
+
+fn in_use(answer: Answer, control: &[String]) -> Result<BTreeSet<String>, EvidenceError> {
+    let Answer { status, error, warnings, data } = answer;
+    if status != "success" || !warnings.is_empty() {
+        let why = error.into_iter().chain(warnings).collect::<Vec<_>>().join("; ");
+        return Err(EvidenceError::Refused(why));
+    }
+    let samples = data.and_then(|data| serde_json::from_value::<Vec<Sample>>(data.result).ok());
+    let samples = samples.ok_or(EvidenceError::Shape)?;
+    let mut namespaces = BTreeSet::new();
+    for sample in samples {
+        let namespace = sample.metric.namespace.ok_or(EvidenceError::Shape)?;
+        if sample.value.1.parse::<f64>().is_ok_and(|value| value > 0.0) {
+            namespaces.insert(namespace);
+        }
+    }
+    match control.iter().find(|name| !namespaces.contains(*name)) {
+        Some(missing) => Err(EvidenceError::Control(missing.clone())),
+        None => Ok(namespaces),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(text: &str) -> Result<BTreeSet<String>, String> {
+        let answer = serde_json::from_str(text).expect("an answer");
+        in_use(answer, &["ingress".to_owned()]).map_err(|error| error.to_string())
+    }
+
+    fn vector(samples: &[(&str, &str)], warnings: &str) -> String {
+        let samples: Vec<String> = samples
+            .iter()
+            .map(|(namespace, value)| format!(r#"{{"metric":{{"namespace":"{namespace}"}},"value":[1.5,"{value}"]}}"#))
+            .collect();
+        let samples = samples.join(",");
+        format!(
+            r#"{{"status":"success","warnings":[{warnings}],"data":{{"resultType":"vector","result":[{samples}]}}}}"#
+        )
+    }
+
+    #[test]
+    fn only_a_whole_answer_with_the_control_namespaces_is_evidence() {
+        let all = [("ingress", "3"), ("tool-foo", "0.1"), ("tool-bar", "0"), ("tool-odd", "NaN")];
+        let in_use = answered(&vector(&all, "")).expect("evidence");
+        assert_eq!(in_use, BTreeSet::from(["ingress".to_owned(), "tool-foo".to_owned()]));
+        assert!(answered(&vector(&all[1..], "")).expect_err("silence").contains("control namespace ingress"));
+        assert!(answered(&vector(&[("ingress", "0")], "")).is_err());
+        let part = answered(&vector(&all, r#""a store did not answer""#)).expect_err("a part");
+        assert!(part.contains("a store did not answer"), "{part}");
+        let scalar = r#"{"status":"success","data":{"resultType":"scalar","result":[1,"1"]}}"#;
+        assert!(answered(scalar).expect_err("a number").contains("sum by (namespace)"));
+        let bare = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"1"]}]}}"#;
+        assert!(answered(bare).expect_err("no label").contains("label namespace"));
+        let refused = r#"{"status":"error","errorType":"bad_data","error":"parse error"}"#;
+        assert!(answered(refused).expect_err("refused").contains("parse error"));
+    }
+}

@@ -1,0 +1,36 @@
+//! Lines of a story about workspaces and the people in them.
+
+use std::fmt::Write as _;
+
+use super::Story;
+use crate::directory::Role;
+use crate::identity::AccountKind;
+use crate::plan::testing::course;
+
+impl Story {
+    pub(super) fn workspace(&mut self, words: &[&str]) {
+        match words {
+            ["workspaces", "begin"] => {
+                let course = course();
+                self.world.policy.classes.insert(course.name.clone(), course);
+            }
+            ["manages", person, group] => {
+                let person = self.world.id(AccountKind::User, person);
+                let entry = self.world.account(&person).directory_id.clone();
+                let group = self.world.id(AccountKind::Group, group);
+                self.world.account(&group).members.insert(entry, Role::Manager);
+            }
+            ["who", namespace] => self.who(namespace),
+            other => panic!("no such line: {other:?}"),
+        }
+    }
+
+    /// Which role is bound to whom.
+    fn who(&mut self, namespace: &str) {
+        let bindings = self.world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some(namespace));
+        for (key, names) in bindings {
+            writeln!(self.shown, "{namespace} {}: {}", key.name, names.join(", ")).expect("a string takes all");
+        }
+        writeln!(self.shown).expect("a string takes all");
+    }
+}

@@ -1,0 +1,162 @@
+//! The example site of the tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use regex::Regex;
+use serde_json::json;
+
+use super::prod;
+use crate::policy::{
+    Class, Cluster, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume, Pattern, Peer,
+    PodSecurity, Policy, Volume, VolumeKind, When, WorkspaceRoles,
+};
+
+/// The example site of the tests: tools, admins, and students with volumes and templates.
+pub(crate) fn policy() -> Policy {
+    let endpoint = Endpoint {
+        url: "https://k8s.example.org:6443".to_owned(),
+        ca_pem: "CA".to_owned(),
+        tls_server_name: None,
+        proxy: None,
+    };
+    let cluster = Cluster {
+        default_endpoint: "internal".to_owned(),
+        endpoints: BTreeMap::from([("internal".to_owned(), endpoint)]),
+    };
+    let lab = NetworkProfile {
+        default_deny: true,
+        allow_ingress: vec![Peer::OwnNamespace, Peer::Namespace("ingress-nginx".to_owned())],
+        allow_egress: vec![Peer::Dns, Peer::Cidr { cidr: "192.0.2.0/24".to_owned(), ports: vec![443, 8443] }],
+    };
+    let classes = [tool(), admin(), student()];
+    Policy {
+        site: "example".to_owned(),
+        classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),
+        networks: BTreeMap::from([
+            ("open".to_owned(), NetworkProfile::open()),
+            ("isolated".to_owned(), NetworkProfile::isolated()),
+            ("lab".to_owned(), lab),
+        ]),
+        clusters: BTreeMap::from([(prod(), cluster)]),
+        limits: limits(),
+        lifecycle: crate::policy::Lifecycle {
+            absent_for: Duration::from_hours(24),
+            retention: Duration::from_hours(40 * 24),
+            delete_after: Duration::ZERO,
+            revoke_on_member_removed: true,
+        },
+        home_prefixes: vec!["/data/project".into(), "/home".into()],
+        reapers: crate::policy::Reapers::default(),
+        exempt: Vec::new(),
+    }
+}
+
+fn limits() -> Limits {
+    let limit = |count, percent| Limit { count, percent };
+    Limits {
+        suspend_per_cycle: limit(5, Some(1)),
+        suspend_per_day: limit(20, Some(3)),
+        delete_per_cycle: limit(1, None),
+        delete_per_day: limit(5, None),
+        remove_members_per_cycle: limit(20, Some(5)),
+        remove_members_per_day: limit(60, Some(10)),
+        change_per_cycle: limit(50, None),
+    }
+}
+
+fn class(name: &str, from: From) -> Class {
+    Class {
+        name: name.to_owned(),
+        from,
+        when: None,
+        clusters: vec![prod()],
+        name_pattern: Pattern(Regex::new("^[a-z]").expect("a pattern")),
+        namespace: None,
+        home: Some(HomeRule { prefix: "/home".into(), kubeconfig: ".kube/config".into(), create: false }),
+        roles: Vec::new(),
+        workspace: None,
+        service_account_roles: Vec::new(),
+        impersonate: Vec::new(),
+        drift: BTreeMap::new(),
+        pod_security: PodSecurity::Restricted,
+        quota: BTreeMap::new(),
+        quota_locked: BTreeSet::new(),
+        limit_range: None,
+        network: "open".to_owned(),
+        credential: Some(CredentialRule {
+            lifetime: Duration::from_hours(168),
+            endpoints: vec!["internal".to_owned()],
+        }),
+        volumes: Vec::new(),
+        admission: crate::policy::Admission::default(),
+        provision: crate::policy::Provision::default(),
+        manifests: Vec::new(),
+    }
+}
+
+fn tool() -> Class {
+    let quota = [("requests.cpu", "2"), ("limits.memory", "8Gi"), ("pods", "16"), ("services.nodeports", "0")];
+    Class {
+        namespace: Some("tool-{name}".to_owned()),
+        home: Some(HomeRule { prefix: "/data/project".into(), kubeconfig: ".kube/config".into(), create: false }),
+        roles: vec!["bursar-tenant".to_owned()],
+        quota: quota.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        limit_range: Some(json!([{"type": "Container", "default": {"cpu": "500m", "memory": "512Mi"}}])),
+        network: "isolated".to_owned(),
+        ..class("tool", From::Tools)
+    }
+}
+
+fn admin() -> Class {
+    Class {
+        when: Some(When::Group("k8s-admins".to_owned())),
+        roles: vec!["view".to_owned()],
+        impersonate: vec!["bursar:cluster-admin".to_owned()],
+        ..class("admin", From::Users)
+    }
+}
+
+fn student() -> Class {
+    Class {
+        when: Some(When::Base("ou=students,dc=example,dc=org".to_owned())),
+        namespace: Some("user-{name}".to_owned()),
+        roles: vec!["bursar-tenant".to_owned()],
+        service_account_roles: vec!["view".to_owned()],
+        pod_security: PodSecurity::Baseline,
+        network: "lab".to_owned(),
+        volumes: vec![Volume {
+            name: "home".to_owned(),
+            kind: VolumeKind::Static(NfsVolume {
+                server: "nfs.example.org".to_owned(),
+                path: "/srv/home/{name}".to_owned(),
+                options: Vec::new(),
+                directory: None,
+            }),
+            mount: Some("/home/{name}".to_owned()),
+        }],
+        manifests: vec![json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "about-{name}", "namespace": "kube-system"},
+            "data": {"who": "{account} is {uid}:{gid} in {namespace} ({class})", "left": "{alone} {", "{class}": "key"},
+        })],
+        ..class("student", From::Users)
+    }
+}
+
+/// A tenant for each group.
+pub(crate) fn course() -> Class {
+    let named = |roles: &[&str]| roles.iter().map(|role| (*role).to_owned()).collect();
+    Class {
+        namespace: Some("workspace-{name}".to_owned()),
+        home: None,
+        credential: None,
+        workspace: Some(WorkspaceRoles {
+            members: named(&["bursar-tenant"]),
+            managers: named(&["bursar-tenant", "workspace-manager"]),
+            named_by: None,
+        }),
+        ..class("course", From::Groups)
+    }
+}

@@ -1,0 +1,130 @@
+//! Workspaces: a namespace for each group of the directory, in which its people work with credentials of their own.
+
+use std::path::PathBuf;
+use std::process::Output;
+use std::time::Duration;
+
+use bursar::control::api::{OrderRequest, Target};
+use bursar::identity::AccountKind;
+
+use crate::servers::Servers;
+use crate::servers::ldif::{group_of_names_ldif, person_dn, replace_ldif};
+use crate::servers::ready::poll;
+use crate::world::World;
+
+const CLASSES: &str = r#"
+[limits]
+remove_members_per_cycle = { count = 9 }
+remove_members_per_day   = { count = 9 }
+[class.person]
+from       = "users"
+clusters   = ["test"]
+namespace  = "course-u-{name}"
+home       = { prefix = "@HOMES@", kubeconfig = ".kube/config" }
+roles      = ["bursar-tenant"]
+credential = { kind = "certificate", lifetime = "7d", endpoints = ["internal"] }
+[class.course]
+from          = "groups"
+clusters      = ["test"]
+namespace     = "course-w-{name}"
+member_roles  = ["view"]
+manager_roles = ["view", "bursar-tenant"]
+managers      = "owner"
+quota         = { pods = "7" }
+"#;
+
+fn kubeconfig(world: &World, person: &str) -> PathBuf {
+    world.folder.join("homes/home").join(person).join(".kube/config")
+}
+
+fn as_person(world: &World, person: &str, arguments: &[&str]) -> Output {
+    world.kubectl_with(&kubeconfig(world, person), arguments)
+}
+
+/// Whether a person may do this to config maps of the workspace.
+fn may(world: &World, person: &str, verb: &str, workspace: &str) -> bool {
+    let namespace = format!("course-w-{workspace}");
+    let output = as_person(world, person, &["auth", "can-i", verb, "configmaps", "-n", &namespace]);
+    String::from_utf8_lossy(&output.stdout).trim() == "yes"
+}
+
+fn dn(world: &World, group: &str) -> String {
+    format!("cn={group},ou=groups,{}", world.base)
+}
+
+#[test]
+fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_own() {
+    let mut world = World::new("course");
+    let homes = world.folder.join("homes/home").display().to_string();
+    let classes = CLASSES.replace("@HOMES@", &homes);
+    world.configure("[class.admin]", &format!("{classes}[class.admin]"));
+    world.initialise_again();
+    for (person, uid) in ["alice", "bob", "carol", "dave"].into_iter().zip(63_201..) {
+        world.person(person, uid);
+    }
+    let slapd = &Servers::shared().slapd;
+    world.group("algebra", &["alice", "carol"]);
+    slapd.modify_ldif(&replace_ldif(&dn(&world, "algebra"), "owner", &[&person_dn(&world.base, "carol")]));
+    // A group in a group: bob is of both.
+    let members = [dn(&world, "algebra"), person_dn(&world.base, "bob")];
+    world.add(&group_of_names_ldif(&dn(&world, "maths"), "maths", &members));
+    // The cage that `init` made anew is not in force at once.
+    let settled = poll(Duration::from_mins(1), || world.cycle().exit_code() == 0);
+    assert!(settled, "{:?}", world.rows("SELECT * FROM failing"));
+
+    for (person, algebra, maths) in [("alice", true, true), ("bob", false, true), ("dave", false, false)] {
+        assert_eq!(
+            (may(&world, person, "get", "algebra"), may(&world, person, "get", "maths")),
+            (algebra, maths),
+            "{person}"
+        );
+        assert!(!may(&world, person, "create", "algebra"), "{person}");
+    }
+    assert!(may(&world, "carol", "create", "algebra"), "its manager");
+    assert!(!may(&world, "carol", "create", "maths"), "a member there");
+    let quota =
+        world.kubectl(&["get", "quota", "bursar", "-n", "course-w-algebra", "-o", "jsonpath={.spec.hard.pods}"]);
+    assert_eq!(quota, "7");
+    let rows = world.rows("SELECT account, namespace FROM namespaces WHERE class = 'course' ORDER BY 1");
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert_eq!(
+        (rows[0]["account"].as_str(), rows[0]["namespace"].as_str()),
+        (Some("group:algebra"), Some("course-w-algebra"))
+    );
+    let access = world.rows("SELECT DISTINCT member, role FROM access_on WHERE account = 'group:algebra' ORDER BY 1");
+    assert_eq!(access.len(), 2, "{access:?}");
+    assert_eq!((access[1]["member"].as_str(), access[1]["role"].as_str()), (Some("user:carol"), Some("manager")));
+    assert_eq!(world.cycle().actions, 0);
+
+    // Who is suspended has no access there either, and gets it back.
+    let target = |reason: &str| Target {
+        kind: AccountKind::User,
+        name: "carol".to_owned(),
+        reason: Some(reason.to_owned()),
+        ticket: None,
+    };
+    let kept = world.folder.join("kept.kubeconfig");
+    std::fs::copy(kubeconfig(&world, "carol"), &kept).expect("a copy of her kubeconfig");
+    let with_copy = |world: &World| {
+        let arguments = ["auth", "can-i", "get", "configmaps", "-n", "course-w-algebra"];
+        String::from_utf8_lossy(&world.kubectl_with(&kept, &arguments).stdout).trim().to_owned()
+    };
+    assert_eq!(with_copy(&world), "yes");
+    world.order(&OrderRequest::Suspend(target("away"))).expect("suspended");
+    assert_eq!(with_copy(&world), "no");
+    world.order(&OrderRequest::Resume(target("back"))).expect("resumed");
+    let back = poll(Duration::from_mins(1), || {
+        world.cycle();
+        may(&world, "carol", "create", "algebra")
+    });
+    assert!(back, "{:?}", world.rows("SELECT * FROM failing"));
+    assert_eq!(with_copy(&world), "no", "of the generation before");
+
+    // Who leaves the group, and who is no longer its manager.
+    slapd.modify_ldif(&replace_ldif(&dn(&world, "algebra"), "member", &[&person_dn(&world.base, "carol")]));
+    slapd.modify_ldif(&format!("dn: {}\nchangetype: modify\ndelete: owner\n\n", dn(&world, "algebra")));
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    assert!(!may(&world, "alice", "get", "algebra") && !may(&world, "alice", "get", "maths"));
+    assert!(may(&world, "carol", "get", "algebra") && !may(&world, "carol", "create", "algebra"));
+}

@@ -88,7 +88,7 @@ pub struct BackupStatus {
 }
 
 /// How a cluster is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
     /// All watches are up to date.
     pub ready: bool,
@@ -96,6 +96,9 @@ pub struct ClusterStatus {
     pub trouble: Option<String>,
     /// Objects of ours.
     pub objects: u64,
+    /// Endpoints that do not take credentials, with why and the cure.
+    #[serde(default)]
+    pub endpoints: BTreeMap<String, String>,
 }
 
 /// A tenant with a failing step.

@@ -156,6 +156,13 @@ impl StepError {
         }
     }
 
+    /// The cluster gave no answer at all.
+    #[must_use]
+    pub const fn is_loss(&self) -> bool {
+        let (Self::Request(source) | Self::Workload { source, .. }) = self else { return false };
+        matches!(source, RequestError::Unreachable { .. } | RequestError::TimedOut { .. })
+    }
+
     /// It takes its time, and nothing is wrong.
     #[must_use]
     pub const fn is_under_way(&self) -> bool {

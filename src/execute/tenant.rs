@@ -8,6 +8,7 @@ use super::apply::apply;
 use super::credential::{Delivering, deliver};
 use super::prune::delete;
 use super::record::failure;
+use super::trial::Old;
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, reap, refusal, workloads};
 use crate::desired::{DesiredCredential, Proof, Regeneration, Transition, apply_order, detail};
 use crate::identity::{ClusterName, HostName, NamespaceName};
@@ -15,6 +16,7 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::{CredentialKey, Failure, ObjectKey, ObjectRecord, StoppedWorkload, Suspension};
 use crate::observed::HomeFinding;
+use crate::plan::credential::KUBECONFIG;
 use crate::plan::{AccountPlan, Action, Reason};
 
 /// Objects of one account under way at a time: a tenant has about ten, and a new one is complete in three waits.
@@ -46,13 +48,18 @@ pub(super) struct Done {
 impl Place<'_> {
     /// Carries it out, and hands over what was done, whatever comes of it.
     pub(super) async fn carry_out(self) -> Report {
-        if self.run.stop.is_cancelled() {
+        if self.run.stop.is_cancelled() || self.is_away() {
             return Report { left: 1, ..Report::default() };
         }
         let mut done = Done::default();
         let result = self.all(&mut done).await;
         let counted = Report { drift_repaired: done.drift_repaired, reaped: done.reaped, ..Report::default() };
         let failed = result.is_err();
+        if let (Err(error), Some(effects)) = (&result, self.effects.clusters.get(self.cluster))
+            && error.is_loss()
+        {
+            effects.watch.suspect(&error.reason());
+        }
         let actions = self.actions.len() as u64;
         self.conclude(&mut done, result.err());
         if self.hand_over(&mut done).await.is_err() {
@@ -61,6 +68,11 @@ impl Place<'_> {
             return Report { failed: 1, actions, ..counted };
         }
         Report { done: u64::from(!failed), failed: u64::from(failed), actions, ..counted }
+    }
+
+    /// Its cluster does not answer any more: what is not begun waits until it does, and nobody waits for its deadlines.
+    fn is_away(&self) -> bool {
+        self.effects.clusters.get(self.cluster).is_some_and(|effects| !effects.watch.is_ready())
     }
 
     async fn all(&self, done: &mut Done) -> Result<(), StepError> {
@@ -181,7 +193,8 @@ impl Place<'_> {
             }
             Action::AwaitDeletion { namespace, uid, .. } => self.await_deletion(effects, namespace, uid, done).await,
             Action::Deliver { credential, generation, home, reason, .. } => {
-                let what = Delivering { credential, generation: *generation, home };
+                let old = self.standing(credential, reason);
+                let what = Delivering { credential, generation: *generation, home, old };
                 let changes = deliver(effects, &self.effects.homes, self.account, what, self.run.now).await?;
                 done.events.extend(self.delivered(credential, &changes, reason));
                 done.changes.extend(changes);
@@ -215,6 +228,15 @@ impl Place<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Whether the file in the home still does: one that is only to say something else, and is not due.
+    fn standing(&self, credential: &DesiredCredential, reason: &Reason) -> Old {
+        let key = CredentialKey::new(self.account.id.clone(), self.cluster.clone()).on(&credential.host);
+        let certificate = self.run.ledger.certificates.get(&key);
+        let has_time = certificate.is_some_and(|certificate| self.run.now < certificate.renew_after);
+        let is_of_the_file = matches!(reason, Reason::Changed(what) if *what == [KUBECONFIG]);
+        if has_time && is_of_the_file { Old::Good } else { Old::Spent }
     }
 
     async fn stop_workloads(

@@ -41,7 +41,10 @@ pub fn merge(
         if let Some(foreign) = ownership::foreign(pairs, entries, taken) {
             return Err(KubeconfigError::Foreign(foreign));
         }
+        let stale = ownership::stale(pairs, entries);
+        list(pairs, "contexts")?.retain(|entry| !is_one_of(entry, &stale.contexts));
         let clusters = list(pairs, "clusters")?;
+        clusters.retain(|entry| !is_one_of(entry, &stale.clusters));
         for cluster in &entries.clusters {
             let fields = [
                 ("certificate-authority-data", Some(Node::string(STANDARD.encode(&cluster.ca_pem)))),

@@ -307,3 +307,36 @@ proptest! {
         prop_assert_eq!(remove(&removed, &names).expect("removes"), None);
     }
 }
+
+#[test]
+fn entries_of_an_endpoint_that_is_gone_go_and_the_users_own_stay() {
+    let named = |name: &str| ContextEntry {
+        name: name.into(),
+        cluster: name.into(),
+        user: "bursar-prod".into(),
+        namespace: None,
+    };
+    let with = |names: &[&str]| KubeconfigEntries {
+        clusters: names
+            .iter()
+            .map(|name| ClusterEntry { name: (*name).into(), ..entries().clusters[0].clone() })
+            .collect(),
+        contexts: names.iter().map(|name| named(name)).collect(),
+        ..entries()
+    };
+    let before = merge("", &with(&["prod", "prod-out", "prod-kept"]), &[]).expect("merges").expect("changes");
+    // Made with our credential: another namespace, a tunnel, and one that needs the cluster of an endpoint that goes.
+    let own = "- {name: mine, context: {cluster: prod, user: bursar-prod, namespace: x}}\n\
+               - {name: tunnel, context: {cluster: tunnel, user: bursar-prod}}\n\
+               - {name: needs, context: {cluster: prod-kept, user: bursar-prod}}\n";
+    let before = before.replace("contexts:\n", &format!("contexts:\n{own}"));
+    let after = merge(&before, &with(&["prod"]), &[]).expect("merges").expect("changes").to_string();
+    let config = kube::config::Kubeconfig::from_yaml(&after).expect("a kubeconfig");
+    let mut contexts: Vec<&str> = config.contexts.iter().map(|context| context.name.as_str()).collect();
+    contexts.sort_unstable();
+    assert_eq!(contexts, ["mine", "needs", "prod", "tunnel"]);
+    let clusters: Vec<&str> = config.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
+    assert_eq!(clusters, ["prod", "prod-kept"]);
+    assert_eq!(config.current_context.as_deref(), Some("prod"));
+    assert_eq!(merge(&after, &with(&["prod"]), &[]).expect("merges"), None);
+}

@@ -35,6 +35,23 @@ pub(super) fn foreign(pairs: &Pairs, entries: &KubeconfigEntries, taken: &[Strin
     None
 }
 
+/// What we wrote for endpoints that there are no longer: contexts `prod` and `prod-NAME` of our user `bursar-prod` that are
+/// named as their cluster is. Other contexts, which the user made with our credential, stay.
+pub(super) fn stale(pairs: &Pairs, entries: &KubeconfigEntries) -> EntryNames {
+    let prefix = entries.user.name.strip_prefix(USER_PREFIX).unwrap_or_default();
+    let is_of_us = |name: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+    let name = |context: &Node| {
+        let name = context.get("name").and_then(Node::text)?;
+        let is_ours = inner(context, "context", "user") == Some(entries.user.name.as_str())
+            && inner(context, "context", "cluster") == Some(name);
+        let is_wanted = entries.contexts.iter().any(|context| context.name == name);
+        (is_ours && is_of_us(name) && !is_wanted).then(|| name.to_owned())
+    };
+    let names: Vec<String> = items(pairs, "contexts").filter_map(name).collect();
+    let names = EntryNames { clusters: names.clone(), user: entries.user.name.clone(), contexts: names };
+    removable(pairs, &names)
+}
+
 /// Of these names, those whose entries are ours and are no longer needed by a context of the user's.
 pub(super) fn removable(pairs: &Pairs, names: &EntryNames) -> EntryNames {
     let contexts: Vec<String> =

@@ -14,6 +14,9 @@ use crate::observed::HomeFinding;
 /// seldom enough that 10,000 homes are a look every two seconds.
 const INSPECT_EVERY: i64 = 6 * 3600;
 
+/// What changed where only the file around a credential is to be another: `Reason::Changed`.
+pub const KUBECONFIG: &str = "kubeconfig";
+
 /// What is to be done about the credentials of an account.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
@@ -116,9 +119,9 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, hel
     if delivery.path != home.file() {
         changed("home")
     } else if delivery.digest != credential.digest {
-        changed("kubeconfig")
+        changed(KUBECONFIG)
     } else if delivery.checked_at.is_none() || broken() {
-        Some(Reason::Drifted(vec!["kubeconfig".to_owned()]))
+        Some(Reason::Drifted(vec![KUBECONFIG.to_owned()]))
     } else {
         let due = held.certificate.filter(|certificate| look.now >= certificate.renew_after);
         due.filter(|_| credential.proof.name().is_some()).map(|certificate| Reason::Expiring(certificate.not_after))

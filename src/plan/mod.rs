@@ -3,7 +3,7 @@
 
 pub mod action;
 mod budget;
-mod credential;
+pub mod credential;
 pub mod display;
 mod ending;
 pub mod guard;

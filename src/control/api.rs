@@ -261,6 +261,9 @@ pub enum OrderRequest {
     /// Give the account to the other entry of the directory that has its name.
     #[serde(rename = "adopt account")]
     AdoptAccount(Target),
+    /// Take over what somebody else made where an object of a tenant's should be.
+    #[serde(rename = "adopt object")]
+    AdoptObject(AdoptObject),
     /// What an archive has was made again: told, for the history.
     Restored {
         /// Whose.
@@ -275,6 +278,19 @@ pub enum OrderRequest {
         /// As printed by `plan` and `status`.
         hash: String,
     },
+}
+
+/// Which object, and whose it becomes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptObject {
+    /// `resourcequota tool-foo/bursar`, `namespace tool-foo`.
+    pub object: String,
+    /// Whose; absent: of whoever it stands in the way.
+    pub owner: Option<AccountName>,
+    /// In the administrator's words.
+    pub reason: Option<String>,
+    /// Their ticket.
+    pub ticket: Option<String>,
 }
 
 /// Whom an order is about, and why.

@@ -356,6 +356,7 @@ impl<'a> World<'a> {
             regenerated: decided.regenerated,
             held: subject.held.cloned(),
             orders: subject.orders.iter().map(|order| order.id).collect(),
+            adopts: subject.orders.iter().filter_map(|order| order.object.clone()).collect(),
             ordered: subject.orders.last().map(|order| order.note.clone()),
             awaited: subject.awaited,
             // A mark needs nobody's absence: who is locked out does not wait for the limits of somebody else's leaving.

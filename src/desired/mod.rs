@@ -76,6 +76,8 @@ pub struct DesiredAccount {
     pub held: Option<Note>,
     /// Orders that this carries out.
     pub orders: Vec<i64>,
+    /// Objects of somebody else's that they say are the account's, as [`ObjectKey::said`].
+    pub adopts: BTreeSet<String>,
     /// Who gave the newest of them, and why.
     pub ordered: Option<Note>,
     /// Somebody waits for it.

@@ -4,7 +4,7 @@
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 
-use super::apply::apply;
+use super::apply::{Applied, apply};
 use super::credential::{Delivering, deliver};
 use super::prune::delete;
 use super::record::failure;
@@ -121,7 +121,8 @@ impl Place<'_> {
         match action {
             Action::Apply { key, manifest, wanted, uid, reason } => {
                 let writing = effects.watch.write(key);
-                let applied = apply(&effects.server, key, manifest, uid.as_deref()).await?;
+                let adopt = self.account.adopts.contains(&key.said());
+                let applied = apply(&effects.server, key, manifest, uid.as_deref(), adopt).await?;
                 let observed = writing.applied(&applied.object);
                 let record = ObjectRecord {
                     account: self.account.id.clone(),
@@ -130,7 +131,12 @@ impl Place<'_> {
                     observed: observed.digest,
                     detail: detail(manifest),
                 };
-                Ok(Written { key: key.clone(), record: Some(record), created: applied.created, reason: reason.clone() })
+                let did = match applied {
+                    Applied { created: true, .. } => "created",
+                    Applied { adopted: true, .. } => "adopted",
+                    Applied { .. } => "applied",
+                };
+                Ok(Written { key: key.clone(), record: Some(record), did, reason: reason.clone() })
             }
             Action::Delete { key, uid, reason } => {
                 let writing = effects.watch.write(key);
@@ -141,7 +147,7 @@ impl Place<'_> {
                     // The watch has shown, or will show, the one that stands there.
                     super::prune::Deleted::Replaced => drop(writing),
                 }
-                Ok(Written { key: key.clone(), record: None, created: false, reason: reason.clone() })
+                Ok(Written { key: key.clone(), record: None, did: "deleted", reason: reason.clone() })
             }
             // Only these two have a rank.
             _ => Err(StepError::NoCluster(self.cluster.clone())),
@@ -386,21 +392,17 @@ impl Place<'_> {
 struct Written {
     key: ObjectKey,
     record: Option<ObjectRecord>,
-    created: bool,
+    /// For the history.
+    did: &'static str,
     reason: Reason,
 }
 
 impl Written {
     fn add_to(self, done: &mut Done) {
-        let Self { key, record, created, reason } = self;
+        let Self { key, record, did, reason } = self;
         done.drift_repaired += u64::from(matches!(reason, Reason::Drifted(_)));
-        let what = match &record {
-            None => "deleted",
-            Some(_) if created => "created",
-            Some(_) => "applied",
-        };
         done.objects.push(json!({
-            "did": what, "kind": key.kind, "namespace": key.namespace, "name": key.name, "why": reason.to_string(),
+            "did": did, "kind": key.kind, "namespace": key.namespace, "name": key.name, "why": reason.to_string(),
         }));
         done.changes.push(Change::Object(key, record));
     }

@@ -212,7 +212,7 @@ mod tests {
 
     fn order(world: &mut World, account: &AccountId, what: OrderKind) {
         let note = Note { actor: "ann".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
-        let order = Order { id: 1, account: account.clone(), what, note, bulk: None };
+        let order = Order { id: 1, account: account.clone(), what, note, bulk: None, object: None };
         world.ledger.apply(&Change::Order(order));
     }
 

@@ -84,6 +84,8 @@ pub struct AccountPlan {
     pub orders: Vec<i64>,
     /// Who gave the newest of them, and why.
     pub ordered: Option<Note>,
+    /// Objects of somebody else's that are taken over, where they stand in the way.
+    pub adopts: BTreeSet<String>,
     /// Somebody waits for it.
     #[serde(skip)]
     pub awaited: bool,
@@ -266,6 +268,7 @@ impl World<'_> {
             regenerated,
             held,
             orders,
+            adopts,
             ordered,
             awaited,
             leaving,
@@ -284,6 +287,7 @@ impl World<'_> {
             held: held.clone(),
             orders: orders.clone(),
             ordered: ordered.clone(),
+            adopts: adopts.clone(),
             awaited: *awaited,
             leaving: leaving.clone(),
             actions,

@@ -279,7 +279,8 @@ impl Story {
                     "inherits" => OrderKind::AdoptAccount,
                     _ => OrderKind::Revoke,
                 };
-                let order = Order { id: self.orders, account: id.clone(), what, note: note(reason), bulk: None };
+                let order =
+                    Order { id: self.orders, account: id.clone(), what, note: note(reason), bulk: None, object: None };
                 self.world.ledger.orders.push(order);
             }
             other => panic!("no such thing happens: {other:?}"),

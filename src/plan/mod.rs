@@ -18,6 +18,7 @@ pub mod revocation;
 mod scan;
 mod tenant;
 mod volume;
+mod wording;
 
 #[cfg(test)]
 mod history_tests;

@@ -352,7 +352,8 @@ impl World<'_> {
     fn begun(&self, id: &AccountId, desired: &DesiredAccount) -> BTreeMap<ClusterName, Failure> {
         let suspends = matches!(desired.transition, Some(Transition::Suspend(_)));
         let changes = desired.transition.is_some() || desired.regenerated.is_some();
-        let begun = desired.clusters.iter().filter_map(|(cluster, tenant)| {
+        let served = desired.clusters.iter().filter(|(cluster, _)| self.configured.contains(*cluster));
+        let begun = served.filter_map(|(cluster, tenant)| {
             let known = self.ledger.failures.get(&(id.clone(), cluster.clone()));
             let failure = match known {
                 _ if suspends && tenant.namespace.is_some() => Failure::begun(self.now),

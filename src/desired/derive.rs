@@ -49,6 +49,7 @@ impl Deriver {
         let mut claimed = Claims::new();
         self.desired.notices.clear();
         self.desired.reaps.clone_from(&policy.reapers);
+        self.desired.clusters = policy.clusters.keys().cloned().collect();
         // A workspace's people have their own part first: what they may do there depends on it.
         let mut workspaces = Vec::new();
         let mut derive = |desired: &mut DesiredState, inputs: &mut BTreeMap<_, Inputs>, subject: &Subject<'_>| {

@@ -42,6 +42,8 @@ pub use tenant::drift_key;
 pub struct DesiredState {
     /// Every account that is or was a tenant, or is about to be one.
     pub accounts: BTreeMap<AccountId, DesiredAccount>,
+    /// The clusters of the configuration. A tenant in another is left as it is there.
+    pub clusters: BTreeSet<ClusterName>,
     /// What ends by itself.
     pub reaps: Reapers,
     /// Accounts that should be tenants and cannot be.

@@ -10,7 +10,7 @@ use super::prune::delete;
 use super::record::failure;
 use super::trial::Old;
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, reap, refusal, workloads};
-use crate::desired::{DesiredCredential, Proof, Regeneration, Transition, apply_order, detail};
+use crate::desired::{DesiredCredential, HomeTarget, Proof, Regeneration, Transition, apply_order, detail};
 use crate::identity::{ClusterName, HostName, NamespaceName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
@@ -18,6 +18,7 @@ use crate::ledger::{CredentialKey, Failure, ObjectKey, ObjectRecord, StoppedWork
 use crate::observed::HomeFinding;
 use crate::plan::credential::KUBECONFIG;
 use crate::plan::{AccountPlan, Action, Reason};
+use crate::policy::Cluster;
 
 /// Objects of one account under way at a time: a tenant has about ten, and a new one is complete in three waits.
 const OBJECTS_AT_A_TIME: usize = 4;
@@ -76,8 +77,7 @@ impl Place<'_> {
     }
 
     async fn all(&self, done: &mut Done) -> Result<(), StepError> {
-        let effects = self.effects.clusters.get(self.cluster);
-        let effects = effects.ok_or_else(|| StepError::NoCluster(self.cluster.clone()))?;
+        let Some(effects) = self.effects.clusters.get(self.cluster) else { return self.in_homes(done).await };
         for group in self.actions.chunk_by(|one, next| rank(one).is_some() && rank(one) == rank(next)) {
             if rank(group[0]).is_some() {
                 self.objects(effects, group, done).await?;
@@ -93,6 +93,36 @@ impl Place<'_> {
             }
         }
         self.settle(done);
+        Ok(())
+    }
+
+    /// All that is left to do for a cluster that is not in the configuration any more.
+    async fn in_homes(&self, done: &mut Done) -> Result<(), StepError> {
+        for action in &self.actions {
+            let Action::RemoveKubeconfig { host, home, reason, .. } = action else {
+                return Err(StepError::NoCluster(self.cluster.clone()));
+            };
+            self.remove_kubeconfig(None, (host, home, reason), done).await?;
+            self.hand_over(done).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove_kubeconfig(
+        &self,
+        face: Option<&Cluster>,
+        (host, home, reason): (&HostName, &HomeTarget, &Reason),
+        done: &mut Done,
+    ) -> Result<(), StepError> {
+        home::remove(&self.effects.homes, self.cluster, face, home).await?;
+        let key = self.key(host);
+        if *reason == Reason::Orphaned {
+            // Nobody renews it.
+            done.changes.push(Change::Certificate(key.clone(), None));
+        }
+        done.changes.push(Change::Delivery(key, None));
+        let detail = json!({"home": home.home, "kubeconfig": home.kubeconfig});
+        done.events.push(self.event("kubeconfig removed", reason.to_string(), detail));
         Ok(())
     }
 
@@ -207,16 +237,7 @@ impl Place<'_> {
                 Ok(())
             }
             Action::RemoveKubeconfig { host, home, reason, .. } => {
-                home::remove(&self.effects.homes, self.cluster, &effects.face, home).await?;
-                let key = self.key(host);
-                if *reason == Reason::Orphaned {
-                    // Nobody renews it.
-                    done.changes.push(Change::Certificate(key.clone(), None));
-                }
-                done.changes.push(Change::Delivery(key, None));
-                let detail = json!({"home": home.home, "kubeconfig": home.kubeconfig});
-                done.events.push(self.event("kubeconfig removed", reason.to_string(), detail));
-                Ok(())
+                self.remove_kubeconfig(Some(&effects.face), (host, home, reason), done).await
             }
             Action::InspectKubeconfig { host, home, expected, .. } => {
                 let found = home::inspect(&self.effects.homes, self.cluster, &effects.face, home, expected).await?;

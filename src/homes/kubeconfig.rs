@@ -76,7 +76,7 @@ pub fn remove(text: &str, names: &EntryNames) -> Result<Option<Zeroizing<String>
         return Ok(None);
     }
     change(text, |pairs| {
-        let names = &ownership::removable(pairs, names);
+        let names = &ownership::all_of(pairs, names);
         let is_current_ours = value(pairs, "current-context")
             .and_then(Node::text)
             .is_some_and(|current| names.contexts.iter().any(|name| name == current));

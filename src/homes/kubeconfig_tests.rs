@@ -226,6 +226,19 @@ fn what_a_user_calls_by_our_names_stays_the_users() {
 }
 
 #[test]
+fn removal_finds_what_we_wrote_by_our_user() {
+    let mut ours = entries();
+    ours.user.name = "bursar-toolforge".into();
+    ours.contexts.iter_mut().for_each(|context| context.user = "bursar-toolforge".into());
+    let theirs = "contexts:\n- {name: toolforge-mine, context: {cluster: elsewhere, user: bursar-toolforge}}\n\
+                  - {name: toolforge-theirs, context: {cluster: toolforge-theirs, user: me}}\n";
+    let text = merge(theirs, &ours, &[]).expect("merges").expect("changes");
+    let names = EntryNames { user: ours.user.name, ..EntryNames::default() };
+    let removed = remove(&text, &names).expect("removes").expect("changes");
+    assert!(content(&removed) == content(theirs), "{}", *removed);
+}
+
+#[test]
 fn what_a_user_adds_to_our_entries_does_not_make_them_the_users() {
     let ours = merged("");
     let dropped = remove(&ours, &EntryNames { contexts: vec!["toolforge".into()], ..EntryNames::default() });

@@ -135,16 +135,26 @@ fn uid_of_secret(look: Look<'_>, token: &TokenOf) -> Option<String> {
 
 /// What stands in homes and is not wanted any more.
 fn remove(look: Look<'_>) -> impl Iterator<Item = Action> {
+    let wanted = move |host: &HostName| look.tenant.credentials.iter().any(|credential| credential.host == *host);
+    let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
+    deliveries(look)
+        .filter(move |(key, _)| !wanted(&key.host))
+        .filter_map(move |(key, delivery)| removal(look, &key.host, delivery, reason.clone()))
+}
+
+/// All that stands in homes.
+pub(super) fn abandoned(look: Look<'_>) -> impl Iterator<Item = Action> {
+    deliveries(look).filter_map(move |(key, delivery)| removal(look, &key.host, delivery, Reason::Orphaned))
+}
+
+fn deliveries(look: Look<'_>) -> impl Iterator<Item = (&CredentialKey, &Delivery)> {
     let first = CredentialKey::new(look.id.clone(), look.cluster.clone());
     let here = look.ledger.deliveries.range(first..);
-    let here = here.take_while(move |(key, _)| key.account == *look.id && key.cluster == *look.cluster);
-    let wanted = move |host: &HostName| look.tenant.credentials.iter().any(|credential| credential.host == *host);
-    here.filter(move |(key, _)| !wanted(&key.host))
-        .filter_map(move |(key, delivery)| removal(look, &key.host, delivery))
+    here.take_while(move |(key, _)| key.account == *look.id && key.cluster == *look.cluster)
 }
 
 /// The home as the class describes it, or as the file that we put there does.
-fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<Action> {
+fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason) -> Option<Action> {
     let account = look.ledger.accounts.get(look.id)?;
     let home = match look.tenant.home.as_ref().map(|home| home.on(host)) {
         Some(home) if home.file() == delivery.path => home,
@@ -154,7 +164,6 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<Actio
             HomeTarget { home, posix: account.posix.clone()?, kubeconfig, create: false }
         }
     };
-    let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
     Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), host: host.clone(), home, reason })
 }
 

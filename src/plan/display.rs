@@ -73,7 +73,7 @@ impl<'a> Preview<'a> {
     #[must_use]
     pub fn json(&self) -> Value {
         let Self { sources, rejected, plan, pace, revocations, reaped_later, near, refusals } = self;
-        let Plan { accounts, unchanged, waiting, notices, over_quota } = plan;
+        let Plan { accounts, unchanged, waiting, abandoned, notices, over_quota } = plan;
         let actions: Vec<Value> = accounts.iter().flat_map(actions_json).collect();
         let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
         json!({
@@ -83,6 +83,7 @@ impl<'a> Preview<'a> {
             "accounts": accounts.iter().filter(|plan| plan.changes_something()).map(account_json).collect::<Vec<_>>(),
             "unchanged": unchanged,
             "waiting": waiting,
+            "abandoned": abandoned,
             "notices": notices,
             "over_quota": over_quota,
             "refused": refused,
@@ -199,7 +200,7 @@ impl fmt::Display for Refusal {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { accounts, unchanged: _, waiting, notices, over_quota } = self;
+        let Self { accounts, unchanged: _, waiting, abandoned, notices, over_quota } = self;
         let lines: Vec<Line> = accounts.iter().filter(|plan| plan.changes_something()).map(line).collect();
         let width = |text: fn(&Line) -> &str| lines.iter().map(|line| text(line).chars().count()).max().unwrap_or(0);
         let (names, uids, whats) = (width(|line| &line.name), width(|line| &line.uid), width(|line| &line.what));
@@ -209,6 +210,10 @@ impl fmt::Display for Plan {
         }
         for (cluster, tenants) in waiting {
             writeln!(f, "! cluster {cluster}  does not answer: {} wait for it", counted(*tenants, "tenant"))?;
+        }
+        for (cluster, tenants) in abandoned {
+            let what = counted(*tenants, "tenant");
+            writeln!(f, "! cluster {cluster}  is not in the configuration: nothing is done there for {what}")?;
         }
         for Notice { account, text } in notices {
             writeln!(f, "! {} {}  {text}", account.kind, account.name)?;

@@ -150,6 +150,16 @@ impl World {
         self.policy.classes.get_mut("tool").expect("a class").clusters.push(name);
     }
 
+    /// Somebody takes it out of the configuration.
+    pub(crate) fn without_cluster(&mut self, name: &str) {
+        let name = ClusterName(name.to_owned());
+        self.policy.clusters.remove(&name);
+        self.inventory.clusters.remove(&name);
+        for class in self.policy.classes.values_mut() {
+            class.clusters.retain(|cluster| *cluster != name);
+        }
+    }
+
     pub(crate) fn in_cluster(&mut self, cluster: &ClusterName) -> &mut ClusterInventory {
         Arc::make_mut(self.inventory.clusters.get_mut(cluster).expect("it answers"))
     }

@@ -190,6 +190,68 @@ fn a_daemon_that_starts_while_a_cluster_hangs_works_in_the_other() {
     daemon.stop();
 }
 
+#[test]
+fn a_cluster_taken_out_of_the_configuration_is_left_as_it_is_and_its_contexts_leave_the_homes() {
+    let (other, _turn) = other();
+    let mut world = world("leaves", other);
+    for (tool, uid) in [("foo", 62_895), ("bar", 62_896)] {
+        world.tool(tool, uid, &[]);
+    }
+    assert_eq!(world.cycle().exit_code(), 0);
+    let stolen = world.folder.join("stolen");
+    fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    let whole = fs::read_to_string(world.config()).expect("a configuration");
+    let namespace = world.namespace("foo");
+    let kinds = "resourcequotas,rolebindings,networkpolicies,persistentvolumeclaims";
+    let stands = || other.run(&["get", kinds, "-n", &namespace, "-o", "name"], "");
+    let contexts = |world: &World, tool: &str| {
+        let config = world.home(tool).join(".kube/config");
+        let said = world.kubectl_with(&config, &["config", "get-contexts", "-o", "name"]);
+        String::from_utf8_lossy(&said.stdout).trim().to_owned()
+    };
+    let (before, mark) = (stands(), other.audit_mark());
+
+    // With its class of people, as somebody who knows that it is gone would do it.
+    let at = whole.find("\n[cluster.other]").expect("the other cluster");
+    fs::write(world.config(), &whole[..at]).expect("written");
+    world.configure("[\"test\", \"other\"]", "[\"test\"]");
+    world.configure(", \"main\"]", "]");
+    let plan = world.plan().text;
+    assert!(
+        plan.contains("! cluster other  is not in the configuration: nothing is done there for 2 tenants"),
+        "{plan}"
+    );
+    wait_for("its contexts leave the homes", Duration::from_mins(1), || {
+        assert_eq!(world.cycle().exit_code(), 0);
+        ["foo", "bar"].iter().all(|tool| contexts(&world, tool) == "test").then_some(())
+    });
+    assert!(works(&world, "foo", "test"));
+    let config = fs::read_to_string(world.home("foo").join(".kube/config")).expect("a kubeconfig");
+    assert!(!config.contains("other"), "{config}");
+    assert!(world.rows("SELECT cluster FROM expiring_certificates").iter().all(|row| row["cluster"] == "test"));
+    world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "bar")));
+    assert_eq!(world.cycle().exit_code(), 0);
+    assert_eq!(stands(), before);
+    let writes = |verb: &str| ["create", "update", "patch", "delete"].contains(&verb);
+    let written = other.requests_since(mark);
+    let written: Vec<_> =
+        written.iter().filter(|request| request.user == "bursar:daemon" && writes(&request.verb)).collect();
+    assert!(written.is_empty(), "{written:#?}");
+    let got = world.kubectl_with(&stolen, &["get", "pods", "--context", "other"]);
+    assert!(got.status.success(), "nobody revokes it there: {}", stderr(&got));
+
+    // It is back: the same namespaces, new certificates, and the suspension of meanwhile.
+    world.stop();
+    fs::write(world.config(), &whole).expect("written");
+    wait_for("it is served again", Duration::from_mins(1), || {
+        world.cycle();
+        works(&world, "foo", "other").then_some(())
+    });
+    assert_eq!(stands(), before);
+    let bindings = other.run(&["get", "rolebindings", "-n", &world.namespace("bar"), "-o", "name"], "");
+    assert!(!bindings.contains("bursar"), "{bindings}");
+}
+
 /// A pod that mounts one volume, as a tenant writes it.
 fn pod(name: &str, volume: &str) -> String {
     format!(

@@ -1,10 +1,13 @@
-//! Deliveries into homes beside a bare create-fsync-rename loop of the same run, on the file system of `TMPDIR`, or of
-//! `BURSAR_TEST_HOMES`. `cargo bench --bench homes`, as root. Goal: at least 0.7 of the bare loop.
+//! Deliveries into homes beside a bare create-fsync-rename loop of the same run and the same user, on the file system of
+//! `TMPDIR`. `cargo bench --bench homes`, as root. Goal: at least 0.7 of the bare loop.
+//!
+//! `BURSAR_TEST_HOMES=ASKED:PLANTED` runs it elsewhere: ASKED is where the homes are found (an NFS mount whose server
+//! squashes root), PLANTED the same folder as its server's root sees it, where they are made: `tests/nfs.sh bench`.
 
 #![expect(clippy::disallowed_methods, reason = "measures real files and a real program")]
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -16,8 +19,12 @@ use bursar::homes::{
     ClusterEntry, ContextEntry, HomeTarget, KubeconfigEntries, Request, SecretText, UserEntry, UserProof, Work,
 };
 use futures::StreamExt as _;
+use rustix::fs::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 const UID: u32 = 52503;
+/// This program starts itself with this argument for the bare loop.
+const BARE: &str = "bare-loop";
 /// Homes of each run.
 const HOMES: usize = 400;
 /// As many as homed works on of one export.
@@ -63,20 +70,42 @@ fn bare(home: &Path, content: &[u8]) {
     File::open(&kube).and_then(|kube| kube.sync_all()).expect("synced");
 }
 
+/// The bare loop in a process of its own that has become the user; the content comes in, the rate goes out.
+fn bare_loop(folder: &Path, content: &[u8]) -> f64 {
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .arg(BARE)
+        .arg(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    child.stdin.take().expect("piped").write_all(content).expect("handed over");
+    let said = child.wait_with_output().expect("ended");
+    String::from_utf8_lossy(&said.stdout).trim().parse().expect("a rate")
+}
+
+/// What that process does.
+fn be_bare(folder: &Path) {
+    let mut content = Vec::new();
+    std::io::stdin().read_to_end(&mut content).expect("content");
+    let (user, group) = (Uid::from_raw(UID), Gid::from_raw(UID));
+    set_thread_groups(&[]).expect("no groups");
+    set_thread_res_gid(group, group, group).expect("its group");
+    set_thread_res_uid(user, user, user).expect("the user");
+    let homes = homes_in(folder);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for part in homes.chunks(homes.len().div_ceil(AT_A_TIME)) {
+            scope.spawn(|| part.iter().for_each(|home| bare(home, &content)));
+        }
+    });
+    println!("{}", rate(began));
+}
+
 fn rate(began: Instant) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
     let homes = HOMES as f64;
     homes / began.elapsed().as_secs_f64()
-}
-
-fn bare_loop(homes: &[PathBuf], content: &[u8]) -> f64 {
-    let began = Instant::now();
-    std::thread::scope(|scope| {
-        for part in homes.chunks(homes.len().div_ceil(AT_A_TIME)) {
-            scope.spawn(move || part.iter().for_each(|home| bare(home, content)));
-        }
-    });
-    rate(began)
 }
 
 async fn deliveries(client: &HomedClient, homes: &[PathBuf], run: usize) -> f64 {
@@ -90,27 +119,45 @@ async fn deliveries(client: &HomedClient, homes: &[PathBuf], run: usize) -> f64 
     rate(began)
 }
 
-#[tokio::main]
-async fn main() {
-    let place = std::env::var_os("BURSAR_TEST_HOMES").map_or_else(std::env::temp_dir, PathBuf::from);
-    let folder = tempfile::tempdir_in(place).expect("a folder");
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("mode");
-    let make = |path: PathBuf| {
-        fs::create_dir_all(path.join(".kube")).expect("a home");
-        for path in [path.join(".kube"), path.clone()] {
+fn homes_in(folder: &Path) -> Vec<PathBuf> {
+    (0..HOMES).map(|number| folder.join(format!("h{number}"))).collect()
+}
+
+fn main() {
+    let mut arguments = std::env::args_os().skip(1);
+    match (arguments.next(), arguments.next()) {
+        // Before anything starts a thread.
+        (Some(first), Some(folder)) if first == BARE => be_bare(Path::new(&folder)),
+        _ => tokio::runtime::Runtime::new().expect("a runtime").block_on(measure()),
+    }
+}
+
+async fn measure() {
+    let (asked, planted) = match std::env::var("BURSAR_TEST_HOMES") {
+        Err(_) => (std::env::temp_dir(), std::env::temp_dir()),
+        Ok(places) => {
+            let (asked, planted) = places.split_once(':').expect("BURSAR_TEST_HOMES is ASKED:PLANTED");
+            (asked.into(), planted.into())
+        }
+    };
+    let planted = tempfile::tempdir_in(planted).expect("a folder");
+    fs::set_permissions(planted.path(), fs::Permissions::from_mode(0o755)).expect("mode");
+    for home in ["homes", "plain"].iter().flat_map(|folder| homes_in(&planted.path().join(folder))) {
+        fs::create_dir_all(home.join(".kube")).expect("a home");
+        for path in [home.join(".kube"), home] {
             chown(&path, Some(UID), Some(UID)).expect("owner");
         }
-        path
-    };
-    let homes: Vec<PathBuf> = (0..HOMES).map(|number| make(folder.path().join(format!("homes/h{number}")))).collect();
-    let plain: Vec<PathBuf> = (0..HOMES).map(|number| make(folder.path().join(format!("plain/h{number}")))).collect();
+    }
+    let asked = asked.join(planted.path().file_name().expect("a name"));
+    let (homes, plain) = (homes_in(&asked.join("homes")), asked.join("plain"));
 
-    let socket = folder.path().join("homed.sock");
+    let runtime = tempfile::tempdir().expect("a folder");
+    let socket = runtime.path().join("homed.sock");
     let mut server = Command::new(env!("CARGO_BIN_EXE_bursar-homed"))
         .arg("--socket")
         .arg(&socket)
         .arg("--prefix")
-        .arg(folder.path().join("homes"))
+        .arg(asked.join("homes"))
         .args(["--client-user", "0"])
         .stderr(Stdio::null())
         .spawn()
@@ -120,7 +167,7 @@ async fn main() {
     }
     let client = HomedClient::new(&socket, Duration::from_secs(30));
     deliveries(&client, &homes, 0).await;
-    let content = fs::read(homes[0].join(".kube/config")).expect("delivered");
+    let content = fs::read(planted.path().join("homes/h0/.kube/config")).expect("delivered");
     bare_loop(&plain, &content);
 
     let (mut best, mut ceiling) = (0.0_f64, 0.0_f64);

@@ -3,6 +3,7 @@
 
 mod ask;
 mod health;
+mod link;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,18 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
-use tokio::sync::{Notify, watch};
+use jiff::Timestamp;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub use self::health::back_up;
-use crate::access::webhook::{self, Kept, WebhookRequest};
-use crate::access::{self, AccessError, OwnerWatch, Ownership, Renewal, SEAL_KEY};
+use crate::access::{Ownership, SEAL_KEY};
 use crate::contract::Sealer;
 use crate::control::api::{ClusterStatus, CycleReport, Failing, OrderAnswer, OrderRequest, Status};
 use crate::desired::Deriver;
 use crate::directory::SourceConfig;
-use crate::execute::{self, ClusterEffects, Effects};
+use crate::execute::{self, Effects};
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::ledger::change::Event;
@@ -37,12 +37,6 @@ use crate::telemetry::SharedMetrics;
 
 /// How long the first listing of a cluster may take before a cycle goes on without it.
 const FIRST_LISTING: Duration = Duration::from_secs(30);
-
-/// Between two tries to renew the daemon's own certificate: there are days left, and each try may wait for a signer.
-const RENEWAL_AGAIN: SignedDuration = SignedDuration::from_hours(1);
-
-/// Between two looks whether a webhook was installed, and is well. Its certificate is replaced ten days before it ends.
-const WEBHOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
 
 /// Where the time comes from: the daemon's clock in whole seconds, which is what the ledger keeps. A parameter, for the
 /// wall clock is read in `daemon.rs` and `cli` only.
@@ -65,15 +59,6 @@ pub enum EngineError {
         /// Why.
         #[source]
         source: io::Error,
-    },
-    /// A cluster cannot be reached.
-    #[error("cluster {cluster}")]
-    Access {
-        /// Which.
-        cluster: ClusterName,
-        /// Why.
-        #[source]
-        source: access::AccessError,
     },
     /// Another ledger owns a cluster.
     #[error(
@@ -109,7 +94,8 @@ pub struct Engine {
     metrics: SharedMetrics,
     changed: Arc<Notify>,
     trouble: BTreeMap<ClusterName, String>,
-    links: BTreeMap<ClusterName, Link>,
+    links: BTreeMap<ClusterName, link::Link>,
+    reaching: BTreeMap<ClusterName, link::Reaching>,
     last: Option<CycleReport>,
     health: health::Health,
 }
@@ -128,16 +114,6 @@ impl Progress {
     pub fn steps(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
-}
-
-/// What keeps a connected cluster ours.
-struct Link {
-    owner: OwnerWatch,
-    /// When the daemon's own certificate is due; never for an administrator's own kubeconfig.
-    renew_after: Option<Timestamp>,
-    client: kube::Client,
-    /// When the webhook is to be looked at; `None`: now.
-    webhook_due: Option<Timestamp>,
 }
 
 impl Engine {
@@ -170,6 +146,7 @@ impl Engine {
             changed: Arc::new(Notify::new()),
             trouble: BTreeMap::new(),
             links: BTreeMap::new(),
+            reaching: BTreeMap::new(),
             last: None,
         };
         engine.connect().await?;
@@ -216,135 +193,13 @@ impl Engine {
         &self.settings
     }
 
-    /// Puts another configuration in force. Clusters are connected anew, for anything about them may have changed.
-    pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
-        self.sources = settings.sources()?;
-        self.effects.homes =
-            HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes);
-        self.effects.archives = settings.archives();
-        self.effects.clusters.clear();
-        self.links.clear();
-        self.trouble.clear();
-        self.settings = settings;
-        Ok(())
-    }
-
-    /// Connects the clusters that are not, and those anew whose certificate of the daemon is due.
-    ///
-    /// # Errors
-    /// Only [`EngineError::NotOwner`]: a cluster that is away is asked again in the next cycle.
-    pub async fn connect(&mut self) -> Result<(), EngineError> {
-        let (now, renew) = (self.now(), self.may_write());
-        let due = |link: &Link| link.renew_after.is_some_and(|due| due <= now);
-        let settled = |cluster: &ClusterName| {
-            self.effects.clusters.contains_key(cluster) && !self.links.get(cluster).is_some_and(due)
-        };
-        let asked =
-            self.settings.clusters.iter().filter(|(cluster, _)| !settled(cluster)).map(|(cluster, kubeconfig)| {
-                let answer = self.connected(cluster, kubeconfig, renew);
-                async move { (cluster.clone(), answer.await) }
-            });
-        for (cluster, answer) in futures::future::join_all(asked).await {
-            match answer {
-                Ok((effects, link)) => {
-                    self.trouble.remove(&cluster);
-                    self.effects.clusters.insert(cluster.clone(), effects);
-                    self.links.insert(cluster, link);
-                }
-                Err(EngineError::Access { source, .. }) => {
-                    let why = report::chain(&source);
-                    tracing::warn!(%cluster, error = why, "not connected");
-                    self.trouble.insert(cluster, why);
-                }
-                Err(other) => return Err(other),
-            }
-        }
-        if renew {
-            self.keep_webhooks(now).await;
-        }
-        Ok(())
-    }
-
-    /// Renews what is due of the webhooks. One that cannot be is told of, and tried again: it works until its end.
-    async fn keep_webhooks(&mut self, now: Timestamp) {
-        let due = self.links.iter_mut().filter(|(_, link)| link.webhook_due.is_none_or(|due| due <= now));
-        for (cluster, link) in due {
-            let (policy, state_dir) = (&self.settings.policy, self.settings.state_dir.as_path());
-            let (ledger, sealer) = (self.store.state(), &self.sealer);
-            let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer, now };
-            let again = now + WEBHOOK_AGAIN;
-            link.webhook_due = Some(match Box::pin(webhook::keep(&link.client, request)).await {
-                Ok(Kept::Absent) => again,
-                Ok(Kept::Well { due, wrote }) => {
-                    if wrote {
-                        tracing::info!(%cluster, "the webhook was brought up to date");
-                    }
-                    due.min(again)
-                }
-                Ok(Kept::Outside { not_after, outdated }) => {
-                    if outdated {
-                        let cure = "bursar webhook install --url … --write …";
-                        tracing::warn!(%cluster, cure, "the webhook outside of the cluster has older rules");
-                    }
-                    if let Some(not_after) = not_after.filter(|ends| *ends <= now + webhook::ENDS_SOON) {
-                        tracing::warn!(%cluster, %not_after, "the files of the webhook outside of the cluster end soon");
-                    }
-                    again
-                }
-                Err(error) => {
-                    tracing::warn!(%cluster, error = report::chain(&error), "the webhook was not looked after");
-                    now + RENEWAL_AGAIN
-                }
-            });
-        }
-    }
-
-    /// `renew`: what a certificate of our own that is due needs can be written.
-    async fn connected(
-        &self,
-        cluster: &ClusterName,
-        kubeconfig: &Path,
-        renew: bool,
-    ) -> Result<(ClusterEffects, Link), EngineError> {
-        let access = |source| EngineError::Access { cluster: cluster.clone(), source };
-        let renewal =
-            if renew { Some(access::renew(kubeconfig, cluster, self.now()).await.map_err(access)?) } else { None };
-        let client = access::client(kubeconfig).await.map_err(access)?;
-        let owner = access::owner(&client).await.map_err(access)?;
-        // A cluster that `init` has not come to yet must not stop the work in the others.
-        let owner = owner.ok_or_else(|| {
-            let what = "the cluster belongs to no ledger yet: run `bursar init`";
-            access(AccessError::Incomplete { path: kubeconfig.to_owned(), what })
-        })?;
-        self.owned_by(cluster, &owner)?;
-        let renew_after = match renewal {
-            None => Some(self.now() + RENEWAL_AGAIN),
-            Some(Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. }) => Some(renew_after),
-            Some(Renewal::Postponed { why, not_after }) => {
-                tracing::warn!(%cluster, error = why, %not_after, "the daemon's own certificate is not renewed");
-                Some(self.now() + RENEWAL_AGAIN)
-            }
-            Some(Renewal::NotOurs) => None,
-        };
-        let link = Link { owner: access::watch_owner(&client), renew_after, client: client.clone(), webhook_due: None };
-        tokio::spawn(end_when_taken_over(
-            link.owner.receiver(),
-            self.store.state().ledger_id.clone(),
-            self.stop.clone(),
-            self.changed(),
-        ));
-        let face = self.settings.policy.clusters[cluster].clone();
-        let known = (&self.settings.policy, self.store.state());
-        Ok((ClusterEffects::start(cluster.clone(), client, face, known, &self.metrics, &self.changed), link))
-    }
-
     /// Whether every cluster still belongs to this ledger.
     ///
     /// # Errors
     /// [`EngineError::NotOwner`].
     pub fn must_own(&self) -> Result<(), EngineError> {
-        self.links.iter().try_for_each(|(cluster, link)| match &*link.owner.receiver().borrow() {
-            Ownership::Ledger(owner) => self.owned_by(cluster, owner),
+        self.links.iter().try_for_each(|(cluster, link)| match link.owner() {
+            Ownership::Ledger(owner) => self.owned_by(cluster, &owner),
             Ownership::Nobody | Ownership::Unknown => Ok(()),
         })
     }
@@ -414,7 +269,7 @@ impl Engine {
             .trouble
             .iter()
             .map(|(cluster, why)| {
-                let status = ClusterStatus { ready: false, trouble: Some(why.clone()), objects: 0 };
+                let status = ClusterStatus { ready: false, trouble: Some(why.clone()), ..ClusterStatus::default() };
                 (cluster.to_string(), status)
             })
             .collect();
@@ -427,6 +282,7 @@ impl Engine {
                 ready: health.ready,
                 trouble: health.error.or(waiting).or_else(pods).or_else(in_use),
                 objects: health.objects as u64,
+                endpoints: effects.findings(),
             };
             clusters.insert(cluster.to_string(), status);
         }
@@ -440,6 +296,13 @@ impl Engine {
     pub fn exposition(&self) -> String {
         let backup = self.backup_status();
         self.metrics.backup(backup.newest, backup.failed.is_some());
+        self.metrics.forget_endpoints();
+        for (cluster, effects) in &self.effects.clusters {
+            let findings = effects.findings();
+            for endpoint in effects.face.endpoints.keys() {
+                self.metrics.endpoint(&cluster.0, endpoint, findings.contains_key(endpoint));
+            }
+        }
         self.metrics.exposition(self.store.state(), self.now())
     }
 
@@ -463,20 +326,6 @@ pub async fn write_down(
         orders::write_all(store.state(), policy, actor, requests, now);
     store.write(lock, &changes, &events, now).await?;
     Ok(OrderAnswer { text: texts.join("\n"), refused, revoked, report: None })
-}
-
-/// A former owner stops writing at once: what is under way is finished, nothing more is begun.
-async fn end_when_taken_over(
-    mut owner: watch::Receiver<Ownership>,
-    own: String,
-    stop: CancellationToken,
-    changed: Arc<Notify>,
-) {
-    let other = |owner: &Ownership| matches!(owner, Ownership::Ledger(id) if *id != own);
-    if owner.wait_for(other).await.is_ok() {
-        stop.cancel();
-        changed.notify_one();
-    }
 }
 
 /// The seal's key.

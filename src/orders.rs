@@ -1,6 +1,7 @@
 //! An administrator's order, written down: what the ledger keeps of it and what the history says. PURE: no runtime, no
 //! client, no file system, no clock. The next plan carries it out.
 
+mod adopt;
 pub mod ensure;
 mod quota;
 mod revocation;
@@ -100,6 +101,10 @@ fn write(
             let note = note_of(actor, reason.as_deref(), ticket.as_deref(), now, true)?;
             revocation::is_possible(policy, class, [class.as_str()])?;
             return revocation::all(ledger, class, &note);
+        }
+        OrderRequest::AdoptObject(wanted) => {
+            let note = note_of(actor, wanted.reason.as_deref(), wanted.ticket.as_deref(), now, false)?;
+            return adopt::object(ledger, wanted, note);
         }
         OrderRequest::Approve { hash } => return approve(ledger, actor, hash, now),
     };
@@ -211,11 +216,12 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
         OrderKind::Revoke => "revocation ordered",
         OrderKind::AdoptUid => "uid to be adopted",
         OrderKind::AdoptAccount => "account to be adopted",
+        OrderKind::AdoptObject => "object to be adopted",
     };
     let id = next_id(ledger);
     let event = event(Some(account), action, &note);
     let revoked = (what == OrderKind::Revoke).then(|| account.account_name());
-    let order = Order { id, account: account.id.clone(), what, note, bulk: None };
+    let order = Order { id, account: account.id.clone(), what, note, bulk: None, object: None };
     let text = format!("{name}: {action}");
     Ok(One { changes: vec![Change::Order(order)], events: vec![event], text, revoked })
 }

@@ -61,6 +61,13 @@ struct LimitLabel {
     limit: String,
 }
 
+/// Labels `cluster`, `endpoint`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EndpointLabels {
+    cluster: String,
+    endpoint: String,
+}
+
 /// Label `action`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ActionLabel {
@@ -88,6 +95,7 @@ pub struct Metrics {
     pods_reaped: Counter,
     account_changes: Family<ActionLabel, Counter>,
     refusals: Family<LimitLabel, Counter>,
+    endpoints: Family<EndpointLabels, Gauge>,
     ledger_stuck: Gauge,
     backup_failed: Gauge,
     /// Seconds since 1970; 0: there is none.
@@ -128,6 +136,17 @@ impl Metrics {
         self.refusals.get_or_create(&LimitLabel { limit: limit.to_owned() }).inc();
     }
 
+    /// Whether an endpoint did not take a credential when it was last asked.
+    pub fn endpoint(&self, cluster: &str, endpoint: &str, failing: bool) {
+        let labels = EndpointLabels { cluster: cluster.to_owned(), endpoint: endpoint.to_owned() };
+        self.endpoints.get_or_create(&labels).set(i64::from(failing));
+    }
+
+    /// The configuration may have others.
+    pub fn forget_endpoints(&self) {
+        self.endpoints.clear();
+    }
+
     /// Whether the ledger takes no writes.
     pub fn ledger_stuck(&self, stuck: bool) {
         self.ledger_stuck.set(i64::from(stuck));
@@ -157,6 +176,11 @@ impl Metrics {
         );
         registry.register("pods_reaped", "Pods that were deleted past their lifetime", self.pods_reaped.clone());
         registry.register("refusals", "Plans of which a limit held a part back", self.refusals.clone());
+        registry.register(
+            "endpoint_failing",
+            "1 if an endpoint did not take a credential when it was last asked",
+            self.endpoints.clone(),
+        );
         registry.register(
             "ledger_stuck",
             "1 while the ledger takes no writes, and so nothing is written anywhere",

@@ -2,7 +2,8 @@
 # The homes' tests on NFS: a real nfs-ganesha that squashes root, asked by Linux's own NFS client. Few test machines have
 # that client in their kernel, so it runs in a small virtual machine (no KVM needed). Six minutes on 2 cores; part of `make soak`.
 #
-#   tests/nfs.sh
+#   tests/nfs.sh          the tests
+#   tests/nfs.sh bench    deliveries per second beside a bare loop, with the usual mount options
 #
 # Needs root. The kernel is Debian's, kept in ${BURSAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/bursar}.
 set -euo pipefail
@@ -22,9 +23,21 @@ end() {
 trap end EXIT
 
 # --- the programs ----------------------------------------------------------------------------------------------------
-test_program=$("${CARGO:-cargo}" test --locked --test it --no-run --message-format=json 2>/dev/null |
-    grep -o '"executable":"[^"]*/it-[^"]*"' | tail -n 1 | cut -d'"' -f4)
-[ -x "$test_program" ] || fail "the tests do not build"
+built() { # name of the program, what cargo is told to build
+    "${CARGO:-cargo}" "${@:2}" --locked --no-run --message-format=json 2>/dev/null |
+        grep -o "\"executable\":\"[^\"]*/deps/$1-[^\"]*\"" | tail -n 1 | cut -d'"' -f4
+}
+caching=
+if [ "${1:-}" = bench ]; then
+    test_program=$(built homes bench --bench homes)
+    run="$test_program --bench"
+else
+    test_program=$(built it test --test it)
+    run="$test_program homes::hostile:: && $test_program homes::nfs:: --ignored --test-threads=1"
+    # What a test planted as root is seen at once.
+    caching=,noac,lookupcache=none
+fi
+[ -x "$test_program" ] || fail "the programs do not build"
 homed=$(dirname "$(dirname "$test_program")")/bursar-homed
 
 # --- the kernel ------------------------------------------------------------------------------------------------------
@@ -102,12 +115,12 @@ export PATH=/bin
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mount -t tmpfs -o mode=1777 tmp /tmp
 for module in /modules/*; do insmod \$module || echo "nfs: \$module"; done
 ip link set lo up; ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
-options=vers=4.2,port=$port,proto=tcp,clientaddr=10.0.2.15,addr=10.0.2.2,sec=sys,noac,lookupcache=none
+options=vers=4.2,port=$port,proto=tcp,clientaddr=10.0.2.15,addr=10.0.2.2,sec=sys$caching
 for export in homes plain full read-only; do mount -t nfs4 -o \$options 10.0.2.2:/\$export /mnt/\$export || echo "nfs: \$export"; done
 mount -t nfs4 -o \$options 10.0.2.2:/plain/gone /mnt/stale || echo "nfs: stale"
 rmdir /mnt/plain/gone
 export BURSAR_TEST_HOMES=/mnt/homes:/mnt/plain BURSAR_TEST_NFS=/mnt ${BURSAR_SOAK:+BURSAR_SOAK=1} RUST_BACKTRACE=0
-$test_program homes::hostile:: && $test_program homes::nfs:: --ignored --test-threads=1 && echo "nfs: all passed"
+$run && echo "nfs: all passed"
 poweroff -f
 INIT
 chmod 755 "$root/init"
@@ -116,5 +129,5 @@ chmod 755 "$root/init"
 say "running"
 timeout 900 qemu-system-x86_64 -machine q35 -cpu max -smp 2 -m 1536 -display none -serial stdio -monitor none -no-reboot \
     -kernel "$kernel" -initrd "$work/initramfs" -append 'console=ttyS0 quiet panic=-1' \
-    -netdev user,id=n0 -device virtio-net-pci,netdev=n0 </dev/null | tee "$work/console" | grep -aE '^(test |nfs: |failures|thread|  [a-z])' >&2 || true
+    -netdev user,id=n0 -device virtio-net-pci,netdev=n0 </dev/null | tee "$work/console" | grep -aE '^(test |nfs: |deliveries|failures|thread|  [a-z])' >&2 || true
 grep -aq '^nfs: all passed' "$work/console" || { tail -n 60 "$work/console" >&2; fail "a test failed on NFS"; }

@@ -139,11 +139,6 @@ fn resource(group: &str, resource: &str) -> String {
 }
 
 fn validations() -> Value {
-    let generation = format!("s.kind == 'Group' && s.name.matches('{GENERATION_GROUP}')");
-    let person = "s.kind == 'User' && variables.userNames.exists(u, s.name.matches(u))";
-    let account = format!(
-        "s.kind == 'ServiceAccount' && s.name.matches('{SERVICE_ACCOUNT}') && s.?namespace.orValue('') == variables.place"
-    );
     let rule = |message: &str, expression: String| json!({"message": message, "expression": expression});
     json!([
         rule(
@@ -169,16 +164,7 @@ fn validations() -> Value {
                 resource("", "persistentvolumeclaims")
             )
         ),
-        rule(
-            "bursar-cage: the daemon binds named roles to holders of its credentials only",
-            format!(
-                "!variables.isBinding || !variables.writes || variables.role == {archive} || \
-                (variables.role != '' && variables.subjects.all(s, ((({generation}) || ({account}) || ({person})) && variables.role in variables.roles) || \
-                (s.kind == 'ServiceAccount' && s.name == 'default' && s.?namespace.orValue('') == variables.place && \
-                variables.role in variables.serviceAccountRoles)))",
-                archive = text(ARCHIVE_ROLE)
-            )
-        ),
+        rule("bursar-cage: the daemon binds named roles to holders of its credentials only", bindings()),
         rule(
             "bursar-cage: the daemon reads all of a tenant only while it is suspended",
             format!(
@@ -192,14 +178,7 @@ fn validations() -> Value {
             "bursar-cage: the daemon removes its own bindings only",
             "!variables.isBinding || variables.writes || variables.managedBefore".to_owned()
         ),
-        rule(
-            "bursar-cage: the daemon binds admin roles to holders of its credentials only",
-            format!(
-                "!variables.isClusterBinding || (variables.managedNow && variables.managedBefore && \
-                variables.name.startsWith('bursar-') && (!variables.writes || (variables.role in variables.adminRoles && \
-                variables.subjects.all(s, ({generation}) || ({person})))))"
-            )
-        ),
+        rule("bursar-cage: the daemon binds admin roles to holders of its credentials only", admin_bindings()),
         rule(
             "bursar-cage: the daemon makes NFS volumes of its own only",
             "!variables.isVolume || (variables.managedNow && variables.managedBefore && \
@@ -209,15 +188,7 @@ fn validations() -> Value {
         rule(
             "bursar-cage: the daemon makes service accounts of its own name only, and tokens of those that end with a \
              Secret of a host",
-            format!(
-                "!variables.isAccount || (variables.name.matches('{SERVICE_ACCOUNT}') && (variables.sub == 'token' ? \
-                 object.spec.?boundObjectRef.kind.orValue('') == 'Secret' && \
-                 object.spec.?boundObjectRef.name.orValue('').startsWith({secret}) && \
-                 object.spec.?expirationSeconds.orValue(0) <= {most} : \
-                 variables.sub == '' && variables.managedNow && variables.managedBefore))",
-                secret = text(SECRET_PREFIX),
-                most = TOKEN_LIFETIME_MAX.as_secs()
-            )
+            accounts()
         ),
         rule(
             "bursar-cage: the daemon makes no Secret that Kubernetes fills with a token",
@@ -260,6 +231,52 @@ fn validations() -> Value {
                 .to_owned()
         ),
     ])
+}
+
+/// A generation group, a service account of a generation, and somebody whom an issuer vouches for, as a subject `s`.
+fn holders() -> [String; 3] {
+    [
+        format!("(s.kind == 'Group' && s.name.matches('{GENERATION_GROUP}'))"),
+        format!(
+            "(s.kind == 'ServiceAccount' && s.name.matches('{SERVICE_ACCOUNT}') && s.?namespace.orValue('') == \
+             variables.place)"
+        ),
+        "(s.kind == 'User' && variables.userNames.exists(u, s.name.matches(u)))".to_owned(),
+    ]
+}
+
+fn bindings() -> String {
+    format!(
+        "!variables.isBinding || !variables.writes || variables.role == {archive} || \
+         (variables.role != '' && variables.subjects.all(s, (({holders}) && variables.role in variables.roles) || \
+         (s.kind == 'ServiceAccount' && s.name == 'default' && s.?namespace.orValue('') == variables.place && \
+         variables.role in variables.serviceAccountRoles)))",
+        archive = text(ARCHIVE_ROLE),
+        holders = holders().join(" || "),
+    )
+}
+
+/// A service account has no rights in the whole cluster.
+fn admin_bindings() -> String {
+    let [group, _, user] = holders();
+    format!(
+        "!variables.isClusterBinding || (variables.managedNow && variables.managedBefore && \
+         variables.name.startsWith('bursar-') && (!variables.writes || (variables.role in variables.adminRoles && \
+         variables.subjects.all(s, {group} || {user}))))"
+    )
+}
+
+/// Of the name of a generation; of tokens those that end with a Secret of a host, and with their time.
+fn accounts() -> String {
+    format!(
+        "!variables.isAccount || (variables.name.matches('{SERVICE_ACCOUNT}') && (variables.sub == 'token' ? \
+                 object.spec.?boundObjectRef.kind.orValue('') == 'Secret' && \
+                 object.spec.?boundObjectRef.name.orValue('').startsWith({secret}) && \
+                 object.spec.?expirationSeconds.orValue(0) <= {most} : \
+                 variables.sub == '' && variables.managedNow && (variables.writes || variables.managedBefore)))",
+        secret = text(SECRET_PREFIX),
+        most = TOKEN_LIFETIME_MAX.as_secs()
+    )
 }
 
 /// What belongs to a job is deleted unread, by its label: that label and no other.

@@ -13,21 +13,23 @@ mod init;
 pub mod needs;
 mod own;
 mod owner;
+mod rights;
 pub mod roles;
 pub mod webhook;
 
 use std::path::Path;
 use std::time::Duration;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 pub use error::AccessError;
 pub use facts::facts;
 pub use files::SEAL_KEY;
 pub use init::{Did, InitReport, InitRequest, Made, init, take_over};
-pub use own::{Renewal, renew};
+pub use own::{Renewal, follow, renew};
 pub use owner::{OWNER_KEY, OwnerWatch, Ownership, owner, watch_owner};
+pub use rights::missing;
 pub use roles::{NAMESPACE, OWNER};
 
 use crate::observed::cluster::connect;
@@ -41,16 +43,24 @@ pub async fn client(kubeconfig: &Path) -> Result<Client, AccessError> {
     client_of(read(kubeconfig)?, kubeconfig).await
 }
 
+/// What a kubeconfig's current user proves itself with.
+pub async fn credential(kubeconfig: &Path) -> Result<AuthInfo, AccessError> {
+    Ok(config_of(read(kubeconfig)?, kubeconfig).await?.auth_info)
+}
+
 fn read(path: &Path) -> Result<Kubeconfig, AccessError> {
     Kubeconfig::read_from(path)
         .map_err(|source| AccessError::Kubeconfig { path: path.to_owned(), source: Box::new(source) })
 }
 
-async fn client_of(kubeconfig: Kubeconfig, path: &Path) -> Result<Client, AccessError> {
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+async fn config_of(kubeconfig: Kubeconfig, path: &Path) -> Result<Config, AccessError> {
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
-        .map_err(|source| AccessError::Kubeconfig { path: path.to_owned(), source: Box::new(source) })?;
-    connect(config).map_err(|source| AccessError::Client { path: path.to_owned(), source })
+        .map_err(|source| AccessError::Kubeconfig { path: path.to_owned(), source: Box::new(source) })
+}
+
+async fn client_of(kubeconfig: Kubeconfig, path: &Path) -> Result<Client, AccessError> {
+    connect(config_of(kubeconfig, path).await?).map_err(|source| AccessError::Client { path: path.to_owned(), source })
 }
 
 /// Waits for an answer, and says what was asked if it is a refusal.

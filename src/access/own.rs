@@ -23,7 +23,7 @@ use crate::execute::request::ApiServer;
 use crate::execute::signing::{Unsigned, sign};
 use crate::identity::ClusterName;
 use crate::observed::certificate::{self, Asked, Issued};
-use crate::policy::DAEMON_USER;
+use crate::policy::{self, DAEMON_USER};
 
 /// Name of our user in the daemon's kubeconfig: a file without it is an administrator's own, and is left alone.
 const USER_ENTRY: &str = "bursar-daemon";
@@ -91,6 +91,32 @@ pub async fn renew(kubeconfig: &Path, cluster: &ClusterName, now: Timestamp) -> 
         Err(error) if now < not_after => Ok(Renewal::Postponed { why: chain(&error), not_after }),
         Err(error) => Err(error),
     }
+}
+
+/// Gives the daemon's own kubeconfig the CA bundle that the configuration has for the same URL, if the API server is
+/// reached with it: whoever replaces a CA does so in one place. `true`: the file was written.
+pub async fn follow(kubeconfig: &Path, face: &policy::Cluster) -> Result<bool, AccessError> {
+    let mut file = read(kubeconfig)?;
+    if own_user(&file).is_none() {
+        return Ok(false);
+    }
+    let reached = reached(&file, kubeconfig)?;
+    let url = reached.server.as_deref().unwrap_or_default().trim_end_matches('/');
+    let endpoint = face.endpoints.values().find(|endpoint| endpoint.url.trim_end_matches('/') == url);
+    let wanted = endpoint.map(|endpoint| BASE64.encode(&endpoint.ca_pem));
+    let Some(wanted) = wanted.filter(|wanted| reached.certificate_authority_data.as_ref() != Some(wanted)) else {
+        return Ok(false);
+    };
+    for cluster in file.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+        cluster.certificate_authority = None;
+        cluster.certificate_authority_data = Some(wanted.clone());
+    }
+    let client = client_of(file.clone(), kubeconfig).await?;
+    if who_am_i(&client).await.is_ok_and(|who| who == DAEMON_USER) {
+        write(&file, kubeconfig)?;
+        return Ok(true);
+    }
+    Ok(false)
 }
 
 async fn renewed(

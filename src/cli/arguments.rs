@@ -1,5 +1,7 @@
 //! The command line of `bursar`.
 
+mod adopt;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +10,8 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::identity::AccountKind;
+
+pub use self::adopt::{Adopt, AdoptNamespace, AdoptObject};
 
 /// Keeps the accounts of a shared Kubernetes cluster: directory to namespaces, certificates and homes.
 #[derive(Debug, Parser)]
@@ -277,15 +281,6 @@ pub struct MaybeReasoned {
     /// Your ticket
     #[arg(long, value_name = "TEXT")]
     pub ticket: Option<String>,
-}
-
-/// Commands of `adopt`.
-#[derive(Debug, Subcommand)]
-pub enum Adopt {
-    /// The uid that the directory has now becomes the account's; its home must belong to that uid
-    Uid(MaybeReasoned),
-    /// Another entry of the directory that has the account's name gets what is the account's: names, uid, volumes
-    Account(MaybeReasoned),
 }
 
 /// Commands of `archive`.

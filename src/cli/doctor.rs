@@ -9,12 +9,12 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     become_bursar()?;
     let progress = output::progress("reaching directories, clusters and homes");
-    let mut findings = probes::sources(&settings).await;
+    let (mut findings, homes) = probes::sources(&settings).await;
     for (name, cluster) in &settings.policy.clusters {
         findings.extend(probes::cluster(&settings, name, cluster).await);
     }
     findings.extend(probes::evidence(&settings).await);
-    findings.extend(probes::homes(&settings).await);
+    findings.extend(probes::homes(&settings, &homes).await);
     findings.push(probes::daemon(&settings).await);
     progress.finish_and_clear();
     let good = findings.iter().all(|finding| finding.cure.is_none());

@@ -1,13 +1,14 @@
 //! `bursar suspend|resume|hold|release|approve`, and what `quota` and `revoke` ask for: orders, given to the daemon, or
 //! written down by this process while there is none.
 
-use super::arguments::{Account, Adopt, MaybeReasoned, Reasoned};
+use super::arguments::{self, Account, Adopt, AdoptNamespace, MaybeReasoned, Reasoned};
 use super::context::{Context, daemon};
 use super::exit::{Exit, Failure};
 use super::output::clean;
 use super::{local, output, sync};
-use crate::control::api::{OrderAnswer, OrderRequest, Refusal, Target};
+use crate::control::api::{AdoptObject, OrderAnswer, OrderRequest, Refusal, Target};
 use crate::control::client::ClientError;
+use crate::identity::{AccountKind, AccountName};
 
 /// The orders that name an account.
 #[derive(Debug, Clone, Copy)]
@@ -36,12 +37,25 @@ pub(super) async fn maybe_reasoned(context: &Context, order: Order, arguments: M
 }
 
 pub(super) async fn adopt(context: &Context, command: Adopt) -> Result<Exit, Failure> {
-    let (order, arguments): (fn(Target) -> OrderRequest, _) = match command {
-        Adopt::Uid(arguments) => (OrderRequest::AdoptUid, arguments),
-        Adopt::Account(arguments) => (OrderRequest::AdoptAccount, arguments),
+    let target = |arguments: MaybeReasoned| {
+        let MaybeReasoned { account: Account { kind, name }, reason, ticket } = arguments;
+        Target { kind, name, reason, ticket }
     };
-    let MaybeReasoned { account: Account { kind, name }, reason, ticket } = arguments;
-    give(context, vec![order(Target { kind, name, reason, ticket })]).await
+    let order = match command {
+        Adopt::Uid(arguments) => OrderRequest::AdoptUid(target(arguments)),
+        Adopt::Account(arguments) => OrderRequest::AdoptAccount(target(arguments)),
+        Adopt::Namespace(AdoptNamespace { namespace, tool, user, group, reason, ticket }) => {
+            let owners = [(AccountKind::Tool, tool), (AccountKind::User, user), (AccountKind::Group, group)];
+            let owner = owners.into_iter().find_map(|(kind, name)| Some(AccountName { kind, name: name? }));
+            let object = format!("namespace {namespace}");
+            OrderRequest::AdoptObject(AdoptObject { object, owner, reason, ticket })
+        }
+        Adopt::Object(arguments::AdoptObject { kind, object, reason, ticket }) => {
+            let object = format!("{} {object}", kind.to_lowercase());
+            OrderRequest::AdoptObject(AdoptObject { object, owner: None, reason, ticket })
+        }
+    };
+    give(context, vec![order]).await
 }
 
 pub(super) async fn approve(context: &Context, hash: String) -> Result<Exit, Failure> {

@@ -1,47 +1,28 @@
 //! What `bursar doctor` reaches: directories, clusters, homes and the daemon, each answer as a finding. Nothing is
-//! changed anywhere.
+//! changed anywhere, but for a file that is written beneath a home and taken away again.
 
+mod authority;
+mod cluster;
+mod homes;
+mod mounts;
+mod webhook;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
-use jiff::fmt::rfc2822;
-use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
-use kube::api::{Api, PostParams};
 use serde::Serialize;
-use x509_parser::pem::Pem;
 
-use crate::access::webhook::{self, ENDS_SOON, Found, WebhookRequest};
+pub(super) use self::cluster::cluster;
+pub(super) use self::homes::homes;
 use crate::control::client::{ClientError, ControlClient};
-use crate::directory::source::LdapConfig;
-use crate::directory::{self, Completeness, SourceConfig, SourceKind};
-use crate::identity::ClusterName;
-use crate::ledger::store::ReadStore;
+use crate::directory::source::SourceKind;
+use crate::directory::{self, Completeness};
 use crate::observed::prometheus;
-use crate::policy::{Cluster, Endpoint};
 use crate::settings::Settings;
-use crate::{access, daemon, engine, report};
+use crate::{daemon, report};
 
-/// More than this, and certificates are "not yet valid" where they are used.
-const SKEW: i64 = 30;
-/// Time to make and spread another CA before this one ends.
-const CA_ENDS_SOON: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Time to ask for another certificate.
-const CERTIFICATE_ENDS_SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// An answer that takes longer is none.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// What the daemon does in every cluster: group, resource, verb.
-const NEEDED: [(&str, &str, &str); 9] = [
-    ("", "namespaces", "create"),
-    ("", "namespaces", "watch"),
-    ("", "resourcequotas", "patch"),
-    ("", "limitranges", "patch"),
-    ("networking.k8s.io", "networkpolicies", "patch"),
-    ("rbac.authorization.k8s.io", "rolebindings", "patch"),
-    ("rbac.authorization.k8s.io", "rolebindings", "delete"),
-    ("certificates.k8s.io", "certificatesigningrequests", "create"),
-    ("certificates.k8s.io", "certificatesigningrequests", "watch"),
-];
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -64,17 +45,17 @@ impl Finding {
     }
 }
 
-/// Reads every directory once.
-pub(super) async fn sources(settings: &Settings) -> Vec<Finding> {
+/// Reads every directory once. Answers also with the homes that they name.
+pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>) {
     let sources = match settings.sources() {
         Ok(sources) => sources,
         Err(errors) => {
             let cure = "put the password where the configuration says, 0640 root:bursar";
-            return errors.0.iter().map(|error| Finding::bad("password", error, cure)).collect();
+            return (errors.0.iter().map(|error| Finding::bad("password", error, cure)).collect(), Vec::new());
         }
     };
     let snapshot = directory::fetch(&sources, &settings.policy, daemon::now()).await;
-    let mut findings: Vec<Finding> = sources.iter().filter_map(client_certificate).collect();
+    let mut findings: Vec<Finding> = sources.iter().filter_map(authority::client_certificate).collect();
     for read in &snapshot.reads {
         let subject = format!("source {}", read.source);
         let server = read.server.as_deref().unwrap_or("no server");
@@ -83,6 +64,9 @@ pub(super) async fn sources(settings: &Settings) -> Vec<Finding> {
             0 => String::new(),
             count => format!(", {count} rejected (`bursar status` names each with what is wrong)"),
         };
+        if let Some(pem) = ca(&sources, &read.source) {
+            findings.extend(authority::of_source(&subject, pem));
+        }
         let count = read.entries.len();
         let numbers = read.numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();
         findings.push(match &read.completeness {
@@ -96,39 +80,8 @@ pub(super) async fn sources(settings: &Settings) -> Vec<Finding> {
             ),
         });
     }
-    findings
-}
-
-/// Until when a source takes us for who we are.
-fn client_certificate(source: &SourceConfig) -> Option<Finding> {
-    let SourceKind::Ldap(LdapConfig { identity: Some(identity), .. }) = &source.kind else { return None };
-    let subject = format!("source {}, client_certificate", source.name);
-    let renew = "renew it, and reload bursard: it is read with the configuration";
-    Some(match ends(&identity.certificate_pem).min() {
-        None => Finding::bad(subject, "it is no certificate", "put one in PEM in its file"),
-        Some(at) if at < daemon::now() + CERTIFICATE_ENDS_SOON => Finding::bad(subject, format!("it ends {at}"), renew),
-        Some(at) => Finding::good(subject, format!("it is good until {at}")),
-    })
-}
-
-/// When the certificates in `pem` end.
-fn ends(pem: &str) -> impl Iterator<Item = Timestamp> {
-    Pem::iter_from_buffer(pem.as_bytes()).filter_map(|pem| {
-        let seconds = pem.ok()?.parse_x509().ok()?.validity().not_after.timestamp();
-        Timestamp::from_second(seconds).ok()
-    })
-}
-
-/// Reaches one cluster by each endpoint and as the daemon.
-pub(super) async fn cluster(settings: &Settings, name: &ClusterName, cluster: &Cluster) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (endpoint_name, endpoint) in &cluster.endpoints {
-        let subject = format!("cluster {name}, endpoint {endpoint_name}");
-        findings.push(authority(&subject, &endpoint.ca_pem));
-        findings.push(reached(&subject, endpoint).await);
-    }
-    findings.extend(as_daemon(settings, name).await);
-    findings
+    let entries = snapshot.reads.into_iter().flat_map(|read| read.entries);
+    (findings, entries.filter_map(|entry| entry.home).collect())
 }
 
 /// What idle namespaces are judged by, beside their pods.
@@ -144,193 +97,6 @@ pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
                 format!("{}: {}", evidence.url, report::chain(&error)),
                 "until it answers no namespace of the cluster counts as idle; see url, ca, token, query, control",
             ),
-        });
-    }
-    findings
-}
-
-fn authority(subject: &str, pem: &str) -> Finding {
-    match ends(pem).max() {
-        None => Finding::bad(subject, "its ca has no certificate", "put the cluster's CA in PEM in the file of `ca`"),
-        Some(at) if at < daemon::now() + CA_ENDS_SOON => {
-            Finding::bad(subject, format!("its CA ends {at}"), "put the new CA beside the old one in the file of `ca`")
-        }
-        Some(at) => Finding::good(subject, format!("its CA is good until {at}")),
-    }
-}
-
-/// Asks for the version, which needs no account, and compares clocks by the answer.
-async fn reached(subject: &str, endpoint: &Endpoint) -> Finding {
-    match asked(endpoint).await {
-        Err(error) => {
-            let cure = "see url, ca, tls_server_name and proxy of this endpoint, and the firewall";
-            Finding::bad(subject, format!("{}: {}", endpoint.url, report::chain(&error)), cure)
-        }
-        Ok(None) => Finding::good(subject, format!("{} answers", endpoint.url)),
-        Ok(Some(date)) => match skew(&date, daemon::now()) {
-            Some(skew) if skew.abs() > SKEW => Finding::bad(
-                subject,
-                format!("{} answers; its clock differs from ours by {skew} s", endpoint.url),
-                "let both hosts follow the same time servers (timedatectl)",
-            ),
-            _ => Finding::good(subject, format!("{} answers, clocks agree", endpoint.url)),
-        },
-    }
-}
-
-async fn asked(endpoint: &Endpoint) -> reqwest::Result<Option<String>> {
-    let authorities = reqwest::Certificate::from_pem_bundle(endpoint.ca_pem.as_bytes())?;
-    let mut builder = reqwest::Client::builder().tls_certs_only(authorities).timeout(PATIENCE);
-    builder = match &endpoint.proxy {
-        Some(proxy) => builder.proxy(reqwest::Proxy::all(proxy)?),
-        None => builder.no_proxy(),
-    };
-    let response = builder.build()?.get(format!("{}/version", endpoint.url.trim_end_matches('/'))).send().await?;
-    Ok(response.headers().get("date").and_then(|date| date.to_str().ok()).map(str::to_owned))
-}
-
-/// Seconds that `date` (RFC 9110, 5.6.7) is ahead of `now`.
-fn skew(date: &str, now: Timestamp) -> Option<i64> {
-    let there = rfc2822::DateTimeParser::new().parse_timestamp(date).ok()?;
-    Some(there.as_second() - now.as_second())
-}
-
-async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
-    let kubeconfig = &settings.clusters[name];
-    let subject = format!("cluster {name}, as the daemon");
-    let init = format!("bursar init --admin-kubeconfig FILE --cluster {name}");
-    let client = match access::client(kubeconfig).await {
-        Ok(client) => client,
-        Err(error) => return vec![Finding::bad(&subject, report::chain(&error), init)],
-    };
-    if let Some(finding) = owned(&subject, &client, settings).await {
-        return vec![finding];
-    }
-    let mut missing = Vec::new();
-    for (group, resource, verb) in NEEDED {
-        match tokio::time::timeout(PATIENCE, allowed(&client, group, resource, verb)).await {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => missing.push(format!("{verb} {resource}")),
-            Ok(Err(error)) => return vec![Finding::bad(&subject, report::chain(&error), init)],
-            Err(_) => return vec![Finding::bad(&subject, "no answer within 10 s", "see the API server's load")],
-        }
-    }
-    if !missing.is_empty() {
-        return vec![Finding::bad(&subject, format!("may not {}", missing.join(", ")), init)];
-    }
-    vec![Finding::good(&subject, "may do what it has to"), webhook(settings, name, &client, init).await]
-}
-
-/// Whether the webhook is there, has the configuration's rules, and files that hold a while.
-async fn webhook(settings: &Settings, cluster: &ClusterName, client: &kube::Client, init: String) -> Finding {
-    let subject = format!("cluster {cluster}, webhook");
-    match webhook_found(settings, cluster, client).await {
-        Ok(None) => Finding::good(
-            &subject,
-            "not installed: nothing looks at what tenants' pods run as (`bursar webhook install`)",
-        ),
-        Ok(Some((found, is_given))) => {
-            installed(subject, cluster, (&found.url, found.not_after), is_given, daemon::now())
-        }
-        Err(error) => Finding::bad(&subject, error, init),
-    }
-}
-
-/// Of an installed webhook's address, where it has one, and the end of its files.
-fn installed(
-    subject: String,
-    cluster: &ClusterName,
-    (url, not_after): (&Option<String>, Option<Timestamp>),
-    is_given: bool,
-    now: Timestamp,
-) -> Finding {
-    let again = match url {
-        Some(url) => format!("bursar webhook install --cluster {cluster} --url {url} --write FOLDER"),
-        None => "systemctl status bursard: the daemon renews it".to_owned(),
-    };
-    match not_after {
-        Some(ends) if ends <= now + ENDS_SOON => {
-            Finding::bad(subject, format!("its files are good until {ends:.0}"), again)
-        }
-        _ if !is_given => Finding::bad(subject, "it has rules of an older configuration", again),
-        Some(ends) => Finding::good(subject, format!("installed, its files are good until {ends:.0}")),
-        None => Finding::bad(subject, "nobody knows until when its files are good", again),
-    }
-}
-
-async fn webhook_found(
-    settings: &Settings,
-    cluster: &ClusterName,
-    client: &kube::Client,
-) -> Result<Option<(Found, bool)>, String> {
-    let chain = |error: &dyn std::error::Error| report::chain(error);
-    let Some(found) = webhook::found(client).await.map_err(|error| chain(&error))? else { return Ok(None) };
-    let sealer = engine::read_seal(&settings.state_dir).map_err(|error| chain(&error))?;
-    let mut store = ReadStore::open(&settings.ledger()).await.map_err(|error| chain(&error))?;
-    let ledger = store.state().await.map_err(|error| chain(&error))?;
-    let (policy, state_dir, now) = (&settings.policy, settings.state_dir.as_path(), daemon::now());
-    let request = WebhookRequest { policy, cluster, ledger: &ledger, state_dir, sealer: &sealer, now };
-    let is_given = request.is_given(client, &found).await.map_err(|error| chain(&error))?;
-    Ok(Some((found, is_given)))
-}
-
-/// What is wrong with whose the cluster is.
-async fn owned(subject: &str, client: &kube::Client, settings: &Settings) -> Option<Finding> {
-    let ledger = match ReadStore::open(&settings.ledger()).await {
-        Ok(mut store) => store.state().await.map(|state| state.ledger_id),
-        Err(error) => Err(error),
-    };
-    match (access::owner(client).await, ledger) {
-        (Ok(Some(owner)), Ok(own)) if owner == own => None,
-        (Ok(Some(owner)), Ok(own)) => Some(Finding::bad(
-            subject,
-            format!("the cluster belongs to ledger {owner}, and this one is {own}"),
-            "bursar takeover, after the other daemon was stopped",
-        )),
-        (Ok(None), _) => Some(Finding::bad(subject, "the cluster belongs to no ledger", "bursar init")),
-        (Err(error), _) => Some(Finding::bad(subject, report::chain(&error), "bursar init")),
-        (_, Err(error)) => Some(Finding::bad(subject, report::chain(&error), "bursar ledger verify")),
-    }
-}
-
-async fn allowed(client: &kube::Client, group: &str, resource: &str, verb: &str) -> kube::Result<bool> {
-    let review = SelfSubjectAccessReview {
-        spec: SelfSubjectAccessReviewSpec {
-            resource_attributes: Some(ResourceAttributes {
-                group: Some(group.to_owned()),
-                resource: Some(resource.to_owned()),
-                verb: Some(verb.to_owned()),
-                ..ResourceAttributes::default()
-            }),
-            ..SelfSubjectAccessReviewSpec::default()
-        },
-        ..SelfSubjectAccessReview::default()
-    };
-    let answer = Api::all(client.clone()).create(&PostParams::default(), &review).await?;
-    Ok(answer.status.is_some_and(|status| status.allowed))
-}
-
-/// Whether homes can be reached.
-pub(super) async fn homes(settings: &Settings) -> Vec<Finding> {
-    let socket = &settings.homes.socket;
-    let mut findings = vec![match tokio::net::UnixStream::connect(socket).await {
-        Ok(_) => Finding::good("homes", format!("bursar-homed listens at {}", socket.display())),
-        Err(error) => {
-            let text = format!("bursar-homed does not listen at {}: {error}", socket.display());
-            Finding::bad("homes", text, "systemctl enable --now bursar-homed.socket")
-        }
-    }];
-    for prefix in &settings.homes.prefixes {
-        let subject = format!("homes beneath {}", prefix.display());
-        let used = settings.policy.classes.values().filter_map(|class| class.home.as_ref());
-        if !used.clone().any(|home| home.prefix.starts_with(prefix)) {
-            continue;
-        }
-        findings.push(match tokio::time::timeout(PATIENCE, tokio::fs::metadata(prefix)).await {
-            Ok(Ok(found)) if found.is_dir() => Finding::good(&subject, "there"),
-            Ok(Ok(_)) => Finding::bad(&subject, "is no folder", "see homes.prefixes"),
-            Ok(Err(error)) => Finding::bad(&subject, error.to_string(), "mount it, or see homes.prefixes"),
-            Err(_) => Finding::bad(&subject, "no answer within 10 s", "see the file server"),
         });
     }
     findings
@@ -352,30 +118,9 @@ pub(super) async fn daemon(settings: &Settings) -> Finding {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clocks_are_compared_by_the_date_of_an_answer() {
-        let now: Timestamp = "2026-11-21T06:00:00Z".parse().expect("a time");
-        assert_eq!(skew("Sat, 21 Nov 2026 06:01:00 GMT", now), Some(60));
-        assert_eq!(skew("yesterday", now), None);
-    }
-
-    #[test]
-    fn outside_webhook_is_to_be_written_anew_30_days_before_its_end() {
-        let ends: Timestamp = "2026-12-21T06:00:00Z".parse().expect("a time");
-        let url = Some("https://hook.example.org:9443".to_owned());
-        let found = |now: &str, is_given| {
-            let cluster = ClusterName("prod".to_owned());
-            installed("webhook".to_owned(), &cluster, (&url, Some(ends)), is_given, now.parse().expect("a time"))
-        };
-        let again = "bursar webhook install --cluster prod --url https://hook.example.org:9443 --write FOLDER";
-        assert_eq!(found("2026-11-21T05:59:59Z", true).cure, None);
-        let soon = found("2026-11-21T06:00:00Z", true);
-        assert_eq!(soon.cure.as_deref(), Some(again));
-        assert_eq!(soon.text, "its files are good until 2026-12-21T06:00:00Z");
-        assert_eq!(found("2026-11-20T06:00:00Z", false).text, "it has rules of an older configuration");
+fn ca<'s>(sources: &'s [directory::SourceConfig], name: &str) -> Option<&'s str> {
+    match &sources.iter().find(|source| source.name == name)?.kind {
+        SourceKind::Ldap(ldap) => ldap.ca_pem.as_deref(),
+        SourceKind::Ldif(_) => None,
     }
 }

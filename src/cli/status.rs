@@ -80,6 +80,8 @@ fn text(status: &Status, running: bool) -> String {
         let trouble = cluster.trouble.as_deref().map(|trouble| format!(": {}", clean(trouble))).unwrap_or_default();
         let ready = if cluster.ready { "ready" } else { "not ready" };
         lines.push(format!("cluster {name}: {ready}, {} objects{trouble}", cluster.objects));
+        let endpoints = cluster.endpoints.iter();
+        lines.extend(endpoints.map(|(endpoint, why)| format!("cluster {name}, endpoint {endpoint}: {}", clean(why))));
     }
     for entry in rejected {
         lines.push(format!(

@@ -88,7 +88,7 @@ pub struct BackupStatus {
 }
 
 /// How a cluster is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
     /// All watches are up to date.
     pub ready: bool,
@@ -96,6 +96,9 @@ pub struct ClusterStatus {
     pub trouble: Option<String>,
     /// Objects of ours.
     pub objects: u64,
+    /// Endpoints that do not take credentials, with why and the cure.
+    #[serde(default)]
+    pub endpoints: BTreeMap<String, String>,
 }
 
 /// A tenant with a failing step.
@@ -258,6 +261,9 @@ pub enum OrderRequest {
     /// Give the account to the other entry of the directory that has its name.
     #[serde(rename = "adopt account")]
     AdoptAccount(Target),
+    /// Take over what somebody else made where an object of a tenant's should be.
+    #[serde(rename = "adopt object")]
+    AdoptObject(AdoptObject),
     /// What an archive has was made again: told, for the history.
     Restored {
         /// Whose.
@@ -272,6 +278,19 @@ pub enum OrderRequest {
         /// As printed by `plan` and `status`.
         hash: String,
     },
+}
+
+/// Which object, and whose it becomes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptObject {
+    /// `resourcequota tool-foo/bursar`, `namespace tool-foo`.
+    pub object: String,
+    /// Whose; absent: of whoever it stands in the way.
+    pub owner: Option<AccountName>,
+    /// In the administrator's words.
+    pub reason: Option<String>,
+    /// Their ticket.
+    pub ticket: Option<String>,
 }
 
 /// Whom an order is about, and why.

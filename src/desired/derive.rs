@@ -49,8 +49,9 @@ impl Deriver {
         let mut claimed = Claims::new();
         self.desired.notices.clear();
         self.desired.reaps.clone_from(&policy.reapers);
+        self.desired.clusters = policy.clusters.keys().cloned().collect();
         // A workspace's people have their own part first: what they may do there depends on it.
-        let (workspaces, others): (Vec<_>, Vec<_>) = world.subjects().partition(Subject::is_workspace);
+        let mut workspaces = Vec::new();
         let mut derive = |desired: &mut DesiredState, inputs: &mut BTreeMap<_, Inputs>, subject: &Subject<'_>| {
             let id = &subject.account.id;
             if inputs.get(id).is_some_and(|inputs| inputs.still(subject)) {
@@ -68,8 +69,12 @@ impl Deriver {
                 }
             }
         };
-        for subject in &others {
-            derive(&mut self.desired, &mut self.inputs, subject);
+        for subject in world.subjects() {
+            if subject.is_workspace() {
+                workspaces.push(subject);
+            } else {
+                derive(&mut self.desired, &mut self.inputs, &subject);
+            }
         }
         for mut subject in workspaces {
             subject.holders = holders(subject.account, world.people_by_entry(), &self.desired.accounts);
@@ -356,6 +361,7 @@ impl<'a> World<'a> {
             regenerated: decided.regenerated,
             held: subject.held.cloned(),
             orders: subject.orders.iter().map(|order| order.id).collect(),
+            adopts: subject.orders.iter().filter_map(|order| order.object.clone()).collect(),
             ordered: subject.orders.last().map(|order| order.note.clone()),
             awaited: subject.awaited,
             // A mark needs nobody's absence: who is locked out does not wait for the limits of somebody else's leaving.

@@ -124,7 +124,7 @@ fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
         match order.what {
             OrderKind::Suspend => ordered = Some(Suspension::Ordered(order.note.clone())),
             OrderKind::Resume => ordered = None,
-            OrderKind::Revoke | OrderKind::AdoptUid | OrderKind::AdoptAccount => {}
+            OrderKind::Revoke | OrderKind::AdoptUid | OrderKind::AdoptAccount | OrderKind::AdoptObject => {}
         }
     }
     let resumed = orders.last().is_some_and(|order| order.what == OrderKind::Resume);

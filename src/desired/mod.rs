@@ -42,6 +42,8 @@ pub use tenant::drift_key;
 pub struct DesiredState {
     /// Every account that is or was a tenant, or is about to be one.
     pub accounts: BTreeMap<AccountId, DesiredAccount>,
+    /// The clusters of the configuration. A tenant in another is left as it is there.
+    pub clusters: BTreeSet<ClusterName>,
     /// What ends by itself.
     pub reaps: Reapers,
     /// Accounts that should be tenants and cannot be.
@@ -76,6 +78,8 @@ pub struct DesiredAccount {
     pub held: Option<Note>,
     /// Orders that this carries out.
     pub orders: Vec<i64>,
+    /// Objects of somebody else's that they say are the account's, as [`ObjectKey::said`].
+    pub adopts: BTreeSet<String>,
     /// Who gave the newest of them, and why.
     pub ordered: Option<Note>,
     /// Somebody waits for it.

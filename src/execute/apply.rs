@@ -2,7 +2,8 @@
 //!
 //! Apply would take over a foreign object without a word. So each apply names what it may meet: what we know, by its
 //! uid, so that an object made anew by somebody else conflicts; and what we do not know, by a `resourceVersion` that no
-//! object has ([`NO_OBJECT`]), so that whatever stands there conflicts, and nothing is read before something is made.
+//! object has ([`NO_OBJECT`]), so that whatever stands there conflicts, and nothing is read before something is made. Only
+//! an administrator's order takes over what is somebody else's.
 
 use serde_json::{Value, json};
 
@@ -19,6 +20,8 @@ pub struct Applied {
     pub object: Value,
     /// It was made now.
     pub created: bool,
+    /// It was somebody else's until now.
+    pub adopted: bool,
 }
 
 /// The revision of a store in which nothing was ever written (etcd begins with it), so no object's. An API server makes
@@ -26,12 +29,13 @@ pub struct Applied {
 /// tests of this module.
 const NO_OBJECT: &str = "1";
 
-/// Makes the object be as `manifest` says; `uid` is its own, if we know it.
+/// Makes the object be as `manifest` says; `uid` is its own, if we know it. `adopt`: whosever it is.
 pub async fn apply(
     server: &ApiServer,
     key: &ObjectKey,
     manifest: &Value,
     uid: Option<&str>,
+    adopt: bool,
 ) -> Result<Applied, StepError> {
     let path = path_of(server, key).await?;
     let known = match uid {
@@ -43,8 +47,8 @@ pub async fn apply(
         },
     };
     let applied = match known {
-        Some(answer) => Applied { object: answer.object, created: false },
-        None => create(server, key, &path, manifest).await?,
+        Some(answer) => Applied { object: answer.object, created: false, adopted: false },
+        None => create(server, key, &path, manifest, adopt).await?,
     };
     if applied.object["metadata"]["deletionTimestamp"].is_string() {
         return Err(StepError::Deleting { key: key.clone() });
@@ -72,13 +76,19 @@ pub(super) fn is_ours(object: &Value) -> bool {
 }
 
 /// Makes an object that is not there.
-async fn create(server: &ApiServer, key: &ObjectKey, path: &str, manifest: &Value) -> Result<Applied, StepError> {
+async fn create(
+    server: &ApiServer,
+    key: &ObjectKey,
+    path: &str,
+    manifest: &Value,
+    adopt: bool,
+) -> Result<Applied, StepError> {
     match apply_where(server, path, manifest, "resourceVersion", NO_OBJECT).await {
-        Ok(answer) => Ok(Applied { object: answer.object, created: answer.created }),
+        Ok(answer) => Ok(Applied { object: answer.object, created: answer.created, adopted: false }),
         // One is there. It may be a former self of ours.
         Err(error) if error.code() == Some(409) => {
             let found = server.ask(path, Ask::Get).await.map_err(|error| refused(key, error))?;
-            apply_found(server, key, path, manifest, &found.object).await
+            apply_found(server, key, path, manifest, (&found.object, adopt)).await
         }
         Err(error) => Err(refused(key, error)),
     }
@@ -90,17 +100,18 @@ async fn apply_found(
     key: &ObjectKey,
     path: &str,
     manifest: &Value,
-    found: &Value,
+    (found, adopt): (&Value, bool),
 ) -> Result<Applied, StepError> {
     let uid = found["metadata"]["uid"].as_str().unwrap_or_default();
-    if !is_ours(found) {
+    let adopted = !is_ours(found);
+    if adopted && !adopt {
         return Err(StepError::Foreign { key: key.clone() });
     }
     if found["metadata"]["deletionTimestamp"].is_string() {
         return Err(StepError::Deleting { key: key.clone() });
     }
     let answer = apply_where(server, path, manifest, "uid", uid).await.map_err(|error| refused(key, error))?;
-    Ok(Applied { object: answer.object, created: false })
+    Ok(Applied { object: answer.object, created: false, adopted })
 }
 
 /// Applies where the object's `metadata` has this value, and nowhere else.
@@ -123,7 +134,7 @@ async fn bind_again(server: &ApiServer, key: &ObjectKey, path: &str, applied: &A
         "spec": {"claimRef": {"uid": null, "resourceVersion": null}},
     });
     let answer = server.ask(path, Ask::Merge(&unbound)).await.map_err(|error| refused(key, error))?;
-    Ok(Applied { object: answer.object, created: applied.created })
+    Ok(Applied { object: answer.object, created: applied.created, adopted: applied.adopted })
 }
 
 /// What a refusal means for an object.

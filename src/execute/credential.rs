@@ -13,8 +13,8 @@ use super::apply::refused;
 use super::authority::{self, VerifyError};
 use super::keypair::{Names, NewKey};
 use super::signing::{self, SigningError, Unsigned};
-use super::{ClusterEffects, StepError, home};
-use super::{token, trial};
+use super::trial::{self, Endpoints, Old};
+use super::{ClusterEffects, StepError, home, token};
 use crate::desired::{DesiredCredential, HomeTarget, Proof, Subject};
 use crate::homes::client::HomedClient;
 use crate::homes::{
@@ -36,6 +36,8 @@ pub struct Delivering<'a> {
     pub generation: u64,
     /// Into which home.
     pub home: &'a HomeTarget,
+    /// What stands there now.
+    pub old: Old,
 }
 
 /// Why an issued certificate is not delivered, or none could be asked for. The text carries the cure.
@@ -73,20 +75,18 @@ pub async fn deliver(
     now: Timestamp,
 ) -> Result<Vec<Change>, StepError> {
     let server = &effects.server;
-    let Delivering { credential, generation, home } = what;
+    let Delivering { credential, generation, home, old } = what;
+    let endpoints =
+        Endpoints { all: &credential.endpoints, default: &credential.default_endpoint, kind: credential.proof.noun() };
     let user = credential.proof.name();
     if user.is_some() {
-        server.trials().recall(&credential.proof, &credential.endpoints).await.map_err(CredentialError::from)?;
+        server.trials().recall(endpoints, old).map_err(CredentialError::from)?;
     }
     prepare(homes, home, credential).await?;
     let (proof, certificate) = obtain(effects, credential, generation).await?;
     if let Some(user) = &user {
         let tried = trial::Credential { user, proof: &proof };
-        server
-            .trials()
-            .attempt(&credential.proof, &credential.endpoints, tried)
-            .await
-            .map_err(CredentialError::from)?;
+        server.trials().attempt(endpoints, tried, old).await.map_err(CredentialError::from)?;
     }
     write(homes, home, entries(&server.cluster, credential, proof)).await?;
     let key = CredentialKey::new(account.id.clone(), server.cluster.clone()).on(&credential.host);
@@ -103,10 +103,11 @@ pub async fn deliver(
 /// The home is there and takes a file: else no credential is asked for.
 async fn prepare(homes: &HomedClient, home: &HomeTarget, credential: &DesiredCredential) -> Result<(), StepError> {
     if home.create {
-        let work = match credential.host.is_any() {
-            true => Work::EnsureHome { create: true, skeleton: true },
+        let work = if credential.host.is_any() {
+            Work::EnsureHome { create: true, skeleton: true }
+        } else {
             // A folder for a host is nobody's home.
-            false => Work::MakeDirectory { shared: false },
+            Work::MakeDirectory { shared: false }
         };
         match homes.call(&Request::new(home::target(home), work)).await? {
             Answer::HomeReady { .. } => {}

@@ -39,7 +39,7 @@ impl Place<'_> {
         let key = archive_binding(self.cluster, namespace);
         let manifest = archive_binding_manifest(namespace);
         let writing = effects.watch.write(&key);
-        let applied = apply(&effects.server, &key, &manifest, None).await?;
+        let applied = apply(&effects.server, &key, &manifest, None, false).await?;
         let observed = writing.applied(&applied.object);
         let uid = observed.uid.clone();
         let record = ObjectRecord {

@@ -156,6 +156,13 @@ impl StepError {
         }
     }
 
+    /// The cluster gave no answer at all.
+    #[must_use]
+    pub const fn is_loss(&self) -> bool {
+        let (Self::Request(source) | Self::Workload { source, .. }) = self else { return false };
+        matches!(source, RequestError::Unreachable { .. } | RequestError::TimedOut { .. })
+    }
+
     /// It takes its time, and nothing is wrong.
     #[must_use]
     pub const fn is_under_way(&self) -> bool {
@@ -233,16 +240,8 @@ fn named(key: &ObjectKey) -> String {
 }
 
 fn adopt(key: &ObjectKey) -> String {
-    let kind = key.kind.to_lowercase();
-    match &key.namespace {
-        _ if key.kind == "Namespace" => {
-            format!("it is left alone; `bursar adopt namespace {}` takes it over", key.name)
-        }
-        Some(namespace) => {
-            format!("it is left alone; `bursar adopt object {kind} {namespace}/{}` takes it over", key.name)
-        }
-        None => format!("it is left alone; `bursar adopt object {kind} {}` takes it over", key.name),
-    }
+    let object = if key.kind == "Namespace" { "" } else { "object " };
+    format!("it is left alone; `bursar adopt {object}{}` takes it over", key.said())
 }
 
 fn cure_of_refusal(cluster: &ClusterName, source: &RequestError) -> Option<String> {

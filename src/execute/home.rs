@@ -65,14 +65,16 @@ pub async fn make_directory(homes: &HomedClient, directory: &DirectoryTarget) ->
     }
 }
 
-/// Takes our entries of a cluster out, whichever endpoints they were for. A home that is gone has none.
+/// Takes our entries of a cluster out, whichever endpoints they were for. A home that is gone has none. Without a face
+/// `bursar-homed` finds them by our user.
 pub async fn remove(
     homes: &HomedClient,
     cluster: &ClusterName,
-    face: &Cluster,
+    face: Option<&Cluster>,
     home: &HomeTarget,
 ) -> Result<(), StepError> {
-    let names = entry_names(cluster, &face.default_endpoint, face.endpoints.keys());
+    let endpoints = face.into_iter().flat_map(|face| face.endpoints.keys());
+    let names = entry_names(cluster, face.map_or("", |face| &face.default_endpoint), endpoints);
     let request = Request::new(target(home), Work::RemoveKubeconfig { names });
     match homes.call(&request).await? {
         Answer::Removed { .. } => Ok(()),

@@ -9,6 +9,7 @@ pub mod authority;
 pub mod credential;
 pub mod csr_watch;
 mod ending;
+pub mod endpoint;
 pub mod error;
 pub mod home;
 pub mod idle;
@@ -99,6 +100,22 @@ impl ClusterEffects {
         let pods = policy.reapers.look_at_pods().then(|| PodWatch::start(&client));
         let in_use = policy.reapers.namespaces.as_ref().and_then(|rules| UseWatch::start(&cluster, rules));
         Self { pods, in_use, server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
+    }
+}
+
+impl ClusterEffects {
+    /// Whether this configuration and ledger watch the same in it.
+    #[must_use]
+    pub fn still_serves(&self, (policy, ledger): (&Policy, &LedgerState)) -> bool {
+        let kinds = self.watch.kinds();
+        let wanted = managed_kinds().into_iter().chain(site_kinds(policy, ledger, self.watch.cluster()));
+        kinds.iter().eq(&wanted.collect::<Vec<_>>()) && self.pods.is_some() == policy.reapers.look_at_pods()
+    }
+
+    /// Endpoints that did not take credentials when they were last asked, with why.
+    #[must_use]
+    pub fn findings(&self) -> BTreeMap<String, String> {
+        self.server.trials().findings(&self.face.endpoints)
     }
 }
 

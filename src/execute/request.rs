@@ -2,6 +2,7 @@
 //! the server said that it did nothing.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Request, StatusCode, header};
@@ -49,7 +50,7 @@ pub struct ApiServer {
     pace: Pace,
     kinds: Kinds,
     certificates: LazyCsrWatch,
-    trials: Trials,
+    trials: Arc<Trials>,
     authorities: ClientAuthorities,
 }
 
@@ -197,7 +198,7 @@ impl ApiServer {
             pace: Pace::default(),
             kinds: Kinds::default(),
             certificates: LazyCsrWatch::new(),
-            trials: Trials::default(),
+            trials: Arc::default(),
             authorities: ClientAuthorities::default(),
         }
     }
@@ -215,7 +216,7 @@ impl ApiServer {
 
     /// What the endpoints said of credentials.
     #[must_use]
-    pub const fn trials(&self) -> &Trials {
+    pub const fn trials(&self) -> &Arc<Trials> {
         &self.trials
     }
 

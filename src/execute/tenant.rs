@@ -4,18 +4,21 @@
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 
-use super::apply::apply;
+use super::apply::{Applied, apply};
 use super::credential::{Delivering, deliver};
 use super::prune::delete;
 use super::record::failure;
+use super::trial::Old;
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, reap, refusal, workloads};
-use crate::desired::{DesiredCredential, Proof, Regeneration, Transition, apply_order, detail};
+use crate::desired::{DesiredCredential, HomeTarget, Proof, Regeneration, Transition, apply_order, detail};
 use crate::identity::{ClusterName, HostName, NamespaceName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::{CredentialKey, Failure, ObjectKey, ObjectRecord, StoppedWorkload, Suspension};
 use crate::observed::HomeFinding;
+use crate::plan::credential::KUBECONFIG;
 use crate::plan::{AccountPlan, Action, Reason};
+use crate::policy::Cluster;
 
 /// Objects of one account under way at a time: a tenant has about ten, and a new one is complete in three waits.
 const OBJECTS_AT_A_TIME: usize = 4;
@@ -46,13 +49,18 @@ pub(super) struct Done {
 impl Place<'_> {
     /// Carries it out, and hands over what was done, whatever comes of it.
     pub(super) async fn carry_out(self) -> Report {
-        if self.run.stop.is_cancelled() {
+        if self.run.stop.is_cancelled() || self.is_away() {
             return Report { left: 1, ..Report::default() };
         }
         let mut done = Done::default();
         let result = self.all(&mut done).await;
         let counted = Report { drift_repaired: done.drift_repaired, reaped: done.reaped, ..Report::default() };
         let failed = result.is_err();
+        if let (Err(error), Some(effects)) = (&result, self.effects.clusters.get(self.cluster))
+            && error.is_loss()
+        {
+            effects.watch.suspect(&error.reason());
+        }
         let actions = self.actions.len() as u64;
         self.conclude(&mut done, result.err());
         if self.hand_over(&mut done).await.is_err() {
@@ -63,9 +71,13 @@ impl Place<'_> {
         Report { done: u64::from(!failed), failed: u64::from(failed), actions, ..counted }
     }
 
+    /// Its cluster does not answer any more: what is not begun waits until it does, and nobody waits for its deadlines.
+    fn is_away(&self) -> bool {
+        self.effects.clusters.get(self.cluster).is_some_and(|effects| !effects.watch.is_ready())
+    }
+
     async fn all(&self, done: &mut Done) -> Result<(), StepError> {
-        let effects = self.effects.clusters.get(self.cluster);
-        let effects = effects.ok_or_else(|| StepError::NoCluster(self.cluster.clone()))?;
+        let Some(effects) = self.effects.clusters.get(self.cluster) else { return self.in_homes(done).await };
         for group in self.actions.chunk_by(|one, next| rank(one).is_some() && rank(one) == rank(next)) {
             if rank(group[0]).is_some() {
                 self.objects(effects, group, done).await?;
@@ -81,6 +93,36 @@ impl Place<'_> {
             }
         }
         self.settle(done);
+        Ok(())
+    }
+
+    /// All that is left to do for a cluster that is not in the configuration any more.
+    async fn in_homes(&self, done: &mut Done) -> Result<(), StepError> {
+        for action in &self.actions {
+            let Action::RemoveKubeconfig { host, home, reason, .. } = action else {
+                return Err(StepError::NoCluster(self.cluster.clone()));
+            };
+            self.remove_kubeconfig(None, (host, home, reason), done).await?;
+            self.hand_over(done).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove_kubeconfig(
+        &self,
+        face: Option<&Cluster>,
+        (host, home, reason): (&HostName, &HomeTarget, &Reason),
+        done: &mut Done,
+    ) -> Result<(), StepError> {
+        home::remove(&self.effects.homes, self.cluster, face, home).await?;
+        let key = self.key(host);
+        if *reason == Reason::Orphaned {
+            // Nobody renews it.
+            done.changes.push(Change::Certificate(key.clone(), None));
+        }
+        done.changes.push(Change::Delivery(key, None));
+        let detail = json!({"home": home.home, "kubeconfig": home.kubeconfig});
+        done.events.push(self.event("kubeconfig removed", reason.to_string(), detail));
         Ok(())
     }
 
@@ -109,7 +151,8 @@ impl Place<'_> {
         match action {
             Action::Apply { key, manifest, wanted, uid, reason } => {
                 let writing = effects.watch.write(key);
-                let applied = apply(&effects.server, key, manifest, uid.as_deref()).await?;
+                let adopt = self.account.adopts.contains(&key.said());
+                let applied = apply(&effects.server, key, manifest, uid.as_deref(), adopt).await?;
                 let observed = writing.applied(&applied.object);
                 let record = ObjectRecord {
                     account: self.account.id.clone(),
@@ -118,7 +161,12 @@ impl Place<'_> {
                     observed: observed.digest,
                     detail: detail(manifest),
                 };
-                Ok(Written { key: key.clone(), record: Some(record), created: applied.created, reason: reason.clone() })
+                let did = match applied {
+                    Applied { created: true, .. } => "created",
+                    Applied { adopted: true, .. } => "adopted",
+                    Applied { .. } => "applied",
+                };
+                Ok(Written { key: key.clone(), record: Some(record), did, reason: reason.clone() })
             }
             Action::Delete { key, uid, reason } => {
                 let writing = effects.watch.write(key);
@@ -129,7 +177,7 @@ impl Place<'_> {
                     // The watch has shown, or will show, the one that stands there.
                     super::prune::Deleted::Replaced => drop(writing),
                 }
-                Ok(Written { key: key.clone(), record: None, created: false, reason: reason.clone() })
+                Ok(Written { key: key.clone(), record: None, did: "deleted", reason: reason.clone() })
             }
             // Only these two have a rank.
             _ => Err(StepError::NoCluster(self.cluster.clone())),
@@ -181,23 +229,15 @@ impl Place<'_> {
             }
             Action::AwaitDeletion { namespace, uid, .. } => self.await_deletion(effects, namespace, uid, done).await,
             Action::Deliver { credential, generation, home, reason, .. } => {
-                let what = Delivering { credential, generation: *generation, home };
+                let old = self.standing(credential, reason);
+                let what = Delivering { credential, generation: *generation, home, old };
                 let changes = deliver(effects, &self.effects.homes, self.account, what, self.run.now).await?;
                 done.events.extend(self.delivered(credential, &changes, reason));
                 done.changes.extend(changes);
                 Ok(())
             }
             Action::RemoveKubeconfig { host, home, reason, .. } => {
-                home::remove(&self.effects.homes, self.cluster, &effects.face, home).await?;
-                let key = self.key(host);
-                if *reason == Reason::Orphaned {
-                    // Nobody renews it.
-                    done.changes.push(Change::Certificate(key.clone(), None));
-                }
-                done.changes.push(Change::Delivery(key, None));
-                let detail = json!({"home": home.home, "kubeconfig": home.kubeconfig});
-                done.events.push(self.event("kubeconfig removed", reason.to_string(), detail));
-                Ok(())
+                self.remove_kubeconfig(Some(&effects.face), (host, home, reason), done).await
             }
             Action::InspectKubeconfig { host, home, expected, .. } => {
                 let found = home::inspect(&self.effects.homes, self.cluster, &effects.face, home, expected).await?;
@@ -215,6 +255,15 @@ impl Place<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Whether the file in the home still does: one that is only to say something else, and is not due.
+    fn standing(&self, credential: &DesiredCredential, reason: &Reason) -> Old {
+        let key = CredentialKey::new(self.account.id.clone(), self.cluster.clone()).on(&credential.host);
+        let certificate = self.run.ledger.certificates.get(&key);
+        let has_time = certificate.is_some_and(|certificate| self.run.now < certificate.renew_after);
+        let is_of_the_file = matches!(reason, Reason::Changed(what) if *what == [KUBECONFIG]);
+        if has_time && is_of_the_file { Old::Good } else { Old::Spent }
     }
 
     async fn stop_workloads(
@@ -364,21 +413,17 @@ impl Place<'_> {
 struct Written {
     key: ObjectKey,
     record: Option<ObjectRecord>,
-    created: bool,
+    /// For the history.
+    did: &'static str,
     reason: Reason,
 }
 
 impl Written {
     fn add_to(self, done: &mut Done) {
-        let Self { key, record, created, reason } = self;
+        let Self { key, record, did, reason } = self;
         done.drift_repaired += u64::from(matches!(reason, Reason::Drifted(_)));
-        let what = match &record {
-            None => "deleted",
-            Some(_) if created => "created",
-            Some(_) => "applied",
-        };
         done.objects.push(json!({
-            "did": what, "kind": key.kind, "namespace": key.namespace, "name": key.name, "why": reason.to_string(),
+            "did": did, "kind": key.kind, "namespace": key.namespace, "name": key.name, "why": reason.to_string(),
         }));
         done.changes.push(Change::Object(key, record));
     }

@@ -1,26 +1,27 @@
-//! A new credential, tried at the cluster's endpoints before it replaces the one that works (§5).
+//! A new credential, tried at the cluster's endpoints before it replaces the one that works (§5), and what is known of
+//! the endpoints.
 //!
 //! Whether an endpoint takes our certificates is a matter of the endpoint (its URL, its CA bundle, the client authority
 //! of the API server behind it) and not of the account, whose certificate was checked. So an endpoint is tried with one
-//! account's credential in five minutes, not with each of thousands. One that is not reached from this host is not
-//! held against the credential: it may be meant for other networks.
+//! account's credential in five minutes, not with each of thousands.
+//!
+//! **An endpoint that fails is a finding, not a lost credential.** While the file in the home is good, only a new one that
+//! every endpoint takes replaces it. When it is not good any more (revoked, broken, due for renewal, or there is none), the
+//! default endpoint decides: one of several that fails must not cost people the others.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use kube::api::PostParams;
-use kube::{Api, Client, Config};
+use kube::config::AuthInfo;
 use secrecy::SecretString;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::desired::Proof;
-use crate::directory::chain;
+use super::endpoint::{Verdict, verdict};
 use crate::homes::UserProof;
 use crate::policy::Endpoint;
 
@@ -29,13 +30,14 @@ use crate::policy::Endpoint;
 const BELIEVED: Duration = Duration::from_mins(5);
 /// How long a refusal is believed, so that whoever cured it need not wait.
 const REFUSAL_BELIEVED: Duration = Duration::from_secs(30);
-/// One review takes milliseconds.
-const DEADLINE: Duration = Duration::from_secs(5);
+/// Between two looks at an endpoint at which nothing was tried meanwhile: nobody renews for hours in a small site.
+const LOOK_EVERY: Duration = Duration::from_mins(15);
 
 /// Why the credential is not delivered. The text carries the cure.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "endpoint {endpoint} ({url}) does not take the credential: {why}; the old kubeconfig is kept; check the endpoint's url and ca in bursar.toml"
+    "endpoint {endpoint} ({url}) does not take the credential: {why}; the old kubeconfig is kept; \
+     check the endpoint's url, ca, tls_server_name and proxy in bursar.toml"
 )]
 pub struct TrialError {
     /// Its name.
@@ -46,15 +48,46 @@ pub struct TrialError {
     pub why: String,
 }
 
+/// The endpoints of one cluster, and the one of them that `kubectl` takes by itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Endpoints<'a> {
+    /// By name.
+    pub all: &'a BTreeMap<String, Endpoint>,
+    /// Its name.
+    pub default: &'a str,
+    /// What is tried there: what takes tokens need not take certificates.
+    pub kind: &'static str,
+}
+
+/// What stands in the home meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Old {
+    /// A file that works and has time left: there is no hurry to replace it.
+    Good,
+    /// None, or one that is not good any more.
+    Spent,
+}
+
 /// What the endpoints of one cluster said lately.
 #[derive(Debug, Default)]
-pub struct Trials(Mutex<BTreeMap<[u8; 32], (Instant, Verdict)>>);
+pub struct Trials {
+    said: Mutex<BTreeMap<Key, Said>>,
+    /// Held while something is tried; all others wait for it.
+    turn: tokio::sync::Mutex<()>,
+}
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Verdict {
-    Accepted,
-    NotReached,
-    Refused(String),
+/// What was tried, and the digest of the endpoint.
+type Key = (&'static str, [u8; 32]);
+
+/// What the daemon's own credential is.
+const CERTIFICATE: &str = "certificate";
+
+#[derive(Debug, Clone)]
+struct Said {
+    at: Instant,
+    verdict: Verdict,
+    /// Of a credential for a home; otherwise of the daemon's own.
+    tried: bool,
 }
 
 /// A credential and the name that the API server should know its holder by.
@@ -66,132 +99,198 @@ pub struct Credential<'a> {
     pub proof: &'a UserProof,
 }
 
-impl Trials {
-    /// Whether one of the endpoints refused a credential a moment ago: then there is no sense in asking for another.
-    pub async fn recall(&self, kind: &Proof, endpoints: &BTreeMap<String, Endpoint>) -> Result<(), TrialError> {
-        let verdicts = self.0.lock().await;
-        for (name, endpoint) in endpoints {
-            if let Some(Verdict::Refused(why)) = fresh(&verdicts, kind, endpoint) {
-                return Err(refused(name, endpoint, why));
+impl Credential<'_> {
+    fn auth(self) -> AuthInfo {
+        let mut auth = AuthInfo::default();
+        match self.proof {
+            UserProof::Certificate { certificate_pem, key_pem } => {
+                auth.client_certificate_data = Some(BASE64.encode(certificate_pem));
+                auth.client_key_data = Some(SecretString::from(BASE64.encode(key_pem.expose())));
             }
+            UserProof::Token(files) => auth.token = Some(SecretString::from(files.token.expose())),
+            UserProof::Login(_) => {}
         }
-        Ok(())
+        auth
+    }
+}
+
+impl Trials {
+    /// Whether a credential was refused a moment ago: then there is no sense in asking for another.
+    pub fn recall(&self, endpoints: Endpoints<'_>, old: Old) -> Result<(), TrialError> {
+        let said = self.lock();
+        objection(endpoints, old, |endpoint| tried(&said, endpoints.kind, endpoint))
     }
 
     /// Tries the credential at those endpoints whose answer is not known; all others wait for it meanwhile.
-    #[expect(clippy::disallowed_methods, reason = "says when a verdict was given")]
     pub async fn attempt(
         &self,
-        kind: &Proof,
-        endpoints: &BTreeMap<String, Endpoint>,
+        endpoints: Endpoints<'_>,
         credential: Credential<'_>,
+        old: Old,
     ) -> Result<(), TrialError> {
-        let mut verdicts = self.0.lock().await;
-        let unknown = endpoints.values().filter(|endpoint| fresh(&verdicts, kind, endpoint).is_none());
-        let asked = unknown.map(async |endpoint| (key(kind, endpoint), verdict(endpoint, credential).await));
-        let said = futures::future::join_all(asked).await;
-        let now = Instant::now();
-        verdicts.extend(said.into_iter().map(|(key, verdict)| (key, (now, verdict))));
-        for (name, endpoint) in endpoints {
-            if let Some(Verdict::Refused(why)) = fresh(&verdicts, kind, endpoint) {
-                return Err(refused(name, endpoint, why));
-            }
+        let _turn = self.turn.lock().await;
+        let unknown: Vec<&Endpoint> = {
+            let said = self.lock();
+            endpoints.all.values().filter(|endpoint| tried(&said, endpoints.kind, endpoint).is_none()).collect()
+        };
+        let asked = unknown.into_iter().map(async |endpoint| {
+            (key(endpoints.kind, endpoint), verdict(endpoint, credential.auth(), Some(credential.user)).await)
+        });
+        let answers = futures::future::join_all(asked).await;
+        self.learn(answers, true);
+        let said = self.lock();
+        objection(endpoints, old, |endpoint| tried(&said, endpoints.kind, endpoint))
+    }
+
+    /// Asks those endpoints again of which nothing was heard for a while, or nothing good, with the daemon's own
+    /// credential. Returns at once. Must be called within a runtime.
+    pub fn look_after(self: &Arc<Self>, endpoints: &BTreeMap<String, Endpoint>, own: &AuthInfo) {
+        let due: Vec<Endpoint> = {
+            let said = self.lock();
+            endpoints.values().filter(|endpoint| is_due(said.get(&key(CERTIFICATE, endpoint)))).cloned().collect()
+        };
+        if due.is_empty() {
+            return;
         }
-        Ok(())
+        let (trials, own) = (Arc::clone(self), own.clone());
+        tokio::spawn(async move {
+            let asked = due
+                .iter()
+                .map(async |endpoint| (key(CERTIFICATE, endpoint), verdict(endpoint, own.clone(), None).await));
+            let answers = futures::future::join_all(asked).await;
+            trials.learn(answers, false);
+        });
+    }
+
+    /// Endpoints that did not take a credential when they were last asked, with why and the cure.
+    #[must_use]
+    pub fn findings(&self, endpoints: &BTreeMap<String, Endpoint>) -> BTreeMap<String, String> {
+        let said = self.lock();
+        let found = endpoints.iter().filter_map(|(name, endpoint)| {
+            let (_, digest) = key(CERTIFICATE, endpoint);
+            let mut about = said.iter().filter(|((_, of), _)| *of == digest).map(|(_, said)| &said.verdict);
+            let finding = match about.find(|verdict| **verdict != Verdict::Accepted)? {
+                Verdict::Accepted => return None,
+                Verdict::NotReached(why) => format!(
+                    "{} is not reached from this host: {why}; it is delivered all the same, for it may be meant for other \
+                     networks",
+                    endpoint.url
+                ),
+                Verdict::Refused(why) => format!(
+                    "{} does not take our credentials: {why}; check its url, ca, tls_server_name and proxy in bursar.toml",
+                    endpoint.url
+                ),
+            };
+            Some((name.clone(), finding))
+        });
+        found.collect()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "says when a verdict was given")]
+    fn learn(&self, answers: Vec<(Key, Verdict)>, tried: bool) {
+        let at = Instant::now();
+        let said = answers.into_iter().map(|(key, verdict)| (key, Said { at, verdict, tried }));
+        self.lock().extend(said);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Said>> {
+        // No code panics while it holds the lock.
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn refused(name: &str, endpoint: &Endpoint, why: &str) -> TrialError {
-    TrialError { endpoint: name.to_owned(), url: endpoint.url.clone(), why: why.to_owned() }
-}
-
-fn fresh<'v>(
-    verdicts: &'v BTreeMap<[u8; 32], (Instant, Verdict)>,
-    kind: &Proof,
-    endpoint: &Endpoint,
-) -> Option<&'v Verdict> {
-    let (at, verdict) = verdicts.get(&key(kind, endpoint))?;
-    let believed = if matches!(verdict, Verdict::Refused(_)) { REFUSAL_BELIEVED } else { BELIEVED };
-    (at.elapsed() < believed).then_some(verdict)
-}
-
-/// Destructured, so that a new field of an endpoint cannot be forgotten. What takes tokens need not take certificates.
-fn key(kind: &Proof, endpoint: &Endpoint) -> [u8; 32] {
-    let Endpoint { url, ca_pem, tls_server_name, proxy } = endpoint;
-    let text = serde_json::json!([kind.noun(), url, ca_pem, tls_server_name, proxy]).to_string();
-    Sha256::digest(text).into()
-}
-
-async fn verdict(endpoint: &Endpoint, credential: Credential<'_>) -> Verdict {
-    // This build speaks to API servers without proxies only; such an endpoint is for others.
-    if endpoint.proxy.is_some() {
-        return Verdict::NotReached;
-    }
-    let client = match client(endpoint, credential) {
-        Ok(client) => client,
-        Err(why) => return Verdict::Refused(why),
+/// What keeps a credential from being delivered, of what is known so far; of what is not known, nothing.
+fn objection<'v>(
+    endpoints: Endpoints<'_>,
+    old: Old,
+    said: impl Fn(&Endpoint) -> Option<&'v Verdict>,
+) -> Result<(), TrialError> {
+    let error = |name: &String, endpoint: &Endpoint, why: &str| {
+        Err(TrialError { endpoint: name.clone(), url: endpoint.url.clone(), why: why.to_owned() })
     };
-    let api = Api::<SelfSubjectReview>::all(client);
-    let (parameters, review) = (PostParams::default(), SelfSubjectReview::default());
-    let asked = tokio::time::timeout(DEADLINE, api.create(&parameters, &review)).await;
-    match asked {
-        Ok(Ok(review)) => {
-            let user = review.status.and_then(|status| status.user_info?.username).unwrap_or_default();
-            if user == credential.user {
-                return Verdict::Accepted;
+    let mut away = None;
+    for (name, endpoint) in endpoints.all {
+        match said(endpoint) {
+            Some(Verdict::Refused(why)) if old == Old::Good || name == endpoints.default => {
+                return error(name, endpoint, why);
             }
-            Verdict::Refused(format!("it takes its holder for {user:?}"))
+            Some(Verdict::NotReached(why)) if old == Old::Good => away = away.or(Some((name, endpoint, why))),
+            _ => {}
         }
-        Ok(Err(kube::Error::Api(status))) if status.code == 401 => {
-            Verdict::Refused("the API server does not trust who signed it (401)".to_owned())
-        }
-        // It knows its holder, and does not offer the review, or not to everybody.
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => Verdict::Accepted,
-        Ok(Err(error)) if is_about_trust(&error) => Verdict::Refused(chain(&error)),
-        Err(_) | Ok(Err(_)) => Verdict::NotReached,
+    }
+    let all_away = endpoints.all.values().all(|endpoint| matches!(said(endpoint), Some(Verdict::NotReached(_))));
+    match away {
+        // A URL with a slip of the pen in it looks the same from here.
+        Some((name, endpoint, why)) if all_away => error(name, endpoint, why),
+        _ => Ok(()),
     }
 }
 
-fn client(endpoint: &Endpoint, credential: Credential<'_>) -> Result<Client, String> {
-    let url = endpoint.url.parse().map_err(|_| "its URL is none".to_owned())?;
-    let authority = x509_parser::pem::Pem::iter_from_buffer(endpoint.ca_pem.as_bytes())
-        .map(|block| block.map(|block| block.contents))
-        .collect::<Result<Vec<_>, _>>();
-    let mut config = Config::new(url);
-    config.root_cert = Some(authority.map_err(|_| "its CA bundle is no PEM".to_owned())?);
-    config.tls_server_name.clone_from(&endpoint.tls_server_name);
-    config.default_retry = false;
-    config.connect_timeout = Some(DEADLINE);
-    match credential.proof {
-        UserProof::Certificate { certificate_pem, key_pem } => {
-            config.auth_info.client_certificate_data = Some(BASE64.encode(certificate_pem));
-            config.auth_info.client_key_data = Some(SecretString::from(BASE64.encode(key_pem.expose())));
-        }
-        UserProof::Token(files) => config.auth_info.token = Some(SecretString::from(files.token.expose())),
-        UserProof::Login(_) => {}
-    }
-    Client::try_from(config).map_err(|error| chain(&error))
+/// What an endpoint said of a credential for a home, if it is still believed.
+fn tried<'v>(said: &'v BTreeMap<Key, Said>, kind: &'static str, endpoint: &Endpoint) -> Option<&'v Verdict> {
+    let said = said.get(&key(kind, endpoint)).filter(|said| said.tried)?;
+    (said.at.elapsed() < believed(&said.verdict)).then_some(&said.verdict)
 }
 
-/// Whether TLS failed: somebody is there, and one side does not trust the other.
-fn is_about_trust(error: &(dyn std::error::Error + 'static)) -> bool {
-    if error.is::<rustls::Error>() {
-        return true;
-    }
-    // An I/O error does not name what it wraps as its source, but that one's source.
-    let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-    wrapped.is_some_and(|wrapped| is_about_trust(wrapped)) || error.source().is_some_and(is_about_trust)
+const fn believed(verdict: &Verdict) -> Duration {
+    if matches!(verdict, Verdict::Refused(_)) { REFUSAL_BELIEVED } else { BELIEVED }
+}
+
+fn is_due(said: Option<&Said>) -> bool {
+    said.is_none_or(|said| {
+        let every = if said.verdict == Verdict::Accepted { LOOK_EVERY } else { REFUSAL_BELIEVED };
+        said.at.elapsed() >= every
+    })
+}
+
+/// Destructured, so that a new field of an endpoint cannot be forgotten.
+fn key(kind: &'static str, endpoint: &Endpoint) -> Key {
+    let Endpoint { url, ca_pem, tls_server_name, proxy } = endpoint;
+    let text = serde_json::json!([url, ca_pem, tls_server_name, proxy]).to_string();
+    (kind, Sha256::digest(text).into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What comes of it, where `inside` is the default endpoint and `outside` the other one.
+    fn decided(inside: Option<&Verdict>, outside: Option<&Verdict>, old: Old) -> Option<String> {
+        let endpoint =
+            |url: &str| Endpoint { url: url.to_owned(), ca_pem: String::new(), tls_server_name: None, proxy: None };
+        let all = ["inside", "outside"].map(|name| (name.to_owned(), endpoint(name))).into();
+        let said = |endpoint: &Endpoint| if endpoint.url == "inside" { inside } else { outside };
+        objection(Endpoints { all: &all, default: "inside", kind: CERTIFICATE }, old, said)
+            .err()
+            .map(|error| error.endpoint)
+    }
+
     #[test]
-    fn trust_is_found_beneath_what_wraps_it() {
-        let refusal = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
-        let wrapped = std::io::Error::other(std::io::Error::other(refusal));
-        assert!(is_about_trust(&wrapped));
-        assert!(!is_about_trust(&std::io::Error::other("connection refused")));
+    fn a_good_file_is_replaced_only_by_one_that_every_endpoint_takes() {
+        let (yes, no) = (&Verdict::Accepted, &Verdict::Refused("who?".to_owned()));
+        let away = &Verdict::NotReached("nobody".to_owned());
+        let decided = |inside, outside| decided(Some(inside), Some(outside), Old::Good);
+        assert_eq!(decided(yes, yes), None);
+        assert_eq!(decided(yes, away), None, "it may be meant for other networks");
+        assert_eq!(decided(yes, no).as_deref(), Some("outside"));
+        assert_eq!(decided(no, yes).as_deref(), Some("inside"));
+        assert_eq!(decided(away, away).as_deref(), Some("inside"), "nobody at all takes it");
+    }
+
+    #[test]
+    fn without_a_good_file_the_default_endpoint_decides() {
+        let (yes, no) = (&Verdict::Accepted, &Verdict::Refused("who?".to_owned()));
+        let away = &Verdict::NotReached("nobody".to_owned());
+        let decided = |inside, outside| decided(Some(inside), Some(outside), Old::Spent);
+        assert_eq!(decided(yes, no), None);
+        assert_eq!(decided(away, no), None);
+        assert_eq!(decided(away, away), None);
+        assert_eq!(decided(no, yes).as_deref(), Some("inside"));
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_objection() {
+        assert_eq!(decided(None, None, Old::Good), None);
+        assert_eq!(decided(None, Some(&Verdict::NotReached("nobody".to_owned())), Old::Good), None);
     }
 }

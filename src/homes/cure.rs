@@ -21,6 +21,7 @@ impl HomeError {
             Self::ReadOnly { .. } => "read-only",
             Self::MissingHome { .. } => "missing-home",
             Self::MissingPrefix { .. } => "missing-prefix",
+            Self::Squashed { .. } => "squashed",
             Self::WrongOwner { .. } => "wrong-owner",
             Self::NotBeneathPrefix { .. } => "not-beneath-prefix",
             Self::BadPath { .. } => "bad-path",
@@ -90,6 +91,11 @@ impl HomeError {
             Self::MissingPrefix { prefix } => format!(
                 "mount the export at `{0}`, or correct --prefix in /etc/bursar/homed.env; \
                  RequiresMountsFor={0} in a drop-in of bursar-homed.service makes it wait for the mount",
+                shown(prefix)
+            ),
+            Self::Squashed { prefix } => format!(
+                "either export `{0}` to this host with no_root_squash, or take --create-prefix {0} out of \
+                 /etc/bursar/homed.env and `create` and `directory` out of the classes: then the file server makes homes",
                 shown(prefix)
             ),
             Self::WrongOwner { path, .. } => {

@@ -3,6 +3,7 @@
 //! The directory is made under a temporary name, given away, and renamed: a home that exists is never root's, however
 //! the worker dies. The skeleton is copied later, as the user. Nothing that exists is ever changed.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, read_dir};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,35 +22,20 @@ const MAX_SKELETON_DEPTH: usize = 8;
 /// Makes the home of the target beneath its prefix; `false` if something of that name is there already.
 pub(super) fn make_home(prefix: &Prefix, target: &HomeTarget) -> Result<bool, HomeError> {
     let home = &target.home;
-    let not_allowed = || HomeError::CreateNotAllowed { home: home.clone(), uid: target.uid, gid: target.gid };
-    let (Some(parent_path), Some(name)) = (home.parent(), home.file_name()) else { return Err(not_allowed()) };
-    let relative = parent_path.strip_prefix(&prefix.path).map_err(|_| not_allowed())?;
-    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
-    let parent = open_beneath(&prefix.path, relative, not_allowed)?;
+    let not_allowed = || not_allowed(target);
+    let (parent, name) = parent(prefix, target)?;
     match fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(_) => return Ok(false),
         Err(Errno::NOENT) => {}
         Err(errno) => return Err(HomeError::from_errno("fstatat", home, errno)),
     }
-    if !prefix.allow_create {
-        return Err(not_allowed());
-    }
-    // In a directory that somebody else can rename in, the name could be another thing by the time it is given away.
-    let found = fs::fstat(&parent).map_err(|errno| HomeError::from_errno("fstat", parent_path, errno))?;
-    if found.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(HomeError::WrongOwner { path: parent_path.to_owned(), found: found.st_uid });
-    }
-    if found.st_mode & 0o022 != 0 {
-        return Err(not_allowed());
-    }
+    must_be_roots(prefix, &parent, target)?;
     // Squashed root may not make it: the reason names the command for the file server.
     let failed = |call: &str, errno| match errno {
         Errno::ACCESS | Errno::PERM => not_allowed(),
         other => HomeError::from_errno(call, home, other),
     };
-    let mut temporary = std::ffi::OsString::from(".bursar-");
-    temporary.push(name);
-    temporary.push(".tmp");
+    let temporary = temporary(name);
     let made = make_empty(&parent, &temporary, target).map_err(|(call, errno)| failed(call, errno)).and_then(|()| {
         match fs::renameat_with(&parent, &temporary, &parent, name, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(true),
@@ -67,9 +53,60 @@ pub(super) fn make_home(prefix: &Prefix, target: &HomeTarget) -> Result<bool, Ho
     made
 }
 
+/// Whether a home could be made there: one is begun, given away, and taken back.
+pub(super) fn test_create(prefix: &Prefix, target: &HomeTarget) -> Result<(), HomeError> {
+    let (parent, name) = parent(prefix, target)?;
+    must_be_roots(prefix, &parent, target)?;
+    let temporary = temporary(name);
+    let made = make_empty(&parent, &temporary, target);
+    let _ = fs::unlinkat(&parent, &temporary, AtFlags::REMOVEDIR);
+    made.map_err(|(call, errno)| match errno {
+        Errno::ACCESS | Errno::PERM => HomeError::Squashed { prefix: prefix.path.clone() },
+        other => HomeError::from_errno(call, &prefix.path, other),
+    })
+}
+
+fn not_allowed(target: &HomeTarget) -> HomeError {
+    HomeError::CreateNotAllowed { home: target.home.clone(), uid: target.uid, gid: target.gid }
+}
+
+/// The directory in which the target is to be, opened, and the target's name in it.
+fn parent<'t>(prefix: &Prefix, target: &'t HomeTarget) -> Result<(OwnedFd, &'t OsStr), HomeError> {
+    let not_allowed = || not_allowed(target);
+    let (Some(parent), Some(name)) = (target.home.parent(), target.home.file_name()) else {
+        return Err(not_allowed());
+    };
+    let relative = parent.strip_prefix(&prefix.path).map_err(|_| not_allowed())?;
+    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+    Ok((open_beneath(&prefix.path, relative, not_allowed)?, name))
+}
+
+/// In a directory that somebody else can rename in, the name could be another thing by the time it is given away.
+fn must_be_roots(prefix: &Prefix, parent: &OwnedFd, target: &HomeTarget) -> Result<(), HomeError> {
+    let path = target.home.parent().unwrap_or(&prefix.path);
+    if !prefix.allow_create {
+        return Err(not_allowed(target));
+    }
+    let found = fs::fstat(parent).map_err(|errno| HomeError::from_errno("fstat", path, errno))?;
+    if found.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(HomeError::WrongOwner { path: path.to_owned(), found: found.st_uid });
+    }
+    if found.st_mode & 0o022 != 0 {
+        return Err(not_allowed(target));
+    }
+    Ok(())
+}
+
+fn temporary(name: &OsStr) -> OsString {
+    let mut temporary = OsString::from(".bursar-");
+    temporary.push(name);
+    temporary.push(".tmp");
+    temporary
+}
+
 /// Makes a directory under a temporary name and gives it away. One that a killed worker left is removed before; the
 /// server runs one worker a home at a time.
-fn make_empty(parent: &OwnedFd, temporary: &std::ffi::OsStr, target: &HomeTarget) -> Result<(), (&'static str, Errno)> {
+fn make_empty(parent: &OwnedFd, temporary: &OsStr, target: &HomeTarget) -> Result<(), (&'static str, Errno)> {
     let _ = fs::unlinkat(parent, temporary, AtFlags::REMOVEDIR);
     fs::mkdirat(parent, temporary, Mode::RWXU).map_err(|errno| ("mkdirat", errno))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -94,6 +94,12 @@ pub enum HomeError {
         /// The prefix.
         prefix: PathBuf,
     },
+    /// EACCES or EPERM for root, where homes are to be made.
+    #[error("root may make nothing in `{}`: its export squashes root", shown(prefix))]
+    Squashed {
+        /// The prefix.
+        prefix: PathBuf,
+    },
     /// The home, the file or its directory belongs to somebody else.
     #[error("`{}` belongs to uid {found}", shown(path))]
     WrongOwner {

@@ -41,7 +41,10 @@ pub fn merge(
         if let Some(foreign) = ownership::foreign(pairs, entries, taken) {
             return Err(KubeconfigError::Foreign(foreign));
         }
+        let stale = ownership::stale(pairs, entries);
+        list(pairs, "contexts")?.retain(|entry| !is_one_of(entry, &stale.contexts));
         let clusters = list(pairs, "clusters")?;
+        clusters.retain(|entry| !is_one_of(entry, &stale.clusters));
         for cluster in &entries.clusters {
             let fields = [
                 ("certificate-authority-data", Some(Node::string(STANDARD.encode(&cluster.ca_pem)))),
@@ -73,7 +76,7 @@ pub fn remove(text: &str, names: &EntryNames) -> Result<Option<Zeroizing<String>
         return Ok(None);
     }
     change(text, |pairs| {
-        let names = &ownership::removable(pairs, names);
+        let names = &ownership::all_of(pairs, names);
         let is_current_ours = value(pairs, "current-context")
             .and_then(Node::text)
             .is_some_and(|current| names.contexts.iter().any(|name| name == current));

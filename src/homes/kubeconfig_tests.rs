@@ -226,6 +226,19 @@ fn what_a_user_calls_by_our_names_stays_the_users() {
 }
 
 #[test]
+fn removal_finds_what_we_wrote_by_our_user() {
+    let mut ours = entries();
+    ours.user.name = "bursar-toolforge".into();
+    ours.contexts.iter_mut().for_each(|context| context.user = "bursar-toolforge".into());
+    let theirs = "contexts:\n- {name: toolforge-mine, context: {cluster: elsewhere, user: bursar-toolforge}}\n\
+                  - {name: toolforge-theirs, context: {cluster: toolforge-theirs, user: me}}\n";
+    let text = merge(theirs, &ours, &[]).expect("merges").expect("changes");
+    let names = EntryNames { user: ours.user.name, ..EntryNames::default() };
+    let removed = remove(&text, &names).expect("removes").expect("changes");
+    assert!(content(&removed) == content(theirs), "{}", *removed);
+}
+
+#[test]
 fn what_a_user_adds_to_our_entries_does_not_make_them_the_users() {
     let ours = merged("");
     let dropped = remove(&ours, &EntryNames { contexts: vec!["toolforge".into()], ..EntryNames::default() });
@@ -306,4 +319,37 @@ proptest! {
         prop_assert_eq!(before, content(&removed));
         prop_assert_eq!(remove(&removed, &names).expect("removes"), None);
     }
+}
+
+#[test]
+fn entries_of_an_endpoint_that_is_gone_go_and_the_users_own_stay() {
+    let named = |name: &str| ContextEntry {
+        name: name.into(),
+        cluster: name.into(),
+        user: "bursar-prod".into(),
+        namespace: None,
+    };
+    let with = |names: &[&str]| KubeconfigEntries {
+        clusters: names
+            .iter()
+            .map(|name| ClusterEntry { name: (*name).into(), ..entries().clusters[0].clone() })
+            .collect(),
+        contexts: names.iter().map(|name| named(name)).collect(),
+        ..entries()
+    };
+    let before = merge("", &with(&["prod", "prod-out", "prod-kept"]), &[]).expect("merges").expect("changes");
+    // Made with our credential: another namespace, a tunnel, and one that needs the cluster of an endpoint that goes.
+    let own = "- {name: mine, context: {cluster: prod, user: bursar-prod, namespace: x}}\n\
+               - {name: tunnel, context: {cluster: tunnel, user: bursar-prod}}\n\
+               - {name: needs, context: {cluster: prod-kept, user: bursar-prod}}\n";
+    let before = before.replace("contexts:\n", &format!("contexts:\n{own}"));
+    let after = merge(&before, &with(&["prod"]), &[]).expect("merges").expect("changes").to_string();
+    let config = kube::config::Kubeconfig::from_yaml(&after).expect("a kubeconfig");
+    let mut contexts: Vec<&str> = config.contexts.iter().map(|context| context.name.as_str()).collect();
+    contexts.sort_unstable();
+    assert_eq!(contexts, ["mine", "needs", "prod", "tunnel"]);
+    let clusters: Vec<&str> = config.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
+    assert_eq!(clusters, ["prod", "prod-kept"]);
+    assert_eq!(config.current_context.as_deref(), Some("prod"));
+    assert_eq!(merge(&after, &with(&["prod"]), &[]).expect("merges"), None);
 }

@@ -125,6 +125,8 @@ pub enum Work {
         /// Copy the server's skeleton directory into a home that was made now.
         skeleton: bool,
     },
+    /// Whether a home or the directory of a volume could be made there: one is begun, and taken back.
+    TestCreate,
     /// The directory of a volume exists and is the user's; made, if the server allows it for that prefix, mode 0700.
     /// Nothing that exists is changed.
     MakeDirectory {
@@ -154,6 +156,7 @@ impl Work {
             Self::Inspect { .. } => "inspect",
             Self::TestWrite { .. } => "test_write",
             Self::EnsureHome { .. } => "ensure_home",
+            Self::TestCreate => "test_create",
             Self::MakeDirectory { .. } => "make_directory",
             Self::WriteKubeconfig { .. } => "write_kubeconfig",
             Self::RemoveKubeconfig { .. } => "remove_kubeconfig",
@@ -275,7 +278,7 @@ impl KubeconfigEntries {
 pub enum Answer {
     /// To [`Work::Inspect`].
     Inspected(Inspection),
-    /// To [`Work::TestWrite`]: a file could be written there.
+    /// To [`Work::TestWrite`] and [`Work::TestCreate`]: a file could be written, a home made there.
     Writable,
     /// To [`Work::EnsureHome`] and [`Work::MakeDirectory`].
     HomeReady {

@@ -35,6 +35,39 @@ pub(super) fn foreign(pairs: &Pairs, entries: &KubeconfigEntries, taken: &[Strin
     None
 }
 
+/// What we wrote for endpoints that there are no longer: contexts `prod` and `prod-NAME` of our user `bursar-prod` that are
+/// named as their cluster is. Other contexts, which the user made with our credential, stay.
+pub(super) fn stale(pairs: &Pairs, entries: &KubeconfigEntries) -> EntryNames {
+    let is_wanted = |name: &str| entries.contexts.iter().any(|context| context.name == name);
+    let mut names = named_after(pairs, &entries.user.name);
+    names.retain(|name| !is_wanted(name));
+    let names = EntryNames { clusters: names.clone(), user: entries.user.name.clone(), contexts: names };
+    removable(pairs, &names)
+}
+
+/// These names, and what we wrote for endpoints that who asks does not know of any more.
+pub(super) fn all_of(pairs: &Pairs, names: &EntryNames) -> EntryNames {
+    let mut all = names.clone();
+    for name in named_after(pairs, &names.user) {
+        all.clusters.push(name.clone());
+        all.contexts.push(name);
+    }
+    removable(pairs, &all)
+}
+
+/// Contexts that we wrote for our user: `prod` and `prod-NAME` of `bursar-prod`, to clusters of the same name.
+fn named_after(pairs: &Pairs, user: &str) -> Vec<String> {
+    let Some(prefix) = user.strip_prefix(USER_PREFIX) else { return Vec::new() };
+    let is_of_us = |name: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+    let name = |context: &Node| {
+        let name = context.get("name").and_then(Node::text)?;
+        let is_ours =
+            inner(context, "context", "user") == Some(user) && inner(context, "context", "cluster") == Some(name);
+        (is_ours && is_of_us(name)).then(|| name.to_owned())
+    };
+    items(pairs, "contexts").filter_map(name).collect()
+}
+
 /// Of these names, those whose entries are ours and are no longer needed by a context of the user's.
 pub(super) fn removable(pairs: &Pairs, names: &EntryNames) -> EntryNames {
     let contexts: Vec<String> =

@@ -77,7 +77,6 @@ impl UserEntry {
     pub(super) fn check(&self) -> Result<(), String> {
         let wrong = |what: &str| Err(what.to_owned());
         match &self.proof {
-            UserProof::Certificate { .. } => Ok(()),
             UserProof::Token(_) if folder(&self.name).is_none() => {
                 wrong("the name of a user with a token is no name of a folder")
             }
@@ -86,7 +85,7 @@ impl UserEntry {
             UserProof::Login(login) if !login.scopes.iter().chain([&login.client_id]).all(|word| is_word(word)) => {
                 wrong("a client or a scope is no word")
             }
-            UserProof::Login(_) => Ok(()),
+            UserProof::Certificate { .. } | UserProof::Login(_) => Ok(()),
         }
     }
 }

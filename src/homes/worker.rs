@@ -83,11 +83,14 @@ fn obey(order: &Order, request: &Request) -> Result<Answer, HomeError> {
     match &request.work {
         Work::Inspect { names } | Work::RemoveKubeconfig { names } => names.check(),
         Work::WriteKubeconfig { entries, .. } => entries.check(),
-        Work::TestWrite { .. } | Work::EnsureHome { .. } | Work::MakeDirectory { .. } => Ok(()),
+        Work::TestWrite { .. } | Work::EnsureHome { .. } | Work::TestCreate | Work::MakeDirectory { .. } => Ok(()),
     }
     .map_err(|detail| HomeError::BadRequest { detail })?;
     let target = &request.target;
     let prefix = order.bounds.admit(target)?;
+    if request.work == Work::TestCreate {
+        return ensure::test_create(prefix, target).map(|()| Answer::Writable);
+    }
     let created = match &request.work {
         Work::EnsureHome { create: true, .. } | Work::MakeDirectory { .. } => ensure::make_home(prefix, target)?,
         _ => false,
@@ -118,6 +121,8 @@ fn obey(order: &Order, request: &Request) -> Result<Answer, HomeError> {
             }
             Ok(Answer::HomeReady { created })
         }
+        // Answered above: there is no home to open.
+        Work::TestCreate => Ok(Answer::Writable),
         Work::Inspect { names } => inspect(&home, file, names).map(Answer::Inspected),
         Work::TestWrite { replace_unparsable } => test_write(&home, file, *replace_unparsable),
         Work::WriteKubeconfig { entries, replace_unparsable } => {

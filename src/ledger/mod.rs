@@ -296,6 +296,8 @@ pub struct Order {
     pub note: Note,
     /// The class whose revocation it is a part of; absent: it was given alone.
     pub bulk: Option<String>,
+    /// Of [`OrderKind::AdoptObject`]: which, as [`ObjectKey::said`].
+    pub object: Option<String>,
 }
 
 /// The kinds of [`Order`].
@@ -315,6 +317,9 @@ pub enum OrderKind {
     /// it out.
     #[serde(rename = "adopt account")]
     AdoptAccount,
+    /// An object that somebody else made where one of the account's should be becomes the account's, this once.
+    #[serde(rename = "adopt object")]
+    AdoptObject,
 }
 
 impl OrderKind {
@@ -377,6 +382,13 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
+    /// As people name it to `bursar adopt`: `resourcequota tool-foo/bursar`, `namespace tool-foo`.
+    #[must_use]
+    pub fn said(&self) -> String {
+        let place = self.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
+        format!("{} {place}{}", self.kind.to_lowercase(), self.name)
+    }
+
     /// Of a namespace.
     #[must_use]
     pub fn namespace(cluster: &ClusterName, name: &NamespaceName) -> Self {

@@ -107,7 +107,7 @@ mod tests {
         let ids: Vec<AccountId> = world.ledger.accounts.keys().cloned().collect();
         for (id, account) in (1..).zip(ids) {
             let (what, bulk) = (OrderKind::Revoke, Some("tool".to_owned()));
-            world.ledger.orders.push(Order { id, account, what, note: note.clone(), bulk });
+            world.ledger.orders.push(Order { id, account, what, note: note.clone(), bulk, object: None });
         }
         let revocation = BulkRevocation { note, at: world.now, last: BTreeSet::new(), done: 0 };
         world.ledger.apply(&Change::Revocation("tool".to_owned(), Some(revocation)));
@@ -141,7 +141,7 @@ mod tests {
         let (ta, td) = (world.id(AccountKind::Tool, "ta"), world.id(AccountKind::Tool, "td"));
         let note = note(&world);
         world.ledger.holds.insert(ta, note.clone());
-        world.ledger.orders.push(Order { id: 9, account: td, what: OrderKind::Revoke, note, bulk: None });
+        world.ledger.orders.push(Order { id: 9, account: td, what: OrderKind::Revoke, note, bulk: None, object: None });
         assert_eq!(due(&world), ["tb", "td", "td"]);
     }
 }

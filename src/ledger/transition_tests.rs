@@ -372,7 +372,7 @@ fn adopt(story: &mut Story, name: &str) {
         ticket: None,
         at: Timestamp::from_second(story.now).expect("a time"),
     };
-    story.ledger.orders.push(Order { id: 1, account, what: OrderKind::AdoptAccount, note, bulk: None });
+    story.ledger.orders.push(Order { id: 1, account, what: OrderKind::AdoptAccount, note, bulk: None, object: None });
 }
 
 #[test]

@@ -111,11 +111,30 @@ impl ClusterWatch {
         &self.shared.cluster
     }
 
+    /// What it watches.
+    #[must_use]
+    pub fn kinds(&self) -> &[WatchedKind] {
+        &self.shared.kinds
+    }
+
     /// What is there; absent while the cluster does not answer or not all was listed yet.
     #[must_use]
     pub fn inventory(&self) -> Option<Arc<ClusterInventory>> {
         let state = self.shared.lock();
         state.is_ready().then(|| state.cache.inventory())
+    }
+
+    /// Whether there is an inventory.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.shared.lock().is_ready()
+    }
+
+    /// A request was lost: until the cluster was seen to answer again it is away. A watch alone would notice a server that
+    /// hangs only when its connection has been silent for minutes.
+    pub fn suspect(&self, why: &str) {
+        self.shared.failed(0, why.to_owned());
+        self.shared.doubt.notify_one();
     }
 
     /// Waits until there is an inventory.
@@ -188,6 +207,8 @@ struct Shared {
     state: Mutex<State>,
     ready: watch::Sender<bool>,
     changed: Arc<Notify>,
+    /// The first kind is to be probed.
+    doubt: Notify,
 }
 
 #[derive(Debug)]
@@ -217,7 +238,14 @@ impl Shared {
     fn new(cluster: ClusterName, kinds: Vec<WatchedKind>, changed: Arc<Notify>) -> Self {
         let states = kinds.iter().map(|_| KindState::default()).collect();
         let state = State { cache: Cache::new(cluster.clone()), kinds: states };
-        Self { cluster, kinds, state: Mutex::new(state), ready: watch::Sender::new(false), changed }
+        Self {
+            cluster,
+            kinds,
+            state: Mutex::new(state),
+            ready: watch::Sender::new(false),
+            changed,
+            doubt: Notify::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -395,6 +423,7 @@ async fn watch_until_lost(shared: &Shared, client: &Client, index: usize, kind: 
                 // A watcher never ends.
                 None => return Lost::Kind,
             },
+            () = shared.doubt.notified(), if index == 0 => {}
             () = tokio::time::sleep(PROBE_EVERY), if shared.is_failing(index) => {
                 match api.list_metadata(&probe).await {
                     Ok(_) => shared.works(index),

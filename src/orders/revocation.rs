@@ -53,7 +53,7 @@ pub(super) fn all(ledger: &LedgerState, class: &str, note: &Note) -> Result<One,
     }
     let orders = (next_id(ledger)..).zip(&accounts).map(|(id, account)| {
         let (account, note, bulk) = (account.id.clone(), note.clone(), Some(class.to_owned()));
-        Change::Order(Order { id, account, what: OrderKind::Revoke, note, bulk })
+        Change::Order(Order { id, account, what: OrderKind::Revoke, note, bulk, object: None })
     });
     let begun = BulkRevocation { note: note.clone(), at: note.at, last: BTreeSet::new(), done: 0 };
     let begun = Change::Revocation(class.to_owned(), Some(begun));

@@ -14,6 +14,9 @@ use crate::observed::HomeFinding;
 /// seldom enough that 10,000 homes are a look every two seconds.
 const INSPECT_EVERY: i64 = 6 * 3600;
 
+/// What changed where only the file around a credential is to be another: `Reason::Changed`.
+pub const KUBECONFIG: &str = "kubeconfig";
+
 /// What is to be done about the credentials of an account.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
@@ -116,9 +119,9 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, hel
     if delivery.path != home.file() {
         changed("home")
     } else if delivery.digest != credential.digest {
-        changed("kubeconfig")
+        changed(KUBECONFIG)
     } else if delivery.checked_at.is_none() || broken() {
-        Some(Reason::Drifted(vec!["kubeconfig".to_owned()]))
+        Some(Reason::Drifted(vec![KUBECONFIG.to_owned()]))
     } else {
         let due = held.certificate.filter(|certificate| look.now >= certificate.renew_after);
         due.filter(|_| credential.proof.name().is_some()).map(|certificate| Reason::Expiring(certificate.not_after))
@@ -132,16 +135,26 @@ fn uid_of_secret(look: Look<'_>, token: &TokenOf) -> Option<String> {
 
 /// What stands in homes and is not wanted any more.
 fn remove(look: Look<'_>) -> impl Iterator<Item = Action> {
+    let wanted = move |host: &HostName| look.tenant.credentials.iter().any(|credential| credential.host == *host);
+    let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
+    deliveries(look)
+        .filter(move |(key, _)| !wanted(&key.host))
+        .filter_map(move |(key, delivery)| removal(look, &key.host, delivery, reason.clone()))
+}
+
+/// All that stands in homes.
+pub(super) fn abandoned(look: Look<'_>) -> impl Iterator<Item = Action> {
+    deliveries(look).filter_map(move |(key, delivery)| removal(look, &key.host, delivery, Reason::Orphaned))
+}
+
+fn deliveries(look: Look<'_>) -> impl Iterator<Item = (&CredentialKey, &Delivery)> {
     let first = CredentialKey::new(look.id.clone(), look.cluster.clone());
     let here = look.ledger.deliveries.range(first..);
-    let here = here.take_while(move |(key, _)| key.account == *look.id && key.cluster == *look.cluster);
-    let wanted = move |host: &HostName| look.tenant.credentials.iter().any(|credential| credential.host == *host);
-    here.filter(move |(key, _)| !wanted(&key.host))
-        .filter_map(move |(key, delivery)| removal(look, &key.host, delivery))
+    here.take_while(move |(key, _)| key.account == *look.id && key.cluster == *look.cluster)
 }
 
 /// The home as the class describes it, or as the file that we put there does.
-fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<Action> {
+fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason) -> Option<Action> {
     let account = look.ledger.accounts.get(look.id)?;
     let home = match look.tenant.home.as_ref().map(|home| home.on(host)) {
         Some(home) if home.file() == delivery.path => home,
@@ -151,7 +164,6 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery) -> Option<Actio
             HomeTarget { home, posix: account.posix.clone()?, kubeconfig, create: false }
         }
     };
-    let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
     Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), host: host.clone(), home, reason })
 }
 
@@ -209,7 +221,7 @@ mod tests {
 
     fn order(world: &mut World, account: &AccountId, what: OrderKind) {
         let note = Note { actor: "ann".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
-        let order = Order { id: 1, account: account.clone(), what, note, bulk: None };
+        let order = Order { id: 1, account: account.clone(), what, note, bulk: None, object: None };
         world.ledger.apply(&Change::Order(order));
     }
 

@@ -14,6 +14,7 @@ use super::near::LimitUse;
 use super::pace::Progress;
 use super::reaper::Waiting;
 use super::revocation;
+use super::wording::{counted, noun, number, objects};
 use super::{AccountPlan, Action, Notice, Plan, Reason};
 use crate::desired::{DesiredCredential, Proof, Regeneration, Transition};
 use crate::directory::{Completeness, RejectedEntry};
@@ -72,7 +73,7 @@ impl<'a> Preview<'a> {
     #[must_use]
     pub fn json(&self) -> Value {
         let Self { sources, rejected, plan, pace, revocations, reaped_later, near, refusals } = self;
-        let Plan { accounts, unchanged, waiting, notices, over_quota } = plan;
+        let Plan { accounts, unchanged, waiting, abandoned, notices, over_quota } = plan;
         let actions: Vec<Value> = accounts.iter().flat_map(actions_json).collect();
         let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
         json!({
@@ -82,6 +83,7 @@ impl<'a> Preview<'a> {
             "accounts": accounts.iter().filter(|plan| plan.changes_something()).map(account_json).collect::<Vec<_>>(),
             "unchanged": unchanged,
             "waiting": waiting,
+            "abandoned": abandoned,
             "notices": notices,
             "over_quota": over_quota,
             "refused": refused,
@@ -170,19 +172,6 @@ fn answered(source: &SourceState) -> String {
     }
 }
 
-fn counted(count: u64, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{} {noun}s", number(count)) }
-}
-
-/// Thousands apart by a narrow gap: `3 512`.
-fn number(number: u64) -> String {
-    let digits = number.to_string();
-    let head = digits.len() % 3;
-    let groups = digits.as_bytes()[head..].chunks(3).map(String::from_utf8_lossy);
-    let first = (head > 0).then(|| digits[..head].into());
-    first.into_iter().chain(groups).collect::<Vec<_>>().join(" ")
-}
-
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, class, allowed, wanted, what, accounts, hash, parts: _ } = self;
@@ -211,7 +200,7 @@ impl fmt::Display for Refusal {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { accounts, unchanged: _, waiting, notices, over_quota } = self;
+        let Self { accounts, unchanged: _, waiting, abandoned, notices, over_quota } = self;
         let lines: Vec<Line> = accounts.iter().filter(|plan| plan.changes_something()).map(line).collect();
         let width = |text: fn(&Line) -> &str| lines.iter().map(|line| text(line).chars().count()).max().unwrap_or(0);
         let (names, uids, whats) = (width(|line| &line.name), width(|line| &line.uid), width(|line| &line.what));
@@ -221,6 +210,10 @@ impl fmt::Display for Plan {
         }
         for (cluster, tenants) in waiting {
             writeln!(f, "! cluster {cluster}  does not answer: {} wait for it", counted(*tenants, "tenant"))?;
+        }
+        for (cluster, tenants) in abandoned {
+            let what = counted(*tenants, "tenant");
+            writeln!(f, "! cluster {cluster}  is not in the configuration: nothing is done there for {what}")?;
         }
         for Notice { account, text } in notices {
             writeln!(f, "! {} {}  {text}", account.kind, account.name)?;
@@ -448,62 +441,5 @@ fn amounts<'a>(key: &ObjectKey, reason: &'a Reason) -> &'a [String] {
     match reason {
         Reason::Changed(fields) | Reason::Drifted(fields) if key.kind == "ResourceQuota" => fields,
         _ => &[],
-    }
-}
-
-/// Objects by kind, in the order in which they come; of a namespace its name, of several the number.
-fn objects<'a>(keys: impl Iterator<Item = &'a ObjectKey>) -> Vec<String> {
-    let mut kinds: Vec<(&str, Vec<&ObjectKey>)> = Vec::new();
-    for key in keys {
-        match kinds.iter_mut().find(|(kind, _)| *kind == key.kind) {
-            Some((_, keys)) => keys.push(key),
-            None => kinds.push((&key.kind, vec![key])),
-        }
-    }
-    kinds.sort_by_key(|(kind, _)| place(kind));
-    kinds
-        .into_iter()
-        .map(|(kind, keys)| match (kind, keys.as_slice()) {
-            ("Namespace", [key]) => format!("namespace {}", key.name),
-            (_, [_]) => noun(kind).to_owned(),
-            (_, keys) => format!("{} {}", keys.len(), plural(kind)),
-        })
-        .collect()
-}
-
-fn place(kind: &str) -> u8 {
-    match kind {
-        "Namespace" => 0,
-        "ResourceQuota" => 1,
-        "LimitRange" => 2,
-        "NetworkPolicy" => 3,
-        "PersistentVolume" => 4,
-        "PersistentVolumeClaim" => 5,
-        "RoleBinding" | "ClusterRoleBinding" => 7,
-        _ => 6,
-    }
-}
-
-fn noun(kind: &str) -> &str {
-    match kind {
-        "Namespace" => "namespace",
-        "ResourceQuota" => "quota",
-        "LimitRange" => "limits",
-        "NetworkPolicy" => "network policy",
-        "PersistentVolume" => "volume",
-        "PersistentVolumeClaim" => "claim",
-        "RoleBinding" => "role binding",
-        "ServiceAccount" => "service account",
-        "Secret" => "secret",
-        "ClusterRoleBinding" => "cluster role binding",
-        other => other,
-    }
-}
-
-fn plural(kind: &str) -> String {
-    match noun(kind) {
-        "network policy" => "network policies".to_owned(),
-        noun @ ("quota" | "limits") => noun.to_owned(),
-        noun => format!("{noun}s"),
     }
 }

@@ -166,7 +166,7 @@ impl Story {
         let ledger = &mut self.world.ledger;
         let note = Note { actor: "root".to_owned(), reason: "because".to_owned(), ticket: None, at: self.world.now };
         let id = ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1;
-        ledger.orders.push(Order { id, account, what, note, bulk: None });
+        ledger.orders.push(Order { id, account, what, note, bulk: None, object: None });
     }
 
     fn edit(&mut self, who: usize, change: impl FnOnce(&mut Entry)) {

@@ -46,7 +46,8 @@ pub fn overcome(plan: &Plan, ledger: &LedgerState, inventory: &Inventory, now: T
         plans.flat_map(|plan| &plan.actions).any(|action| action.cluster() == cluster)
     };
     let over = ledger.failures.iter().filter(|((id, cluster), failure)| {
-        failure.next_try <= now && inventory.clusters.contains_key(cluster) && !acts(id, cluster)
+        let is_known = inventory.clusters.contains_key(cluster) || plan.abandoned.contains_key(cluster);
+        failure.next_try <= now && is_known && !acts(id, cluster)
     });
     over.map(|((id, cluster), _)| Change::Failure(id.clone(), cluster.clone(), None)).collect()
 }

@@ -3,7 +3,7 @@
 
 pub mod action;
 mod budget;
-mod credential;
+pub mod credential;
 pub mod display;
 mod ending;
 pub mod guard;
@@ -18,6 +18,7 @@ pub mod revocation;
 mod scan;
 mod tenant;
 mod volume;
+mod wording;
 
 #[cfg(test)]
 mod history_tests;
@@ -29,6 +30,7 @@ mod scenario_tests;
 pub(crate) mod testing;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -43,7 +45,7 @@ use self::scan::Scan;
 use crate::desired::{DesiredAccount, DesiredState, DesiredTenant, Regeneration, Transition};
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity};
 use crate::ledger::{Account, Failure, LedgerState, Note, ObjectKey, Tenant};
-use crate::observed::Inventory;
+use crate::observed::{ClusterInventory, Inventory};
 use crate::policy::Reapers;
 
 /// Everything that is to be done, tenant by tenant, and what is odd.
@@ -55,6 +57,8 @@ pub struct Plan {
     pub unchanged: u64,
     /// How many tenants wait for clusters that do not answer.
     pub waiting: BTreeMap<ClusterName, u64>,
+    /// How many tenants are in clusters that the configuration does not name any more.
+    pub abandoned: BTreeMap<ClusterName, u64>,
     /// What an administrator should know, and nobody can do by planning: foreign objects, failing tenants.
     pub notices: Vec<Notice>,
     /// Quotas that give less than is in use.
@@ -84,6 +88,8 @@ pub struct AccountPlan {
     pub orders: Vec<i64>,
     /// Who gave the newest of them, and why.
     pub ordered: Option<Note>,
+    /// Objects of somebody else's that are taken over, where they stand in the way.
+    pub adopts: BTreeSet<String>,
     /// Somebody waits for it.
     #[serde(skip)]
     pub awaited: bool,
@@ -172,12 +178,14 @@ pub fn plan(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory,
 fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, now: Timestamp, closely: bool) -> Plan {
     let scan = Scan::of(desired, ledger, inventory);
     let mut plan = Plan { notices: desired.notices.clone(), ..Plan::default() };
-    let world = World { ledger, inventory, scan: &scan, reaps: &desired.reaps, now, closely };
+    let (configured, nothing) = (&desired.clusters, &ClusterInventory::default());
+    let world = World { ledger, inventory, configured, nothing, scan: &scan, reaps: &desired.reaps, now, closely };
     let otherwise = World { closely: true, ..world };
     for (id, account) in &desired.accounts {
         let Some(before) = ledger.accounts.get(id) else { continue };
         for cluster in account.clusters.keys().filter(|cluster| !inventory.clusters.contains_key(cluster)) {
-            *plan.waiting.entry(cluster.clone()).or_default() += 1;
+            let counts = if configured.contains(cluster) { &mut plan.waiting } else { &mut plan.abandoned };
+            *counts.entry(cluster.clone()).or_default() += 1;
         }
         let Some(mut planned) = world.account(id, account, before, &mut plan.notices) else {
             plan.unchanged += 1;
@@ -219,6 +227,9 @@ fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
 struct World<'a> {
     ledger: &'a LedgerState,
     inventory: &'a Inventory,
+    configured: &'a BTreeSet<ClusterName>,
+    /// What is known of a cluster that nobody reaches.
+    nothing: &'a ClusterInventory,
     scan: &'a Scan<'a>,
     reaps: &'a Reapers,
     now: Timestamp,
@@ -239,12 +250,17 @@ impl World<'_> {
         let (mut paced, mut settles, mut is_own) = (BTreeSet::new(), BTreeMap::new(), false);
         for (cluster, tenant) in &desired.clusters {
             let Some(look) = self.look(id, desired, cluster, tenant) else { continue };
-            let found = self.in_cluster(look);
+            let abandoned = !self.configured.contains(cluster);
+            let found = self.in_cluster(look, abandoned);
             for action in found.actions {
-                if pace::is_policy((id, cluster), tenant, &action, self.ledger, look.there) {
+                if abandoned || pace::is_policy((id, cluster), tenant, &action, self.ledger, look.there) {
                     paced.insert(actions.len());
                 }
                 actions.push(action);
+            }
+            notices.extend(found.notices.into_iter().map(|text| Notice { account: desired.account.clone(), text }));
+            if abandoned {
+                continue;
             }
             let known = self.ledger.settled.get(&(id.clone(), cluster.clone()));
             if known != Some(&tenant.own) {
@@ -253,7 +269,6 @@ impl World<'_> {
             }
             forgotten.extend(tenant::forgotten(look));
             adopted.extend(found.adopted);
-            notices.extend(found.notices.into_iter().map(|text| Notice { account: desired.account.clone(), text }));
         }
         let places = self.places(id, desired);
         // Destructured, so that a new field cannot be forgotten.
@@ -266,6 +281,7 @@ impl World<'_> {
             regenerated,
             held,
             orders,
+            adopts,
             ordered,
             awaited,
             leaving,
@@ -284,6 +300,7 @@ impl World<'_> {
             held: held.clone(),
             orders: orders.clone(),
             ordered: ordered.clone(),
+            adopts: adopts.clone(),
             awaited: *awaited,
             leaving: leaving.clone(),
             actions,
@@ -309,17 +326,18 @@ impl World<'_> {
         cluster: &'l ClusterName,
         tenant: &'l DesiredTenant,
     ) -> Option<tenant::Look<'l>> {
-        let Self { ledger, inventory, scan, reaps: _, now, closely } = *self;
-        let there = inventory.clusters.get(cluster)?;
+        let Self { ledger, inventory, configured, nothing, scan, reaps: _, now, closely } = *self;
+        let there = inventory.clusters.get(cluster).map(Arc::as_ref);
+        let there = there.or((!configured.contains(cluster)).then_some(nothing))?;
         Some(tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, now, closely })
     }
 
-    fn in_cluster(&self, look: tenant::Look<'_>) -> tenant::Found {
-        let mut found = tenant::actions(look);
-        if let Some(rules) = &self.reaps.pods {
+    fn in_cluster(&self, look: tenant::Look<'_>, abandoned: bool) -> tenant::Found {
+        let mut found = if abandoned { tenant::abandoned(look) } else { tenant::actions(look) };
+        if let Some(rules) = self.reaps.pods.as_ref().filter(|_| !abandoned) {
             reaper::pods(look, rules, &mut found);
         }
-        if let Some(rules) = &self.reaps.namespaces {
+        if let Some(rules) = self.reaps.namespaces.as_ref().filter(|_| !abandoned) {
             idle::warnings(look, rules, &mut found);
         }
         // A change of its life is something new to do; whatever failed before does not hold it up.
@@ -339,7 +357,8 @@ impl World<'_> {
     fn begun(&self, id: &AccountId, desired: &DesiredAccount) -> BTreeMap<ClusterName, Failure> {
         let suspends = matches!(desired.transition, Some(Transition::Suspend(_)));
         let changes = desired.transition.is_some() || desired.regenerated.is_some();
-        let begun = desired.clusters.iter().filter_map(|(cluster, tenant)| {
+        let served = desired.clusters.iter().filter(|(cluster, _)| self.configured.contains(*cluster));
+        let begun = served.filter_map(|(cluster, tenant)| {
             let known = self.ledger.failures.get(&(id.clone(), cluster.clone()));
             let failure = match known {
                 _ if suspends && tenant.namespace.is_some() => Failure::begun(self.now),

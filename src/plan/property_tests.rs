@@ -91,7 +91,14 @@ fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
         Happening::Rename(who) => world.account(&ids[*who]).name.push('x'),
         Happening::Ordered(who, what) => {
             let id = world.ledger.orders.last().map_or(1, |order| order.id + 1);
-            world.ledger.orders.push(Order { id, account: ids[*who].clone(), what: *what, note, bulk: None });
+            world.ledger.orders.push(Order {
+                id,
+                account: ids[*who].clone(),
+                what: *what,
+                note,
+                bulk: None,
+                object: None,
+            });
         }
         Happening::Held(who, true) => drop(world.ledger.holds.insert(ids[*who].clone(), note)),
         Happening::Held(who, false) => drop(world.ledger.holds.remove(&ids[*who])),

@@ -130,6 +130,7 @@ impl Story {
             ["reaper" | "prometheus" | "portal" | "pods" | "pod" | "looks", ..] => self.reaper(words),
             ["pace", count] => self.limit("pace", count),
             ["cluster", "new", name] => self.world.another_cluster(name),
+            ["cluster", "out", name] => self.world.without_cluster(name),
             ["class", class, "adopt", "quota"] => {
                 let class = self.world.policy.classes.get_mut(*class).expect("a class");
                 class.drift.insert("quota".to_owned(), DriftMode::Adopt);
@@ -279,7 +280,8 @@ impl Story {
                     "inherits" => OrderKind::AdoptAccount,
                     _ => OrderKind::Revoke,
                 };
-                let order = Order { id: self.orders, account: id.clone(), what, note: note(reason), bulk: None };
+                let order =
+                    Order { id: self.orders, account: id.clone(), what, note: note(reason), bulk: None, object: None };
                 self.world.ledger.orders.push(order);
             }
             other => panic!("no such thing happens: {other:?}"),

@@ -86,6 +86,12 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     found
 }
 
+/// Where the configuration names the cluster no more: nobody renews what stands in homes, so it goes. What is in the
+/// cluster stays as it is.
+pub(super) fn abandoned(look: Look<'_>) -> Found {
+    Found { actions: credential::abandoned(look).collect(), ..Found::default() }
+}
+
 fn order(action: &Action) -> Option<u8> {
     match action {
         Action::Apply { key, .. } | Action::Delete { key, .. } => Some(apply_order(&key.kind)),

@@ -1,17 +1,18 @@
 //! A model of the world for the tests of the pure stages: a ledger, clusters and homes as plain values, and an executor
 //! that does what a plan says without any of them.
 
+mod delivery;
 mod policy;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::contract::Sealer;
-use crate::desired::{DesiredState, Proof, derive, detail};
+use crate::desired::{DesiredState, derive, detail};
 use crate::directory::merge::merge;
 use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
@@ -19,8 +20,8 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::transition::{Transition, transition};
 use crate::ledger::{
-    Account, Archive, Certificate, CredentialKey, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord,
-    SourceState, StoppedWorkload,
+    Account, Archive, CredentialKey, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord, SourceState,
+    StoppedWorkload,
 };
 use crate::observed::quota::ObservedQuota;
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
@@ -147,6 +148,16 @@ impl World {
         self.policy.clusters.insert(name.clone(), face);
         self.inventory.clusters.insert(name.clone(), Arc::default());
         self.policy.classes.get_mut("tool").expect("a class").clusters.push(name);
+    }
+
+    /// Somebody takes it out of the configuration.
+    pub(crate) fn without_cluster(&mut self, name: &str) {
+        let name = ClusterName(name.to_owned());
+        self.policy.clusters.remove(&name);
+        self.inventory.clusters.remove(&name);
+        for class in self.policy.classes.values_mut() {
+            class.clusters.retain(|cluster| *cluster != name);
+        }
     }
 
     pub(crate) fn in_cluster(&mut self, cluster: &ClusterName) -> &mut ClusterInventory {
@@ -318,31 +329,7 @@ impl World {
                 stopped.iter().map(|(key, _)| Change::Stopped(id.clone(), key.clone(), None)).collect()
             }
             Action::Deliver { cluster, credential, generation, home, .. } => {
-                let bound_to = match &credential.proof {
-                    Proof::Token(token) => {
-                        Some(self.in_cluster(cluster).objects[&token.secret_key(cluster)].uid.clone())
-                    }
-                    Proof::Certificate { .. } | Proof::Oidc(_) => None,
-                };
-                let certificate = credential.proof.name().map(|subject| Certificate {
-                    fingerprint: format!("{subject}-{generation}-{}-{}", credential.host, now.as_second()),
-                    generation: *generation,
-                    subject,
-                    not_before: now,
-                    not_after: now + SignedDuration::from_hours(168),
-                    renew_after: now + SignedDuration::from_hours(112),
-                    bound_to,
-                });
-                let delivery = Delivery {
-                    path: home.file(),
-                    home: (!credential.host.is_any()).then(|| home.home.clone()),
-                    digest: credential.digest.clone(),
-                    at: now,
-                    checked_at: Some(now),
-                };
-                self.inventory.homes.remove(&(id.clone(), cluster.clone()));
-                let key = CredentialKey::new(id.clone(), cluster.clone()).on(&credential.host);
-                vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))]
+                self.deliver(id, cluster, credential, *generation, home)
             }
             Action::RemoveKubeconfig { cluster, host, reason, .. } => {
                 let key = CredentialKey::new(id.clone(), cluster.clone()).on(host);

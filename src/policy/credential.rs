@@ -41,7 +41,7 @@ pub enum CredentialKind {
     Oidc(OidcRule),
 }
 
-/// How people prove themselves to an OpenID Connect issuer.
+/// How people prove themselves to an OIDC issuer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OidcRule {
     /// `--oidc-issuer-url`.

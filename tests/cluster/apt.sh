@@ -3,7 +3,7 @@
 set -euo pipefail
 
 missing=()
-for package in slapd ldap-utils sqlite3 openssl curl util-linux bindfs btrfs-progs e2fsprogs systemd prometheus "$@"; do
+for package in slapd ldap-utils sqlite3 openssl curl util-linux faketime bindfs btrfs-progs e2fsprogs systemd prometheus "$@"; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
 done
 [ "${#missing[@]}" != 0 ] || exit 0

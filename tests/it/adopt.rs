@@ -1,10 +1,10 @@
-//! A uid that changes in the directory, and an entry that is made anew: never taken by itself, and what follows when an
+//! What is somebody else's where a tenant's should be, a uid that changes in the directory, and an entry that is made anew: never taken by itself, and what follows when an
 //! administrator takes it.
 
 use std::os::unix::fs::chown;
 use std::time::Duration;
 
-use bursar::control::api::{OrderRequest, Target};
+use bursar::control::api::{AdoptObject, OrderRequest, Target};
 use bursar::identity::AccountKind;
 
 use crate::servers::Servers;
@@ -103,4 +103,63 @@ fn an_entry_that_was_made_anew_gets_the_account_back_when_an_administrator_says_
     assert_eq!(members[0]["member"], "user:alice");
     assert!(poll(Duration::from_mins(1), || world.cycle().actions == 0), "{}", world.plan().text);
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
+}
+
+fn order(world: &mut World, object: &str, owner: Option<&str>) -> Result<bursar::control::api::CycleReport, String> {
+    let owner = owner.map(|owner| owner.parse().expect("an account"));
+    let wanted = AdoptObject { object: object.to_owned(), owner, reason: Some("moved here".to_owned()), ticket: None };
+    world.order(&OrderRequest::AdoptObject(wanted)).map_err(|refusal| refusal.text)
+}
+
+fn reason(world: &World) -> String {
+    let rows = world.rows("SELECT reason FROM failing");
+    rows.first().and_then(|row| row["reason"].as_str()).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn what_is_somebody_elses_is_taken_over_when_an_administrator_says_so_and_the_cluster_agrees() {
+    let mut world = World::new("takes");
+    world.tool("foo", 63_081, &[]);
+    world.tool("bar", 63_082, &[]);
+    let namespace = world.namespace("foo");
+    world.kubectl(&["create", "namespace", &namespace]);
+    world.kubectl(&["create", "quota", "bursar", "--hard=pods=99", "-n", &namespace]);
+    world.kubectl(&["create", "configmap", "data", "--from-literal=key=value", "-n", &namespace]);
+    let uid = world.kubectl(&["get", "namespace", &namespace, "-o", "jsonpath={.metadata.uid}"]);
+    assert_eq!(world.cycle().exit_code(), 1);
+    assert!(reason(&world).contains(&format!("`bursar adopt namespace {namespace}`")), "{}", reason(&world));
+
+    let object = format!("namespace {namespace}");
+    let refusal = order(&mut world, &object, Some("tool:bar")).expect_err("it stands in another's way");
+    assert!(refusal.contains("stands in nobody's way"), "{refusal}");
+    // An order alone is not enough: somebody who may label it must agree.
+    order(&mut world, &object, Some("tool:foo")).expect("ordered");
+    assert!(
+        reason(&world).contains("bursar-cage") && reason(&world).contains("bursar.dev/adopt"),
+        "{}",
+        reason(&world)
+    );
+    world.kubectl(&["label", "namespace", &namespace, "bursar.dev/adopt=true"]);
+    let told = "SELECT * FROM history WHERE action = 'object to be adopted'";
+    assert_eq!(world.rows(told).len(), 1);
+    // It is foreign still, and tried again in its time, or when somebody orders.
+    let met = poll(Duration::from_mins(1), || {
+        world.cycle();
+        reason(&world).contains("`bursar adopt namespace")
+    });
+    assert!(met, "{}", reason(&world));
+    order(&mut world, &object, Some("tool:foo")).expect("ordered");
+
+    let quota = format!("`bursar adopt object resourcequota {namespace}/bursar`");
+    assert!(reason(&world).contains(&quota), "{}", reason(&world));
+    assert_eq!(world.kubectl(&["get", "namespace", &namespace, "-o", "jsonpath={.metadata.uid}"]), uid);
+    order(&mut world, &format!("resourcequota {namespace}/bursar"), None).expect("ordered");
+    let well = poll(Duration::from_mins(1), || world.cycle().exit_code() == 0);
+    assert!(well, "{}", reason(&world));
+    assert_eq!(world.kubectl(&["get", "quota", "bursar", "-n", &namespace, "-o", "jsonpath={.spec.hard.pods}"]), "16");
+    assert_eq!(world.kubectl(&["get", "configmap", "data", "-n", &namespace, "-o", "jsonpath={.data.key}"]), "value");
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
+    let adopted = world.rows("SELECT detail FROM history WHERE account = 'tool:foo' AND detail LIKE '%\"adopted\"%'");
+    assert_eq!(adopted.len(), 2, "{adopted:?}");
+    assert_eq!(world.cycle().actions, 0);
 }

@@ -76,7 +76,11 @@ fn namespaces(world: &World) -> String {
 fn a_full_disk_ends_all_writing_and_nothing_else_until_there_is_room_again() {
     let mut world = World::new("full");
     world.tool("foo", 65_001, &[]);
-    world.cycle();
+    let kubeconfig = world.home("foo").join(".kube/config");
+    wait_for("the first delivery", DEADLINE, || {
+        world.cycle();
+        kubeconfig.exists().then_some(())
+    });
     world.stop();
     let disk = Disk::beneath(&world.state_dir());
     let daemon = Daemon::start(&world);
@@ -86,7 +90,6 @@ fn a_full_disk_ends_all_writing_and_nothing_else_until_there_is_room_again() {
 
     disk.fill();
     world.tool("bar", 65_002, &[]);
-    let kubeconfig = world.home("foo").join(".kube/config");
     fs::remove_file(&kubeconfig).expect("removed");
     world.kubectl(&["delete", "resourcequota", "bursar", "-n", &world.namespace("foo")]);
     let answer = post(&world, "/v1/sync", &Value::Null);

@@ -180,6 +180,7 @@ fn every_metric_of_the_alert_rules_is_exposed() {
     metrics.cycle("done");
     metrics.drift_repaired(1);
     metrics.refused("suspend_per_day");
+    metrics.endpoint("prod", "internal", true);
     metrics.backup(Timestamp::from_second(1).ok(), false);
     let webhook = bursar::admission::server::metrics::Metrics::default();
     webhook.decided("validate", &bursar::admission::Decision::default(), std::time::Duration::ZERO);

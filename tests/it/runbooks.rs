@@ -27,7 +27,7 @@ fn steps(runbook: &str) -> Vec<&str> {
 }
 
 /// Does a step, and gives its exit code and what it said.
-fn follow(world: &World, step: &str) -> (Option<i32>, String) {
+pub fn follow(world: &World, step: &str) -> (Option<i32>, String) {
     let programs = std::path::Path::new(env!("CARGO_BIN_EXE_bursar")).parent().expect("a folder");
     let kubectl = world.servers.cluster.kubectl();
     let tools = std::path::Path::new(kubectl.get_program()).parent().expect("a folder");

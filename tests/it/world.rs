@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bursar::access::{self, InitRequest};
-use bursar::control::api::{CycleReport, OrderRequest, PlanAnswer, Refusal, Trigger};
+use bursar::control::api::{CycleReport, OrderRequest, PlanAnswer, Refusal, Status, Trigger};
 use bursar::engine::{Clock, Engine};
 use bursar::execute::Extent;
 use bursar::identity::ClusterName;
@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use sqlx::SqlSafeStr;
 
 use crate::servers::Servers;
+use crate::servers::control_plane::ControlPlane;
 use crate::servers::ldif::{PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
 use crate::servers::process::Process;
 use crate::servers::ready::wait_for;
@@ -165,8 +166,34 @@ impl World {
         }
     }
 
+    /// What SIGHUP does to the daemon.
+    pub fn reload(&mut self) {
+        self.open();
+        let settings = self.settings();
+        // Watches are begun and ended within a runtime.
+        let _entered = self.runtime.enter();
+        self.engine.as_mut().expect("open").reload(settings).expect("the configuration is right");
+    }
+
+    /// How things stand.
+    pub fn status(&mut self) -> Status {
+        self.open();
+        self.engine.as_ref().expect("open").status()
+    }
+
+    /// The Prometheus text.
+    pub fn metrics(&mut self) -> String {
+        self.open();
+        self.engine.as_ref().expect("open").exposition()
+    }
+
     /// `bursar init` with the configuration as it is now.
     pub fn initialise_again(&self) {
+        self.initialise("test", &self.servers.cluster);
+    }
+
+    /// `bursar init --cluster NAME`.
+    pub fn initialise(&self, name: &str, cluster: &ControlPlane) {
         let settings = self.settings();
         let state = self.state_dir();
         let made = self.runtime.block_on(async {
@@ -175,9 +202,9 @@ impl World {
             store.close().await.expect("closed");
             let request = InitRequest {
                 policy: &settings.policy,
-                cluster: &ClusterName("test".to_owned()),
-                admin_kubeconfig: &self.servers.cluster.admin_kubeconfig,
-                daemon_kubeconfig: &state.join("clusters/test.kubeconfig"),
+                cluster: &ClusterName(name.to_owned()),
+                admin_kubeconfig: &cluster.admin_kubeconfig,
+                daemon_kubeconfig: &settings.clusters[&ClusterName(name.to_owned())],
                 state_dir: &state,
                 ledger: &ledger,
             };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::audit::{self, Request};
 use super::folder::Folder;
-use super::pki::{Authority, write_private, write_public};
+use super::pki::{Authority, Identity, write_private, write_public};
 use super::ports::free_port;
 use super::process::{Process, run};
 use super::{binaries, https, kubeconfig};
@@ -31,11 +31,14 @@ pub struct ControlPlaneOptions {
     pub controller_burst: u32,
     /// Further arguments of the API server.
     pub api_server_arguments: Vec<String>,
+    /// PEM of an authority that the administrator and the controllers trust beside the cluster's own, so that the API
+    /// server can be given a certificate of it ([`ControlPlane::serve_as`]).
+    pub further_ca: String,
 }
 
 impl Default for ControlPlaneOptions {
     fn default() -> Self {
-        Self { controller_qps: 200, controller_burst: 300, api_server_arguments: Vec::new() }
+        Self { controller_qps: 200, controller_burst: 300, api_server_arguments: Vec::new(), further_ca: String::new() }
     }
 }
 
@@ -81,7 +84,7 @@ impl ControlPlane {
         let binaries = binaries::control_plane();
         let port = free_port();
         let url = format!("https://localhost:{port}");
-        let files = Files::write(directory, &url);
+        let files = Files::write(directory, &url, &options.further_ca);
         let etcd_url = format!("http://127.0.0.1:{}", free_port());
         let etcd = start_etcd(&binaries, directory, &etcd_url);
         let api_server = start_api_server(&binaries, &files, &etcd_url, port, options);
@@ -167,6 +170,23 @@ impl ControlPlane {
         self.api_server.as_ref()
     }
 
+    /// Gives the API server another certificate and waits until it serves it: it reads both files anew when they change
+    /// (kube-apiserver `dynamiccertificates`).
+    ///
+    /// # Panics
+    /// If it does not within a deadline. `ca_pem` is the authority of the new one.
+    pub fn serve_as(&self, identity: &Identity, ca_pem: &Path) {
+        let folder = self.ca_pem.parent().expect("it is in the cluster's folder");
+        write_private(folder, "server.key", &identity.key);
+        write_public(folder, "server.pem", &identity.certificate);
+        let port = self.url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        let trust = https::trusting(ca_pem);
+        let server = self.api_server.as_ref().expect("a server of our own");
+        server.wait_until("the new certificate", START_DEADLINE, || {
+            https::get(&trust, port, "/readyz").is_ok_and(|(status, _)| status == 200)
+        });
+    }
+
     /// The controller manager: without it no certificate is signed.
     #[must_use]
     pub fn controller_manager(&self) -> Option<&Process> {
@@ -210,12 +230,13 @@ struct Files {
 }
 
 impl Files {
-    fn write(directory: &Path, url: &str) -> Self {
+    fn write(directory: &Path, url: &str, further_ca: &str) -> Self {
         let authority = Authority::new("bursar test cluster authority");
         let ca = &authority.identity().certificate;
         let server = authority.server(&["kubernetes", "kubernetes.default", "kubernetes.default.svc"]);
         let service_accounts = rcgen::KeyPair::generate().expect("a key");
-        let of = |user: &str, group: &str| kubeconfig::kubeconfig(url, ca, &authority.client(user, group));
+        let trusted = format!("{ca}{further_ca}");
+        let of = |user: &str, group: &str| kubeconfig::kubeconfig(url, &trusted, &authority.client(user, group));
         Self {
             ca: write_public(directory, "ca.pem", ca),
             ca_key: write_private(directory, "ca.key", &authority.identity().key),

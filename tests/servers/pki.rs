@@ -32,8 +32,19 @@ impl Authority {
     /// If there is no randomness: nothing else of it can fail. So for all of this file.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        let key = KeyPair::generate().expect("a key");
+        Self::with(name, CertificateParams::default())
+    }
+
+    /// The same, good until midnight of a day (UTC).
+    #[must_use]
+    pub fn until(name: &str, (year, month, day): (i32, u8, u8)) -> Self {
         let mut params = CertificateParams::default();
+        params.not_after = rcgen::date_time_ymd(year, month, day);
+        Self::with(name, params)
+    }
+
+    fn with(name: &str, mut params: CertificateParams) -> Self {
+        let key = KeyPair::generate().expect("a key");
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];

@@ -148,7 +148,8 @@ async fn orders(connection: &mut SqliteConnection) -> Result<Vec<Order>, StoreEr
     Ok(rows
         .into_iter()
         .filter_map(|row| {
-            Some(Order { id: row.id, account: row.account_id?, what: row.what?, note: row.note?, bulk: row.bulk })
+            let OrderRow { id, account_id, what, note, bulk, object } = row;
+            Some(Order { id, account: account_id?, what: what?, note: note?, bulk, object })
         })
         .collect())
 }

@@ -38,7 +38,7 @@ tables! {
     LAST_USE = "last_use", key ["account_id"], plain ["at"], json [];
     IDLENESS = "idleness", key ["account_id", "cluster"], plain ["since", "counted_at", "seconds", "due", "warned_at"], json [];
     HOLD = "hold", key ["account_id"], plain [], json ["note"];
-    ORDER = "\"order\"", key ["id"], plain ["account_id", "what", "bulk"], json ["note"];
+    ORDER = "\"order\"", key ["id"], plain ["account_id", "what", "bulk", "object"], json ["note"];
     APPROVAL = "approval", key ["hash"], plain ["until"], json [];
     REFUSAL = "refusal", key ["place"], plain ["hash", "limit", "why"], json ["accounts", "parts"];
     SPENT = "spent", key [], plain ["spending", "class", "amount", "at"], json [];
@@ -196,11 +196,12 @@ pub struct OrderRow {
     pub what: Option<OrderKind>,
     pub note: Option<Note>,
     pub bulk: Option<String>,
+    pub object: Option<String>,
 }
 
 impl From<Order> for OrderRow {
-    fn from(Order { id, account, what, note, bulk }: Order) -> Self {
-        Self { id, account_id: Some(account), what: Some(what), note: Some(note), bulk }
+    fn from(Order { id, account, what, note, bulk, object }: Order) -> Self {
+        Self { id, account_id: Some(account), what: Some(what), note: Some(note), bulk, object }
     }
 }
 

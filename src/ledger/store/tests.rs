@@ -175,9 +175,10 @@ fn change() -> impl Strategy<Value = Change> {
         (0_i64..3, 0_u8..4).prop_map(|(number, n)| Change::Order(Order {
             id: number,
             account: AccountId(format!("a{n}")),
-            what: OrderKind::Suspend,
+            what: if n == 2 { OrderKind::AdoptObject } else { OrderKind::Suspend },
             note: note("order"),
             bulk: (n == 1).then(|| "tool".to_owned()),
+            object: (n == 2).then(|| "namespace tool-foo".to_owned()),
         })),
         (0_i64..3).prop_map(Change::OrderDone),
         prop::collection::vec((0_u8..5).prop_map(refusal), 0..3).prop_map(Change::Refusals),

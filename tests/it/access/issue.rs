@@ -14,6 +14,7 @@ use bursar::execute::StepError;
 use bursar::execute::authority::{VerifyError, verified};
 use bursar::execute::credential::{Delivering, deliver};
 use bursar::execute::request::ApiServer;
+use bursar::execute::trial::Old;
 use bursar::execute::{ClusterEffects, Effects};
 use bursar::homes::client::HomedClient;
 use bursar::identity::{Gid, HostName, NamespaceName, PosixIdentity, Uid};
@@ -89,7 +90,7 @@ impl World {
         let plan = approved(Vec::new());
         let account = &plan.accounts()[0];
         let effects = &self.effects.clusters[&name()];
-        let what = Delivering { credential, generation: GENERATION, home };
+        let what = Delivering { credential, generation: GENERATION, home, old: Old::Spent };
         deliver(effects, &self.effects.homes, account, what, Timestamp::UNIX_EPOCH).await
     }
 

@@ -133,7 +133,7 @@ async fn object_that_somebody_made_meanwhile_is_left_as_it_was() {
         let key = world.key("v1", "ResourceQuota", "bursar");
         let effects = &world.effects.clusters[&cluster()];
         let manifest = quota("16");
-        let refused = bursar::execute::apply::apply(&effects.server, &key, &manifest, None).await;
+        let refused = bursar::execute::apply::apply(&effects.server, &key, &manifest, None, false).await;
         let error = refused.expect_err("somebody else's");
         assert_eq!(error.step(), "foreign", "{error:?}");
         let after = world.get("resourcequota", "bursar");

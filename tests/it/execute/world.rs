@@ -247,6 +247,7 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         held: None,
         orders: Vec::new(),
         ordered: None,
+        adopts: BTreeSet::new(),
         leaving: BTreeMap::new(),
         actions,
         forgotten: Vec::new(),

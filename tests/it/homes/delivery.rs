@@ -83,14 +83,15 @@ async fn a_token_stands_beside_the_kubeconfig_and_takes_its_folder_along() {
         let Answer::Inspected(found) = found else { panic!("{found:?}") };
         found.token_id
     };
-    for id in ["one", "two"] {
-        homed.ask(&target, write(with_token(id))).await.expect("writes");
+    let (one, two) = (with_token("one"), with_token("two"));
+    for (id, entries) in [("one", &one), ("two", &two)] {
+        homed.ask(&target, write(entries.clone())).await.expect("writes");
         assert_eq!(token_id().await.as_deref(), Some(id));
     }
     assert_eq!(names_in(&folder), ["ca.crt", "kubernetes.env", "namespace", "token"]);
     let environment = fs::read_to_string(folder.join("kubernetes.env")).expect("there");
     assert!(environment.starts_with("KUBERNETES_SERVICE_HOST=api.example.org\nKUBERNETES_SERVICE_PORT=6443\n"));
-    let again = homed.ask(&target, write(with_token("two"))).await.expect("writes");
+    let again = homed.ask(&target, write(two)).await.expect("writes");
     assert!(matches!(again, Answer::Written(Written { changed: false, .. })), "{again:?}");
 
     // What a user puts there stays; what a user puts in its place is not followed.

@@ -35,6 +35,14 @@ async fn what_an_nfs_server_refuses_is_its_own_reason() {
     let error = creating.ask(&target, Work::EnsureHome { create: true, skeleton: true }).await.expect_err("squashed");
     assert_eq!(error.reason(), "create-not-allowed");
     assert!(error.cure().contains("install -d -o 52503"), "{}", error.cure());
+    // What `bursar doctor` asks: nobody may, where root is squashed; where it is not, nothing is left behind.
+    let probe = |prefix: &std::path::Path| HomeTarget::new(prefix.join("probe"), UID, UID);
+    let squashed = creating.ask(&probe(&prefix), Work::TestCreate).await.expect_err("squashed");
+    assert_eq!(squashed.reason(), "squashed");
+    let plain = mounts().join("plain");
+    let making = Homed::start(&["--create-prefix", plain.to_str().expect("UTF-8")]);
+    making.ask(&probe(&plain), Work::TestCreate).await.expect("root is root there");
+    assert!(names_in(&plain).iter().all(|name| !name.contains("probe")), "{:?}", names_in(&plain));
     server.refused(&target, "missing-home").await;
 }
 

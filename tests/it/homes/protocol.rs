@@ -169,6 +169,8 @@ async fn a_daemon_that_was_taken_over_reaches_nothing_but_our_entries() {
     let new = mine.home.with_file_name("new");
     let ensured = reason(&at(&new, UID, ".kube/config"), Work::EnsureHome { create: true, skeleton: true }).await;
     assert_eq!(ensured, "create-not-allowed");
+    assert_eq!(reason(&at(&new, UID, ".kube/config"), Work::TestCreate).await, "create-not-allowed");
+    assert_eq!(reason(&at(&outside.join("new"), UID, ".kube/config"), Work::TestCreate).await, "not-beneath-prefix");
     assert_eq!(names_in(&mine.home), [".kube"]);
     assert_eq!(names_in(&outside), Vec::<String>::new());
     assert_eq!(names_in(&other), Vec::<String>::new());

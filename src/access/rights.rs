@@ -1,0 +1,119 @@
+//! Whether the daemon has the rights that `init` gives: every rule of its roles, asked of the API server as the daemon.
+//! Nothing is changed.
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::Value;
+
+use super::needs::Needs;
+use super::{AccessError, answered, roles};
+use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
+use crate::observed::kinds::{Kind, Kinds};
+use crate::observed::watched::site_kinds;
+use crate::policy::Policy;
+
+/// Reviews under way at a time: a role is about a hundred of them, and each takes a millisecond.
+const AT_A_TIME: usize = 8;
+
+/// What the daemon needs for this configuration and may not do: `patch resourcequotas`.
+pub async fn missing(
+    client: &Client,
+    policy: &Policy,
+    cluster: &ClusterName,
+    ledger: &LedgerState,
+) -> Result<Vec<String>, AccessError> {
+    let site = site_kinds(policy, ledger, cluster).into_iter().map(|kind| (kind.api_version, kind.kind, kind.only));
+    let needs = Needs::of(policy, cluster, site);
+    let mut wanted = wanted(&roles::daemon(&needs, &kinds(client, &needs).await?));
+    for [role, _] in [roles::daemon_in_namespace(&ledger.ledger_id), roles::daemon_in_selftest(&ledger.ledger_id)] {
+        wanted.extend(self::wanted(&role));
+    }
+    let asked = wanted.into_iter().map(async |right| {
+        let allowed = allowed(client, right.clone()).await?;
+        Ok((!allowed).then(|| text(&right)))
+    });
+    let said: Vec<Option<String>> = futures::stream::iter(asked).buffered(AT_A_TIME).try_collect().await?;
+    Ok(said.into_iter().flatten().collect())
+}
+
+/// Of site manifests. A kind that the cluster does not have is another finding.
+async fn kinds(client: &Client, needs: &Needs) -> Result<Vec<Kind>, AccessError> {
+    let kinds = Kinds::default();
+    let mut found = Vec::new();
+    for (api_version, kind) in &needs.manifest_kinds {
+        let what = format!("kind {kind} in {api_version}");
+        found.extend(answered(&what, kinds.resolve(client, api_version, kind)).await?);
+    }
+    Ok(found)
+}
+
+/// Every right of a Role or ClusterRole, one by one.
+fn wanted(role: &Value) -> Vec<ResourceAttributes> {
+    let texts = |value: &Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let mut wanted = Vec::new();
+    for rule in role["rules"].as_array().into_iter().flatten() {
+        let names = match texts(&rule["resourceNames"]) {
+            names if names.is_empty() => vec![None],
+            names => names.into_iter().map(Some).collect(),
+        };
+        for group in texts(&rule["apiGroups"]) {
+            for resource in texts(&rule["resources"]) {
+                let (resource, subresource) = match resource.split_once('/') {
+                    Some((resource, subresource)) => (resource.to_owned(), Some(subresource.to_owned())),
+                    None => (resource, None),
+                };
+                for verb in texts(&rule["verbs"]) {
+                    wanted.extend(names.iter().map(|name| ResourceAttributes {
+                        group: Some(group.clone()),
+                        resource: Some(resource.clone()),
+                        subresource: subresource.clone(),
+                        name: name.clone(),
+                        namespace: role["metadata"]["namespace"].as_str().map(str::to_owned),
+                        verb: Some(verb.clone()),
+                        ..ResourceAttributes::default()
+                    }));
+                }
+            }
+        }
+    }
+    wanted
+}
+
+fn text(right: &ResourceAttributes) -> String {
+    let part =
+        |part: &Option<String>, before: &str| part.as_ref().map(|part| format!("{before}{part}")).unwrap_or_default();
+    let ResourceAttributes { verb, resource, subresource, name, namespace, .. } = right;
+    let what = format!("{}{}", part(resource, " "), part(subresource, "/"));
+    format!("{}{what}{}{}", part(verb, ""), part(name, " "), part(namespace, " in "))
+}
+
+async fn allowed(client: &Client, right: ResourceAttributes) -> Result<bool, AccessError> {
+    let what = format!("may the daemon {}", text(&right));
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(right), ..Default::default() };
+    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+    let (api, parameters) = (Api::all(client.clone()), PostParams::default());
+    let answer: SelfSubjectAccessReview = answered(&what, api.create(&parameters, &review)).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_is_asked_for_and_named() {
+        let [role, _] = roles::daemon_in_selftest("id");
+        let said: Vec<String> = wanted(&role).iter().map(text).collect();
+        assert_eq!(said, ["create pods in bursar-selftest"]);
+        let said: Vec<String> = wanted(&roles::daemon(&Needs::default(), &[])).iter().map(text).collect();
+        for right in ["patch certificatesigningrequests/approval", "bind clusterroles bursar-archive", "list pods"] {
+            assert!(said.contains(&right.to_owned()), "{right}: {said:?}");
+        }
+        assert!(said.len() > 50, "{}", said.len());
+    }
+}

@@ -1,0 +1,101 @@
+//! Whether the authorities that kubeconfigs name hold a while.
+
+use jiff::Timestamp;
+use x509_parser::pem::Pem;
+
+use super::Finding;
+use crate::daemon;
+use crate::directory::SourceConfig;
+use crate::directory::source::{LdapConfig, SourceKind};
+use crate::execute::endpoint;
+use crate::policy::Endpoint;
+
+/// Time to make and spread another CA before this one ends.
+const ENDS_SOON: i64 = 30 * 24 * 3600;
+
+/// Time to ask for another certificate.
+const CERTIFICATE_ENDS_SOON: i64 = 7 * 24 * 3600;
+
+/// The bundle of an endpoint. One that ends soon is no trouble where the server's certificate is of another in the bundle:
+/// that is how a CA is replaced.
+pub(super) async fn bundle(subject: &str, endpoint: &Endpoint) -> Finding {
+    let found = certificates(&endpoint.ca_pem);
+    let soon = daemon::now().as_second() + ENDS_SOON;
+    let (ending, lasting): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, ends)| ends.as_second() < soon);
+    let Some(first) = ending.iter().chain(&lasting).map(|(_, ends)| *ends).min() else {
+        return Finding::bad(subject, "its ca has no certificate", "put the cluster's CA in PEM in the file of `ca`");
+    };
+    if ending.is_empty() {
+        return Finding::good(subject, format!("its CA is good until {first}"));
+    }
+    let rest: String = lasting.iter().map(|(pem, _)| pem.as_str()).collect();
+    let only = Endpoint { ca_pem: rest, ..endpoint.clone() };
+    if !lasting.is_empty() && endpoint::time(&only).await.is_ok() {
+        return Finding::good(
+            subject,
+            format!("the CA that ends {first} is not needed any more: the other one in the file of `ca` is in use"),
+        );
+    }
+    let cure = if lasting.is_empty() {
+        "make a new CA, put it beside the old one in the file of `ca`, and reload: docs/operations.md, \"Another CA\""
+    } else {
+        "the new one stands beside it already: give the API server a certificate of the new CA"
+    };
+    Finding::bad(subject, format!("its CA ends {first}"), cure)
+}
+
+/// The CA of a directory.
+pub(super) fn of_source(subject: &str, pem: &str) -> Option<Finding> {
+    let soon = daemon::now().as_second() + ENDS_SOON;
+    let last = certificates(pem).into_iter().map(|(_, ends)| ends).max()?;
+    let cure = "put the directory's new CA beside the old one in the file of `ca`, and reload";
+    (last.as_second() < soon).then(|| Finding::bad(subject, format!("its CA ends {last}"), cure))
+}
+
+/// Until when a directory takes us for who we are.
+pub(super) fn client_certificate(source: &SourceConfig) -> Option<Finding> {
+    let SourceKind::Ldap(LdapConfig { identity: Some(identity), .. }) = &source.kind else { return None };
+    let subject = format!("source {}, client_certificate", source.name);
+    let renew = "renew it, and reload bursard: it is read with the configuration";
+    let soon = daemon::now().as_second() + CERTIFICATE_ENDS_SOON;
+    Some(match certificates(&identity.certificate_pem).into_iter().map(|(_, ends)| ends).min() {
+        None => Finding::bad(subject, "it is no certificate", "put one in PEM in its file"),
+        Some(at) if at.as_second() < soon => Finding::bad(subject, format!("it ends {at}"), renew),
+        Some(at) => Finding::good(subject, format!("it is good until {at}")),
+    })
+}
+
+/// Each certificate as PEM, and when it ends.
+fn certificates(pem: &str) -> Vec<(String, Timestamp)> {
+    let certificates = Pem::iter_from_buffer(pem.as_bytes()).filter_map(|block| {
+        let block = block.ok()?;
+        let ends = block.parse_x509().ok()?.validity().not_after.timestamp();
+        Some((encoded(&block.contents), Timestamp::from_second(ends).ok()?))
+    });
+    certificates.collect()
+}
+
+/// RFC 7468.
+fn encoded(der: &[u8]) -> String {
+    use base64::Engine as _;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let lines: Vec<&str> = (0..text.len()).step_by(64).map(|at| &text[at..text.len().min(at + 64)]).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bundle_is_taken_apart() {
+        let make = || {
+            let key = rcgen::KeyPair::generate().expect("a key");
+            rcgen::CertificateParams::default().self_signed(&key).expect("a certificate").pem()
+        };
+        let (one, two) = (make(), make());
+        let found = certificates(&format!("{one}# between\n{two}"));
+        let pems: Vec<String> = found.iter().map(|(pem, _)| pem.replace('\n', "")).collect();
+        assert_eq!(pems, [one, two].map(|pem| pem.replace(['\r', '\n'], "")));
+    }
+}

@@ -1,0 +1,125 @@
+//! Whether a cluster is reached by each of its endpoints, and whether the daemon may do in it what it has to.
+
+use kube::config::AuthInfo;
+
+use super::Finding;
+use super::authority;
+use super::webhook::webhook;
+use crate::execute::endpoint::{self, Verdict};
+use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
+use crate::ledger::store::ReadStore;
+use crate::policy::{Cluster, Endpoint};
+use crate::settings::Settings;
+use crate::{access, daemon, report};
+
+/// Seconds. More than this, and certificates are "not yet valid" where they are used: the signer dates them back by five
+/// minutes, other authorities by less.
+const SKEW: i64 = 60;
+/// So many missing rights are named; more of them are one cause.
+const NAMED: usize = 8;
+
+/// Reaches one cluster by each endpoint and as the daemon.
+pub(crate) async fn cluster(settings: &Settings, name: &ClusterName, cluster: &Cluster) -> Vec<Finding> {
+    let own = access::credential(&settings.clusters[name]).await.ok();
+    let mut findings = Vec::new();
+    for (endpoint_name, endpoint) in &cluster.endpoints {
+        let subject = format!("cluster {name}, endpoint {endpoint_name}");
+        findings.push(authority::bundle(&subject, endpoint).await);
+        findings.push(reached(&subject, endpoint, own.as_ref()).await);
+    }
+    findings.extend(as_daemon(settings, name).await);
+    findings
+}
+
+/// Asks for the version, which needs no account, compares clocks by the answer, and shows the daemon's certificate.
+async fn reached(subject: &str, endpoint: &Endpoint, own: Option<&AuthInfo>) -> Finding {
+    let url = &endpoint.url;
+    let cure = "see url, ca, tls_server_name and proxy of this endpoint, and the firewall";
+    let there = match endpoint::time(endpoint).await {
+        Ok(there) => there,
+        Err(why) => return Finding::bad(subject, format!("{url}: {why}"), cure),
+    };
+    let skew = there.map(|there| there.as_second() - daemon::now().as_second());
+    if let Some(skew) = skew.filter(|skew| skew.abs() > SKEW) {
+        return Finding::bad(
+            subject,
+            format!("{url} answers; its clock differs from ours by {skew} s"),
+            "let both hosts follow the same time servers (timedatectl)",
+        );
+    }
+    let clocks = if skew.is_some() { ", clocks agree" } else { "" };
+    let Some(own) = own else { return Finding::good(subject, format!("{url} answers{clocks}")) };
+    match endpoint::verdict(endpoint, own.clone(), None).await {
+        Verdict::Accepted => Finding::good(subject, format!("{url} answers and knows the daemon{clocks}")),
+        Verdict::NotReached(why) => Finding::bad(subject, format!("{url}: {why}"), cure),
+        Verdict::Refused(why) => Finding::bad(
+            subject,
+            format!("{url} answers and does not take the daemon's credential: {why}"),
+            "what stands before the API server must let TLS through to it, and it must trust its signer (--client-ca-file)",
+        ),
+    }
+}
+
+async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
+    let subject = format!("cluster {name}, as the daemon");
+    let init = format!("bursar init --admin-kubeconfig FILE --cluster {name}");
+    let client = match access::client(&settings.clusters[name]).await {
+        Ok(client) => client,
+        Err(error) => return vec![Finding::bad(&subject, report::chain(&error), init)],
+    };
+    let ledger = match ledger(settings).await {
+        Ok(ledger) => ledger,
+        Err(finding) => return vec![Finding { subject, ..finding }],
+    };
+    if let Some(finding) = owned(&subject, &client, &ledger, init.clone()).await {
+        return vec![finding];
+    }
+    match access::missing(&client, &settings.policy, name, &ledger).await {
+        Err(error) => vec![Finding::bad(&subject, report::chain(&error), "see the API server's load and log")],
+        Ok(missing) if !missing.is_empty() => vec![Finding::bad(&subject, may_not(&missing), init)],
+        Ok(_) => {
+            vec![Finding::good(&subject, "may do what it has to"), webhook(settings, name, &client, init).await]
+        }
+    }
+}
+
+fn may_not(missing: &[String]) -> String {
+    let named = missing.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match missing.len().saturating_sub(NAMED) {
+        0 => format!("may not {named}"),
+        more => format!("may not {named}, and {more} more"),
+    }
+}
+
+async fn ledger(settings: &Settings) -> Result<LedgerState, Finding> {
+    let read = async { ReadStore::open(&settings.ledger()).await?.state().await };
+    read.await.map_err(|error| Finding::bad("ledger", report::chain(&error), "bursar ledger verify"))
+}
+
+/// What is wrong with whose the cluster is.
+async fn owned(subject: &str, client: &kube::Client, ledger: &LedgerState, init: String) -> Option<Finding> {
+    let own = &ledger.ledger_id;
+    match access::owner(client).await {
+        Ok(Some(owner)) if owner == *own => None,
+        Ok(Some(owner)) => Some(Finding::bad(
+            subject,
+            format!("the cluster belongs to ledger {owner}, and this one is {own}"),
+            "bursar takeover, after the other daemon was stopped",
+        )),
+        Ok(None) => Some(Finding::bad(subject, "the cluster belongs to no ledger", init)),
+        Err(error) => Some(Finding::bad(subject, report::chain(&error), init)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_missing_rights_are_one_cause() {
+        let missing: Vec<String> = (0..10).map(|number| format!("get things{number}")).collect();
+        assert_eq!(may_not(&missing[..1]), "may not get things0");
+        assert!(may_not(&missing).ends_with("get things7, and 2 more"));
+    }
+}

@@ -1,0 +1,199 @@
+//! Whether homes can be reached: `bursar-homed`, the folders that they lie in, and whether their owners can write there.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::mounts::{self, Mount};
+use super::{Finding, PATIENCE};
+use crate::desired::HomeTarget;
+use crate::execute::home::target;
+use crate::homes::client::{HomedClient, HomedClientError};
+use crate::homes::{HomeError, HomeTarget as Target, Request, UID_FLOOR, Work};
+use crate::ledger::store::ReadStore;
+use crate::ledger::{CredentialKey, LedgerState};
+use crate::policy::{Class, VolumeKind};
+use crate::settings::Settings;
+
+/// Homes that are looked into beneath each prefix. What is wrong with one of thousands is the tenant's, and `status` has
+/// it; what is wrong with all of these is the export's.
+const SAMPLE: usize = 3;
+
+/// Everything about homes; `named`: those that directories name.
+pub(crate) async fn homes(settings: &Settings, named: &[PathBuf]) -> Vec<Finding> {
+    let mut findings = vec![listening(&settings.homes.socket).await];
+    let ledger = async { ReadStore::open(&settings.ledger()).await?.state().await }.await.unwrap_or_default();
+    let client = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
+    let tables = Tables::read();
+    for prefix in &settings.homes.prefixes {
+        if let Some(use_) = Use::of(settings, prefix) {
+            let sample = sample(settings, &ledger, prefix);
+            let known = ledger.accounts.values().filter_map(|account| account.home.as_ref()).chain(named);
+            let awaited = known.into_iter().any(|home| home.starts_with(prefix)) && (!use_.made || !sample.is_empty());
+            let text = match looked_at(prefix, (use_.made, awaited), &tables, &client, &sample).await {
+                Ok(()) => format!("there{}", tables.kind(prefix)),
+                Err((text, cure)) => {
+                    findings.push(Finding::bad(subject(prefix), text, cure));
+                    continue;
+                }
+            };
+            findings.push(Finding::good(subject(prefix), text));
+        }
+    }
+    findings
+}
+
+fn subject(prefix: &Path) -> String {
+    format!("homes beneath {}", prefix.display())
+}
+
+async fn listening(socket: &Path) -> Finding {
+    match tokio::net::UnixStream::connect(socket).await {
+        Ok(_) => Finding::good("homes", format!("bursar-homed listens at {}", socket.display())),
+        Err(error) => {
+            let text = format!("bursar-homed does not listen at {}: {error}", socket.display());
+            Finding::bad("homes", text, "systemctl enable --now bursar-homed.socket")
+        }
+    }
+}
+
+/// What a prefix is for.
+#[derive(Debug, Clone, Copy)]
+struct Use {
+    /// Homes, or directories of volumes, are to be made there.
+    made: bool,
+}
+
+impl Use {
+    /// `None`: no class has anything there.
+    fn of(settings: &Settings, prefix: &Path) -> Option<Self> {
+        let classes = || settings.policy.classes.values();
+        let homes = || classes().filter_map(|class| class.home.as_ref()).filter(|home| home.prefix.starts_with(prefix));
+        let directories = classes().flat_map(directories).any(|path| path.starts_with(prefix));
+        let made = directories || homes().any(|home| home.create);
+        (made || homes().next().is_some()).then_some(Self { made })
+    }
+}
+
+fn directories(class: &Class) -> impl Iterator<Item = &Path> {
+    class.volumes.iter().filter_map(|volume| match &volume.kind {
+        VolumeKind::Static(nfs) | VolumeKind::Shared(nfs) | VolumeKind::Personal(nfs) => {
+            nfs.directory.as_deref().map(Path::new)
+        }
+        VolumeKind::Dynamic { .. } => None,
+    })
+}
+
+/// Homes that something was delivered to.
+fn sample(settings: &Settings, ledger: &LedgerState, prefix: &Path) -> Vec<Target> {
+    let delivered = ledger.deliveries.iter().filter_map(|(CredentialKey { account: id, .. }, delivery)| {
+        let account = ledger.accounts.get(id)?;
+        let home = account.home.clone().filter(|home| home.starts_with(prefix))?;
+        let kubeconfig = delivery.path.strip_prefix(&home).ok()?.to_owned();
+        let longest = settings.homes.prefixes.iter().filter(|other| home.starts_with(other));
+        let nearest = longest.max_by_key(|other| other.components().count()).is_some_and(|nearest| nearest == prefix);
+        let posix = account.posix.clone()?;
+        nearest.then(|| target(&HomeTarget { home, posix, kubeconfig, create: false }))
+    });
+    delivered.take(SAMPLE).collect()
+}
+
+/// What is wrong, and its cure; `made`: homes are to be made there; `awaited`: some should be there.
+async fn looked_at(
+    prefix: &Path,
+    (made, awaited): (bool, bool),
+    tables: &Tables,
+    client: &HomedClient,
+    sample: &[Target],
+) -> Result<(), (String, String)> {
+    let wrong = |text: &str, cure: String| Err((text.to_owned(), cure));
+    if let Some(Mount { point, kind, source }) = mounts::absent(&tables.wanted, &tables.mounted, prefix) {
+        let point = point.display();
+        return wrong(
+            &format!("{source} ({kind}) is not mounted at {point}, as fstab has it"),
+            format!("mount {point}"),
+        );
+    }
+    let mount = format!("mount {}, or see homes.prefixes", prefix.display());
+    match tokio::time::timeout(PATIENCE, tokio::fs::metadata(prefix)).await {
+        Ok(Ok(found)) if found.is_dir() => {}
+        Ok(Ok(_)) => return wrong("is no folder", "see homes.prefixes".to_owned()),
+        Ok(Err(error)) => return wrong(&error.to_string(), mount),
+        Err(_) => return wrong("no answer within 10 s", "see the file server".to_owned()),
+    }
+    if awaited && is_empty(prefix).await.unwrap_or(false) {
+        return wrong("is empty: the export with the homes is not mounted there", mount);
+    }
+    if let Some(error) = all_fail(client, sample).await {
+        return Err((error.to_string(), cure(&error, sample.len())));
+    }
+    let probe = Target::new(prefix.join("bursar-doctor"), UID_FLOOR, UID_FLOOR);
+    if made && let Some(error) = refused(client, probe, Work::TestCreate).await {
+        let cure = match &error {
+            HomeError::CreateNotAllowed { .. } => format!(
+                "the classes want homes or directories made there: add --create-prefix {} to /etc/bursar/homed.env, unless \
+                 the export squashes root; the folder must be root's, and nobody else's to write in",
+                prefix.display()
+            ),
+            other => other.cure(),
+        };
+        return Err((error.to_string(), cure));
+    }
+    Ok(())
+}
+
+async fn is_empty(folder: &Path) -> io::Result<bool> {
+    let read = async { Ok(tokio::fs::read_dir(folder).await?.next_entry().await?.is_none()) };
+    tokio::time::timeout(PATIENCE, read).await.unwrap_or(Ok(false))
+}
+
+/// Why none of these homes can be written in, if it is the same with all of them.
+async fn all_fail(client: &HomedClient, sample: &[Target]) -> Option<HomeError> {
+    let mut first: Option<HomeError> = None;
+    for home in sample {
+        let error = refused(client, home.clone(), Work::TestWrite { replace_unparsable: false }).await?;
+        if first.as_ref().is_some_and(|first| first.reason() != error.reason()) {
+            return None;
+        }
+        first = first.or(Some(error));
+    }
+    first
+}
+
+/// What `bursar-homed` says to it. That nobody listens is a finding already, and whoever may not ask is told nothing.
+async fn refused(client: &HomedClient, target: Target, work: Work) -> Option<HomeError> {
+    match client.call(&Request::new(target, work)).await {
+        Err(HomedClientError::Home(HomeError::Forbidden { .. })) => None,
+        Err(HomedClientError::Home(error)) => Some(error),
+        _ => None,
+    }
+}
+
+/// Of a trouble that several homes have.
+fn cure(error: &HomeError, homes: usize) -> String {
+    let squash = "its export may squash root, but no user (`root_squash`, not `all_squash`: exports(5)), and both sides must \
+                  map the same names to the same uids (`Domain` in /etc/idmapd.conf)";
+    match error {
+        HomeError::WrongOwner { .. } | HomeError::AccessDenied { .. } if homes > 1 => squash.to_owned(),
+        other => other.cure(),
+    }
+}
+
+/// What is mounted, and what should be.
+struct Tables {
+    mounted: Vec<Mount>,
+    wanted: Vec<Mount>,
+}
+
+impl Tables {
+    fn read() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        Self { mounted: mounts::mounted(&read("/proc/self/mountinfo")), wanted: mounts::wanted(&read("/etc/fstab")) }
+    }
+
+    /// ` (nfs4, nfs.example.org:/srv/project)`.
+    fn kind(&self, prefix: &Path) -> String {
+        let path = prefix.canonicalize().unwrap_or_else(|_| PathBuf::from(prefix));
+        let mount = mounts::holding(&self.mounted, &path);
+        mount.map(|mount| format!(" ({}, {})", mount.kind, mount.source)).unwrap_or_default()
+    }
+}

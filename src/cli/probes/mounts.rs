@@ -1,0 +1,91 @@
+//! What is mounted, and what should be: `/proc/self/mountinfo` (proc(5)) and `/etc/fstab` (fstab(5)). PURE: no runtime, no
+//! client, no file system, no clock.
+
+use std::path::{Path, PathBuf};
+
+/// One line of either.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mount {
+    /// Where.
+    pub(super) point: PathBuf,
+    /// `nfs4`, `ext4`.
+    pub(super) kind: String,
+    /// `nfs.example.org:/srv/project`, `/dev/vda`.
+    pub(super) source: String,
+}
+
+/// The lines of `/proc/self/mountinfo`; what cannot be read is left out.
+pub(super) fn mounted(text: &str) -> Vec<Mount> {
+    let line = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut after = after.split(' ');
+        let (kind, source) = (after.next()?, after.next()?);
+        Some(mount(before.split(' ').nth(4)?, kind, source))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// The lines of `/etc/fstab` that mount something somewhere.
+pub(super) fn wanted(text: &str) -> Vec<Mount> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    let line = |line: &str| {
+        let mut fields = line.split_ascii_whitespace();
+        let (source, point, kind) = (fields.next()?, fields.next()?, fields.next()?);
+        (point.starts_with('/') && kind != "swap").then(|| mount(point, kind, source))
+    };
+    lines.filter_map(line).collect()
+}
+
+/// What holds `path`: the last one mounted of those deepest above it.
+pub(super) fn holding<'m>(mounted: &'m [Mount], path: &Path) -> Option<&'m Mount> {
+    let above = mounted.iter().filter(|mount| path.starts_with(&mount.point));
+    above.max_by_key(|mount| mount.point.components().count())
+}
+
+/// What should be mounted at, above or beneath `path` and is not.
+pub(super) fn absent<'m>(wanted: &'m [Mount], mounted: &[Mount], path: &Path) -> Option<&'m Mount> {
+    wanted.iter().find(|wanted| {
+        let near = path.starts_with(&wanted.point) || wanted.point.starts_with(path);
+        near && !mounted.iter().any(|mount| mount.point == wanted.point)
+    })
+}
+
+fn mount(point: &str, kind: &str, source: &str) -> Mount {
+    Mount { point: PathBuf::from(unescaped(point)), kind: kind.to_owned(), source: unescaped(source) }
+}
+
+/// Both files write blanks as `\\040`.
+fn unescaped(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTED: &str = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+        40 22 0:35 / /data/my\\040tools rw,relatime shared:20 master:3 - nfs4 nfs.example.org:/srv/tools rw,vers=4.2\n";
+
+    #[test]
+    fn what_holds_a_path_is_found() {
+        let mounted = mounted(MOUNTED);
+        assert_eq!(holding(&mounted, Path::new("/data/my tools/foo")).map(|mount| mount.kind.as_str()), Some("nfs4"));
+        assert_eq!(holding(&mounted, Path::new("/data")).map(|mount| mount.source.as_str()), Some("/dev/vda"));
+    }
+
+    #[test]
+    fn what_fstab_wants_and_nobody_mounted_is_found() {
+        let wanted = wanted(
+            "# homes\n/dev/vda / ext4 defaults 0 1\nnone none swap sw 0 0\n\
+             nfs.example.org:/srv/home\t/home  nfs4 hard 0 0\nnfs.example.org:/srv/tools /data/my\\040tools nfs4 hard 0 0\n",
+        );
+        let mounted = mounted(MOUNTED);
+        let absent = |path: &str| absent(&wanted, &mounted, Path::new(path)).map(|mount| mount.point.clone());
+        assert_eq!(absent("/home"), Some(PathBuf::from("/home")));
+        assert_eq!(absent("/home/people"), Some(PathBuf::from("/home")));
+        assert_eq!(absent("/data/my tools"), None);
+        assert_eq!(absent("/data"), None);
+    }
+}

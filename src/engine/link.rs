@@ -1,0 +1,298 @@
+//! The engine's clusters: connected, kept ours, and connected anew when anything about them changed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::config::AuthInfo;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Engine, EngineError};
+use crate::access::webhook::{self, Kept, WebhookRequest};
+use crate::access::{self, AccessError, OwnerWatch, Ownership, Renewal};
+use crate::execute::ClusterEffects;
+use crate::homes::client::HomedClient;
+use crate::identity::ClusterName;
+use crate::policy::Cluster;
+use crate::report;
+use crate::settings::{Settings, SettingsErrors};
+
+/// Between two tries to renew the daemon's own certificate: there are days left, and each try may wait for a signer.
+const RENEWAL_AGAIN: SignedDuration = SignedDuration::from_hours(1);
+
+/// Between two looks whether a webhook was installed, and is well. Its certificate is replaced ten days before it ends.
+const WEBHOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
+
+/// How long a cycle waits for a cluster that is to be connected: longer than a slow one takes.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The same for one that was late before.
+const ALREADY_LATE: Duration = Duration::from_secs(1);
+
+/// What keeps a connected cluster ours.
+pub(super) struct Link {
+    owner: OwnerWatch,
+    /// When the daemon's own certificate is due; never for an administrator's own kubeconfig.
+    renew_after: Option<Timestamp>,
+    client: kube::Client,
+    /// What the daemon proves itself with.
+    credential: AuthInfo,
+    /// What its kubeconfig said when it was read.
+    file: Option<[u8; 32]>,
+    /// When the webhook is to be looked at; `None`: now.
+    webhook_due: Option<Timestamp>,
+    /// The configuration was read anew: the daemon's own kubeconfig may have to follow it.
+    reconfigured: bool,
+}
+
+/// A cluster that answered.
+pub(super) struct Reached {
+    client: kube::Client,
+    /// The ledger that owns it.
+    owner: String,
+    renewal: Option<Renewal>,
+    credential: AuthInfo,
+    file: Option<[u8; 32]>,
+}
+
+/// A cluster that is asked; it ends with its engine.
+pub(super) type Reaching = AbortOnDropHandle<Result<Reached, AccessError>>;
+
+impl Link {
+    /// Who owns the cluster, as far as is known.
+    pub(super) fn owner(&self) -> Ownership {
+        self.owner.receiver().borrow().clone()
+    }
+}
+
+impl Engine {
+    /// Puts another configuration in force. A cluster of which nothing changed stays connected.
+    pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
+        self.sources = settings.sources()?;
+        self.effects.homes =
+            HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes);
+        self.effects.archives = settings.archives();
+        let known = (&settings.policy, self.store.state());
+        let links = &self.links;
+        self.effects.clusters.retain(|cluster, effects| {
+            let Some(face) = settings.policy.clusters.get(cluster) else { return false };
+            effects.face.clone_from(face);
+            let file = settings.clusters.get(cluster).and_then(|path| digest(path));
+            let read = links.get(cluster).and_then(|link| link.file);
+            file.is_some() && file == read && effects.still_serves(known)
+        });
+        self.links.retain(|cluster, _| self.effects.clusters.contains_key(cluster));
+        for link in self.links.values_mut() {
+            // Its rules may be others.
+            link.webhook_due = None;
+            link.reconfigured = true;
+        }
+        self.trouble.clear();
+        self.reaching.clear();
+        self.settings = settings;
+        Ok(())
+    }
+
+    /// Connects the clusters that are not, and those anew whose certificate of the daemon is due.
+    ///
+    /// # Errors
+    /// Only [`EngineError::NotOwner`]: a cluster that is away is asked again in the next cycle.
+    pub async fn connect(&mut self) -> Result<(), EngineError> {
+        let (now, renew) = (self.now(), self.may_write());
+        if renew {
+            self.follow().await;
+        }
+        self.reach(now, renew);
+        for (cluster, answer) in self.reached().await {
+            match answer {
+                Ok(reached) => {
+                    self.owned_by(&cluster, &reached.owner)?;
+                    self.trouble.remove(&cluster);
+                    self.take(cluster, reached);
+                }
+                Err(why) => {
+                    tracing::warn!(%cluster, error = why, "not connected");
+                    self.trouble.insert(cluster, why);
+                }
+            }
+        }
+        for (cluster, link) in &self.links {
+            if let Some(effects) = self.effects.clusters.get(cluster) {
+                effects.server.trials().look_after(&effects.face.endpoints, &link.credential);
+            }
+        }
+        if renew {
+            self.keep_webhooks(now).await;
+        }
+        Ok(())
+    }
+
+    /// Begins to ask the clusters that are not connected, or are to be anew.
+    fn reach(&mut self, now: Timestamp, renew: bool) {
+        let due = |link: &Link| link.renew_after.is_some_and(|due| due <= now);
+        for (cluster, kubeconfig) in &self.settings.clusters {
+            let settled = self.effects.clusters.contains_key(cluster) && !self.links.get(cluster).is_some_and(due);
+            if !settled && !self.reaching.contains_key(cluster) {
+                let face = self.settings.policy.clusters[cluster].clone();
+                let asked = reach(cluster.clone(), kubeconfig.clone(), face, renew.then_some(now));
+                self.reaching.insert(cluster.clone(), AbortOnDropHandle::new(tokio::spawn(asked)));
+            }
+        }
+    }
+
+    /// Those that answered. Nobody waits long for one that does not: it is asked on, and looked after in the next cycle.
+    async fn reached(&mut self) -> Vec<(ClusterName, Result<Reached, String>)> {
+        let trouble = &self.trouble;
+        let waited = self.reaching.iter_mut().map(|(cluster, asked)| {
+            let patience = if trouble.contains_key(cluster) { ALREADY_LATE } else { PATIENCE };
+            async move { (cluster.clone(), tokio::time::timeout(patience, asked).await) }
+        });
+        let waited = futures::future::join_all(waited).await;
+        let answers = waited.into_iter().map(|(cluster, answer)| {
+            let answer = match answer {
+                Ok(Ok(answer)) => answer.map_err(|error| report::chain(&error)),
+                Ok(Err(error)) => Err(report::chain(&error)),
+                Err(_) => return (cluster, Err("no answer yet".to_owned())),
+            };
+            self.reaching.remove(&cluster);
+            (cluster, answer)
+        });
+        answers.collect()
+    }
+
+    /// Clusters whose CA is another since the configuration was read anew are connected anew.
+    async fn follow(&mut self) {
+        for (cluster, link) in self.links.iter_mut().filter(|(_, link)| link.reconfigured) {
+            link.reconfigured = false;
+            let (kubeconfig, face) = (&self.settings.clusters[cluster], &self.settings.policy.clusters[cluster]);
+            match followed(cluster, kubeconfig, face).await {
+                Ok(true) => drop(self.effects.clusters.remove(cluster)),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%cluster, error = report::chain(&error), "the daemon's own kubeconfig"),
+            }
+        }
+    }
+
+    /// Renews what is due of the webhooks. One that cannot be is told of, and tried again: it works until its end.
+    async fn keep_webhooks(&mut self, now: Timestamp) {
+        let away = |cluster| self.effects.clusters.get(cluster).is_some_and(|it| it.watch.health().error.is_some());
+        let due = self.links.iter_mut().filter(|(_, link)| link.webhook_due.is_none_or(|due| due <= now));
+        let due = due.filter(|(cluster, _)| !away(cluster));
+        for (cluster, link) in due {
+            let (policy, state_dir) = (&self.settings.policy, self.settings.state_dir.as_path());
+            let (ledger, sealer) = (self.store.state(), &self.sealer);
+            let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer, now };
+            let again = now + WEBHOOK_AGAIN;
+            link.webhook_due = Some(match Box::pin(webhook::keep(&link.client, request)).await {
+                Ok(Kept::Absent) => again,
+                Ok(Kept::Well { due, wrote }) => {
+                    if wrote {
+                        tracing::info!(%cluster, "the webhook was brought up to date");
+                    }
+                    due.min(again)
+                }
+                Ok(Kept::Outside { not_after, outdated }) => {
+                    if outdated {
+                        let cure = "bursar webhook install --url … --write …";
+                        tracing::warn!(%cluster, cure, "the webhook outside of the cluster has older rules");
+                    }
+                    if let Some(not_after) = not_after.filter(|ends| *ends <= now + webhook::ENDS_SOON) {
+                        tracing::warn!(%cluster, %not_after, "the files of the webhook outside of the cluster end soon");
+                    }
+                    again
+                }
+                Err(error) => {
+                    tracing::warn!(%cluster, error = report::chain(&error), "the webhook was not looked after");
+                    now + RENEWAL_AGAIN
+                }
+            });
+        }
+    }
+
+    /// A cluster that is ours is watched from now on.
+    fn take(&mut self, cluster: ClusterName, reached: Reached) {
+        let Reached { client, owner: _, renewal, credential, file } = reached;
+        let renew_after = match renewal {
+            None => Some(self.now() + RENEWAL_AGAIN),
+            Some(Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. }) => Some(renew_after),
+            Some(Renewal::Postponed { why, not_after }) => {
+                tracing::warn!(%cluster, error = why, %not_after, "the daemon's own certificate is not renewed");
+                Some(self.now() + RENEWAL_AGAIN)
+            }
+            Some(Renewal::NotOurs) => None,
+        };
+        let link = Link {
+            owner: access::watch_owner(&client),
+            renew_after,
+            client: client.clone(),
+            credential,
+            file,
+            webhook_due: None,
+            reconfigured: false,
+        };
+        tokio::spawn(end_when_taken_over(
+            link.owner.receiver(),
+            self.store.state().ledger_id.clone(),
+            self.stop.clone(),
+            self.changed(),
+        ));
+        let face = self.settings.policy.clusters[&cluster].clone();
+        let known = (&self.settings.policy, self.store.state());
+        let effects = ClusterEffects::start(cluster.clone(), client, face, known, &self.metrics, &self.changed);
+        self.effects.clusters.insert(cluster.clone(), effects);
+        self.links.insert(cluster, link);
+    }
+}
+
+/// Asks a cluster whose it is, with the daemon's own credential, which is renewed before if it is due; `renew`: what that
+/// needs can be written, and when it is.
+async fn reach(
+    cluster: ClusterName,
+    kubeconfig: PathBuf,
+    face: Cluster,
+    renew: Option<Timestamp>,
+) -> Result<Reached, AccessError> {
+    let mut renewal = None;
+    if let Some(now) = renew {
+        followed(&cluster, &kubeconfig, &face).await?;
+        renewal = Some(access::renew(&kubeconfig, &cluster, now).await?);
+    }
+    let client = access::client(&kubeconfig).await?;
+    // A cluster that `init` has not come to yet must not stop the work in the others.
+    let what = "the cluster belongs to no ledger yet: run `bursar init`";
+    let owner = access::owner(&client).await?;
+    let owner = owner.ok_or_else(|| AccessError::Incomplete { path: kubeconfig.clone(), what })?;
+    let credential = access::credential(&kubeconfig).await?;
+    Ok(Reached { client, owner, renewal, credential, file: digest(&kubeconfig) })
+}
+
+/// A former owner stops writing at once: what is under way is finished, nothing more is begun.
+async fn end_when_taken_over(
+    mut owner: watch::Receiver<Ownership>,
+    own: String,
+    stop: CancellationToken,
+    changed: Arc<Notify>,
+) {
+    let other = |owner: &Ownership| matches!(owner, Ownership::Ledger(id) if *id != own);
+    if owner.wait_for(other).await.is_ok() {
+        stop.cancel();
+        changed.notify_one();
+    }
+}
+
+/// The daemon's own kubeconfig has the CA that the configuration has; `true`: since now.
+async fn followed(cluster: &ClusterName, kubeconfig: &Path, face: &Cluster) -> Result<bool, AccessError> {
+    let changed = access::follow(kubeconfig, face).await?;
+    if changed {
+        tracing::info!(%cluster, "the daemon's own kubeconfig has the CA of the configuration now");
+    }
+    Ok(changed)
+}
+
+/// SHA-256 of a file; `None`: it cannot be read.
+fn digest(path: &Path) -> Option<[u8; 32]> {
+    std::fs::read(path).ok().map(|content| Sha256::digest(zeroize::Zeroizing::new(content).as_slice()).into())
+}

@@ -1,0 +1,45 @@
+//! What the model world makes of a delivery.
+
+use jiff::SignedDuration;
+
+use super::World;
+use crate::desired::{DesiredCredential, HomeTarget, Proof};
+use crate::identity::{AccountId, ClusterName};
+use crate::ledger::change::Change;
+use crate::ledger::{Certificate, CredentialKey, Delivery};
+
+impl World {
+    pub(super) fn deliver(
+        &mut self,
+        account: &AccountId,
+        cluster: &ClusterName,
+        credential: &DesiredCredential,
+        generation: u64,
+        home: &HomeTarget,
+    ) -> Vec<Change> {
+        let now = self.now;
+        let bound_to = match &credential.proof {
+            Proof::Token(token) => Some(self.in_cluster(cluster).objects[&token.secret_key(cluster)].uid.clone()),
+            Proof::Certificate { .. } | Proof::Oidc(_) => None,
+        };
+        let certificate = credential.proof.name().map(|subject| Certificate {
+            fingerprint: format!("{subject}-{generation}-{}-{}", credential.host, now.as_second()),
+            generation,
+            subject,
+            not_before: now,
+            not_after: now + SignedDuration::from_hours(168),
+            renew_after: now + SignedDuration::from_hours(112),
+            bound_to,
+        });
+        let delivery = Delivery {
+            path: home.file(),
+            home: (!credential.host.is_any()).then(|| home.home.clone()),
+            digest: credential.digest.clone(),
+            at: now,
+            checked_at: Some(now),
+        };
+        self.inventory.homes.remove(&(account.clone(), cluster.clone()));
+        let key = CredentialKey::new(account.clone(), cluster.clone()).on(&credential.host);
+        vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))]
+    }
+}

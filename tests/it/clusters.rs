@@ -1,0 +1,311 @@
+//! Several clusters from one ledger: each with its own seal scope, endpoints and classes; contexts of all in one
+//! kubeconfig; one that hangs keeps nobody else waiting, and catches up.
+
+use std::fs;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use bursar::control::api::{OrderRequest, Target};
+use bursar::identity::AccountKind;
+use rustix::process::Signal;
+
+use crate::daemon::{Daemon, status};
+use crate::servers::Servers;
+use crate::servers::control_plane::{ControlPlane, ControlPlaneOptions};
+use crate::servers::ldif::{disable_ldif, tool_account_dn};
+use crate::servers::ports::free_port;
+use crate::servers::process::{Process, run};
+use crate::servers::ready::wait_for;
+use crate::world::{World, stderr};
+
+/// A cluster beside the one that all tests share, by turns: some of these tests let it hang.
+pub fn other() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
+    static OTHER: OnceLock<ControlPlane> = OnceLock::new();
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    (OTHER.get_or_init(|| ControlPlane::start(&ControlPlaneOptions::default())), turn)
+}
+
+/// A site with class `tool` on both clusters, class `admin` on one, class `local` on the other.
+pub fn world(name: &str, other: &ControlPlane) -> World {
+    let folder = Servers::shared().folder().join(name);
+    let more = format!(
+        "\n[cluster.other]\ndefault_endpoint = \"main\"\n[cluster.other.endpoint.main]\nurl = \"{}\"\nca = \"{}\"\n\
+         [class.local]\nfrom = \"users\"\nwhen = {{ group = \"locals\" }}\nclusters = [\"other\"]\n\
+         namespace = \"{name}-u-{{name}}\"\nhome = {{ prefix = \"{}/homes/home\" }}\n\
+         credential = {{ kind = \"certificate\", endpoints = [\"main\"] }}\n",
+        other.url,
+        other.ca_pem.display(),
+        folder.display()
+    );
+    let mut world = World::with(name, &more);
+    world.configure("clusters     = [\"test\"]", "clusters     = [\"test\", \"other\"]");
+    world.configure(
+        "7d\", endpoints = [\"internal\"] }\nvolumes",
+        "7d\", endpoints = [\"internal\", \"main\"] }\nvolumes",
+    );
+    world.initialise_again();
+    world.initialise("other", other);
+    world
+}
+
+fn works(world: &World, tool: &str, context: &str) -> bool {
+    world.kubectl_as_tool(tool, &["get", "pods", "--context", context]).status.success()
+}
+
+fn target(tool: &str) -> Target {
+    Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("a test".to_owned()), ticket: None }
+}
+
+#[test]
+fn contexts_of_both_clusters_are_in_one_kubeconfig() {
+    let (other, _turn) = other();
+    let mut world = world("twins", other);
+    world.tool("foo", 62_851, &["alice"]);
+    world.person("alice", 62_852);
+    world.person("lena", 62_853);
+    world.group("k8s-admins", &["alice"]);
+    world.group("locals", &["lena"]);
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+
+    let said = |kubeconfig: &std::path::Path, arguments: &[&str]| {
+        String::from_utf8_lossy(&world.kubectl_with(kubeconfig, arguments).stdout).trim().to_owned()
+    };
+    let config = |person: &str| world.folder.join("homes/home").join(person).join(".kube/config");
+    let contexts = ["config", "get-contexts", "-o", "name"];
+    let tool = world.home("foo").join(".kube/config");
+    assert_eq!(said(&tool, &contexts), "other\ntest");
+    assert_eq!(said(&config("alice"), &contexts), "test", "a class on one cluster");
+    assert_eq!(said(&config("lena"), &contexts), "other", "a class on the other");
+    for context in ["test", "other"] {
+        let got = world.kubectl_as_tool("foo", &["get", "pods", "--context", context]);
+        assert!(got.status.success(), "{context}: {}", stderr(&got));
+    }
+    assert!(said(&config("alice"), &["get", "nodes"]).is_empty());
+
+    // One account, two clusters: one generation, two seals, neither of which is worth anything in the other.
+    let namespace = world.namespace("foo");
+    let metadata = |cluster: &ControlPlane| {
+        let text = cluster.run(&["get", "namespace", &namespace, "-o", "json"], "");
+        serde_json::from_str::<serde_json::Value>(&text).expect("JSON")["metadata"].clone()
+    };
+    let (here, there) = (metadata(&world.servers.cluster), metadata(other));
+    let of = |metadata: &serde_json::Value, key: &str| metadata["annotations"][format!("bursar.dev/{key}")].clone();
+    assert_eq!(of(&here, "generation"), of(&there, "generation"));
+    assert_ne!(of(&here, "seal"), of(&there, "seal"));
+
+    // What is changed for one cluster is not asked of the other, which stays connected.
+    let mark = other.audit_mark();
+    let url = world.servers.cluster.url.replace("localhost", "127.0.0.1");
+    let text = fs::read_to_string(world.config()).expect("a configuration");
+    let ca = world.servers.cluster.ca_pem.display();
+    let table = format!("[cluster.test.endpoint.outside]\nurl = \"{url}\"\nca = \"{ca}\"\n\n[homes]\n");
+    fs::write(world.config(), text.replace("[homes]\n", &table)).expect("written");
+    world.reload();
+    assert_eq!(world.cycle().exit_code(), 0);
+    assert!(world.status().clusters.values().all(|cluster| cluster.ready));
+    let asked = other.requests_since(mark);
+    // Whether the webhook has the new rules is asked, and no more.
+    let watched = |verb: &str| ["list", "watch", "create"].contains(&verb);
+    let asked: Vec<_> =
+        asked.iter().filter(|request| request.user == "bursar:daemon" && watched(&request.verb)).collect();
+    assert!(asked.is_empty(), "{asked:#?}");
+}
+
+#[test]
+fn a_cluster_that_hangs_keeps_only_its_own_work_waiting_and_catches_up() {
+    let (other, _turn) = other();
+    let mut world = world("hangs", other);
+    for (tool, uid) in (0..6).map(|number| (format!("t{number}"), 62_861 + number)) {
+        world.tool(&tool, uid, &[]);
+    }
+    assert_eq!(world.cycle().exit_code(), 0);
+    let stolen = world.folder.join("stolen");
+    fs::copy(world.home("t0").join(".kube/config"), &stolen).expect("a copy");
+    let with = |world: &World, context: &str| {
+        world.kubectl_with(&stolen, &["get", "pods", "--context", context]).status.success()
+    };
+    assert!(with(&world, "test") && with(&world, "other"));
+
+    let server = other.api_server().expect("of our own");
+    server.signal(Signal::STOP);
+    let began = Instant::now();
+    // A new tool, a suspension and a revocation, all of them in both clusters.
+    world.tool("new", 62_871, &[]);
+    world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "t1")));
+    world.cycle();
+    world.order(&OrderRequest::Revoke(target("t0"))).expect("revoked");
+    let state = |world: &World, tool: &str| {
+        let rows = world.rows("SELECT name, state FROM tools");
+        rows.iter().find(|row| row["name"] == tool).map(|row| row["state"].clone())
+    };
+    assert!(works(&world, "new", "test"), "made here");
+    assert_eq!(state(&world, "t1"), Some("suspended".into()));
+    let bindings = world.kubectl(&["get", "rolebindings", "-n", &world.namespace("t1"), "-o", "name"]);
+    assert!(!bindings.contains("bursar"), "{bindings}");
+    assert!(!with(&world, "test"), "the old certificate is refused here");
+    assert!(works(&world, "t0", "test"), "and the new one works here");
+    assert!((2..6).all(|number| works(&world, &format!("t{number}"), "test")));
+    let clusters = world.status().clusters;
+    assert!(clusters["test"].ready && !clusters["other"].ready, "{clusters:#?}");
+    // Once it is known to hang, nobody waits for it.
+    let (known, cycle) = (Instant::now(), world.cycle());
+    assert!(known.elapsed() < Duration::from_secs(15), "{:?} {cycle:#?}", known.elapsed());
+    println!("hung for {:?}; a cycle then takes {:?}", began.elapsed(), known.elapsed());
+
+    server.signal(Signal::CONT);
+    wait_for("the other cluster catches up", Duration::from_mins(3), || {
+        let report = world.cycle();
+        (report.exit_code() == 0 && works(&world, "new", "other") && works(&world, "t0", "other")).then_some(())
+    });
+    assert!(!with(&world, "other"), "the old certificate is refused there too");
+    let bindings = other.run(&["get", "rolebindings", "-n", &world.namespace("t1"), "-o", "name"], "");
+    assert!(!bindings.contains("bursar"), "{bindings}");
+}
+
+#[test]
+fn a_daemon_that_starts_while_a_cluster_hangs_works_in_the_other() {
+    let (other, _turn) = other();
+    let mut world = world("starts", other);
+    world.tool("foo", 62_881, &[]);
+    let server = other.api_server().expect("of our own");
+    server.signal(Signal::STOP);
+    world.stop();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    wait_for("foo works where it can", Duration::from_mins(2), || works(&world, "foo", "test").then_some(()));
+    let clusters = status(&world)["clusters"].clone();
+    assert_eq!((clusters["test"]["ready"].clone(), clusters["other"]["ready"].clone()), (true.into(), false.into()));
+    assert!(clusters["other"]["trouble"].as_str().is_some_and(|why| !why.is_empty()), "{clusters:#}");
+    server.signal(Signal::CONT);
+    let (code, said) = crate::runbooks::follow(&world, "bursar sync");
+    println!("{said}");
+    assert_eq!(code, Some(0), "{said}");
+    wait_for("foo works there too", Duration::from_mins(2), || {
+        crate::runbooks::follow(&world, "bursar sync");
+        works(&world, "foo", "other").then_some(())
+    });
+    daemon.stop();
+}
+
+#[test]
+fn a_cluster_taken_out_of_the_configuration_is_left_as_it_is_and_its_contexts_leave_the_homes() {
+    let (other, _turn) = other();
+    let mut world = world("leaves", other);
+    for (tool, uid) in [("foo", 62_895), ("bar", 62_896)] {
+        world.tool(tool, uid, &[]);
+    }
+    assert_eq!(world.cycle().exit_code(), 0);
+    let stolen = world.folder.join("stolen");
+    fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    let whole = fs::read_to_string(world.config()).expect("a configuration");
+    let namespace = world.namespace("foo");
+    let kinds = "resourcequotas,rolebindings,networkpolicies,persistentvolumeclaims";
+    let stands = || other.run(&["get", kinds, "-n", &namespace, "-o", "name"], "");
+    let contexts = |world: &World, tool: &str| {
+        let config = world.home(tool).join(".kube/config");
+        let said = world.kubectl_with(&config, &["config", "get-contexts", "-o", "name"]);
+        String::from_utf8_lossy(&said.stdout).trim().to_owned()
+    };
+    let (before, mark) = (stands(), other.audit_mark());
+
+    // With its class of people, as somebody who knows that it is gone would do it.
+    let at = whole.find("\n[cluster.other]").expect("the other cluster");
+    fs::write(world.config(), &whole[..at]).expect("written");
+    world.configure("[\"test\", \"other\"]", "[\"test\"]");
+    world.configure(", \"main\"]", "]");
+    let plan = world.plan().text;
+    assert!(
+        plan.contains("! cluster other  is not in the configuration: nothing is done there for 2 tenants"),
+        "{plan}"
+    );
+    wait_for("its contexts leave the homes", Duration::from_mins(1), || {
+        assert_eq!(world.cycle().exit_code(), 0);
+        ["foo", "bar"].iter().all(|tool| contexts(&world, tool) == "test").then_some(())
+    });
+    assert!(works(&world, "foo", "test"));
+    let config = fs::read_to_string(world.home("foo").join(".kube/config")).expect("a kubeconfig");
+    assert!(!config.contains("other"), "{config}");
+    assert!(world.rows("SELECT cluster FROM expiring_certificates").iter().all(|row| row["cluster"] == "test"));
+    world.servers.slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "bar")));
+    assert_eq!(world.cycle().exit_code(), 0);
+    assert_eq!(stands(), before);
+    let writes = |verb: &str| ["create", "update", "patch", "delete"].contains(&verb);
+    let written = other.requests_since(mark);
+    let written: Vec<_> =
+        written.iter().filter(|request| request.user == "bursar:daemon" && writes(&request.verb)).collect();
+    assert!(written.is_empty(), "{written:#?}");
+    let got = world.kubectl_with(&stolen, &["get", "pods", "--context", "other"]);
+    assert!(got.status.success(), "nobody revokes it there: {}", stderr(&got));
+
+    // It is back: the same namespaces, new certificates, and the suspension of meanwhile.
+    world.stop();
+    fs::write(world.config(), &whole).expect("written");
+    wait_for("it is served again", Duration::from_mins(1), || {
+        world.cycle();
+        works(&world, "foo", "other").then_some(())
+    });
+    assert_eq!(stands(), before);
+    let bindings = other.run(&["get", "rolebindings", "-n", &world.namespace("bar"), "-o", "name"], "");
+    assert!(!bindings.contains("bursar"), "{bindings}");
+}
+
+/// A pod that mounts one volume, as a tenant writes it.
+fn pod(name: &str, volume: &str) -> String {
+    format!(
+        r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}, "spec": {{
+            "containers": [{{"name": "web", "image": "example.org/web", "volumeMounts": [{{"name": "v", "mountPath": "/v"}}]}}],
+            "volumes": [{{"name": "v", {volume}}}]}}}}"#
+    )
+}
+
+#[test]
+fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
+    let (other, _turn) = other();
+    let mut world = world("mounts", other);
+    world.configure("pod_security = \"restricted\"", "pod_security = \"baseline\"");
+    world.tool("foo", 62_891, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    let namespace = world.namespace("foo");
+    let volume = format!("bursar-{namespace}.home");
+    other.run(&["wait", "pv", &volume, "--for=jsonpath={.status.phase}=Bound", "--timeout=60s"], "");
+    world.stop();
+
+    let folder = world.folder.join("webhook");
+    let (port, health) = (free_port(), free_port());
+    let url = format!("https://127.0.0.1:{port}");
+    let install = format!("bursar webhook install --cluster other --url {url} --write {}", folder.display());
+    let (code, said) = crate::runbooks::follow(&world, &install);
+    assert_eq!(code, Some(0), "{said}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-webhook"));
+    command.arg("--dir").arg(&folder).arg("--listen").arg(format!("127.0.0.1:{port}"));
+    command.arg("--health").arg(format!("127.0.0.1:{health}"));
+    let webhook = Process::start("bursar-webhook", &command, &world.folder.join("webhook.log"));
+
+    let create = |manifest: &str| {
+        let mut kubectl = other.kubectl_as(&world.home("foo").join(".kube/config"));
+        kubectl.args(["create", "--context", "other", "-f", "-"]);
+        run(kubectl, manifest)
+    };
+    let mut tries = 0;
+    wait_for("the webhook gives a pod its home", Duration::from_mins(1), || {
+        tries += 1;
+        let name = format!("mine{tries}");
+        let made = create(&pod(&name, r#""persistentVolumeClaim": {"claimName": "home"}"#));
+        let stored =
+            made.status.success().then(|| other.run(&["get", "pod", &name, "-n", &namespace, "-o", "json"], ""));
+        stored.filter(|stored| stored.contains("\"runAsUser\": 62891")).map(drop)
+    });
+    let own = create(&pod("own", r#""nfs": {"server": "nfs.example.org", "path": "/srv/project/foo"}"#));
+    assert!(own.status.success(), "{}", stderr(&own));
+    for (name, path) in [("theirs", "/srv/project/bar"), ("all", "/srv/project"), ("up", "/srv/project/foo/../bar")] {
+        let volume = format!(r#""nfs": {{"server": "nfs.example.org", "path": "{path}"}}"#);
+        let refused = create(&pod(name, &volume));
+        assert!(!refused.status.success() && stderr(&refused).contains("bursar.dev"), "{path}: {}", stderr(&refused));
+    }
+    let (code, said) = crate::runbooks::follow(&world, "bursar webhook uninstall --cluster other --backstop");
+    assert_eq!(code, Some(0), "{said}");
+    drop(webhook);
+}

@@ -1,0 +1,194 @@
+//! `bursar doctor` finds what is wrong, each fault made for real, and says what cures it.
+
+use std::fs;
+use std::panic::AssertUnwindSafe;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::daemon::Daemon;
+use crate::servers::Servers;
+use crate::servers::ready::wait_for;
+use crate::world::World;
+
+fn run(world: &World, around: &[&str], json: bool) -> Output {
+    let (program, rest) = around.split_first().unwrap_or((&env!("CARGO_BIN_EXE_bursar"), &[]));
+    let mut command = Command::new(program);
+    command.args(rest);
+    if !around.is_empty() {
+        command.arg(env!("CARGO_BIN_EXE_bursar"));
+    }
+    command.arg("--config").arg(world.config()).args(json.then_some("--json")).arg("doctor");
+    command.output().expect("it runs")
+}
+
+/// What it finds wrong (subject, text, cure), and its exit code. That no daemon runs is left out: most tests have none.
+pub fn wrong(world: &World, around: &[&str]) -> (Vec<(String, String, String)>, Option<i32>) {
+    let output = run(world, around, true);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+    let wrong = findings.iter().filter(|finding| !finding["cure"].is_null() && finding["subject"] != "daemon");
+    (
+        wrong.map(|found| (text(found, "subject"), text(found, "text"), text(found, "cure"))).collect(),
+        output.status.code(),
+    )
+}
+
+/// Exactly one thing is wrong, and the text for people has the same three lines.
+fn only(world: &World, around: &[&str], subject: &str, text: &str, cure: &str) {
+    let (found, exit) = wrong(world, around);
+    let [(about, said, cured)] = &found[..] else { panic!("{found:#?}") };
+    assert!(about.contains(subject) && said.contains(text) && cured.contains(cure), "{found:#?}");
+    assert_eq!(exit, Some(1));
+    let people = String::from_utf8_lossy(&run(world, around, false).stdout).into_owned();
+    assert!(people.contains(&format!("! {about}: ")) && people.contains(&format!("    cure: {cured}")), "{people}");
+}
+
+#[test]
+fn nothing_is_wrong_where_all_is_well() {
+    let mut world = World::new("healthy");
+    world.tool("foo", 62_801, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    world.stop();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let output = run(&world, &[], false);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    for line in
+        ["answers and knows the daemon, clocks agree", "may do what it has to", "bursar-homed listens", "there ("]
+    {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(!text.contains("cure:"), "{text}");
+    daemon.stop();
+}
+
+#[test]
+fn homed_that_does_not_listen() {
+    let mut world = World::new("noears");
+    world.kill_homed();
+    only(&world, &[], "homes", "does not listen at", "systemctl enable --now bursar-homed.socket");
+}
+
+#[test]
+fn an_endpoint_that_is_not_reached() {
+    let mut world = World::new("noroute");
+    let ca = Servers::shared().cluster.ca_pem.display().to_string();
+    let table = format!("[cluster.test.endpoint.outside]\nurl = \"https://127.0.0.1:9\"\nca = \"{ca}\"\n\n[homes]\n");
+    world.configure("[homes]\n", &table);
+    only(
+        &world,
+        &[],
+        "cluster test, endpoint outside",
+        "https://127.0.0.1:9",
+        "see url, ca, tls_server_name and proxy",
+    );
+}
+
+#[test]
+fn an_endpoint_behind_an_unknown_authority() {
+    let mut world = World::new("notrust");
+    let ca = world.folder.join("foreign.pem");
+    fs::write(&ca, &crate::servers::pki::Authority::new("of somebody else").identity().certificate).expect("written");
+    let url = &Servers::shared().cluster.url;
+    let table = format!("[cluster.test.endpoint.outside]\nurl = \"{url}\"\nca = \"{}\"\n\n[homes]\n", ca.display());
+    world.configure("[homes]\n", &table);
+    only(&world, &[], "cluster test, endpoint outside", "UnknownIssuer", "see url, ca, tls_server_name and proxy");
+}
+
+#[test]
+fn a_clock_that_is_over_a_minute_off() {
+    let world = World::new("skewed");
+    let around = ["faketime", "-f", "+90s"];
+    only(&world, &around, "cluster test, endpoint internal", "clock differs from ours by -", "timedatectl");
+    let (found, _) = wrong(&world, &["faketime", "-f", "+30s"]);
+    assert_eq!(found, [], "half a minute is nothing");
+}
+
+#[test]
+fn an_export_that_is_not_mounted() {
+    let mut world = World::new("unmounted");
+    world.tool("foo", 62_811, &[]);
+    world.cycle();
+    let prefix = world.folder.join("homes/data/project");
+    let fstab = world.folder.join("fstab");
+    let line = format!("nfs.example.org:/srv/project {} nfs4 hard 0 0\n", prefix.display());
+    fs::write(&fstab, line).expect("written");
+    // In a mount namespace of its own, with this fstab.
+    let private = ["unshare", "-m", "--propagation", "private", "sh", "-c"];
+    let (fstab, place) = (fstab.to_str().expect("UTF-8"), prefix.to_str().expect("UTF-8"));
+    let around = [&private[..], &["mount --bind \"$0\" /etc/fstab && exec \"$@\"", fstab]].concat();
+    let cure = format!("mount {}", prefix.display());
+    only(&world, &around, "homes/data/project", "nfs.example.org:/srv/project (nfs4) is not mounted at", &cure);
+
+    // Mounted, it is well. A mount of the folder on itself stands in for the export: it is the table that is looked at.
+    let script = "mount --bind \"$0\" /etc/fstab && mount --bind \"$1\" \"$1\" && shift && exec \"$@\"";
+    assert_eq!(wrong(&world, &[&private[..], &[script, fstab, place]].concat()).0, []);
+
+    // No word of it in fstab: what was mounted elsewhere leaves an empty folder, or none.
+    let away = world.folder.join("homes/data/away");
+    fs::rename(&prefix, &away).expect("moved");
+    fs::create_dir(&prefix).expect("an empty mount point");
+    only(&world, &[], "homes/data/project", "is empty: the export with the homes is not mounted there", &cure);
+    fs::remove_dir(&prefix).expect("removed");
+    only(&world, &[], "homes/data/project", "No such file or directory", &cure);
+}
+
+#[test]
+fn an_export_that_squashes_whom_it_should_not() {
+    let mut world = World::new("squashed");
+    world.tool("foo", 62_821, &[]);
+    world.tool("bar", 62_822, &[]);
+    world.cycle();
+    // All homes belong to nobody, as with `all_squash` or without a common idmap domain.
+    let homes = ["foo", "bar"].map(|tool| world.home(tool));
+    for home in &homes {
+        std::os::unix::fs::chown(home, Some(65_534), Some(65_534)).expect("given away");
+    }
+    only(&world, &[], "homes/data/project", "belongs to uid 65534", "root_squash");
+    std::os::unix::fs::chown(&homes[0], Some(62_821), Some(62_821)).expect("given back");
+    assert_eq!(wrong(&world, &[]).0, [], "what is wrong with one of them is the tenant's");
+
+    // Homes are to be made, and root may not: first by homed's own arguments, then by the file system.
+    let text = fs::read_to_string(world.config()).expect("a configuration");
+    let volumes = world.folder.join("homes/volumes");
+    let directory = format!("directory = \"{}/{{name}}\", mount = ", volumes.display());
+    world.configure("mount = ", &directory);
+    assert_eq!(wrong(&world, &[]).0, []);
+    assert_eq!(fs::read_dir(&volumes).expect("there").count(), 0, "nothing is left behind");
+    let mark = |how: &str| assert!(Command::new("chattr").arg(how).arg(&volumes).status().expect("chattr").success());
+    mark("+i");
+    let found = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        only(&world, &[], "homes/volumes", "squashes root", "no_root_squash");
+    }));
+    mark("-i");
+    found.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    fs::write(world.config(), text.replace("create = false", "create = true")).expect("written");
+    let (found, _) = wrong(&world, &[]);
+    let about: Vec<&str> = found.iter().map(|(subject, _, _)| subject.as_str()).collect();
+    assert!(about.iter().any(|subject| subject.contains("homes/data/project")), "{found:#?}");
+    assert!(found.iter().all(|(_, _, cure)| cure.contains("add --create-prefix")), "{found:#?}");
+}
+
+#[test]
+fn a_right_that_is_missing() {
+    let (other, _turn) = crate::clusters::other();
+    let world = crate::clusters::world("rights", other);
+    assert_eq!(wrong(&world, &[]).0, []);
+    let rule = |role: &str| {
+        let path = "jsonpath={range .rules[*]}{.resources}{\"\\n\"}{end}";
+        let rules = other.run(&["get", "clusterrole", role, "-o", path], "");
+        rules.lines().position(|line| line == "[\"certificatesigningrequests/approval\"]").expect("the rule is there")
+    };
+    let patch = format!(r#"[{{"op": "remove", "path": "/rules/{}"}}]"#, rule("bursar-daemon"));
+    other.run(&["patch", "clusterrole", "bursar-daemon", "--type=json", "-p", &patch], "");
+    wait_for("the API server notices", std::time::Duration::from_mins(1), || {
+        (!wrong(&world, &[]).0.is_empty()).then_some(())
+    });
+    let cure = "bursar init --admin-kubeconfig FILE --cluster other";
+    only(&world, &[], "cluster other, as the daemon", "may not patch certificatesigningrequests/approval", cure);
+    world.initialise("other", other);
+    assert_eq!(wrong(&world, &[]).0, [], "the cure cures it");
+}

@@ -1,0 +1,119 @@
+//! The authority of the API server's certificate is replaced, step by step as docs/operations.md has it, and at no moment
+//! does anybody's kubeconfig stop working.
+
+use std::fs;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use jiff::Timestamp;
+
+use crate::doctor::wrong;
+use crate::quiet::own_servers;
+use crate::servers::control_plane::ControlPlaneOptions;
+use crate::servers::pki::Authority;
+use crate::servers::ready::wait_for;
+use crate::world::{World, stderr};
+
+const TOOLS: [&str; 4] = ["bar", "baz", "foo", "qux"];
+
+fn works(world: &World) {
+    for tool in TOOLS {
+        let got = world.kubectl_as_tool(tool, &["get", "pods"]);
+        assert!(got.status.success(), "{tool}: {}", stderr(&got));
+    }
+}
+
+/// How many homes have exactly this bundle.
+fn with_bundle(world: &World, bundle: &str) -> usize {
+    TOOLS.iter().filter(|tool| super::config(world, tool).contains(&BASE64.encode(bundle))).count()
+}
+
+/// `bursar doctor` says that the CA ends, and what is next.
+fn ends(world: &World, next: &str) {
+    let (found, _) = wrong(world, &[]);
+    let [(_, text, cure)] = &found[..] else { panic!("{found:#?}") };
+    assert!(text.contains("its CA ends") && cure.contains(next), "{found:#?}");
+}
+
+#[test]
+fn a_ca_is_replaced_and_nobodys_kubeconfig_ever_stops_working() {
+    let day = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date() + jiff::Span::new().days(20);
+    let month_and_day = |number: i8| u8::try_from(number).expect("positive");
+    let last =
+        Authority::until("the old one", (day.year().into(), month_and_day(day.month()), month_and_day(day.day())));
+    let next = Authority::new("the next one");
+    let (old, new) = (last.identity().certificate.clone(), next.identity().certificate.clone());
+    let further_ca = format!("{old}{new}");
+    let servers = own_servers(&ControlPlaneOptions { further_ca, ..ControlPlaneOptions::default() });
+    let mut world = World::on(servers, "rollover", "\n[limits]\nchange_per_cycle = { count = 2 }\n");
+    for (tool, uid) in TOOLS.iter().zip(62_731..) {
+        world.tool(tool, uid, &[]);
+    }
+    let bundle = world.folder.join("k8s-ca.pem");
+    let put = |content: &str| fs::write(&bundle, content).expect("written");
+    put(&old);
+    servers.cluster.serve_as(&last.server(&["kubernetes"]), &bundle);
+    world.configure(&servers.cluster.ca_pem.display().to_string(), &bundle.display().to_string());
+    assert_eq!(world.cycle().exit_code(), 0);
+    assert_eq!(with_bundle(&world, &old), 4);
+
+    ends(&world, "beside the old one in the file of `ca`");
+
+    // Too early, and so the wrong order: nobody gets a file that does not work.
+    put(&new);
+    world.reload();
+    for _ in 0..2 {
+        let report = world.cycle();
+        assert_eq!(report.failing.len(), 1, "one is tried: {report:#?}");
+        assert!(report.failing[0].reason.contains("endpoint internal"), "{report:#?}");
+    }
+    assert_eq!(with_bundle(&world, &old), 4);
+    works(&world);
+
+    // 1. Both: one tool first, then two in a cycle.
+    let both = format!("{old}{new}");
+    put(&both);
+    world.reload();
+    let mut seen = Vec::new();
+    wait_for("both authorities in all homes", Duration::from_mins(2), || {
+        world.cycle();
+        works(&world);
+        seen.push(with_bundle(&world, &both));
+        (seen.last() == Some(&4)).then_some(())
+    });
+    assert!(seen.contains(&1) && seen.contains(&3), "{seen:?}");
+    assert_eq!(world.cycle().exit_code(), 0);
+    let own = world.state_dir().join("clusters/test.kubeconfig");
+    let own = || fs::read_to_string(&own).expect("the daemon's own");
+    assert!(own().contains(&BASE64.encode(&both)), "the daemon follows");
+
+    ends(&world, "give the API server a certificate of the new CA");
+
+    // 2. The API server's new certificate.
+    let fingerprints: Vec<String> = TOOLS.iter().map(|tool| super::config(&world, tool)).collect();
+    servers.cluster.serve_as(&next.server(&["kubernetes"]), &{
+        put(&new);
+        bundle.clone()
+    });
+    put(&both);
+    works(&world);
+    assert_eq!(wrong(&world, &[]).0, [], "the one that ends is not needed any more");
+    assert_eq!(world.cycle().exit_code(), 0);
+    assert!(TOOLS.iter().map(|tool| super::config(&world, tool)).eq(fingerprints), "nothing is delivered for it");
+
+    // 3. Only the new one is left.
+    put(&new);
+    world.reload();
+    wait_for("the new authority in all homes", Duration::from_mins(2), || {
+        world.cycle();
+        works(&world);
+        (with_bundle(&world, &new) == 4).then_some(())
+    });
+    assert_eq!(world.cycle().exit_code(), 0);
+    assert!(own().contains(&BASE64.encode(&new)));
+    world.tool("last", 62_739, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    assert!(world.kubectl_as_tool("last", &["get", "pods"]).status.success());
+    assert_eq!(world.status().clusters["test"].endpoints, [].into());
+}

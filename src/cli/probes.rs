@@ -121,6 +121,7 @@ pub(super) async fn daemon(settings: &Settings) -> Finding {
 fn ca<'s>(sources: &'s [directory::SourceConfig], name: &str) -> Option<&'s str> {
     match &sources.iter().find(|source| source.name == name)?.kind {
         SourceKind::Ldap(ldap) => ldap.ca_pem.as_deref(),
+        SourceKind::Keycloak(realm) => realm.ca_pem.as_deref(),
         SourceKind::Ldif(_) => None,
     }
 }

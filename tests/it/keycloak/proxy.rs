@@ -41,12 +41,12 @@ pub async fn between(
     let client = reqwest::Client::builder().tls_certs_only(trusted).no_proxy().build().expect("a client");
     let (judge, server): (Arc<Judge>, _) = (Arc::new(judge), realm.server.url.clone());
     let asked = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&asked);
+    let requests = Arc::clone(&asked);
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
-            let (judge, client, server, heard) = (judge.clone(), client.clone(), server.clone(), heard.clone());
+            let (judge, client, server, requests) = (judge.clone(), client.clone(), server.clone(), requests.clone());
             tokio::spawn(async move {
-                let _ = serve(socket, &*judge, &client, &server, &heard).await;
+                let _ = serve(socket, &*judge, &client, &server, &requests).await;
             });
         }
     });
@@ -59,7 +59,7 @@ async fn serve(
     judge: &Judge,
     client: &reqwest::Client,
     server: &str,
-    heard: &Mutex<Vec<String>>,
+    requests: &Mutex<Vec<String>>,
 ) -> std::io::Result<()> {
     let mut bytes = Vec::new();
     let head = loop {
@@ -81,12 +81,15 @@ async fn serve(
     while body.len() < length {
         socket.read_buf(&mut body).await?;
     }
-    heard.lock().expect("a list").push(path.clone());
+    requests.lock().expect("a list").push(path.clone());
     // What a test does at this moment may wait for the server.
     let fate = tokio::task::block_in_place(|| judge(&path));
     let (status, mut answer) = match fate {
         Fate::Answered(status, text) => (status, text.as_bytes().to_vec()),
-        Fate::Silent => return Ok(tokio::time::sleep(Duration::from_mins(1)).await),
+        Fate::Silent => {
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            return Ok(());
+        }
         Fate::Passed | Fate::Cut(_) => {
             let mut onward = client.request(method.parse().expect("a method"), format!("{server}{path}")).body(body);
             for (name, value) in fields.iter().filter(|(name, _)| name != "host" && name != "content-length") {

@@ -13,6 +13,9 @@ use super::{Realm, person, source};
 use crate::directory::{assert_why, names, read, why};
 use crate::servers::pki::Authority;
 
+/// What becomes of a request, and what is said of it.
+type Spoilt = (fn() -> Fate, &'static str);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_not_let_in_says_why() {
     let realm = Realm::new("wrong", &[person("alice", 2001, &[])], &[]);
@@ -109,7 +112,7 @@ async fn no_answer_is_never_an_empty_answer() {
     assert_eq!(why(&read(source(config)).await), "complete");
     let requests = asked.lock().expect("a list").clone();
     assert_eq!(requests.len(), 9, "{requests:?}");
-    let spoil: [(fn() -> Fate, &str); 8] = [
+    let spoil: [Spoilt; 8] = [
         (|| Fate::Answered(500, r#"{"error": "unknown_error"}"#), "500 Internal Server Error: unknown_error"),
         (|| Fate::Answered(503, "<html>"), "503 Service Unavailable: no reason given"),
         (|| Fate::Answered(404, "{}"), "404 Not Found"),

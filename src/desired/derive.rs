@@ -240,6 +240,11 @@ impl<'a> World<'a> {
             kept.leaving.clear();
             kept.rests_on.clear();
             derived.otherwise = Some(Box::new(kept));
+        } else if !derived.leaving.is_empty() {
+            // Who has no access loses it to its end, and gets it back, whoever else may not leave yet.
+            let mut kept = derived.otherwise.take().map_or_else(|| derived.clone(), |kept| *kept);
+            kept.leaving.clear();
+            derived.otherwise = Some(Box::new(kept));
         }
         Some(derived)
     }

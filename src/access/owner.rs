@@ -7,7 +7,7 @@ use kube::runtime::{WatchStreamExt as _, watcher::watcher};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::roles::{NAMESPACE, OWNER, labels};
 use super::{AccessError, answered};
@@ -37,13 +37,7 @@ pub async fn owner(client: &Client) -> Result<Option<String>, AccessError> {
 #[derive(Debug)]
 pub struct OwnerWatch {
     receiver: watch::Receiver<Ownership>,
-    task: AbortHandle,
-}
-
-impl Drop for OwnerWatch {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _task: AbortOnDropHandle<()>,
 }
 
 impl OwnerWatch {
@@ -81,7 +75,7 @@ pub fn watch_owner(client: &Client) -> OwnerWatch {
             sender.send_if_modified(|now| std::mem::replace(now, heard.clone()) != heard);
         }
     });
-    OwnerWatch { receiver, task: task.abort_handle() }
+    OwnerWatch { receiver, _task: AbortOnDropHandle::new(task) }
 }
 
 /// The ConfigMap of a ledger.

@@ -29,7 +29,7 @@ use serde_json::Value;
 
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, HostName, NamespaceName, PosixIdentity};
-use crate::ledger::{Account, Note, ObjectKey, Suspension};
+use crate::ledger::{Account, Delivery, Note, ObjectKey, Suspension};
 use crate::observed::digest::digest;
 use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
 
@@ -237,6 +237,20 @@ pub struct DesiredCredential {
     pub namespace: Option<NamespaceName>,
     /// Digest of everything above but the generation: the kubeconfig's shape.
     pub digest: String,
+}
+
+impl DesiredCredential {
+    /// What the ledger keeps of its delivery into `home`.
+    #[must_use]
+    pub fn delivered(&self, home: &HomeTarget, now: Timestamp) -> Delivery {
+        Delivery {
+            path: home.file(),
+            home: (!self.host.is_any()).then(|| home.home.clone()),
+            digest: self.digest.clone(),
+            at: now,
+            checked_at: Some(now),
+        }
+    }
 }
 
 /// One of the three kinds of [`crate::policy::CredentialKind`], for one holder.

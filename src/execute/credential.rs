@@ -22,8 +22,8 @@ use crate::homes::{
 };
 use crate::identity::ClusterName;
 use crate::ledger::change::Change;
-use crate::ledger::{Certificate, CredentialKey, Delivery};
-use crate::observed::certificate::{self, Asked, CertificateError, Issued};
+use crate::ledger::{Certificate, CredentialKey};
+use crate::observed::certificate::{Asked, CertificateError, Issued};
 use crate::plan::AccountPlan;
 use crate::policy::OidcRule;
 
@@ -90,13 +90,7 @@ pub async fn deliver(
     }
     write(homes, home, entries(&server.cluster, credential, proof)).await?;
     let key = CredentialKey::new(account.id.clone(), server.cluster.clone()).on(&credential.host);
-    let delivery = Delivery {
-        path: home.file(),
-        home: (!credential.host.is_any()).then(|| home.home.clone()),
-        digest: credential.digest.clone(),
-        at: now,
-        checked_at: Some(now),
-    };
+    let delivery = credential.delivered(home, now);
     Ok(vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))])
 }
 
@@ -131,15 +125,7 @@ async fn obtain(
         Proof::Certificate { subject, lifetime } => {
             let key = NewKey::generate().map_err(CredentialError::Key)?;
             let (certificate_pem, issued) = certify(effects, subject, *lifetime, &key).await?;
-            let certificate = Certificate {
-                renew_after: certificate::renew_after(&issued),
-                fingerprint: issued.fingerprint,
-                generation,
-                subject: subject.common_name.clone(),
-                not_before: issued.not_before,
-                not_after: issued.not_after,
-                bound_to: None,
-            };
+            let certificate = issued.of(subject.common_name.clone(), generation, None);
             Ok((UserProof::Certificate { certificate_pem, key_pem: key.pem() }, Some(certificate)))
         }
         Proof::Token(of) => {

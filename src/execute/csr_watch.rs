@@ -10,7 +10,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher::watcher};
 use kube::{Api, Client};
 use tokio::sync::{oneshot, watch};
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::directory::chain;
@@ -22,13 +22,7 @@ pub(super) const HOLDER: &str = "bursar.dev/id";
 #[derive(Debug)]
 pub struct CsrWatch {
     shared: Arc<Shared>,
-    task: AbortHandle,
-}
-
-impl Drop for CsrWatch {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _task: AbortOnDropHandle<()>,
 }
 
 /// Begun when the first certificate is asked for: a daemon that issues nothing watches nothing.
@@ -74,8 +68,8 @@ impl CsrWatch {
     #[must_use]
     pub fn start(client: &Client) -> Self {
         let shared = Arc::new(Shared { state: Mutex::default(), listed: watch::Sender::new(false) });
-        let task = tokio::spawn(run(Arc::clone(&shared), client.clone())).abort_handle();
-        Self { shared, task }
+        let task = AbortOnDropHandle::new(tokio::spawn(run(Arc::clone(&shared), client.clone())));
+        Self { shared, _task: task }
     }
 
     /// Waits until all requests that there are were seen; if they are not, says why.
@@ -216,7 +210,7 @@ mod tests {
 
     fn watch() -> CsrWatch {
         let shared = Arc::new(Shared { state: Mutex::default(), listed: watch::Sender::new(false) });
-        CsrWatch { shared, task: tokio::spawn(std::future::pending::<()>()).abort_handle() }
+        CsrWatch { shared, _task: AbortOnDropHandle::new(tokio::spawn(std::future::pending::<()>())) }
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ use crate::desired::{SERVICE_ACCOUNT, TokenOf};
 use crate::homes::SecretText;
 use crate::homes::token::claims;
 use crate::ledger::{Certificate, ObjectKey};
-use crate::observed::certificate::{Issued, renew_after};
+use crate::observed::certificate::Issued;
 
 /// Why a token is not delivered. The text carries the cure.
 #[derive(Debug, thiserror::Error)]
@@ -97,14 +97,5 @@ fn checked(text: &SecretText, token: &TokenOf, generation: u64) -> Result<Certif
     if !(1..=most).contains(&not_after.duration_since(not_before).as_secs()) {
         return other("lifetime", &not_after.duration_since(not_before).to_string(), &format!("{most} s at most"));
     }
-    let issued = Issued { fingerprint: claims.id, not_before, not_after };
-    Ok(Certificate {
-        renew_after: renew_after(&issued),
-        fingerprint: issued.fingerprint,
-        generation,
-        subject,
-        not_before,
-        not_after,
-        bound_to: Some(uid),
-    })
+    Ok(Issued { fingerprint: claims.id, not_before, not_after }.of(subject, generation, Some(uid)))
 }

@@ -14,6 +14,8 @@ use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME
 use x509_parser::pem::Pem;
 use x509_parser::prelude::parse_x509_certificate;
 
+use crate::ledger::Certificate;
+
 /// What was asked of the signer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked<'a> {
@@ -38,6 +40,16 @@ pub struct Issued {
     pub not_before: Timestamp,
     /// From the certificate.
     pub not_after: Timestamp,
+}
+
+impl Issued {
+    /// As the ledger keeps it. `bound_to`: the Secret that a token ends with.
+    #[must_use]
+    pub fn of(self, subject: String, generation: u64, bound_to: Option<String>) -> Certificate {
+        let renew_after = renew_after(&self);
+        let Self { fingerprint, not_before, not_after } = self;
+        Certificate { fingerprint, generation, subject, not_before, not_after, renew_after, bound_to }
+    }
 }
 
 /// Why an issued certificate is not used.

@@ -14,7 +14,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::{Notify, watch};
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::cache::{Cache, observe};
 use super::kinds::{Kind, Kinds};
@@ -82,13 +82,7 @@ pub struct ClusterHealth {
 #[derive(Debug)]
 pub struct ClusterWatch {
     shared: Arc<Shared>,
-    tasks: Vec<AbortHandle>,
-}
-
-impl Drop for ClusterWatch {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(AbortHandle::abort);
-    }
+    _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 impl ClusterWatch {
@@ -100,9 +94,9 @@ impl ClusterWatch {
     pub fn start(client: &Client, cluster: ClusterName, kinds: Vec<WatchedKind>, changed: Arc<Notify>) -> Self {
         let shared = Arc::new(Shared::new(cluster, kinds, changed));
         let tasks = (0..shared.kinds.len())
-            .map(|index| tokio::spawn(watch_kind(Arc::clone(&shared), client.clone(), index)).abort_handle())
+            .map(|index| AbortOnDropHandle::new(tokio::spawn(watch_kind(Arc::clone(&shared), client.clone(), index))))
             .collect();
-        Self { shared, tasks }
+        Self { shared, _tasks: tasks }
     }
 
     /// Its name.

@@ -11,7 +11,7 @@ use kube::core::{NotUsed, Object};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use serde::Deserialize;
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::kinds::everywhere;
 use super::pods::{ObservedPod, PodInventory, observe};
@@ -24,13 +24,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct PodWatch {
     shared: Arc<Mutex<State>>,
-    task: AbortHandle,
-}
-
-impl Drop for PodWatch {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _task: AbortOnDropHandle<()>,
 }
 
 #[derive(Debug, Default)]
@@ -56,8 +50,8 @@ impl PodWatch {
     #[must_use]
     pub fn start(client: &Client) -> Self {
         let shared = Arc::new(Mutex::new(State::default()));
-        let task = tokio::spawn(watch(Arc::clone(&shared), client.clone())).abort_handle();
-        Self { shared, task }
+        let task = AbortOnDropHandle::new(tokio::spawn(watch(Arc::clone(&shared), client.clone())));
+        Self { shared, _task: task }
     }
 
     /// All pods; absent while they are not known, which is no evidence of anything.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use reqwest::Certificate;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::directory::chain;
 use crate::identity::ClusterName;
@@ -45,13 +45,7 @@ pub enum EvidenceError {
 #[derive(Debug)]
 pub struct UseWatch {
     shared: Arc<Mutex<State>>,
-    task: AbortHandle,
-}
-
-impl Drop for UseWatch {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _task: AbortOnDropHandle<()>,
 }
 
 #[derive(Debug, Default)]
@@ -67,8 +61,8 @@ impl UseWatch {
         let evidence = rules.evidence.get(cluster)?.clone();
         let every = EVERY.min(rules.idle_for / 10);
         let shared = Arc::new(Mutex::new(State::default()));
-        let task = tokio::spawn(keep_asking(Arc::clone(&shared), evidence, every)).abort_handle();
-        Some(Self { shared, task })
+        let task = AbortOnDropHandle::new(tokio::spawn(keep_asking(Arc::clone(&shared), evidence, every)));
+        Some(Self { shared, _task: task })
     }
 
     /// Namespaces in use; absent while nobody knows.

@@ -133,15 +133,7 @@ impl Search<'_> {
             authorities: None,
         };
         let issued = authority::verified(self.servers.get(cluster)?, pem.as_bytes(), &asked).await.ok()?;
-        let certificate = Certificate {
-            renew_after: certificate::renew_after(&issued),
-            fingerprint: issued.fingerprint,
-            generation,
-            subject: subject.common_name.clone(),
-            not_before: issued.not_before,
-            not_after: issued.not_after,
-            bound_to: None,
-        };
+        let certificate = issued.of(subject.common_name.clone(), generation, None);
         (certificate.not_after > self.now).then(|| (AccountId(serial_number.to_owned()), certificate))
     }
 }

@@ -1,11 +1,11 @@
 //! Suspension, resumption, revocation, holds and limits: what an account loses, what comes back, and who decides.
 
-use bursar::control::api::{CycleReport, OrderRequest, Target};
+use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
 
 use crate::servers::Servers;
 use crate::servers::ldif::{disable_ldif, enable_ldif, replace_ldif, tool_account_dn, tool_group_dn};
-use crate::world::{World, stderr};
+use crate::world::{World, all_is_well, stderr};
 
 const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\n";
 
@@ -28,10 +28,6 @@ fn moved(dn: &str, superior: &str) {
     let rdn = dn.split(',').next().expect("an RDN");
     let record = format!("dn: {dn}\nchangetype: modrdn\nnewrdn: {rdn}\ndeleteoldrdn: 1\nnewsuperior: {superior}\n");
     Servers::shared().slapd.modify_ldif(&record);
-}
-
-fn all_is_well(report: &CycleReport) {
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
 }
 
 #[test]

@@ -113,11 +113,13 @@ impl World {
         self.servers.slapd.add_ldif(&ldif.replace("homeDirectory: /", &beneath));
     }
 
-    fn make_home(&self, parent: &str, name: &str, uid: u32, gid: u32) {
+    /// Makes a home in a folder of homes, and gives the kubeconfig that will be in it.
+    pub fn make_home(&self, parent: &str, name: &str, uid: u32, gid: u32) -> PathBuf {
         let home = self.folder.join("homes").join(parent).join(name);
         fs::create_dir_all(&home).expect("a home");
         std::os::unix::fs::chown(&home, Some(uid), Some(gid)).expect("its owner");
         fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).expect("its mode");
+        home.join(".kube/config")
     }
 
     /// One cycle in this process.
@@ -280,6 +282,18 @@ impl World {
         self.kubectl_with(&self.home(tool).join(".kube/config"), arguments)
     }
 
+    /// Whether a kubeconfig is good in its own namespace.
+    pub fn works(&self, kubeconfig: &Path) -> bool {
+        self.kubectl_with(kubeconfig, &["get", "pods"]).status.success()
+    }
+
+    /// What a command of the administrator prints.
+    pub fn bursar(&self, command: &str) -> String {
+        let mut bursar = Command::new(env!("CARGO_BIN_EXE_bursar"));
+        let output = bursar.arg("--config").arg(self.config()).arg(command).output().expect("bursar runs");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
     /// `kubectl` with any kubeconfig.
     pub fn kubectl_with(&self, kubeconfig: &Path, arguments: &[&str]) -> Output {
         self.servers.cluster.kubectl_as(kubeconfig).args(arguments).output().expect("kubectl")
@@ -329,6 +343,12 @@ impl Drop for World {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// The cycle did all that it had to.
+#[track_caller]
+pub fn all_is_well(report: &CycleReport) {
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
 }
 
 /// What a command printed on standard error.

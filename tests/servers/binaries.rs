@@ -1,4 +1,4 @@
-//! Where the control plane's programs are.
+//! Where programs and data are that scripts of the tests make once.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +10,16 @@ use std::process::{Command, Stdio};
 /// If they cannot be built; the reason is on standard error.
 #[must_use]
 pub fn control_plane() -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/build.sh");
+    made_by("tests/cluster/build.sh")
+}
+
+/// The folder that a script of the sources says, which it makes if it is not there yet.
+///
+/// # Panics
+/// If the script fails; the reason is on standard error.
+#[must_use]
+pub fn made_by(script: &str) -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
     let output = Command::new(&script)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

@@ -1,12 +1,13 @@
 //! A Keycloak of its own, with its data in memory: an issuer whom an API server can trust.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::binaries::made_by;
 use super::folder::Folder;
 use super::https;
 use super::pki::{Authority, write_private, write_public};
@@ -48,7 +49,7 @@ impl Keycloak {
     /// If it does not start: with what was awaited and the end of the log.
     #[must_use]
     pub fn start() -> Self {
-        let home = fetched();
+        let home = made_by("tests/keycloak/fetch.sh");
         let folder = Folder::create("keycloak");
         let authority = Authority::new("bursar test issuer authority");
         let server = authority.server(&[]);
@@ -162,15 +163,4 @@ impl Keycloak {
         assert!(output.status.success(), "{method} {path}: {said}");
         said
     }
-}
-
-fn fetched() -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/keycloak/fetch.sh");
-    let output = Command::new(&script)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .unwrap_or_else(|error| panic!("{}: {error}", script.display()));
-    assert!(output.status.success(), "{} failed ({})", script.display(), output.status);
-    PathBuf::from(String::from_utf8(output.stdout).expect("a path in UTF-8").trim_end())
 }

@@ -16,6 +16,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::binaries::made_by;
 use super::folder::Folder;
 use super::pki::{Authority, write_private, write_public};
 use super::ports::free_port;
@@ -72,7 +73,11 @@ impl Samba {
     pub fn start() -> Self {
         let folder = Folder::create("samba");
         let directory = folder.path();
-        let copy = Command::new("cp").args(["-a", "--reflink=auto"]).arg(domain()).arg(directory.join("dc")).output();
+        let copy = Command::new("cp")
+            .args(["-a", "--reflink=auto"])
+            .arg(made_by("tests/cluster/samba.sh"))
+            .arg(directory.join("dc"))
+            .output();
         let copy = copy.expect("cp");
         assert!(copy.status.success(), "cp: {}", String::from_utf8_lossy(&copy.stderr));
         let authority = Authority::new("bursar test domain authority");
@@ -180,15 +185,6 @@ pub fn group_ldif(base: &str, name: &str, members: &[String]) -> String {
 pub fn password(text: &str) -> String {
     let bytes: Vec<u8> = format!("\"{text}\"").encode_utf16().flat_map(u16::to_le_bytes).collect();
     STANDARD.encode(bytes)
-}
-
-/// The folder of the domain that was made once.
-fn domain() -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/samba.sh");
-    let output = Command::new(&script).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = output.unwrap_or_else(|error| panic!("{}: {error}", script.display()));
-    assert!(output.status.success(), "{} failed ({})", script.display(), output.status);
-    PathBuf::from(String::from_utf8(output.stdout).expect("a path in UTF-8").trim_end())
 }
 
 fn configuration(directory: &Path) -> String {

@@ -6,7 +6,7 @@ use super::World;
 use crate::desired::{DesiredCredential, HomeTarget, Proof};
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::Change;
-use crate::ledger::{Certificate, CredentialKey, Delivery};
+use crate::ledger::{Certificate, CredentialKey};
 
 impl World {
     pub(super) fn deliver(
@@ -31,13 +31,7 @@ impl World {
             renew_after: now + SignedDuration::from_hours(112),
             bound_to,
         });
-        let delivery = Delivery {
-            path: home.file(),
-            home: (!credential.host.is_any()).then(|| home.home.clone()),
-            digest: credential.digest.clone(),
-            at: now,
-            checked_at: Some(now),
-        };
+        let delivery = credential.delivered(home, now);
         self.inventory.homes.remove(&(account.clone(), cluster.clone()));
         let key = CredentialKey::new(account.clone(), cluster.clone()).on(&credential.host);
         vec![Change::Certificate(key.clone(), certificate), Change::Delivery(key, Some(delivery))]

@@ -1,15 +1,9 @@
 //! From a domain to a kubeconfig, and back when somebody is disabled.
 
-use std::os::unix::fs::{PermissionsExt as _, chown};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use bursar::control::api::CycleReport;
-
 use super::{LONG_AGO, rid};
 use crate::servers::Servers;
 use crate::servers::samba::{SLICE, Samba, group_ldif, person_ldif};
-use crate::world::World;
+use crate::world::{World, all_is_well};
 
 /// A world that reads the organizational unit `base` of the domain as well; `more` belongs to that source.
 fn world(samba: &Samba, name: &str, base: &str, more: &str) -> World {
@@ -52,33 +46,8 @@ credential   = {{ kind = "certificate", lifetime = "7d", endpoints = ["internal"
     World::with(name, &configuration)
 }
 
-/// Makes a home in the folder `parent` of `world`, and gives the kubeconfig that will be in it.
-fn home(world: &World, parent: &str, name: &str, uid: u32) -> PathBuf {
-    let home = world.folder.join("homes").join(parent).join(name);
-    std::fs::create_dir_all(&home).expect("a home");
-    chown(&home, Some(uid), Some(SLICE + 513)).expect("its owner");
-    std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o700)).expect("its mode");
-    home.join(".kube/config")
-}
-
 fn replace(samba: &Samba, dn: &str, attribute: &str, value: &str) {
     samba.modify_ldif(&format!("dn: {dn}\nchangetype: modify\nreplace: {attribute}\n{attribute}: {value}\n\n"));
-}
-
-fn works(world: &World, kubeconfig: &Path) -> bool {
-    world.kubectl_with(kubeconfig, &["get", "pods"]).status.success()
-}
-
-#[track_caller]
-fn all_is_well(report: &CycleReport) {
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
-}
-
-/// What a command of the administrator prints.
-fn bursar(world: &World, command: &str) -> String {
-    let mut bursar = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    let output = bursar.arg("--config").arg(world.config()).arg(command).output().expect("bursar runs");
-    String::from_utf8(output.stdout).expect("text")
 }
 
 #[test]
@@ -89,16 +58,16 @@ fn a_person_of_the_domain_has_a_namespace_until_disabled_and_has_it_back() {
     let dn = format!("CN=cyc-alice,OU=people,{base}");
     samba.add_ldif(&person_ldif(&format!("OU=people,{base}"), "cyc-alice", ""));
     let uid = SLICE + rid(samba, &dn);
-    let kubeconfig = home(&world, "home", "cyc-alice", uid);
+    let kubeconfig = world.make_home("home", "cyc-alice", uid, SLICE + 513);
 
     all_is_well(&world.cycle());
-    assert!(works(&world, &kubeconfig));
+    assert!(world.works(&kubeconfig));
     let rows = world.rows("SELECT name, uid, gid, source, state FROM users WHERE name = 'cyc-alice'");
     assert_eq!((&rows[0]["uid"], &rows[0]["gid"]), (&uid.into(), &(SLICE + 513).into()));
     assert_eq!((&rows[0]["source"], &rows[0]["state"]), (&"domain".into(), &"active".into()));
     let annotation = world.kubectl(&["get", "namespace", "adc-p-cyc-alice", "-o", "yaml"]);
     assert!(annotation.contains(&format!("bursar.dev/uid: \"{uid}\"")), "{annotation}");
-    for said in [bursar(&world, "status"), bursar(&world, "doctor"), world.plan().text] {
+    for said in [world.bursar("status"), world.bursar("doctor"), world.plan().text] {
         assert!(said.contains("uids from SIDs, because no account has a uidNumber"), "{said}");
     }
 
@@ -108,11 +77,11 @@ fn a_person_of_the_domain_has_a_namespace_until_disabled_and_has_it_back() {
         replace(samba, &dn, attribute, off);
         world.cycle();
         assert_eq!(state(&world), "suspended", "{attribute}");
-        assert!(!works(&world, &kubeconfig), "{attribute}");
+        assert!(!world.works(&kubeconfig), "{attribute}");
         replace(samba, &dn, attribute, on);
         all_is_well(&world.cycle());
         assert_eq!(state(&world), "active", "{attribute}");
-        assert!(works(&world, &kubeconfig), "{attribute}");
+        assert!(world.works(&kubeconfig), "{attribute}");
     }
 }
 
@@ -126,7 +95,10 @@ fn the_first_uid_number_of_a_domain_makes_nobody_another() {
     samba.add_ldif(&person_ldif(&people, "frz-alice", ""));
     samba.add_ldif(&person_ldif(&people, "frz-bob", ""));
     let uids = [&dns[0], &dns[1]].map(|dn| SLICE + rid(samba, dn));
-    let kubeconfigs = [home(&world, "home", "frz-alice", uids[0]), home(&world, "home", "frz-bob", uids[1])];
+    let kubeconfigs = [
+        world.make_home("home", "frz-alice", uids[0], SLICE + 513),
+        world.make_home("home", "frz-bob", uids[1], SLICE + 513),
+    ];
     all_is_well(&world.cycle());
 
     samba.modify_ldif(&format!(
@@ -137,15 +109,15 @@ fn the_first_uid_number_of_a_domain_makes_nobody_another() {
     let rows = world.rows("SELECT uid, state FROM users WHERE source = 'domain' ORDER BY name");
     let known: Vec<_> = rows.iter().map(|row| (row["uid"].clone(), row["state"].clone())).collect();
     assert_eq!(known, uids.map(|uid| (uid.into(), "active".into())), "both keep what they have");
-    assert!(kubeconfigs.iter().all(|kubeconfig| works(&world, kubeconfig)));
-    let status = bursar(&world, "status");
+    assert!(kubeconfigs.iter().all(|kubeconfig| world.works(kubeconfig)));
+    let status = world.bursar("status");
     assert!(status.contains("uids from attributes, because 1 of 2 accounts have a uidNumber"), "{status}");
     assert!(status.contains("rejected: user frz-alice: uid changed from"), "{status}");
     assert!(status.contains("rejected: user frz-bob: uidNumber is missing"), "{status}");
 
     world.configure("type     = \"ad\"", "type     = \"ad\"\nids = \"sid\"");
     all_is_well(&world.cycle());
-    assert!(!bursar(&world, "status").contains("rejected: user frz-"));
+    assert!(!world.bursar("status").contains("rejected: user frz-"));
 }
 
 #[test]
@@ -165,21 +137,21 @@ fn a_tool_of_the_domain_has_the_maintainers_of_the_group_of_its_cn() {
     let group = group_ldif(&groups, "adt-tool", &[person("adt-alice"), team]);
     samba.add_ldif(&group.replace("sAMAccountName: adt-tool", "sAMAccountName: adt-tool-maintainers"));
     let dn = format!("CN=adt-tool,OU=tools,{base}");
-    let kubeconfig = home(&world, "data/project", "adt-tool", SLICE + rid(samba, &dn));
+    let kubeconfig = world.make_home("data/project", "adt-tool", SLICE + rid(samba, &dn), SLICE + 513);
     for name in ["adt-alice", "adt-bob"] {
-        home(&world, "home", name, SLICE + rid(samba, &person(name)));
+        world.make_home("home", name, SLICE + rid(samba, &person(name)), SLICE + 513);
     }
 
     all_is_well(&world.cycle());
-    assert!(works(&world, &kubeconfig));
+    assert!(world.works(&kubeconfig));
     let rows = world.rows("SELECT member FROM memberships WHERE account = 'tool:adt-tool' ORDER BY member");
     let members: Vec<_> = rows.iter().map(|row| row["member"].clone()).collect();
     assert_eq!(members, ["user:adt-alice", "user:adt-bob"]);
     replace(samba, &dn, "userAccountControl", "546");
     world.cycle();
     assert_eq!(world.rows("SELECT state FROM tools WHERE name = 'adt-tool'")[0]["state"], "suspended");
-    assert!(!works(&world, &kubeconfig));
+    assert!(!world.works(&kubeconfig));
     replace(samba, &dn, "userAccountControl", "544");
     all_is_well(&world.cycle());
-    assert!(works(&world, &kubeconfig));
+    assert!(world.works(&kubeconfig));
 }

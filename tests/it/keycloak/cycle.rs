@@ -1,15 +1,11 @@
 //! From a realm to a kubeconfig, and back when somebody is disabled.
 
-use std::os::unix::fs::{PermissionsExt as _, chown};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use bursar::control::api::{CycleReport, Trigger};
+use bursar::control::api::Trigger;
 use serde_json::{Value, json};
 
 use super::{CLIENT, Realm, SECRET, person};
 use crate::servers::Servers;
-use crate::world::World;
+use crate::world::{World, all_is_well};
 
 /// A world that reads `realm` as well.
 fn world(realm: &Realm, name: &str) -> World {
@@ -49,34 +45,9 @@ credential   = {{ kind = "certificate", lifetime = "7d", endpoints = ["internal"
     World::with(name, &configuration)
 }
 
-/// Makes the home of somebody, and gives the kubeconfig that will be in it.
-fn home(world: &World, name: &str, uid: u32) -> PathBuf {
-    let home = world.folder.join("homes/home").join(name);
-    std::fs::create_dir_all(&home).expect("a home");
-    chown(&home, Some(uid), Some(500)).expect("its owner");
-    std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o700)).expect("its mode");
-    home.join(".kube/config")
-}
-
-fn works(world: &World, kubeconfig: &Path) -> bool {
-    world.kubectl_with(kubeconfig, &["get", "pods"]).status.success()
-}
-
 fn state(world: &World, name: &str) -> Value {
     let rows = world.rows("SELECT name, state FROM users WHERE source = 'sso'");
     rows.iter().find(|row| row["name"] == name).map_or(Value::Null, |row| row["state"].clone())
-}
-
-#[track_caller]
-fn all_is_well(report: &CycleReport) {
-    assert_eq!(report.exit_code(), 0, "{report:#?}");
-}
-
-/// What a command of the administrator prints.
-fn bursar(world: &World, command: &str) -> String {
-    let mut bursar = Command::new(env!("CARGO_BIN_EXE_bursar"));
-    let output = bursar.arg("--config").arg(world.config()).arg(command).output().expect("bursar runs");
-    String::from_utf8(output.stdout).expect("text")
 }
 
 #[test]
@@ -88,9 +59,9 @@ fn a_person_of_the_realm_has_a_namespace_until_disabled_and_has_it_back() {
     alice["attributes"]["homeDirectory"] = json!([homes.join("kcc-alice")]);
     let realm = Realm::new("cycle", &[alice, person("kcc-bob", 43002, &[])], &[groups]);
     let mut world = world(&realm, "kcc");
-    let kubeconfig = home(&world, "kcc-alice", 43001);
+    let kubeconfig = world.make_home("home", "kcc-alice", 43001, 500);
     all_is_well(&world.cycle());
-    assert!(works(&world, &kubeconfig));
+    assert!(world.works(&kubeconfig));
     let namespace = world.kubectl(&["get", "namespace", "kcc-p-kcc-alice", "-o", "yaml"]);
     assert!(namespace.contains("bursar.dev/uid: \"43001\""), "{namespace}");
     assert!(
@@ -104,30 +75,30 @@ fn a_person_of_the_realm_has_a_namespace_until_disabled_and_has_it_back() {
         realm.change("kcc-alice", &json!({"enabled": enabled}));
         world.cycle();
         assert_eq!(state(&world, "kcc-alice"), expected);
-        assert_eq!(works(&world, &kubeconfig), enabled);
+        assert_eq!(world.works(&kubeconfig), enabled);
     }
 
     realm.ask("PUT", "", &json!({"editUsernameAllowed": true}));
     realm.change("kcc-alice", &json!({"username": "kcc-alicia"}));
     all_is_well(&world.cycle());
     assert_eq!((state(&world, "kcc-alice"), state(&world, "kcc-alicia")), (Value::Null, "active".into()));
-    assert!(works(&world, &kubeconfig), "same account, same namespace");
+    assert!(world.works(&kubeconfig), "same account, same namespace");
 
     world.configure("realm         = \"cycle\"", "realm         = \"cycles\"");
     let report = world.cycle();
     assert!(report.partial["sso"].contains("there is no realm \"cycles\""), "{:?}", report.partial);
     assert_eq!(state(&world, "kcc-alicia"), "active");
     for command in ["status", "doctor"] {
-        let said = bursar(&world, command);
+        let said = world.bursar(command);
         assert!(said.contains("see realm and url"), "{command}: {said}");
     }
     world.configure("realm         = \"cycles\"", "realm         = \"cycle\"");
     all_is_well(&world.cycle());
     for command in ["status", "doctor"] {
-        let said = bursar(&world, command);
+        let said = world.bursar(command);
         assert!(said.contains(": complete, 4 entries") || said.contains(": complete; 4 entries"), "{command}: {said}");
     }
-    assert!(bursar(&world, "check").contains(": good. 2 sources"), "{}", bursar(&world, "check"));
+    assert!(world.bursar("check").contains(": good. 2 sources"), "{}", world.bursar("check"));
 }
 
 #[test]
@@ -137,7 +108,7 @@ fn on_schedule_a_realm_waits_for_its_interval() {
     world.configure("type          = \"keycloak\"", "type          = \"keycloak\"\ninterval      = \"5m\"");
     all_is_well(&world.cycle());
     let said = |world: &World| {
-        let status = bursar(world, "status");
+        let status = world.bursar("status");
         status.lines().find(|line| line.starts_with("source sso")).map(str::to_owned)
     };
     let before = said(&world);

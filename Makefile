@@ -48,10 +48,12 @@ domain: packages
 	@tests/cluster/apt.sh samba samba-ad-provision samba-dsdb-modules samba-vfs-modules winbind python3-samba iproute2
 	@tests/cluster/samba.sh >/dev/null
 
-# What people log in at, in the tests: Keycloak from Maven Central (160 MB, once). After `packages`: apt has one lock.
+# What people log in at and with, in the tests: Keycloak from Maven Central (160 MB, once), and kubelogin. After
+# `packages`: apt has one lock.
 keycloak: packages
 	@tests/cluster/apt.sh openjdk-17-jre-headless maven
 	@tests/keycloak/fetch.sh >/dev/null
+	@tests/keycloak/kubelogin.sh >/dev/null
 
 # Everything `test` and `demo` run, compiled; nothing run.
 build:

@@ -1,7 +1,11 @@
-//! `kind = "oidc"`: people log in at a real Keycloak, and the real API server takes its word for who they are.
+//! `kind = "oidc"`: people log in at a real Keycloak with kubelogin, and the real API server takes its word for who they
+//! are.
 
+use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::time::Duration;
 
 use bursar::control::api::{OrderRequest, Target};
@@ -12,7 +16,8 @@ use kube::config::Kubeconfig;
 use serde_json::json;
 
 use crate::quiet::own_servers;
-use crate::servers::control_plane::ControlPlaneOptions;
+use crate::servers::binaries::made_by;
+use crate::servers::control_plane::{ControlPlane, ControlPlaneOptions};
 use crate::servers::keycloak::Keycloak;
 use crate::servers::ready::wait_for;
 use crate::world::{World, stderr};
@@ -50,7 +55,42 @@ fn trusting(keycloak: &Keycloak, folder: &std::path::Path) -> ControlPlaneOption
     ControlPlaneOptions { api_server_arguments: vec![argument], ..ControlPlaneOptions::default() }
 }
 
-fn ann() -> Target {
+/// Somebody at a machine of their own with kubectl, kubelogin and a browser, which trusts the site's authority.
+struct Person<'a> {
+    name: &'a str,
+    machine: PathBuf,
+    cluster: &'a ControlPlane,
+    trusted: &'a Path,
+}
+
+impl<'a> Person<'a> {
+    fn new(name: &'a str, world: &World, keycloak: &'a Keycloak) -> Self {
+        let machine = world.folder.join(format!("machine-{name}"));
+        fs::create_dir(&machine).expect("a machine");
+        let browser = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/keycloak/browser.sh");
+        symlink(browser, machine.join("xdg-open")).expect("a browser");
+        Self { name, machine, cluster: &world.servers.cluster, trusted: &keycloak.ca_pem }
+    }
+
+    /// The first one opens the browser, the next ones use the token that kubelogin kept.
+    fn kubectl(&self, kubeconfig: &Path, arguments: &[&str]) -> Output {
+        let mut command = self.cluster.kubectl_as(kubeconfig);
+        // The file says `kubectl oidc-login`: kubectl and kubelogin are looked up, as on any machine.
+        let kubectl = Path::new(command.get_program()).parent().expect("a folder").to_owned();
+        let kubelogin = made_by("tests/keycloak/kubelogin.sh");
+        let usual = env::var_os("PATH").expect("a PATH");
+        let folders = [self.machine.clone(), kubectl, kubelogin].into_iter().chain(env::split_paths(&usual));
+        command
+            .args(arguments)
+            .env("PATH", env::join_paths(folders).expect("folders"))
+            .env("HOME", &self.machine)
+            .env("SSL_CERT_FILE", self.trusted)
+            .env("BROWSER_USER", self.name);
+        command.output().expect("kubectl")
+    }
+}
+
+fn target() -> Target {
     Target { kind: AccountKind::User, name: "ann".to_owned(), reason: Some("a test".to_owned()), ticket: None }
 }
 
@@ -96,19 +136,16 @@ fn people_log_in_and_may_what_the_role_says_until_they_are_suspended() {
     let text = fs::read_to_string(&file).expect("a file");
     assert!(["secret", "token:", "client-key", "password"].iter().all(|word| !text.contains(word)), "{text}");
 
-    // kubelogin would get this token from the same issuer; the server and its CA are the file's.
-    let pods = |name: &str| {
-        let token = format!("--token={}", keycloak.id_token("site", "kubernetes", name));
-        world.kubectl_with(&file, &[&token, "get", "pods"])
-    };
+    let [ann, eve] = ["ann", "eve"].map(|name| Person::new(name, &world, &keycloak));
     // The API server asks the issuer for its keys when it is not busy otherwise.
-    wait_for("the API server knows ann", DEADLINE, || pods("ann").status.success().then_some(()));
-    let token = format!("--token={}", keycloak.id_token("site", "kubernetes", "ann"));
-    let who = world.kubectl_with(&file, &[&token, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]);
+    let pods = ["get", "pods"];
+    wait_for("the API server knows ann", DEADLINE, || ann.kubectl(&file, &pods).status.success().then_some(()));
+    let who = ann.kubectl(&file, &["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]);
     assert_eq!(String::from_utf8_lossy(&who.stdout), "sso:ann");
-    let elsewhere = world.kubectl_with(&file, &[&token, "get", "pods", "-n", "default"]);
+    let elsewhere = ann.kubectl(&file, &["get", "pods", "-n", "default"]);
     assert!(stderr(&elsewhere).contains("Forbidden"), "{}", stderr(&elsewhere));
-    assert!(stderr(&pods("eve")).contains("Forbidden"), "{}", stderr(&pods("eve")));
+    let by_another = eve.kubectl(&file, &pods);
+    assert!(stderr(&by_another).contains("\"sso:eve\" cannot list"), "{}", stderr(&by_another));
 
     // Nothing is renewed; what is broken is written again; and a look costs nothing else.
     let report = world.cycle();
@@ -123,17 +160,17 @@ fn people_log_in_and_may_what_the_role_says_until_they_are_suspended() {
     assert_eq!(world.rows("SELECT account FROM history WHERE action = 'kubeconfig written again'").len(), 1);
 
     // Nobody can take back what the issuer says: a revocation says so instead of doing half of it.
-    let refused = world.order(&OrderRequest::Revoke(ann())).expect_err("there is nothing to revoke");
+    let refused = world.order(&OrderRequest::Revoke(target())).expect_err("there is nothing to revoke");
     assert!(refused.text.contains("suspend"), "{}", refused.text);
 
     let taken_along = world.folder.join("taken-along");
     fs::copy(&file, &taken_along).expect("a copy");
-    let report = world.order(&OrderRequest::Suspend(ann())).expect("suspended");
+    let report = world.order(&OrderRequest::Suspend(target())).expect("suspended");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
-    let later = world.kubectl_with(&taken_along, &[&token, "get", "pods"]);
+    let later = ann.kubectl(&taken_along, &pods);
     assert!(stderr(&later).contains("Forbidden"), "{}", stderr(&later));
     assert!(!fs::read_to_string(&file).expect("a file").contains("oidc-login"));
-    let report = world.order(&OrderRequest::Resume(ann())).expect("resumed");
+    let report = world.order(&OrderRequest::Resume(target())).expect("resumed");
     assert_eq!(report.exit_code(), 0, "{report:#?}");
-    assert!(world.kubectl_with(&file, &[&token, "get", "pods"]).status.success());
+    assert!(ann.kubectl(&file, &pods).status.success());
 }

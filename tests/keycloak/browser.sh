@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Somebody at a browser: opens the page of Keycloak that they are given, logs in as $BROWSER_USER, whose password is
+# their name, and allows what is asked. kubelogin opens it under the name `xdg-open`.
+set -euo pipefail
+
+site=${1%%/realms/*}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+visit() {
+    curl --silent --show-error --fail --location --cacert "$SSL_CERT_FILE" \
+        --cookie "$folder/jar" --cookie-jar "$folder/jar" "$@" >"$folder/page"
+}
+# Where the page's form goes, and what it was filled in with beforehand.
+action() { grep -om1 'action="[^"]*"' "$folder/page" | cut -d'"' -f2 | sed "s/&amp;/\&/g; s|^/|$site/|"; }
+code() { grep -o 'name="code" value="[^"]*"' "$folder/page" | cut -d'"' -f4; }
+
+visit "$1"
+visit --data-urlencode "username=$BROWSER_USER" --data-urlencode "password=$BROWSER_USER" "$(action)"
+visit --data-urlencode "code=$(code)" --data-urlencode "accept=Yes" "$(action)"

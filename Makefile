@@ -23,7 +23,6 @@ bench:
 # The homes' tests with large numbers, and on NFS with Linux's own client in a virtual machine; 2,000 random pods by
 # webhook and backstop; the webhook's properties, raw bodies among them, with large numbers: an hour.
 soak: servers build
-	BURSAR_TEST_USERS=5000 $(CARGO) test --locked --test it keycloak::a_large_realm
 	BURSAR_TEST_PODS=2000 $(CARGO) test --locked --test it admission::agreement
 	PROPTEST_CASES=20000 $(CARGO) test --locked --lib admission::property_tests
 	BURSAR_SOAK=1 $(CARGO) test --locked --test it homes::

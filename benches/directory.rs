@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bursar::daemon;
 use bursar::directory::assemble::KINDS;
 use bursar::directory::source::PAGE_SIZE;
-use bursar::directory::{Completeness, SourceConfig, fetch};
+use bursar::directory::{Completeness, Pass, SourceConfig, fetch};
 use bursar::policy::Policy;
 use servers::folder::Folder;
 use servers::ldif::{person_ldif, tool_ldif, toolforge_units_ldif};
@@ -93,7 +93,7 @@ fn measure(what: &str, ldif: &str, change: impl FnOnce(&mut SourceConfig)) {
 
 async fn read(sources: &[SourceConfig], policy: &Policy) -> Duration {
     let began = Instant::now();
-    let snapshot = fetch(sources, policy, daemon::now()).await;
+    let snapshot = fetch(sources, &Pass::Once, policy, daemon::now()).await;
     let took = began.elapsed();
     let [read] = snapshot.reads.as_slice() else { panic!("one source") };
     assert_eq!((&read.completeness, read.rejected.first()), (&Completeness::Complete, None));

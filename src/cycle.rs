@@ -3,7 +3,7 @@
 use crate::control::api::{CycleReport, PlanAnswer, Trigger};
 use crate::desired::DesiredState;
 use crate::directory::{self, DirectorySnapshot};
-use crate::engine::{Engine, EngineError};
+use crate::engine::{Engine, EngineError, tell_repairs};
 use crate::execute::{self, Extent, Recorder, Run};
 use crate::ledger::LedgerState;
 use crate::ledger::transition::transition;
@@ -28,7 +28,9 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
     engine.must_own()?;
     engine.must_write().await?; // what cannot be remembered is not done
     if trigger.asks() || engine.store.state().orders.iter().any(|order| order.what.is_of_reads()) {
-        engine.connect().await?; // clusters that were away: asked whether they are back
+        if trigger.connects() {
+            engine.connect().await?; // clusters that were away: asked whether they are back
+        }
         if let Some(snapshot) = ask(engine, trigger).await {
             let seen = transition(engine.store.state(), &snapshot, &engine.settings.policy, engine.now()); // pure
             engine.store.write(&engine.lock, &seen.changes, &seen.events, engine.now()).await?; // ledger: one transaction
@@ -68,8 +70,12 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
 /// Reads the directories, on schedule those that are due. `None`: an order came meanwhile, and is not to wait for a directory that hangs.
 async fn ask(engine: &Engine, trigger: Trigger) -> Option<DirectorySnapshot> {
     let (due, unasked) = engine.due(trigger);
+    let (pass, policy) = (engine.pass(trigger), &engine.settings.policy);
     tokio::select! {
-        read = directory::fetch(&due, &engine.settings.policy, engine.now()) => Some(DirectorySnapshot { unasked, ..read }),
+        read = directory::fetch(&due, &pass, policy, engine.now()) => {
+            tell_repairs(&read);
+            Some(DirectorySnapshot { unasked, ..read })
+        }
         () = engine.cut.cancelled() => None,
     }
 }
@@ -77,7 +83,8 @@ async fn ask(engine: &Engine, trigger: Trigger) -> Option<DirectorySnapshot> {
 /// What a cycle would do now. Nothing is written, not even what was read.
 pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
     engine.connect().await?;
-    let snapshot = directory::fetch(&engine.sources, &engine.settings.policy, engine.now()).await;
+    let pass = engine.pass(Trigger::Sync);
+    let snapshot = directory::fetch(&engine.sources, &pass, &engine.settings.policy, engine.now()).await;
     let now = engine.now();
     let mut ledger = engine.store.state().clone();
     for change in transition(&ledger, &snapshot, &engine.settings.policy, now).changes {

@@ -70,10 +70,15 @@ pub fn now() -> Timestamp {
 /// What keeps it from working at all; everything else is a state that `bursar status` shows.
 pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     let settings = Settings::load(&config)?;
-    let engine = Engine::open(settings, Arc::new(Metrics::default()), now).await?;
+    let mut engine = Engine::open(settings, Arc::new(Metrics::default()), now).await?;
     let stop = CancellationToken::new();
     let (sender, events) = mpsc::channel(64);
-    let sources = [take_signals(sender.clone())?, tokio::spawn(drift(engine.changed(), sender.clone()))];
+    let sources = [
+        take_signals(sender.clone())?,
+        tokio::spawn(drift(engine.changed(), sender.clone())),
+        tokio::spawn(changes(engine.told(), sender.clone())),
+    ];
+    engine.follow_directories();
     let listeners = listen(engine.settings(), &sender, &stop).await?;
     let scheduler = schedule(engine.settings(), &sender).await?;
     notify(&[NotifyState::Ready]);
@@ -148,6 +153,8 @@ impl Loop {
         match event {
             Event::Stop => return Ok(ControlFlow::Break(())),
             Event::Tick => drop(self.due.insert(Trigger::Schedule)),
+            Event::FullRead => drop(self.due.insert(Trigger::FullRead)),
+            Event::Change => drop(self.due.insert(Trigger::Change)),
             Event::Drift => drop(self.due.insert(Trigger::Drift)),
             Event::Backup => self.back_up(),
             Event::BackedUp(result) => self.backed_up(result),
@@ -236,6 +243,7 @@ impl Loop {
         notify(&[NotifyState::Reloading]);
         match Settings::load(&self.config).and_then(|settings| self.engine.reload(settings)) {
             Ok(()) => {
+                self.engine.follow_directories();
                 let next = schedule(self.engine.settings(), &self.sender).await?;
                 std::mem::replace(&mut self.scheduler, next).shutdown().await?;
                 self.due.insert(Trigger::Reload);
@@ -304,6 +312,16 @@ async fn drift(changed: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
         changed.notified().await;
         tokio::time::sleep(DRIFT_SETTLES).await;
         if sender.send(Event::Drift).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Changes come settled already.
+async fn changes(told: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
+    loop {
+        told.notified().await;
+        if sender.send(Event::Change).await.is_err() {
             return;
         }
     }

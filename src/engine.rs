@@ -16,12 +16,13 @@ use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::ask::tell_repairs;
 pub use self::health::back_up;
 use crate::access::{Ownership, SEAL_KEY};
 use crate::contract::Sealer;
 use crate::control::api::{ClusterStatus, CycleReport, Failing, OrderAnswer, OrderRequest, Status};
 use crate::desired::Deriver;
-use crate::directory::SourceConfig;
+use crate::directory::{Memory, SourceConfig};
 use crate::execute::{self, Effects};
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
@@ -79,6 +80,11 @@ pub enum EngineError {
 pub struct Engine {
     pub(crate) settings: Settings,
     pub(crate) sources: Vec<SourceConfig>,
+    /// What is known of them between two cycles.
+    memory: Memory,
+    /// Those whose servers tell their changes.
+    followers: Vec<ask::Follower>,
+    told: Arc<Notify>,
     pub(crate) store: Store,
     pub(crate) lock: CycleLock,
     pub(crate) sealer: Sealer,
@@ -132,6 +138,9 @@ impl Engine {
         let mut engine = Self {
             health: health::Health::of(&settings.state_dir),
             sources: settings.sources()?,
+            memory: Memory::default(),
+            followers: Vec::new(),
+            told: Arc::new(Notify::new()),
             settings,
             store,
             lock,
@@ -167,6 +176,12 @@ impl Engine {
     #[must_use]
     pub fn changed(&self) -> Arc<Notify> {
         Arc::clone(&self.changed)
+    }
+
+    /// Told whenever a directory has told of a change.
+    #[must_use]
+    pub fn told(&self) -> Arc<Notify> {
+        Arc::clone(&self.told)
     }
 
     /// Cancel it to end the work for good, between two accounts.

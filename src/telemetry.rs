@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use tracing_subscriber::EnvFilter;
 
+use crate::directory::Way;
 use crate::ledger::change::Event;
 use crate::ledger::{LedgerState, Lifecycle};
 
@@ -66,6 +67,13 @@ struct LimitLabel {
 struct EndpointLabels {
     cluster: String,
     endpoint: String,
+}
+
+/// Labels `source`, `way`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WayLabels {
+    source: String,
+    way: &'static str,
 }
 
 /// Label `action`.
@@ -203,7 +211,17 @@ impl Metrics {
 
 fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
     let read_age = Family::<SourceLabel, Gauge>::default();
+    let ways = Family::<WayLabels, Gauge>::default();
+    let differences = Family::<SourceLabel, Gauge>::default();
     for (source, read) in &state.sources {
+        for way in [Way::Full, Way::Incremental, Way::Persist] {
+            let labels = WayLabels { source: source.clone(), way: way.as_str() };
+            ways.get_or_create(&labels).set(i64::from(read.way == way));
+        }
+        if let Some(compared) = &read.compared {
+            let count = i64::try_from(compared.found.differences).unwrap_or(i64::MAX);
+            differences.get_or_create(&SourceLabel { source: source.clone() }).set(count);
+        }
         let age = read.complete_at.map_or(i64::MAX, |at| now.as_second() - at.as_second());
         read_age.get_or_create(&SourceLabel { source: source.clone() }).set(age);
     }
@@ -212,6 +230,12 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
         "Age of the last complete read of a directory",
         Unit::Seconds,
         read_age,
+    );
+    registry.register("source_way", "1 for the way in which a directory was last read", ways);
+    registry.register(
+        "source_differences",
+        "Entries that the last full read of a directory found otherwise than its changes had made them, and repaired",
+        differences,
     );
     let accounts = Family::<StateLabel, Gauge>::default();
     for known in [Lifecycle::New, Lifecycle::Active, Lifecycle::Suspended, Lifecycle::Archived, Lifecycle::Deleted] {

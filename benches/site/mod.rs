@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bursar::contract::Sealer;
 use bursar::control::api::Trigger;
 use bursar::desired::Deriver;
-use bursar::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
+use bursar::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead, Way};
 use bursar::identity::{AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
 use bursar::ledger::change::Change;
 use bursar::ledger::store::{CycleEnd, CycleLock, Store};
@@ -218,6 +218,8 @@ fn directory(tenants: u32) -> DirectorySnapshot {
         entries: tools.chain(people).collect(),
         rejected: Vec::new(),
         took: Duration::from_millis(300),
+        way: Way::Full,
+        compared: None,
     };
     DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() }
 }

@@ -16,7 +16,7 @@ pub(super) use self::cluster::cluster;
 pub(super) use self::homes::homes;
 use crate::control::client::{ClientError, ControlClient};
 use crate::directory::source::SourceKind;
-use crate::directory::{self, Completeness};
+use crate::directory::{self, Completeness, Pass};
 use crate::observed::prometheus;
 use crate::settings::Settings;
 use crate::{daemon, report};
@@ -54,7 +54,7 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
             return (errors.0.iter().map(|error| Finding::bad("password", error, cure)).collect(), Vec::new());
         }
     };
-    let snapshot = directory::fetch(&sources, &settings.policy, daemon::now()).await;
+    let snapshot = directory::fetch(&sources, &Pass::Once, &settings.policy, daemon::now()).await;
     let mut findings: Vec<Finding> = sources.iter().filter_map(authority::client_certificate).collect();
     for read in &snapshot.reads {
         let subject = format!("source {}", read.source);

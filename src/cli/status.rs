@@ -8,7 +8,7 @@ use super::output::clean;
 use super::{output, sync};
 use crate::control::api::{BackupStatus, LedgerTrouble, Status};
 use crate::control::client::ClientError;
-use crate::directory::Completeness;
+use crate::directory::{Comparison, Completeness, Way};
 use crate::ledger::SourceState;
 use crate::ledger::store::backup;
 use crate::report;
@@ -135,5 +135,20 @@ fn source(name: &str, state: &SourceState) -> String {
     };
     let server = state.server.as_deref().unwrap_or("no server");
     let numbers = state.numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();
-    format!("source {name} ({server}): {answered}; {} entries{numbers}, read {:.0}", state.entries, state.read_at)
+    let way = match state.way {
+        Way::Full => "",
+        Way::Incremental => " by its changes",
+        Way::Persist => ", changes told at once",
+    };
+    let repaired = state.compared.as_ref().filter(|compared| compared.found.differences > 0).map(|compared| {
+        let Comparison { differences, examples } = &compared.found;
+        let examples: Vec<String> = examples.iter().map(|example| clean(example)).collect();
+        format!("; the full read of {:.0} repaired {differences}: {}", compared.at, examples.join(", "))
+    });
+    format!(
+        "source {name} ({server}): {answered}; {} entries{numbers}, read {:.0}{way}{}",
+        state.entries,
+        state.read_at,
+        repaired.unwrap_or_default()
+    )
 }

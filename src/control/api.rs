@@ -126,6 +126,9 @@ pub struct Failing {
 pub enum Trigger {
     /// An administrator's order.
     Order,
+    /// The schedule says that directories are to be read in full.
+    #[serde(rename = "full_read")]
+    FullRead,
     /// The daemon begins.
     Start,
     /// Another configuration is in force.
@@ -134,6 +137,8 @@ pub enum Trigger {
     Sync,
     /// The schedule.
     Schedule,
+    /// A directory told of a change.
+    Change,
     /// A cluster is no longer as the plan knew it.
     Drift,
     /// What is paced goes on.
@@ -141,11 +146,17 @@ pub enum Trigger {
 }
 
 impl Trigger {
-    /// Whether directories are read, and clusters that were away asked. Orders and drift are about what is known
+    /// Whether directories are read. Orders and drift are about what is known
     /// already: a directory that hangs must not hold up a revocation, nor be asked whenever somebody deletes a pod.
     #[must_use]
     pub const fn asks(self) -> bool {
         !matches!(self, Self::Order | Self::Drift | Self::Pace)
+    }
+
+    /// Whether clusters that were away are asked, too. A change is not to wait for one of them.
+    #[must_use]
+    pub const fn connects(self) -> bool {
+        self.asks() && !matches!(self, Self::Change)
     }
 
     /// As the ledger has it.
@@ -153,10 +164,12 @@ impl Trigger {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Order => "order",
+            Self::FullRead => "full_read",
             Self::Start => "start",
             Self::Reload => "reload",
             Self::Sync => "sync",
             Self::Schedule => "schedule",
+            Self::Change => "change",
             Self::Drift => "drift",
             Self::Pace => "pace",
         }

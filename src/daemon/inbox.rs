@@ -29,6 +29,10 @@ const LOOK: Duration = Duration::from_secs(10);
 pub(super) enum Event {
     /// The schedule says so.
     Tick,
+    /// The schedule says that directories are to be read in full.
+    FullRead,
+    /// A directory told of a change.
+    Change,
     /// A cluster is no longer as the plan knew it.
     Drift,
     /// Somebody asks over the control socket.

@@ -14,6 +14,7 @@ pub(super) async fn schedule(settings: &Settings, sender: &mpsc::Sender<Event>) 
     let scheduler = JobScheduler::new().await?;
     let schedule = &settings.schedule;
     scheduler.add(job(&schedule.cycle, sender, || Event::Tick)?).await?;
+    scheduler.add(job(&schedule.full_read, sender, || Event::FullRead)?).await?;
     scheduler.add(job(&schedule.backup, sender, || Event::Backup)?).await?;
     scheduler.add(job(EACH_DAY, sender, || Event::Day)?).await?;
     scheduler.start().await?;

@@ -15,7 +15,7 @@ use super::membership::DEPTH;
 use super::numbers::Numbers;
 use super::raw::RawEntry;
 use super::source::{SourceConfig, SourceKind};
-use super::{Completeness, Entry, RejectedEntry, SourceRead};
+use super::{Completeness, Entry, RejectedEntry, SourceRead, Way};
 use crate::identity::{AccountKind, DirectoryId};
 
 /// Kinds in the order in which an entry that two trees hold is taken: a tool is not a person as well.
@@ -78,6 +78,8 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         entries: Vec::new(),
         rejected: Vec::new(),
         took: Duration::ZERO,
+        way: Way::Full,
+        compared: None,
     };
     let mut taken: HashMap<&DirectoryId, &str> = HashMap::default();
     let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));

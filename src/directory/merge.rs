@@ -153,7 +153,7 @@ mod tests {
 
     use regex::Regex;
 
-    use super::super::{Completeness, Role};
+    use super::super::{Completeness, Role, Way};
     use super::*;
     use crate::identity::{Gid, PosixIdentity};
     use crate::policy::{From, Lifecycle, Limit, Limits, Pattern, PodSecurity};
@@ -242,6 +242,8 @@ mod tests {
             entries,
             rejected: Vec::new(),
             took: Duration::ZERO,
+            way: Way::Full,
+            compared: None,
         }
     }
 

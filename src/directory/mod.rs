@@ -1,28 +1,35 @@
 //! What the directories say, as a value: entries, what was wrong with some of them, and whether each read was
-//! complete. The types here and most of the modules are PURE, which each says; `ldap`, `range`, `keycloak` and `ldif` read, and
-//! [`fetch`](fetch::fetch) puts all of it together.
+//! complete. The types here and most of the modules are PURE, which each says; `connection`, `ldap`, `range`, `syncrepl`,
+//! `follow`, `incremental`, `keycloak` and `ldif` read, and [`fetch`](fetch::fetch) puts all of it together.
 //!
 //! A missing answer is never an empty answer: a read that is not [`Completeness::Complete`] proves nobody's absence.
 
 pub mod assemble;
+mod connection;
+mod difference;
 pub mod dn;
 pub mod entry;
 pub mod fetch;
 pub mod filter;
+pub mod follow;
 mod groups;
 pub mod idmap;
+mod incremental;
+pub mod kept;
 pub mod keycloak;
 pub mod ldap;
 pub mod ldif;
 mod mark;
 pub mod membership;
 pub mod merge;
+pub mod mirror;
 mod numbers;
 mod preset;
 pub mod range;
 pub mod raw;
 pub mod sid;
 pub mod source;
+mod syncrepl;
 pub mod tls;
 pub mod windows;
 
@@ -34,7 +41,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub use self::fetch::fetch;
+pub use self::fetch::{Pass, fetch};
+pub use self::kept::Memory;
 pub use self::merge::selects;
 pub use self::source::{Preset, SourceConfig, SourceKind};
 use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
@@ -67,6 +75,44 @@ pub struct SourceRead {
     pub rejected: Vec<RejectedEntry>,
     /// How long the read took.
     pub took: Duration,
+    /// How it was read.
+    pub way: Way,
+    /// What a comparison of its changes with a full read found; absent where none was made.
+    pub compared: Option<Comparison>,
+}
+
+/// What was one way in a full read and another in what the changes had made. It is repaired when this is told.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Comparison {
+    /// How many entries.
+    pub differences: u64,
+    /// Some of them, for people.
+    pub examples: Vec<String>,
+}
+
+/// How a source is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// All of it.
+    #[default]
+    Full,
+    /// What changed since the last read, asked for.
+    Incremental,
+    /// The server tells each change when it happens.
+    Persist,
+}
+
+impl Way {
+    /// One word, stable.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Incremental => "incremental",
+            Self::Persist => "persist",
+        }
+    }
 }
 
 /// Whether a read proves absence.

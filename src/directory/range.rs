@@ -8,7 +8,8 @@ use std::time::Duration;
 use ldap3::{Ldap, Scope};
 use tokio::time::timeout;
 
-use super::ldap::{ReadError, meaning, raw};
+use super::connection::{ReadError, meaning};
+use super::ldap::raw;
 use super::raw::RawEntry;
 
 /// Beginnings before the server's answer is said to be none: a group that changes more often is not at rest today.

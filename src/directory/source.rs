@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
+use super::Way;
 use super::filter::Filter;
 pub use super::keycloak::KeycloakConfig;
 pub use super::mark::{DisabledMark, MarkTest};
@@ -82,6 +83,8 @@ pub struct LdapConfig {
     pub connect_timeout: Duration,
     /// Limit of a bind, and of each page.
     pub timeout: Duration,
+    /// How to read it at best; a server that cannot is read in full.
+    pub way: Way,
 }
 
 impl LdapConfig {
@@ -100,6 +103,7 @@ impl LdapConfig {
             page_size: PAGE_SIZE,
             connect_timeout: CONNECT_TIMEOUT,
             timeout: TIMEOUT,
+            way: Way::Incremental,
         }
     }
 }
@@ -201,6 +205,19 @@ impl SourceConfig {
         }
     }
 
+    /// Whether its server is to tell each change at once.
+    #[must_use]
+    pub const fn persists(&self) -> bool {
+        matches!(&self.kind, SourceKind::Ldap(LdapConfig { way: Way::Persist, .. }))
+    }
+
+    /// Whether a server can tell its changes: whether what is read of an entry changes with it alone. `memberOf` does not;
+    /// servers write it into people's entries and tell of none.
+    #[must_use]
+    pub const fn tells_changes(&self) -> bool {
+        matches!(self.kind, SourceKind::Ldap(_)) && !self.attributes.windows && self.attributes.member_of.is_empty()
+    }
+
     /// A global catalogue shows groups of other kinds than universal without their members, and a server that knows no
     /// parts of attributes all of them: as if they were empty.
     fn check_members(&self, ldap: &LdapConfig) -> Result<(), SourceError> {
@@ -219,11 +236,24 @@ impl SourceConfig {
         }
     }
 
+    fn check_way(&self, ldap: &LdapConfig) -> Result<(), SourceError> {
+        let why = if self.attributes.windows {
+            "Active Directory is asked for its changes in each cycle"
+        } else {
+            "memberOf changes without a word of the server's: such a source is read in full (member_of)"
+        };
+        if ldap.way == Way::Persist && !self.tells_changes() {
+            return Err(SourceError::new("persist", why.to_owned()));
+        }
+        Ok(())
+    }
+
     /// Checks what can be checked without reaching anything.
     pub fn check(&self) -> Result<(), SourceError> {
         match &self.kind {
             SourceKind::Ldap(ldap) => {
                 check_ldap(ldap)?;
+                self.check_way(ldap)?;
                 self.check_members(ldap)?;
             }
             SourceKind::Ldif(ldif) if ldif.paths.is_empty() => {

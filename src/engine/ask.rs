@@ -1,20 +1,68 @@
-//! Somebody asks for an account; and which directories a cycle asks.
+//! Somebody asks for an account; and which directories a cycle asks, how, and which tell by themselves.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{Engine, EngineError};
 use crate::control::api::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
-use crate::directory::SourceConfig;
+use crate::directory::follow::follow;
+use crate::directory::{Comparison, DirectorySnapshot, Pass, SourceConfig};
 use crate::orders::ensure::{Asker, Ensured, ensure};
 
+/// A task that keeps what is known of a directory fresh; it ends with its engine.
+pub(super) struct Follower {
+    source: SourceConfig,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// Says in the journal what a full read found that no change had told.
+pub(crate) fn tell_repairs(snapshot: &DirectorySnapshot) {
+    for read in &snapshot.reads {
+        let Some(Comparison { differences, examples }) = &read.compared else { continue };
+        if *differences > 0 {
+            let examples = examples.join(", ");
+            tracing::warn!(source = read.source, differences, examples, "a full read differs from the changes");
+        } else {
+            tracing::info!(source = read.source, "a full read shows what the changes made");
+        }
+    }
+}
+
 impl Engine {
-    /// The sources that a cycle asks, and the names of the others. On schedule, one with an interval is left out until
-    /// that is over; whoever asks for a cycle, or for what only a read can answer, asks all.
+    /// Lets the servers tell their changes of the sources that are configured so, as they are configured now.
+    pub fn follow_directories(&mut self) {
+        let wanted = |source: &SourceConfig| source.persists() && self.sources.contains(source);
+        self.followers.retain(|follower| wanted(&follower.source));
+        for source in self.sources.iter().filter(|source| source.persists()) {
+            if !self.followers.iter().any(|follower| follower.source == *source) {
+                let task = follow(source.clone(), self.memory.clone(), Arc::clone(&self.told));
+                let task = AbortOnDropHandle::new(tokio::spawn(task));
+                self.followers.push(Follower { source: source.clone(), _task: task });
+            }
+        }
+    }
+
+    /// How much a cycle asks its directories for.
+    pub(crate) fn pass(&self, trigger: Trigger) -> Pass {
+        match trigger {
+            Trigger::FullRead => Pass::Whole(self.memory.clone()),
+            _ => Pass::Changes(self.memory.clone()),
+        }
+    }
+
+    /// The sources that a cycle asks, and the names of the others. A change is of those that tell theirs. On schedule, one
+    /// with an interval is left out until that is over; whoever asks for a cycle, or for what only a read can answer, asks all.
     pub(crate) fn due(&self, trigger: Trigger) -> (Vec<SourceConfig>, BTreeSet<String>) {
         let (state, now) = (self.store.state(), self.now());
-        let all = trigger != Trigger::Schedule || state.orders.iter().any(|order| order.what.is_of_reads());
-        let is_due = |source: &&SourceConfig| {
-            all || state.sources.get(&source.name).is_none_or(|read| read.is_due(source.interval(), now))
+        let waits = state.orders.iter().any(|order| order.what.is_of_reads());
+        let is_due = |source: &&SourceConfig| match trigger {
+            Trigger::Change if !waits => self.memory.live(source).is_some(),
+            Trigger::Schedule if !waits => {
+                state.sources.get(&source.name).is_none_or(|read| read.is_due(source.interval(), now))
+            }
+            _ => true,
         };
         let (due, others): (Vec<_>, Vec<_>) = self.sources.iter().partition(is_due);
         (due.into_iter().cloned().collect(), others.into_iter().map(|source| source.name.clone()).collect())

@@ -29,7 +29,7 @@ use self::idle::Idleness;
 use self::pace::PaceRecord;
 use self::quota::{OverrideKey, QuotaOverride};
 use self::revocation::BulkRevocation;
-use crate::directory::{Completeness, RejectedEntry, Role};
+use crate::directory::{Comparison, Completeness, RejectedEntry, Role, Way};
 use crate::identity::{
     AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid,
 };
@@ -107,6 +107,22 @@ pub struct SourceState {
     /// Where uids and gids came from in the last read, for people; absent where there is no choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<String>,
+    /// How it was last read.
+    #[serde(default)]
+    pub way: Way,
+    /// What the last comparison of its changes with a full read found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compared: Option<Compared>,
+}
+
+/// A comparison of what changes have made with a full read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compared {
+    /// When.
+    pub at: Timestamp,
+    /// What was different, and is repaired.
+    #[serde(flatten)]
+    pub found: Comparison,
 }
 
 impl SourceState {

@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::change::{Change, Event};
 use super::gaps;
-use super::{Absence, Account, Ending, LedgerState, Lifecycle, OrderKind, SourceState, Suspension};
-use crate::directory::{Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
+use super::{Absence, Account, Compared, Ending, LedgerState, Lifecycle, OrderKind, SourceState, Suspension};
+use crate::directory::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
 use crate::policy::Policy;
 
@@ -119,7 +119,12 @@ impl<'a> Memory<'a> {
             });
             self.rejected.extend(before.cloned());
         }
-        let before = self.ledger.sources.get(&read.source).and_then(|source| source.complete_at);
+        let known = self.ledger.sources.get(&read.source);
+        let before = known.and_then(|source| source.complete_at);
+        let compared = known.and_then(|source| source.compared.clone());
+        if let Some(found) = read.compared.as_ref().filter(|found| found.differences > 0) {
+            self.repaired(&read.source, found);
+        }
         let state = SourceState {
             server: read.server.clone(),
             entries: read.entries.len() as u64,
@@ -128,6 +133,8 @@ impl<'a> Memory<'a> {
             complete_at: if complete { Some(self.now) } else { before },
             numbers: read.numbers.clone(),
             completeness,
+            way: read.way,
+            compared: read.compared.clone().map(|found| Compared { at: self.now, found }).or(compared),
         };
         self.sources.insert(read.source.clone(), state);
     }
@@ -420,6 +427,19 @@ impl<'a> Memory<'a> {
 
     fn member_name(&self, source: &str, member: &DirectoryId) -> String {
         self.known.get(&(source, member)).map_or_else(|| member.0.clone(), |account| account.name.clone())
+    }
+
+    fn repaired(&mut self, source: &str, found: &Comparison) {
+        self.result.events.push(Event {
+            actor: "bursar".to_owned(),
+            account: None,
+            account_id: None,
+            action: "directory repaired".to_owned(),
+            reason: format!("a full read of source {source} differs from what its changes made"),
+            ticket: None,
+            plan: None,
+            detail: json!({ "source": source, "differences": found.differences, "examples": found.examples }),
+        });
     }
 
     fn event(&mut self, account: &Account, action: &str, reason: &str, detail: Value) {

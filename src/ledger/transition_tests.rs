@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::directory::Role;
+use crate::directory::{Role, Way};
 use crate::identity::{ClusterName, PosixIdentity};
 use crate::ledger::change::Change;
 use crate::ledger::{Note, Order};
@@ -103,6 +103,8 @@ impl Story {
             entries: entries.to_vec(),
             rejected: rejected.to_vec(),
             took: Duration::ZERO,
+            way: Way::Full,
+            compared: None,
         };
         self.pass(&DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() })
     }
@@ -339,6 +341,8 @@ fn a_source_that_is_not_read_stays_as_it_was() {
         entries: vec![tool("1", "bar", 52504)],
         rejected: Vec::new(),
         took: Duration::ZERO,
+        way: Way::Full,
+        compared: None,
     };
     let now = Timestamp::from_second(story.now + MINUTE).expect("a time");
     let seen = transition(

@@ -162,7 +162,17 @@ impl fmt::Display for Preview<'_> {
 
 /// `ldap1.example.org  complete, 3 512 entries in 0.2 s`.
 fn answered(source: &SourceState) -> String {
-    let SourceState { server, completeness, entries, took_ms, numbers, read_at: _, complete_at: _ } = source;
+    let SourceState {
+        server,
+        completeness,
+        entries,
+        took_ms,
+        numbers,
+        read_at: _,
+        complete_at: _,
+        way: _,
+        compared: _,
+    } = source;
     let server = server.as_deref().unwrap_or("no server");
     let took = format!("{} entries in {}.{} s", number(*entries), took_ms / 1000, took_ms % 1000 / 100);
     let numbers = numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::contract::Sealer;
 use crate::desired::{DesiredState, derive, detail};
 use crate::directory::merge::merge;
-use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
+use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead, Way};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
@@ -81,6 +81,8 @@ impl World {
             read_at: self.now,
             complete_at: Some(self.now),
             numbers: None,
+            way: Way::Full,
+            compared: None,
         };
         self.ledger.sources.insert(SOURCE.to_owned(), state);
     }
@@ -175,6 +177,8 @@ impl World {
             entries,
             rejected: Vec::new(),
             took: Duration::from_millis(230),
+            way: Way::Full,
+            compared: None,
         };
         merge(vec![read], &self.policy)
     }

@@ -14,7 +14,7 @@ use super::{RecoveryError, source_of};
 use crate::access;
 use crate::contract::Sealer;
 use crate::desired::derive;
-use crate::directory::{self, Completeness, DirectorySnapshot};
+use crate::directory::{self, Completeness, DirectorySnapshot, Pass};
 use crate::engine;
 use crate::execute::request::ApiServer;
 use crate::homes::client::HomedClient;
@@ -64,7 +64,7 @@ pub async fn rebuild(
 ) -> Result<Rebuilt, RecoveryError> {
     nothing_is_there(&settings.state_dir).await?;
     let sealer = engine::read_seal(&settings.state_dir)?;
-    let snapshot = directory::fetch(&settings.sources()?, &settings.policy, now).await;
+    let snapshot = directory::fetch(&settings.sources()?, &Pass::Once, &settings.policy, now).await;
     for read in &snapshot.reads {
         if let Completeness::Partial { why } = &read.completeness {
             return Err(RecoveryError::Partial { name: read.source.clone(), why: why.clone() });

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::{RecoveryError, source_of};
-use crate::directory;
+use crate::directory::{self, Pass};
 use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::learn::{Facts, learn};
@@ -41,7 +41,7 @@ pub async fn remember(
     let (mut store, lock) = Store::open(&settings.state_dir).await?;
     let ledger_id = uuid::Uuid::new_v4().simple().to_string();
     // As far as they answer: who is of an unknown one is told of, and nothing else depends on it.
-    let snapshot = directory::fetch(&settings.sources()?, &settings.policy, now).await;
+    let snapshot = directory::fetch(&settings.sources()?, &Pass::Once, &settings.policy, now).await;
     let source_of = source_of(settings, &snapshot);
     let learned = learn(store.state(), facts, &settings.policy, &source_of, actor, now);
     let mut changes = learned.changes;

@@ -12,13 +12,14 @@ use crate::identity::AccountKind;
 use crate::ledger::gaps;
 
 /// Keys of other sources, and what a realm has instead.
-const OF_OTHERS: [(&str, &str); 13] = [
+const OF_OTHERS: [(&str, &str); 14] = [
     ("urls", "a realm has one url"),
     ("bind_dn", "a realm knows us by client_id"),
     ("password", "a realm knows us by client_secret"),
     ("client_certificate", "a realm knows us by client_secret"),
     ("client_key", "a realm knows us by client_secret"),
     ("starttls", "a realm speaks https"),
+    ("incremental", "Keycloak tells no changes: it is read in full after each interval"),
     ("persist", "Keycloak tells no changes: it is read again after each interval"),
     ("members_at_once", "members come in pages: page_size"),
     ("path", "a realm has a url"),

@@ -6,6 +6,7 @@ use std::str::FromStr as _;
 use super::keycloak;
 use super::secret::SecretPlace;
 use super::table::{DURATION, NUMBER, Table};
+use crate::directory::Way;
 use crate::directory::sid::Sid;
 use crate::directory::source::{
     AttributeNames, ClientIdentity, DisabledMark, Ids, LdapConfig, LdifConfig, PRESETS, Preset, Secret, SidMapping,
@@ -13,7 +14,7 @@ use crate::directory::source::{
 };
 use crate::identity::AccountKind;
 
-const KEYS: [&str; 30] = [
+const KEYS: [&str; 31] = [
     "name",
     "type",
     "preset",
@@ -28,6 +29,7 @@ const KEYS: [&str; 30] = [
     "idmap",
     "members_at_once",
     "sentinels",
+    "incremental",
     "persist",
     "starttls",
     "allow_plaintext",
@@ -187,8 +189,15 @@ fn ldap(table: &Table<'_>, folder: &Path) -> (SourceKind, Option<SecretPlace>) {
     let mut ldap = LdapConfig::new(table.texts("urls").unwrap_or_default());
     ldap.starttls = table.switch("starttls", false);
     ldap.allow_plaintext = table.switch("allow_plaintext", false);
-    // Read by changes where the server can; until then every cycle reads all of it, which is the same answer.
-    table.switch("persist", false);
+    ldap.way = match (table.switch("incremental", true), table.switch("persist", false)) {
+        (true, false) => Way::Incremental,
+        (true, true) => Way::Persist,
+        (false, false) => Way::Full,
+        (false, true) => {
+            table.wrong("persist", "incremental = false reads all of it each time: take one of the two out");
+            Way::Full
+        }
+    };
     ldap.ca_pem = ca(table, folder);
     ldap.bind_dn = table.text("bind_dn");
     if let Some(certificate_pem) = pem(table, "client_certificate", folder) {

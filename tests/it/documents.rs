@@ -163,6 +163,8 @@ fn state() -> LedgerState {
         read_at: at,
         complete_at: Some(at),
         numbers: None,
+        way: bursar::directory::Way::Full,
+        compared: None,
     };
     LedgerState {
         accounts: [(id, account)].into(),

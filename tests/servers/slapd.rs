@@ -39,6 +39,8 @@ pub struct SlapdOptions {
     /// Lines of the database, before its usual access rules and limits, so that they win:
     /// `access to attrs=uidNumber by * none`, `limits dn.exact="…" size=5`.
     pub database_lines: Vec<String>,
+    /// Whether it tells changes (RFC 4533).
+    pub syncprov: bool,
     /// How many deletions syncrepl remembers. Beyond it the server sends the ids of what is still there.
     pub sessionlog: u32,
     /// The schema of posixAccount and posixGroup: RFC 2307's, or tests/data/rfc2307bis.schema.
@@ -52,6 +54,7 @@ impl Default for SlapdOptions {
         Self {
             global_lines: Vec::new(),
             database_lines: Vec::new(),
+            syncprov: true,
             sessionlog: 1000,
             posix_schema: PathBuf::from("/etc/ldap/schema/nis.schema"),
             bulk_load: String::new(),
@@ -181,6 +184,19 @@ impl Slapd {
         *self.lock() = Some(process);
     }
 
+    /// Stops the server and starts it with another database: what every server holds, and `ldif`.
+    ///
+    /// # Panics
+    /// If it does not start, with the end of its log.
+    pub fn start_with(&self, ldif: &str) {
+        self.stop();
+        let database = self.directory.join("database");
+        std::fs::remove_dir_all(&database).expect("the old database goes");
+        std::fs::create_dir(&database).expect("a folder for the new one");
+        self.load(&(base_ldif() + ldif));
+        self.start_again();
+    }
+
     /// Does something with the process: `slapd.with_process(|p| p.signal(Signal::STOP))`.
     ///
     /// # Panics
@@ -246,6 +262,8 @@ fn configuration(directory: &Path, options: &SlapdOptions) -> String {
     let (ca, certificate, key) = (path("ca.pem"), path("server.pem"), path("server.key"));
     let (pid, arguments, database) = (path("slapd.pid"), path("slapd.args"), path("database"));
     let sessionlog = options.sessionlog;
+    let syncprov = format!("overlay syncprov\nsyncprov-checkpoint 100 10\nsyncprov-sessionlog {sessionlog}");
+    let syncprov = if options.syncprov { syncprov } else { String::new() };
     let global_lines = options.global_lines.join("\n");
     let database_lines = options.database_lines.join("\n");
     let _ = write!(
@@ -276,9 +294,7 @@ fn configuration(directory: &Path, options: &SlapdOptions) -> String {
          limits dn.exact=\"{READER_DN}\" size=unlimited time=unlimited size.prtotal=unlimited\n\
          access to attrs=userPassword by anonymous auth by * none\n\
          access to * by dn.exact=\"{READER_DN}\" read by * none\n\
-         overlay syncprov\n\
-         syncprov-checkpoint 100 10\n\
-         syncprov-sessionlog {sessionlog}\n\
+         {syncprov}\n\
          overlay memberof\n\
          overlay ppolicy\n"
     );

@@ -261,6 +261,8 @@ fn cycle_end(ended: Timestamp) -> CycleEnd {
         read_at: at(1),
         complete_at: Some(at(0)),
         numbers: None,
+        way: crate::directory::Way::Full,
+        compared: None,
     };
     CycleEnd {
         began: at(0),

@@ -2,6 +2,8 @@
 
 mod presets;
 mod read;
+mod syncrepl;
+mod syncrepl_random;
 mod trouble;
 
 use std::collections::BTreeMap;
@@ -10,7 +12,7 @@ use std::time::Duration;
 
 use bursar::daemon;
 use bursar::directory::source::{LdapConfig, Secret, SidMapping};
-use bursar::directory::{Completeness, Preset, SourceConfig, SourceKind, SourceRead, fetch};
+use bursar::directory::{Completeness, Pass, Preset, SourceConfig, SourceKind, SourceRead, fetch};
 use bursar::identity::AccountKind;
 use bursar::policy::{Lifecycle, Limit, Limits, Policy};
 
@@ -75,8 +77,23 @@ fn policy() -> Policy {
 }
 
 pub async fn read(source: SourceConfig) -> SourceRead {
+    read_by(&source, &Pass::Once).await
+}
+
+pub async fn read_by(source: &SourceConfig, pass: &Pass) -> SourceRead {
     assert_eq!(source.check(), Ok(()));
-    fetch(&[source], &policy(), daemon::now()).await.reads.pop().expect("one read for each source")
+    let sources = std::slice::from_ref(source);
+    fetch(sources, pass, &policy(), daemon::now()).await.reads.pop().expect("one read for each source")
+}
+
+/// What changes have made is what is there, row for row.
+#[track_caller]
+pub fn assert_same(told: &SourceRead, full: &SourceRead) {
+    assert_eq!((why(told), why(full)), ("complete", "complete"));
+    for (told, full) in told.entries.iter().zip(&full.entries) {
+        assert_eq!(told, full);
+    }
+    assert_eq!((told.entries.len(), &told.rejected), (full.entries.len(), &full.rejected));
 }
 
 pub fn names(read: &SourceRead, kind: AccountKind) -> Vec<&str> {

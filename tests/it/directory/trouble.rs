@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bursar::directory::source::{LdapConfig, Secret};
-use bursar::directory::{Completeness, Preset, SourceConfig, fetch};
+use bursar::directory::{Completeness, Pass, Preset, SourceConfig, fetch};
 use bursar::identity::AccountKind;
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -263,7 +263,7 @@ async fn one_source_in_trouble_does_not_touch_another() {
     let slapd = site(SlapdOptions::default());
     let good = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
     let bad = SourceConfig { name: "bad".to_owned(), ..toolforge(ldap(&["ldaps://127.0.0.1:1"], &slapd)) };
-    let snapshot = fetch(&[bad, good], &policy(), bursar::daemon::now()).await;
+    let snapshot = fetch(&[bad, good], &Pass::Once, &policy(), bursar::daemon::now()).await;
     assert_eq!(snapshot.reads.iter().map(|read| read.source.as_str()).collect::<Vec<_>>(), ["bad", "people"]);
     assert_ne!(snapshot.reads[0].completeness, Completeness::Complete);
     assert_eq!(why(&snapshot.reads[1]), "complete");

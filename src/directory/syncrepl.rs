@@ -1,0 +1,297 @@
+//! Changes as a server tells them by RFC 4533 (OpenLDAP's syncrepl): each search of a tree ends with a cookie, and the next one
+//! that names it is answered with what changed since.
+//!
+//! A refresh is gathered and then taken as a whole. What is not as it should be (a cookie that the server does not know,
+//! an unchanged entry that was never shown) makes it begin anew without a cookie, and if that is refused too, the trees
+//! are read in full over the same connection. A connection that ends leaves what is kept as it was.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use ldap3::controls::{
+    Control, ControlType, EntryState, MakeCritical as _, RefreshMode, SyncDone, SyncInfo, SyncRequest, SyncState,
+    parse_syncinfo,
+};
+use ldap3::{Ldap, ResultEntry, Scope, SearchStream, parse_refs};
+use tokio::time::timeout;
+
+use super::assemble::{KINDS, RawRead};
+use super::connection::{Connection, ReadError, meaning};
+use super::kept::{Kept, Mark};
+use super::ldap;
+use super::mirror::{Id, Mirror, News};
+use super::source::{LdapConfig, SourceConfig, Tree};
+use crate::identity::AccountKind;
+
+/// The control by which a server says that it can (RFC 4533, 2.2).
+const SYNC_REQUEST: &str = "1.3.6.1.4.1.4203.1.9.1.1";
+/// Bytes of an entry's id (RFC 4533, 2.1.1: syncUUID).
+const ID_LENGTH: usize = 16;
+/// How many messages may take as long as one page.
+const PAGE: usize = 1000;
+/// As [`ldap`] waits: a server sends each message by itself.
+const COALESCE: Duration = Duration::from_micros(250);
+
+/// What the server has told up to now; see [`super::incremental`].
+pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
+    let mut connection = ldap::open(config, source).await?;
+    let mut known = kept.filter(|kept| kept.server == connection.server);
+    loop {
+        let telling = tell(&mut connection, config, source, known);
+        let error = match AssertUnwindSafe(telling).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable)) {
+            Ok(kept) => {
+                // Politeness only: all is here.
+                let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
+                return Ok(kept);
+            }
+            Err(error) => connection.diagnose(error).await,
+        };
+        let why = super::chain(&error);
+        if error.ends_connection() {
+            let problems = vec![format!("{}: changes: {why}", connection.server)];
+            return Err(RawRead { server: Some(connection.server.clone()), problems, ..ldap::unread(source) });
+        }
+        if known.take().is_none() {
+            tracing::debug!(source = source.name, why, "changes are not told: read in full");
+            return Err(ldap::read_all(connection, config, source).await);
+        }
+        tracing::info!(source = source.name, why, "changes are read anew");
+    }
+}
+
+/// What all trees of `source` are now, from `known` on.
+async fn tell(
+    connection: &mut Connection,
+    config: &LdapConfig,
+    source: &SourceConfig,
+    known: Option<&Kept>,
+) -> Result<Kept, ReadError> {
+    if known.is_none() {
+        offered(&mut connection.ldap, config.timeout).await?;
+    }
+    let mut trees = BTreeMap::new();
+    for kind in KINDS {
+        let Some(tree) = source.tree(kind) else { continue };
+        let mut told = Told::since(known, kind);
+        let cookie = told.cookie();
+        let mut stream =
+            ask(&mut connection.ldap, source, (kind, tree), RefreshMode::RefreshOnly, cookie, config.timeout).await?;
+        told.refresh(&mut stream, config.timeout).await?;
+        trees.insert(kind, told);
+    }
+    believe(known, &trees)?;
+    taken(source, &connection.server, known, trees)
+}
+
+/// A cookie that says nothing is answered by `slapd` with all there is, as changes: nobody is then told to be gone.
+pub(super) fn believe(known: Option<&Kept>, trees: &BTreeMap<AccountKind, Told>) -> Result<(), ReadError> {
+    let again = |(kind, told): (&AccountKind, &Told)| {
+        known.is_some_and(|known| known.mirror.is_told_again_by(*kind, &told.news))
+    };
+    if trees.iter().any(again) {
+        return Err(ReadError::Answer("all is told again, instead of what changed".to_owned()));
+    }
+    Ok(())
+}
+
+/// `known` and what was told since.
+pub(super) fn taken(
+    source: &SourceConfig,
+    server: &str,
+    known: Option<&Kept>,
+    trees: BTreeMap<AccountKind, Told>,
+) -> Result<Kept, ReadError> {
+    let mut cookies = BTreeMap::new();
+    let mut news = BTreeMap::new();
+    for (kind, told) in trees {
+        cookies.insert(kind, told.mark()?);
+        news.insert(kind, told.news);
+    }
+    let nothing = Mirror::default();
+    let mirror = known.map_or(&nothing, |known| &known.mirror).with(news);
+    let unknown = || ReadError::Answer("an entry is said to be unchanged that was never shown".to_owned());
+    Ok(Kept {
+        asked: source.clone(),
+        server: server.to_owned(),
+        mark: Mark::Syncrepl(cookies),
+        mirror: mirror.ok_or_else(unknown)?,
+    })
+}
+
+/// Whether the server tells changes at all.
+pub(super) async fn offered(ldap: &mut Ldap, limit: Duration) -> Result<(), ReadError> {
+    let search = ldap.search("", Scope::Base, "(objectClass=*)", vec!["supportedControl"]);
+    let ldap3::SearchResult(found, answer) =
+        timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
+    if answer.rc != 0 {
+        return Err(ReadError::Answer(meaning(&answer)));
+    }
+    for item in found.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate()) {
+        let root = ldap::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
+        if root.texts("supportedControl").any(|control| control == SYNC_REQUEST) {
+            return Ok(());
+        }
+    }
+    Err(ReadError::Answer("the server does not offer syncrepl".to_owned()))
+}
+
+/// A search whose answer goes on.
+pub(super) type Stream = SearchStream<'static, String, Vec<String>>;
+
+/// Asks for a tree, from `cookie` on.
+pub(super) async fn ask(
+    ldap: &mut Ldap,
+    source: &SourceConfig,
+    (kind, tree): (AccountKind, &Tree),
+    mode: RefreshMode,
+    cookie: Option<Vec<u8>>,
+    limit: Duration,
+) -> Result<Stream, ReadError> {
+    ldap.with_controls(SyncRequest { mode, cookie, reload_hint: false }.critical());
+    let attributes = source.attributes.wanted(kind);
+    let search = ldap.streaming_search(&tree.base, Scope::Subtree, &tree.filter, attributes);
+    timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)
+}
+
+/// What was told of one tree.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) news: News,
+    /// Up to where; the one that was asked with until another comes. Empty ones count: they say that there is none.
+    cookie: Option<Vec<u8>>,
+    /// All that changed before the search began is told.
+    pub(super) refreshed: bool,
+}
+
+impl Told {
+    /// Nothing yet, since what is known of the tree of `kind`.
+    pub(super) fn since(known: Option<&Kept>, kind: AccountKind) -> Self {
+        let cookie = known.and_then(|known| match &known.mark {
+            Mark::Syncrepl(cookies) => cookies.get(&kind).cloned(),
+        });
+        let news = if cookie.is_some() { News::default() } else { News::of_everything() };
+        Self { news, cookie, refreshed: false }
+    }
+
+    /// What was told so far, and nothing yet after it.
+    pub(super) fn next(&mut self) -> Self {
+        let next = Self { news: News::default(), cookie: self.cookie.clone(), refreshed: self.refreshed };
+        std::mem::replace(self, next)
+    }
+
+    /// The cookie that was sent with the request, or came last.
+    pub(super) fn cookie(&self) -> Option<Vec<u8>> {
+        self.cookie.clone()
+    }
+
+    fn mark(&self) -> Result<Vec<u8>, ReadError> {
+        let none = || ReadError::Answer("the server takes its cookie back".to_owned());
+        self.cookie.clone().filter(|cookie| !cookie.is_empty()).ok_or_else(none)
+    }
+
+    fn set_cookie(&mut self, cookie: Option<Vec<u8>>) {
+        // None: nothing changed, and the old one stays good.
+        self.cookie = cookie.or_else(|| self.cookie.take());
+    }
+
+    /// Takes all that a search answers until it ends.
+    async fn refresh(&mut self, stream: &mut Stream, limit: Duration) -> Result<(), ReadError> {
+        let mut ended = false;
+        while !ended {
+            let page = async {
+                for _ in 0..PAGE {
+                    let item = if let Some(item) = stream.next().now_or_never() {
+                        item
+                    } else {
+                        // The whole thread, which is the read's own: what comes meanwhile waits in the socket.
+                        std::thread::sleep(COALESCE);
+                        stream.next().await
+                    };
+                    match item.map_err(ReadError::Lost)? {
+                        Some(item) => self.take(item)?,
+                        None => return Ok::<bool, ReadError>(true),
+                    }
+                }
+                Ok(false)
+            };
+            ended = timeout(limit, page).await.map_err(|_| ReadError::Timeout(limit))??;
+        }
+        let answer = stream.finish().await;
+        if answer.rc != 0 {
+            return Err(ReadError::Answer(meaning(&answer)));
+        }
+        let done = answer.ctrls.iter().find_map(|Control(kind, raw)| {
+            matches!(kind, Some(ControlType::SyncDone)).then(|| raw.parse::<SyncDone>())
+        });
+        let done = done.ok_or_else(|| ReadError::Answer("the answer does not say up to where it goes".to_owned()))?;
+        if !done.refresh_deletes {
+            self.news.only([]);
+        }
+        self.set_cookie(done.cookie);
+        self.refreshed = true;
+        Ok(())
+    }
+
+    /// Takes one message. ldap3 panics at some that are malformed.
+    pub(super) fn take(&mut self, item: ResultEntry) -> Result<(), ReadError> {
+        catch_unwind(AssertUnwindSafe(|| self.take_well_formed(item))).unwrap_or(Err(ReadError::Unparsable))
+    }
+
+    fn take_well_formed(&mut self, item: ResultEntry) -> Result<(), ReadError> {
+        if item.is_ref() {
+            let to = parse_refs(item.0).join(" ");
+            return Err(ReadError::Answer(format!("referral to {to} was not followed")));
+        }
+        if item.is_intermediate() {
+            return self.take_info(parse_syncinfo(item));
+        }
+        let state = item.1.iter().find_map(|Control(kind, raw)| {
+            matches!(kind, Some(ControlType::SyncState)).then(|| raw.parse::<SyncState>())
+        });
+        let SyncState { state, entry_uuid, cookie } = state.ok_or(ReadError::Unparsable)?;
+        let [id] = checked([entry_uuid])?.try_into().map_err(|_| ReadError::Unparsable)?;
+        match state {
+            EntryState::Add | EntryState::Modify => {
+                self.news.put(id, ldap::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?);
+            }
+            EntryState::Delete => self.news.remove(id),
+            EntryState::Present => self.news.only([id]),
+        }
+        self.set_cookie(cookie);
+        Ok(())
+    }
+
+    fn take_info(&mut self, info: SyncInfo) -> Result<(), ReadError> {
+        match info {
+            SyncInfo::NewCookie(cookie) => self.set_cookie(Some(cookie)),
+            SyncInfo::RefreshDelete { cookie, refresh_done } => {
+                self.set_cookie(cookie);
+                self.refreshed |= refresh_done;
+            }
+            SyncInfo::RefreshPresent { cookie, refresh_done } => {
+                self.news.only([]);
+                self.set_cookie(cookie);
+                self.refreshed |= refresh_done;
+            }
+            SyncInfo::SyncIdSet { cookie, refresh_deletes, sync_uuids } => {
+                let ids = checked(sync_uuids)?;
+                if refresh_deletes {
+                    for id in ids {
+                        self.news.remove(id);
+                    }
+                } else {
+                    self.news.only(ids);
+                }
+                self.set_cookie(cookie);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn checked(ids: impl IntoIterator<Item = Id>) -> Result<Vec<Id>, ReadError> {
+    let ids: Vec<Id> = ids.into_iter().collect();
+    if ids.iter().all(|id| id.len() == ID_LENGTH) { Ok(ids) } else { Err(ReadError::Unparsable) }
+}

@@ -1,0 +1,260 @@
+//! Reads by what changed (RFC 4533) of a real `slapd`: what it tells, what it forgets, and what it says when it is another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bursar::directory::kept::{Kept, Mark};
+use bursar::directory::source::{LdapConfig, SidMapping};
+use bursar::directory::{Memory, Pass, Preset, SourceConfig, SourceKind, SourceRead, Way};
+use bursar::identity::AccountKind;
+use rustix::process::Signal;
+
+use super::{assert_same, assert_why, ldap, names, read, read_by, site, toolforge, why};
+use crate::servers::ldif::{person_dn, person_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif};
+use crate::servers::sample::{self, sentinel_ldif};
+use crate::servers::slapd::{BASE_DN, Slapd, SlapdOptions};
+
+/// A source, and what is kept of it.
+struct Followed {
+    source: SourceConfig,
+    memory: Memory,
+}
+
+impl Followed {
+    fn of(ldap: LdapConfig) -> Self {
+        Self { source: toolforge(ldap), memory: Memory::default() }
+    }
+
+    async fn changes(&self) -> SourceRead {
+        read_by(&self.source, &Pass::Changes(self.memory.clone())).await
+    }
+
+    async fn whole(&self) -> SourceRead {
+        read_by(&self.source, &Pass::Whole(self.memory.clone())).await
+    }
+
+    fn kept(&self) -> Arc<Kept> {
+        self.memory.of(&self.source).expect("something is kept")
+    }
+
+    /// Spoils what is kept.
+    fn spoil(&self, how: impl FnOnce(&mut Kept)) {
+        let mut kept = (*self.kept()).clone();
+        how(&mut kept);
+        self.memory.keep(&self.source.name, Arc::new(kept));
+    }
+
+    /// The changes make what is there.
+    async fn is_right(&self) -> SourceRead {
+        let told = self.changes().await;
+        assert_same(&told, &read(self.source.clone()).await);
+        assert_eq!(told.way, Way::Incremental);
+        told
+    }
+}
+
+fn follow(slapd: &Slapd) -> Followed {
+    Followed::of(ldap(&[&slapd.ldaps_url], slapd))
+}
+
+#[tokio::test]
+async fn each_change_is_told_once() {
+    let slapd = site(SlapdOptions::default());
+    let followed = follow(&slapd);
+    followed.is_right().await;
+    let kept = followed.kept();
+    followed.is_right().await;
+    assert_eq!((&kept.mark, &kept.mirror), (&followed.kept().mark, &followed.kept().mirror), "nothing changed");
+
+    slapd.add_ldif(&tool_ldif(BASE_DN, "new", 52600, &["alice", "bob"]));
+    slapd.modify_ldif(&replace_ldif(&tool_account_dn(BASE_DN, "foo"), "homeDirectory", &["/data/project/other"]));
+    assert!(names(&followed.is_right().await, AccountKind::Tool).contains(&"new"));
+    // Out of the filter, and out of the base.
+    let alice = person_dn(BASE_DN, "alice");
+    slapd.modify_ldif(&format!(
+        "dn: {alice}\nchangetype: modify\ndelete: objectClass\nobjectClass: posixAccount\n-\ndelete: uidNumber\n-\n\
+         delete: gidNumber\n-\ndelete: homeDirectory\n-\ndelete: loginShell\n\n"
+    ));
+    let bob = person_dn(BASE_DN, "bob");
+    slapd.modify_ldif(&format!(
+        "dn: {bob}\nchangetype: modrdn\nnewrdn: uid=bob\ndeleteoldrdn: 0\nnewsuperior: {BASE_DN}\n\n"
+    ));
+    let carol = person_dn(BASE_DN, "carol");
+    slapd.modify_ldif(&format!("dn: {carol}\nchangetype: modrdn\nnewrdn: uid=carola\ndeleteoldrdn: 1\n\n"));
+    slapd.delete(&person_dn(BASE_DN, "dave"));
+    let told = followed.is_right().await;
+    let people = names(&told, AccountKind::User);
+    assert!(people.contains(&"carola") && !["alice", "bob", "carol", "dave"].iter().any(|gone| people.contains(gone)));
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_what_is_kept_makes_it_begin_anew() {
+    let slapd = site(SlapdOptions::default());
+    let followed = follow(&slapd);
+    followed.is_right().await;
+    let cookies = |cookie: &[u8]| {
+        let kinds = [AccountKind::Tool, AccountKind::User, AccountKind::Group];
+        Mark::Syncrepl(kinds.map(|kind| (kind, cookie.to_vec())).into())
+    };
+    for garbage in [&b"garbage"[..], b"rid=000,csn=", b"csn=20990101000000.000000Z#000000#000#000000", &[0xff, 0, 1]] {
+        followed.spoil(|kept| kept.mark = cookies(garbage));
+        slapd.delete(&person_dn(BASE_DN, "erin"));
+        followed.is_right().await;
+        assert_ne!(followed.kept().mark, cookies(garbage));
+        slapd.add_ldif(&person_ldif(BASE_DN, "erin", 2005));
+        followed.is_right().await;
+    }
+    followed.spoil(|kept| kept.server = "another.example.org".to_owned());
+    followed.spoil(|kept| kept.mirror = bursar::directory::mirror::Mirror::default());
+    followed.is_right().await;
+    // Another question, such as another filter, is not answered with what is kept.
+    let mut other = Followed { source: followed.source.clone(), memory: followed.memory.clone() };
+    other.source.users.as_mut().expect("people").filter = "(uid=erin)".to_owned();
+    other.source.sentinels.clear();
+    assert_eq!(names(&other.is_right().await, AccountKind::User), ["erin"]);
+}
+
+#[tokio::test]
+async fn more_changes_than_the_server_remembers_are_told_by_what_is_left() {
+    let slapd = site(SlapdOptions { sessionlog: 2, ..SlapdOptions::default() });
+    let followed = follow(&slapd);
+    followed.is_right().await;
+    for name in ["alice", "bob", "carol", "dave", "erin"] {
+        slapd.delete(&person_dn(BASE_DN, name));
+    }
+    slapd.add_ldif(&person_ldif(BASE_DN, "zoe", 2100));
+    assert!(names(&followed.is_right().await, AccountKind::User).contains(&"zoe"));
+}
+
+#[tokio::test]
+async fn another_database_behind_the_same_name_is_read_anew() {
+    let slapd = site(SlapdOptions::default());
+    let followed = follow(&slapd);
+    followed.is_right().await;
+    let units = toolforge_units_ldif(BASE_DN) + &sentinel_ldif(BASE_DN);
+    // Newer than what was told, and without anybody of it.
+    slapd.start_with(&(units.clone() + &person_ldif(BASE_DN, "zoe", 2100)));
+    assert_eq!(names(&followed.is_right().await, AccountKind::User), ["novaadmin", "zoe"]);
+    // The same after a write, which makes its state newer still.
+    slapd.start_with(&(units + &person_ldif(BASE_DN, "yves", 2101)));
+    slapd.add_ldif(&person_ldif(BASE_DN, "xenia", 2102));
+    assert_eq!(names(&followed.is_right().await, AccountKind::User), ["novaadmin", "xenia", "yves"]);
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_or_hangs_changes_nothing_that_is_kept() {
+    let slapd = site(SlapdOptions::default());
+    let mut ldap = ldap(&[&slapd.ldaps_url], &slapd);
+    ldap.timeout = Duration::from_secs(1);
+    ldap.connect_timeout = Duration::from_secs(1);
+    let followed = Followed::of(ldap);
+    followed.is_right().await;
+    let kept = followed.kept();
+
+    slapd.with_process(|process| process.signal(Signal::STOP));
+    assert_why(&followed.changes().await, &["within 1s"]);
+    slapd.with_process(|process| process.signal(Signal::CONT));
+    followed.is_right().await;
+    slapd.stop();
+    assert_why(&followed.changes().await, &["cannot connect"]);
+    assert!(followed.kept().mirror == kept.mirror);
+    slapd.start_again();
+    slapd.delete(&person_dn(BASE_DN, "alice"));
+    followed.is_right().await;
+}
+
+#[tokio::test]
+async fn another_server_is_asked_from_the_beginning() {
+    let (first, second) = (site(SlapdOptions::default()), site(SlapdOptions::default()));
+    second.delete(&person_dn(BASE_DN, "alice"));
+    let mut both = ldap(&[&first.ldaps_url, &second.ldaps_url], &first);
+    let authorities = [&first.ca_pem, &second.ca_pem].map(|pem| std::fs::read_to_string(pem).expect("PEM"));
+    both.ca_pem = Some(authorities.concat());
+    let followed = Followed::of(both);
+    assert!(names(&followed.is_right().await, AccountKind::User).contains(&"alice"));
+    first.stop();
+    assert!(!names(&followed.is_right().await, AccountKind::User).contains(&"alice"));
+    first.start_again();
+    assert!(names(&followed.is_right().await, AccountKind::User).contains(&"alice"));
+}
+
+#[tokio::test]
+async fn an_empty_directory_is_a_complete_answer_that_the_sentinel_denies() {
+    let slapd = site(SlapdOptions::default());
+    let followed = follow(&slapd);
+    followed.is_right().await;
+    slapd.start_with(&toolforge_units_ldif(BASE_DN));
+    let told = followed.changes().await;
+    assert_why(&told, &["sentinel not found"]);
+    assert_eq!((told.entries.len(), told.way), (0, Way::Incremental));
+}
+
+#[tokio::test]
+async fn what_cannot_be_told_is_read_in_full() {
+    let bare = site(SlapdOptions { syncprov: false, ..SlapdOptions::default() });
+    let full = |told: &SourceRead| assert_eq!((why(told), told.way), ("complete", Way::Full));
+    full(&follow(&bare).changes().await);
+    full(&follow(&bare).whole().await);
+    let slapd = site(SlapdOptions::default());
+    let never = Followed::of(LdapConfig { way: Way::Full, ..ldap(&[&slapd.ldaps_url], &slapd) });
+    full(&never.changes().await);
+    let mut by_member_of = follow(&slapd);
+    by_member_of.source.attributes.member_of = vec!["memberOf".to_owned()];
+    full(&by_member_of.changes().await);
+    // Its limits hold for syncrepl and not for pages.
+    let limit = format!("limits dn.exact=\"{}\" size=5 size.prtotal=unlimited", crate::servers::slapd::READER_DN);
+    let limited = site(SlapdOptions { database_lines: vec![limit], ..SlapdOptions::default() });
+    let mut paged = follow(&limited);
+    if let SourceKind::Ldap(ldap) = &mut paged.source.kind {
+        ldap.page_size = 5;
+    }
+    full(&paged.changes().await);
+}
+
+#[tokio::test]
+async fn a_full_read_finds_and_repairs_what_no_change_told() {
+    let slapd = site(SlapdOptions::default());
+    let followed = follow(&slapd);
+    followed.is_right().await;
+    let found = followed.whole().await;
+    assert_same(&found, &read(followed.source.clone()).await);
+    assert_eq!(found.compared.expect("compared").differences, 0);
+
+    // As if a server had kept a deletion and a change to itself.
+    let before = followed.kept().mirror.clone();
+    slapd.delete(&person_dn(BASE_DN, "alice"));
+    slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "uidNumber", &["2950"]));
+    slapd.add_ldif(&person_ldif(BASE_DN, "zoe", 2100));
+    followed.is_right().await;
+    followed.spoil(|kept| kept.mirror = before);
+    assert!(names(&followed.changes().await, AccountKind::User).contains(&"alice"));
+    let found = followed.whole().await;
+    assert_same(&found, &read(followed.source.clone()).await);
+    let found = found.compared.expect("compared");
+    for told in ["user alice was gone", "user bob was out of date", "user zoe was missing"] {
+        assert!(found.examples.iter().any(|example| example == told), "{found:?}");
+    }
+    let again = followed.whole().await;
+    assert_eq!((again.compared.expect("compared").differences, again.way), (0, Way::Incremental));
+}
+
+#[tokio::test]
+async fn rfc2307_groups_are_followed_by_name() {
+    let slapd = site(SlapdOptions::default());
+    let tree = |kind, unit: &str| Some(Preset::Rfc2307.tree(kind, &format!("ou={unit},{}", sample::RFC2307_BASE)));
+    let source = SourceConfig {
+        sentinels: Vec::new(),
+        tools: None,
+        users: tree(AccountKind::User, "people"),
+        groups: tree(AccountKind::Group, "groups"),
+        attributes: Preset::Rfc2307.attributes(),
+        sids: SidMapping::default(),
+        ..toolforge(ldap(&[&slapd.ldaps_url], &slapd))
+    };
+    let followed = Followed { source, memory: Memory::default() };
+    followed.is_right().await;
+    let group = format!("cn=k8s-admins,ou=groups,{}", sample::RFC2307_BASE);
+    slapd.modify_ldif(&replace_ldif(&group, "memberUid", &["olivia", "peggy"]));
+    let told = followed.is_right().await;
+    assert_eq!(super::members(&told, "k8s-admins"), ["olivia", "peggy"]);
+}

@@ -2,8 +2,8 @@
 //!
 //! A request is one line of JSON over a Unix stream socket, an answer is one line of JSON. The list of requests is
 //! closed: there is no "write this file", only "make our entries be in the kubeconfig of this home". The daemon asks
-//! ([`client`]); the server ([`server`]) checks who asks and starts a child ([`worker`]) which becomes the owner of
-//! the home and only then touches a file ([`files`]). The merge ([`kubeconfig`]) happens in that child, so that a
+//! ([`client`]); the server ([`server`]) checks who asks and has a process forked for it ([`spawner`]),
+//! which becomes the owner of the home and only then touches a file ([`worker`], [`files`]). The merge ([`kubeconfig`]) happens in that child, so that a
 //! user's other credentials never reach the server or the daemon.
 //!
 //! Here are types only: no file, no socket, no clock.
@@ -18,14 +18,16 @@ mod document_writer;
 mod ensure;
 mod error;
 pub mod files;
+mod fork;
 mod keypair;
 pub mod kubeconfig;
 mod ownership;
 mod proof;
 mod secret;
 pub mod server;
+pub mod spawner;
 pub mod token;
-pub mod worker;
+mod worker;
 
 use std::path::PathBuf;
 

@@ -12,9 +12,11 @@ use bursar::homes::{
     Answer, HomeTarget, Inspection, KubeconfigEntries, SecretText, TokenFiles, UserProof, Work, Written,
 };
 
+use rustix::process::Signal;
+
 use super::{
-    Homed, OUR_USER, PROGRAM, UID, command, entries, folder, make_directory, make_file, names_in, parses, wait_for,
-    write,
+    Homed, OUR_USER, PROGRAM, UID, command, entries, folder, make_directory, make_file, names_in, parses, signal,
+    wait_for, workers_of, write,
 };
 
 #[tokio::test]
@@ -188,14 +190,12 @@ async fn homes_are_made_only_where_both_say_so() {
 
 /// Stops the next worker that has become `UID`, as that user could.
 fn stop_a_worker(server: u32, until: &AtomicBool) {
-    let children = format!("/proc/{server}/task/{server}/children");
     while !until.load(Ordering::Relaxed) {
-        for child in fs::read_to_string(&children).unwrap_or_default().split_whitespace() {
-            let is_user = fs::metadata(format!("/proc/{child}/status")).is_ok()
-                && fs::read_to_string(format!("/proc/{child}/status"))
-                    .is_ok_and(|status| status.contains(&format!("Uid:\t{UID}")));
-            if let (true, Some(pid)) = (is_user, child.parse().ok().and_then(rustix::process::Pid::from_raw)) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::STOP);
+        for worker in workers_of(server) {
+            let is_user = fs::read_to_string(format!("/proc/{worker}/status"))
+                .is_ok_and(|status| status.contains(&format!("Uid:\t{UID}")));
+            if is_user {
+                signal(worker, Signal::STOP);
             }
         }
     }
@@ -233,9 +233,7 @@ async fn four_capabilities_are_enough() {
     done.store(true, Ordering::Relaxed);
     stopper.join().expect("stopper");
     let server = homed.child.id();
-    wait_for("the end of the stopped worker", || {
-        fs::read_to_string(format!("/proc/{server}/task/{server}/children")).is_ok_and(|children| children.is_empty())
-    });
+    wait_for("the end of the stopped worker", || workers_of(server).is_empty());
     homed.write(&target).await.expect("goes on");
 }
 

@@ -5,18 +5,14 @@ use std::os::unix::fs::{MetadataExt as _, chown, symlink};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bursar::homes::{
     Answer, HomeTarget, Inspection, KubeconfigEntries, SecretText, TokenFiles, UserProof, Work, Written,
 };
 
-use rustix::process::Signal;
-
 use super::{
-    Homed, OUR_USER, PROGRAM, UID, command, entries, folder, make_directory, make_file, names_in, parses, signal,
-    wait_for, workers_of, write,
+    Homed, OUR_USER, PROGRAM, UID, command, entries, folder, make_directory, make_file, names_in, parses, wait_for,
+    write,
 };
 
 #[tokio::test]
@@ -186,55 +182,6 @@ async fn homes_are_made_only_where_both_say_so() {
     let error = homed.ask(&HomeTarget::new(made.join("bar"), UID, UID), ensure(true)).await.expect_err("a symlink");
     assert_eq!(error.reason(), "symlink");
     assert_eq!(fs::metadata(other.path()).expect("there").uid(), 0);
-}
-
-/// Stops the next worker that has become `UID`, as that user could.
-fn stop_a_worker(server: u32, until: &AtomicBool) {
-    while !until.load(Ordering::Relaxed) {
-        for worker in workers_of(server) {
-            let is_user = fs::read_to_string(format!("/proc/{worker}/status"))
-                .is_ok_and(|status| status.contains(&format!("Uid:\t{UID}")));
-            if is_user {
-                signal(worker, Signal::STOP);
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn four_capabilities_are_enough() {
-    let folder = folder();
-    let prefix = folder.path().join("homes");
-    let inner = command(folder.path(), &["--deadline", "1s", "--create-prefix", prefix.to_str().expect("UTF-8")]);
-    let child = Command::new("setpriv")
-        .args(["--bounding-set=-all,+setuid,+setgid,+chown,+kill", "--no-new-privs", "--"])
-        .arg(inner.get_program())
-        .args(inner.get_args())
-        .spawn()
-        .expect("setpriv");
-    let homed = Homed::waited_for(folder, child);
-    let target = HomeTarget { groups: vec![UID, UID + 7], ..HomeTarget::new(prefix.join("foo"), UID, UID) };
-    let ensured = homed.ask(&target, Work::EnsureHome { create: true, skeleton: true }).await;
-    assert_eq!(ensured, Ok(Answer::HomeReady { created: true }));
-    homed.write(&target).await.expect("writes");
-
-    // A worker that its user stops is late and is killed, although it is another user's.
-    let done = Arc::new(AtomicBool::new(false));
-    let stopper = std::thread::spawn({
-        let (server, done) = (homed.child.id(), done.clone());
-        move || stop_a_worker(server, &done)
-    });
-    let both = [entries("1"), entries("2")];
-    let mut rounds = 0;
-    while homed.ask(&target, write(both[rounds % 2].clone())).await.is_ok() {
-        rounds += 1;
-        assert!(rounds < 2_000, "no worker could be stopped");
-    }
-    done.store(true, Ordering::Relaxed);
-    stopper.join().expect("stopper");
-    let server = homed.child.id();
-    wait_for("the end of the stopped worker", || workers_of(server).is_empty());
-    homed.write(&target).await.expect("goes on");
 }
 
 #[tokio::test]

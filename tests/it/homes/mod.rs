@@ -8,6 +8,7 @@ mod kill;
 mod mounts;
 mod nfs;
 mod protocol;
+mod spawner;
 mod swap;
 mod unit;
 
@@ -108,11 +109,12 @@ fn soak(usual: usize, long: usize) -> usize {
 
 /// Process ids of the workers at this moment: children of the server's spawner.
 fn workers_of(server: u32) -> Vec<u32> {
-    let children = |parent: u32| {
-        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
-        children.split_whitespace().filter_map(|child| child.parse().ok()).collect::<Vec<u32>>()
-    };
-    children(server).into_iter().flat_map(children).collect()
+    children_of(server).into_iter().flat_map(children_of).collect()
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|child| child.parse().ok()).collect()
 }
 
 fn signal(process: u32, signal: Signal) {

@@ -9,6 +9,7 @@
 //! Here are types only: no file, no socket, no clock.
 
 pub mod arguments;
+pub mod authorized_keys;
 mod bounds;
 pub mod breaker;
 pub mod client;
@@ -148,6 +149,12 @@ pub enum Work {
         /// The names that are ours.
         names: EntryNames,
     },
+    /// Exactly these keys are in our block of `.ssh/authorized_keys`, everything else in it stays. Without any there is no
+    /// block; with some only if root allowed it, for who may write keys may become the user wherever sshd is.
+    SshKeys {
+        /// Lines that [`authorized_keys::SshKey::parse`] takes.
+        keys: Vec<String>,
+    },
 }
 
 impl Work {
@@ -162,6 +169,7 @@ impl Work {
             Self::MakeDirectory { .. } => "make_directory",
             Self::WriteKubeconfig { .. } => "write_kubeconfig",
             Self::RemoveKubeconfig { .. } => "remove_kubeconfig",
+            Self::SshKeys { .. } => "ssh_keys",
         }
     }
 }
@@ -292,6 +300,11 @@ pub enum Answer {
     /// To [`Work::RemoveKubeconfig`].
     Removed {
         /// The file was changed; `false` if nothing of ours was there, or no file.
+        changed: bool,
+    },
+    /// To [`Work::SshKeys`].
+    SshKeys {
+        /// The file was changed; `false` if it said so already.
         changed: bool,
     },
 }

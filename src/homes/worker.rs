@@ -14,6 +14,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use super::authorized_keys::{self, AUTHORIZED_KEYS, MAX_KEYS, SshKey};
 use super::document::DocumentError;
 use super::files::{Existing, Home};
 use super::kubeconfig::{self, KubeconfigError};
@@ -89,9 +90,17 @@ fn obey(order: &Order, request: &Request, parent: Pid) -> Result<Answer, HomeErr
     match &request.work {
         Work::Inspect { names } | Work::RemoveKubeconfig { names } => names.check(),
         Work::WriteKubeconfig { entries, .. } => entries.check(),
-        Work::TestWrite { .. } | Work::EnsureHome { .. } | Work::TestCreate | Work::MakeDirectory { .. } => Ok(()),
+        Work::SshKeys { keys } if keys.len() > MAX_KEYS => Err(format!("more than {MAX_KEYS} keys")),
+        Work::TestWrite { .. }
+        | Work::EnsureHome { .. }
+        | Work::TestCreate
+        | Work::MakeDirectory { .. }
+        | Work::SshKeys { .. } => Ok(()),
     }
     .map_err(|detail| HomeError::BadRequest { detail })?;
+    if matches!(&request.work, Work::SshKeys { keys } if !keys.is_empty()) && !order.bounds.ssh_keys {
+        return Err(HomeError::SshKeysNotAllowed);
+    }
     let target = &request.target;
     let prefix = order.bounds.admit(target)?;
     if request.work == Work::TestCreate {
@@ -133,6 +142,7 @@ fn obey(order: &Order, request: &Request, parent: Pid) -> Result<Answer, HomeErr
             write(&home, file, entries, &order.bounds.take_over, date).map(Answer::Written)
         }
         Work::RemoveKubeconfig { names } => remove(&home, file, names),
+        Work::SshKeys { keys } => ssh_keys(&home, keys),
     }
 }
 
@@ -309,5 +319,26 @@ fn remove(home: &Home, file: &Path, names: &EntryNames) -> Result<Answer, HomeEr
             directory.replace(name, content.as_bytes())?;
             Ok(Answer::Removed { changed: true })
         }
+    }
+}
+
+fn ssh_keys(home: &Home, keys: &[String]) -> Result<Answer, HomeError> {
+    let keys = keys.iter().map(|line| SshKey::parse(line).map_err(|why| format!("a key {why}")));
+    let keys = keys.collect::<Result<Vec<_>, _>>().map_err(|detail| HomeError::BadRequest { detail })?;
+    let (file, nothing) = (Path::new(AUTHORIZED_KEYS), Ok(Answer::SshKeys { changed: false }));
+    let directory = match home.directory_of(file)? {
+        Some(directory) => directory,
+        None if keys.is_empty() => return nothing,
+        None => home.make_directory_of(file)?,
+    };
+    let name = name_of(file);
+    let existing = directory.read(name)?;
+    let content = existing.as_ref().map_or(&[][..], |existing| &existing.content);
+    let path = || directory.path_of(name);
+    let merged =
+        authorized_keys::merge(content, &keys).map_err(|detail| HomeError::BrokenBlock { path: path(), detail })?;
+    match merged {
+        None => nothing,
+        Some(merged) => directory.replace(name, &merged).map(|()| Answer::SshKeys { changed: true }),
     }
 }

@@ -9,6 +9,7 @@ mod mounts;
 mod nfs;
 mod protocol;
 mod spawner;
+pub mod ssh;
 mod swap;
 mod unit;
 

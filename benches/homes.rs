@@ -1,5 +1,6 @@
 //! Deliveries into homes beside a bare create-fsync-rename loop of the same run and the same user, on the file system of
-//! `TMPDIR`. `cargo bench --bench homes`, as root. Goal: at least 0.7 of the bare loop.
+//! `TMPDIR`, and beside the same loop with a process for each file, forked by a small one as homed does it: what a delivery
+//! by a process of its own could come to at most. `cargo bench --bench homes`, as root. Goal: at least 0.7 of the bare loop.
 //!
 //! `BURSAR_TEST_HOMES=ASKED:PLANTED` runs it elsewhere: ASKED is where the homes are found (an NFS mount whose server
 //! squashes root), PLANTED the same folder as its server's root sees it, where they are made: `tests/nfs.sh bench`.
@@ -20,11 +21,13 @@ use bursar::homes::{
 };
 use futures::StreamExt as _;
 use rustix::fs::{Gid, Uid};
+use rustix::process::{WaitOptions, wait};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 const UID: u32 = 52503;
-/// This program starts itself with this argument for the bare loop.
+/// This program starts itself with these arguments for the bare loops: of threads, and of processes.
 const BARE: &str = "bare-loop";
+const BARE_PROCESSES: &str = "bare-processes";
 /// Homes of each run.
 const HOMES: usize = 400;
 /// As many as homed works on of one export.
@@ -70,10 +73,10 @@ fn bare(home: &Path, content: &[u8]) {
     File::open(&kube).and_then(|kube| kube.sync_all()).expect("synced");
 }
 
-/// The bare loop in a process of its own that has become the user; the content comes in, the rate goes out.
-fn bare_loop(folder: &Path, content: &[u8]) -> f64 {
+/// A bare loop in a process of its own; the content comes in, the rate goes out.
+fn bare_loop(which: &str, folder: &Path, content: &[u8]) -> f64 {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .arg(BARE)
+        .arg(which)
         .arg(folder)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -84,14 +87,23 @@ fn bare_loop(folder: &Path, content: &[u8]) -> f64 {
     String::from_utf8_lossy(&said.stdout).trim().parse().expect("a rate")
 }
 
-/// What that process does.
-fn be_bare(folder: &Path) {
-    let mut content = Vec::new();
-    std::io::stdin().read_to_end(&mut content).expect("content");
+fn become_user() {
     let (user, group) = (Uid::from_raw(UID), Gid::from_raw(UID));
     set_thread_groups(&[]).expect("no groups");
     set_thread_res_gid(group, group, group).expect("its group");
     set_thread_res_uid(user, user, user).expect("the user");
+}
+
+fn content() -> Vec<u8> {
+    let mut content = Vec::new();
+    std::io::stdin().read_to_end(&mut content).expect("content");
+    content
+}
+
+/// What the process of threads does.
+fn be_bare(folder: &Path) {
+    let content = content();
+    become_user();
     let homes = homes_in(folder);
     let began = Instant::now();
     std::thread::scope(|scope| {
@@ -100,6 +112,31 @@ fn be_bare(folder: &Path) {
         }
     });
     println!("{}", rate(began));
+}
+
+/// What the process of processes does: as many at a time, each becomes the user, writes one file, and ends.
+fn be_bare_processes(folder: &Path) {
+    let content = content();
+    let homes = homes_in(folder);
+    let began = Instant::now();
+    for (number, home) in homes.iter().enumerate() {
+        if number >= AT_A_TIME {
+            wait(WaitOptions::empty()).expect("one has ended");
+        }
+        if is_child() {
+            become_user();
+            bare(home, &content);
+            std::process::exit(0);
+        }
+    }
+    while wait(WaitOptions::empty()).is_ok() {}
+    println!("{}", rate(began));
+}
+
+#[expect(unsafe_code, reason = "fork(2) has no safe form")]
+fn is_child() -> bool {
+    // SAFETY: this process has one thread.
+    unsafe { nix::unistd::fork() }.expect("a process").is_child()
 }
 
 fn rate(began: Instant) -> f64 {
@@ -128,6 +165,7 @@ fn main() {
     match (arguments.next(), arguments.next()) {
         // Before anything starts a thread.
         (Some(first), Some(folder)) if first == BARE => be_bare(Path::new(&folder)),
+        (Some(first), Some(folder)) if first == BARE_PROCESSES => be_bare_processes(Path::new(&folder)),
         _ => tokio::runtime::Runtime::new().expect("a runtime").block_on(measure()),
     }
 }
@@ -168,17 +206,20 @@ async fn measure() {
     let client = HomedClient::new(&socket, Duration::from_secs(30));
     deliveries(&client, &homes, 0).await;
     let content = fs::read(planted.path().join("homes/h0/.kube/config")).expect("delivered");
-    bare_loop(&plain, &content);
+    bare_loop(BARE, &plain, &content);
 
-    let (mut best, mut ceiling) = (0.0_f64, 0.0_f64);
+    let (mut best, mut ceiling, mut processes) = (0.0_f64, 0.0_f64, 0.0_f64);
     for run in 1..=RUNS {
-        ceiling = ceiling.max(bare_loop(&plain, &content));
+        ceiling = ceiling.max(bare_loop(BARE, &plain, &content));
+        processes = processes.max(bare_loop(BARE_PROCESSES, &plain, &content));
         best = best.max(deliveries(&client, &homes, run).await);
     }
     server.kill().expect("ended");
     server.wait().expect("ended");
     println!(
-        "deliveries: {best:.0}/s; bare create-fsync-rename: {ceiling:.0}/s; ratio {:.2} (goal 0.7)",
-        best / ceiling
+        "deliveries: {best:.0}/s; bare create-fsync-rename: {ceiling:.0}/s; ratio {:.2} (goal 0.7); the same by a process for \
+         each file: {processes:.0}/s, {:.2} of the bare loop",
+        best / ceiling,
+        processes / ceiling
     );
 }

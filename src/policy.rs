@@ -205,6 +205,8 @@ pub struct HomeRule {
     pub kubeconfig: PathBuf,
     /// Make a missing home.
     pub create: bool,
+    /// Keep the people's SSH keys in it.
+    pub ssh_keys: bool,
 }
 
 /// What to do with a difference somebody made in an object of ours.

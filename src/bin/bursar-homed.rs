@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use bursar::homes::arguments::Arguments;
-use bursar::homes::{server, worker};
+use bursar::homes::{server, spawner};
 use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
-    // Before any thread exists: the worker becomes another user, and threads do so one by one.
-    if std::env::args_os().nth(1).is_some_and(|first| first == "worker") {
-        return worker::run();
+    // Before any thread exists: it forks, and its copies become other users, which threads do one by one.
+    if std::env::args_os().nth(1).is_some_and(|first| first == spawner::ARGUMENT) {
+        return spawner::run();
     }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let settings = arguments.settings(bursar::daemon::now)?;
     let listener = server::listener(arguments.socket.as_deref())?;
-    // One thread: the kernel kills a worker when the thread that started it ends.
+    // One thread: the kernel kills the spawner when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

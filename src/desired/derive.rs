@@ -12,7 +12,7 @@ use super::class::{Groups, taken};
 use super::life::{Evidence, Namespaces, Verdict, verdict};
 use super::subject::{Idle, Inputs, Side, Subject};
 use super::workspace::{Holders, People, Workspaces, holders, workspaces};
-use super::{DesiredAccount, DesiredState, EndOfTenant, Notice, Transition, quota, tenant};
+use super::{DesiredAccount, DesiredState, EndOfTenant, Notice, Transition, quota, ssh, tenant};
 use crate::contract::Sealer;
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName};
 use crate::ledger::idle::Idleness;
@@ -373,6 +373,7 @@ impl<'a> World<'a> {
             leaving: if by_mark { BTreeMap::new() } else { self.leaving(account) },
             rests_on: if by_mark { BTreeSet::new() } else { &subject.taken.rests_on | &subject.holders.rests_on },
             otherwise: None,
+            ssh: if decided.suspended { None } else { ssh::keys(account, classes) },
             clusters: clusters.collect(),
         }
     }

@@ -14,6 +14,7 @@ pub mod network;
 pub mod quota;
 pub mod rbac;
 pub mod rules;
+mod ssh;
 mod subject;
 mod tenant;
 pub mod volume;
@@ -28,6 +29,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::contract::{MANAGED_BY, MANAGER};
+use crate::homes::authorized_keys::AUTHORIZED_KEYS;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, HostName, NamespaceName, PosixIdentity};
 use crate::ledger::{Account, Delivery, Note, ObjectKey, Suspension};
 use crate::observed::digest::digest;
@@ -35,6 +37,7 @@ use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
 
 pub use class::{classes_of, takes};
 pub use derive::{Deriver, derive};
+pub use ssh::DesiredKeys;
 pub use tenant::drift_key;
 
 /// What all tenants should have.
@@ -91,6 +94,8 @@ pub struct DesiredAccount {
     /// What it should have while the guard does not let the removal through that this is. Without it an account that a
     /// limit holds back would lose its access after all, when its certificate ends.
     pub otherwise: Option<Box<DesiredAccount>>,
+    /// Its SSH keys in its home; absent: none of ours are there.
+    pub ssh: Option<DesiredKeys>,
     /// Its place in each cluster.
     pub clusters: BTreeMap<ClusterName, DesiredTenant>,
 }
@@ -370,6 +375,18 @@ impl HomeTarget {
         }
         let home = self.home.to_string_lossy().replace("{host}", &host.0).into();
         Self { home, ..self.clone() }
+    }
+
+    /// What the ledger keeps of SSH keys that were written.
+    #[must_use]
+    pub fn ssh_delivery(&self, digest: &str, now: Timestamp) -> Delivery {
+        Delivery {
+            path: self.home.join(AUTHORIZED_KEYS),
+            home: Some(self.home.clone()),
+            digest: digest.to_owned(),
+            at: now,
+            checked_at: Some(now),
+        }
     }
 
     /// The whole path of the kubeconfig.

@@ -116,7 +116,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
     }
 }
 
-/// Digest of everything that the objects of this tenant take from the tenant itself.
+/// Digest of everything that its objects and homes take from the tenant itself.
 fn own(order: &Order<'_>) -> String {
     let Order {
         cluster: _,
@@ -134,7 +134,7 @@ fn own(order: &Order<'_>) -> String {
     } = order;
     let overrides: BTreeMap<&str, &str> =
         overrides.iter().map(|(resource, given)| (*resource, given.amount.as_str())).collect();
-    digest(&json!([
+    let mut own = json!([
         account.account_name(),
         account.directory_id,
         account.posix,
@@ -146,7 +146,12 @@ fn own(order: &Order<'_>) -> String {
         granted,
         idle_until,
         holders,
-    ]))
+    ]);
+    // Where there are none it stays what it was before anybody had any.
+    if let (Some(own), false) = (own.as_array_mut(), account.ssh_keys.is_empty()) {
+        own.push(json!(account.ssh_keys));
+    }
+    digest(&own)
 }
 
 fn in_namespace(place: &Place<'_>, class: &Class, rule: Option<&CredentialRule>, policy: &Policy) -> Vec<Value> {

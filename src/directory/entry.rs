@@ -5,7 +5,7 @@
 //! `assemble` (members, groups) and `merge` (names and uids used twice, patterns of classes). Nothing after this file
 //! parses a uid.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use jiff::Timestamp;
@@ -17,6 +17,7 @@ use super::raw::RawEntry;
 use super::source::AttributeNames;
 use super::windows;
 use super::{Entry, RejectedEntry};
+use crate::homes::authorized_keys::{MAX_KEY_BYTES, MAX_KEYS};
 use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
 use crate::policy::Policy;
 
@@ -164,10 +165,18 @@ impl Reading<'_> {
             home,
             mail: first(raw, &self.attributes.mail).filter(|_| is_person),
             display_name: display_names.filter(|_| is_person).find_map(|attribute| first(raw, attribute)),
+            ssh_keys: if kind == AccountKind::User { self.ssh_keys(raw) } else { BTreeSet::new() },
             disabled: disabled.clone(),
             created: raw.texts(&self.attributes.created).find_map(generalized_time),
             members: BTreeMap::new(),
         })
+    }
+
+    /// No more and no longer ones than show that there are too many, or that one is too long.
+    fn ssh_keys(&self, raw: &RawEntry) -> BTreeSet<String> {
+        let cut = |key: &str| key.trim().chars().take(MAX_KEY_BYTES + 1).collect();
+        let keys: BTreeSet<String> = raw.texts(&self.attributes.ssh_keys).map(cut).collect();
+        keys.into_iter().take(MAX_KEYS + 1).collect()
     }
 
     /// The gid of a group, if it has one.

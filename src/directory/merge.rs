@@ -226,6 +226,7 @@ mod tests {
             gid: None,
             mail: None,
             display_name: None,
+            ssh_keys: BTreeSet::new(),
             disabled: None,
             created: created.and_then(|second| jiff::Timestamp::from_second(second).ok()),
             members: BTreeMap::new(),

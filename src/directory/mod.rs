@@ -159,6 +159,9 @@ pub struct Entry {
     pub mail: Option<String>,
     /// Display name of a person.
     pub display_name: Option<String>,
+    /// Public SSH keys of a person, as the directory has them, unchecked.
+    #[serde(default)]
+    pub ssh_keys: BTreeSet<String>,
     /// The mark that disables it, as `attribute: value`.
     pub disabled: Option<String>,
     /// `createTimestamp`: of two new entries with one uid the older wins.

@@ -32,6 +32,8 @@ pub struct AttributeNames {
     pub mail: String,
     /// Display name: the first of these that the entry has.
     pub display_name: Vec<String>,
+    /// Public SSH keys of a person.
+    pub ssh_keys: String,
     /// Marks that disable an entry; any one is enough.
     pub disabled: Vec<DisabledMark>,
     /// Members of a group by DN.
@@ -64,7 +66,7 @@ impl AttributeNames {
                 wanted.extend(groups.map(String::as_str));
             }
             AccountKind::User => {
-                wanted.push(&self.user_name);
+                wanted.extend([self.user_name.as_str(), &self.ssh_keys]);
                 wanted.extend(people.chain(&self.member_of).map(String::as_str));
             }
             AccountKind::Group => {
@@ -143,6 +145,8 @@ impl Preset {
             home: "homeDirectory".to_owned(),
             mail: "mail".to_owned(),
             display_name: texts(&["displayName", "cn"]),
+            // Schema openssh-lpk; SSSD and OpenSSH's helpers for LDAP read it too.
+            ssh_keys: "sshPublicKey".to_owned(),
             disabled: vec![locked.clone()],
             member_dns: texts(&["member", "uniqueMember"]),
             member_names: texts(&["memberUid"]),
@@ -162,6 +166,7 @@ impl Preset {
             Self::Rfc2307bis => AttributeNames { member_names: Vec::new(), members_required: true, ..names },
             Self::FreeIpa => AttributeNames {
                 id: "nsUniqueId".to_owned(),
+                ssh_keys: "ipaSshPubKey".to_owned(),
                 disabled: vec![
                     mark("nsAccountLock", MarkTest::Present),
                     mark("krbPrincipalExpiration", MarkTest::Past),

@@ -119,6 +119,18 @@ async fn rewritten(
     }
 }
 
+/// Exactly these SSH keys are ours in the home; `true` if that was not so.
+pub async fn ssh_keys(homes: &HomedClient, home: &HomeTarget, keys: &[String]) -> Result<bool, StepError> {
+    if home.create && !keys.is_empty() {
+        let work = Work::EnsureHome { create: true, skeleton: true };
+        homes.call(&Request::new(target(home), work)).await?;
+    }
+    match homes.call(&Request::new(target(home), Work::SshKeys { keys: keys.to_vec() })).await? {
+        Answer::SshKeys { changed } => Ok(changed),
+        _ => Err(StepError::HomeAnswer),
+    }
+}
+
 /// What the ledger says of a delivery after a look at it. One that is broken is not delivered.
 #[must_use]
 pub fn checked(delivery: &Delivery, finding: &HomeFinding, now: Timestamp) -> Delivery {

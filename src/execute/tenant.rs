@@ -239,6 +239,19 @@ impl Place<'_> {
             Action::RemoveKubeconfig { host, home, reason, .. } => {
                 self.remove_kubeconfig(Some(&effects.face), (host, home, reason), done).await
             }
+            Action::SshKeys { home, keys, digest, reason, .. } => {
+                let changed = home::ssh_keys(&self.effects.homes, home, keys).await?;
+                let delivery = (!keys.is_empty()).then(|| home.ssh_delivery(digest, self.run.now));
+                done.changes.push(Change::SshDelivery(self.account.id.clone(), delivery));
+                let (what, why) = match reason {
+                    Some(reason) if keys.is_empty() => ("SSH keys removed", reason.to_string()),
+                    Some(reason) => ("SSH keys written", reason.to_string()),
+                    None if changed => ("SSH keys written again", "our block was changed".to_owned()),
+                    None => return Ok(()),
+                };
+                done.events.push(self.event(what, why, json!({"home": home.home, "keys": keys})));
+                Ok(())
+            }
             Action::InspectKubeconfig { host, home, expected, .. } => {
                 let found = home::inspect(&self.effects.homes, self.cluster, &effects.face, home, expected).await?;
                 let key = self.key(host);

@@ -25,6 +25,9 @@ pub struct Arguments {
     /// A cluster's and context's name that a former system wrote in homes: it is Bursar's from now on; may be repeated.
     #[arg(long = "take-over", value_name = "NAME")]
     pub take_over: Vec<String>,
+    /// SSH keys may be written in homes; then the daemon's host decides who logs in wherever these homes are.
+    #[arg(long)]
+    pub ssh_keys: bool,
     /// The only user who may ask: name or uid.
     #[arg(long, value_name = "NAME", default_value = "bursar")]
     pub client_user: String,
@@ -51,6 +54,7 @@ impl Arguments {
             skeleton: Some(self.skeleton.clone()),
             kubeconfigs: self.kubeconfigs.clone(),
             take_over: self.take_over.clone(),
+            ssh_keys: self.ssh_keys,
             ..Bounds::new(prefixes.collect())
         };
         let settings = HomedSettings::new(bounds, server::client_uid(&self.client_user)?, clock);

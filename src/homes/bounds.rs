@@ -38,6 +38,9 @@ pub struct Bounds {
     pub kubeconfigs: Vec<PathBuf>,
     /// Names of clusters and contexts that are ours, whoever wrote them: those of a former system.
     pub take_over: Vec<String>,
+    /// SSH keys may be written: whoever asks may then become anybody on every host with these homes.
+    #[serde(default)]
+    pub ssh_keys: bool,
 }
 
 /// Where kubectl looks.
@@ -59,6 +62,7 @@ impl Bounds {
             skeleton: None,
             kubeconfigs: vec![PathBuf::from(USUAL_KUBECONFIG)],
             take_over: Vec::new(),
+            ssh_keys: false,
         }
     }
 

@@ -42,6 +42,8 @@ impl HomeError {
             Self::Forbidden { .. } => "forbidden",
             Self::CreateNotAllowed { .. } => "create-not-allowed",
             Self::WorkerDied { .. } => "worker-died",
+            Self::SshKeysNotAllowed => "ssh-keys-not-allowed",
+            Self::BrokenBlock { .. } => "broken-block",
             Self::Io { .. } => "io",
         }
     }
@@ -140,6 +142,13 @@ impl HomeError {
             Self::BadRequest { .. } => "restart bursard and bursar-homed: they are not of one version".into(),
             Self::Forbidden { .. } => "ask as the daemon's user, or correct --client-user of bursar-homed".into(),
             Self::WorkerDied { .. } => "read `journalctl -u bursar-homed`".into(),
+            Self::SshKeysNotAllowed => {
+                "add --ssh-keys to /etc/bursar/homed.env, or take `ssh_keys` out of the class's `home`".into()
+            }
+            Self::BrokenBlock { path, .. } => format!(
+                "have the lines between `# BEGIN bursar` and `# END bursar`, and these two, removed from `{}`",
+                shown(path)
+            ),
             Self::Io { .. } => "check the file system of that path".into(),
         }
     }

@@ -246,6 +246,17 @@ pub enum HomeError {
         /// How it ended.
         detail: String,
     },
+    /// Keys were to be written, and root did not allow it.
+    #[error("SSH keys may not be written by this bursar-homed")]
+    SshKeysNotAllowed,
+    /// A file in which our block cannot be told from the rest.
+    #[error("`{}` cannot be changed: {detail}", shown(path))]
+    BrokenBlock {
+        /// The file.
+        path: PathBuf,
+        /// How often the marks are there.
+        detail: String,
+    },
     /// Any other error of the system.
     #[error("{operation} `{}`: {message} (errno {errno})", shown(path))]
     Io {

@@ -2,13 +2,14 @@
 //!
 //! A request is one line of JSON over a Unix stream socket, an answer is one line of JSON. The list of requests is
 //! closed: there is no "write this file", only "make our entries be in the kubeconfig of this home". The daemon asks
-//! ([`client`]); the server ([`server`]) checks who asks and starts a child ([`worker`]) which becomes the owner of
-//! the home and only then touches a file ([`files`]). The merge ([`kubeconfig`]) happens in that child, so that a
+//! ([`client`]); the server ([`server`]) checks who asks and has a process forked for it ([`spawner`]),
+//! which becomes the owner of the home and only then touches a file ([`worker`], [`files`]). The merge ([`kubeconfig`]) happens in that child, so that a
 //! user's other credentials never reach the server or the daemon.
 //!
 //! Here are types only: no file, no socket, no clock.
 
 pub mod arguments;
+pub mod authorized_keys;
 mod bounds;
 pub mod breaker;
 pub mod client;
@@ -18,14 +19,16 @@ mod document_writer;
 mod ensure;
 mod error;
 pub mod files;
+mod fork;
 mod keypair;
 pub mod kubeconfig;
 mod ownership;
 mod proof;
 mod secret;
 pub mod server;
+pub mod spawner;
 pub mod token;
-pub mod worker;
+mod worker;
 
 use std::path::PathBuf;
 
@@ -146,6 +149,12 @@ pub enum Work {
         /// The names that are ours.
         names: EntryNames,
     },
+    /// Exactly these keys are in our block of `.ssh/authorized_keys`, everything else in it stays. Without any there is no
+    /// block; with some only if root allowed it, for who may write keys may become the user wherever sshd is.
+    SshKeys {
+        /// Lines that [`authorized_keys::SshKey::parse`] takes.
+        keys: Vec<String>,
+    },
 }
 
 impl Work {
@@ -160,6 +169,7 @@ impl Work {
             Self::MakeDirectory { .. } => "make_directory",
             Self::WriteKubeconfig { .. } => "write_kubeconfig",
             Self::RemoveKubeconfig { .. } => "remove_kubeconfig",
+            Self::SshKeys { .. } => "ssh_keys",
         }
     }
 }
@@ -290,6 +300,11 @@ pub enum Answer {
     /// To [`Work::RemoveKubeconfig`].
     Removed {
         /// The file was changed; `false` if nothing of ours was there, or no file.
+        changed: bool,
+    },
+    /// To [`Work::SshKeys`].
+    SshKeys {
+        /// The file was changed; `false` if it said so already.
         changed: bool,
     },
 }

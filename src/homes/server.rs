@@ -1,4 +1,4 @@
-//! The root half of `bursar-homed`: who asks, is it admitted, and one child for each request.
+//! The root half of `bursar-homed`: who asks, is it admitted, and one process for each request.
 //!
 //! Requests come in over a Unix socket, one line each, and are handed on to a [`worker`](super::worker) unread apart
 //! from their target: the server never decodes a private key and never touches a home, so a file server that hangs
@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,12 +17,12 @@ use serde::de::IgnoredAny;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::process::{Child, Command};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
 use super::breaker::{Breaker, BreakerSettings};
+use super::spawner::{Spawner, Worker};
 use super::worker::{Order, place};
 use super::{
     Bounds, HomeError, HomeTarget, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Prefix, Response,
@@ -45,8 +44,6 @@ pub struct HomedSettings {
     pub max_connections: usize,
     /// Workers of one prefix at a time [8]: more only queue at the file server.
     pub max_workers: usize,
-    /// The program that is started as `PROGRAM worker` [`/proc/self/exe`: this very one, also after an upgrade].
-    pub worker_program: PathBuf,
     /// The wall clock, for the names of backups.
     pub clock: fn() -> jiff::Timestamp,
 }
@@ -62,7 +59,6 @@ impl HomedSettings {
             breaker: BreakerSettings::default(),
             max_connections: 64,
             max_workers: 8,
-            worker_program: PathBuf::from("/proc/self/exe"),
             clock,
         }
     }
@@ -203,6 +199,7 @@ struct RequestHead {
 
 struct Server {
     settings: HomedSettings,
+    spawner: Spawner,
     /// One for each prefix.
     exports: BTreeMap<PathBuf, Export>,
     /// One request a home at a time: two workers would sweep away each other's temporary files.
@@ -233,7 +230,7 @@ impl Server {
             workers: Arc::new(Semaphore::new(settings.max_workers)),
         };
         let exports = settings.bounds.prefixes.iter().map(|prefix| (prefix.path.clone(), export())).collect();
-        Self { settings, exports, homes: Mutex::default() }
+        Self { settings, spawner: Spawner::default(), exports, homes: Mutex::default() }
     }
 
     /// One connection: requests one after the other, until it ends or says something that is no request.
@@ -335,21 +332,20 @@ impl Server {
             let detail = "all workers of this export are busy".to_owned();
             return Outcome::NotTried(HomeError::Unavailable { detail });
         };
-        let mut child = match self.start() {
-            Ok(child) => child,
+        let mut worker = match self.spawner.worker(self.settings.deadline).await {
+            Ok(worker) => worker,
             Err(error) => {
                 return Outcome::NotTried(HomeError::Unavailable { detail: format!("cannot start a worker: {error}") });
             }
         };
-        let outcome = match tokio::time::timeout(self.settings.deadline, self.converse(&mut child, line)).await {
+        let outcome = match tokio::time::timeout(self.settings.deadline, self.converse(&mut worker, line)).await {
             Ok(answer) => Outcome::Answered(answer.unwrap_or_else(|error| Response::new(Err(error)).to_line())),
             Err(_) => Outcome::Late,
         };
         if let Outcome::Late = outcome {
-            let _ = child.start_kill();
-            // Stuck in the kernel it dies when the file server answers. Until then it keeps its place and its home.
+            // Until it is gone it keeps its place and its home.
             tokio::spawn(async move {
-                let _ = child.wait().await;
+                worker.end().await;
                 drop((home, permit));
             });
         }
@@ -362,41 +358,30 @@ impl Server {
         Arc::clone(homes.entry(home.to_owned()).or_default())
     }
 
-    fn start(&self) -> std::io::Result<Child> {
-        Command::new(&self.settings.worker_program)
-            .arg0("bursar-homed")
-            .arg("worker")
-            .env_clear()
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-    }
-
     /// Hands order and request to the worker and takes its one line.
-    async fn converse(&self, child: &mut Child, line: &[u8]) -> Result<Vec<u8>, HomeError> {
+    async fn converse(&self, worker: &mut Worker, line: &[u8]) -> Result<Vec<u8>, HomeError> {
         let died = |detail: String| HomeError::WorkerDied { detail };
         let order = Order {
             bounds: self.settings.bounds.clone(),
-            server: std::process::id(),
             date: (self.settings.clock)().strftime("%Y%m%dT%H%M%SZ").to_string(),
         };
         let mut order = serde_json::to_vec(&order).map_err(|error| died(error.to_string()))?;
         order.push(b'\n');
-        if let Some(mut input) = child.stdin.take() {
-            // A worker that died does not read; how it ended says more than a broken pipe.
-            if input.write_all(&order).await.is_ok() {
-                let _ = input.write_all(line).await;
+        let socket = &mut worker.socket;
+        // A worker that died does not read; that there is no answer says more than a broken pipe.
+        if socket.write_all(&order).await.is_ok() && socket.write_all(line).await.is_ok() {
+            let _ = socket.shutdown().await;
+        }
+        let mut answer = Vec::with_capacity(1024);
+        while !answer.ends_with(b"\n") && answer.len() < MAX_ANSWER_BYTES {
+            match socket.read_buf(&mut answer).await {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => return Err(died(error.to_string())),
             }
         }
-        let mut answer = Vec::new();
-        if let Some(output) = child.stdout.take() {
-            let read = output.take(MAX_ANSWER_BYTES as u64).read_to_end(&mut answer).await;
-            read.map_err(|error| died(error.to_string()))?;
-        }
-        let status = child.wait().await.map_err(|error| died(error.to_string()))?;
         if !answer.ends_with(b"\n") || serde_json::from_slice::<Response>(&answer).is_err() {
-            return Err(died(status.to_string()));
+            return Err(died("it was killed, or failed".to_owned()));
         }
         Ok(answer)
     }

@@ -1,18 +1,20 @@
-//! The child that becomes the user: one request on standard input, one answer on standard output.
+//! The process that becomes the user: one order and one request over its socket, one answer back.
 //!
-//! `bursar-homed worker` is started by the server for one request, with an empty environment and before any thread
-//! exists, so that "this thread" is the process. It makes a missing home as root if that was asked and allowed, then
-//! gives up root for good, makes sure that it did, and only then opens the home. Nothing of a request is ever in its
-//! arguments or environment.
+//! A copy of the [`spawner`](super::spawner), forked for one request. It makes a missing home as root if that was asked and
+//! allowed, then gives up root for good, makes sure that it did, and only then opens the home. Nothing of a request is ever
+//! in its arguments or environment, and nothing of another request in its memory.
 
 use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use rustix::fs::{Gid, Mode, Uid};
-use rustix::process::{Resource, Rlimit, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use super::authorized_keys::{self, AUTHORIZED_KEYS, MAX_KEYS, SshKey};
 use super::document::DocumentError;
 use super::files::{Existing, Home};
 use super::kubeconfig::{self, KubeconfigError};
@@ -21,48 +23,53 @@ use super::{
     Response, TokenFiles, USUAL_REQUEST_BYTES, UserProof, Work, Written, ensure, proof, token,
 };
 
-/// The first line on standard input, from the server; the second is the request as the client sent it.
+/// The first line, from the server; the second is the request as the client sent it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Order {
+pub(super) struct Order {
     /// What the request is held against once more.
-    pub bounds: Bounds,
-    /// Process id of the server.
-    pub server: u32,
+    pub(super) bounds: Bounds,
     /// UTC, `20260131T235959Z`: the name of a backup. The worker has no clock.
-    pub date: String,
+    pub(super) date: String,
 }
 
 /// Reads order and request, obeys, and writes the answer. The exit code says only whether an answer was written.
 ///
-/// Must be called before anything starts a thread.
-#[must_use]
-pub fn run() -> std::process::ExitCode {
-    let answer = Response::new(read_and_obey()).to_line();
-    let mut out = std::io::stdout().lock();
-    match out.write_all(&answer).and_then(|()| out.flush()) {
-        Ok(()) => std::process::ExitCode::SUCCESS,
-        Err(_) => std::process::ExitCode::FAILURE,
+/// `parent` is the spawner. Its copy has one thread, so that "this thread" is the process.
+pub(super) fn run(mut socket: UnixStream, parent: Pid) -> ExitCode {
+    let answer = Response::new(read_and_obey(&mut socket, parent)).to_line();
+    match socket.write_all(&answer) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
     }
 }
 
-fn read_and_obey() -> Result<Answer, HomeError> {
+fn read_and_obey(socket: &mut UnixStream, parent: Pid) -> Result<Answer, HomeError> {
+    end_with(parent)?;
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let bad = |detail: String| HomeError::BadRequest { detail };
     let most = 2 * MAX_REQUEST_BYTES;
     let mut input = Zeroizing::new(Vec::with_capacity(USUAL_REQUEST_BYTES));
-    std::io::stdin()
-        .lock()
-        .take(most as u64)
-        .read_to_end(&mut input)
-        .map_err(|error| bad(format!("standard input: {error}")))?;
+    let read = socket.take(most as u64).read_to_end(&mut input);
+    read.map_err(|error| bad(format!("the server's socket: {error}")))?;
     let mut lines = input.splitn(2, |byte| *byte == b'\n');
     let order: Order = serde_json::from_slice(lines.next().unwrap_or_default())
         .map_err(|error| bad(format!("order: {}", place(&error))))?;
     let request: Request = serde_json::from_slice(lines.next().unwrap_or_default())
         .map_err(|error| bad(format!("request: {}", place(&error))))?;
     drop(input);
-    obey(&order, &request)
+    obey(&order, &request, parent)
+}
+
+/// The kernel kills us with our parent from here on. A parent that ended before does not: the next server may be at work.
+fn end_with(parent: Pid) -> Result<(), HomeError> {
+    let unavailable = |detail: String| HomeError::Unavailable { detail };
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|errno| unavailable(format!("pdeathsig: {errno}")))?;
+    if rustix::process::getppid() == Some(parent) {
+        return Ok(());
+    }
+    Err(unavailable("the server that asked is gone".to_owned()))
 }
 
 /// Where JSON is wrong, and of what kind, never what it said: it may be a key.
@@ -76,16 +83,24 @@ pub(super) fn place(error: &serde_json::Error) -> String {
     format!("{what} at column {}", error.column())
 }
 
-fn obey(order: &Order, request: &Request) -> Result<Answer, HomeError> {
+fn obey(order: &Order, request: &Request, parent: Pid) -> Result<Answer, HomeError> {
     if request.version != PROTOCOL_VERSION {
         return Err(HomeError::BadRequest { detail: format!("version {} is not known", request.version) });
     }
     match &request.work {
         Work::Inspect { names } | Work::RemoveKubeconfig { names } => names.check(),
         Work::WriteKubeconfig { entries, .. } => entries.check(),
-        Work::TestWrite { .. } | Work::EnsureHome { .. } | Work::TestCreate | Work::MakeDirectory { .. } => Ok(()),
+        Work::SshKeys { keys } if keys.len() > MAX_KEYS => Err(format!("more than {MAX_KEYS} keys")),
+        Work::TestWrite { .. }
+        | Work::EnsureHome { .. }
+        | Work::TestCreate
+        | Work::MakeDirectory { .. }
+        | Work::SshKeys { .. } => Ok(()),
     }
     .map_err(|detail| HomeError::BadRequest { detail })?;
+    if matches!(&request.work, Work::SshKeys { keys } if !keys.is_empty()) && !order.bounds.ssh_keys {
+        return Err(HomeError::SshKeysNotAllowed);
+    }
     let target = &request.target;
     let prefix = order.bounds.admit(target)?;
     if request.work == Work::TestCreate {
@@ -96,11 +111,8 @@ fn obey(order: &Order, request: &Request) -> Result<Answer, HomeError> {
         _ => false,
     };
     become_user(target.uid, target.gid, &target.groups)?;
-    // The kernel kills us with the server from here on. One that ended before does not: the next server may be at work.
-    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
-    if parent != Some(order.server) {
-        return Err(HomeError::Unavailable { detail: "the server that asked is gone".to_owned() });
-    }
+    // Whoever becomes another user loses that signal.
+    end_with(parent)?;
     if let (Work::MakeDirectory { shared: true }, false) = (&request.work, created)
         && ensure::is_the_groups(&prefix.path, target)?
     {
@@ -130,20 +142,18 @@ fn obey(order: &Order, request: &Request) -> Result<Answer, HomeError> {
             write(&home, file, entries, &order.bounds.take_over, date).map(Answer::Written)
         }
         Work::RemoveKubeconfig { names } => remove(&home, file, names),
+        Work::SshKeys { keys } => ssh_keys(&home, keys),
     }
 }
 
-/// Becomes the user for good: groups, gid, uid, no way back, no new privileges, no core file, and gone when the
-/// server is gone. Without root it can only be who it is.
+/// Becomes the user for good: groups, gid, uid, no way back, no new privileges, no core file. Without root it can only be
+/// who it is.
 fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), HomeError> {
     let failed = |what: &str| HomeError::Unavailable { detail: format!("cannot become uid {uid}: {what}") };
     let call = |what: &'static str| move |errno: rustix::io::Errno| failed(&format!("{what}: {errno}"));
     let user = Uid::from_raw(uid);
     let group = Gid::from_raw(gid);
     if rustix::process::geteuid().is_root() {
-        if !is_single_threaded() {
-            return Err(failed("other threads would stay root"));
-        }
         let groups: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
         rustix::thread::set_thread_groups(&groups).map_err(call("setgroups"))?;
         rustix::thread::set_thread_res_gid(group, group, group).map_err(call("setresgid"))?;
@@ -154,7 +164,6 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), HomeError> {
     rustix::thread::set_no_new_privs(true).map_err(call("no_new_privs"))?;
     let no_core = Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(Resource::Core, no_core).map_err(call("setrlimit"))?;
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(call("pdeathsig"))?;
 
     let capabilities = rustix::thread::capabilities(None).map_err(call("capget"))?;
     let root = Uid::ROOT;
@@ -167,11 +176,6 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), HomeError> {
         return Err(failed("it could still become root again"));
     }
     Ok(())
-}
-
-fn is_single_threaded() -> bool {
-    std::fs::read_to_string("/proc/self/status")
-        .is_ok_and(|status| status.lines().any(|line| line.split_whitespace().eq(["Threads:", "1"])))
 }
 
 /// The reason for a text that cannot be merged into.
@@ -315,5 +319,26 @@ fn remove(home: &Home, file: &Path, names: &EntryNames) -> Result<Answer, HomeEr
             directory.replace(name, content.as_bytes())?;
             Ok(Answer::Removed { changed: true })
         }
+    }
+}
+
+fn ssh_keys(home: &Home, keys: &[String]) -> Result<Answer, HomeError> {
+    let keys = keys.iter().map(|line| SshKey::parse(line).map_err(|why| format!("a key {why}")));
+    let keys = keys.collect::<Result<Vec<_>, _>>().map_err(|detail| HomeError::BadRequest { detail })?;
+    let (file, nothing) = (Path::new(AUTHORIZED_KEYS), Ok(Answer::SshKeys { changed: false }));
+    let directory = match home.directory_of(file)? {
+        Some(directory) => directory,
+        None if keys.is_empty() => return nothing,
+        None => home.make_directory_of(file)?,
+    };
+    let name = name_of(file);
+    let existing = directory.read(name)?;
+    let content = existing.as_ref().map_or(&[][..], |existing| &existing.content);
+    let path = || directory.path_of(name);
+    let merged =
+        authorized_keys::merge(content, &keys).map_err(|detail| HomeError::BrokenBlock { path: path(), detail })?;
+    match merged {
+        None => nothing,
+        Some(merged) => directory.replace(name, &merged).map(|()| Answer::SshKeys { changed: true }),
     }
 }

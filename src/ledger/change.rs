@@ -49,6 +49,8 @@ pub enum Change {
     Certificate(CredentialKey, Option<Certificate>),
     /// What stands in a home.
     Delivery(CredentialKey, Option<Delivery>),
+    /// What stands in a home of SSH keys.
+    SshDelivery(AccountId, Option<Delivery>),
     /// A workload that was stopped, or is resumed.
     Stopped(AccountId, ObjectKey, Option<StoppedWorkload>),
     /// A namespace was written into the file of this name.
@@ -136,6 +138,7 @@ impl LedgerState {
             Change::Object(key, record) => set(&mut self.objects, key, record),
             Change::Certificate(key, certificate) => set(&mut self.certificates, key, certificate),
             Change::Delivery(key, delivery) => set(&mut self.deliveries, key, delivery),
+            Change::SshDelivery(account, delivery) => set(&mut self.ssh_deliveries, account, delivery),
             Change::Stopped(account, key, stopped) => set(&mut self.stopped, (account, key), stopped),
             Change::Archive(file, archive) => set(&mut self.archives, file, Some(archive)),
             Change::Failure(account, cluster, failure) => set(&mut self.failures, (account, cluster), failure),

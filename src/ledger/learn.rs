@@ -167,6 +167,7 @@ impl Lesson<'_> {
             home: None,
             mail: None,
             display_name: None,
+            ssh_keys: std::collections::BTreeSet::new(),
             disabled: None,
             members: BTreeMap::new(),
             leaving: std::collections::BTreeSet::new(),

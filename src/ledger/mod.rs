@@ -79,6 +79,8 @@ pub struct LedgerState {
     pub certificates: BTreeMap<CredentialKey, Certificate>,
     /// What stands in each home.
     pub deliveries: BTreeMap<CredentialKey, Delivery>,
+    /// SSH keys that stand in homes.
+    pub ssh_deliveries: BTreeMap<AccountId, Delivery>,
     /// Workloads that a suspension stopped.
     pub stopped: BTreeMap<(AccountId, ObjectKey), StoppedWorkload>,
     /// Namespaces in files, by the file's name; none is ever forgotten.
@@ -163,6 +165,8 @@ pub struct Account {
     pub mail: Option<String>,
     /// Of a person.
     pub display_name: Option<String>,
+    /// Of a person, as the directory has them, unchecked.
+    pub ssh_keys: BTreeSet<String>,
     /// The mark that disables it in the directory.
     pub disabled: Option<String>,
     /// People who maintain it or belong to it.

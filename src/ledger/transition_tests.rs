@@ -56,6 +56,7 @@ fn tool(id: &str, name: &str, uid: i64) -> Entry {
         gid: None,
         mail: None,
         display_name: None,
+        ssh_keys: std::collections::BTreeSet::new(),
         disabled: None,
         created: None,
         members: BTreeMap::new(),

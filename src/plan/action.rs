@@ -153,6 +153,19 @@ pub enum Action {
         /// Why.
         reason: Reason,
     },
+    /// Exactly these SSH keys in our block of a home's `authorized_keys`; without any, no block.
+    SshKeys {
+        /// Of no cluster, but done with this one.
+        cluster: ClusterName,
+        /// In which home.
+        home: HomeTarget,
+        /// Checked lines.
+        keys: Vec<String>,
+        /// Of them.
+        digest: String,
+        /// Why; absent: they should stand there, and it is a look.
+        reason: Option<Reason>,
+    },
     /// Looks whether what was delivered still stands there.
     InspectKubeconfig {
         /// Where.
@@ -186,7 +199,14 @@ impl Action {
                 | Self::Deliver { .. }
                 | Self::RemoveKubeconfig { .. }
                 | Self::InspectKubeconfig { .. }
+                | Self::SshKeys { .. }
         )
+    }
+
+    /// It changes nothing unless somebody else did.
+    #[must_use]
+    pub const fn is_look(&self) -> bool {
+        matches!(self, Self::InspectKubeconfig { .. } | Self::SshKeys { reason: None, .. })
     }
 
     /// The cluster it is about.
@@ -205,6 +225,7 @@ impl Action {
             | Self::AwaitDeletion { cluster, .. }
             | Self::Deliver { cluster, .. }
             | Self::RemoveKubeconfig { cluster, .. }
+            | Self::SshKeys { cluster, .. }
             | Self::InspectKubeconfig { cluster, .. } => cluster,
         }
     }

@@ -169,17 +169,21 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason)
 
 fn inspect(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, held: Held<'_>) -> Option<Action> {
     let delivery = held.delivery?;
-    let seen = delivery.checked_at.unwrap_or(delivery.at);
     let expected = match (&credential.proof, held.certificate) {
         (Proof::Oidc(_), _) => Expected::Entries(Box::new(credential.clone())),
         (_, certificate) => Expected::Issued(certificate?.fingerprint.clone()),
     };
-    (seen.as_second() < last_slot(look.id, look.now)).then(|| Action::InspectKubeconfig {
+    is_due(look, delivery).then(|| Action::InspectKubeconfig {
         cluster: look.cluster.clone(),
         host: credential.host.clone(),
         home,
         expected,
     })
+}
+
+/// Whether a home is to be looked into again.
+pub(super) fn is_due(look: Look<'_>, delivery: &Delivery) -> bool {
+    delivery.checked_at.unwrap_or(delivery.at).as_second() < last_slot(look.id, look.now)
 }
 
 /// The last moment at which this account's homes were to be looked into: every [`INSPECT_EVERY`] seconds, and at

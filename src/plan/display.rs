@@ -103,7 +103,7 @@ impl Serialize for Preview<'_> {
 }
 
 fn actions_json(plan: &AccountPlan) -> Vec<Value> {
-    let shown = plan.actions.iter().filter(|action| !matches!(action, Action::InspectKubeconfig { .. }));
+    let shown = plan.actions.iter().filter(|action| !action.is_look());
     shown
         .map(|action| {
             let mut value = json!(action);
@@ -330,6 +330,7 @@ fn only_reason(plan: &AccountPlan) -> (char, String) {
             Action::Apply { key, reason, .. } | Action::Delete { key, reason, .. } => (noun(&key.kind), reason),
             Action::Deliver { credential, reason, .. } => (credential.proof.noun(), reason),
             Action::RemoveKubeconfig { reason, .. } => ("kubeconfig", reason),
+            Action::SshKeys { reason: Some(reason), .. } => ("SSH keys", reason),
             Action::ReapPod { reason, .. } => ("pod", reason),
             _ => continue,
         };
@@ -385,6 +386,7 @@ fn details(plan: &AccountPlan) -> String {
         Action::Apply { .. }
         | Action::Delete { .. }
         | Action::ProveRevoked { .. }
+        | Action::SshKeys { reason: None, .. }
         | Action::InspectKubeconfig { .. } => None,
         Action::MakeDirectory { directory, .. } => Some(format!("directory {}", directory.path.display())),
         Action::StopWorkloads { .. } => Some("workloads stopped".to_owned()),
@@ -394,6 +396,8 @@ fn details(plan: &AccountPlan) -> String {
         Action::Deliver { credential, reason, .. } => Some(delivered(credential, reason)),
         Action::RemoveKubeconfig { host, .. } if host.is_any() => Some("kubeconfig removed".to_owned()),
         Action::RemoveKubeconfig { host, .. } => Some(format!("kubeconfig of {host} removed")),
+        Action::SshKeys { keys, .. } if keys.is_empty() => Some("SSH keys removed".to_owned()),
+        Action::SshKeys { keys, .. } => Some(counted(keys.len() as u64, "SSH key")),
         Action::WarnIdle { namespace, until, .. } => {
             Some(format!("people of {namespace} warned: suspended {until:.0} if nothing runs until then"))
         }

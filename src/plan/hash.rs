@@ -67,6 +67,9 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             Action::RemoveKubeconfig { home, .. } => {
                 Some(line(cluster, "Kubeconfig", home.home.display().to_string(), "remove".to_owned()))
             }
+            Action::SshKeys { home, keys, .. } if keys.is_empty() => {
+                Some(line("", "SshKeys", home.home.display().to_string(), "remove".to_owned()))
+            }
             Action::DeleteNamespace { namespace, .. } => {
                 Some(line(cluster, "Namespace", namespace.to_string(), "delete".to_owned()))
             }
@@ -80,6 +83,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             | Action::ReapPod { .. }
             | Action::WarnIdle { .. }
             | Action::Deliver { .. }
+            | Action::SshKeys { .. }
             | Action::InspectKubeconfig { .. } => None,
         }
     });

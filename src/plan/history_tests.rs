@@ -78,6 +78,7 @@ fn entry(kind: AccountKind, id: &str, name: &str, uid: i64) -> Entry {
         gid: None,
         mail: None,
         display_name: None,
+        ssh_keys: std::collections::BTreeSet::new(),
         disabled: None,
         created: None,
         members: BTreeMap::new(),

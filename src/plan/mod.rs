@@ -16,6 +16,7 @@ pub mod quota;
 mod reaper;
 pub mod revocation;
 mod scan;
+mod ssh;
 mod tenant;
 mod volume;
 mod wording;
@@ -139,7 +140,7 @@ impl AccountPlan {
             || !self.leaving.is_empty()
             || !self.places.is_empty()
             || !self.adopted.is_empty()
-            || self.actions.iter().any(|action| !matches!(action, Action::InspectKubeconfig { .. }))
+            || self.actions.iter().any(|action| !action.is_look())
     }
 
     /// It takes access away or gives it back, or is about this account alone, as an order is: that goes before
@@ -248,10 +249,12 @@ impl World<'_> {
     ) -> Option<AccountPlan> {
         let (mut actions, mut forgotten, mut adopted) = (Vec::new(), Vec::new(), Vec::new());
         let (mut paced, mut settles, mut is_own) = (BTreeSet::new(), BTreeMap::new(), false);
+        let mut is_first = true;
         for (cluster, tenant) in &desired.clusters {
             let Some(look) = self.look(id, desired, cluster, tenant) else { continue };
             let abandoned = !self.configured.contains(cluster);
-            let found = self.in_cluster(look, abandoned);
+            let found = self.in_cluster(look, abandoned, is_first && !abandoned);
+            is_first &= abandoned;
             for action in found.actions {
                 if abandoned || pace::is_policy((id, cluster), tenant, &action, self.ledger, look.there) {
                     paced.insert(actions.len());
@@ -287,6 +290,7 @@ impl World<'_> {
             leaving,
             rests_on,
             otherwise: _,
+            ssh: _,
             clusters: _,
         } = desired;
         let planned = AccountPlan {
@@ -332,13 +336,16 @@ impl World<'_> {
         Some(tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, now, closely })
     }
 
-    fn in_cluster(&self, look: tenant::Look<'_>, abandoned: bool) -> tenant::Found {
+    fn in_cluster(&self, look: tenant::Look<'_>, abandoned: bool, with_homes: bool) -> tenant::Found {
         let mut found = if abandoned { tenant::abandoned(look) } else { tenant::actions(look) };
         if let Some(rules) = self.reaps.pods.as_ref().filter(|_| !abandoned) {
             reaper::pods(look, rules, &mut found);
         }
         if let Some(rules) = self.reaps.namespaces.as_ref().filter(|_| !abandoned) {
             idle::warnings(look, rules, &mut found);
+        }
+        if with_homes {
+            ssh::actions(look, &mut found);
         }
         // A change of its life is something new to do; whatever failed before does not hold it up.
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();

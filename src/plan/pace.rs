@@ -101,6 +101,8 @@ pub(super) fn is_policy(
         Action::Deliver { reason: Reason::Changed(_), .. } => {
             !ledger.failures.contains_key(&(place.0.clone(), place.1.clone()))
         }
+        // What a person changes is in `own`, or of another reason.
+        Action::SshKeys { reason: Some(Reason::Missing | Reason::Orphaned), .. } => true,
         _ => false,
     }
 }

@@ -110,6 +110,7 @@ impl World {
             gid: None,
             mail: None,
             display_name: None,
+            ssh_keys: std::collections::BTreeSet::new(),
             disabled: None,
             members: BTreeMap::new(),
             leaving: BTreeSet::new(),
@@ -340,6 +341,10 @@ impl World {
                 let nobodys = (*reason == Reason::Orphaned).then(|| Change::Certificate(key.clone(), None));
                 nobodys.into_iter().chain([Change::Delivery(key, None)]).collect()
             }
+            Action::SshKeys { home, keys, digest, .. } => {
+                let delivery = (!keys.is_empty()).then(|| home.ssh_delivery(digest, now));
+                vec![Change::SshDelivery(id.clone(), delivery)]
+            }
             Action::InspectKubeconfig { cluster, host, .. } => {
                 let key = CredentialKey::new(id.clone(), cluster.clone()).on(host);
                 let delivery = self.ledger.deliveries.get(&key).cloned();
@@ -373,6 +378,7 @@ pub(crate) fn entry_of(account: &Account) -> Entry {
         gid: account.gid,
         mail: account.mail.clone(),
         display_name: account.display_name.clone(),
+        ssh_keys: account.ssh_keys.clone(),
         disabled: account.disabled.clone(),
         created: None,
         members: account

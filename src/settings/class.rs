@@ -90,7 +90,7 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
     let from = from(table)?;
     let namespace = namespace(table, from);
     let clusters = clusters(table, known);
-    let home = home(table, known);
+    let home = home(table, from, known);
     let credential = credential::credential(table, from, &clusters, known);
     if credential.is_some() && home.is_none() && !table.has("home") {
         table.wrong("home", "missing: the credential has to go somewhere; for example { prefix = \"/home\" }");
@@ -304,9 +304,9 @@ fn network(table: &Table<'_>, known: &Known<'_>) -> String {
     name
 }
 
-fn home(table: &Table<'_>, known: &Known<'_>) -> Option<HomeRule> {
+fn home(table: &Table<'_>, from: From, known: &Known<'_>) -> Option<HomeRule> {
     let fields = table.has("home").then(|| table.section("home"))?;
-    fields.only(&["prefix", "kubeconfig", "create"]);
+    fields.only(&["prefix", "kubeconfig", "create", "ssh_keys"]);
     if !fields.has("prefix") {
         fields.wrong("prefix", "missing; for example \"/home\"");
     }
@@ -319,7 +319,11 @@ fn home(table: &Table<'_>, known: &Known<'_>) -> Option<HomeRule> {
         );
     }
     let kubeconfig = fields.parsed("kubeconfig", RELATIVE, within).unwrap_or_else(|| PathBuf::from(KUBECONFIG));
-    Some(HomeRule { prefix, kubeconfig, create: fields.switch("create", false) })
+    let ssh_keys = fields.switch("ssh_keys", false);
+    if ssh_keys && from != From::Users {
+        fields.wrong("ssh_keys", "only people have keys of their own; from = \"users\"");
+    }
+    Some(HomeRule { prefix, kubeconfig, create: fields.switch("create", false), ssh_keys })
 }
 
 /// An absolute path without `..`.

@@ -47,7 +47,7 @@ const KEYS: [&str; 31] = [
     "client_secret",
     "interval",
 ];
-const ATTRIBUTES: [&str; 16] = [
+const ATTRIBUTES: [&str; 17] = [
     "id",
     "created",
     "tool_name",
@@ -58,6 +58,7 @@ const ATTRIBUTES: [&str; 16] = [
     "home",
     "mail",
     "display_name",
+    "ssh_keys",
     "disabled",
     "member_dns",
     "member_names",
@@ -282,6 +283,7 @@ fn attributes(table: &Table<'_>, preset: Preset) -> AttributeNames {
         ("gid", &mut names.gid),
         ("home", &mut names.home),
         ("mail", &mut names.mail),
+        ("ssh_keys", &mut names.ssh_keys),
     ];
     for (key, name) in plain {
         if let Some(text) = table.text(key) {

@@ -201,6 +201,13 @@ fn every_module_imports_only_what_stands_above_it() {
 }
 
 #[test]
+fn one_file_is_unsafe() {
+    let is_unsafe = |source: &Source| source.text.contains("unsafe_code") || source.text.contains("unsafe ");
+    let found: Vec<_> = sources().into_iter().filter(|(_, source)| is_unsafe(source)).map(|(file, _)| file).collect();
+    assert_eq!(found, [Path::new("homes/fork.rs")]);
+}
+
+#[test]
 fn pure_files_name_no_runtime_client_file_system_or_clock() {
     let mut wrong = Vec::new();
     let mut pure = 0;

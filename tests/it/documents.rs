@@ -134,6 +134,7 @@ fn state() -> LedgerState {
         gid: None,
         mail: None,
         display_name: None,
+        ssh_keys: std::collections::BTreeSet::new(),
         disabled: None,
         members: BTreeMap::new(),
         leaving: BTreeSet::new(),

@@ -62,6 +62,7 @@ fn account(kind: AccountKind, name: &str, uid: u32) -> Account {
         gid: None,
         mail: None,
         display_name: None,
+        ssh_keys: std::collections::BTreeSet::new(),
         disabled: None,
         members: BTreeMap::new(),
         leaving: BTreeSet::new(),

@@ -307,13 +307,19 @@ impl World {
     fn start_homed(&mut self) {
         let socket = self.folder.join("homed.sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-homed"));
-        command.arg("--socket").arg(&socket).args(["--client-user", "0"]);
+        command.arg("--socket").arg(&socket).args(["--client-user", "0", "--ssh-keys"]);
         for prefix in ["homes/data/project", "homes/home"] {
             command.arg("--prefix").arg(self.folder.join(prefix));
         }
         command.arg("--create-prefix").arg(self.folder.join("homes/volumes"));
         self.homed = Some(Process::start("bursar-homed", &command, &self.folder.join("homed.log")));
         wait_for("bursar-homed listens", DEADLINE, || socket.exists().then_some(()));
+    }
+
+    /// Kills `bursar-homed` and starts it again, as systemd does.
+    pub fn restart_homed(&mut self) {
+        self.homed = None;
+        self.start_homed();
     }
 
     /// Ends `bursar-homed`, as if it had crashed.

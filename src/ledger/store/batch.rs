@@ -9,9 +9,9 @@ use sqlx::SqliteConnection;
 use super::interval::Intervals;
 use super::record::{
     ACCOUNT, APPROVAL, ARCHIVE, AccountRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
-    DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT, ORDER, ObjectRow,
+    DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT, ORDER, ObjectRow, OfAccount,
     OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow,
-    SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
+    SETTLED, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};
@@ -100,6 +100,10 @@ impl Batch {
             Change::Certificate(key, certificate) => self.add_certificate(key, certificate),
             Change::Delivery(key, Some(value)) => self.set(&DELIVERY, row(&OfCredential { key, value }), true),
             Change::Delivery(key, None) => self.set(&DELIVERY, row(&key), false),
+            Change::SshDelivery(account_id, Some(value)) => {
+                self.set(&SSH_DELIVERY, row(&OfAccount { account_id, value }), true);
+            }
+            Change::SshDelivery(account_id, None) => self.set(&SSH_DELIVERY, json!({"account_id": account_id}), false),
             Change::Stopped(account_id, key, stopped) => {
                 let keep = stopped.is_some();
                 let stopped = stopped.unwrap_or(StoppedWorkload { uid: String::new(), replicas: None, at: self.now });

@@ -8,8 +8,9 @@ use super::StoreError;
 use super::record::{
     ACCOUNT, APPROVAL, ARCHIVE, AccountRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
     DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MembershipRow, OBJECT, ORDER,
-    ObjectRow, OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY,
-    RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
+    ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL,
+    REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY,
+    UidRow, UseRow,
 };
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::chain::GENESIS;
@@ -89,6 +90,12 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .await?
             .into_iter()
             .map(|row| (row.key, row.value))
+            .collect(),
+        ssh_deliveries: SSH_DELIVERY
+            .load::<OfAccount<_>>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| (row.account_id, row.value))
             .collect(),
         stopped: STOPPED_WORKLOAD
             .load::<StoppedRow>(connection, ALL)

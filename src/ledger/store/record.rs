@@ -27,7 +27,7 @@ tables! {
     ACCOUNT = "account", key ["id"],
         plain ["kind", "name", "kubernetes_name", "source", "directory_id", "dn", "uid", "gid", "home", "mail",
                "display_name", "disabled", "state", "since", "generation"],
-        json ["groups", "absence", "suspension", "revocation", "ending"];
+        json ["groups", "ssh_keys", "absence", "suspension", "revocation", "ending"];
     MEMBERSHIP = "membership", key ["account_id", "member", "at_start", "role"], plain ["leaving_since", "at_end"], json [];
     UID_HISTORY = "uid_history", key ["uid"], plain ["account_id"], json [];
     TENANT = "tenant", key ["account_id", "cluster"], plain ["class", "namespace", "created_at"], json [];
@@ -49,6 +49,7 @@ tables! {
                "bound_to", "newest"],
         json [];
     DELIVERY = "delivery", key ["account_id", "cluster", "host"], plain ["path", "home", "digest", "at", "checked_at"], json [];
+    SSH_DELIVERY = "ssh_delivery", key ["account_id"], plain ["path", "home", "digest", "at", "checked_at"], json [];
     STOPPED_WORKLOAD = "stopped_workload",
         key ["account_id", "cluster", "api_version", "kind", "namespace", "name"], plain ["uid", "replicas", "at"],
         json [];
@@ -76,6 +77,8 @@ pub struct AccountRow {
     home: Option<PathBuf>,
     mail: Option<String>,
     display_name: Option<String>,
+    #[serde(default)]
+    ssh_keys: Option<BTreeSet<String>>,
     disabled: Option<String>,
     absence: Option<Absence>,
     state: Lifecycle,
@@ -103,6 +106,7 @@ impl From<Account> for AccountRow {
             home: account.home,
             mail: account.mail,
             display_name: account.display_name,
+            ssh_keys: Some(account.ssh_keys).filter(|keys| !keys.is_empty()),
             disabled: account.disabled,
             absence: account.absence,
             state: account.state,
@@ -135,6 +139,7 @@ impl From<AccountRow> for Account {
             home: row.home,
             mail: row.mail,
             display_name: row.display_name,
+            ssh_keys: row.ssh_keys.unwrap_or_default(),
             disabled: row.disabled,
             members: std::collections::BTreeMap::new(),
             leaving: BTreeSet::new(),
@@ -179,6 +184,14 @@ pub struct InCluster<T> {
 pub struct OfCredential<T> {
     #[serde(flatten)]
     pub key: CredentialKey,
+    #[serde(flatten)]
+    pub value: T,
+}
+
+/// What an account has one of: SSH keys in a home.
+#[derive(Serialize, Deserialize)]
+pub struct OfAccount<T> {
+    pub account_id: AccountId,
     #[serde(flatten)]
     pub value: T,
 }

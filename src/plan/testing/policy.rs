@@ -73,7 +73,12 @@ fn class(name: &str, from: From) -> Class {
         clusters: vec![prod()],
         name_pattern: Pattern(Regex::new("^[a-z]").expect("a pattern")),
         namespace: None,
-        home: Some(HomeRule { prefix: "/home".into(), kubeconfig: ".kube/config".into(), create: false }),
+        home: Some(HomeRule {
+            prefix: "/home".into(),
+            kubeconfig: ".kube/config".into(),
+            create: false,
+            ssh_keys: false,
+        }),
         roles: Vec::new(),
         workspace: None,
         service_account_roles: Vec::new(),
@@ -100,7 +105,12 @@ fn tool() -> Class {
     let quota = [("requests.cpu", "2"), ("limits.memory", "8Gi"), ("pods", "16"), ("services.nodeports", "0")];
     Class {
         namespace: Some("tool-{name}".to_owned()),
-        home: Some(HomeRule { prefix: "/data/project".into(), kubeconfig: ".kube/config".into(), create: false }),
+        home: Some(HomeRule {
+            prefix: "/data/project".into(),
+            kubeconfig: ".kube/config".into(),
+            create: false,
+            ssh_keys: false,
+        }),
         roles: vec!["bursar-tenant".to_owned()],
         quota: quota.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
         limit_range: Some(json!([{"type": "Container", "default": {"cpu": "500m", "memory": "512Mi"}}])),

@@ -281,6 +281,7 @@ fn before(name: &str) -> Account {
         gid: None,
         mail: None,
         display_name: None,
+        ssh_keys: std::collections::BTreeSet::new(),
         disabled: None,
         members: BTreeMap::new(),
         leaving: BTreeSet::new(),

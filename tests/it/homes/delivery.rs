@@ -5,8 +5,6 @@ use std::os::unix::fs::{MetadataExt as _, chown, symlink};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bursar::homes::{
     Answer, HomeTarget, Inspection, KubeconfigEntries, SecretText, TokenFiles, UserProof, Work, Written,
@@ -184,59 +182,6 @@ async fn homes_are_made_only_where_both_say_so() {
     let error = homed.ask(&HomeTarget::new(made.join("bar"), UID, UID), ensure(true)).await.expect_err("a symlink");
     assert_eq!(error.reason(), "symlink");
     assert_eq!(fs::metadata(other.path()).expect("there").uid(), 0);
-}
-
-/// Stops the next worker that has become `UID`, as that user could.
-fn stop_a_worker(server: u32, until: &AtomicBool) {
-    let children = format!("/proc/{server}/task/{server}/children");
-    while !until.load(Ordering::Relaxed) {
-        for child in fs::read_to_string(&children).unwrap_or_default().split_whitespace() {
-            let is_user = fs::metadata(format!("/proc/{child}/status")).is_ok()
-                && fs::read_to_string(format!("/proc/{child}/status"))
-                    .is_ok_and(|status| status.contains(&format!("Uid:\t{UID}")));
-            if let (true, Some(pid)) = (is_user, child.parse().ok().and_then(rustix::process::Pid::from_raw)) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::STOP);
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn four_capabilities_are_enough() {
-    let folder = folder();
-    let prefix = folder.path().join("homes");
-    let inner = command(folder.path(), &["--deadline", "1s", "--create-prefix", prefix.to_str().expect("UTF-8")]);
-    let child = Command::new("setpriv")
-        .args(["--bounding-set=-all,+setuid,+setgid,+chown,+kill", "--no-new-privs", "--"])
-        .arg(inner.get_program())
-        .args(inner.get_args())
-        .spawn()
-        .expect("setpriv");
-    let homed = Homed::waited_for(folder, child);
-    let target = HomeTarget { groups: vec![UID, UID + 7], ..HomeTarget::new(prefix.join("foo"), UID, UID) };
-    let ensured = homed.ask(&target, Work::EnsureHome { create: true, skeleton: true }).await;
-    assert_eq!(ensured, Ok(Answer::HomeReady { created: true }));
-    homed.write(&target).await.expect("writes");
-
-    // A worker that its user stops is late and is killed, although it is another user's.
-    let done = Arc::new(AtomicBool::new(false));
-    let stopper = std::thread::spawn({
-        let (server, done) = (homed.child.id(), done.clone());
-        move || stop_a_worker(server, &done)
-    });
-    let both = [entries("1"), entries("2")];
-    let mut rounds = 0;
-    while homed.ask(&target, write(both[rounds % 2].clone())).await.is_ok() {
-        rounds += 1;
-        assert!(rounds < 2_000, "no worker could be stopped");
-    }
-    done.store(true, Ordering::Relaxed);
-    stopper.join().expect("stopper");
-    let server = homed.child.id();
-    wait_for("the end of the stopped worker", || {
-        fs::read_to_string(format!("/proc/{server}/task/{server}/children")).is_ok_and(|children| children.is_empty())
-    });
-    homed.write(&target).await.expect("goes on");
 }
 
 #[tokio::test]

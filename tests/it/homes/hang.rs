@@ -1,18 +1,15 @@
 //! File servers that hang: their own tenants fail within the deadline, nobody else waits, and it ends by itself.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bursar::homes::breaker::BreakerSettings;
-use bursar::homes::client::{HomedClient, HomedClientError};
-use bursar::homes::server::{self, HomedSettings};
-use bursar::homes::{Bounds, HomeTarget, Prefix, Request, Work};
+use bursar::homes::client::HomedClient;
+use bursar::homes::{HomeTarget, Request};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Homed, PROGRAM, UID, command, entries, folder, make_directory, wait_for, write};
+use super::{Homed, UID, command, entries, folder, make_directory, wait_for, write};
 
 /// A real file system whose server can be stopped: bindfs over a folder, in a mount namespace that ends with homed.
 struct FileServer {
@@ -80,6 +77,10 @@ async fn a_file_server_that_hangs_is_left_alone_and_asked_again_by_itself() {
     }
 
     world.signal(Signal::STOP);
+    // One account alone opens nothing.
+    for _ in 0..4 {
+        assert_eq!(world.deliver(&world.sick, 2_001, "2").await.0, "timed-out");
+    }
     let sick = futures::future::join_all(accounts.clone().map(|uid| world.deliver(&world.sick, uid, "2")));
     let others = futures::future::join_all(accounts.clone().map(|uid| world.deliver(&well, uid, "2")));
     let (sick, others) = tokio::join!(sick, others);
@@ -116,56 +117,6 @@ async fn a_mount_whose_server_is_gone_is_its_own_reason() {
         fs::read_to_string(format!("/proc/{}/stat", world.server)).map_or(true, |stat| stat.contains(") Z"))
     });
     assert_eq!(world.deliver(&world.sick, 2_001, "2").await.0, "not-connected");
-}
-
-#[tokio::test]
-async fn an_export_that_hangs_fails_its_own_tenants_and_nobody_elses() {
-    let folder = folder();
-    let (sick, well) = (folder.path().join("sick"), folder.path().join("homes"));
-    fs::create_dir(&sick).expect("prefix");
-    // A worker that is stuck as soon as it hears of the sick export; otherwise the real one.
-    let program = folder.path().join("worker");
-    let script = format!(
-        "#!/bin/sh\ninput={0}/$$\n/bin/cat >$input\ncase \"$(/bin/cat $input)\" in *'\"home\":\"{1}'*) exec /bin/sleep 1000;; esac\nexec {PROGRAM} worker <$input\n",
-        folder.path().display(),
-        sick.display()
-    );
-    fs::write(&program, script).expect("script");
-    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("mode");
-    let prefix = |path: &Path| Prefix { path: path.to_owned(), allow_create: false };
-    let bounds = Bounds::new(vec![prefix(&sick), prefix(&well)]);
-    let settings = HomedSettings {
-        deadline: Duration::from_millis(700),
-        worker_program: program,
-        breaker: BreakerSettings { backoff: Duration::from_mins(10), ..BreakerSettings::default() },
-        ..HomedSettings::new(bounds, 0, bursar::daemon::now)
-    };
-    let socket = folder.path().join("homed.sock");
-    let listener = server::listener(Some(&socket)).expect("listens");
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let served = tokio::spawn(server::serve(listener, settings, async move { drop(stopped.await) }));
-    let client = HomedClient::new(&socket, Duration::from_secs(1));
-    let ask = async |prefix: &Path, uid: u32| {
-        let target = HomeTarget::new(prefix.join(format!("h{uid}")), uid, uid);
-        match client.call(&Request::new(target, Work::EnsureHome { create: false, skeleton: false })).await {
-            Ok(_) => "ok",
-            Err(HomedClientError::Home(error)) => error.reason(),
-            Err(error) => panic!("{error}"),
-        }
-    };
-    make_directory(&well.join("h1001"), 1001);
-    // One account alone opens nothing.
-    for _ in 0..4 {
-        assert_eq!(ask(&sick, 1001).await, "timed-out");
-    }
-    let late = tokio::join!(ask(&sick, 1002), ask(&sick, 1003), ask(&well, 1001));
-    assert_eq!(late, ("timed-out", "timed-out", "ok"));
-    let began = Instant::now();
-    assert_eq!(ask(&sick, 1004).await, "unavailable");
-    assert!(began.elapsed() < Duration::from_millis(500), "at once");
-    assert_eq!(ask(&well, 1001).await, "ok");
-    drop(stop);
-    served.await.expect("no panic").expect("ends well");
 }
 
 #[tokio::test]

@@ -12,8 +12,11 @@ use std::time::Duration;
 use bursar::homes::client::HomedClient;
 use bursar::homes::{HomeError, HomeTarget, Request};
 use futures::StreamExt as _;
+use rustix::process::Signal;
 
-use super::{Homed, UID, command, entries, folder, make_directory, names_in, parses, soak, wait_for, write};
+use super::{
+    Homed, UID, command, entries, folder, make_directory, names_in, parses, signal, soak, wait_for, workers_of, write,
+};
 
 /// This binary starts itself with this variable set: a daemon that delivers, to be killed.
 const DELIVERER: &str = "BURSAR_TEST_DELIVERER";
@@ -151,15 +154,13 @@ async fn a_killed_worker_leaves_no_half_file() {
     let killer = std::thread::spawn({
         let (server, stop) = (server.child.id(), stop.clone());
         move || {
-            let children = format!("/proc/{server}/task/{server}/children");
             let mut pause = 0;
             while !stop.load(Ordering::Relaxed) {
                 // Later and later into the life of a worker, then from the start again.
                 pause = (pause + 170) % 8_000;
-                for child in fs::read_to_string(&children).unwrap_or_default().split_whitespace() {
+                for worker in workers_of(server) {
                     std::thread::sleep(Duration::from_micros(pause));
-                    let pid = child.parse().ok().and_then(rustix::process::Pid::from_raw).expect("pid");
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                    signal(worker, Signal::KILL);
                 }
             }
         }

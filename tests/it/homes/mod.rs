@@ -8,6 +8,8 @@ mod kill;
 mod mounts;
 mod nfs;
 mod protocol;
+mod spawner;
+pub mod ssh;
 mod swap;
 mod unit;
 
@@ -23,6 +25,7 @@ use bursar::homes::{
     Answer, ClusterEntry, ContextEntry, HomeError, HomeTarget, KubeconfigEntries, Request, SecretText, UserEntry,
     UserProof, Work,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bursar-homed");
@@ -103,6 +106,21 @@ fn command(folder: &Path, arguments: &[&str]) -> Command {
 /// A number for each change, or that of `make soak`.
 fn soak(usual: usize, long: usize) -> usize {
     if std::env::var_os("BURSAR_SOAK").is_some() { long } else { usual }
+}
+
+/// Process ids of the workers at this moment: children of the server's spawner.
+fn workers_of(server: u32) -> Vec<u32> {
+    children_of(server).into_iter().flat_map(children_of).collect()
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+}
+
+fn signal(process: u32, signal: Signal) {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process id");
+    let _ = kill_process(process, signal);
 }
 
 fn make_directory(path: &Path, uid: u32) {

@@ -78,6 +78,7 @@ async fn whatever_is_said_gets_an_answer_or_a_close() {
         line(Work::EnsureHome { create: true, skeleton: true }),
         line(write(ours)),
         line(Work::RemoveKubeconfig { names }),
+        line(Work::SshKeys { keys: vec![super::ssh::key(1)] }),
     ];
     let raw = prop::collection::vec(any::<u8>(), 0..2_000);
     let json = r#"[{}\[\]",:a-z0-9\\ \n]{0,400}"#.prop_map(String::into_bytes);

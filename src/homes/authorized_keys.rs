@@ -1,0 +1,271 @@
+//! A person's public SSH keys as a marked block in `authorized_keys`, and everything else in that file as it was. PURE: no
+//! runtime, no client, no file system, no clock.
+//!
+//! Of sshd's format (sshd(8), "AUTHORIZED_KEYS FILE FORMAT") only `type base64 [comment]` is written: an option that came
+//! out of a directory could be `command=`.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// Where sshd looks, relative to a home. Never said by a request.
+pub const AUTHORIZED_KEYS: &str = ".ssh/authorized_keys";
+
+/// Keys of one person at most. Each is a line that sshd reads at every login.
+pub const MAX_KEYS: usize = 64;
+
+/// Longest line of a key: RSA of 16384 bits and a comment.
+pub const MAX_KEY_BYTES: usize = 4096;
+
+const BEGIN: &str = "# BEGIN bursar";
+const END: &str = "# END bursar";
+/// What stands behind [`BEGIN`], for people.
+const ADVICE: &str = ": from the directory, written anew; own keys go above or below";
+
+/// Below, factoring is a matter of money (NIST SP 800-57 part 1, 5.6.1); above, OpenSSH takes none.
+const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=16384;
+/// Longest comment that is kept, in characters.
+const COMMENT_MAX: usize = 100;
+
+/// A public key that may be written: its type is one of the list, and it is what it says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SshKey(String);
+
+impl SshKey {
+    /// The key in a line of a directory: type, base64, and what follows as a comment. Else what is wrong.
+    pub fn parse(line: &str) -> Result<Self, String> {
+        if line.len() > MAX_KEY_BYTES {
+            return Err(format!("is longer than {MAX_KEY_BYTES} bytes"));
+        }
+        let mut words = line.split_whitespace();
+        let (kind, encoded) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let check = check_of(kind).ok_or_else(|| "does not begin with a type of key that is taken".to_owned())?;
+        let blob = STANDARD.decode(encoded).map_err(|_| format!("is no base64 after {kind}"))?;
+        let mut rest = Blob(&blob);
+        if rest.text() != Some(kind.as_bytes()) {
+            return Err(format!("is not of type {kind} inside"));
+        }
+        check(&mut rest).filter(|()| rest.0.is_empty()).ok_or_else(|| format!("is no usable {kind} inside"))?;
+        let comment: String = words.collect::<Vec<_>>().join(" ");
+        let comment: String = comment.chars().filter(|c| !c.is_control()).take(COMMENT_MAX).collect();
+        Ok(Self(format!("{kind} {encoded} {comment}").trim_end().to_owned()))
+    }
+
+    /// As it is written.
+    #[must_use]
+    pub fn line(&self) -> &str {
+        &self.0
+    }
+}
+
+type Check = fn(&mut Blob<'_>) -> Option<()>;
+
+/// Checks what follows the type in a key's blob.
+fn check_of(kind: &str) -> Option<Check> {
+    match kind {
+        "ssh-ed25519" => Some(|blob| blob.ed25519()),
+        "ssh-rsa" => Some(|blob| blob.rsa()),
+        "ecdsa-sha2-nistp256" => Some(|blob| blob.ecdsa(b"nistp256", 32)),
+        "ecdsa-sha2-nistp384" => Some(|blob| blob.ecdsa(b"nistp384", 48)),
+        "ecdsa-sha2-nistp521" => Some(|blob| blob.ecdsa(b"nistp521", 66)),
+        "sk-ssh-ed25519@openssh.com" => Some(|blob| blob.ed25519().and_then(|()| blob.application())),
+        "sk-ecdsa-sha2-nistp256@openssh.com" => {
+            Some(|blob| blob.ecdsa(b"nistp256", 32).and_then(|()| blob.application()))
+        }
+        _ => None,
+    }
+}
+
+/// What is left of a public key blob (RFC 4253, 6.6; RFC 5656, 3.1; RFC 8709, 4; OpenSSH's `PROTOCOL.u2f`).
+struct Blob<'a>(&'a [u8]);
+
+impl<'a> Blob<'a> {
+    /// The next string: its length in four bytes, and it.
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let (length, rest) = self.0.split_first_chunk::<4>()?;
+        let (text, rest) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+        self.0 = rest;
+        Some(text)
+    }
+
+    fn ed25519(&mut self) -> Option<()> {
+        (self.text()?.len() == 32).then_some(())
+    }
+
+    fn ecdsa(&mut self, curve: &[u8], coordinate: usize) -> Option<()> {
+        let (named, point) = (self.text()?, self.text()?);
+        // Uncompressed, the only form that OpenSSH takes.
+        (named == curve && point.len() == 1 + 2 * coordinate && point[0] == 4).then_some(())
+    }
+
+    fn rsa(&mut self) -> Option<()> {
+        let (exponent, modulus) = (self.text()?, self.text()?);
+        let is_odd = |number: &[u8]| number.last().is_some_and(|last| last % 2 == 1);
+        let fits = (2..=64).contains(&bits(exponent)?) && RSA_BITS.contains(&bits(modulus)?);
+        (fits && is_odd(exponent) && is_odd(modulus)).then_some(())
+    }
+
+    fn application(&mut self) -> Option<()> {
+        self.text().filter(|name| name.starts_with(b"ssh:")).map(drop)
+    }
+}
+
+/// Bits of a positive `mpint` (RFC 4251, 5).
+fn bits(number: &[u8]) -> Option<usize> {
+    let number = match number {
+        [0, rest @ ..] => rest,
+        [first, ..] if first & 0x80 != 0 => return None,
+        number => number,
+    };
+    let zeros = usize::try_from(number.first()?.leading_zeros()).ok()?;
+    Some(number.len() * 8 - zeros)
+}
+
+/// The file with exactly these keys in our block, or without a block if there are none. `None`: it says so already.
+/// Everything else stays byte for byte; a last line without its end gets one. `Err`: the block cannot be told.
+pub fn merge(existing: &[u8], keys: &[SshKey]) -> Result<Option<Vec<u8>>, String> {
+    let lines: Vec<&[u8]> = existing.split_inclusive(|byte| *byte == b'\n').collect();
+    let at = |mark: &str| -> Vec<usize> {
+        lines.iter().enumerate().filter(|(_, line)| is(line, mark)).map(|(place, _)| place).collect()
+    };
+    let (above, below) = match (&at(BEGIN)[..], &at(END)[..]) {
+        ([], []) => (&lines[..], &lines[..0]),
+        ([begin], [end]) if begin < end => (&lines[..*begin], &lines[end + 1..]),
+        (begins, ends) => {
+            return Err(format!("Bursar's block begins {} times and ends {} times", begins.len(), ends.len()));
+        }
+    };
+    let mut merged = above.concat();
+    if !keys.is_empty() {
+        if merged.last().is_some_and(|last| *last != b'\n') {
+            merged.push(b'\n');
+        }
+        let block: Vec<&str> = keys.iter().map(SshKey::line).collect();
+        merged.extend(format!("{BEGIN}{ADVICE}\n{}\n{END}\n", block.join("\n")).bytes());
+    }
+    merged.extend(below.concat());
+    Ok((merged != existing).then_some(merged))
+}
+
+/// Whether a line is this mark, whatever a person wrote behind it.
+fn is(line: &[u8], mark: &str) -> bool {
+    let rest = line.trim_ascii().strip_prefix(mark.as_bytes());
+    rest.is_some_and(|rest| rest.first().is_none_or(|next| !next.is_ascii_alphanumeric()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn line(kind: &str, parts: &[&[u8]]) -> String {
+        let mut blob = Vec::new();
+        for part in std::iter::once(&kind.as_bytes()).chain(parts) {
+            blob.extend(u32::try_from(part.len()).expect("short").to_be_bytes());
+            blob.extend(*part);
+        }
+        format!("{kind} {}", STANDARD.encode(blob))
+    }
+
+    fn key(byte: u8) -> SshKey {
+        SshKey::parse(&line("ssh-ed25519", &[&[byte; 32]])).expect("a key")
+    }
+
+    fn rsa(bytes: usize, first: u8) -> String {
+        let mut modulus = vec![0; bytes + 1];
+        (modulus[1], modulus[bytes]) = (first, 1);
+        line("ssh-rsa", &[&[1, 0, 1], &modulus])
+    }
+
+    #[test]
+    fn keys_of_the_list_are_taken_if_they_are_what_they_say() {
+        let (point, longer) = ([4; 65], [4; 133]);
+        for good in [
+            line("ssh-ed25519", &[&[7; 32]]),
+            line("ecdsa-sha2-nistp256", &[b"nistp256", &point]),
+            line("ecdsa-sha2-nistp521", &[b"nistp521", &longer]),
+            line("sk-ssh-ed25519@openssh.com", &[&[7; 32], b"ssh:"]),
+            line("sk-ecdsa-sha2-nistp256@openssh.com", &[b"nistp256", &point, b"ssh:laptop"]),
+            rsa(256, 0x80),
+            rsa(512, 0xff),
+        ] {
+            assert_eq!(SshKey::parse(&good).map(|key| key.0), Ok(good.clone()));
+        }
+        let ed25519 = line("ssh-ed25519", &[&[7; 32]]);
+        let encoded = ed25519.split_once(' ').expect("two words").1;
+        for bad in [
+            String::new(),
+            "ssh-ed25519".to_owned(),
+            "ssh-ed25519 ???".to_owned(),
+            format!("ssh-rsa {encoded}"),
+            format!("command=\"/bin/sh\" {ed25519}"),
+            format!("no-pty,{ed25519}"),
+            format!("# {ed25519}"),
+            line("ssh-ed25519", &[&[7; 31]]),
+            line("ssh-ed25519", &[&[7; 32], b"more"]),
+            line("ssh-dss", &[&[7; 32]]),
+            line("ssh-ed25519-cert-v01@openssh.com", &[&[7; 32]]),
+            line("ecdsa-sha2-nistp256", &[b"nistp384", &point]),
+            line("ecdsa-sha2-nistp256", &[b"nistp256", &[2; 33]]),
+            line("sk-ssh-ed25519@openssh.com", &[&[7; 32]]),
+            rsa(128, 0x80),
+            rsa(256, 0x40),
+            format!("{ed25519} {}", "c".repeat(MAX_KEY_BYTES)),
+        ] {
+            assert!(SshKey::parse(&bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_comment_is_one_line_of_text() {
+        let good = line("ssh-ed25519", &[&[7; 32]]);
+        let parsed = SshKey::parse(&format!("  {good}\tann@laptop\u{7} \r\n{good}  ")).expect("a key");
+        assert!(parsed.line().starts_with(&format!("{good} ann@laptop ssh-ed25519 ")), "{parsed:?}");
+        let long = SshKey::parse(&format!("{good} {}", "c".repeat(500))).expect("a key");
+        assert_eq!(long.line().len(), good.len() + 1 + COMMENT_MAX);
+    }
+
+    #[test]
+    fn the_block_comes_changes_and_goes_and_the_rest_stays() {
+        let own = b"# mine\r\nssh-rsa AAAA me\r\nno end";
+        let with = merge(own, &[key(1), key(2)]).expect("no block").expect("a change");
+        let text = String::from_utf8(with.clone()).expect("text");
+        assert!(text.starts_with("# mine\r\nssh-rsa AAAA me\r\nno end\n# BEGIN bursar"), "{text}");
+        assert!(text.ends_with(&format!("\n{}\n{}\n# END bursar\n", key(1).line(), key(2).line())), "{text}");
+        assert_eq!(merge(&with, &[key(1), key(2)]), Ok(None));
+
+        let below = [&with[..], b"theirs\n"].concat();
+        let other = merge(&below, &[key(3)]).expect("a block").expect("a change");
+        assert!(other.ends_with(b"# END bursar\ntheirs\n"));
+        let without = merge(&other, &[]).expect("a block").expect("a change");
+        assert_eq!(without, b"# mine\r\nssh-rsa AAAA me\r\nno end\ntheirs\n");
+        assert_eq!(merge(&without, &[]), Ok(None));
+        assert_eq!(merge(b"", &[]), Ok(None));
+    }
+
+    #[test]
+    fn a_block_that_cannot_be_told_is_refused() {
+        for broken in [
+            "# BEGIN bursar\nx\n",
+            "# END bursar\n",
+            "# END bursar\n# BEGIN bursar\n",
+            "# BEGIN bursar\n# END bursar\n# BEGIN bursar\n# END bursar\n",
+            "# BEGIN bursar\n# BEGIN bursar: x\r\n# END bursar\n",
+        ] {
+            assert!(merge(broken.as_bytes(), &[key(1)]).is_err(), "{broken}");
+        }
+        assert!(merge(b"# BEGIN bursary\n", &[key(1)]).is_ok_and(|merged| merged.is_some()));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_in_the_file_stays(own in "[a-z# \r\n]{0,60}", count in 0..3_u8) {
+            let keys: Vec<SshKey> = (0..count).map(key).collect();
+            let with = merge(own.as_bytes(), &keys).expect("no block").unwrap_or_else(|| own.clone().into_bytes());
+            let back = merge(&with, &[]).expect("one block").unwrap_or(with.clone());
+            let back = String::from_utf8_lossy(&back);
+            prop_assert_eq!(back.trim_end_matches('\n'), own.trim_end_matches('\n'));
+            prop_assert_eq!(merge(&with, &keys), Ok(None));
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! SSH keys of one person: write, take out, look after. PURE: no runtime, no client, no file system, no clock.
+//!
+//! Homes are of no cluster: it is done with the first of the account's clusters that answers.
+
+use super::credential::is_due;
+use super::tenant::{Found, Look};
+use super::{Action, Reason};
+use crate::desired::HomeTarget;
+use crate::homes::USUAL_KUBECONFIG;
+use crate::ledger::Delivery;
+
+pub(super) fn actions(look: Look<'_>, found: &mut Found) {
+    let delivery = look.ledger.ssh_deliveries.get(look.id);
+    let Some(wanted) = &look.account.ssh else {
+        found.actions.extend(delivery.and_then(|delivery| removal(look, delivery)));
+        return;
+    };
+    found.notices.extend(wanted.refused.iter().cloned());
+    let action = |reason| Action::SshKeys {
+        cluster: look.cluster.clone(),
+        home: wanted.home.clone(),
+        keys: wanted.keys.clone(),
+        digest: wanted.digest.clone(),
+        reason,
+    };
+    let action = match delivery {
+        None if wanted.keys.is_empty() => None,
+        None => Some(action(Some(Reason::Missing))),
+        Some(delivery) if delivery.home.as_ref() != Some(&wanted.home.home) => {
+            // First out of the old home: the next plan writes them into the new one.
+            removal(look, delivery)
+        }
+        Some(delivery) if delivery.digest != wanted.digest => {
+            Some(action(Some(Reason::Changed(vec!["SSH keys".to_owned()]))))
+        }
+        // Written again: if that changes nothing, they were there.
+        Some(delivery) => is_due(look, delivery).then(|| action(None)),
+    };
+    found.actions.extend(action);
+}
+
+fn removal(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
+    let account = look.ledger.accounts.get(look.id)?;
+    let kubeconfig = look.tenant.home.as_ref().map_or_else(|| USUAL_KUBECONFIG.into(), |home| home.kubeconfig.clone());
+    let home = HomeTarget { home: delivery.home.clone()?, posix: account.posix.clone()?, kubeconfig, create: false };
+    let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
+    let cluster = look.cluster.clone();
+    Some(Action::SshKeys { cluster, home, keys: Vec::new(), digest: String::new(), reason: Some(reason) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::{AccountId, AccountKind};
+    use crate::ledger::change::Change;
+    use crate::ledger::{Note, Order, OrderKind};
+    use crate::plan::testing::World;
+
+    const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
+
+    fn world() -> (World, AccountId) {
+        let mut world = World::new();
+        for class in world.policy.classes.values_mut() {
+            class.when = None;
+            class.home.as_mut().expect("a home").ssh_keys = true;
+        }
+        let ann = world.add(AccountKind::User, "ann", Some(3_001));
+        world.account(&ann).ssh_keys = [format!("{KEY} ann@laptop"), format!("no-pty {KEY}")].into();
+        world.cycle();
+        assert!(world.plan().is_empty(), "{}", world.plan());
+        (world, ann)
+    }
+
+    fn order(world: &mut World, account: &AccountId, what: OrderKind) {
+        let note = Note { actor: "ann".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
+        let order = Order { id: 1, account: account.clone(), what, note, bulk: None, object: None };
+        world.ledger.apply(&Change::Order(order));
+        world.cycle();
+    }
+
+    #[test]
+    fn keys_that_are_none_are_told_and_the_others_delivered() {
+        let (world, ann) = world();
+        assert!(world.ledger.ssh_deliveries[&ann].path.ends_with(".ssh/authorized_keys"));
+        let notices = world.plan().notices;
+        assert!(notices.iter().any(|notice| notice.text.contains("no-pty")), "{notices:?}");
+    }
+
+    #[test]
+    fn keys_follow_the_directory_the_home_and_the_access() {
+        let (mut world, ann) = world();
+        world.account(&ann).ssh_keys = [KEY.to_owned()].into();
+        let plan = world.plan().to_string();
+        assert!(plan.contains("SSH keys changed") && plan.contains("1 SSH key"), "{plan}");
+        world.cycle();
+        world.account(&ann).home = Some("/home/moved".into());
+        world.cycle();
+        world.cycle();
+        assert_eq!(world.ledger.ssh_deliveries[&ann].home, Some("/home/moved".into()));
+        order(&mut world, &ann, OrderKind::Suspend);
+        assert!(world.ledger.ssh_deliveries.is_empty());
+        order(&mut world, &ann, OrderKind::Resume);
+        assert!(world.ledger.ssh_deliveries.contains_key(&ann));
+        world.account(&ann).ssh_keys.clear();
+        world.cycle();
+        assert!(world.ledger.ssh_deliveries.is_empty() && world.plan().is_empty(), "{}", world.plan());
+    }
+}

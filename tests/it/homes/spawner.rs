@@ -1,0 +1,128 @@
+//! The process that forks, and what its copies are when they work.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bursar::homes::{Answer, HomeTarget, Work};
+use rustix::process::Signal;
+
+use super::{Homed, UID, children_of, command, entries, folder, signal, wait_for, workers_of, write};
+
+/// A worker that has become `UID`, stopped as that user could.
+fn stop_a_worker(server: u32, until: &AtomicBool) -> u32 {
+    while !until.load(Ordering::Relaxed) {
+        for worker in workers_of(server) {
+            if status_of(worker, "Uid:").contains(&UID.to_string()) {
+                signal(worker, Signal::STOP);
+                if status_of(worker, "State:").starts_with('T') {
+                    return worker;
+                }
+            }
+        }
+    }
+    panic!("no worker could be stopped");
+}
+
+/// What the kernel says of a process: the rest of that line.
+fn status_of(process: u32, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned()
+}
+
+/// Looks at a worker that is stopped in the middle of its work, until the server ends it.
+async fn with_a_stopped_worker<T: Send + 'static>(
+    homed: &Homed,
+    target: &HomeTarget,
+    look: impl FnOnce(u32) -> T + Send + 'static,
+) -> T {
+    let done = Arc::new(AtomicBool::new(false));
+    let stopper = std::thread::spawn({
+        let (server, done) = (homed.child.id(), done.clone());
+        move || look(stop_a_worker(server, &done))
+    });
+    let both = [entries("1"), entries("2")];
+    let mut rounds = 0;
+    while rounds < 20_000 && homed.ask(target, write(both[rounds % 2].clone())).await.is_ok() {
+        rounds += 1;
+    }
+    done.store(true, Ordering::Relaxed);
+    stopper.join().expect("a worker that could be stopped")
+}
+
+#[tokio::test]
+async fn four_capabilities_are_enough() {
+    let folder = folder();
+    let prefix = folder.path().join("homes");
+    let inner = command(folder.path(), &["--deadline", "1s", "--create-prefix", prefix.to_str().expect("UTF-8")]);
+    let child = Command::new("setpriv")
+        .args(["--bounding-set=-all,+setuid,+setgid,+chown,+kill", "--no-new-privs", "--"])
+        .arg(inner.get_program())
+        .args(inner.get_args())
+        .spawn()
+        .expect("setpriv");
+    let homed = Homed::waited_for(folder, child);
+    let target = HomeTarget { groups: vec![UID, UID + 7], ..HomeTarget::new(prefix.join("foo"), UID, UID) };
+    let ensured = homed.ask(&target, Work::EnsureHome { create: true, skeleton: true }).await;
+    assert_eq!(ensured, Ok(Answer::HomeReady { created: true }));
+    homed.write(&target).await.expect("writes");
+
+    // A worker that its user stops is late and is killed, although it is another user's.
+    with_a_stopped_worker(&homed, &target, |_| ()).await;
+    let server = homed.child.id();
+    wait_for("the end of the stopped worker", || workers_of(server).is_empty());
+    homed.write(&target).await.expect("goes on");
+}
+
+#[tokio::test]
+async fn a_worker_is_the_user_for_good_and_holds_its_own_request_only() {
+    let homed = Homed::start(&["--deadline", "1s"]);
+    let target = HomeTarget { groups: vec![UID, UID + 7], ..homed.home("foo") };
+    homed.write(&target).await.expect("writes");
+    let [spawner] = children_of(homed.child.id())[..] else { panic!("one spawner") };
+    let checked = with_a_stopped_worker(&homed, &target, move |worker| {
+        let says = |name| status_of(worker, name);
+        let ids = |id: u32| [id.to_string().as_str(); 4].join("\t");
+        assert_eq!((says("Uid:"), says("Gid:")), (ids(UID), ids(UID)));
+        assert_eq!(says("Groups:"), format!("{UID} {}", UID + 7));
+        assert_eq!((says("CapPrm:"), says("CapEff:"), says("Threads:")), ("0".repeat(16), "0".repeat(16), "1".into()));
+        assert_eq!((says("NoNewPrivs:"), says("PPid:")), ("1".to_owned(), spawner.to_string()));
+        let proc = format!("/proc/{worker}");
+        assert_eq!(fs::read(format!("{proc}/environ")).expect("readable"), b"");
+        // Not the server's, not the spawner's: one socket, over which it was asked.
+        let descriptors = fs::read_dir(format!("{proc}/fd")).expect("readable");
+        let held = descriptors.map(|held| fs::read_link(held.expect("entry").path()).expect("a link"));
+        let sockets = held.filter(|held| held.to_string_lossy().starts_with("socket:")).count();
+        assert_eq!(sockets, 1);
+        // The user may stop it, and neither read its memory nor take its descriptors.
+        let looked = Command::new("setpriv")
+            .args([format!("--reuid={UID}"), format!("--regid={UID}"), "--clear-groups".to_owned()])
+            .args(["ls", &format!("{proc}/fd")])
+            .output()
+            .expect("setpriv");
+        assert!(!looked.status.success(), "{}", String::from_utf8_lossy(&looked.stdout));
+    });
+    checked.await;
+}
+
+#[tokio::test]
+async fn a_spawner_that_ends_or_hangs_is_replaced_and_none_outlives_its_server() {
+    let mut homed = Homed::start(&["--deadline", "1s"]);
+    let target = homed.home("foo");
+    for how in [Signal::KILL, Signal::STOP] {
+        homed.write(&target).await.expect("writes");
+        let [spawner] = children_of(homed.child.id())[..] else { panic!("one spawner") };
+        signal(spawner, how);
+        homed.write(&target).await.expect("goes on");
+        let found = children_of(homed.child.id());
+        wait_for("the end of the spawner", || !children_of(homed.child.id()).contains(&spawner));
+        assert!(found.iter().any(|other| *other != spawner), "{found:?}");
+    }
+    let spawners = children_of(homed.child.id());
+    assert_eq!(spawners.len(), 1);
+    homed.child.kill().expect("killed");
+    homed.child.wait().expect("ended");
+    wait_for("the end of the spawner", || !Path::new(&format!("/proc/{}", spawners[0])).exists());
+}

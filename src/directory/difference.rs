@@ -71,6 +71,7 @@ mod tests {
             home: None,
             mail: None,
             display_name: None,
+            ssh_keys: BTreeSet::new(),
             disabled: None,
             created: None,
             members: BTreeMap::new(),

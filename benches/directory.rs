@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use bursar::daemon;
 use bursar::directory::assemble::KINDS;
 use bursar::directory::source::PAGE_SIZE;
-use bursar::directory::{Completeness, Pass, SourceConfig, fetch};
+use bursar::directory::{Completeness, Memory, Pass, SourceConfig, fetch};
 use bursar::policy::Policy;
 use servers::folder::Folder;
-use servers::ldif::{person_ldif, tool_ldif, toolforge_units_ldif};
+use servers::ldif::{group_of_names_ldif, person_dn, person_ldif, tool_ldif, toolforge_units_ldif};
 use servers::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
 
 use figures::{forget_peak_memory, median, milliseconds, peak_memory, settings};
@@ -31,12 +31,13 @@ fn main() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     people_only();
     tools_and_people();
+    many_people_and_groups();
 }
 
 /// One tree, one entry a person.
 fn people_only() {
     let people: String = (0..20_000).map(person).collect();
-    measure("20,000 people", &(toolforge_units_ldif(BASE_DN) + &people), |source| {
+    measure("20,000 people", toolforge_units_ldif(BASE_DN) + &people, |source| {
         source.tools = None;
         source.groups = None;
     });
@@ -53,18 +54,40 @@ fn tools_and_people() {
         let maintainers: Vec<&str> = maintainers.iter().map(String::as_str).collect();
         ldif += &tool_ldif(BASE_DN, &format!("tool{number}"), 100_000 + number, &maintainers);
     }
-    measure("5,000 tools (10,000 entries) and 10,000 people", &ldif, |_| {});
+    measure("5,000 tools (10,000 entries) and 10,000 people", ldif, |_| {});
+}
+
+/// A large site: 50,000 people and 5,000 groups of ten, of which each fifth names three others too.
+fn many_people_and_groups() {
+    let mut ldif = toolforge_units_ldif(BASE_DN);
+    for number in 0..50_000 {
+        ldif += &person(number);
+    }
+    for number in 0..5_000_u32 {
+        let people =
+            (0..10).map(|step| person_dn(BASE_DN, &format!("person{}", (number * 10 + step * 4_999) % 50_000)));
+        let nested = (1..=3).map(|step| group_dn(number + step)).filter(|_| number % 5 == 0 && number < 4_990);
+        let members: Vec<String> = people.chain(nested).collect();
+        ldif += &group_of_names_ldif(&group_dn(number), &format!("group{number}"), &members);
+    }
+    measure("50,000 people and 5,000 groups, a fifth of them nested", ldif, |source| source.tools = None);
+}
+
+fn group_dn(number: u32) -> String {
+    format!("cn=group{number},ou=groups,{BASE_DN}")
 }
 
 fn person(number: u32) -> String {
     person_ldif(BASE_DN, &format!("person{number}"), 1_000_000 + number)
 }
 
-fn measure(what: &str, ldif: &str, change: impl FnOnce(&mut SourceConfig)) {
+fn measure(what: &str, ldif: String, change: impl FnOnce(&mut SourceConfig)) {
     let folder = Folder::create("bench-directory");
     // Where the policy allows homes to be; elsewhere each entry would be rejected.
     let homes = format!("homeDirectory: {}/homes/", folder.path().display());
     let bulk_load = ldif.replace("homeDirectory: /", &homes);
+    // Not of what a read takes.
+    drop(ldif);
     let slapd = Slapd::start(&SlapdOptions { bulk_load, ..SlapdOptions::default() });
     let ca = slapd.ca_pem.as_path();
     let settings = settings(folder.path(), (&slapd.ldaps_url, ca), ("https://k8s.example.org:6443", ca));
@@ -83,17 +106,33 @@ fn measure(what: &str, ldif: &str, change: impl FnOnce(&mut SourceConfig)) {
             ldapsearch(search, &slapd);
         }
         theirs.push(began.elapsed());
-        ours.push(runtime.block_on(read(&sources, &settings.policy)));
+        ours.push(runtime.block_on(read(&sources, &Pass::Once, &settings.policy)));
     }
+    let peak = peak_memory();
     let (theirs, ours) = (median(theirs), median(ours));
     let mut line = format!("{what}: ldapsearch {:.0} ms, Bursar {:.0} ms", milliseconds(theirs), milliseconds(ours));
-    let _ = write!(line, ", ratio {:.2} (goal 0.8); {}", theirs.as_secs_f64() / ours.as_secs_f64(), peak_memory());
+    let _ = write!(line, ", ratio {:.2} (goal 0.8); {}", theirs.as_secs_f64() / ours.as_secs_f64(), peak);
     println!("{line}");
+    println!("{}", by_changes(&runtime, &sources, &settings.policy));
 }
 
-async fn read(sources: &[SourceConfig], policy: &Policy) -> Duration {
+/// The same by changes: everything once, and then nothing.
+fn by_changes(runtime: &tokio::runtime::Runtime, sources: &[SourceConfig], policy: &Policy) -> String {
+    forget_peak_memory();
+    let pass = Pass::Changes(Memory::default());
+    let first = runtime.block_on(read(sources, &pass, policy));
+    let nothing = (0..ROUNDS).map(|_| runtime.block_on(read(sources, &pass, policy))).collect();
+    format!(
+        "  by changes: first {:.0} ms, nothing changed {:.0} ms (connecting, and checking what is kept); {}",
+        milliseconds(first),
+        milliseconds(median(nothing)),
+        peak_memory()
+    )
+}
+
+async fn read(sources: &[SourceConfig], pass: &Pass, policy: &Policy) -> Duration {
     let began = Instant::now();
-    let snapshot = fetch(sources, &Pass::Once, policy, daemon::now()).await;
+    let snapshot = fetch(sources, pass, policy, daemon::now()).await;
     let took = began.elapsed();
     let [read] = snapshot.reads.as_slice() else { panic!("one source") };
     assert_eq!((&read.completeness, read.rejected.first()), (&Completeness::Complete, None));

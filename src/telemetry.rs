@@ -218,10 +218,9 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
             let labels = WayLabels { source: source.clone(), way: way.as_str() };
             ways.get_or_create(&labels).set(i64::from(read.way == way));
         }
-        if let Some(compared) = &read.compared {
-            let count = i64::try_from(compared.found.differences).unwrap_or(i64::MAX);
-            differences.get_or_create(&SourceLabel { source: source.clone() }).set(count);
-        }
+        let found = read.compared.as_ref().map_or(0, |compared| compared.found.differences);
+        let found = i64::try_from(found).unwrap_or(i64::MAX);
+        differences.get_or_create(&SourceLabel { source: source.clone() }).set(found);
         let age = read.complete_at.map_or(i64::MAX, |at| now.as_second() - at.as_second());
         read_age.get_or_create(&SourceLabel { source: source.clone() }).set(age);
     }

@@ -16,7 +16,7 @@ pub(super) use self::cluster::cluster;
 pub(super) use self::homes::homes;
 use crate::control::client::{ClientError, ControlClient};
 use crate::directory::source::SourceKind;
-use crate::directory::{self, Completeness, Pass};
+use crate::directory::{self, Completeness, Memory, Pass, SourceConfig, SourceRead, Way};
 use crate::observed::prometheus;
 use crate::settings::Settings;
 use crate::{daemon, report};
@@ -54,7 +54,8 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
             return (errors.0.iter().map(|error| Finding::bad("password", error, cure)).collect(), Vec::new());
         }
     };
-    let snapshot = directory::fetch(&sources, &Pass::Once, &settings.policy, daemon::now()).await;
+    let pass = Pass::Changes(Memory::default());
+    let snapshot = directory::fetch(&sources, &pass, &settings.policy, daemon::now()).await;
     let mut findings: Vec<Finding> = sources.iter().filter_map(authority::client_certificate).collect();
     for read in &snapshot.reads {
         let subject = format!("source {}", read.source);
@@ -67,6 +68,7 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
         if let Some(pem) = ca(&sources, &read.source) {
             findings.extend(authority::of_source(&subject, pem));
         }
+        findings.extend(untold(&sources, read));
         let count = read.entries.len();
         let numbers = read.numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();
         findings.push(match &read.completeness {
@@ -82,6 +84,19 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
     }
     let entries = snapshot.reads.into_iter().flat_map(|read| read.entries);
     (findings, entries.filter_map(|entry| entry.home).collect())
+}
+
+/// A source that is to tell its changes at once, and cannot.
+fn untold(sources: &[SourceConfig], read: &SourceRead) -> Option<Finding> {
+    let source = sources.iter().find(|source| source.name == read.source)?;
+    let is_told = read.way != Way::Full || read.completeness != Completeness::Complete;
+    (source.persists() && !is_told).then(|| {
+        Finding::bad(
+            format!("source {}, persist", source.name),
+            "its server tells no changes: all is read in each cycle",
+            "OpenLDAP: `overlay syncprov` on the database, and no limit on the size of our searches; else take persist out",
+        )
+    })
 }
 
 /// What idle namespaces are judged by, beside their pods.
@@ -118,7 +133,7 @@ pub(super) async fn daemon(settings: &Settings) -> Finding {
     }
 }
 
-fn ca<'s>(sources: &'s [directory::SourceConfig], name: &str) -> Option<&'s str> {
+fn ca<'s>(sources: &'s [SourceConfig], name: &str) -> Option<&'s str> {
     match &sources.iter().find(|source| source.name == name)?.kind {
         SourceKind::Ldap(ldap) => ldap.ca_pem.as_deref(),
         SourceKind::Keycloak(realm) => realm.ca_pem.as_deref(),

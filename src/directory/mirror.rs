@@ -21,7 +21,8 @@ pub type Id = Vec<u8>;
 /// The entries of one source.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mirror {
-    trees: BTreeMap<AccountKind, BTreeMap<Id, Placed>>,
+    /// Shared with the mirror before, where nothing was told of a tree.
+    trees: BTreeMap<AccountKind, Arc<BTreeMap<Id, Placed>>>,
     /// Place of the next entry that was not there before.
     next: u64,
 }
@@ -93,8 +94,12 @@ impl Mirror {
     #[must_use]
     pub fn with(&self, news: BTreeMap<AccountKind, News>) -> Option<Self> {
         let mut after = self.clone();
-        for (kind, News { puts, gone, only, told: _ }) in news {
+        for (kind, news) in news {
             let tree = after.trees.entry(kind).or_default();
+            if news.is_empty() {
+                continue;
+            }
+            let (News { puts, gone, only, told: _ }, tree) = (news, Arc::make_mut(tree));
             if let Some(only) = only {
                 if only.iter().any(|id| !tree.contains_key(id) && !puts.contains_key(id)) {
                     return None;
@@ -109,7 +114,7 @@ impl Mirror {
             for (id, (_, entry)) in puts {
                 let place = tree.get(&id).map_or(after.next, |known| known.place);
                 after.next += 1;
-                tree.insert(id, Placed { place, entry: Arc::new(entry) });
+                tree.insert(id, Placed { place, entry: Arc::new(entry.shrunk()) });
             }
         }
         Some(after)
@@ -132,7 +137,7 @@ impl Mirror {
     pub fn is_told_again_by(&self, kind: AccountKind, news: &News) -> bool {
         let puts = news.puts.len();
         let same = news.puts.iter().filter(|(id, (_, entry))| self.get(kind, id) == Some(entry)).count();
-        same * 2 > puts && puts * PART >= self.trees.get(&kind).map_or(0, BTreeMap::len)
+        same * 2 > puts && puts * PART >= self.trees.get(&kind).map_or(0, |tree| tree.len())
     }
 
     /// An entry of a tree.
@@ -143,7 +148,7 @@ impl Mirror {
 
     /// The ids of a tree's entries.
     pub fn ids(&self, kind: AccountKind) -> impl Iterator<Item = &Id> {
-        self.trees.get(&kind).into_iter().flat_map(BTreeMap::keys)
+        self.trees.get(&kind).into_iter().flat_map(|tree| tree.keys())
     }
 
     /// What a full read of `server` would have answered.

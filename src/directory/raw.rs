@@ -37,6 +37,14 @@ impl RawEntry {
         self.ends.push((name_end, self.bytes.len()));
     }
 
+    /// The same without room for more, for who keeps it.
+    #[must_use]
+    pub(super) fn shrunk(mut self) -> Self {
+        self.bytes.shrink_to_fit();
+        self.ends.shrink_to_fit();
+        self
+    }
+
     /// Takes all values of `attribute` (any case) away.
     pub(super) fn remove(&mut self, attribute: &str) {
         let mut kept = Self::new(std::mem::take(&mut self.dn));

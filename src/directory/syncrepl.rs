@@ -227,10 +227,19 @@ impl Told {
         });
         let done = done.ok_or_else(|| ReadError::Answer("the answer does not say up to where it goes".to_owned()))?;
         if !done.refresh_deletes {
-            self.news.only([]);
+            self.only_what_was_told(done.cookie.as_ref())?;
         }
         self.set_cookie(done.cookie);
         self.refreshed = true;
+        Ok(())
+    }
+
+    /// All that is left was named. Where something is gone the server's state is another than before, and has its cookie.
+    fn only_what_was_told(&mut self, cookie: Option<&Vec<u8>>) -> Result<(), ReadError> {
+        if self.cookie.is_some() && cookie.is_none() {
+            return Err(ReadError::Answer("all that is not named is said to be gone, in the state before".to_owned()));
+        }
+        self.news.only([]);
         Ok(())
     }
 
@@ -271,7 +280,7 @@ impl Told {
                 self.refreshed |= refresh_done;
             }
             SyncInfo::RefreshPresent { cookie, refresh_done } => {
-                self.news.only([]);
+                self.only_what_was_told(cookie.as_ref())?;
                 self.set_cookie(cookie);
                 self.refreshed |= refresh_done;
             }

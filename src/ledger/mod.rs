@@ -109,7 +109,7 @@ pub struct SourceState {
     /// Where uids and gids came from in the last read, for people; absent where there is no choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<String>,
-    /// How it was last read.
+    /// How it was last read completely.
     #[serde(default)]
     pub way: Way,
     /// What the last comparison of its changes with a full read found.

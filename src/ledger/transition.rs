@@ -133,7 +133,8 @@ impl<'a> Memory<'a> {
             complete_at: if complete { Some(self.now) } else { before },
             numbers: read.numbers.clone(),
             completeness,
-            way: read.way,
+            // A server that is away is read in no way.
+            way: if complete { read.way } else { known.map_or(read.way, |source| source.way) },
             compared: read.compared.clone().map(|found| Compared { at: self.now, found }).or(compared),
         };
         self.sources.insert(read.source.clone(), state);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::*;
+use crate::directory::Way;
 use crate::directory::source::{Ids, SourceKind};
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nnot looked into\n-----END CERTIFICATE-----\n";
@@ -133,6 +134,26 @@ fn a_realm_has_keys_of_its_own() {
     let ldap = |line: &str| load(&BASE.replace(preset, line)).expect_err("an error").to_string();
     assert!(ldap("interval = \"1m\"").contains("source[0].interval: is of a realm"));
     assert!(ldap("preset = \"keycloak\"").contains("source[0].preset: is of a realm"));
+}
+
+#[test]
+fn a_source_is_read_by_its_changes_where_they_are_told() {
+    let way = |lines: &str| -> Result<Way, String> {
+        let preset = "preset = \"toolforge\"";
+        let loaded = load(&BASE.replace(preset, lines)).map_err(|errors| errors.to_string())?;
+        match &loaded.sources[0].0.kind {
+            SourceKind::Ldap(ldap) => Ok(ldap.way),
+            other => panic!("{other:?}"),
+        }
+    };
+    let toolforge = |line: &str| way(&format!("preset = \"toolforge\"\n{line}"));
+    assert_eq!(toolforge(""), Ok(Way::Incremental));
+    assert_eq!(toolforge("persist = true"), Ok(Way::Persist));
+    assert_eq!(toolforge("incremental = false"), Ok(Way::Full));
+    let both = toolforge("persist = true\nincremental = false").expect_err("an error");
+    assert!(both.contains("source[0].persist: incremental = false reads all of it each time"), "{both}");
+    let member_of = way("preset = \"freeipa\"\npersist = true").expect_err("an error");
+    assert!(member_of.contains("source[0].persist: memberOf changes without a word"), "{member_of}");
 }
 
 #[test]

@@ -35,6 +35,7 @@ mod life;
 mod life_workloads;
 mod logins;
 mod pace;
+mod persist;
 mod quiet;
 mod quota;
 mod reaper;

@@ -197,6 +197,28 @@ impl Slapd {
         self.start_again();
     }
 
+    /// Puts a copy of the database aside, for [`Self::set_back`].
+    ///
+    /// # Panics
+    /// If it cannot.
+    pub fn save(&self) {
+        self.stop();
+        copy(&self.directory.join("database"), &self.directory.join("saved"));
+        self.start_again();
+    }
+
+    /// Starts the server with the database that was put aside.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn set_back(&self) {
+        self.stop();
+        let database = self.directory.join("database");
+        std::fs::remove_dir_all(&database).expect("the newer database goes");
+        copy(&self.directory.join("saved"), &database);
+        self.start_again();
+    }
+
     /// Does something with the process: `slapd.with_process(|p| p.signal(Signal::STOP))`.
     ///
     /// # Panics
@@ -229,6 +251,14 @@ impl Slapd {
 
     fn lock(&self) -> MutexGuard<'_, Option<Process>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).expect("a folder for the copy");
+    for file in std::fs::read_dir(from).expect("a folder") {
+        let file = file.expect("a file");
+        std::fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
     }
 }
 

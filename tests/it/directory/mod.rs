@@ -1,10 +1,12 @@
 //! Directories as they are: what the tests of reading them share.
 
+mod persist;
 mod presets;
 mod read;
 mod syncrepl;
 mod syncrepl_random;
 mod trouble;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -36,8 +36,8 @@ enum Place {
     Elsewhere,
 }
 
-/// What the directory holds, and the changes that made it so.
-struct Model {
+/// What the directory holds beside the sample, and the changes that made it so.
+pub struct Model {
     random: Random,
     next: u32,
     people: BTreeMap<String, Place>,
@@ -48,6 +48,24 @@ struct Model {
 }
 
 impl Model {
+    /// Nothing yet; the same seed is the same history.
+    pub fn of(seed: u64) -> Self {
+        Self {
+            random: Random(seed),
+            next: 0,
+            people: BTreeMap::new(),
+            tools: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            ldif: String::new(),
+        }
+    }
+
+    /// The next changes, as LDIF.
+    pub fn changes(&mut self, count: u64) -> String {
+        (0..count).for_each(|_| self.change());
+        std::mem::take(&mut self.ldif)
+    }
+
     fn new_name(&mut self, begin: &str) -> (String, u32) {
         self.next += 1;
         (format!("{begin}{}", self.next), 10_000 + self.next)
@@ -225,20 +243,12 @@ async fn after_2000_random_changes_the_changes_made_what_is_there() {
     let slapd = site(SlapdOptions { sessionlog: 40, ..SlapdOptions::default() });
     let source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
     let memory = Memory::default();
-    let mut model = Model {
-        random: Random(seed),
-        next: 0,
-        people: BTreeMap::new(),
-        tools: BTreeMap::new(),
-        groups: BTreeMap::new(),
-        ldif: String::new(),
-    };
+    let mut model = Model::of(seed);
     let mut done = 0;
     while done < changes {
         let batch = 1 + model.random.below(80) as u64;
-        (0..batch).for_each(|_| model.change());
         done += batch;
-        slapd.modify_ldif(&std::mem::take(&mut model.ldif));
+        slapd.modify_ldif(&model.changes(batch));
         let told = read_by(&source, &Pass::Changes(memory.clone())).await;
         assert_eq!(told.way, Way::Incremental);
         assert_same(&told, &read(source.clone()).await);

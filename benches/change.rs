@@ -1,0 +1,93 @@
+//! From a change in the directory to a kubeconfig that works: 200 new tools, one after the other, beside a running `bursard`
+//! whose source has `persist = true`, on a real slapd, API server and `bursar-homed`. `cargo bench --bench change`.
+//!
+//! The clock begins before `ldapadd` is started and ends when the API server has answered a request that was made with the
+//! new file. Nothing else sets a cycle off: the schedule is once a year.
+
+#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+
+mod figures;
+#[path = "../tests/servers/mod.rs"]
+mod servers;
+#[allow(dead_code, reason = "the tests use the rest of it")]
+#[path = "../tests/it/template.rs"]
+mod template;
+#[allow(dead_code, reason = "the tests use the rest of it")]
+#[path = "../tests/it/world.rs"]
+mod world;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use servers::ldif::tool_ldif;
+use servers::process::Process;
+use servers::ready::wait_for;
+use world::World;
+
+/// New tools.
+const CHANGES: u32 = 200;
+/// Tools that are there before.
+const BEFORE: u32 = 50;
+const DEADLINE: Duration = Duration::from_mins(2);
+/// Between two looks at the home.
+const LOOK: Duration = Duration::from_millis(1);
+
+fn main() {
+    let mut world = World::with("chg", "\n[schedule]\ncycle = \"0 0 1 1 *\"\n");
+    world.configure("preset    = \"toolforge\"\n", "preset    = \"toolforge\"\npersist   = true\n");
+    for number in 0..BEFORE {
+        world.tool(&format!("old{number}"), 71_000 + number, &[]);
+    }
+    assert_eq!(world.cycle().exit_code(), 0, "the tools that are there");
+    world.stop();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bursard"));
+    command.arg("--config").arg(world.config());
+    let daemon = Process::start("bursard", &command, &world.folder.join("bursard.log"));
+    wait_for("bursard is told of changes", DEADLINE, || {
+        daemon.log_end().contains("changes are told at once").then_some(())
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut times: Vec<Duration> = (0..CHANGES).map(|number| change(&world, &runtime, number)).collect();
+    times.sort();
+    let at = |share: usize| figures::milliseconds(times[times.len() * share / 100]);
+    println!(
+        "LDAP change to usable kubeconfig, {CHANGES} new tools: p50 {:.0} ms (goal 1000), p90 {:.0} ms, p99 {:.0} ms \
+         (goal 2000), longest {:.0} ms",
+        at(50),
+        at(90),
+        at(99),
+        figures::milliseconds(times[times.len() - 1])
+    );
+}
+
+fn change(world: &World, runtime: &tokio::runtime::Runtime, number: u32) -> Duration {
+    let name = format!("new{number}");
+    world.home_of(&name, 72_000 + number);
+    let kubeconfig = world.home(&name).join(".kube/config");
+    let began = Instant::now();
+    world.add(&tool_ldif(&world.base, &name, 72_000 + number, &[]));
+    while !kubeconfig.exists() {
+        assert!(began.elapsed() < DEADLINE, "{name} has no kubeconfig");
+        std::thread::sleep(LOOK);
+    }
+    runtime.block_on(works(&kubeconfig));
+    began.elapsed()
+}
+
+/// Asks the API server with the file, until it is answered.
+async fn works(kubeconfig: &Path) {
+    let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a context");
+    let namespace = config.default_namespace.clone();
+    let client = Client::try_from(config).expect("a client");
+    let pods: Api<Pod> = Api::namespaced(client, &namespace);
+    let end = Instant::now() + DEADLINE;
+    while let Err(error) = pods.list(&ListParams::default()).await {
+        assert!(Instant::now() < end, "{}: {error}", kubeconfig.display());
+    }
+}

@@ -1,0 +1,211 @@
+//! A real `slapd` that tells each change when it happens.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bursar::directory::follow::follow;
+use bursar::directory::source::LdapConfig;
+use bursar::directory::{Memory, Pass, SourceConfig, SourceRead, Way};
+use bursar::identity::AccountKind;
+use rustix::process::Signal;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::syncrepl_random::Model;
+use super::wire::{Fault, Wire};
+use super::{assert_same, ldap, names, read, read_by, site, toolforge, why};
+use crate::servers::ldif::{person_dn, person_ldif, replace_ldif, tool_ldif, toolforge_units_ldif};
+use crate::servers::sample::sentinel_ldif;
+use crate::servers::slapd::{BASE_DN, Slapd, SlapdOptions};
+
+const DEADLINE: Duration = Duration::from_mins(1);
+
+struct Told {
+    source: SourceConfig,
+    memory: Memory,
+    changed: Arc<Notify>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Told {
+    async fn by(ldap: LdapConfig) -> Self {
+        let ldap = LdapConfig { way: Way::Persist, timeout: Duration::from_secs(1), ..ldap };
+        let told = Self::begin(toolforge(ldap));
+        told.heard("the first notice").await;
+        told
+    }
+
+    fn begin(source: SourceConfig) -> Self {
+        let (memory, changed) = (Memory::default(), Arc::new(Notify::new()));
+        let task = tokio::spawn(follow(source.clone(), memory.clone(), Arc::clone(&changed)));
+        Self { source, memory, changed, task }
+    }
+
+    async fn heard(&self, what: &str) {
+        assert!(timeout(DEADLINE, self.changed.notified()).await.is_ok(), "{what} did not come");
+    }
+
+    async fn read(&self) -> SourceRead {
+        read_by(&self.source, &Pass::Changes(self.memory.clone())).await
+    }
+
+    fn is_live(&self) -> bool {
+        self.memory.live(&self.source).is_some()
+    }
+
+    async fn wait(&self, live: bool) {
+        let end = Instant::now() + DEADLINE;
+        while self.is_live() != live {
+            assert!(Instant::now() < end, "it should be {}", if live { "told" } else { "silent" });
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until what was told is what is there.
+    async fn becomes_right(&self, truth: &SourceConfig) {
+        let end = Instant::now() + DEADLINE;
+        let full = read(truth.clone()).await;
+        loop {
+            let told = self.read().await;
+            if (told.way == Way::Persist && told.entries == full.entries) || Instant::now() > end {
+                assert_same(&told, &full);
+                assert_eq!(told.way, Way::Persist);
+                return;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn here(slapd: &Slapd) -> LdapConfig {
+    ldap(&[&slapd.ldaps_url], slapd)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_change_is_told_when_it_happens() {
+    let slapd = site(SlapdOptions::default());
+    let told = Told::by(here(&slapd)).await;
+    told.becomes_right(&told.source).await;
+    slapd.add_ldif(&tool_ldif(BASE_DN, "new", 52600, &["alice"]));
+    told.heard("a new tool").await;
+    told.becomes_right(&told.source).await;
+    slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "uidNumber", &["2950"]));
+    told.heard("another uid").await;
+    told.becomes_right(&told.source).await;
+    let carol = person_dn(BASE_DN, "carol");
+    slapd.modify_ldif(&format!("dn: {carol}\nchangetype: modrdn\nnewrdn: uid=carola\ndeleteoldrdn: 1\n\n"));
+    told.heard("another name").await;
+    slapd.delete(&person_dn(BASE_DN, "dave"));
+    told.heard("a deletion").await;
+    told.becomes_right(&told.source).await;
+    assert!(names(&told.read().await, AccountKind::User).contains(&"carola"));
+    // Nobody reads shells: the server tells of the write, and it is no change.
+    slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "loginShell", &["/bin/zsh"]));
+    slapd.add_ldif(&person_ldif(BASE_DN, "zoe", 2100));
+    told.heard("a new person").await;
+    assert!(timeout(Duration::from_millis(300), told.changed.notified()).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_changes_are_told_as_a_full_read_shows_them() {
+    let slapd = site(SlapdOptions { sessionlog: 40, ..SlapdOptions::default() });
+    let told = Told::by(here(&slapd)).await;
+    let mut model = Model::of(4534);
+    for batch in 0..25 {
+        slapd.modify_ldif(&model.changes(1 + batch * 2));
+        told.becomes_right(&told.source).await;
+        if batch % 10 == 9 {
+            slapd.stop();
+            slapd.start_again();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_ends_or_hangs_is_asked_until_it_tells_again() {
+    let slapd = site(SlapdOptions::default());
+    let told = Told::by(here(&slapd)).await;
+    slapd.stop();
+    told.wait(false).await;
+    assert_ne!(why(&told.read().await), "complete");
+    slapd.start_again();
+    slapd.delete(&person_dn(BASE_DN, "alice"));
+    told.wait(true).await;
+    told.becomes_right(&told.source).await;
+
+    slapd.with_process(|process| process.signal(Signal::STOP));
+    told.wait(false).await;
+    assert_ne!(why(&told.read().await), "complete");
+    slapd.with_process(|process| process.signal(Signal::CONT));
+    slapd.delete(&person_dn(BASE_DN, "bob"));
+    told.wait(true).await;
+    told.becomes_right(&told.source).await;
+
+    slapd.start_with(&(toolforge_units_ldif(BASE_DN) + &sentinel_ldif(BASE_DN) + &person_ldif(BASE_DN, "zoe", 2100)));
+    told.wait(true).await;
+    told.becomes_right(&told.source).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_read_that_differs_makes_it_be_told_anew() {
+    let slapd = site(SlapdOptions::default());
+    let told = Told::by(here(&slapd)).await;
+    let pass = Pass::Whole(told.memory.clone());
+    let whole = || read_by(&told.source, &pass);
+    assert_eq!(whole().await.compared.expect("compared").differences, 0);
+    assert_eq!(told.read().await.way, Way::Persist);
+    // As if the server had kept a deletion to itself.
+    let wrong = told.memory.live(&told.source).expect("live");
+    slapd.delete(&person_dn(BASE_DN, "alice"));
+    told.heard("a deletion").await;
+    let mut wrong = (*wrong).clone();
+    wrong.mark = told.memory.live(&told.source).expect("live").mark.clone();
+    told.memory.follow(&told.source.name, Arc::new(wrong));
+    assert!(names(&told.read().await, AccountKind::User).contains(&"alice"));
+    let found = whole().await;
+    assert!(found.compared.expect("compared").examples.contains(&"user alice was gone".to_owned()));
+    assert_same(&told.read().await, &read(told.source.clone()).await);
+    told.wait(true).await;
+    told.becomes_right(&told.source).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wire_that_is_cut_anywhere_is_never_believed() {
+    let slapd = site(SlapdOptions::default());
+    let wire = Wire::to(&slapd.ldaps_url).await;
+    let behind =
+        LdapConfig { timeout: Duration::from_secs(1), way: Way::Persist, ..ldap(&[&wire.url("ldaps")], &slapd) };
+    let truth = toolforge(here(&slapd));
+    let whole = Told::begin(toolforge(behind.clone()));
+    whole.wait(true).await;
+    let length = wire.bytes();
+    drop(whole);
+    for at in [0, 1, length / 8, length / 3, length / 2, length * 2 / 3, length - 100, length - 1, length + 1] {
+        for fault in [Fault::Cut(at), Fault::Flip(at)] {
+            wire.set(fault);
+            let before = wire.connections.load(Ordering::SeqCst);
+            let told = Told::begin(toolforge(behind.clone()));
+            // What comes after all was told breaks it too.
+            slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "uidNumber", &[&(2900 + at % 50).to_string()]));
+            let end = Instant::now() + DEADLINE;
+            while wire.connections.load(Ordering::SeqCst) < before + 2 {
+                if told.is_live() {
+                    slapd.modify_ldif(&replace_ldif(&person_dn(BASE_DN, "bob"), "mail", &["another@example.org"]));
+                }
+                assert!(Instant::now() < end, "it does not try again after {at} of {length} bytes");
+                sleep(Duration::from_millis(20)).await;
+            }
+            wire.set(Fault::None);
+            told.wait(true).await;
+            told.becomes_right(&truth).await;
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A directory that tells its changes, and the daemon that follows them.
+
+use std::time::Duration;
+
+use bursar::control::api::Trigger;
+use bursar::directory::Way;
+
+use crate::daemon::{Daemon, curl, status};
+use crate::doctor::wrong;
+use crate::servers::ldif::{replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif};
+use crate::servers::ready::wait_for;
+use crate::servers::sample::sentinel_ldif;
+use crate::servers::slapd::{BASE_DN, DISABLED_POLICY_DN, Slapd, SlapdOptions};
+use crate::world::{World, all_is_well};
+
+const DEADLINE: Duration = Duration::from_mins(1);
+
+/// Whose schedule is once a year: only what the directory tells sets a cycle off.
+fn persistent(name: &str) -> World {
+    let mut world = World::with(name, "\n[schedule]\ncycle = \"0 0 1 1 *\"\nfull_read = \"0 0 1 1 *\"\n");
+    world.configure("preset    = \"toolforge\"\n", "preset    = \"toolforge\"\npersist   = true\n");
+    world
+}
+
+fn way(world: &World) -> String {
+    status(world)["sources"]["people"]["way"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn what_a_directory_tells_is_done_without_a_schedule() {
+    let world = persistent("told");
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    wait_for("a source that tells its changes", DEADLINE, || (way(&world) == "persist").then_some(()));
+    world.tool("foo", 62_901, &[]);
+    let kubeconfig = world.home("foo").join(".kube/config");
+    wait_for("a kubeconfig of foo", DEADLINE, || kubeconfig.exists().then_some(()));
+    wait_for("a kubeconfig that works", DEADLINE, || world.works(&kubeconfig).then_some(()));
+
+    let metrics = curl(&world, "GET", "/metrics");
+    assert!(metrics.contains("bursar_source_way{source=\"people\",way=\"persist\"} 1"), "{metrics}");
+    assert!(world.bursar("status").contains(", changes told at once"));
+    // Who is disabled loses access as fast.
+    let account = tool_account_dn(&world.base, "foo");
+    world.servers.slapd.modify_ldif(&replace_ldif(&account, "pwdPolicySubentry", &[DISABLED_POLICY_DN]));
+    wait_for("a kubeconfig that no longer works", DEADLINE, || (!world.works(&kubeconfig)).then_some(()));
+    let triggers: Vec<_> =
+        world.rows("SELECT DISTINCT trigger FROM cycle").into_iter().map(|row| row["trigger"].clone()).collect();
+    assert!(triggers.contains(&"change".into()) && !triggers.contains(&"schedule".into()), "{triggers:?}");
+    daemon.stop();
+}
+
+/// A site on a server of its own.
+fn apart(world: &mut World, options: SlapdOptions) -> Slapd {
+    let held = unit_ldif(BASE_DN, &world.name) + &toolforge_units_ldif(&world.base) + &sentinel_ldif(&world.base);
+    let slapd = Slapd::start(&SlapdOptions { bulk_load: held, ..options });
+    let shared = &world.servers.slapd;
+    world.configure(&shared.ldaps_url, &slapd.ldaps_url);
+    world.configure(&shared.ca_pem.display().to_string(), &slapd.ca_pem.display().to_string());
+    slapd
+}
+
+/// The server was set back to a copy of its database and written to before anybody asked: what it tells fits what is
+/// known, and is not all.
+#[test]
+fn the_nightly_full_read_finds_what_no_change_told() {
+    let mut world = World::new("setback");
+    let slapd = apart(&mut world, SlapdOptions::default());
+    let homes = format!("homeDirectory: {}/", world.folder.join("homes").display());
+    let tool = |name: &str, uid| tool_ldif(&world.base, name, uid, &[]).replace("homeDirectory: /", &homes);
+    let (foo, bar) = (tool("foo", 62_911), tool("bar", 62_912));
+    for (name, uid) in [("foo", 62_911), ("bar", 62_912)] {
+        world.home_of(name, uid);
+    }
+    slapd.add_ldif(&foo);
+    all_is_well(&world.cycle());
+    slapd.save();
+    slapd.modify_ldif(&replace_ldif(&tool_account_dn(&world.base, "foo"), "pwdPolicySubentry", &[DISABLED_POLICY_DN]));
+    all_is_well(&world.cycle());
+    let state = |world: &World| world.rows("SELECT state FROM tools WHERE name = 'foo'")[0]["state"].clone();
+    assert_eq!(state(&world), "suspended");
+
+    slapd.set_back();
+    slapd.add_ldif(&bar);
+    all_is_well(&world.cycle());
+    assert!(world.home("bar").join(".kube/config").exists());
+    assert_eq!((state(&world), way_of(&mut world)), ("suspended".into(), Way::Incremental));
+    all_is_well(&world.cycle_by(Trigger::FullRead));
+    assert_eq!((state(&world), way_of(&mut world)), ("active".into(), Way::Incremental));
+    let compared = world.status().sources["people"].compared.clone().expect("compared");
+    assert_eq!(compared.found.examples, ["tool foo was out of date"]);
+    assert!(world.metrics().contains("bursar_source_differences{source=\"people\"} 1"));
+    let told = world.rows("SELECT reason FROM event WHERE action = 'directory repaired'").remove(0);
+    assert_eq!(told["reason"], "a full read of source people differs from what its changes made");
+    assert!(world.bursar("status").contains(" repaired 1: tool foo was out of date"));
+
+    all_is_well(&world.cycle_by(Trigger::FullRead));
+    assert!(world.metrics().contains("bursar_source_differences{source=\"people\"} 0"));
+    assert!(!world.bursar("status").contains("repaired"));
+}
+
+fn way_of(world: &mut World) -> Way {
+    world.status().sources["people"].way
+}
+
+#[test]
+fn doctor_says_that_a_server_tells_nothing() {
+    let mut world = persistent("nottold");
+    let _bare = apart(&mut world, SlapdOptions { syncprov: false, ..SlapdOptions::default() });
+    let (found, exit) = wrong(&world, &[]);
+    let [(subject, text, cure)] = &found[..] else { panic!("{found:#?}") };
+    assert_eq!((subject.as_str(), exit), ("source people, persist", Some(1)));
+    assert!(text.contains("tells no changes") && cure.contains("overlay syncprov"), "{found:#?}");
+}

@@ -73,7 +73,7 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     let engine = Engine::open(settings, Arc::new(Metrics::default()), now).await?;
     let stop = CancellationToken::new();
     let (sender, events) = mpsc::channel(64);
-    let sources = [take_signals(sender.clone())?, tokio::spawn(drift(engine.changed(), sender.clone()))];
+    let sources = [take_signals(sender.clone())?, tokio::spawn(drift(engine.changed(), engine.soon(), sender.clone()))];
     let listeners = listen(engine.settings(), &sender, &stop).await?;
     let scheduler = schedule(engine.settings(), &sender).await?;
     notify(&[NotifyState::Ready]);
@@ -217,7 +217,7 @@ impl Loop {
         };
         log(&report);
         // One that came no further waits for the schedule: it would come no further now.
-        if self.engine.revoked() != before {
+        if self.engine.revoked() != before || self.engine.hands_over() {
             self.due.insert(Trigger::Pace);
         }
         if under_way.cut.is_cancelled() {
@@ -299,10 +299,15 @@ fn log(report: &CycleReport) {
     }
 }
 
-async fn drift(changed: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
+async fn drift(changed: Arc<tokio::sync::Notify>, soon: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
     loop {
-        changed.notified().await;
-        tokio::time::sleep(DRIFT_SETTLES).await;
+        tokio::select! {
+            () = soon.notified() => {}
+            () = changed.notified() => tokio::select! {
+                () = soon.notified() => {}
+                () = tokio::time::sleep(DRIFT_SETTLES) => {}
+            },
+        }
         if sender.send(Event::Drift).await.is_err() {
             return;
         }

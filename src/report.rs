@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use crate::control::api::{BackupStatus, ClusterStatus, CycleReport, Failing, Status, Trigger};
 use crate::directory::Completeness;
 use crate::ledger::LedgerState;
+use crate::plan::adopted::Unowned;
 use crate::plan::pace::Progress;
 use crate::plan::{ApprovedPlan, Plan, Refusal, revocation};
 
@@ -66,6 +67,7 @@ pub fn status(
         last_cycle,
         accounts,
         rejected: ledger.rejected.iter().cloned().collect(),
+        unowned: Unowned::of(ledger),
         failing: failing(ledger),
         refusals: ledger.refusals.clone(),
         pace: Progress::of(ledger),

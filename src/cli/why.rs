@@ -13,6 +13,7 @@ use crate::desired::quota::class_of;
 use crate::desired::{classes_of, credential, drift_key};
 use crate::directory::{Completeness, selects};
 use crate::identity::{AccountKind, DirectoryId};
+use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{Account, CredentialKey, Ending, LedgerState, Lifecycle, Suspension};
 use crate::orders;
@@ -95,6 +96,7 @@ fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> 
     steps.extend(rules);
     steps.extend(overrides(account, ledger, policy));
     steps.extend(pace(account, ledger));
+    steps.extend(adopted(account, ledger));
     steps.extend(objects(account, ledger));
     steps.extend(credentials(account, ledger));
     steps.extend(archives(account, ledger));
@@ -238,6 +240,21 @@ fn pace(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     under_way.map(|progress| Step::new("pace", progress.stopped_by.is_empty(), progress.to_string())).collect()
 }
 
+/// Namespaces of others that are its own, or would be.
+fn adopted(account: &Account, ledger: &LedgerState) -> Vec<Step> {
+    let named = ledger.adopted.iter().filter(|(_, adopted)| adopted.named.as_ref() == Some(&account.id));
+    let step = |((cluster, namespace), adopted): (&(_, _), &AdoptedNamespace)| {
+        let said = adopted.owner.as_deref().unwrap_or_default();
+        let text = format!("{namespace} in {cluster}, by class.{}: its annotation says {said:?}", adopted.class);
+        match (&adopted.account, &adopted.why) {
+            (Some(_), _) => Step::new("adopted", true, text),
+            (None, Some(why)) => Step::new("adopted", false, format!("{text}; {why}")),
+            (None, None) => Step::new("adopted", false, format!("{text}; it passes from its former owner")),
+        }
+    };
+    named.map(step).collect()
+}
+
 /// Each object that was made, with the key of the class it comes from.
 fn objects(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let classes = |cluster| ledger.tenants.get(&(account.id.clone(), cluster)).map(|tenant| tenant.class.clone());
@@ -245,7 +262,11 @@ fn objects(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let steps: Vec<Step> = objects
         .map(|(key, _)| {
             let from = if credential::is_ours(key) { "credential" } else { drift_key(&key.kind) };
-            let class = classes(key.cluster.clone()).unwrap_or_else(|| "?".to_owned());
+            let adopted = ledger.adopted.iter().find(|((cluster, namespace), _)| {
+                *cluster == key.cluster && key.namespace.as_deref() == Some(namespace.as_str())
+            });
+            let class = adopted.map(|(_, adopted)| adopted.class.clone()).or_else(|| classes(key.cluster.clone()));
+            let class = class.unwrap_or_else(|| "?".to_owned());
             let place = key.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
             let text = format!("{place}{} in {}, from class.{class}.{from}", key.name, key.cluster);
             Step::new(&key.kind, true, text)

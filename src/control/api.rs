@@ -24,6 +24,7 @@ use crate::directory::RejectedEntry;
 use crate::identity::{AccountKind, AccountName, ClusterName};
 use crate::ledger::SourceState;
 use crate::ledger::change::RefusalRecord;
+use crate::plan::adopted::Unowned;
 use crate::plan::near::LimitUse;
 use crate::plan::pace::Progress;
 use crate::plan::quota::OverQuota;
@@ -44,6 +45,9 @@ pub struct Status {
     pub accounts: BTreeMap<String, u64>,
     /// Entries that failed a check.
     pub rejected: Vec<RejectedEntry>,
+    /// Namespaces that a class would adopt, and that are nobody's.
+    #[serde(default)]
+    pub unowned: Vec<Unowned>,
     /// What fails, and why.
     pub failing: Vec<Failing>,
     /// What a limit refuses.

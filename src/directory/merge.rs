@@ -19,12 +19,17 @@ use crate::policy::{Class, Policy, When};
 /// same way of a snapshot and of the ledger.
 #[must_use]
 pub fn selects(class: &Class, kind: AccountKind, dn: &str, in_group: impl Fn(&str) -> bool) -> bool {
-    class.from.account_kind() == Some(kind)
-        && match &class.when {
-            None => true,
-            Some(When::Group(group)) => in_group(group),
-            Some(When::Base(base)) => Dn::parse(dn).is_within(&Dn::parse(base)),
-        }
+    class.from.account_kind() == Some(kind) && admits(class, dn, in_group)
+}
+
+/// Whether `when` of `class` allows an account at this DN, in these groups.
+#[must_use]
+pub fn admits(class: &Class, dn: &str, in_group: impl Fn(&str) -> bool) -> bool {
+    match &class.when {
+        None => true,
+        Some(When::Group(group)) => in_group(group),
+        Some(When::Base(base)) => Dn::parse(dn).is_within(&Dn::parse(base)),
+    }
 }
 
 /// Makes the snapshot. The order of `reads` stays.
@@ -169,6 +174,7 @@ mod tests {
             home: None,
             roles: Vec::new(),
             workspace: None,
+            adopts: None,
             quota_from_workspaces: None,
             service_account_roles: Vec::new(),
             impersonate: Vec::new(),

@@ -35,7 +35,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use self::fetch::fetch;
-pub use self::merge::selects;
+pub use self::merge::{admits, selects};
 pub use self::source::{Preset, SourceConfig, SourceKind};
 use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
 

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::adopted::AdoptedNamespace;
 use super::idle::Idleness;
 use super::pace::PaceRecord;
 use super::quota::{OverrideKey, QuotaOverride};
@@ -18,7 +19,7 @@ use super::{
     SourceState, Spending, StoppedWorkload, Tenant,
 };
 use crate::directory::RejectedEntry;
-use crate::identity::{AccountId, AccountName, ClusterName, Uid};
+use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName, Uid};
 
 /// One change; the last value wins. `None` ends what was there.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,6 +64,8 @@ pub enum Change {
     Pace(String, Option<PaceRecord>),
     /// Nothing runs in a namespace, or something does again.
     Idle(AccountId, ClusterName, Option<Idleness>),
+    /// A namespace that others created is adopted, is nobody's, or is left alone for good.
+    Adopted(ClusterName, NamespaceName, Option<AdoptedNamespace>),
     /// Somebody asked for the account then.
     Used(AccountId, Timestamp),
     /// The revocation of a class begins, goes on, or is over.
@@ -143,6 +146,7 @@ impl LedgerState {
             Change::Override(key, given) => set(&mut self.overrides, key, given),
             Change::Pace(class, pace) => set(&mut self.paces, class, pace),
             Change::Idle(account, cluster, idle) => set(&mut self.idle, (account, cluster), idle),
+            Change::Adopted(cluster, namespace, row) => set(&mut self.adopted, (cluster, namespace), row),
             Change::Used(account, at) => set(&mut self.last_use, account, Some(at)),
             Change::Revocation(class, revocation) => set(&mut self.revocations, class, revocation),
             Change::LedgerId(id) => self.ledger_id = id,

@@ -1,9 +1,10 @@
 //! What Bursar remembers: accounts, what was delivered to them, what was asked and refused. The types here,
-//! `transition`, `quota`, `pace`, `revocation`, `idle`, `gaps` and `chain` are PURE; `store` keeps them in SQLite.
+//! `transition`, `adopted`, `quota`, `pace`, `revocation`, `idle`, `gaps` and `chain` are PURE; `store` keeps them in SQLite.
 //!
 //! [`LedgerState`] is the whole memory a decision may use. The store loads it once and changes it only together
 //! with its rows, so a cycle in which nothing changed reads and writes nothing.
 
+pub mod adopted;
 pub mod chain;
 pub mod change;
 mod credential;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::credential::{Certificate, CredentialKey, Delivery};
 pub use self::gaps::{Absence, Ending};
+use self::adopted::AdoptedNamespace;
 use self::idle::Idleness;
 use self::pace::PaceRecord;
 use self::quota::{OverrideKey, QuotaOverride};
@@ -71,6 +73,8 @@ pub struct LedgerState {
     pub last_use: BTreeMap<AccountId, Timestamp>,
     /// Namespaces in which nothing ran when they were last looked at.
     pub idle: BTreeMap<(AccountId, ClusterName), Idleness>,
+    /// Namespaces that others created and a class adopts.
+    pub adopted: BTreeMap<(ClusterName, NamespaceName), AdoptedNamespace>,
     /// Revocations of whole classes that are under way.
     pub revocations: BTreeMap<String, BulkRevocation>,
     /// What the API server was told, and what it answered.

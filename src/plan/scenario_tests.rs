@@ -5,6 +5,7 @@
 //! the history, `settle` carries everything out without showing it. `reads 26 1h` reads the directory so often, so much
 //! later each time, and shows what it taught and did. The site is [`super::testing::policy`].
 
+mod adopted;
 mod reaper;
 mod workspace;
 
@@ -116,8 +117,14 @@ fn told(story: &str) -> String {
 impl Story {
     fn line(&mut self, words: &[&str]) {
         match words {
-            ["plan"] => self.plan(),
-            ["do"] => self.carry_out(),
+            ["plan"] => {
+                self.see();
+                self.plan();
+            }
+            ["do"] => {
+                self.see();
+                self.carry_out();
+            }
             ["settle"] => self.settle(),
             ["time", hours] => self.world.now += hours_of(hours),
             ["reads", times, hours] => {
@@ -170,6 +177,7 @@ impl Story {
             }
             ["class", class, "gone"] => drop(self.world.policy.classes.remove(*class)),
             ["limit", what, count] => self.limit(what, count),
+            ["profiles" | "profile", ..] => self.profiles(words),
             ["workspaces" | "who" | "manages", ..] => self.workspace(words),
             ["retention", hours] => self.world.policy.lifecycle.retention = hours_of(hours).unsigned_abs(),
             ["finalizers", held] => self.finalizers(*held == "hold"),

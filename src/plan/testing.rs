@@ -31,7 +31,7 @@ use crate::plan::revocation::advance;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, Refusal, guard, plan};
 use crate::policy::Policy;
 
-pub(crate) use self::policy::{course, policy};
+pub(crate) use self::policy::{course, policy, profile};
 
 pub(crate) const SOURCE: &str = "people";
 
@@ -199,8 +199,16 @@ impl World {
         guard(self.plan(), &Bounds::of(&self.ledger, &self.policy), self.now)
     }
 
+    /// What the clusters show of namespaces that others created.
+    pub(crate) fn look(&mut self) -> Vec<Event> {
+        let (changes, events) = super::adopted::look(&self.ledger, &self.inventory, &self.policy, self.now);
+        changes.iter().for_each(|change| self.ledger.apply(change));
+        events
+    }
+
     /// One whole cycle in which everything succeeds.
     pub(crate) fn cycle(&mut self) -> Vec<Event> {
+        self.look();
         let (approved, _) = self.guarded();
         self.execute(&approved)
     }

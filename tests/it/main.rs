@@ -12,6 +12,7 @@ mod access;
 mod active_directory;
 mod admission;
 mod adopt;
+mod adopted;
 mod architecture;
 mod archive;
 mod cli;

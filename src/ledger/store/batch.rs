@@ -8,7 +8,7 @@ use sqlx::SqliteConnection;
 
 use super::interval::Intervals;
 use super::record::{
-    ACCOUNT, APPROVAL, ARCHIVE, AccountRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
+    ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
     DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT, ORDER, ObjectRow,
     OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow,
     SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
@@ -117,6 +117,12 @@ impl Batch {
             Change::Pace(class, Some(pace)) => self.set(&PACE, row(&PaceRow::new(class, pace)), true),
             Change::Pace(class, None) => self.set(&PACE, json!({"class": class}), false),
             Change::Idle(account, cluster, idle) => self.set_in_cluster(&IDLENESS, account, cluster, idle),
+            Change::Adopted(cluster, namespace, Some(value)) => {
+                self.set(&ADOPTED_NAMESPACE, row(&AdoptedRow { cluster, namespace, value }), true);
+            }
+            Change::Adopted(cluster, namespace, None) => {
+                self.set(&ADOPTED_NAMESPACE, json!({"cluster": cluster, "namespace": namespace}), false);
+            }
             Change::Used(account_id, at) => self.set(&LAST_USE, row(&UseRow { account_id, at }), true),
             Change::Revocation(class, Some(revocation)) => {
                 self.set(&BULK_REVOCATION, row(&RevocationRow { class, revocation }), true);

@@ -6,7 +6,7 @@ use sqlx::SqliteConnection;
 
 use super::StoreError;
 use super::record::{
-    ACCOUNT, APPROVAL, ARCHIVE, AccountRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
+    ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
     DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MembershipRow, OBJECT, ORDER,
     ObjectRow, OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY,
     RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
@@ -60,6 +60,12 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .collect(),
         paces: PACE.load::<PaceRow>(connection, ALL).await?.into_iter().map(PaceRow::read).collect(),
         idle: in_clusters(IDLENESS.load(connection, ALL).await?),
+        adopted: ADOPTED_NAMESPACE
+            .load::<AdoptedRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| ((row.cluster, row.namespace), row.value))
+            .collect(),
         last_use: LAST_USE
             .load::<UseRow>(connection, ALL)
             .await?

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::prod;
 use crate::policy::{
+    Adopts, Selector,
     Class, Cluster, CredentialKind, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume,
     Pattern, Peer, PodSecurity, Policy, Volume, VolumeKind, When, Workspace,
 };
@@ -76,6 +77,7 @@ fn class(name: &str, from: From) -> Class {
         home: Some(HomeRule { prefix: "/home".into(), kubeconfig: ".kube/config".into(), create: false }),
         roles: Vec::new(),
         workspace: None,
+        adopts: None,
         service_account_roles: Vec::new(),
         impersonate: Vec::new(),
         drift: BTreeMap::new(),
@@ -161,5 +163,19 @@ pub(crate) fn course() -> Class {
             tier: 0,
         }),
         ..class("course", From::Groups)
+    }
+}
+
+/// Namespaces that others create.
+pub(crate) fn profile() -> Class {
+    let selector = Selector::parse("part-of=profiles").expect("a selector");
+    Class {
+        adopts: Some(Adopts { selector, owner_annotation: "owner".to_owned() }),
+        home: None,
+        credential: None,
+        roles: vec!["bursar-tenant".to_owned()],
+        service_account_roles: vec!["view".to_owned()],
+        quota: BTreeMap::from([("pods".to_owned(), "9".to_owned())]),
+        ..class("profile", From::Adopted)
     }
 }

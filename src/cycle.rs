@@ -91,8 +91,7 @@ pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
         ledger.apply(&change);
     }
     let desired = crate::desired::derive(&ledger, &engine.settings.policy, &engine.sealer, now);
-    let Decision { plan, approved, refusals } =
-        decide(&desired, &ledger, &inventory, &engine.settings.policy, now);
+    let Decision { plan, approved, refusals } = decide(&desired, &ledger, &inventory, &engine.settings.policy, now);
     let preview = Preview::of(&ledger, &plan, &approved, &refusals);
     Ok(PlanAnswer { text: preview.to_string(), plan: preview.json(), exit_code: preview.exit_code() })
 }

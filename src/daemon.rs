@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use self::inbox::{Event, Inbox, UnderWay, health, notify};
 use self::schedule::schedule;
 use crate::control::api::{CycleReport, OrderAnswer, Trigger};
-use crate::control::server::{self, Reply, Request};
+use crate::control::server::{self, Question, Reply, Request};
 use crate::cycle;
 use crate::engine::{Engine, EngineError};
 use crate::execute::Extent;
@@ -174,6 +174,12 @@ impl Loop {
             Request::Sync(reply) => {
                 self.waiters.syncs.push(reply);
                 self.due.insert(Trigger::Sync);
+            }
+            Request::Own(Question::Show, uid, request, reply) => {
+                drop(reply.send(self.engine.show_own(uid, &request).await));
+            }
+            Request::Own(Question::Why, uid, request, reply) => {
+                drop(reply.send(self.engine.why_own(uid, &request)));
             }
             Request::Ensure(asker, request, reply) => {
                 let (answer, wants) = match self.engine.ensure(&asker, &request).await {

@@ -232,7 +232,8 @@ impl Engine {
         let in_use = self.effects.clusters.iter();
         let in_use = in_use.filter_map(|(name, cluster)| Some((name.clone(), cluster.in_use.as_ref()?.namespaces()?)));
         let adopted = self.effects.clusters.iter();
-        let adopted = adopted.filter_map(|(name, cluster)| Some((name.clone(), cluster.adopted.as_ref()?.inventory()?)));
+        let adopted =
+            adopted.filter_map(|(name, cluster)| Some((name.clone(), cluster.adopted.as_ref()?.inventory()?)));
         let (clusters, pods, in_use) = (clusters.collect(), pods.collect(), in_use.collect());
         Inventory { clusters, pods, in_use, adopted: adopted.collect(), ..Inventory::default() }
     }

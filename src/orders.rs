@@ -3,6 +3,7 @@
 
 mod adopt;
 pub mod ensure;
+pub mod own;
 mod quota;
 mod revocation;
 

@@ -128,7 +128,12 @@ fn variables(needs: &Needs) -> Value {
         list("subjects", "variables.writes ? object.?subjects.orValue([]) : []".to_owned()),
         list("roles", texts(&needs.roles)),
         list("adoptedPlace", cage_adopted::place(needs)),
-        list("leftBehind", format!("variables.namespaced && request.operation == 'DELETE' && variables.managedBefore && {LEFT_BEHIND}")),
+        list(
+            "leftBehind",
+            format!(
+                "variables.namespaced && request.operation == 'DELETE' && variables.managedBefore && {LEFT_BEHIND}"
+            )
+        ),
         list("isAccount", resource("", "serviceaccounts")),
         list("isSecret", resource("", "secrets")),
         list("userNames", texts(&needs.users.iter().map(|user| user_pattern(user)).collect::<BTreeSet<_>>())),

@@ -39,8 +39,7 @@ impl LedgerState {
     /// Whether anything of ours was left in a namespace.
     #[must_use]
     pub fn has_objects_in(&self, cluster: &ClusterName, namespace: &NamespaceName) -> bool {
-        let there =
-            |key: &ObjectKey| key.cluster == *cluster && key.namespace.as_deref() == Some(namespace.as_str());
+        let there = |key: &ObjectKey| key.cluster == *cluster && key.namespace.as_deref() == Some(namespace.as_str());
         self.objects.keys().any(there)
     }
 }

@@ -24,9 +24,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use self::adopted::AdoptedNamespace;
 pub use self::credential::{Certificate, CredentialKey, Delivery};
 pub use self::gaps::{Absence, Ending};
-use self::adopted::AdoptedNamespace;
 use self::idle::Idleness;
 use self::pace::PaceRecord;
 use self::quota::{OverrideKey, QuotaOverride};

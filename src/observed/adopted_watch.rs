@@ -56,9 +56,10 @@ impl AdoptedWatch {
         }
         let found = wanted.keys().map(|selector| (selector.clone(), Found::default())).collect();
         let shared = Arc::new(Shared { found: Mutex::new(found), ready: watch::Sender::new(false), news });
-        let tasks = wanted.clone().into_iter().map(|one| {
-            AbortOnDropHandle::new(tokio::spawn(watch(Arc::clone(&shared), client.clone(), one.0, one.1)))
-        });
+        let tasks = wanted
+            .clone()
+            .into_iter()
+            .map(|one| AbortOnDropHandle::new(tokio::spawn(watch(Arc::clone(&shared), client.clone(), one.0, one.1))));
         Some(Self { _tasks: tasks.collect(), wanted, shared })
     }
 
@@ -108,12 +109,7 @@ impl Shared {
     }
 }
 
-async fn watch(
-    shared: Arc<Shared>,
-    client: Client,
-    selector: String,
-    annotations: BTreeSet<String>,
-) {
+async fn watch(shared: Arc<Shared>, client: Client, selector: String, annotations: BTreeSet<String>) {
     loop {
         let api = Api::<PartialObjectMeta<Namespace>>::all(client.clone());
         let config = watcher::Config::default().labels(&selector);
@@ -130,8 +126,7 @@ async fn watch(
                     break;
                 }
             };
-            let seen =
-                |namespace: &PartialObjectMeta<Namespace>| observe(&namespace.metadata, &selector, &annotations);
+            let seen = |namespace: &PartialObjectMeta<Namespace>| observe(&namespace.metadata, &selector, &annotations);
             shared.update(&selector, |found| found.take(event, seen));
         }
         tokio::time::sleep(AGAIN).await;
@@ -140,11 +135,7 @@ async fn watch(
 
 impl Found {
     /// Whether there is anything new.
-    fn take<T>(
-        &mut self,
-        event: Event<T>,
-        seen: impl Fn(&T) -> Option<(NamespaceName, FoundNamespace)>,
-    ) -> bool {
+    fn take<T>(&mut self, event: Event<T>, seen: impl Fn(&T) -> Option<(NamespaceName, FoundNamespace)>) -> bool {
         match event {
             Event::Init => {
                 self.list.clear();
@@ -164,9 +155,7 @@ impl Found {
                 let before = self.there.insert(name.clone(), one);
                 before.as_ref() != self.there.get(&name)
             }),
-            Event::Delete(namespace) => {
-                seen(&namespace).is_some_and(|(name, _)| self.there.remove(&name).is_some())
-            }
+            Event::Delete(namespace) => seen(&namespace).is_some_and(|(name, _)| self.there.remove(&name).is_some()),
         }
     }
 }

@@ -54,12 +54,7 @@ impl std::fmt::Display for Unowned {
 
 /// What this look at the clusters changes. One that does not answer changes nothing.
 #[must_use]
-pub fn look(
-    ledger: &LedgerState,
-    inventory: &Inventory,
-    policy: &Policy,
-    now: Timestamp,
-) -> (Vec<Change>, Vec<Event>) {
+pub fn look(ledger: &LedgerState, inventory: &Inventory, policy: &Policy, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
     let (mut changes, mut events) = (Vec::new(), Vec::new());
     let classes: Vec<(&Class, &Adopts)> =
         policy.classes.values().filter_map(|class| Some((class, class.adopts.as_ref()?))).collect();
@@ -199,18 +194,16 @@ impl Look<'_> {
             return Some("it is being deleted by somebody".to_owned());
         }
         let Some(account) = self.ledger.accounts.get(named).filter(|account| !has_ended(account)) else {
-            return Some("whom its annotation named is gone; whoever has the name now is somebody else: give it to \
+            return Some(
+                "whom its annotation named is gone; whoever has the name now is somebody else: give it to \
                          them by user:NAME, or take the annotation off and put it on again"
-                .to_owned());
+                    .to_owned(),
+            );
         };
         let keeps = |group: &str| self.groups.keeps(group, &account.directory_id);
         let allowed = admits(class, &account.dn, keeps);
         (!allowed).then(|| {
-            format!(
-                "its annotation names {}, whom class {} does not allow (when)",
-                account.account_name(),
-                class.name
-            )
+            format!("its annotation names {}, whom class {} does not allow (when)", account.account_name(), class.name)
         })
     }
 }

@@ -364,10 +364,13 @@ fn said(thing: &str, reason: &Reason) -> String {
 /// `namespace tool-foo, quota, limits, 4 network policies, role binding, certificate, kubeconfig`.
 fn details(plan: &AccountPlan) -> String {
     let written = written(plan);
-    let deleted = placed(plan, plan.actions.iter().filter_map(|action| match action {
-        Action::Delete { key, .. } => Some(key),
-        _ => None,
-    }));
+    let deleted = placed(
+        plan,
+        plan.actions.iter().filter_map(|action| match action {
+            Action::Delete { key, .. } => Some(key),
+            _ => None,
+        }),
+    );
     let deleted = deleted.into_iter().map(|object| format!("{object} removed"));
     // The people of a group have certificates of their own.
     let holds = plan.account.kind != AccountKind::Group;

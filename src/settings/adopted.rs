@@ -28,14 +28,18 @@ const STRANGE: [&str; 16] = [
 /// What the class adopts.
 pub(super) fn adopts(table: &Table<'_>) -> Option<Adopts> {
     for key in STRANGE.iter().filter(|key| table.has(key)) {
-        table.wrong(key, "others make the namespaces of this class, and their owner has a class of users; it only binds");
+        table.wrong(
+            key,
+            "others make the namespaces of this class, and their owner has a class of users; it only binds",
+        );
     }
     if table.section("drift").value("quota").is_some_and(|mode| mode == "adopt") {
         table.section("drift").wrong("quota", "overrides are of accounts' own namespaces; one of: revert, report");
     }
     let selector = table.required("selector", "app.kubernetes.io/part-of=kubeflow-profile")?;
-    let selector = Selector::parse(&selector)
-        .map_err(|why| table.wrong("selector", format!("{why}; for example \"app.kubernetes.io/part-of=kubeflow-profile\"")));
+    let selector = Selector::parse(&selector).map_err(|why| {
+        table.wrong("selector", format!("{why}; for example \"app.kubernetes.io/part-of=kubeflow-profile\""))
+    });
     let owner_annotation = table.required("owner_annotation", "owner")?;
     if !is_annotation(&owner_annotation) {
         table.wrong("owner_annotation", format!("{owner_annotation:?} is no annotation; for example \"owner\""));

@@ -234,8 +234,7 @@ fn default_pattern() -> Regex {
 
 /// A class without a namespace is bound in the whole cluster, so its roles are never a default.
 fn roles(table: &Table<'_>, from: From, namespace: Option<&String>) -> Vec<String> {
-    if from != From::Adopted
-        && namespace.is_none() && !table.has("roles") && !table.has("namespace") {
+    if from != From::Adopted && namespace.is_none() && !table.has("roles") && !table.has("namespace") {
         table.wrong("roles", "missing: without namespace they hold in the whole cluster; for example [\"view\"]");
     }
     table.texts("roles").unwrap_or_else(|| ROLES.map(str::to_owned).to_vec())

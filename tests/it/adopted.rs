@@ -184,6 +184,7 @@ fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
         ["lab-a", "lab-c", "lab-d", "lab-e"].iter().all(|name| ours(&world, name).is_empty())
     });
     assert!(gone, "{:?}", world.rows("SELECT * FROM failing"));
+    world.cycle();
     assert_eq!(world.rows("SELECT * FROM adopted_namespace").len(), 0);
 }
 

@@ -34,6 +34,7 @@ mod ledger_upgrade;
 mod life;
 mod life_workloads;
 mod logins;
+mod own;
 mod pace;
 mod quiet;
 mod quota;

@@ -8,10 +8,10 @@ use sqlx::SqliteConnection;
 
 use super::interval::Intervals;
 use super::record::{
-    ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
-    DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT, ORDER, ObjectRow,
-    OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow,
-    SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
+    ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION,
+    CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT,
+    ORDER, ObjectRow, OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY,
+    RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};

@@ -6,10 +6,11 @@ use sqlx::SqliteConnection;
 
 use super::StoreError;
 use super::record::{
-    ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
-    DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MembershipRow, OBJECT, ORDER,
-    ObjectRow, OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY,
-    RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
+    ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION,
+    CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP,
+    MembershipRow, OBJECT, ORDER, ObjectRow, OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE,
+    REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow,
+    UseRow,
 };
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::chain::GENESIS;

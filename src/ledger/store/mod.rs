@@ -4,6 +4,7 @@
 pub mod backup;
 mod batch;
 mod disk;
+pub mod facts;
 mod interval;
 mod load;
 mod lock;

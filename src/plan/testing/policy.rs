@@ -8,9 +8,8 @@ use serde_json::json;
 
 use super::prod;
 use crate::policy::{
-    Adopts, Selector,
-    Class, Cluster, CredentialKind, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume,
-    Pattern, Peer, PodSecurity, Policy, Volume, VolumeKind, When, Workspace,
+    Adopts, Class, Cluster, CredentialKind, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile,
+    NfsVolume, Pattern, Peer, PodSecurity, Policy, Selector, Volume, VolumeKind, When, Workspace,
 };
 
 /// The example site of the tests: tools, admins, and students with volumes and templates.

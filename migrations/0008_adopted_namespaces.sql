@@ -1,3 +1,9 @@
+-- What tells the person of an account apart in every source that has them (`[source.attributes] person`).
+CREATE TABLE person (
+  account_id TEXT PRIMARY KEY REFERENCES account,
+  value      TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Namespaces that others create and a class adopts: whose each is, or why it is nobody's.
 CREATE TABLE adopted_namespace (
   cluster    TEXT NOT NULL,

@@ -273,7 +273,7 @@ impl Engine {
     /// Whether a namespace passes from one owner to the next, and waits for nothing any more.
     #[must_use]
     pub fn hands_over(&self) -> bool {
-        self.store.state().hands_over()
+        self.store.state().hands_over(&self.settings.policy.clusters)
     }
 
     /// Writes orders down. The next cycle carries them out.

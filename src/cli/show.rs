@@ -36,7 +36,7 @@ async fn all(context: &Context, account: &Account) -> Result<Value, Failure> {
     let Some(row) = account_row(&mut store, account).await? else {
         return Err(Failure::no_account(account.kind, &account.name));
     };
-    Ok(facts::of(&mut store, account.kind, row).await?)
+    Ok(facts::of(&mut store, account.kind, row, true).await?)
 }
 
 fn print(facts: &Value) {

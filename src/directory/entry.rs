@@ -163,11 +163,19 @@ impl Reading<'_> {
             gid,
             home,
             mail: first(raw, &self.attributes.mail).filter(|_| is_person),
+            person: if kind == AccountKind::User { self.person(raw) } else { None },
             display_name: display_names.filter(|_| is_person).find_map(|attribute| first(raw, attribute)),
             disabled: disabled.clone(),
             created: raw.texts(&self.attributes.created).find_map(generalized_time),
             members: BTreeMap::new(),
         })
+    }
+
+    /// Of several values nobody knows which tells them apart.
+    fn person(&self, raw: &RawEntry) -> Option<String> {
+        let value = raw.only(self.attributes.person.as_deref()?).ok()??;
+        let value = value.trim().to_lowercase();
+        (!value.is_empty()).then_some(value)
     }
 
     /// The gid of a group, if it has one.

@@ -18,6 +18,7 @@ mod mark;
 pub mod membership;
 pub mod merge;
 mod numbers;
+pub mod person;
 mod preset;
 pub mod range;
 pub mod raw;
@@ -111,6 +112,9 @@ pub struct Entry {
     pub home: Option<PathBuf>,
     /// Mail address of a person.
     pub mail: Option<String>,
+    /// What tells a person apart in every source that has them, in lower case.
+    #[serde(default)]
+    pub person: Option<String>,
     /// Display name of a person.
     pub display_name: Option<String>,
     /// The mark that disables it, as `attribute: value`.

@@ -41,10 +41,12 @@ impl Engine {
     /// Everything that the ledger says of what is somebody's own.
     pub async fn show_own(&self, uid: u32, request: &OwnRequest) -> Result<Value, Refusal> {
         let account = own::find(self.store.state(), uid, request)?;
+        // The views go by name, and somebody who is gone may have had it before.
+        let alone = !own::has_namesake(self.store.state(), account);
         let read = async {
             let mut store = ReadStore::open(&self.settings.ledger()).await?;
             let row = facts::named(&mut store, account.kind, &account.id.0).await?.into_iter().next();
-            facts::of(&mut store, account.kind, row.unwrap_or_default()).await
+            facts::of(&mut store, account.kind, row.unwrap_or_default(), alone).await
         };
         read.await.map_err(|error: StoreError| Refusal { exit_code: 1, text: report::chain(&error) })
     }

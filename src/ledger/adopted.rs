@@ -1,6 +1,8 @@
 //! Namespaces that others create and a class adopts: whose each is, or why it is nobody's. PURE: no runtime, no client, no
 //! file system, no clock.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -29,10 +31,12 @@ pub struct AdoptedNamespace {
 }
 
 impl LedgerState {
-    /// Whose namespaces pass to somebody, with nothing of the former owner's left in them: the next plan gives them.
+    /// Whether in one of these clusters a namespace passes to somebody, with nothing of the former owner's left in it: the
+    /// next plan gives it.
     #[must_use]
-    pub fn hands_over(&self) -> bool {
-        let mut passing = self.adopted.iter().filter(|(_, namespace)| namespace.passes());
+    pub fn hands_over<V>(&self, clusters: &BTreeMap<ClusterName, V>) -> bool {
+        let served = self.adopted.iter().filter(|((cluster, _), _)| clusters.contains_key(cluster));
+        let mut passing = served.filter(|(_, namespace)| namespace.passes());
         passing.any(|((cluster, name), _)| !self.has_objects_in(cluster, name))
     }
 

@@ -28,6 +28,8 @@ pub enum Change {
     Account(Box<Account>),
     /// A uid is from now on this account's.
     Uid(Uid, AccountId),
+    /// This tells the account's person apart.
+    Person(AccountId, String),
     /// A tenant in a cluster.
     Tenant(AccountId, ClusterName, Tenant),
     /// All entries of the last read that failed a check.
@@ -122,6 +124,7 @@ impl LedgerState {
         match change.clone() {
             Change::Account(account) => set(&mut self.accounts, account.id.clone(), Some(*account)),
             Change::Uid(uid, account) => set(&mut self.uid_history, uid, Some(account)),
+            Change::Person(account, person) => set(&mut self.persons, account, Some(person)),
             Change::Tenant(account, cluster, tenant) => set(&mut self.tenants, (account, cluster), Some(tenant)),
             Change::Rejected(rejected) => self.rejected = rejected,
             Change::Hold(account, note) => set(&mut self.holds, account, note),

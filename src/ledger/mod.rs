@@ -47,6 +47,8 @@ pub struct LedgerState {
     pub sources: BTreeMap<String, SourceState>,
     /// Every account ever seen.
     pub accounts: BTreeMap<AccountId, Account>,
+    /// What tells the person of an account apart in every source that has them.
+    pub persons: BTreeMap<AccountId, String>,
     /// Every uid ever recorded, and whose it is.
     pub uid_history: BTreeMap<Uid, AccountId>,
     /// Tenants an administrator wants left alone.

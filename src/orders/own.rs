@@ -46,6 +46,13 @@ fn belongs(ledger: &LedgerState, own: &Account, account: &Account) -> bool {
         && (account.kind == AccountKind::Tool || (account.kind == AccountKind::Group && is_tenant()))
 }
 
+/// Whether another account has, or had, its name.
+#[must_use]
+pub fn has_namesake(ledger: &LedgerState, account: &Account) -> bool {
+    let mut named = ledger.accounts.values().filter(|one| one.kind == account.kind && one.name == account.name);
+    named.any(|one| one.id != account.id)
+}
+
 /// What `bursar why` says of it, without what names others.
 #[must_use]
 pub fn why(account: &Account, ledger: &LedgerState, policy: &Policy) -> Value {

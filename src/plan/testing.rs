@@ -375,6 +375,7 @@ pub(crate) fn entry_of(account: &Account) -> Entry {
         posix: account.posix.clone(),
         home: account.home.clone(),
         gid: account.gid,
+        person: None,
         mail: account.mail.clone(),
         display_name: account.display_name.clone(),
         disabled: account.disabled.clone(),

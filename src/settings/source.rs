@@ -45,7 +45,7 @@ const KEYS: [&str; 30] = [
     "client_secret",
     "interval",
 ];
-const ATTRIBUTES: [&str; 16] = [
+const ATTRIBUTES: [&str; 17] = [
     "id",
     "created",
     "tool_name",
@@ -55,6 +55,7 @@ const ATTRIBUTES: [&str; 16] = [
     "gid",
     "home",
     "mail",
+    "person",
     "display_name",
     "disabled",
     "member_dns",
@@ -291,6 +292,7 @@ fn attributes(table: &Table<'_>, preset: Preset) -> AttributeNames {
         }
     }
     names.members_required = table.switch("members_required", names.members_required);
+    names.person = table.text("person").or(names.person);
     if table.has("managers") {
         names.managers = table.text("managers");
     }

@@ -44,6 +44,7 @@ mod rejected;
 mod repairs;
 mod revocation;
 mod runbooks;
+mod sources;
 mod storage;
 mod tenants;
 mod tokens;

@@ -83,10 +83,13 @@ pub async fn named(store: &mut ReadStore, kind: AccountKind, name: &str) -> Resu
     store.rows(query, &[name.to_owned()]).await
 }
 
-/// The account of `row`, which [`named`] gave, with everything beside it.
-pub async fn of(store: &mut ReadStore, kind: AccountKind, row: Row) -> Result<Value, StoreError> {
+/// The account of `row`, which [`named`] gave; with everything that stands beside it by its name, if that is wanted.
+pub async fn of(store: &mut ReadStore, kind: AccountKind, row: Row, beside: bool) -> Result<Value, StoreError> {
     let name = format!("{kind}:{}", row.get("name").and_then(Value::as_str).unwrap_or_default());
     let mut facts = json!({"account": name, "ledger": row});
+    if !beside {
+        return Ok(facts);
+    }
     for (title, _, query) in PARTS {
         facts[title] = json!(store.rows(query, std::slice::from_ref(&name)).await?);
     }

@@ -40,6 +40,7 @@ tables! {
     IDLENESS = "idleness", key ["account_id", "cluster"], plain ["since", "counted_at", "seconds", "due", "warned_at"], json [];
     ADOPTED_NAMESPACE = "adopted_namespace", key ["cluster", "namespace"],
         plain ["uid", "class", "owner", "named", "account_id", "why", "since"], json [];
+    PERSON = "person", key ["account_id"], plain ["value"], json [];
     HOLD = "hold", key ["account_id"], plain [], json ["note"];
     ORDER = "\"order\"", key ["id"], plain ["account_id", "what", "bulk", "object"], json ["note"];
     APPROVAL = "approval", key ["hash"], plain ["until"], json [];
@@ -175,6 +176,13 @@ pub struct InCluster<T> {
     pub cluster: ClusterName,
     #[serde(flatten)]
     pub value: T,
+}
+
+/// What tells an account's person apart.
+#[derive(Serialize, Deserialize)]
+pub struct PersonRow {
+    pub account_id: AccountId,
+    pub value: String,
 }
 
 /// A namespace that a class adopts.

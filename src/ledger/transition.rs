@@ -72,10 +72,6 @@ struct Memory<'a> {
 impl<'a> Memory<'a> {
     fn of(ledger: &'a LedgerState, snapshot: &'a DirectorySnapshot, policy: &'a Policy, now: Timestamp) -> Self {
         let accounts = ledger.accounts.values();
-        let mut persons: BTreeMap<&str, Vec<&Account>> = BTreeMap::new();
-        for (id, person) in &ledger.persons {
-            persons.entry(person).or_default().extend(ledger.accounts.get(id));
-        }
         Self {
             ledger,
             policy,
@@ -83,7 +79,7 @@ impl<'a> Memory<'a> {
             known: accounts.clone().map(|known| ((known.source.as_str(), &known.directory_id), known)).collect(),
             names: accounts.map(|known| ((known.kind, known.kubernetes_name.clone()), known.id.clone())).collect(),
             uids: ledger.uid_history.clone(),
-            persons,
+            persons: person::by_value(ledger),
             same: same_people(&snapshot.reads),
             rejected: BTreeSet::new(),
             sources: BTreeMap::new(),

@@ -15,7 +15,7 @@ use crate::directory::admits;
 use crate::identity::{AccountId, AccountKind, ClusterName, NamespaceName};
 use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Account, LedgerState, Lifecycle};
+use crate::ledger::{Account, LedgerState, Lifecycle, ObjectKey};
 use crate::observed::Inventory;
 use crate::observed::adopted::{FoundNamespace, FoundNamespaces};
 use crate::policy::{Adopts, Class, Policy};
@@ -50,6 +50,14 @@ impl std::fmt::Display for Unowned {
         let Self { cluster, namespace, class, why } = self;
         write!(f, "namespace {namespace}  nobody's in cluster {cluster} (class {class}): {why}")
     }
+}
+
+/// Whether an object is in a namespace that others made: of these kinds there are some outside of an account's own
+/// namespaces only where a class adopts them.
+#[must_use]
+pub fn is_of_others(key: &ObjectKey, is_own: impl Fn(&str) -> bool) -> bool {
+    let kinds = ["RoleBinding", "ResourceQuota", "LimitRange", "NetworkPolicy"];
+    kinds.contains(&key.kind.as_str()) && key.namespace.as_deref().is_some_and(|there| !is_own(there))
 }
 
 /// What this look at the clusters changes. One that does not answer changes nothing.
@@ -239,4 +247,47 @@ fn told(
         Some(event(row.account.clone()?, "namespace adopted", format!("its annotation says {said:?}"), &row.class))
     });
     released.into_iter().chain(adopted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Action;
+    use crate::plan::testing::{World, prod, profile};
+
+    #[test]
+    fn what_comes_in_a_namespace_of_others_keeps_nobody_from_a_certificate() {
+        let mut world = World::new();
+        let alice = world.add(AccountKind::User, "alice", Some(20_001));
+        world.account(&alice).dn = "uid=alice,ou=students,dc=example,dc=org".to_owned();
+        world.policy.classes.insert("profile".to_owned(), profile());
+        let found = FoundNamespace {
+            selectors: BTreeSet::from(["part-of=profiles".to_owned()]),
+            annotations: BTreeMap::from([("owner".to_owned(), "alice".to_owned())]),
+            ..FoundNamespace::default()
+        };
+        let name = NamespaceName::try_from("lab-a".to_owned()).expect("a name");
+        world.inventory.adopted.entry(prod()).or_default().insert(name, found);
+        world.look();
+        let plan = world.plan();
+        let actions = &plan.accounts[0].actions;
+        let is_elsewhere = |action: &Action| match action {
+            Action::Apply { key, .. } => key.namespace.as_deref() == Some("lab-a"),
+            _ => false,
+        };
+        let first = actions.iter().position(is_elsewhere).expect("something of it");
+        assert!(actions[..first].iter().any(|action| matches!(action, Action::Deliver { .. })), "{actions:#?}");
+        assert_eq!(actions[first..].iter().filter(|action| is_elsewhere(action)).count(), 3);
+        assert_eq!(actions.len(), first + 3);
+        // A binding that is there is another thing: it may name a generation that is over.
+        world.cycle();
+        let note =
+            crate::ledger::Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
+        world.account(&alice).revocation = Some(note);
+        let plan = world.plan();
+        let actions = &plan.accounts[0].actions;
+        let bound = actions.iter().position(is_elsewhere).expect("its binding");
+        let delivered = actions.iter().position(|action| matches!(action, Action::Deliver { .. }));
+        assert!(delivered.is_some_and(|delivered| bound < delivered), "{actions:#?}");
+    }
 }

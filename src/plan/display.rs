@@ -9,6 +9,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::adopted::is_of_others;
 use super::guard::{ApprovedPlan, COMPLETENESS, Refusal, refused_hash};
 use super::near::LimitUse;
 use super::pace::Progress;
@@ -447,7 +448,7 @@ fn placed<'a>(plan: &AccountPlan, keys: impl Iterator<Item = &'a ObjectKey>) -> 
     let mut own = Vec::new();
     let mut elsewhere: BTreeMap<&str, Vec<&ObjectKey>> = BTreeMap::new();
     for key in keys {
-        match key.namespace.as_deref().filter(|there| is_adopted(plan, key, there)) {
+        match key.namespace.as_deref().filter(|_| is_of_others(key, |there| plan.namespaces.contains(there))) {
             Some(there) => elsewhere.entry(there).or_default().push(key),
             None => own.push(key),
         }
@@ -456,12 +457,6 @@ fn placed<'a>(plan: &AccountPlan, keys: impl Iterator<Item = &'a ObjectKey>) -> 
         objects(keys.into_iter()).into_iter().map(move |object| format!("{object} in {there}"))
     });
     objects(own.into_iter()).into_iter().chain(elsewhere).collect()
-}
-
-/// These kinds are made in namespaces of others only where a class adopts those.
-fn is_adopted(plan: &AccountPlan, key: &ObjectKey, namespace: &str) -> bool {
-    let kinds = ["RoleBinding", "ResourceQuota", "LimitRange", "NetworkPolicy"];
-    kinds.contains(&key.kind.as_str()) && !plan.namespaces.contains(namespace)
 }
 
 fn amounts<'a>(key: &ObjectKey, reason: &'a Reason) -> &'a [String] {

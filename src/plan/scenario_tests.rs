@@ -117,14 +117,8 @@ fn told(story: &str) -> String {
 impl Story {
     fn line(&mut self, words: &[&str]) {
         match words {
-            ["plan"] => {
-                self.see();
-                self.plan();
-            }
-            ["do"] => {
-                self.see();
-                self.carry_out();
-            }
+            ["plan"] => self.plan(),
+            ["do"] => self.carry_out(),
             ["settle"] => self.settle(),
             ["time", hours] => self.world.now += hours_of(hours),
             ["reads", times, hours] => {
@@ -313,6 +307,7 @@ impl Story {
     }
 
     fn plan(&mut self) {
+        self.see();
         let entries = self.world.ledger.accounts.len() as u64;
         self.world.ledger.sources.values_mut().for_each(|source| source.entries = entries);
         let plan = self.world.plan();
@@ -323,6 +318,7 @@ impl Story {
     }
 
     fn carry_out(&mut self) {
+        self.see();
         let (approved, refusals) = self.world.guarded();
         self.refusals = refusals;
         let done = self.world.execute(&approved);

@@ -202,7 +202,9 @@ impl World {
     /// What the clusters show of namespaces that others created.
     pub(crate) fn look(&mut self) -> Vec<Event> {
         let (changes, events) = super::adopted::look(&self.ledger, &self.inventory, &self.policy, self.now);
-        changes.iter().for_each(|change| self.ledger.apply(change));
+        for change in &changes {
+            self.ledger.apply(change);
+        }
         events
     }
 

@@ -37,9 +37,11 @@ pub(super) fn adopts(table: &Table<'_>) -> Option<Adopts> {
         table.section("drift").wrong("quota", "overrides are of accounts' own namespaces; one of: revert, report");
     }
     let selector = table.required("selector", "app.kubernetes.io/part-of=kubeflow-profile")?;
-    let selector = Selector::parse(&selector).map_err(|why| {
-        table.wrong("selector", format!("{why}; for example \"app.kubernetes.io/part-of=kubeflow-profile\""))
-    });
+    let selector = Selector::parse(&selector);
+    if let Err(why) = &selector {
+        let example = "app.kubernetes.io/part-of=kubeflow-profile";
+        table.wrong("selector", format!("{why}; for example {example:?}"));
+    }
     let owner_annotation = table.required("owner_annotation", "owner")?;
     if !is_annotation(&owner_annotation) {
         table.wrong("owner_annotation", format!("{owner_annotation:?} is no annotation; for example \"owner\""));

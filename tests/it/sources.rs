@@ -1,6 +1,7 @@
 //! Two directories at once: which one says who somebody is, one person in both, and each of them away for its own people
 //! alone.
 
+use std::fmt::Write as _;
 use std::fs;
 
 use bursar::control::api::{CycleReport, OrderRequest, Target};
@@ -45,11 +46,13 @@ fn guests(world: &World, people: &[Guest<'_>], sentinel: bool) {
     for (name, uid, home, number) in everybody {
         let home = world.folder.join("homes/home").join(home);
         let number = if number.is_empty() { String::new() } else { format!("employeeNumber: {number}\n") };
-        text += &format!(
+        write!(
+            text,
             "dn: uid={name},ou=people,dc=guests\nobjectClass: inetOrgPerson\nobjectClass: posixAccount\nuid: {name}\n\
              cn: {name}\nsn: {name}\nuidNumber: {uid}\ngidNumber: {PEOPLE_GID}\nhomeDirectory: {}\n{number}\n",
             home.display()
-        );
+        )
+        .expect("a string takes all");
     }
     fs::write(world.folder.join("guests.ldif"), text).expect("written");
 }

@@ -244,4 +244,6 @@ fn damaged(error: sqlx::Error) -> StoreError {
 #[cfg(test)]
 mod access_tests;
 #[cfg(test)]
+mod adopted_tests;
+#[cfg(test)]
 mod tests;

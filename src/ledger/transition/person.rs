@@ -4,11 +4,13 @@
 //! An account stays with the source that it was recorded with. It passes to another entry of its person only where an
 //! administrator says so: an attribute that people could write must not move an account.
 
+use std::collections::BTreeMap;
+
 use super::Memory;
 use crate::directory::Entry;
 use crate::identity::{AccountId, AccountKind};
 use crate::ledger::change::Change;
-use crate::ledger::{Account, Lifecycle, OrderKind};
+use crate::ledger::{Account, LedgerState, Lifecycle, OrderKind};
 
 /// What an entry of an unknown id is, whose person the ledger may know.
 pub(super) enum Person {
@@ -18,6 +20,15 @@ pub(super) enum Person {
     Served,
     /// Rejected, with why.
     Refused(String),
+}
+
+/// Accounts by what tells their person apart.
+pub(super) fn by_value(ledger: &LedgerState) -> BTreeMap<&str, Vec<&Account>> {
+    let mut persons: BTreeMap<&str, Vec<&Account>> = BTreeMap::new();
+    for (id, person) in &ledger.persons {
+        persons.entry(person).or_default().extend(ledger.accounts.get(id));
+    }
+    persons
 }
 
 impl<'a> Memory<'a> {

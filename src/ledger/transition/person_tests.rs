@@ -62,7 +62,9 @@ impl Story {
         let snapshot: DirectorySnapshot = merge(vec![staff, read("guests", guests, Completeness::Complete)], &policy);
         let now = jiff::Timestamp::from_second(1_790_000_000 + self.now).expect("a time");
         let Transition { changes, .. } = transition(&self.ledger, &snapshot, &policy, now);
-        changes.iter().for_each(|change| self.ledger.apply(change));
+        for change in &changes {
+            self.ledger.apply(change);
+        }
     }
 
     fn accounts(&self) -> Vec<(&str, &str)> {

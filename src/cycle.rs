@@ -8,6 +8,7 @@ use crate::execute::{self, Extent, Recorder, Run};
 use crate::ledger::LedgerState;
 use crate::ledger::transition::transition;
 use crate::observed::Inventory;
+use crate::plan::adopted;
 use crate::plan::display::Preview;
 use crate::plan::guard::{Bounds, guard};
 use crate::plan::idle;
@@ -44,6 +45,8 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
         let seen = idle::count(engine.store.state(), &inventory, rules, now); // pure
         engine.store.write(&engine.lock, &seen, &[], now).await?; // ledger: one transaction
     }
+    let (seen, told) = adopted::look(engine.store.state(), &inventory, &engine.settings.policy, now); // pure
+    engine.store.write(&engine.lock, &seen, &told, now).await?; // ledger: one transaction
     let desired = engine.deriver.derive(engine.store.state(), &engine.settings.policy, &engine.sealer, now); // pure
     let Decision { plan, approved, refusals } =
         decide(desired, engine.store.state(), &inventory, &engine.settings.policy, now); // pure
@@ -90,9 +93,12 @@ pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
     for change in transition(&ledger, &snapshot, &engine.settings.policy, now).changes {
         ledger.apply(&change);
     }
+    let inventory = engine.inventory();
+    for change in adopted::look(&ledger, &inventory, &engine.settings.policy, now).0 {
+        ledger.apply(&change);
+    }
     let desired = crate::desired::derive(&ledger, &engine.settings.policy, &engine.sealer, now);
-    let Decision { plan, approved, refusals } =
-        decide(&desired, &ledger, &engine.inventory(), &engine.settings.policy, now);
+    let Decision { plan, approved, refusals } = decide(&desired, &ledger, &inventory, &engine.settings.policy, now);
     let preview = Preview::of(&ledger, &plan, &approved, &refusals);
     Ok(PlanAnswer { text: preview.to_string(), plan: preview.json(), exit_code: preview.exit_code() })
 }

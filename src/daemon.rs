@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use self::inbox::{Event, Inbox, UnderWay, health, notify};
 use self::schedule::schedule;
 use crate::control::api::{CycleReport, OrderAnswer, Trigger};
-use crate::control::server::{self, Reply, Request};
+use crate::control::server::{self, Question, Reply, Request};
 use crate::cycle;
 use crate::engine::{Engine, EngineError};
 use crate::execute::Extent;
@@ -75,7 +75,7 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     let (sender, events) = mpsc::channel(64);
     let sources = [
         take_signals(sender.clone())?,
-        tokio::spawn(drift(engine.changed(), sender.clone())),
+        tokio::spawn(drift(engine.changed(), engine.soon(), sender.clone())),
         tokio::spawn(changes(engine.told(), sender.clone())),
     ];
     engine.follow_directories();
@@ -182,6 +182,12 @@ impl Loop {
                 self.waiters.syncs.push(reply);
                 self.due.insert(Trigger::Sync);
             }
+            Request::Own(Question::Show, uid, request, reply) => {
+                drop(reply.send(self.engine.show_own(uid, &request).await));
+            }
+            Request::Own(Question::Why, uid, request, reply) => {
+                drop(reply.send(self.engine.why_own(uid, &request)));
+            }
             Request::Ensure(asker, request, reply) => {
                 let (answer, wants) = match self.engine.ensure(&asker, &request).await {
                     Err(EngineError::Store(error)) if error.is_of_the_disk() => (Err(self.stuck(&error)), None),
@@ -224,7 +230,7 @@ impl Loop {
         };
         log(&report);
         // One that came no further waits for the schedule: it would come no further now.
-        if self.engine.revoked() != before {
+        if self.engine.revoked() != before || self.engine.hands_over() {
             self.due.insert(Trigger::Pace);
         }
         if under_way.cut.is_cancelled() {
@@ -307,10 +313,15 @@ fn log(report: &CycleReport) {
     }
 }
 
-async fn drift(changed: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
+async fn drift(changed: Arc<tokio::sync::Notify>, soon: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
     loop {
-        changed.notified().await;
-        tokio::time::sleep(DRIFT_SETTLES).await;
+        tokio::select! {
+            () = soon.notified() => {}
+            () = changed.notified() => tokio::select! {
+                () = soon.notified() => {}
+                () = tokio::time::sleep(DRIFT_SETTLES) => {}
+            },
+        }
         if sender.send(Event::Drift).await.is_err() {
             return;
         }

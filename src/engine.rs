@@ -99,6 +99,7 @@ pub struct Engine {
     stop: CancellationToken,
     metrics: SharedMetrics,
     changed: Arc<Notify>,
+    soon: Arc<Notify>,
     trouble: BTreeMap<ClusterName, String>,
     links: BTreeMap<ClusterName, link::Link>,
     reaching: BTreeMap<ClusterName, link::Reaching>,
@@ -153,6 +154,7 @@ impl Engine {
             stop,
             metrics,
             changed: Arc::new(Notify::new()),
+            soon: Arc::new(Notify::new()),
             trouble: BTreeMap::new(),
             links: BTreeMap::new(),
             reaching: BTreeMap::new(),
@@ -162,6 +164,9 @@ impl Engine {
         for cluster in engine.effects.clusters.values() {
             if let Err(error) = cluster.watch.wait_until_ready(FIRST_LISTING).await {
                 tracing::warn!(error = %report::chain(&error), "cluster");
+            }
+            if let Some(adopted) = &cluster.adopted {
+                adopted.wait_until_ready(FIRST_LISTING).await;
             }
         }
         Ok(engine)
@@ -182,6 +187,12 @@ impl Engine {
     #[must_use]
     pub fn told(&self) -> Arc<Notify> {
         Arc::clone(&self.told)
+    }
+
+    /// Told of what is to be served at once.
+    #[must_use]
+    pub fn soon(&self) -> Arc<Notify> {
+        Arc::clone(&self.soon)
     }
 
     /// Cancel it to end the work for good, between two accounts.
@@ -235,8 +246,11 @@ impl Engine {
         let pods = pods.filter_map(|(name, cluster)| Some((name.clone(), cluster.pods.as_ref()?.inventory()?)));
         let in_use = self.effects.clusters.iter();
         let in_use = in_use.filter_map(|(name, cluster)| Some((name.clone(), cluster.in_use.as_ref()?.namespaces()?)));
+        let adopted = self.effects.clusters.iter();
+        let adopted =
+            adopted.filter_map(|(name, cluster)| Some((name.clone(), cluster.adopted.as_ref()?.inventory()?)));
         let (clusters, pods, in_use) = (clusters.collect(), pods.collect(), in_use.collect());
-        Inventory { clusters, pods, in_use, ..Inventory::default() }
+        Inventory { clusters, pods, in_use, adopted: adopted.collect(), ..Inventory::default() }
     }
 
     pub(crate) fn count(&self, events: &[Event], done: &execute::Report, refusals: &[plan::Refusal]) {
@@ -271,6 +285,12 @@ impl Engine {
         (revocations.len(), revocations.values().map(|revocation| revocation.done).sum())
     }
 
+    /// Whether a namespace passes from one owner to the next, and waits for nothing any more.
+    #[must_use]
+    pub fn hands_over(&self) -> bool {
+        self.store.state().hands_over(&self.settings.policy.clusters)
+    }
+
     /// Writes orders down. The next cycle carries them out.
     pub async fn order(&mut self, actor: &str, requests: &[OrderRequest]) -> Result<OrderAnswer, EngineError> {
         let now = self.now();
@@ -293,9 +313,10 @@ impl Engine {
             let waiting = (!health.ready).then(|| format!("waiting for {}", health.waiting_for.join(", ")));
             let pods = || effects.pods.as_ref()?.error();
             let in_use = || effects.in_use.as_ref()?.error();
+            let adopted = || effects.adopted.as_ref()?.error();
             let status = ClusterStatus {
                 ready: health.ready,
-                trouble: health.error.or(waiting).or_else(pods).or_else(in_use),
+                trouble: health.error.or(waiting).or_else(pods).or_else(in_use).or_else(adopted),
                 objects: health.objects as u64,
                 endpoints: effects.findings(),
             };

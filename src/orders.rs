@@ -3,6 +3,7 @@
 
 mod adopt;
 pub mod ensure;
+pub mod own;
 mod quota;
 mod revocation;
 
@@ -245,7 +246,12 @@ fn has_another_entry(ledger: &LedgerState, account: &Account) -> bool {
     let named = |name: &Option<String>| {
         name.as_deref().map(kubernetes_name).is_some_and(|name| name == account.kubernetes_name)
     };
-    let mut rejected = ledger.rejected.iter().filter(|entry| entry.kind == account.kind && named(&entry.name));
+    // One of the same person may have another name; its rejection says whose account it is.
+    let same = format!("bursar adopt account {} {}", account.kind, account.name);
+    let mut rejected = ledger
+        .rejected
+        .iter()
+        .filter(|entry| entry.kind == account.kind && (named(&entry.name) || entry.why.ends_with(&same)));
     rejected.any(|entry| entry.why.contains("bursar adopt account"))
 }
 

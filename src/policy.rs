@@ -1,7 +1,9 @@
 //! What the administrators want: classes, quotas, networks, lifetimes, limits, each validated once by `settings.rs`
 //! so that everything built from it afterwards cannot fail. PURE: no runtime, no client, no file system, no clock.
 
+mod adopts;
 mod credential;
+mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -14,7 +16,9 @@ use sha2::{Digest, Sha256};
 use crate::admission::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 use crate::identity::{AccountKind, ClusterName};
 
+pub use self::adopts::{Adopts, Requirement, Selector};
 pub use self::credential::{CredentialKind, CredentialRule, Grant, OidcRule, TOKEN_LIFETIME_MAX};
+pub use self::workspace::{FromWorkspaces, Workspace};
 
 /// The name the API server knows the daemon by: common name of its certificate, `username` in its RBAC.
 pub const DAEMON_USER: &str = "bursar:daemon";
@@ -130,6 +134,8 @@ pub struct Class {
     pub roles: Vec<String>,
     /// Of a class from groups: what its people may do there.
     pub workspace: Option<Workspace>,
+    /// Of a class of namespaces that others create: which, and whose each is.
+    pub adopts: Option<Adopts>,
     /// ClusterRoles bound to the namespace's `default` service account.
     pub service_account_roles: Vec<String>,
     /// Users that a holder of the credential may impersonate (`kubectl --as`).
@@ -158,32 +164,6 @@ pub struct Class {
     pub provision: Provision,
     /// Site templates: one parsed YAML document each, with `{name}` and the like still in its strings.
     pub manifests: Vec<Value>,
-}
-
-/// How the quota of somebody's own namespace follows from the workspaces they belong to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FromWorkspaces {
-    /// Their class's, and what each workspace adds.
-    Sum,
-    /// The largest amount of each resource.
-    Max,
-    /// What the workspace of the highest tier gives, in place of their class's.
-    Tier,
-}
-
-/// What the people of a workspace get.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Workspace {
-    /// ClusterRoles of its members, bound in its namespace.
-    pub members: Vec<String>,
-    /// The same of its managers.
-    pub managers: Vec<String>,
-    /// The attribute of its entry that names the managers; absent: it has none.
-    pub named_by: Option<String>,
-    /// What it does for the quota of each one's own namespace.
-    pub member_quota: BTreeMap<String, String>,
-    /// Its rank among the workspaces of one person.
-    pub tier: u32,
 }
 
 /// When tenants of a class are made.

@@ -1,6 +1,8 @@
 //! What happened and how things stand, for people and programs: from the ledger, the plan and the guard to what the
 //! control socket answers. PURE: no runtime, no client, no file system, no clock.
 
+pub mod why;
+
 use std::collections::BTreeMap;
 use std::error::Error;
 
@@ -9,6 +11,7 @@ use jiff::Timestamp;
 use crate::control::api::{BackupStatus, ClusterStatus, CycleReport, Failing, Status, Trigger};
 use crate::directory::Completeness;
 use crate::ledger::LedgerState;
+use crate::plan::adopted::Unowned;
 use crate::plan::pace::Progress;
 use crate::plan::{ApprovedPlan, Plan, Refusal, revocation};
 
@@ -66,6 +69,7 @@ pub fn status(
         last_cycle,
         accounts,
         rejected: ledger.rejected.iter().cloned().collect(),
+        unowned: Unowned::of(ledger),
         failing: failing(ledger),
         refusals: ledger.refusals.clone(),
         pace: Progress::of(ledger),

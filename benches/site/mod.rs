@@ -205,6 +205,7 @@ fn directory(tenants: u32) -> DirectorySnapshot {
         Entry { members: maintainers.collect(), ..entry(AccountKind::Tool, "tool", number, 100_000 + number) }
     });
     let people = (0..tenants).map(|number| Entry {
+        person: None,
         mail: Some(format!("person{number}@example.org")),
         display_name: Some(format!("Person {number}")),
         ..entry(AccountKind::User, "person", number, 10_000_000 + number)
@@ -249,6 +250,7 @@ fn entry(kind: AccountKind, name: &str, number: u32, uid: u32) -> Entry {
         home: Some(format!("{home}/{name}").into()),
         name,
         gid: None,
+        person: None,
         mail: None,
         display_name: None,
         disabled: None,

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::cage_adopted::{self, LEFT_BEHIND};
 use super::needs::{ARCHIVE_ROLE, Needs};
 use super::roles::{NAMESPACE, OWNER, labels};
 use super::webhook::configurations::by_the_daemon;
@@ -126,6 +127,13 @@ fn variables(needs: &Needs) -> Value {
         ),
         list("subjects", "variables.writes ? object.?subjects.orValue([]) : []".to_owned()),
         list("roles", texts(&needs.roles)),
+        list("adoptedPlace", cage_adopted::place(needs)),
+        list(
+            "leftBehind",
+            format!(
+                "variables.namespaced && request.operation == 'DELETE' && variables.managedBefore && {LEFT_BEHIND}"
+            )
+        ),
         list("isAccount", resource("", "serviceaccounts")),
         list("isSecret", resource("", "secrets")),
         list("userNames", texts(&needs.users.iter().map(|user| user_pattern(user)).collect::<BTreeSet<_>>())),
@@ -152,10 +160,11 @@ fn validations() -> Value {
             namespaces()
         ),
         rule(
-            "bursar-cage: the daemon writes in namespaces with bursar.dev/class only, and in its own; where storage outlives \
-             its account it makes claims, and deletes none",
+            "bursar-cage: the daemon writes in namespaces with bursar.dev/class only, and in its own; in those that a class \
+             adopts it binds and limits by objects of its own, and removes those again wherever they are; where storage \
+             outlives its account it makes claims, and deletes none",
             format!(
-                "!variables.namespaced || variables.tenantPlace || (variables.place == {} && \
+                "!variables.namespaced || variables.tenantPlace || variables.adoptedPlace || variables.leftBehind || (variables.place == {} && \
                      variables.name != {} && request.resource.group != 'rbac.authorization.k8s.io') || \
                      (variables.place == {} && {} && request.operation != 'DELETE')",
                 text(NAMESPACE),
@@ -248,9 +257,9 @@ fn holders() -> [String; 3] {
 fn bindings() -> String {
     format!(
         "!variables.isBinding || !variables.writes || variables.role == {archive} || \
-         (variables.role != '' && variables.subjects.all(s, (({holders}) && variables.role in variables.roles) || \
+         (variables.role != '' && variables.subjects.all(s, (({holders}) && (variables.role in variables.roles || variables.adoptedPlace)) || \
          (s.kind == 'ServiceAccount' && s.name == 'default' && s.?namespace.orValue('') == variables.place && \
-         variables.role in variables.serviceAccountRoles)))",
+         (variables.role in variables.serviceAccountRoles || variables.adoptedPlace))))",
         archive = text(ARCHIVE_ROLE),
         holders = holders().join(" || "),
     )
@@ -336,11 +345,11 @@ fn double(value: &str) -> String {
 }
 
 /// A CEL string. None of ours has a quote or a backslash; one that had would end nothing, for both are left out.
-fn text(value: &str) -> String {
+pub(super) fn text(value: &str) -> String {
     format!("'{}'", value.replace(['\'', '\\'], ""))
 }
 
-fn texts<'a>(values: impl IntoIterator<Item = &'a String>) -> String {
+pub(super) fn texts<'a>(values: impl IntoIterator<Item = &'a String>) -> String {
     let quoted: Vec<String> = values.into_iter().map(|value| text(value)).collect();
     format!("[{}]", quoted.join(", "))
 }

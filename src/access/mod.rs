@@ -6,6 +6,7 @@
 //! keep, with the daemon's own credential, and the cage holds what it may ask of an API server.
 
 pub mod cage;
+mod cage_adopted;
 mod error;
 mod facts;
 mod files;

@@ -7,12 +7,25 @@ use crate::desired::credential;
 pub use crate::desired::rbac::ARCHIVE_ROLE;
 use crate::desired::rbac::impersonation_role;
 use crate::identity::{ClusterName, HostName};
-use crate::policy::{Class, CredentialKind, Policy, VolumeKind};
+use crate::policy::{Class, CredentialKind, Policy, Selector, VolumeKind};
 
 /// The role that `init` makes of this server's `edit`.
 pub const TENANT_ROLE: &str = "bursar-tenant";
 /// The user that admins impersonate; `init` binds it to `cluster-admin`.
 pub const CLUSTER_ADMIN_USER: &str = "bursar:cluster-admin";
+
+/// What a class does in namespaces that others create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Adopting {
+    /// Which namespaces.
+    pub selector: Selector,
+    /// ClusterRoles bound to their owners.
+    pub roles: BTreeSet<String>,
+    /// ClusterRoles bound to their `default` service account.
+    pub service_account_roles: BTreeSet<String>,
+    /// Beside role bindings: `resourcequotas`, `limitranges`, `networkpolicies`.
+    pub resources: BTreeSet<String>,
+}
 
 /// What classes of one cluster name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,6 +34,8 @@ pub struct Needs {
     pub roles: BTreeSet<String>,
     /// ClusterRoles bound to the `default` service account of namespaces.
     pub service_account_roles: BTreeSet<String>,
+    /// What is bound in namespaces that others create, by class.
+    pub adopted: BTreeMap<String, Adopting>,
     /// ClusterRoles bound to admins, in the whole cluster.
     pub admin_roles: BTreeSet<String>,
     /// Whom a class may impersonate, by class.
@@ -67,7 +82,20 @@ impl Needs {
     }
 
     fn add(&mut self, class: &Class) {
-        if class.namespace.is_some() {
+        if let Some(adopts) = &class.adopts {
+            let resources = [
+                ("resourcequotas", !class.quota.is_empty()),
+                ("limitranges", class.limit_range.is_some()),
+                ("networkpolicies", class.network != "open"),
+            ];
+            let adopting = Adopting {
+                selector: adopts.selector.clone(),
+                roles: class.roles.iter().cloned().collect(),
+                service_account_roles: class.service_account_roles.iter().cloned().collect(),
+                resources: resources.iter().filter(|(_, made)| *made).map(|(name, _)| (*name).to_owned()).collect(),
+            };
+            self.adopted.insert(class.name.clone(), adopting);
+        } else if class.namespace.is_some() {
             let workspace = class.workspace.iter().flat_map(|roles| roles.members.iter().chain(&roles.managers));
             self.roles.extend(class.roles.iter().chain(workspace).cloned());
             self.service_account_roles.extend(class.service_account_roles.iter().cloned());
@@ -100,7 +128,8 @@ impl Needs {
     /// Every role that the daemon may bind.
     #[must_use]
     pub fn bindable(&self) -> BTreeSet<String> {
+        let adopted = self.adopted.values().flat_map(|class| class.roles.iter().chain(&class.service_account_roles));
         let named = self.roles.iter().chain(&self.service_account_roles).chain(&self.admin_roles);
-        named.cloned().chain([ARCHIVE_ROLE.to_owned()]).collect()
+        named.chain(adopted).cloned().chain([ARCHIVE_ROLE.to_owned()]).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! The command line of `bursar`.
 
 mod adopt;
+mod own;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use clap_complete::Shell;
 use crate::identity::AccountKind;
 
 pub use self::adopt::{Adopt, AdoptNamespace, AdoptObject};
+pub use self::own::Own;
 
 /// Keeps the accounts of a shared Kubernetes cluster: directory to namespaces, certificates and homes.
 #[derive(Debug, Parser)]
@@ -76,10 +78,10 @@ pub enum Command {
     Tools(Filter),
     /// List users
     Users(Filter),
-    /// Everything about one account
-    Show(Account),
+    /// Everything about one account, or about yourself
+    Show(Own),
     /// Directory attribute, rule, object; or the step that is missing
-    Why(Account),
+    Why(Own),
     /// What was done, and who asked for it
     History(History),
     /// Certificates that end soon, or the holder of one

@@ -6,12 +6,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::arguments::Ensure;
-use super::context::{Context, daemon};
+use super::context::{Context, daemon_for_all};
 use super::exit::{Exit, Failure};
 use super::output;
 use crate::control::api::{EnsureAnswer, EnsureRequest};
-use crate::control::client::{ClientError, ControlClient};
-use crate::settings::CONTROL_SOCKET;
+use crate::control::client::ClientError;
 
 /// Between two questions.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -19,11 +18,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 #[expect(clippy::disallowed_methods, reason = "a person waits at a login")]
 pub(super) async fn run(context: &Context, arguments: Ensure) -> Result<Exit, Failure> {
     let Ensure { account, timeout } = arguments;
-    let client = match context.settings() {
-        Ok(settings) => daemon(&settings)?,
-        Err(Failure { exit: Exit::Forbidden, .. }) => ControlClient::new(CONTROL_SOCKET.as_ref())?,
-        Err(failure) => return Err(failure),
-    };
+    let client = daemon_for_all(context)?;
     let request = EnsureRequest { kind: account.kind, name: account.name, since: Some(crate::daemon::now()) };
     let progress = output::progress("the kubeconfig is made ready");
     let deadline = Instant::now() + timeout;

@@ -45,6 +45,7 @@ fn text(status: &Status, running: bool) -> String {
         last_cycle,
         accounts,
         rejected,
+        unowned,
         failing,
         refusals: _,
         pace,
@@ -92,6 +93,7 @@ fn text(status: &Status, running: bool) -> String {
             clean(&entry.dn)
         ));
     }
+    lines.extend(unowned.iter().map(|unowned| clean(&unowned.to_string())));
     match last_cycle {
         Some(report) => {
             // What fails now is said below, with when it is tried again, and how far a change is now.

@@ -8,6 +8,7 @@
 //! | `POST /v1/sync` | [`CycleReport`], when the cycle that began after the request is done |
 //! | `POST /v1/orders` with an array of [`OrderRequest`] | [`OrderAnswer`] |
 //! | `POST /v1/ensure` with an [`EnsureRequest`] | [`EnsureAnswer`], at once |
+//! | `POST /v1/own/show` and `/v1/own/why` with an [`OwnRequest`] | as `bursar show` and `why` with `--json`, to anybody, of their own |
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /healthz` | `ok`, `degraded: ` and why the ledger takes no writes, or 503 and why the loop does not turn |
 //!
@@ -24,10 +25,19 @@ use crate::directory::RejectedEntry;
 use crate::identity::{AccountKind, AccountName, ClusterName};
 use crate::ledger::SourceState;
 use crate::ledger::change::RefusalRecord;
+use crate::plan::adopted::Unowned;
 use crate::plan::near::LimitUse;
 use crate::plan::pace::Progress;
 use crate::plan::quota::OverQuota;
 use crate::plan::revocation;
+
+/// Whom somebody asks about who may not read all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnRequest {
+    /// Their own account where it is absent.
+    pub of: Option<AccountName>,
+}
 
 /// How things stand.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +54,9 @@ pub struct Status {
     pub accounts: BTreeMap<String, u64>,
     /// Entries that failed a check.
     pub rejected: Vec<RejectedEntry>,
+    /// Namespaces that a class would adopt, and that are nobody's.
+    #[serde(default)]
+    pub unowned: Vec<Unowned>,
     /// What fails, and why.
     pub failing: Vec<Failing>,
     /// What a limit refuses.

@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use super::api::{CycleReport, EnsureAnswer, EnsureRequest, OrderAnswer, OrderRequest, PlanAnswer, Refusal, Status};
+use super::api::{
+    CycleReport, EnsureAnswer, EnsureRequest, OrderAnswer, OrderRequest, OwnRequest, PlanAnswer, Refusal, Status,
+};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +79,18 @@ impl ControlClient {
     /// Asks for an account; answers at once.
     pub async fn ensure(&self, request: &EnsureRequest) -> Result<EnsureAnswer, ClientError> {
         self.answer(self.http.post(url("/v1/ensure")).header("content-type", "application/json").body(json(request)?))
+            .await
+    }
+
+    /// What the ledger says of one's own, as `bursar show --json`.
+    pub async fn show(&self, request: &OwnRequest) -> Result<Value, ClientError> {
+        self.answer(self.http.post(url("/v1/own/show")).header("content-type", "application/json").body(json(request)?))
+            .await
+    }
+
+    /// Why it is as it is, as `bursar why --json`.
+    pub async fn why(&self, request: &OwnRequest) -> Result<Value, ClientError> {
+        self.answer(self.http.post(url("/v1/own/why")).header("content-type", "application/json").body(json(request)?))
             .await
     }
 

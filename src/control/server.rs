@@ -13,11 +13,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Serialize;
+use serde_json::Value;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::api::{CycleReport, EnsureAnswer, EnsureRequest, OrderAnswer, OrderRequest, PlanAnswer, Refusal, Status};
+use super::api::{
+    CycleReport, EnsureAnswer, EnsureRequest, OrderAnswer, OrderRequest, OwnRequest, PlanAnswer, Refusal, Status,
+};
 use super::caller::Caller;
 use super::connections;
 use crate::orders::ensure::Asker;
@@ -42,8 +45,19 @@ pub enum Request {
     Orders(String, Vec<OrderRequest>, Reply<OrderAnswer>),
     /// Somebody asks for an account.
     Ensure(Asker, EnsureRequest, Reply<EnsureAnswer>),
+    /// The process of this uid asks about its own.
+    Own(Question, u32, OwnRequest, Reply<Value>),
     /// The Prometheus text.
     Metrics(Reply<String>),
+}
+
+/// What somebody asks about their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question {
+    /// What there is.
+    Show,
+    /// Why it is so.
+    Why,
 }
 
 /// Where an answer goes.
@@ -84,6 +98,8 @@ fn routes(desk: Desk) -> Router {
         .route("/v1/sync", post(sync))
         .route("/v1/orders", post(orders))
         .route("/v1/ensure", post(ensure))
+        .route("/v1/own/show", post(|caller, desk, body| own(Question::Show, caller, desk, body)))
+        .route("/v1/own/why", post(|caller, desk, body| own(Question::Why, caller, desk, body)))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
@@ -153,6 +169,21 @@ async fn ensure(
         let Caller { actor, uid, name, may_order, may_read: _ } = caller;
         let asker = Asker { actor, uid, name, may_order };
         ask(&desk, |reply| Request::Ensure(asker, request, reply)).await
+    })
+    .await
+}
+
+/// Anybody may ask; the loop knows what is theirs.
+async fn own(
+    question: Question,
+    Extension(caller): Extension<Option<Caller>>,
+    State(desk): State<Desk>,
+    body: Result<Json<OwnRequest>, JsonRejection>,
+) -> Response {
+    answer(async {
+        let caller = caller.ok_or_else(|| not_allowed("nobody knows who asks"))?;
+        let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
+        ask(&desk, |reply| Request::Own(question, caller.uid, request, reply)).await
     })
     .await
 }

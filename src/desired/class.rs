@@ -8,7 +8,7 @@ use crate::ledger::{Account, LedgerState};
 use crate::policy::{Class, Lifecycle, Policy, Provision, When};
 
 /// Directory groups by name, nested ones resolved; sources may have groups of one name, which then are one.
-pub(super) struct Groups<'a>(BTreeMap<&'a str, Vec<Group<'a>>>);
+pub struct Groups<'a>(BTreeMap<&'a str, Vec<Group<'a>>>);
 
 struct Group<'a> {
     account: &'a Account,
@@ -17,7 +17,9 @@ struct Group<'a> {
 }
 
 impl<'a> Groups<'a> {
-    pub(super) fn of(ledger: &'a LedgerState, lifecycle: &Lifecycle) -> Self {
+    /// Those of the ledger.
+    #[must_use]
+    pub fn of(ledger: &'a LedgerState, lifecycle: &Lifecycle) -> Self {
         let mut groups: BTreeMap<&str, Vec<Group<'_>>> = BTreeMap::new();
         for account in ledger.accounts.values().filter(|account| account.kind == AccountKind::Group) {
             let gone = super::life::is_absent(account, lifecycle);
@@ -34,6 +36,12 @@ impl<'a> Groups<'a> {
     /// Whether it belongs to the group as long as nobody was allowed to leave.
     fn had(&self, group: &str, member: &DirectoryId) -> bool {
         self.named(group).any(|group| group.member(member))
+    }
+
+    /// Whether it belongs to a group that is there, as long as nobody was allowed to leave it.
+    #[must_use]
+    pub fn keeps(&self, group: &str, member: &DirectoryId) -> bool {
+        self.named(group).any(|group| group.member(member) && !group.gone)
     }
 
     fn named(&self, name: &str) -> impl Iterator<Item = &Group<'a>> {

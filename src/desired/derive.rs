@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::adopted::{self, Adopted};
 use super::class::{Groups, taken};
 use super::life::{Evidence, Namespaces, Verdict, verdict};
 use super::subject::{Idle, Inputs, Side, Subject};
@@ -80,6 +81,7 @@ impl Deriver {
             subject.holders = holders(subject.account, world.people_by_entry(), &self.desired.accounts);
             derive(&mut self.desired, &mut self.inputs, &subject);
         }
+        self.desired.notices.extend(adopted::notices(ledger, &self.desired.accounts));
         self.desired.notices.sort();
         self.desired.notices.dedup();
         self.desired.accounts.retain(|id, _| ledger.accounts.contains_key(id));
@@ -116,6 +118,8 @@ struct World<'a> {
     now: Timestamp,
     groups: Groups<'a>,
     orders: BTreeMap<&'a AccountId, Vec<&'a Order>>,
+    /// Namespaces that others created, by whose they are.
+    adopted: BTreeMap<&'a AccountId, Vec<Adopted<'a>>>,
     /// Namespaces in files, with the generation they were left by; looked up only where something ends.
     archives: OnceCell<BTreeSet<(&'a AccountId, &'a ClusterName, u64)>>,
     /// Whose each namespace is, looked up only where somebody needs a new one.
@@ -145,6 +149,7 @@ impl<'a> World<'a> {
             now,
             groups: Groups::of(ledger, &policy.lifecycle),
             orders,
+            adopted: adopted::by_owner(ledger, policy),
             archives: OnceCell::new(),
             namespaces: OnceCell::new(),
             people: OnceCell::new(),
@@ -203,6 +208,7 @@ impl<'a> World<'a> {
                 granted: self.granted(account, &taken.now),
                 taken,
                 holders: Holders::default(),
+                adopted: self.adopted.get(&account.id).cloned().unwrap_or_default(),
             }
         })
     }
@@ -353,6 +359,7 @@ impl<'a> World<'a> {
                 overrides: &overrides,
                 granted: &subject.granted,
                 holders,
+                adopted: &subject.adopted,
             };
             ((*cluster).clone(), tenant::tenant(order, self.policy, self.sealer))
         });

@@ -4,6 +4,7 @@
 //! `class` says who is a tenant, `life` what is due in its life, `tenant` puts together what it gets, from the builders
 //! `namespace`, `quota`, `network`, `volume`, `manifest`, `rbac` and `credential`.
 
+mod adopted;
 mod class;
 pub mod credential;
 mod derive;
@@ -35,7 +36,7 @@ use crate::ledger::{Account, Delivery, Note, ObjectKey, Suspension};
 use crate::observed::digest::digest;
 use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
 
-pub use class::{classes_of, takes};
+pub use class::{Groups, classes_of, takes};
 pub use derive::{Deriver, derive};
 pub use ssh::DesiredKeys;
 pub use tenant::drift_key;

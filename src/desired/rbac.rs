@@ -47,14 +47,15 @@ pub fn archive_binding_manifest(namespace: &NamespaceName) -> Value {
     binding
 }
 
-/// Bindings in the tenant's namespace, of its holders and of its `default` service account.
+/// Bindings in a namespace, of its holders, if there are any, and of its `default` service account.
 #[must_use]
-pub fn role_bindings(place: &Place<'_>, class: &Class, holders: &Value) -> Vec<Value> {
+pub fn role_bindings(place: &Place<'_>, class: &Class, holders: Option<&Value>) -> Vec<Value> {
     let pods = json!({"kind": "ServiceAccount", "name": "default", "namespace": place.namespace});
     let bind = |prefix: &str, role: &String, subject: &Value| {
         role_binding(place.namespace, &format!("{prefix}{role}"), role, std::slice::from_ref(subject))
     };
-    let of_holders = class.roles.iter().map(|role| bind("bursar-", role, holders));
+    let of_holders =
+        holders.into_iter().flat_map(|holders| class.roles.iter().map(|role| bind("bursar-", role, holders)));
     let of_pods = class.service_account_roles.iter().map(|role| bind("bursar-sa-", role, &pods));
     of_holders.chain(of_pods).collect()
 }

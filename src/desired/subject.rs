@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::adopted::Adopted;
 use super::class::Taken;
 use super::workspace::{Holder, Holders};
 use crate::identity::{AccountKind, ClusterName, NamespaceName};
@@ -27,6 +28,8 @@ pub(super) struct Subject<'a> {
     pub(super) granted: BTreeMap<String, String>,
     /// Of a workspace.
     pub(super) holders: Holders,
+    /// Namespaces that others created and are its own.
+    pub(super) adopted: Vec<Adopted<'a>>,
 }
 
 impl<'a> Subject<'a> {
@@ -75,6 +78,7 @@ pub(super) struct Inputs {
     idle: Idle,
     granted: BTreeMap<String, String>,
     holders: Holders,
+    adopted: Vec<(ClusterName, NamespaceName, String)>,
 }
 
 /// What is said of namespaces in which nothing runs.
@@ -98,16 +102,18 @@ impl Inputs {
             idle: subject.idle.clone(),
             granted: subject.granted.clone(),
             holders: subject.holders.clone(),
+            adopted: subject.adopted.iter().map(owned).collect(),
         }
     }
 
     pub(super) fn still(&self, subject: &Subject<'_>) -> bool {
-        let Self { account, held, tenants, classes, overrides, awaited, idle, granted, holders } = self;
+        let Self { account, held, tenants, classes, overrides, awaited, idle, granted, holders, adopted } = self;
         account == subject.account
             && *awaited == subject.awaited
             && *idle == subject.idle
             && *granted == subject.granted
             && *holders == subject.holders
+            && adopted.iter().cloned().eq(subject.adopted.iter().map(owned))
             && held.as_ref() == subject.held
             && tenants.iter().map(|(cluster, tenant)| (cluster, tenant)).eq(subject.tenants.iter().copied())
             && classes.iter().eq(subject.taken.now.iter().map(|class| &class.name))
@@ -115,4 +121,8 @@ impl Inputs {
             && subject.orders.is_empty()
             && subject.taken.rests_on.is_empty()
     }
+}
+
+fn owned((cluster, namespace, class): &Adopted<'_>) -> (ClusterName, NamespaceName, String) {
+    ((*cluster).clone(), (*namespace).clone(), class.name.clone())
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::adopted::{self, Adopted};
 use super::workspace::{self, Holder};
 use super::{
     DesiredObject, DesiredTenant, EndOfTenant, Place, credential, manifest, namespace, network, quota, rbac, volume,
@@ -34,6 +35,8 @@ pub(super) struct Order<'a> {
     pub(super) granted: &'a BTreeMap<String, String>,
     /// Of a workspace: its people.
     pub(super) holders: &'a [Holder],
+    /// What others created and is the account's.
+    pub(super) adopted: &'a [Adopted<'a>],
 }
 
 /// Objects of several classes are merged; of two with one name the first class's stays.
@@ -51,6 +54,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         overrides,
         granted,
         holders,
+        adopted,
     } = order;
     let main = classes.iter().find(|class| class.namespace.is_some()).or(classes.first()).copied();
     let class = main.map_or(remembered, |class| class.name.as_str());
@@ -91,6 +95,15 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
             add(manifest, None);
         }
     }
+    let here = adopted.iter().filter(|(there, ..)| *there == cluster && end != Some(EndOfTenant::Delete));
+    for (_, namespace, class) in here {
+        let place = Place { cluster, namespace, account, class: &class.name, generation, suspended, idle_until: None };
+        let owner = credential::holder(account, generation, None, rule);
+        let owner = Some(&owner).filter(|_| adopted::works_elsewhere(rule));
+        for manifest in adopted::objects(&place, class, owner, policy) {
+            add(manifest, Some(class));
+        }
+    }
     let everywhere = credential::holder(account, generation, None, rule);
     for class in classes {
         for manifest in rbac::cluster_role_bindings(account, class, &everywhere) {
@@ -119,7 +132,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
 /// Digest of everything that its objects and homes take from the tenant itself.
 fn own(order: &Order<'_>) -> String {
     let Order {
-        cluster: _,
+        cluster,
         account,
         classes: _,
         remembered: _,
@@ -131,6 +144,7 @@ fn own(order: &Order<'_>) -> String {
         overrides,
         granted,
         holders,
+        adopted,
     } = order;
     let overrides: BTreeMap<&str, &str> =
         overrides.iter().map(|(resource, given)| (*resource, given.amount.as_str())).collect();
@@ -151,6 +165,10 @@ fn own(order: &Order<'_>) -> String {
     if let (Some(own), false) = (own.as_array_mut(), account.ssh_keys.is_empty()) {
         own.push(json!(account.ssh_keys));
     }
+    // Most have none, and are what they were before there was such a thing.
+    for (_, namespace, class) in adopted.iter().filter(|(there, ..)| there == cluster) {
+        own.as_array_mut().into_iter().for_each(|own| own.push(json!([namespace, class.name])));
+    }
     digest(&own)
 }
 
@@ -162,7 +180,7 @@ fn in_namespace(place: &Place<'_>, class: &Class, rule: Option<&CredentialRule>,
     }
     manifests.extend(volume::volumes(place, class));
     let holders = credential::holder(place.account, place.generation, Some(place.namespace), rule);
-    manifests.extend(rbac::role_bindings(place, class, &holders));
+    manifests.extend(rbac::role_bindings(place, class, Some(&holders)));
     manifests.extend(class.manifests.iter().filter_map(|template| manifest::render(template, place)));
     manifests
 }

@@ -70,6 +70,7 @@ mod tests {
             gid: None,
             home: None,
             mail: None,
+            person: None,
             display_name: None,
             ssh_keys: BTreeSet::new(),
             disabled: None,

@@ -164,6 +164,7 @@ impl Reading<'_> {
             gid,
             home,
             mail: first(raw, &self.attributes.mail).filter(|_| is_person),
+            person: if kind == AccountKind::User { self.person(raw) } else { None },
             display_name: display_names.filter(|_| is_person).find_map(|attribute| first(raw, attribute)),
             ssh_keys: if kind == AccountKind::User { self.ssh_keys(raw) } else { BTreeSet::new() },
             disabled: disabled.clone(),
@@ -177,6 +178,13 @@ impl Reading<'_> {
         let cut = |key: &str| key.trim().chars().take(MAX_KEY_BYTES + 1).collect();
         let keys: BTreeSet<String> = raw.texts(&self.attributes.ssh_keys).map(cut).collect();
         keys.into_iter().take(MAX_KEYS + 1).collect()
+    }
+
+    /// Of several values nobody knows which tells them apart.
+    fn person(&self, raw: &RawEntry) -> Option<String> {
+        let value = raw.only(self.attributes.person.as_deref()?).ok()??;
+        let value = value.trim().to_lowercase();
+        (!value.is_empty()).then_some(value)
     }
 
     /// The gid of a group, if it has one.

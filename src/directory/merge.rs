@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::dn::Dn;
+use super::person::{Same, same_people};
 use super::{DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountKind, DirectoryId, Uid};
 use crate::policy::{Class, Policy, When};
@@ -19,22 +20,34 @@ use crate::policy::{Class, Policy, When};
 /// same way of a snapshot and of the ledger.
 #[must_use]
 pub fn selects(class: &Class, kind: AccountKind, dn: &str, in_group: impl Fn(&str) -> bool) -> bool {
-    class.from.account_kind() == Some(kind)
-        && match &class.when {
-            None => true,
-            Some(When::Group(group)) => in_group(group),
-            Some(When::Base(base)) => Dn::parse(dn).is_within(&Dn::parse(base)),
-        }
+    class.from.account_kind() == Some(kind) && admits(class, dn, in_group)
+}
+
+/// Whether `when` of `class` allows an account at this DN, in these groups.
+#[must_use]
+pub fn admits(class: &Class, dn: &str, in_group: impl Fn(&str) -> bool) -> bool {
+    match &class.when {
+        None => true,
+        Some(When::Group(group)) => in_group(group),
+        Some(When::Base(base)) => Dn::parse(dn).is_within(&Dn::parse(base)),
+    }
 }
 
 /// Makes the snapshot. The order of `reads` stays.
 #[must_use]
 pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy) -> DirectorySnapshot {
-    let losers = reads.iter().flat_map(|read| misfits(read, policy)).collect();
+    // Again, for whoever was the same as somebody that was rejected.
+    for _ in 0..2 {
+        let same = same_people(&reads);
+        let losers: Losers = reads.iter().flat_map(|read| misfits(read, policy, &same)).collect();
+        if losers.is_empty() {
+            break;
+        }
+        reject(&mut reads, losers);
+    }
+    let losers = names_taken(&reads, &same_people(&reads));
     reject(&mut reads, losers);
-    let losers = names_taken(&reads);
-    reject(&mut reads, losers);
-    let losers = uids_taken(&reads);
+    let losers = uids_taken(&reads, &same_people(&reads));
     reject(&mut reads, losers);
     DirectorySnapshot { reads, unasked: BTreeSet::new() }
 }
@@ -68,7 +81,7 @@ fn reject(reads: &mut [SourceRead], mut losers: Losers) {
 
 /// Entries whose name does not fit a class that would take them. With several classes it must fit each: a class that
 /// would pass over what it was told to take is a surprise, and so is half a tenant.
-fn misfits(read: &SourceRead, policy: &Policy) -> Losers {
+fn misfits(read: &SourceRead, policy: &Policy, same: &Same<'_>) -> Losers {
     let groups: BTreeMap<&str, &Entry> = read
         .entries
         .iter()
@@ -76,7 +89,7 @@ fn misfits(read: &SourceRead, policy: &Policy) -> Losers {
         .map(|group| (group.name.as_str(), group))
         .collect();
     let mut losers = Losers::new();
-    for entry in &read.entries {
+    for entry in read.entries.iter().filter(|entry| !same.contains_key(&(read.source.as_str(), &entry.id))) {
         let in_group = |name: &str| groups.get(name).is_some_and(|group| group.members.contains_key(&entry.id));
         let misfit = policy.classes.values().find(|class| {
             !class.name_pattern.0.is_match(&entry.name) && selects(class, entry.kind, &entry.dn, in_group)
@@ -91,11 +104,13 @@ fn misfits(read: &SourceRead, policy: &Policy) -> Losers {
 }
 
 /// Of entries of one kind and name the first source's stays; within a source the older, then the lower id.
-fn names_taken(reads: &[SourceRead]) -> Losers {
+fn names_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
     let mut holders: BTreeMap<(AccountKind, &str), (&SourceRead, &Entry)> = BTreeMap::new();
     let mut losers = Losers::new();
     for read in reads {
-        let mut entries: Vec<&Entry> = read.entries.iter().collect();
+        // Whose account another entry has takes no name.
+        let own = read.entries.iter().filter(|entry| !same.contains_key(&(read.source.as_str(), &entry.id)));
+        let mut entries: Vec<&Entry> = own.collect();
         entries.sort_by(|a, b| age(a).cmp(&age(b)));
         for entry in entries {
             match holders.get(&(entry.kind, entry.name.as_str())) {
@@ -118,10 +133,11 @@ fn names_taken(reads: &[SourceRead]) -> Losers {
 }
 
 /// Of entries of one uid the older stays, then the one with the lower id, whatever their source.
-fn uids_taken(reads: &[SourceRead]) -> Losers {
+fn uids_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
     let mut entries: Vec<(&SourceRead, &Entry, Uid)> = reads
         .iter()
         .flat_map(|read| read.entries.iter().map(move |entry| (read, entry)))
+        .filter(|(read, entry)| !same.contains_key(&(read.source.as_str(), &entry.id)))
         .filter_map(|(read, entry)| entry.posix.as_ref().map(|posix| (read, entry, posix.uid)))
         .collect();
     entries.sort_by(|(_, a, _), (_, b, _)| age(a).cmp(&age(b)));
@@ -169,6 +185,7 @@ mod tests {
             home: None,
             roles: Vec::new(),
             workspace: None,
+            adopts: None,
             quota_from_workspaces: None,
             service_account_roles: Vec::new(),
             impersonate: Vec::new(),
@@ -224,6 +241,7 @@ mod tests {
             posix: ids.map(|(uid, gid)| PosixIdentity { uid, gid, groups: BTreeSet::new() }),
             home: None,
             gid: None,
+            person: None,
             mail: None,
             display_name: None,
             ssh_keys: BTreeSet::new(),

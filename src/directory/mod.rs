@@ -24,6 +24,7 @@ pub mod membership;
 pub mod merge;
 pub mod mirror;
 mod numbers;
+pub mod person;
 mod preset;
 pub mod range;
 pub mod raw;
@@ -43,7 +44,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::fetch::{Pass, fetch};
 pub use self::kept::Memory;
-pub use self::merge::selects;
+pub use self::merge::{admits, selects};
 pub use self::source::{Preset, SourceConfig, SourceKind};
 use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
 
@@ -157,6 +158,9 @@ pub struct Entry {
     pub home: Option<PathBuf>,
     /// Mail address of a person.
     pub mail: Option<String>,
+    /// What tells a person apart in every source that has them, in lower case.
+    #[serde(default)]
+    pub person: Option<String>,
     /// Display name of a person.
     pub display_name: Option<String>,
     /// Public SSH keys of a person, as the directory has them, unchecked.

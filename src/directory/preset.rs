@@ -45,6 +45,8 @@ pub struct AttributeNames {
     /// A groupOfNames has a member (RFC 4519, 3.5), so one that shows none hides them. Not so in 389-ds and `FreeIPA`,
     /// where such a group may be empty.
     pub members_required: bool,
+    /// What tells a person apart in every source that has them; absent: people of two sources are two people.
+    pub person: Option<String>,
     /// Managers of a group or tool by DN (a class's `managers`).
     pub managers: Option<String>,
     /// Active Directory: the id is an `objectGUID`, numbers may come from SIDs, and names of accounts, which it compares
@@ -58,6 +60,7 @@ impl AttributeNames {
     pub fn wanted(&self, kind: AccountKind) -> Vec<String> {
         let mut wanted = vec!["objectClass", &self.id, &self.created];
         let people = [&self.uid, &self.gid, &self.home, &self.mail].into_iter().chain(&self.display_name);
+        let people = people.chain(&self.person);
         let groups = self.member_dns.iter().chain(&self.member_names).chain(&self.managers);
         match kind {
             AccountKind::Tool => {
@@ -152,6 +155,7 @@ impl Preset {
             member_names: texts(&["memberUid"]),
             member_of: Vec::new(),
             members_required: false,
+            person: None,
             managers: None,
             windows: false,
         };

@@ -3,13 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Engine, EngineError};
-use crate::control::api::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
+use crate::control::api::{EnsureAnswer, EnsureRequest, OwnRequest, Refusal, Trigger};
 use crate::directory::follow::follow;
 use crate::directory::{Comparison, DirectorySnapshot, Pass, SourceConfig};
+use crate::ledger::store::{ReadStore, StoreError, facts};
 use crate::orders::ensure::{Asker, Ensured, ensure};
+use crate::orders::own;
+use crate::report;
 
 /// A task that keeps what is known of a directory fresh; it ends with its engine.
 pub(super) struct Follower {
@@ -79,5 +83,24 @@ impl Engine {
         let Ensured { changes, events, answer, wants } = ensure(state, policy, asker, request, now);
         self.store.write(&self.lock, &changes, &events, now).await?;
         Ok((answer, wants))
+    }
+
+    /// Everything that the ledger says of what is somebody's own.
+    pub async fn show_own(&self, uid: u32, request: &OwnRequest) -> Result<Value, Refusal> {
+        let account = own::find(self.store.state(), uid, request)?;
+        // The views go by name, and somebody who is gone may have had it before.
+        let alone = !own::has_namesake(self.store.state(), account);
+        let read = async {
+            let mut store = ReadStore::open(&self.settings.ledger()).await?;
+            let row = facts::named(&mut store, account.kind, &account.id.0).await?.into_iter().next();
+            facts::of(&mut store, account.kind, row.unwrap_or_default(), alone).await
+        };
+        read.await.map_err(|error: StoreError| Refusal { exit_code: 1, text: report::chain(&error) })
+    }
+
+    /// Why it is as it is.
+    pub fn why_own(&self, uid: u32, request: &OwnRequest) -> Result<Value, Refusal> {
+        let ledger = self.store.state();
+        Ok(own::why(own::find(ledger, uid, request)?, ledger, &self.settings.policy))
     }
 }

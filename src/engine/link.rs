@@ -241,7 +241,8 @@ impl Engine {
         ));
         let face = self.settings.policy.clusters[&cluster].clone();
         let known = (&self.settings.policy, self.store.state());
-        let effects = ClusterEffects::start(cluster.clone(), client, face, known, &self.metrics, &self.changed);
+        let effects =
+            ClusterEffects::start(cluster.clone(), client, face, known, &self.metrics, (&self.changed, &self.soon));
         self.effects.clusters.insert(cluster.clone(), effects);
         self.links.insert(cluster, link);
     }

@@ -46,6 +46,8 @@ use crate::archive::Archives;
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
+use crate::observed::adopted;
+use crate::observed::adopted_watch::AdoptedWatch;
 use crate::observed::cluster::ClusterWatch;
 use crate::observed::pod_watch::PodWatch;
 use crate::observed::prometheus::UseWatch;
@@ -82,10 +84,13 @@ pub struct ClusterEffects {
     pub pods: Option<PodWatch>,
     /// What its Prometheus shows in use, while idle namespaces are looked for.
     pub in_use: Option<UseWatch>,
+    /// Namespaces of others, while a class adopts some.
+    pub adopted: Option<AdoptedWatch>,
 }
 
 impl ClusterEffects {
-    /// Begins to watch a cluster, and makes it ready to be written to.
+    /// Begins to watch a cluster, and makes it ready to be written to. Of what others create `soon` is told, which is not
+    /// to wait; of all else `changed`.
     #[must_use]
     pub fn start(
         cluster: ClusterName,
@@ -93,13 +98,14 @@ impl ClusterEffects {
         face: Cluster,
         (policy, ledger): (&Policy, &LedgerState),
         metrics: &SharedMetrics,
-        changed: &Arc<Notify>,
+        (changed, soon): (&Arc<Notify>, &Arc<Notify>),
     ) -> Self {
         let kinds = managed_kinds().into_iter().chain(site_kinds(policy, ledger, &cluster)).collect();
         let watch = ClusterWatch::start(&client, cluster.clone(), kinds, Arc::clone(changed));
         let pods = policy.reapers.look_at_pods().then(|| PodWatch::start(&client));
         let in_use = policy.reapers.namespaces.as_ref().and_then(|rules| UseWatch::start(&cluster, rules));
-        Self { pods, in_use, server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
+        let adopted = AdoptedWatch::start(&client, adopted::wanted(policy, &cluster), Arc::clone(soon));
+        Self { pods, in_use, adopted, server: ApiServer::new(cluster, client, Arc::clone(metrics)), watch, face }
     }
 }
 
@@ -109,7 +115,10 @@ impl ClusterEffects {
     pub fn still_serves(&self, (policy, ledger): (&Policy, &LedgerState)) -> bool {
         let kinds = self.watch.kinds();
         let wanted = managed_kinds().into_iter().chain(site_kinds(policy, ledger, self.watch.cluster()));
-        kinds.iter().eq(&wanted.collect::<Vec<_>>()) && self.pods.is_some() == policy.reapers.look_at_pods()
+        let looked = self.adopted.as_ref().map(|watch| watch.wanted().clone()).unwrap_or_default();
+        looked == adopted::wanted(policy, self.watch.cluster())
+            && kinds.iter().eq(&wanted.collect::<Vec<_>>())
+            && self.pods.is_some() == policy.reapers.look_at_pods()
     }
 
     /// Endpoints that did not take credentials when they were last asked, with why.

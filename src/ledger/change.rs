@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::adopted::AdoptedNamespace;
 use super::idle::Idleness;
 use super::pace::PaceRecord;
 use super::quota::{OverrideKey, QuotaOverride};
@@ -18,7 +19,7 @@ use super::{
     SourceState, Spending, StoppedWorkload, Tenant,
 };
 use crate::directory::RejectedEntry;
-use crate::identity::{AccountId, AccountName, ClusterName, Uid};
+use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName, Uid};
 
 /// One change; the last value wins. `None` ends what was there.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +28,8 @@ pub enum Change {
     Account(Box<Account>),
     /// A uid is from now on this account's.
     Uid(Uid, AccountId),
+    /// This tells the account's person apart.
+    Person(AccountId, String),
     /// A tenant in a cluster.
     Tenant(AccountId, ClusterName, Tenant),
     /// All entries of the last read that failed a check.
@@ -65,6 +68,8 @@ pub enum Change {
     Pace(String, Option<PaceRecord>),
     /// Nothing runs in a namespace, or something does again.
     Idle(AccountId, ClusterName, Option<Idleness>),
+    /// A namespace that others created is adopted, is nobody's, or is left alone for good.
+    Adopted(ClusterName, NamespaceName, Option<AdoptedNamespace>),
     /// Somebody asked for the account then.
     Used(AccountId, Timestamp),
     /// The revocation of a class begins, goes on, or is over.
@@ -121,6 +126,7 @@ impl LedgerState {
         match change.clone() {
             Change::Account(account) => set(&mut self.accounts, account.id.clone(), Some(*account)),
             Change::Uid(uid, account) => set(&mut self.uid_history, uid, Some(account)),
+            Change::Person(account, person) => set(&mut self.persons, account, Some(person)),
             Change::Tenant(account, cluster, tenant) => set(&mut self.tenants, (account, cluster), Some(tenant)),
             Change::Rejected(rejected) => self.rejected = rejected,
             Change::Hold(account, note) => set(&mut self.holds, account, note),
@@ -146,6 +152,7 @@ impl LedgerState {
             Change::Override(key, given) => set(&mut self.overrides, key, given),
             Change::Pace(class, pace) => set(&mut self.paces, class, pace),
             Change::Idle(account, cluster, idle) => set(&mut self.idle, (account, cluster), idle),
+            Change::Adopted(cluster, namespace, row) => set(&mut self.adopted, (cluster, namespace), row),
             Change::Used(account, at) => set(&mut self.last_use, account, Some(at)),
             Change::Revocation(class, revocation) => set(&mut self.revocations, class, revocation),
             Change::LedgerId(id) => self.ledger_id = id,

@@ -1,9 +1,10 @@
 //! What Bursar remembers: accounts, what was delivered to them, what was asked and refused. The types here,
-//! `transition`, `quota`, `pace`, `revocation`, `idle`, `gaps` and `chain` are PURE; `store` keeps them in SQLite.
+//! `transition`, `adopted`, `quota`, `pace`, `revocation`, `idle`, `gaps` and `chain` are PURE; `store` keeps them in SQLite.
 //!
 //! [`LedgerState`] is the whole memory a decision may use. The store loads it once and changes it only together
 //! with its rows, so a cycle in which nothing changed reads and writes nothing.
 
+pub mod adopted;
 pub mod chain;
 pub mod change;
 mod credential;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use self::adopted::AdoptedNamespace;
 pub use self::credential::{Certificate, CredentialKey, Delivery};
 pub use self::gaps::{Absence, Ending};
 use self::idle::Idleness;
@@ -45,6 +47,8 @@ pub struct LedgerState {
     pub sources: BTreeMap<String, SourceState>,
     /// Every account ever seen.
     pub accounts: BTreeMap<AccountId, Account>,
+    /// What tells the person of an account apart in every source that has them.
+    pub persons: BTreeMap<AccountId, String>,
     /// Every uid ever recorded, and whose it is.
     pub uid_history: BTreeMap<Uid, AccountId>,
     /// Tenants an administrator wants left alone.
@@ -71,6 +75,8 @@ pub struct LedgerState {
     pub last_use: BTreeMap<AccountId, Timestamp>,
     /// Namespaces in which nothing ran when they were last looked at.
     pub idle: BTreeMap<(AccountId, ClusterName), Idleness>,
+    /// Namespaces that others created and a class adopts.
+    pub adopted: BTreeMap<(ClusterName, NamespaceName), AdoptedNamespace>,
     /// Revocations of whole classes that are under way.
     pub revocations: BTreeMap<String, BulkRevocation>,
     /// What the API server was told, and what it answered.

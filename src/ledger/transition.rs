@@ -5,15 +5,18 @@
 //! changes nothing gives no change.
 
 mod adoption;
+mod person;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use self::person::Person;
 use super::change::{Change, Event};
 use super::gaps;
 use super::{Absence, Account, Compared, Ending, LedgerState, Lifecycle, OrderKind, SourceState, Suspension};
+use crate::directory::person::{Same, same_people};
 use crate::directory::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
 use crate::policy::Policy;
@@ -53,6 +56,9 @@ struct Memory<'a> {
     known: BTreeMap<(&'a str, &'a DirectoryId), &'a Account>,
     names: BTreeMap<(AccountKind, String), AccountId>,
     uids: BTreeMap<Uid, AccountId>,
+    /// Accounts by what tells their person apart.
+    persons: BTreeMap<&'a str, Vec<&'a Account>>,
+    same: Same<'a>,
     rejected: BTreeSet<RejectedEntry>,
     sources: BTreeMap<String, SourceState>,
     snapshot: &'a DirectorySnapshot,
@@ -73,6 +79,8 @@ impl<'a> Memory<'a> {
             known: accounts.clone().map(|known| ((known.source.as_str(), &known.directory_id), known)).collect(),
             names: accounts.map(|known| ((known.kind, known.kubernetes_name.clone()), known.id.clone())).collect(),
             uids: ledger.uid_history.clone(),
+            persons: person::by_value(ledger),
+            same: same_people(&snapshot.reads),
             rejected: BTreeSet::new(),
             sources: BTreeMap::new(),
             snapshot,
@@ -91,6 +99,9 @@ impl<'a> Memory<'a> {
         for entry in &read.entries {
             present.insert(&entry.id);
             let known = self.known.get(&(read.source.as_str(), &entry.id)).copied();
+            if self.is_same(&read.source, entry, known) {
+                continue;
+            }
             match known.or_else(|| self.adopted_by(&read.source, entry)) {
                 Some(account) => self.seen(account, &read.source, entry, (complete, proves_leaving)),
                 None => self.new_account(&read.source, entry),
@@ -172,6 +183,11 @@ impl<'a> Memory<'a> {
     }
 
     fn new_account(&mut self, source: &str, entry: &Entry) {
+        match self.person(source, entry) {
+            Person::New => {}
+            Person::Served => return,
+            Person::Refused(why) => return self.reject(source, entry, why),
+        }
         let kubernetes_name = kubernetes_name(&entry.name);
         if let Some(owner) = self.names.get(&(entry.kind, kubernetes_name.clone())).cloned() {
             let why = self.name_taken(entry, &owner);
@@ -214,6 +230,7 @@ impl<'a> Memory<'a> {
         };
         self.event(&account, "seen", &format!("new in {source}"), json!({"dn": entry.dn}));
         self.result.changes.push(Change::Account(Box::new(account)));
+        self.remember_person(&id, entry);
         self.record_uid(&id, entry);
     }
 
@@ -228,6 +245,7 @@ impl<'a> Memory<'a> {
             self.reject(source, entry, why);
             return self.changed(account, Account { absence: None, ..account.clone() });
         }
+        self.remember_person(&account.id, entry);
         let mut posix = entry.posix.clone().or_else(|| account.posix.clone());
         let order = self.order(&account.id, OrderKind::AdoptUid);
         let moved = Self::uid_moved(account, entry);

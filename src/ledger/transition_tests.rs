@@ -13,7 +13,7 @@ use crate::policy::{Lifecycle as Times, Limit, Limits};
 const MINUTE: i64 = 60;
 const HOUR: i64 = 3600;
 
-fn policy(absent_for: i64) -> Policy {
+pub(super) fn policy(absent_for: i64) -> Policy {
     let limit = Limit { count: 5, percent: None };
     Policy {
         site: "test".to_owned(),
@@ -54,6 +54,7 @@ fn tool(id: &str, name: &str, uid: i64) -> Entry {
         }),
         home: Some(PathBuf::from(format!("/data/project/{name}"))),
         gid: None,
+        person: None,
         mail: None,
         display_name: None,
         ssh_keys: std::collections::BTreeSet::new(),

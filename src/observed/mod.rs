@@ -1,6 +1,8 @@
 //! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest`, `quota`,
-//! `pods`, `watched` and `certificate` are PURE; `cluster` and `pod_watch` watch, `prometheus` and `kinds` ask.
+//! `pods`, `adopted`, `watched` and `certificate` are PURE; `cluster`, `adopted_watch` and `pod_watch` watch, `prometheus` and `kinds` ask.
 
+pub mod adopted;
+pub mod adopted_watch;
 pub mod cache;
 pub mod certificate;
 pub mod cluster;
@@ -17,6 +19,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use self::adopted::FoundNamespaces;
 use self::pods::PodInventory;
 use self::quota::ObservedQuota;
 use crate::identity::{AccountId, ClusterName};
@@ -32,6 +35,9 @@ pub struct Inventory {
     pub pods: BTreeMap<ClusterName, Arc<PodInventory>>,
     /// Namespaces that a cluster's Prometheus shows in use, where it is asked and answers.
     pub in_use: BTreeMap<ClusterName, Arc<BTreeSet<String>>>,
+    /// Namespaces that others create, of clusters in which a class adopts some; one that is absent here shows none of
+    /// them, which does not mean that there are none.
+    pub adopted: BTreeMap<ClusterName, FoundNamespaces>,
     /// What `bursar-homed` answered about kubeconfigs that were inspected since the last cycle.
     pub homes: BTreeMap<(AccountId, ClusterName), HomeFinding>,
 }

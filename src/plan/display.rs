@@ -9,6 +9,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::adopted::is_of_others;
 use super::guard::{ApprovedPlan, COMPLETENESS, Refusal, refused_hash};
 use super::near::LimitUse;
 use super::pace::Progress;
@@ -73,7 +74,7 @@ impl<'a> Preview<'a> {
     #[must_use]
     pub fn json(&self) -> Value {
         let Self { sources, rejected, plan, pace, revocations, reaped_later, near, refusals } = self;
-        let Plan { accounts, unchanged, waiting, abandoned, notices, over_quota } = plan;
+        let Plan { accounts, unchanged, waiting, abandoned, notices, over_quota, unowned } = plan;
         let actions: Vec<Value> = accounts.iter().flat_map(actions_json).collect();
         let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
         json!({
@@ -86,6 +87,7 @@ impl<'a> Preview<'a> {
             "abandoned": abandoned,
             "notices": notices,
             "over_quota": over_quota,
+            "unowned": unowned,
             "refused": refused,
             "near": near,
             "pace": pace,
@@ -210,7 +212,7 @@ impl fmt::Display for Refusal {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { accounts, unchanged: _, waiting, abandoned, notices, over_quota } = self;
+        let Self { accounts, unchanged: _, waiting, abandoned, notices, over_quota, unowned } = self;
         let lines: Vec<Line> = accounts.iter().filter(|plan| plan.changes_something()).map(line).collect();
         let width = |text: fn(&Line) -> &str| lines.iter().map(|line| text(line).chars().count()).max().unwrap_or(0);
         let (names, uids, whats) = (width(|line| &line.name), width(|line| &line.uid), width(|line| &line.what));
@@ -225,6 +227,7 @@ impl fmt::Display for Plan {
             let what = counted(*tenants, "tenant");
             writeln!(f, "! cluster {cluster}  is not in the configuration: nothing is done there for {what}")?;
         }
+        unowned.iter().try_for_each(|unowned| writeln!(f, "! {unowned}"))?;
         for Notice { account, text } in notices {
             writeln!(f, "! {} {}  {text}", account.kind, account.name)?;
         }
@@ -373,10 +376,13 @@ fn said(thing: &str, reason: &Reason) -> String {
 /// `namespace tool-foo, quota, limits, 4 network policies, role binding, certificate, kubeconfig`.
 fn details(plan: &AccountPlan) -> String {
     let written = written(plan);
-    let deleted = objects(plan.actions.iter().filter_map(|action| match action {
-        Action::Delete { key, .. } => Some(key),
-        _ => None,
-    }));
+    let deleted = placed(
+        plan,
+        plan.actions.iter().filter_map(|action| match action {
+            Action::Delete { key, .. } => Some(key),
+            _ => None,
+        }),
+    );
     let deleted = deleted.into_iter().map(|object| format!("{object} removed"));
     // The people of a group have certificates of their own.
     let holds = plan.account.kind != AccountKind::Group;
@@ -447,8 +453,24 @@ fn written(plan: &AccountPlan) -> Vec<String> {
         format!("{} becomes an override, by whoever used {}", adoption.said(), adoption.editors.join(", "))
     });
     let amounts = applied().flat_map(|(_, amounts)| amounts.iter().cloned());
-    let others = objects(applied().filter(|(_, amounts)| amounts.is_empty()).map(|(key, _)| key));
+    let others = placed(plan, applied().filter(|(_, amounts)| amounts.is_empty()).map(|(key, _)| key));
     adopted.chain(amounts).chain(others).collect()
+}
+
+/// Objects as [`objects`] says them; of those in namespaces that others made, where they are.
+fn placed<'a>(plan: &AccountPlan, keys: impl Iterator<Item = &'a ObjectKey>) -> Vec<String> {
+    let mut own = Vec::new();
+    let mut elsewhere: BTreeMap<&str, Vec<&ObjectKey>> = BTreeMap::new();
+    for key in keys {
+        match key.namespace.as_deref().filter(|_| is_of_others(key, |there| plan.namespaces.contains(there))) {
+            Some(there) => elsewhere.entry(there).or_default().push(key),
+            None => own.push(key),
+        }
+    }
+    let elsewhere = elsewhere.into_iter().flat_map(|(there, keys)| {
+        objects(keys.into_iter()).into_iter().map(move |object| format!("{object} in {there}"))
+    });
+    objects(own.into_iter()).into_iter().chain(elsewhere).collect()
 }
 
 fn amounts<'a>(key: &ObjectKey, reason: &'a Reason) -> &'a [String] {

@@ -76,6 +76,7 @@ fn entry(kind: AccountKind, id: &str, name: &str, uid: i64) -> Entry {
         posix: Some(posix(uid)),
         home: Some(format!("/data/project/{name}").into()),
         gid: None,
+        person: None,
         mail: None,
         display_name: None,
         ssh_keys: std::collections::BTreeSet::new(),

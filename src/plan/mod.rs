@@ -2,6 +2,7 @@
 //! decide while executing. PURE: no runtime, no client, no file system, no clock.
 
 pub mod action;
+pub mod adopted;
 mod budget;
 pub mod credential;
 pub mod display;
@@ -64,6 +65,8 @@ pub struct Plan {
     pub notices: Vec<Notice>,
     /// Quotas that give less than is in use.
     pub over_quota: Vec<OverQuota>,
+    /// Namespaces that a class would adopt, and that are nobody's.
+    pub unowned: Vec<adopted::Unowned>,
 }
 
 /// What is to be done for one account.
@@ -100,6 +103,9 @@ pub struct AccountPlan {
     pub actions: Vec<Action>,
     /// Edits of its quota that become overrides.
     pub adopted: Vec<Adoption>,
+    /// Its own namespaces: what else it has was made by others.
+    #[serde(skip)]
+    pub namespaces: BTreeSet<String>,
     /// Something of its own is another: name, ids, home, an override.
     #[serde(skip)]
     pub is_own: bool,
@@ -202,7 +208,12 @@ fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, 
     plan.notices.sort();
     plan.notices.dedup();
     plan.over_quota = over_quota(desired, &scan);
+    plan.unowned = adopted::Unowned::of(ledger);
     plan
+}
+
+fn namespaces(account: &DesiredAccount) -> BTreeSet<String> {
+    account.clusters.values().filter_map(|tenant| tenant.namespace.as_ref()).map(ToString::to_string).collect()
 }
 
 fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
@@ -309,6 +320,7 @@ impl World<'_> {
             leaving: leaving.clone(),
             actions,
             adopted,
+            namespaces: namespaces(desired),
             is_own,
             paced,
             settles,

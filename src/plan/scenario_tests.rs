@@ -5,6 +5,7 @@
 //! the history, `settle` carries everything out without showing it. `reads 26 1h` reads the directory so often, so much
 //! later each time, and shows what it taught and did. The site is [`super::testing::policy`].
 
+mod adopted;
 mod reaper;
 mod workspace;
 
@@ -170,6 +171,7 @@ impl Story {
             }
             ["class", class, "gone"] => drop(self.world.policy.classes.remove(*class)),
             ["limit", what, count] => self.limit(what, count),
+            ["profiles" | "profile", ..] => self.profiles(words),
             ["workspaces" | "who" | "manages", ..] => self.workspace(words),
             ["retention", hours] => self.world.policy.lifecycle.retention = hours_of(hours).unsigned_abs(),
             ["finalizers", held] => self.finalizers(*held == "hold"),
@@ -305,6 +307,7 @@ impl Story {
     }
 
     fn plan(&mut self) {
+        self.see();
         let entries = self.world.ledger.accounts.len() as u64;
         self.world.ledger.sources.values_mut().for_each(|source| source.entries = entries);
         let plan = self.world.plan();
@@ -315,6 +318,7 @@ impl Story {
     }
 
     fn carry_out(&mut self) {
+        self.see();
         let (approved, refusals) = self.world.guarded();
         self.refusals = refusals;
         let done = self.world.execute(&approved);

@@ -10,11 +10,11 @@ use jiff::Timestamp;
 use super::credential::{self, Standing};
 use super::quota::{self, Adoption};
 use super::scan::Scan;
-use super::{Action, Reason, ending, volume};
+use super::{Action, Reason, adopted, ending, volume};
 use crate::desired::{
     DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Transition, apply_order,
 };
-use crate::identity::{AccountId, ClusterName};
+use crate::identity::{AccountId, ClusterName, NamespaceName};
 use crate::ledger::{LedgerState, ObjectKey, ObjectRecord};
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
 use crate::policy::DriftMode;
@@ -68,6 +68,7 @@ pub(super) fn actions(look: Look<'_>) -> Found {
         return found;
     }
     let applies = if settled { Vec::new() } else { applies(look, &mut found) };
+    let (elsewhere, applies): (Vec<_>, Vec<_>) = applies.into_iter().partition(|action| is_new_elsewhere(look, action));
     let (namespace, applies): (Vec<_>, Vec<_>) = applies.into_iter().partition(|action| order(action) == Some(0));
     let (bindings, applies): (Vec<_>, Vec<_>) = applies.into_iter().partition(|action| order(action) == Some(4));
     // A binding that is there is changed first: it may name an older generation, and a tenant who makes another step
@@ -82,7 +83,8 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let actions =
         [namespace, deleted_bindings, narrowed, stop, remove, directories, applies, bindings, deletes, resume(look)];
     let end = ending::archive(look);
-    found.actions = actions.into_iter().flatten().chain(prove).chain(deliver).chain(inspect).chain(end).collect();
+    let own = actions.into_iter().flatten().chain(prove).chain(deliver).chain(inspect).chain(end);
+    found.actions = own.chain(elsewhere).collect();
     found
 }
 
@@ -90,6 +92,12 @@ pub(super) fn actions(look: Look<'_>) -> Found {
 /// cluster stays as it is.
 pub(super) fn abandoned(look: Look<'_>) -> Found {
     Found { actions: credential::abandoned(look).collect(), ..Found::default() }
+}
+
+/// What it gets in a namespace that others made comes last: whoever makes that fail must not keep it from a certificate.
+fn is_new_elsewhere(look: Look<'_>, action: &Action) -> bool {
+    let own = look.tenant.namespace.as_ref().map(NamespaceName::as_str);
+    matches!(action, Action::Apply { key, uid: None, .. } if adopted::is_of_others(key, |there| own == Some(there)))
 }
 
 fn order(action: &Action) -> Option<u8> {

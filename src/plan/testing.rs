@@ -31,7 +31,7 @@ use crate::plan::revocation::advance;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, Refusal, guard, plan};
 use crate::policy::Policy;
 
-pub(crate) use self::policy::{course, policy};
+pub(crate) use self::policy::{course, policy, profile};
 
 pub(crate) const SOURCE: &str = "people";
 
@@ -204,8 +204,18 @@ impl World {
         guard(self.plan(), &Bounds::of(&self.ledger, &self.policy), self.now)
     }
 
+    /// What the clusters show of namespaces that others created.
+    pub(crate) fn look(&mut self) -> Vec<Event> {
+        let (changes, events) = super::adopted::look(&self.ledger, &self.inventory, &self.policy, self.now);
+        for change in &changes {
+            self.ledger.apply(change);
+        }
+        events
+    }
+
     /// One whole cycle in which everything succeeds.
     pub(crate) fn cycle(&mut self) -> Vec<Event> {
+        self.look();
         let (approved, _) = self.guarded();
         self.execute(&approved)
     }
@@ -376,6 +386,7 @@ pub(crate) fn entry_of(account: &Account) -> Entry {
         posix: account.posix.clone(),
         home: account.home.clone(),
         gid: account.gid,
+        person: None,
         mail: account.mail.clone(),
         display_name: account.display_name.clone(),
         ssh_keys: account.ssh_keys.clone(),

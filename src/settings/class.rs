@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use regex::Regex;
 
 use super::admission;
+use super::adopted::{self, OF_ADOPTED};
 use super::credential;
 use super::profile;
 use super::table::{Kind, PATH, Table, is_none_of};
@@ -61,8 +62,6 @@ const OF_A_NAMESPACE: [&str; 9] = [
 const OF_GROUPS: [&str; 5] = ["member_roles", "manager_roles", "managers", "member_quota", "tier"];
 /// Keys that say something of one holder, and nothing where there are several, each with a credential of their own.
 const OF_A_HOLDER: [&str; 5] = ["home", "credential", "roles", "impersonate", "provision"];
-/// Keys of what later versions serve.
-const OF_ADOPTED: [&str; 2] = ["selector", "owner_annotation"];
 /// What a name must look like unless the class says otherwise.
 pub(super) const NAME_PATTERN: &str = "^[a-z][a-z0-9-]{1,50}$";
 /// `edit` less what would undo isolation; `init` makes it.
@@ -96,14 +95,16 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         table.wrong("home", "missing: the credential has to go somewhere; for example { prefix = \"/home\" }");
     }
     fitting(table, from);
+    let adopts = if from == From::Adopted { Some(adopted::adopts(table)?) } else { None };
     Some(Class {
         name: name.to_owned(),
         from,
         when: when(table),
         clusters,
         name_pattern: pattern(table),
-        roles: if from == From::Groups { Vec::new() } else { roles(table, namespace.as_ref()) },
+        roles: if from == From::Groups { Vec::new() } else { roles(table, from, namespace.as_ref()) },
         workspace: (from == From::Groups).then(|| workspace(table)),
+        adopts,
         namespace,
         home,
         service_account_roles: table.texts("service_account_roles").unwrap_or_default(),
@@ -114,7 +115,7 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         quota_from_workspaces: quota_from_workspaces(table, from),
         quota_locked: profile::quota_locked(table),
         limit_range: table.has("limit_range").then(|| profile::limit_range(&table.section("limit_range"))),
-        network: network(table, known),
+        network: network(table, from, known),
         credential,
         volumes: volume::volumes(table, known.prefixes, from),
         admission: admission::admission(&table.section("admission"), from),
@@ -125,15 +126,10 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
 
 fn from(table: &Table<'_>) -> Option<From> {
     if !table.has("from") {
-        table.wrong("from", "missing; one of: tools, users, groups");
+        table.wrong("from", "missing; one of: tools, users, groups, adopted");
     }
     let kinds = [("tools", From::Tools), ("users", From::Users), ("groups", From::Groups), ("adopted", From::Adopted)];
-    let from = table.choice("from", &kinds)?;
-    if from == From::Adopted {
-        table.not_yet("from", "classes are from tools, users or groups");
-        return None;
-    }
-    Some(from)
+    table.choice("from", &kinds)
 }
 
 fn provision(table: &Table<'_>) -> Provision {
@@ -143,8 +139,11 @@ fn provision(table: &Table<'_>) -> Provision {
 
 /// Keys that fit what the class is from.
 fn fitting(table: &Table<'_>, from: From) {
-    for key in OF_ADOPTED {
-        table.not_yet(key, "it goes with from = \"adopted\"");
+    if from == From::Adopted {
+        return;
+    }
+    for key in OF_ADOPTED.iter().filter(|key| table.has(key)) {
+        table.wrong(key, "it goes with from = \"adopted\"");
     }
     let (strange, why) = match from {
         From::Groups => (&OF_A_HOLDER[..], "the people of a group have credentials of their own, by a class of users"),
@@ -165,6 +164,9 @@ fn fitting(table: &Table<'_>, from: From) {
 
 /// `PREFIX{name}SUFFIX`, short enough for every name.
 fn namespace(table: &Table<'_>, from: From) -> Option<String> {
+    if from == From::Adopted {
+        return None;
+    }
     if from != From::Users && !table.has("namespace") {
         let example = if from == From::Tools { "tool-{name}" } else { "workspace-{name}" };
         table.wrong("namespace", format!("missing; for example {example:?}"));
@@ -231,8 +233,8 @@ fn default_pattern() -> Regex {
 }
 
 /// A class without a namespace is bound in the whole cluster, so its roles are never a default.
-fn roles(table: &Table<'_>, namespace: Option<&String>) -> Vec<String> {
-    if namespace.is_none() && !table.has("roles") && !table.has("namespace") {
+fn roles(table: &Table<'_>, from: From, namespace: Option<&String>) -> Vec<String> {
+    if from != From::Adopted && namespace.is_none() && !table.has("roles") && !table.has("namespace") {
         table.wrong("roles", "missing: without namespace they hold in the whole cluster; for example [\"view\"]");
     }
     table.texts("roles").unwrap_or_else(|| ROLES.map(str::to_owned).to_vec())
@@ -296,8 +298,10 @@ fn pod_security(table: &Table<'_>) -> PodSecurity {
     table.choice("pod_security", &levels).unwrap_or(POD_SECURITY)
 }
 
-fn network(table: &Table<'_>, known: &Known<'_>) -> String {
-    let name = table.text("network").unwrap_or_else(|| "isolated".to_owned());
+/// Who made a namespace has policies of their own in it: there ours are only what is asked for.
+fn network(table: &Table<'_>, from: From, known: &Known<'_>) -> String {
+    let default = if from == From::Adopted { "open" } else { "isolated" };
+    let name = table.text("network").unwrap_or_else(|| default.to_owned());
     if !known.networks.contains(&name) {
         table.wrong("network", unknown(&name, known.networks.iter().map(String::as_str), "[network.NAME]"));
     }

@@ -2,6 +2,7 @@
 //! so that what is built from it cannot fail. It reads files beside the configuration and reaches nothing else.
 
 mod admission;
+mod adopted;
 mod class;
 mod cluster;
 mod credential;

@@ -47,7 +47,7 @@ const KEYS: [&str; 31] = [
     "client_secret",
     "interval",
 ];
-const ATTRIBUTES: [&str; 17] = [
+const ATTRIBUTES: [&str; 18] = [
     "id",
     "created",
     "tool_name",
@@ -57,6 +57,7 @@ const ATTRIBUTES: [&str; 17] = [
     "gid",
     "home",
     "mail",
+    "person",
     "display_name",
     "ssh_keys",
     "disabled",
@@ -302,6 +303,7 @@ fn attributes(table: &Table<'_>, preset: Preset) -> AttributeNames {
         }
     }
     names.members_required = table.switch("members_required", names.members_required);
+    names.person = table.text("person").or(names.person);
     if table.has("managers") {
         names.managers = table.text("managers");
     }

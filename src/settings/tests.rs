@@ -205,10 +205,29 @@ fn what_later_versions_serve_is_an_error_where_leaving_it_out_is_dangerous() {
         let errors = errors(text);
         assert!(errors[0].starts_with(&format!("bursar.toml: {key}: not in this version")), "{errors:?}");
     };
-    later("[class.profile]\nfrom = \"adopted\"\nselector = \"a=b\"\n", "class.profile.from");
     later("[realm]\nsource = \"sso\"\n", "realm");
     let harmless = "[archive]\nrecipient = \"age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p\"\n[webhook]\nexempt = [\"a\"]\n[reaper.namespaces]\nenabled = false\nidle_for = \"9d\"\n";
     assert_eq!(load(&format!("{BASE}{harmless}")).expect("settings").policy.exempt, ["a"]);
+}
+
+#[test]
+fn a_class_of_adopted_namespaces_says_which_and_whose() {
+    let class = "[class.profile]\nfrom = \"adopted\"\nclusters = [\"prod\"]\nowner_annotation = \"owner\"\n";
+    let good = load(&format!("{BASE}{class}selector = \"a in (b, c),!d\"\n")).expect("settings");
+    let profile = &good.policy.classes["profile"];
+    assert_eq!((profile.network.as_str(), profile.roles.as_slice()), ("open", ["bursar-tenant".to_owned()].as_slice()));
+    assert!(profile.namespace.is_none() && profile.adopts.is_some());
+    for (wrong, key) in [
+        ("selector = \"!a\"\n", "selector"),
+        ("", "selector"),
+        ("selector = \"a=b\"\nnamespace = \"x-{name}\"\n", "namespace"),
+        ("selector = \"a=b\"\ndrift = { quota = \"adopt\" }\n", "drift.quota"),
+    ] {
+        let errors = errors(&format!("{class}{wrong}"));
+        assert!(errors[0].starts_with(&format!("bursar.toml: class.profile.{key}: ")), "{errors:?}");
+    }
+    let errors = errors("[class.x]\nfrom = \"users\"\nclusters = [\"prod\"]\nroles = []\nselector = \"a=b\"\n");
+    assert!(errors[0].starts_with("bursar.toml: class.x.selector: "), "{errors:?}");
 }
 
 #[test]
@@ -375,7 +394,7 @@ fn the_manual_says_the_defaults_of_the_code() {
     let explicit = load_in(folder.path(), &uncommented(|_| false), &[]).expect("settings");
     let implicit = load_in(folder.path(), &uncommented(|line| line.ends_with("# default")), &[]).expect("settings");
     assert_eq!(explicit, implicit);
-    assert_eq!(explicit.policy.classes.keys().collect::<Vec<_>>(), ["admin", "course", "tool"]);
+    assert_eq!(explicit.policy.classes.keys().collect::<Vec<_>>(), ["admin", "course", "profile", "tool"]);
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub struct Request {
     pub verb: String,
     /// Path and query.
     pub uri: String,
+    /// When it was answered.
+    pub at: jiff::Timestamp,
     /// The HTTP status.
     pub status: u64,
     /// What program asked.
@@ -56,6 +58,7 @@ fn request(event: &Value) -> Option<Request> {
     let began = event["stage"] == "ResponseStarted";
     (is_watch == began).then(|| Request {
         user: text(event.pointer("/impersonatedUser/username").unwrap_or(&event["user"]["username"])),
+        at: text(&event["stageTimestamp"]).parse().expect("a time"),
         verb: text(&event["verb"]),
         uri: text(&event["requestURI"]),
         status: event["responseStatus"]["code"].as_u64().unwrap_or_default(),

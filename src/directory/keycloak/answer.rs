@@ -162,7 +162,7 @@ impl Profile {
     pub(super) fn judge(&self, names: &AttributeNames) -> (Vec<String>, Vec<String>) {
         let (mut unbelieved, mut problems) = (Vec::new(), Vec::new());
         let identity = [&names.user_name, &names.uid, &names.gid, &names.home];
-        for name in identity.into_iter().filter(|name| !BUILT_IN.contains(&name.as_str())) {
+        for name in identity.into_iter().chain(&names.person).filter(|name| !BUILT_IN.contains(&name.as_str())) {
             match self.is_their_own(name) {
                 Some(false) => {}
                 Some(true) => {

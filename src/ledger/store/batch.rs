@@ -8,10 +8,11 @@ use sqlx::SqliteConnection;
 
 use super::interval::Intervals;
 use super::record::{
-    ACCOUNT, APPROVAL, ARCHIVE, AccountRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
-    DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT, ORDER, ObjectRow, OfAccount,
-    OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow,
-    SETTLED, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
+    ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION,
+    CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT,
+    ORDER, ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow,
+    QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow,
+    TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};
@@ -77,6 +78,7 @@ impl Batch {
         match change.clone() {
             Change::Account(_) | Change::Sources(_) => {}
             Change::Uid(uid, account_id) => self.set(&UID_HISTORY, row(&UidRow { uid, account_id }), true),
+            Change::Person(account_id, value) => self.set(&PERSON, row(&PersonRow { account_id, value }), true),
             Change::Tenant(account, cluster, tenant) => self.set_in_cluster(&TENANT, account, cluster, Some(tenant)),
             Change::Rejected(rejected) => self.replace(&REJECTED_ENTRY, rejected.iter().map(row)),
             Change::Hold(account_id, note) => {
@@ -121,6 +123,12 @@ impl Batch {
             Change::Pace(class, Some(pace)) => self.set(&PACE, row(&PaceRow::new(class, pace)), true),
             Change::Pace(class, None) => self.set(&PACE, json!({"class": class}), false),
             Change::Idle(account, cluster, idle) => self.set_in_cluster(&IDLENESS, account, cluster, idle),
+            Change::Adopted(cluster, namespace, Some(value)) => {
+                self.set(&ADOPTED_NAMESPACE, row(&AdoptedRow { cluster, namespace, value }), true);
+            }
+            Change::Adopted(cluster, namespace, None) => {
+                self.set(&ADOPTED_NAMESPACE, json!({"cluster": cluster, "namespace": namespace}), false);
+            }
             Change::Used(account_id, at) => self.set(&LAST_USE, row(&UseRow { account_id, at }), true),
             Change::Revocation(class, Some(revocation)) => {
                 self.set(&BULK_REVOCATION, row(&RevocationRow { class, revocation }), true);

@@ -6,11 +6,11 @@ use sqlx::SqliteConnection;
 
 use super::StoreError;
 use super::record::{
-    ACCOUNT, APPROVAL, ARCHIVE, AccountRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
-    DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MembershipRow, OBJECT, ORDER,
-    ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL,
-    REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY,
-    UidRow, UseRow,
+    ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION,
+    CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP,
+    MembershipRow, OBJECT, ORDER, ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON,
+    PaceRow, PersonRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, SSH_DELIVERY,
+    STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::chain::GENESIS;
@@ -32,6 +32,12 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .await?
             .into_iter()
             .map(|row| (row.uid, row.account_id))
+            .collect(),
+        persons: PERSON
+            .load::<PersonRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| (row.account_id, row.value))
             .collect(),
         holds: HOLD
             .load::<HoldRow>(connection, ALL)
@@ -61,6 +67,12 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .collect(),
         paces: PACE.load::<PaceRow>(connection, ALL).await?.into_iter().map(PaceRow::read).collect(),
         idle: in_clusters(IDLENESS.load(connection, ALL).await?),
+        adopted: ADOPTED_NAMESPACE
+            .load::<AdoptedRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| ((row.cluster, row.namespace), row.value))
+            .collect(),
         last_use: LAST_USE
             .load::<UseRow>(connection, ALL)
             .await?

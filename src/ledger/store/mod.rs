@@ -4,6 +4,7 @@
 pub mod backup;
 mod batch;
 mod disk;
+pub mod facts;
 mod interval;
 mod load;
 mod lock;
@@ -242,5 +243,7 @@ fn damaged(error: sqlx::Error) -> StoreError {
 
 #[cfg(test)]
 mod access_tests;
+#[cfg(test)]
+mod adopted_tests;
 #[cfg(test)]
 mod tests;

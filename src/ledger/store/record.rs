@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::interval::OPEN_END;
 use super::table::Table;
-use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
+use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid};
+use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::revocation::BulkRevocation;
@@ -37,6 +38,9 @@ tables! {
     BULK_REVOCATION = "bulk_revocation", key ["class"], plain ["at", "done"], json ["last", "note"];
     LAST_USE = "last_use", key ["account_id"], plain ["at"], json [];
     IDLENESS = "idleness", key ["account_id", "cluster"], plain ["since", "counted_at", "seconds", "due", "warned_at"], json [];
+    ADOPTED_NAMESPACE = "adopted_namespace", key ["cluster", "namespace"],
+        plain ["uid", "class", "owner", "named", "account_id", "why", "since"], json [];
+    PERSON = "person", key ["account_id"], plain ["value"], json [];
     HOLD = "hold", key ["account_id"], plain [], json ["note"];
     ORDER = "\"order\"", key ["id"], plain ["account_id", "what", "bulk", "object"], json ["note"];
     APPROVAL = "approval", key ["hash"], plain ["until"], json [];
@@ -177,6 +181,22 @@ pub struct InCluster<T> {
     pub cluster: ClusterName,
     #[serde(flatten)]
     pub value: T,
+}
+
+/// What tells an account's person apart.
+#[derive(Serialize, Deserialize)]
+pub struct PersonRow {
+    pub account_id: AccountId,
+    pub value: String,
+}
+
+/// A namespace that a class adopts.
+#[derive(Serialize, Deserialize)]
+pub struct AdoptedRow {
+    pub cluster: ClusterName,
+    pub namespace: NamespaceName,
+    #[serde(flatten)]
+    pub value: AdoptedNamespace,
 }
 
 /// What an account has one of in each cluster for each host: a certificate, a delivery.

@@ -198,6 +198,7 @@ fn change() -> impl Strategy<Value = Change> {
         (1_u64..5).prop_map(|n| Change::Spent(Spending::Suspend, "tool".to_owned(), n, at(1))),
         (0_u64..99).prop_map(Change::LastGeneration),
         quota_and_pace(),
+        super::adopted_tests::change(),
     ]
 }
 

@@ -18,15 +18,16 @@ impl<'a> Memory<'a> {
     }
 
     /// The account whose name this entry of an unknown id has, if it is to have what is that account's. An account whose
-    /// own entry is still there is given to nobody.
+    /// own entry is still there is given to nobody but an entry of the same person.
     pub(super) fn adopted_by(&mut self, source: &str, entry: &Entry) -> Option<&'a Account> {
         if self.ledger.orders.is_empty() {
             return None;
         }
-        let owner = self.names.get(&(entry.kind, kubernetes_name(&entry.name)))?;
-        let account = self.ledger.accounts.get(owner)?;
+        let same_person = self.adopted_by_person(entry);
+        let named = || self.ledger.accounts.get(self.names.get(&(entry.kind, kubernetes_name(&entry.name)))?);
+        let account = same_person.or_else(named)?;
         let order = self.order(&account.id, OrderKind::AdoptAccount)?;
-        if self.adopted.contains(&account.id) || self.is_there(account) {
+        if self.adopted.contains(&account.id) || (self.is_there(account) && same_person.is_none()) {
             return None;
         }
         self.adopted.insert(account.id.clone());
@@ -38,7 +39,7 @@ impl<'a> Memory<'a> {
         Some(account)
     }
 
-    fn is_there(&self, account: &Account) -> bool {
+    pub(super) fn is_there(&self, account: &Account) -> bool {
         self.snapshot.reads.iter().filter(|read| read.source == account.source).any(|read| {
             read.entries.iter().any(|entry| entry.id == account.directory_id)
                 || read.rejected.iter().any(|entry| entry.id.as_ref() == Some(&account.directory_id))

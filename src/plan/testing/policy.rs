@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::prod;
 use crate::policy::{
-    Class, Cluster, CredentialKind, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile, NfsVolume,
-    Pattern, Peer, PodSecurity, Policy, Volume, VolumeKind, When, Workspace,
+    Adopts, Class, Cluster, CredentialKind, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile,
+    NfsVolume, Pattern, Peer, PodSecurity, Policy, Selector, Volume, VolumeKind, When, Workspace,
 };
 
 /// The example site of the tests: tools, admins, and students with volumes and templates.
@@ -81,6 +81,7 @@ fn class(name: &str, from: From) -> Class {
         }),
         roles: Vec::new(),
         workspace: None,
+        adopts: None,
         service_account_roles: Vec::new(),
         impersonate: Vec::new(),
         drift: BTreeMap::new(),
@@ -171,5 +172,19 @@ pub(crate) fn course() -> Class {
             tier: 0,
         }),
         ..class("course", From::Groups)
+    }
+}
+
+/// Namespaces that others create.
+pub(crate) fn profile() -> Class {
+    let selector = Selector::parse("part-of=profiles").expect("a selector");
+    Class {
+        adopts: Some(Adopts { selector, owner_annotation: "owner".to_owned() }),
+        home: None,
+        credential: None,
+        roles: vec!["bursar-tenant".to_owned()],
+        service_account_roles: vec!["view".to_owned()],
+        quota: BTreeMap::from([("pods".to_owned(), "9".to_owned())]),
+        ..class("profile", From::Adopted)
     }
 }

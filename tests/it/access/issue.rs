@@ -67,7 +67,10 @@ impl World {
         let face = site.settings.policy.clusters[&name()].clone();
         let server = ApiServer::new(name(), client, Arc::default());
         let effects = Effects {
-            clusters: BTreeMap::from([(name(), ClusterEffects { server, watch, face, pods: None, in_use: None })]),
+            clusters: BTreeMap::from([(
+                name(),
+                ClusterEffects { server, watch, face, pods: None, in_use: None, adopted: None },
+            )]),
             homes: HomedClient::new(socket, Duration::from_secs(10)),
             archives: Archives::of(std::path::Path::new("/nonexistent"), None),
         };

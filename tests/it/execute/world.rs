@@ -50,7 +50,10 @@ impl World {
         let face = Cluster { default_endpoint: "internal".to_owned(), endpoints: BTreeMap::new() };
         let server = ApiServer::new(cluster(), client, Arc::default());
         let effects = Effects {
-            clusters: BTreeMap::from([(cluster(), ClusterEffects { server, watch, face, pods: None, in_use: None })]),
+            clusters: BTreeMap::from([(
+                cluster(),
+                ClusterEffects { server, watch, face, pods: None, in_use: None, adopted: None },
+            )]),
             homes: HomedClient::new("/nonexistent", Duration::from_secs(1)),
             archives: Archives::of(std::path::Path::new("/nonexistent"), None),
         };
@@ -236,6 +239,7 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         failing: BTreeSet::new(),
     };
     let account = |(name, actions): (&str, Vec<Action>)| AccountPlan {
+        namespaces: BTreeSet::new(),
         awaited: false,
         id: AccountId(format!("id-of-{name}")),
         account: format!("tool:{name}").parse().expect("an account"),

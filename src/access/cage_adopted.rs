@@ -1,0 +1,48 @@
+//! Of the cage: namespaces that others create. There the daemon binds the roles of the class that adopts them, and writes
+//! the limits that it has, all by objects of its own; it changes nothing else. PURE: no runtime, no client, no file
+//! system, no clock.
+
+use super::cage::{text, texts};
+use super::needs::{Adopting, Needs};
+use crate::policy::Requirement;
+
+/// What the daemon may take away wherever it is, as far as it carries its label: a namespace that is adopted no more has
+/// labels by which nobody knows that it was.
+pub(super) const LEFT_BEHIND: &str =
+    "request.resource.resource in ['rolebindings', 'resourcequotas', 'limitranges', 'networkpolicies']";
+
+/// Whether the request is one that the daemon may make in a namespace of others.
+pub(super) fn place(needs: &Needs) -> String {
+    let classes: Vec<String> = needs.adopted.values().map(|class| format!("({})", request(class))).collect();
+    let any = if classes.is_empty() { "false".to_owned() } else { classes.join(" || ") };
+    format!(
+        "variables.namespaced && !variables.tenantPlace && variables.sub == '' && variables.managedNow && \
+         variables.managedBefore && ({any})"
+    )
+}
+
+fn request(class: &Adopting) -> String {
+    let selected: Vec<String> = class.selector.requirements().iter().map(requirement).collect();
+    format!(
+        "{} && ((variables.isBinding && (!variables.writes || \
+         (variables.subjects.all(s, s.kind == 'ServiceAccount') ? variables.role in {} : variables.role in {}))) || \
+         (!variables.isBinding && request.resource.resource in {}))",
+        selected.join(" && "),
+        texts(&class.service_account_roles),
+        texts(&class.roles),
+        texts(&class.resources),
+    )
+}
+
+fn requirement(requirement: &Requirement) -> String {
+    let labels = "namespaceObject.metadata.?labels.orValue({})";
+    let is_one = |key: &str, values: &[String]| {
+        format!("({key} in {labels} && {labels}[{key}] in {})", texts(values), key = text(key))
+    };
+    match requirement {
+        Requirement::In(key, values) => is_one(key, values),
+        Requirement::NotIn(key, values) => format!("!{}", is_one(key, values)),
+        Requirement::Exists(key) => format!("{} in {labels}", text(key)),
+        Requirement::Absent(key) => format!("!({} in {labels})", text(key)),
+    }
+}

@@ -1,0 +1,68 @@
+//! Namespaces that others create: what their owner gets in them. PURE: no runtime, no client, no file system, no clock.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{DesiredAccount, Notice, Place, network, quota, rbac};
+use crate::identity::{AccountId, ClusterName, NamespaceName};
+use crate::ledger::LedgerState;
+use crate::policy::{Class, CredentialKind, CredentialRule, Policy};
+
+/// One of them, and the class that adopts it.
+pub(super) type Adopted<'a> = (&'a ClusterName, &'a NamespaceName, &'a Class);
+
+/// Those that are somebody's.
+pub(super) fn by_owner<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> BTreeMap<&'a AccountId, Vec<Adopted<'a>>> {
+    let mut owners: BTreeMap<&AccountId, Vec<Adopted<'_>>> = BTreeMap::new();
+    for ((cluster, namespace), row) in &ledger.adopted {
+        let class = policy.classes.get(&row.class).filter(|class| class.adopts.is_some());
+        if let (Some(owner), Some(class)) = (&row.account, class) {
+            owners.entry(owner).or_default().push((cluster, namespace, class));
+        }
+    }
+    owners
+}
+
+/// Everything of ours in one of them: the bindings of its owner, as whom the API server knows them, and of its `default`
+/// service account, and what else the class says. Never the namespace itself.
+pub(super) fn objects(place: &Place<'_>, class: &Class, owner: Option<&Value>, policy: &Policy) -> Vec<Value> {
+    let mut manifests: Vec<Value> = Vec::new();
+    manifests.extend(quota::resource_quota(place.namespace, class, &BTreeMap::new(), &BTreeMap::new()));
+    manifests.extend(quota::limit_range(place.namespace, class));
+    if let Some(profile) = policy.networks.get(&class.network) {
+        manifests.extend(network::network_policies(place.namespace, profile));
+    }
+    manifests.extend(rbac::role_bindings(place, class, owner));
+    manifests
+}
+
+/// Whether a credential is good in other namespaces: a token is a machine's, and for its own.
+pub(super) const fn works_elsewhere(rule: Option<&CredentialRule>) -> bool {
+    match rule {
+        Some(rule) => !matches!(rule.kind, CredentialKind::ServiceAccount { .. }),
+        None => false,
+    }
+}
+
+/// Owners who cannot get what is theirs.
+pub(super) fn notices(ledger: &LedgerState, desired: &BTreeMap<AccountId, DesiredAccount>) -> Vec<Notice> {
+    let notice = |((cluster, namespace), row): (&(ClusterName, NamespaceName), &_)| {
+        let row: &crate::ledger::adopted::AdoptedNamespace = row;
+        let owner = ledger.accounts.get(row.account.as_ref()?)?;
+        let place = desired.get(&owner.id).and_then(|account| account.clusters.get(cluster));
+        let bound = place.is_some_and(|place| place.suspended || works(place));
+        (!bound).then(|| Notice {
+            account: owner.account_name(),
+            text: format!(
+                "is the owner of namespace {namespace} in cluster {cluster}, and has no credential of their own there: \
+                 let a class of users take them"
+            ),
+        })
+    };
+    ledger.adopted.iter().filter_map(notice).collect()
+}
+
+fn works(place: &super::DesiredTenant) -> bool {
+    !place.credentials.is_empty() && place.holder["kind"] != "ServiceAccount"
+}

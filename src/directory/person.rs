@@ -1,0 +1,88 @@
+//! One person in two sources: the same value of the attribute that [`super::source::AttributeNames::person`] names. PURE: no
+//! runtime, no client, no file system, no clock.
+
+use std::collections::BTreeMap;
+
+use super::{Entry, SourceRead};
+use crate::identity::{AccountKind, DirectoryId};
+
+/// Entries of later sources that are people of earlier ones: by source and id, with the entries they are the same as. Of
+/// several nobody knows which.
+pub type Same<'a> = BTreeMap<(&'a str, &'a DirectoryId), Vec<&'a Entry>>;
+
+/// Looks for them; the order of `reads` is that of precedence.
+#[must_use]
+pub fn same_people(reads: &[SourceRead]) -> Same<'_> {
+    let mut first: BTreeMap<&str, (&str, Vec<&Entry>)> = BTreeMap::new();
+    let mut same = Same::new();
+    for read in reads {
+        for entry in read.entries.iter().filter(|entry| entry.kind == AccountKind::User) {
+            let Some(person) = entry.person.as_deref() else { continue };
+            let (source, entries) = first.entry(person).or_insert_with(|| (&read.source, Vec::new()));
+            if *source == read.source {
+                entries.push(entry);
+            } else {
+                same.insert((&read.source, &entry.id), entries.clone());
+            }
+        }
+    }
+    same
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::directory::{Completeness, Way};
+
+    fn read(source: &str, people: &[(&str, Option<&str>)]) -> SourceRead {
+        let entry = |(name, person): &(&str, Option<&str>)| Entry {
+            kind: AccountKind::User,
+            id: DirectoryId(format!("{source}-{name}")),
+            dn: format!("uid={name},o={source}"),
+            name: (*name).to_owned(),
+            posix: None,
+            gid: None,
+            home: None,
+            mail: None,
+            person: person.map(str::to_owned),
+            display_name: None,
+            ssh_keys: BTreeSet::new(),
+            disabled: None,
+            created: None,
+            members: BTreeMap::new(),
+        };
+        SourceRead {
+            source: source.to_owned(),
+            server: None,
+            completeness: Completeness::Complete,
+            numbers: None,
+            kinds: BTreeSet::from([AccountKind::User]),
+            entries: people.iter().map(entry).collect(),
+            rejected: Vec::new(),
+            took: Duration::ZERO,
+            way: Way::Full,
+            compared: None,
+        }
+    }
+
+    #[test]
+    fn the_first_source_that_has_a_person_says_who_they_are() {
+        let reads = [
+            read("staff", &[("alice", Some("1")), ("bob", Some("2")), ("twin", Some("3")), ("double", Some("3"))]),
+            read("guests", &[("a.smith", Some("1")), ("carol", Some("4")), ("who", Some("3")), ("bob", None)]),
+            read("alumni", &[("c", Some("4"))]),
+        ];
+        let same = same_people(&reads);
+        let told: Vec<(&str, Vec<&str>)> = same
+            .iter()
+            .map(|((_, id), of)| (id.0.as_str(), of.iter().map(|entry| entry.name.as_str()).collect()))
+            .collect();
+        assert_eq!(
+            told,
+            [("alumni-c", vec!["carol"]), ("guests-a.smith", vec!["alice"]), ("guests-who", vec!["twin", "double"])]
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! Two sources that have the same people.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::super::tests::policy;
+use super::super::{Transition, transition};
+use crate::directory::merge::merge;
+use crate::directory::{Completeness, DirectorySnapshot, Entry, SourceRead, Way};
+use crate::identity::{AccountKind, DirectoryId, PosixIdentity};
+use crate::ledger::change::Change;
+use crate::ledger::{Account, LedgerState, Note, Order, OrderKind};
+
+type People<'a> = &'a [(&'a str, i64, &'a str)];
+
+fn read(source: &str, people: People<'_>, completeness: Completeness) -> SourceRead {
+    let entry = |(name, uid, person): &(&str, i64, &str)| Entry {
+        kind: AccountKind::User,
+        id: DirectoryId(format!("{source}-{name}")),
+        dn: format!("uid={name},o={source}"),
+        name: (*name).to_owned(),
+        posix: Some(PosixIdentity {
+            uid: (*uid).try_into().expect("a uid"),
+            gid: 500.try_into().expect("a gid"),
+            groups: BTreeSet::new(),
+        }),
+        gid: None,
+        home: None,
+        person: Some((*person).to_owned()).filter(|person| !person.is_empty()),
+        mail: None,
+        display_name: None,
+        ssh_keys: BTreeSet::new(),
+        disabled: None,
+        created: None,
+        members: BTreeMap::new(),
+    };
+    SourceRead {
+        source: source.to_owned(),
+        server: None,
+        completeness,
+        numbers: None,
+        kinds: BTreeSet::from([AccountKind::User]),
+        entries: people.iter().map(entry).collect(),
+        rejected: Vec::new(),
+        took: Duration::ZERO,
+        way: Way::Full,
+        compared: None,
+    }
+}
+
+#[derive(Default)]
+struct Story {
+    ledger: LedgerState,
+    now: i64,
+}
+
+impl Story {
+    fn reads(&mut self, staff: Option<People<'_>>, guests: People<'_>) {
+        let policy = policy(0);
+        self.now += 60;
+        let staff = match staff {
+            Some(people) => read("staff", people, Completeness::Complete),
+            None => read("staff", &[], Completeness::Partial { why: "down".to_owned() }),
+        };
+        let snapshot: DirectorySnapshot = merge(vec![staff, read("guests", guests, Completeness::Complete)], &policy);
+        let now = jiff::Timestamp::from_second(1_790_000_000 + self.now).expect("a time");
+        let Transition { changes, .. } = transition(&self.ledger, &snapshot, &policy, now);
+        for change in &changes {
+            self.ledger.apply(change);
+        }
+    }
+
+    fn accounts(&self) -> Vec<(&str, &str)> {
+        let mut all: Vec<_> =
+            self.ledger.accounts.values().map(|one| (one.name.as_str(), one.source.as_str())).collect();
+        all.sort_unstable();
+        all
+    }
+
+    fn account(&self, name: &str) -> &Account {
+        self.ledger.accounts.values().find(|account| account.name == name).expect("an account")
+    }
+
+    fn rejected(&self) -> Vec<&str> {
+        self.ledger.rejected.iter().map(|entry| entry.why.as_str()).collect()
+    }
+
+    fn adopt(&mut self, name: &str) {
+        let note = Note {
+            actor: "root".to_owned(),
+            reason: "the same".to_owned(),
+            ticket: None,
+            at: jiff::Timestamp::from_second(0).expect("a time"),
+        };
+        let account = self.account(name).id.clone();
+        let order = Order { id: 1, account, what: OrderKind::AdoptAccount, note, bulk: None, object: None };
+        self.ledger.apply(&Change::Order(order));
+    }
+}
+
+#[test]
+fn the_earlier_source_serves_and_the_later_one_makes_no_second_account() {
+    let mut story = Story::default();
+    let guests: People<'_> = &[("a.smith", 2001, "1"), ("carol", 2003, "3")];
+    story.reads(Some(&[("alice", 2001, "1"), ("bob", 2002, "2")]), guests);
+    assert_eq!(story.accounts(), [("alice", "staff"), ("bob", "staff"), ("carol", "guests")]);
+    assert_eq!(story.rejected(), [""; 0]);
+    // Nor while the earlier one is down.
+    story.reads(None, guests);
+    assert_eq!((story.accounts().len(), story.rejected()), (3, vec![]));
+    assert!(story.ledger.accounts.values().all(|account| account.absence.is_none()));
+}
+
+#[test]
+fn who_leaves_the_earlier_source_is_absent_until_an_administrator_gives_them_the_later_entry() {
+    let mut story = Story::default();
+    let guests: People<'_> = &[("a.smith", 2001, "1"), ("carol", 2003, "3")];
+    story.reads(Some(&[("alice", 2001, "1"), ("bob", 2002, "2")]), guests);
+    let id = story.account("alice").id.clone();
+    story.reads(Some(&[("bob", 2002, "2")]), guests);
+    assert!(story.account("alice").absence.is_some());
+    story.reads(Some(&[("bob", 2002, "2")]), guests);
+    assert!(story.rejected()[0].contains("bursar adopt account user alice"), "{:?}", story.rejected());
+    story.adopt("alice");
+    story.reads(Some(&[("bob", 2002, "2")]), guests);
+    let account = story.account("a.smith");
+    assert_eq!((&account.id, account.source.as_str(), account.absence), (&id, "guests", None));
+    story.reads(Some(&[("bob", 2002, "2")]), guests);
+    assert_eq!((story.accounts().len(), story.rejected()), (3, vec![]));
+}
+
+#[test]
+fn an_account_of_the_later_source_does_not_move_by_itself() {
+    let mut story = Story::default();
+    let guests: People<'_> = &[("carol", 2003, "3")];
+    story.reads(Some(&[("bob", 2002, "2")]), guests);
+    let id = story.account("carol").id.clone();
+    let staff: People<'_> = &[("bob", 2002, "2"), ("c.jones", 2003, "3")];
+    story.reads(Some(staff), guests);
+    assert_eq!(story.accounts(), [("bob", "staff"), ("carol", "guests")]);
+    assert!(story.rejected()[0].contains("bursar adopt account user carol"), "{:?}", story.rejected());
+    story.adopt("carol");
+    story.reads(Some(staff), guests);
+    assert_eq!(story.accounts(), [("bob", "staff"), ("c.jones", "staff")]);
+    assert_eq!(story.account("c.jones").id, id);
+    story.reads(Some(staff), guests);
+    assert_eq!((story.accounts().len(), story.rejected()), (2, vec![]));
+    assert!(story.account("c.jones").absence.is_none());
+}
+
+#[test]
+fn who_had_two_accounts_keeps_both_and_of_several_nobody_is_taken() {
+    let mut story = Story::default();
+    story.reads(Some(&[("alice", 2001, "")]), &[("a.smith", 2011, "1")]);
+    story.reads(Some(&[("alice", 2001, "1")]), &[("a.smith", 2011, "1")]);
+    assert_eq!(story.accounts(), [("a.smith", "guests"), ("alice", "staff")]);
+    assert_eq!(story.rejected(), [""; 0]);
+    let mut story = Story::default();
+    story.reads(Some(&[("alice", 2001, "1"), ("bob", 2002, "1")]), &[("c", 2003, "1")]);
+    assert_eq!(story.accounts(), [("alice", "staff"), ("bob", "staff")]);
+    assert!(story.rejected()[0].contains("several entries of an earlier source"), "{:?}", story.rejected());
+}

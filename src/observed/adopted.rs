@@ -1,0 +1,81 @@
+//! Namespaces that others create and that a class's selector takes, as the API server shows them. PURE: no runtime, no
+//! client, no file system, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::api::ObjectMeta;
+
+use crate::contract::{CLASS, MANAGED_BY, MANAGER};
+use crate::identity::{ClusterName, NamespaceName};
+use crate::policy::{Adopts, Policy};
+
+/// So much of an annotation is kept; a name or an address of mail is shorter.
+const KEPT: usize = 320;
+
+/// Those of one cluster.
+pub type FoundNamespaces = BTreeMap<NamespaceName, FoundNamespace>;
+
+/// One of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FoundNamespace {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// Selectors that take it.
+    pub selectors: BTreeSet<String>,
+    /// Those annotations that name owners.
+    pub annotations: BTreeMap<String, String>,
+    /// It is a tenant's, or something else of ours.
+    pub ours: bool,
+    /// It is on its way out.
+    pub deleting: bool,
+}
+
+/// What is looked at: annotations, by selector.
+pub type Wanted = BTreeMap<String, BTreeSet<String>>;
+
+/// What the classes of `cluster` look at.
+#[must_use]
+pub fn wanted(policy: &Policy, cluster: &ClusterName) -> Wanted {
+    let here = policy.classes.values().filter(|class| class.clusters.contains(cluster));
+    let mut wanted = Wanted::new();
+    for Adopts { selector, owner_annotation } in here.filter_map(|class| class.adopts.as_ref()) {
+        wanted.entry(selector.as_str().to_owned()).or_default().insert(owner_annotation.clone());
+    }
+    wanted
+}
+
+/// A namespace that `selector` takes; `None` for those that are never anybody's, such as Kubernetes' own.
+#[must_use]
+pub fn observe(
+    metadata: &ObjectMeta,
+    selector: &str,
+    annotations: &BTreeSet<String>,
+) -> Option<(NamespaceName, FoundNamespace)> {
+    let name = NamespaceName::try_from(metadata.name.clone()?).ok()?;
+    let labels = metadata.labels.as_ref();
+    let label = |key: &str| labels.and_then(|labels| labels.get(key));
+    let said = annotations.iter().filter_map(|key| {
+        let text = metadata.annotations.as_ref()?.get(key)?;
+        Some((key.clone(), text.chars().take(KEPT).collect()))
+    });
+    let found = FoundNamespace {
+        uid: metadata.uid.clone()?,
+        selectors: BTreeSet::from([selector.to_owned()]),
+        annotations: said.collect(),
+        ours: label(CLASS).is_some() || label(MANAGED_BY).is_some_and(|manager| manager == MANAGER),
+        deleting: metadata.deletion_timestamp.is_some(),
+    };
+    Some((name, found))
+}
+
+/// What several selectors found, as one.
+#[must_use]
+pub fn together<'a>(found: impl IntoIterator<Item = &'a FoundNamespaces>) -> FoundNamespaces {
+    let mut all = FoundNamespaces::new();
+    for (name, one) in found.into_iter().flatten() {
+        let known = all.entry(name.clone()).or_insert_with(|| one.clone());
+        known.selectors.extend(one.selectors.iter().cloned());
+        known.annotations.extend(one.annotations.clone());
+    }
+    all
+}

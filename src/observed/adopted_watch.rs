@@ -1,0 +1,161 @@
+//! The watch of namespaces that others create and that a class's selector takes; their metadata alone. It reads, and
+//! writes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::PartialObjectMeta;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client};
+use tokio::sync::{Notify, watch};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::adopted::{FoundNamespace, FoundNamespaces, Wanted, observe, together};
+use crate::directory::chain;
+use crate::identity::NamespaceName;
+
+/// After an error they are listed anew: what was missed meanwhile would not be told.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// The watches of one cluster, one for each selector, until it is dropped.
+#[derive(Debug)]
+pub struct AdoptedWatch {
+    wanted: Wanted,
+    shared: Arc<Shared>,
+    _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// By selector.
+    found: Mutex<BTreeMap<String, Found>>,
+    ready: watch::Sender<bool>,
+    news: Arc<Notify>,
+}
+
+/// What one selector takes.
+#[derive(Debug, Default)]
+struct Found {
+    there: FoundNamespaces,
+    /// What the list that is under way found so far.
+    list: FoundNamespaces,
+    listed: bool,
+    error: Option<String>,
+}
+
+impl AdoptedWatch {
+    /// Begins to watch, if there is anything to; `news` is told of each that comes, goes or changes its owner. Must be
+    /// called within a runtime.
+    #[must_use]
+    pub fn start(client: &Client, wanted: Wanted, news: Arc<Notify>) -> Option<Self> {
+        if wanted.is_empty() {
+            return None;
+        }
+        let found = wanted.keys().map(|selector| (selector.clone(), Found::default())).collect();
+        let shared = Arc::new(Shared { found: Mutex::new(found), ready: watch::Sender::new(false), news });
+        let tasks = wanted
+            .clone()
+            .into_iter()
+            .map(|one| AbortOnDropHandle::new(tokio::spawn(watch(Arc::clone(&shared), client.clone(), one.0, one.1))));
+        Some(Self { _tasks: tasks.collect(), wanted, shared })
+    }
+
+    /// What it looks at.
+    #[must_use]
+    pub const fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
+    /// All that are there; absent while they are not known, which does not mean that there are none.
+    #[must_use]
+    pub fn inventory(&self) -> Option<FoundNamespaces> {
+        let found = self.shared.lock();
+        found.values().all(|one| one.listed).then(|| together(found.values().map(|one| &one.there)))
+    }
+
+    /// Why they are not known.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        self.shared.lock().values().find_map(|one| one.error.clone())
+    }
+
+    /// Waits until they are known, at most so long.
+    pub async fn wait_until_ready(&self, timeout: Duration) {
+        let mut ready = self.shared.ready.subscribe();
+        // One that is not ready in time is not in the inventory, and the next cycle looks again.
+        let _ = tokio::time::timeout(timeout, ready.wait_for(|ready| *ready)).await;
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Found>> {
+        // No code panics while it holds the lock; if it did, each value is still whole.
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what one selector found, and tells of what is new.
+    fn update(&self, selector: &str, change: impl FnOnce(&mut Found) -> bool) {
+        let mut found = self.lock();
+        let news = found.get_mut(selector).is_some_and(change);
+        let ready = found.values().all(|one| one.listed);
+        drop(found);
+        self.ready.send_replace(ready);
+        if news && ready {
+            self.news.notify_one();
+        }
+    }
+}
+
+async fn watch(shared: Arc<Shared>, client: Client, selector: String, annotations: BTreeSet<String>) {
+    loop {
+        let api = Api::<PartialObjectMeta<Namespace>>::all(client.clone());
+        let config = watcher::Config::default().labels(&selector);
+        let mut events = std::pin::pin!(watcher(api, config));
+        while let Some(event) = events.next().await {
+            let event = match event {
+                Ok(event) => event,
+                Err(error) => {
+                    let why = format!("namespaces with {selector} are not seen: {}", chain(&error));
+                    shared.update(&selector, |found| {
+                        (found.listed, found.error) = (false, Some(why));
+                        false
+                    });
+                    break;
+                }
+            };
+            let seen = |namespace: &PartialObjectMeta<Namespace>| observe(&namespace.metadata, &selector, &annotations);
+            shared.update(&selector, |found| found.take(event, seen));
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+impl Found {
+    /// Whether there is anything new.
+    fn take<T>(&mut self, event: Event<T>, seen: impl Fn(&T) -> Option<(NamespaceName, FoundNamespace)>) -> bool {
+        match event {
+            Event::Init => {
+                self.list.clear();
+                false
+            }
+            Event::InitApply(namespace) => {
+                self.list.extend(seen(&namespace));
+                false
+            }
+            Event::InitDone => {
+                let before = std::mem::replace(&mut self.there, std::mem::take(&mut self.list));
+                let first = !std::mem::replace(&mut self.listed, true);
+                self.error = None;
+                first || before != self.there
+            }
+            Event::Apply(namespace) => seen(&namespace).is_some_and(|(name, one)| {
+                let before = self.there.insert(name.clone(), one);
+                before.as_ref() != self.there.get(&name)
+            }),
+            Event::Delete(namespace) => seen(&namespace).is_some_and(|(name, _)| self.there.remove(&name).is_some()),
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Namespaces that others create: whose each is, from what the clusters show and what the ledger remembers. PURE: no
+//! runtime, no client, no file system, no clock.
+//!
+//! An annotation is anybody's word who may write it. It is believed only if it names an account that is known, and that
+//! the class allows; and it names whom it named when it was first read, whoever has that name later.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::desired::Groups;
+use crate::directory::admits;
+use crate::identity::{AccountId, AccountKind, ClusterName, NamespaceName};
+use crate::ledger::adopted::AdoptedNamespace;
+use crate::ledger::change::{Change, Event};
+use crate::ledger::{Account, LedgerState, Lifecycle, ObjectKey};
+use crate::observed::Inventory;
+use crate::observed::adopted::{FoundNamespace, FoundNamespaces};
+use crate::policy::{Adopts, Class, Policy};
+
+/// A namespace that a class would adopt, and that is nobody's.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Unowned {
+    /// Where.
+    pub cluster: ClusterName,
+    /// Which.
+    pub namespace: NamespaceName,
+    /// The class.
+    pub class: String,
+    /// For people, with the cure.
+    pub why: String,
+}
+
+impl Unowned {
+    /// All that the ledger knows of.
+    #[must_use]
+    pub fn of(ledger: &LedgerState) -> Vec<Self> {
+        let unowned = ledger.adopted.iter().filter_map(|((cluster, namespace), known)| {
+            let why = known.why.clone()?;
+            Some(Self { cluster: cluster.clone(), namespace: namespace.clone(), class: known.class.clone(), why })
+        });
+        unowned.collect()
+    }
+}
+
+impl std::fmt::Display for Unowned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { cluster, namespace, class, why } = self;
+        write!(f, "namespace {namespace}  nobody's in cluster {cluster} (class {class}): {why}")
+    }
+}
+
+/// Whether an object is in a namespace that others made: of these kinds there are some outside of an account's own
+/// namespaces only where a class adopts them.
+#[must_use]
+pub fn is_of_others(key: &ObjectKey, is_own: impl Fn(&str) -> bool) -> bool {
+    let kinds = ["RoleBinding", "ResourceQuota", "LimitRange", "NetworkPolicy"];
+    kinds.contains(&key.kind.as_str()) && key.namespace.as_deref().is_some_and(|there| !is_own(there))
+}
+
+/// What this look at the clusters changes. One that does not answer changes nothing.
+#[must_use]
+pub fn look(ledger: &LedgerState, inventory: &Inventory, policy: &Policy, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
+    let (mut changes, mut events) = (Vec::new(), Vec::new());
+    let classes: Vec<(&Class, &Adopts)> =
+        policy.classes.values().filter_map(|class| Some((class, class.adopts.as_ref()?))).collect();
+    if classes.is_empty() && ledger.adopted.is_empty() {
+        return (changes, events);
+    }
+    let groups = Groups::of(ledger, &policy.lifecycle);
+    let nothing = FoundNamespaces::new();
+    for cluster in policy.clusters.keys() {
+        let here: Vec<_> = classes.iter().copied().filter(|(class, _)| class.clusters.contains(cluster)).collect();
+        let shown = if here.is_empty() {
+            inventory.clusters.contains_key(cluster).then_some(&nothing)
+        } else {
+            inventory.adopted.get(cluster)
+        };
+        let known = ledger.adopted.keys().filter(|(known, _)| known == cluster).map(|(_, namespace)| namespace);
+        let names: BTreeSet<&NamespaceName> = known.chain(shown.into_iter().flat_map(BTreeMap::keys)).collect();
+        for name in names {
+            let place = (cluster.clone(), name.clone());
+            let before = ledger.adopted.get(&place);
+            let look = Look { ledger, groups: &groups, classes: &here, cluster, name, before, now };
+            let after = match shown {
+                Some(shown) => look.judged(shown.get(name).filter(|found| !found.ours)),
+                None => before.map(|before| look.handed_over(before.clone())),
+            };
+            if before != after.as_ref() {
+                events.extend(told(ledger, &place, before, after.as_ref()));
+                changes.push(Change::Adopted(place.0, place.1, after));
+            }
+        }
+    }
+    (changes, events)
+}
+
+/// One namespace, with what is known of it.
+struct Look<'a> {
+    ledger: &'a LedgerState,
+    groups: &'a Groups<'a>,
+    classes: &'a [(&'a Class, &'a Adopts)],
+    cluster: &'a ClusterName,
+    name: &'a NamespaceName,
+    before: Option<&'a AdoptedNamespace>,
+    now: Timestamp,
+}
+
+impl Look<'_> {
+    /// `None`: it is none of our business, and nothing of ours is left in it.
+    fn judged(&self, found: Option<&FoundNamespace>) -> Option<AdoptedNamespace> {
+        let classes = found.map_or_else(Vec::new, |found| self.adopting(found));
+        let (Some(found), Some((class, adopts))) = (found, classes.first()) else {
+            let before = self.before?;
+            let left = before.account.is_some() || self.ledger.has_objects_in(self.cluster, self.name);
+            let why = format!("it is gone, or class {} does not select it any more", before.class);
+            return left.then(|| self.since(AdoptedNamespace { account: None, why: Some(why), ..before.clone() }));
+        };
+        let owner = found.annotations.get(&adopts.owner_annotation).cloned();
+        let same = self.before.filter(|before| before.uid == found.uid && before.owner == owner);
+        let named = match same.and_then(|before| before.named.clone()) {
+            Some(named) => Ok(named),
+            None => self.named(owner.as_deref(), &adopts.owner_annotation),
+        };
+        let others: Vec<&str> = classes.iter().skip(1).map(|(class, _)| class.name.as_str()).collect();
+        let (named, why) = match named {
+            _ if !others.is_empty() => {
+                let others = others.join(", ");
+                (None, Some(format!("class {others} adopts it, too: let only one selector take it")))
+            }
+            Ok(named) => {
+                let why = self.refused(&named, class, found);
+                (Some(named), why)
+            }
+            Err(why) => (None, Some(why)),
+        };
+        let after = AdoptedNamespace {
+            uid: found.uid.clone(),
+            class: class.name.clone(),
+            owner,
+            named,
+            account: self.before.and_then(|before| before.account.clone()),
+            why,
+            since: self.now,
+        };
+        Some(self.handed_over(after))
+    }
+
+    fn adopting(&self, found: &FoundNamespace) -> Vec<(&Class, &Adopts)> {
+        let takes = |adopts: &Adopts| found.selectors.contains(adopts.selector.as_str());
+        self.classes.iter().copied().filter(|(_, adopts)| takes(adopts)).collect()
+    }
+
+    /// From one owner to the next, with a time between in which it is nobody's: what the former one has there goes before
+    /// the next one gets the same.
+    fn handed_over(&self, mut after: AdoptedNamespace) -> AdoptedNamespace {
+        let next = after.named.clone().filter(|_| after.why.is_none());
+        let passed = || after.account.is_none() && !self.ledger.has_objects_in(self.cluster, self.name);
+        after.account = match &next {
+            Some(_) if after.account == next || passed() => next,
+            _ => None,
+        };
+        self.since(after)
+    }
+
+    fn since(&self, after: AdoptedNamespace) -> AdoptedNamespace {
+        let same = self.before.filter(|before| before.account == after.account);
+        AdoptedNamespace { since: same.map_or(self.now, |before| before.since), ..after }
+    }
+
+    /// `user:NAME`, `NAME`, or the mail of exactly one account.
+    fn named(&self, owner: Option<&str>, annotation: &str) -> Result<AccountId, String> {
+        let Some(owner) = owner.filter(|owner| !owner.is_empty()) else {
+            return Err(format!("it has no annotation {annotation}"));
+        };
+        let name = owner.strip_prefix("user:").unwrap_or(owner);
+        let people = || {
+            let people = self.ledger.accounts.values().filter(|account| account.kind == AccountKind::User);
+            people.filter(|account| !has_ended(account))
+        };
+        let by_name: Vec<&Account> = people().filter(|account| account.name == name).collect();
+        let has_mail = |account: &&Account| {
+            owner.contains('@') && account.mail.as_ref().is_some_and(|mail| mail.eq_ignore_ascii_case(owner))
+        };
+        let by_mail: Vec<&Account> = people().filter(has_mail).collect();
+        match (by_name.as_slice(), by_mail.as_slice()) {
+            ([one], _) | ([], [one]) => Ok(one.id.clone()),
+            ([], []) => Err(format!(
+                "annotation {annotation} names {owner:?}, whom no source has; correct it, or let a source have them"
+            )),
+            _ => Err(format!(
+                "annotation {annotation} names {owner:?}, which is several accounts; say which by user:NAME"
+            )),
+        }
+    }
+
+    /// Why it is not theirs, though its annotation names them.
+    fn refused(&self, named: &AccountId, class: &Class, found: &FoundNamespace) -> Option<String> {
+        if found.deleting {
+            return Some("it is being deleted by somebody".to_owned());
+        }
+        let Some(account) = self.ledger.accounts.get(named).filter(|account| !has_ended(account)) else {
+            return Some(
+                "whom its annotation named is gone; whoever has the name now is somebody else: give it to \
+                         them by user:NAME, or take the annotation off and put it on again"
+                    .to_owned(),
+            );
+        };
+        let keeps = |group: &str| self.groups.keeps(group, &account.directory_id);
+        let allowed = admits(class, &account.dn, keeps);
+        (!allowed).then(|| {
+            format!("its annotation names {}, whom class {} does not allow (when)", account.account_name(), class.name)
+        })
+    }
+}
+
+fn has_ended(account: &Account) -> bool {
+    matches!(account.state, Lifecycle::Archived | Lifecycle::Deleted)
+}
+
+fn told(
+    ledger: &LedgerState,
+    (cluster, namespace): &(ClusterName, NamespaceName),
+    before: Option<&AdoptedNamespace>,
+    after: Option<&AdoptedNamespace>,
+) -> Vec<Event> {
+    let owner = |row: Option<&AdoptedNamespace>| row.and_then(|row| row.account.clone());
+    if owner(before) == owner(after) {
+        return Vec::new();
+    }
+    let event = |id: AccountId, action: &str, reason: String, class: &str| Event {
+        actor: "bursar".to_owned(),
+        account: ledger.accounts.get(&id).map(Account::account_name),
+        account_id: Some(id),
+        action: action.to_owned(),
+        reason,
+        ticket: None,
+        plan: None,
+        detail: json!({"cluster": cluster, "namespace": namespace, "class": class}),
+    };
+    let why = after.and_then(|after| after.why.clone()).unwrap_or_else(|| "it is somebody else's now".to_owned());
+    let released = before.and_then(|row| Some(event(row.account.clone()?, "namespace released", why, &row.class)));
+    let adopted = after.and_then(|row| {
+        let said = row.owner.clone().unwrap_or_default();
+        Some(event(row.account.clone()?, "namespace adopted", format!("its annotation says {said:?}"), &row.class))
+    });
+    released.into_iter().chain(adopted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Action;
+    use crate::plan::testing::{World, prod, profile};
+
+    #[test]
+    fn what_comes_in_a_namespace_of_others_keeps_nobody_from_a_certificate() {
+        let mut world = World::new();
+        let alice = world.add(AccountKind::User, "alice", Some(20_001));
+        world.account(&alice).dn = "uid=alice,ou=students,dc=example,dc=org".to_owned();
+        world.policy.classes.insert("profile".to_owned(), profile());
+        let found = FoundNamespace {
+            selectors: BTreeSet::from(["part-of=profiles".to_owned()]),
+            annotations: BTreeMap::from([("owner".to_owned(), "alice".to_owned())]),
+            ..FoundNamespace::default()
+        };
+        let name = NamespaceName::try_from("lab-a".to_owned()).expect("a name");
+        world.inventory.adopted.entry(prod()).or_default().insert(name, found);
+        world.look();
+        let plan = world.plan();
+        let actions = &plan.accounts[0].actions;
+        let is_elsewhere = |action: &Action| match action {
+            Action::Apply { key, .. } => key.namespace.as_deref() == Some("lab-a"),
+            _ => false,
+        };
+        let first = actions.iter().position(is_elsewhere).expect("something of it");
+        assert!(actions[..first].iter().any(|action| matches!(action, Action::Deliver { .. })), "{actions:#?}");
+        assert_eq!(actions[first..].iter().filter(|action| is_elsewhere(action)).count(), 3);
+        assert_eq!(actions.len(), first + 3);
+        // A binding that is there is another thing: it may name a generation that is over.
+        world.cycle();
+        let note =
+            crate::ledger::Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
+        world.account(&alice).revocation = Some(note);
+        let plan = world.plan();
+        let actions = &plan.accounts[0].actions;
+        let bound = actions.iter().position(is_elsewhere).expect("its binding");
+        let delivered = actions.iter().position(|action| matches!(action, Action::Deliver { .. }));
+        assert!(delivered.is_some_and(|delivered| bound < delivered), "{actions:#?}");
+    }
+}

@@ -1,0 +1,64 @@
+//! Lines of a story about namespaces that others create.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Story;
+use crate::identity::NamespaceName;
+use crate::observed::adopted::FoundNamespace;
+use crate::plan::testing::{prod, profile};
+use crate::policy::{Selector, When};
+
+impl Story {
+    pub(super) fn profiles(&mut self, words: &[&str]) {
+        let found = self.world.inventory.adopted.entry(prod()).or_default();
+        match words {
+            ["profiles", "begin"] => drop(self.world.policy.classes.insert("profile".to_owned(), profile())),
+            ["profiles", "end"] => {
+                self.world.policy.classes.remove("profile");
+                self.world.inventory.adopted.clear();
+            }
+            ["profiles", "for", group] => {
+                let class = self.world.policy.classes.get_mut("profile").expect("a class");
+                class.when = Some(When::Group((*group).to_owned()));
+            }
+            ["profiles", "twice"] => {
+                let mut twin = profile();
+                "another".clone_into(&mut twin.name);
+                let selector = Selector::parse("team").expect("a selector");
+                twin.adopts.as_mut().expect("it adopts").selector = selector;
+                self.world.policy.classes.insert(twin.name.clone(), twin);
+                for one in found.values_mut() {
+                    one.selectors.insert("team".to_owned());
+                }
+            }
+            ["profile", name, "gone"] => drop(found.remove(&named(name))),
+            ["profile", name, "anew", owner @ ..] => drop(found.insert(named(name), one("anew", owner))),
+            ["profile", name, "ours"] => found.get_mut(&named(name)).expect("a namespace").ours = true,
+            ["profile", name, "deleting"] => found.get_mut(&named(name)).expect("a namespace").deleting = true,
+            ["profile", name, "of", owner @ ..] => drop(found.insert(named(name), one("first", owner))),
+            other => panic!("no such line: {other:?}"),
+        }
+    }
+
+    /// What the cluster shows, and what that taught.
+    pub(super) fn see(&mut self) {
+        let taught = self.world.look();
+        if !taught.is_empty() {
+            self.show("seen:", &taught);
+            self.shown.push('\n');
+        }
+    }
+}
+
+fn named(name: &str) -> NamespaceName {
+    NamespaceName::try_from(name.to_owned()).expect("a namespace's name")
+}
+
+fn one(uid: &str, owner: &[&str]) -> FoundNamespace {
+    FoundNamespace {
+        uid: uid.to_owned(),
+        selectors: BTreeSet::from(["part-of=profiles".to_owned()]),
+        annotations: owner.iter().map(|owner| ("owner".to_owned(), (*owner).to_owned())).collect::<BTreeMap<_, _>>(),
+        ..FoundNamespace::default()
+    }
+}

@@ -1,0 +1,30 @@
+//! What the people of a workspace get, there and in their own namespace. PURE: no runtime, no client, no file system, no
+//! clock.
+
+use std::collections::BTreeMap;
+
+/// How the quota of somebody's own namespace follows from the workspaces they belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FromWorkspaces {
+    /// Their class's, and what each workspace adds.
+    Sum,
+    /// The largest amount of each resource.
+    Max,
+    /// What the workspace of the highest tier gives, in place of their class's.
+    Tier,
+}
+
+/// What the people of a workspace get.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Workspace {
+    /// ClusterRoles of its members, bound in its namespace.
+    pub members: Vec<String>,
+    /// The same of its managers.
+    pub managers: Vec<String>,
+    /// The attribute of its entry that names the managers; absent: it has none.
+    pub named_by: Option<String>,
+    /// What it does for the quota of each one's own namespace.
+    pub member_quota: BTreeMap<String, String>,
+    /// Its rank among the workspaces of one person.
+    pub tier: u32,
+}

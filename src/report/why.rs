@@ -1,0 +1,279 @@
+//! Why an account has what it has: from the directory's entry over the rule to each object, or the step that is missing.
+//! PURE: no runtime, no client, no file system, no clock.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::desired::quota::class_of;
+use crate::desired::{classes_of, credential, drift_key};
+use crate::directory::{Completeness, selects};
+use crate::identity::{AccountKind, DirectoryId};
+use crate::ledger::adopted::AdoptedNamespace;
+use crate::ledger::quota::{OverrideKey, QuotaOverride};
+use crate::ledger::{Account, CredentialKey, Ending, LedgerState, Lifecycle, Suspension};
+use crate::plan::pace::Progress;
+use crate::policy::{Class, Policy, Provision, When};
+
+/// One link of the chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Where it is: `directory`, `class.tool`, `certificate`, …
+    pub at: String,
+    /// Holds.
+    pub ok: bool,
+    /// What is there, or what is missing.
+    pub text: String,
+}
+
+impl Step {
+    fn new(at: impl Into<String>, ok: bool, text: impl Into<String>) -> Self {
+        Self { at: at.into(), ok, text: text.into() }
+    }
+}
+
+/// Nobody of that name: what the directories last said of it.
+#[must_use]
+pub fn unknown(kind: AccountKind, name: &str, ledger: &LedgerState) -> Vec<Step> {
+    let rejected =
+        ledger.rejected.iter().filter(|entry| entry.kind == kind && entry.name.as_deref() == Some(name)).map(|entry| {
+            Step::new(format!("source {}", entry.source), false, format!("{} is rejected: {}", entry.dn, entry.why))
+        });
+    let mut steps: Vec<Step> = rejected.collect();
+    if steps.is_empty() {
+        steps.extend(ledger.sources.iter().map(|(source, state)| {
+            let why = match &state.completeness {
+                Completeness::Complete => "has no such entry".to_owned(),
+                Completeness::Partial { why } => format!("is partial, and may have it: {why}"),
+            };
+            Step::new(format!("source {source}"), false, format!("{why} (read {:.0})", state.read_at))
+        }));
+    }
+    if steps.is_empty() {
+        steps.push(Step::new("directory", false, "no source was read yet"));
+    }
+    steps
+}
+
+/// Of an account that the ledger has.
+#[must_use]
+pub fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> {
+    let mut steps = vec![entry(account, ledger), identity(account), life(account, ledger)];
+    let classes = policy.classes.values().filter(|class| class.from.account_kind() == Some(account.kind));
+    let rules: Vec<Step> = classes.map(|class| rule(account, ledger, class)).collect();
+    if !rules.iter().any(|rule| rule.ok) {
+        steps.push(Step::new("class", false, format!("no class takes this {}", account.kind)));
+    }
+    steps.extend(rules);
+    steps.extend(overrides(account, ledger, policy));
+    steps.extend(pace(account, ledger));
+    steps.extend(adopted(account, ledger));
+    steps.extend(objects(account, ledger));
+    steps.extend(credentials(account, ledger));
+    steps.extend(archives(account, ledger));
+    let failures = ledger.failures.iter().filter(|((id, _), _)| *id == account.id);
+    steps.extend(failures.map(|((_, cluster), failure)| {
+        let text = format!(
+            "fails in {cluster} since {:.0}: {}; again at {:.0}",
+            failure.since, failure.reason, failure.next_try
+        );
+        Step::new(&failure.step, false, text)
+    }));
+    steps
+}
+
+fn entry(account: &Account, ledger: &LedgerState) -> Step {
+    let at = format!("source {}", account.source);
+    let rejected = ledger.rejected.iter().find(|entry| entry.id.as_ref() == Some(&account.directory_id));
+    match (rejected, &account.absence) {
+        (Some(entry), _) => {
+            Step::new(at, false, format!("{} is rejected, the last good identity stays: {}", entry.dn, entry.why))
+        }
+        (None, Some(absence)) => Step::new(at, false, format!("{} is missing since {:.0}", account.dn, absence.since)),
+        (None, None) => Step::new(at, true, format!("{} (id {})", account.dn, account.directory_id)),
+    }
+}
+
+fn identity(account: &Account) -> Step {
+    let home = account.home.as_ref().map_or_else(|| "no home".to_owned(), |home| format!("home {}", home.display()));
+    match &account.posix {
+        Some(posix) => Step::new("identity", true, format!("uid {}, gid {}, {home}", posix.uid, posix.gid)),
+        None => Step::new("identity", account.kind == AccountKind::Group, format!("no uid of its own, {home}")),
+    }
+}
+
+fn life(account: &Account, ledger: &LedgerState) -> Step {
+    let since = format!("{} since {:.0}", account.state.as_str(), account.since);
+    let good = matches!(account.state, Lifecycle::New | Lifecycle::Active);
+    if let Some(held) = ledger.holds.get(&account.id) {
+        return Step::new("life", false, format!("{since}, held by {}: {}", held.actor, held.reason));
+    }
+    match (&account.suspension, &account.disabled) {
+        (Some(Suspension::Absent), _) => Step::new("life", false, format!("{since}: missing from the directory")),
+        (Some(Suspension::Disabled { mark }), _) | (None, Some(mark)) => {
+            Step::new("life", false, format!("{since}: disabled in the directory by {mark}"))
+        }
+        (Some(Suspension::Idle { since: idle }), _) => {
+            let text = format!("{since}: nothing ran since {idle:.0}; `bursar resume` or `bursar ensure` ends it");
+            Step::new("life", false, text)
+        }
+        (Some(Suspension::Left), _) => Step::new("life", false, format!("{since}: no class takes it any more")),
+        (Some(Suspension::Ordered(note)), _) => Step::new(
+            "life",
+            false,
+            format!("{since}: ordered by {}: {}; `bursar resume` ends it", note.actor, note.reason),
+        ),
+        (None, None) => Step::new("life", good, since),
+    }
+}
+
+/// What of it is in files, and what comes next of its end.
+fn archives(account: &Account, ledger: &LedgerState) -> Vec<Step> {
+    let next = match (account.state, account.ending) {
+        (_, Some(Ending::Deletion { at })) => Some(format!("its deletion was let through {at:.0}")),
+        (Lifecycle::Suspended, Some(Ending::Waits(counted))) => {
+            Some(format!("archived {:.0} at the earliest", counted.due))
+        }
+        (Lifecycle::Archived, Some(Ending::Waits(counted))) => {
+            Some(format!("deleted {:.0} at the earliest", counted.due))
+        }
+        _ => None,
+    };
+    let files = ledger.archives.iter().filter(|(_, archive)| archive.account == account.id);
+    let files = files.map(|(file, archive)| {
+        let text = format!("{} in {}, {:.0}: {file}", archive.namespace, archive.cluster, archive.at);
+        Step::new("archive", true, text)
+    });
+    files.chain(next.map(|next| Step::new("end", false, next))).collect()
+}
+
+/// Whether a class takes the account, and why not.
+fn rule(account: &Account, ledger: &LedgerState, class: &Class) -> Step {
+    let at = format!("class.{}", class.name);
+    let in_group = |group: &str| is_member(ledger, group, &account.directory_id);
+    if !selects(class, account.kind, &account.dn, in_group) {
+        let text = match &class.when {
+            Some(When::Group(group)) => format!("does not take it: it is not in group {group}"),
+            Some(When::Base(base)) => format!("does not take it: it is not beneath {base}"),
+            None => "does not take it".to_owned(),
+        };
+        return Step::new(at, false, text);
+    }
+    let pattern = class.name_pattern.0.as_str();
+    if !class.name_pattern.0.is_match(&account.name) {
+        return Step::new(at, false, format!("does not take it: name_pattern {pattern} does not fit"));
+    }
+    let clusters: Vec<&str> = class.clusters.iter().map(|cluster| cluster.0.as_str()).collect();
+    let home = if class.home.is_none() { "; no kubeconfig: the class has no home" } else { "" };
+    let asked = class.provision == Provision::Always || ledger.last_use.contains_key(&account.id);
+    let wait = if asked {
+        String::new()
+    } else {
+        format!("; nobody asked for it yet: bursar ensure {} {}", account.kind, account.name)
+    };
+    Step::new(at, true, format!("takes it, in {}{home}{wait}", clusters.join(", ")))
+}
+
+fn is_member(ledger: &LedgerState, group: &str, member: &DirectoryId) -> bool {
+    let groups = ledger.accounts.values().filter(|account| account.kind == AccountKind::Group && account.name == group);
+    groups.into_iter().any(|group| group.members.contains_key(member) && !group.leaving.contains(member))
+}
+
+/// What it has beside its class, and by whom.
+fn overrides(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> {
+    let classes = classes_of(account, ledger, policy);
+    let class = class_of(&classes);
+    let step = |(key, given): (&OverrideKey, &QuotaOverride)| {
+        let before = class.and_then(|class| class.quota.get(&key.resource)).map_or("no limit", String::as_str);
+        let place = key.cluster.as_ref().map(|cluster| format!(" in {cluster}")).unwrap_or_default();
+        let note = &given.note;
+        let why = if note.reason.is_empty() { String::new() } else { format!(": {}", note.reason) };
+        let locked = class.is_some_and(|class| class.quota_locked.contains(&key.resource));
+        let lock = if locked { "; it does not hold, for the class locks this" } else { "" };
+        let text = format!(
+            "{} {} instead of {before}{place}, {}, given by {} {:.0}{why}{lock}",
+            key.resource,
+            given.amount,
+            given.said(),
+            note.actor,
+            note.at
+        );
+        Step::new("quota", !locked, text)
+    };
+    ledger.overrides_of(&account.id).map(step).collect()
+}
+
+/// A change of the policy that it may wait for.
+fn pace(account: &Account, ledger: &LedgerState) -> Vec<Step> {
+    let tenants = ledger.tenants.iter().filter(|((id, _), _)| *id == account.id);
+    let classes: BTreeSet<&str> = tenants.map(|(_, tenant)| tenant.class.as_str()).collect();
+    let under_way = Progress::of(ledger).into_iter().filter(|progress| classes.contains(progress.class.as_str()));
+    under_way.map(|progress| Step::new("pace", progress.stopped_by.is_empty(), progress.to_string())).collect()
+}
+
+/// Namespaces of others that are its own, or would be.
+fn adopted(account: &Account, ledger: &LedgerState) -> Vec<Step> {
+    let named = ledger.adopted.iter().filter(|(_, adopted)| adopted.named.as_ref() == Some(&account.id));
+    let step = |((cluster, namespace), adopted): (&(_, _), &AdoptedNamespace)| {
+        let said = adopted.owner.as_deref().unwrap_or_default();
+        let text = format!("{namespace} in {cluster}, by class.{}: its annotation says {said:?}", adopted.class);
+        match (&adopted.account, &adopted.why) {
+            (Some(_), _) => Step::new("adopted", true, text),
+            (None, Some(why)) => Step::new("adopted", false, format!("{text}; {why}")),
+            (None, None) => Step::new("adopted", false, format!("{text}; it passes from its former owner")),
+        }
+    };
+    named.map(step).collect()
+}
+
+/// Each object that was made, with the key of the class it comes from.
+fn objects(account: &Account, ledger: &LedgerState) -> Vec<Step> {
+    let classes = |cluster| ledger.tenants.get(&(account.id.clone(), cluster)).map(|tenant| tenant.class.clone());
+    let objects = ledger.objects.iter().filter(|(_, record)| record.account == account.id);
+    let steps: Vec<Step> = objects
+        .map(|(key, _)| {
+            let from = if credential::is_ours(key) { "credential" } else { drift_key(&key.kind) };
+            let adopted = ledger.adopted.iter().find(|((cluster, namespace), _)| {
+                *cluster == key.cluster && key.namespace.as_deref() == Some(namespace.as_str())
+            });
+            let class = adopted.map(|(_, adopted)| adopted.class.clone()).or_else(|| classes(key.cluster.clone()));
+            let class = class.unwrap_or_else(|| "?".to_owned());
+            let place = key.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
+            let text = format!("{place}{} in {}, from class.{class}.{from}", key.name, key.cluster);
+            Step::new(&key.kind, true, text)
+        })
+        .collect();
+    if steps.is_empty() { vec![Step::new("objects", false, "none were made yet")] } else { steps }
+}
+
+/// `prod`, or `prod on ce1`.
+fn place(key: &CredentialKey) -> String {
+    if key.host.is_any() { key.cluster.to_string() } else { format!("{} on {}", key.cluster, key.host) }
+}
+
+fn credentials(account: &Account, ledger: &LedgerState) -> Vec<Step> {
+    let certificates =
+        ledger.certificates.iter().filter(|(key, _)| key.account == account.id).map(|(key, certificate)| {
+            let place = place(key);
+            let good = certificate.generation == account.generation && account.state == Lifecycle::Active;
+            let text = format!(
+                "{} in {place} until {:.0}, generation {}",
+                certificate.subject, certificate.not_after, certificate.generation
+            );
+            let what = if certificate.bound_to.is_some() { "token" } else { "certificate" };
+            Step::new(what, good, if good { text } else { text + ": worth nothing any more" })
+        });
+    let deliveries = ledger.deliveries.iter().filter(|(key, _)| key.account == account.id).map(|(key, delivery)| {
+        let place = place(key);
+        let path = delivery.path.display();
+        match delivery.checked_at {
+            Some(checked) => Step::new("kubeconfig", true, format!("{path} for {place}, checked {checked:.0}")),
+            None => Step::new(
+                "kubeconfig",
+                false,
+                format!("{path} for {place}: not seen as it should be; it is written anew"),
+            ),
+        }
+    });
+    certificates.chain(deliveries).collect()
+}

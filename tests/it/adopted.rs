@@ -1,0 +1,230 @@
+//! Namespaces that others create, as Kubeflow makes one for each of its profiles: bound to whom their annotation names.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use crate::daemon::{Daemon, status};
+use crate::quiet::own_servers;
+use crate::servers::control_plane::ControlPlaneOptions;
+use crate::servers::ldif::replace_ldif;
+use crate::servers::ready::{poll, wait_for};
+use crate::world::{World, stderr};
+
+const DEADLINE: Duration = Duration::from_mins(1);
+const DAEMON: &str = "bursar:daemon";
+
+const CLASSES: &str = r#"
+[class.person]
+from       = "users"
+clusters   = ["test"]
+namespace  = "prof-u-{name}"
+home       = { prefix = "@HOMES@", kubeconfig = ".kube/config" }
+roles      = ["bursar-tenant"]
+network    = "open"
+credential = { kind = "certificate", lifetime = "7d", endpoints = ["internal"] }
+[class.profile]
+from                  = "adopted"
+clusters              = ["test"]
+selector              = "app.kubernetes.io/part-of=kubeflow-profile"
+owner_annotation      = "owner"
+roles                 = ["bursar-tenant"]
+service_account_roles = ["view"]
+quota                 = { pods = "9" }
+"#;
+
+/// A site whose daemon may do what the classes ask for, with two people.
+fn site(name: &str) -> World {
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), name, "");
+    let homes = world.folder.join("homes/home").display().to_string();
+    world.configure("[class.admin]", &format!("{}[class.admin]", CLASSES.replace("@HOMES@", &homes)));
+    world.initialise_again();
+    for (person, uid) in ["ada", "boole"].into_iter().zip(63_301..) {
+        world.person(person, uid);
+    }
+    let settled = poll(DEADLINE, || world.cycle().exit_code() == 0);
+    assert!(settled, "{:?}", world.rows("SELECT * FROM failing"));
+    world
+}
+
+/// What the profile controller makes.
+fn profile(world: &World, name: &str, owner: &str) {
+    let namespace = json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {
+            "name": name,
+            "labels": {"app.kubernetes.io/part-of": "kubeflow-profile"},
+            "annotations": {"owner": owner},
+        },
+    });
+    world.servers.cluster.run(&["create", "-f", "-"], &namespace.to_string());
+}
+
+fn kubeconfig(world: &World, person: &str) -> PathBuf {
+    world.folder.join("homes/home").join(person).join(".kube/config")
+}
+
+fn may(world: &World, person: &str, verb: &str, namespace: &str) -> bool {
+    let arguments = ["auth", "can-i", verb, "configmaps", "-n", namespace];
+    let output = world.kubectl_with(&kubeconfig(world, person), &arguments);
+    String::from_utf8_lossy(&output.stdout).trim() == "yes"
+}
+
+fn ours(world: &World, namespace: &str) -> Vec<String> {
+    let arguments =
+        ["get", "rolebinding,quota", "-n", namespace, "-l", "app.kubernetes.io/managed-by=bursar", "-o", "name"];
+    let names = world.kubectl(&arguments);
+    names.lines().map(|line| line.rsplit('/').next().unwrap_or_default().to_owned()).collect()
+}
+
+/// From the creation of a namespace, as the API server answered it, to the answer of the owner's binding.
+fn took(world: &World, mark: u64, namespace: &str) -> SignedDuration {
+    let requests = || world.servers.cluster.requests_since(mark);
+    let bound = wait_for("the binding in the audit log", DEADLINE, || {
+        let bound = |uri: &str| uri.contains(&format!("/namespaces/{namespace}/rolebindings/bursar-bursar-tenant"));
+        let mut requests = requests().into_iter();
+        requests.find(|request| request.user == DAEMON && request.verb == "patch" && bound(&request.uri))
+    });
+    assert!(bound.status < 300, "{bound:?}");
+    let created = requests().into_iter().find(|request| {
+        request.verb == "create" && request.uri.starts_with("/api/v1/namespaces?") && request.status == 201
+    });
+    let created: Timestamp = created.expect("its creation").at;
+    bound.at.duration_since(created)
+}
+
+#[test]
+fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
+    let mut world = site("prof");
+    world.stop();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    // Its first cycle, and what comes of it, is over.
+    wait_for("a daemon at rest", DEADLINE, || status(&world)["last_cycle"].is_object().then_some(()));
+    let mut times: Vec<SignedDuration> = ["lab-a", "lab-b", "lab-c", "lab-d", "lab-e"]
+        .into_iter()
+        .map(|name| {
+            let mark = world.servers.cluster.audit_mark();
+            profile(&world, name, "ada");
+            took(&world, mark, name)
+        })
+        .collect();
+    times.sort();
+    println!("from its creation to the owner's binding: {times:?}");
+    assert!(times[2] < SignedDuration::from_secs(1), "{times:?}");
+
+    assert!(poll(DEADLINE, || may(&world, "ada", "create", "lab-a")), "{:?}", ours(&world, "lab-a"));
+    assert!(!may(&world, "boole", "get", "lab-a"));
+    let pods = ["auth", "can-i", "get", "configmaps", "-n", "lab-a", "--as", "system:serviceaccount:lab-a:default"];
+    assert_eq!(world.kubectl(&pods).trim(), "yes");
+    assert_eq!(ours(&world, "lab-a"), ["bursar-bursar-tenant", "bursar-sa-view", "bursar"]);
+    let row = "SELECT class, account FROM namespaces WHERE namespace = 'lab-a'";
+    assert_eq!(world.rows(row)[0]["account"], "user:ada");
+    assert_eq!(world.rows(row)[0]["class"], "profile");
+
+    // Somebody takes a binding away, and empties another.
+    world.kubectl(&["delete", "rolebinding", "bursar-bursar-tenant", "-n", "lab-a"]);
+    let emptied = r#"{"subjects":[]}"#;
+    world.kubectl(&["patch", "rolebinding", "bursar-sa-view", "-n", "lab-a", "--type=merge", "-p", emptied]);
+    let back = || {
+        let subjects = ["get", "rolebinding", "bursar-sa-view", "-n", "lab-a", "-o", "jsonpath={.subjects[0].name}"];
+        may(&world, "ada", "create", "lab-a") && world.kubectl(&subjects) == "default"
+    };
+    assert!(poll(DEADLINE, back), "{:?}", ours(&world, "lab-a"));
+
+    // Another owner: what was the former one's goes first.
+    world.kubectl(&["annotate", "namespace", "lab-a", "owner=user:boole", "--overwrite"]);
+    assert!(poll(DEADLINE, || may(&world, "boole", "create", "lab-a")), "{:?}", ours(&world, "lab-a"));
+    assert!(!may(&world, "ada", "get", "lab-a"));
+    assert_eq!(ours(&world, "lab-a").len(), 3);
+    let access = "SELECT member, at_end < '9999' AS past FROM access_on WHERE namespace = 'lab-a' ORDER BY at_start";
+    let access = world.rows(access);
+    assert_eq!(access.len(), 2, "{access:?}");
+    assert_eq!((&access[0]["member"], &access[0]["past"]), (&json!("user:ada"), &json!(1)));
+    assert_eq!((&access[1]["member"], &access[1]["past"]), (&json!("user:boole"), &json!(0)));
+
+    // Released: ours goes, all else stays.
+    world.kubectl(&["create", "configmap", "theirs", "-n", "lab-b"]);
+    world.kubectl(&["create", "rolebinding", "theirs", "--clusterrole=view", "--user=somebody", "-n", "lab-b"]);
+    world.kubectl(&["label", "namespace", "lab-b", "app.kubernetes.io/part-of-"]);
+    world.kubectl(&["annotate", "namespace", "lab-c", "owner=somebody@example.org", "--overwrite"]);
+    assert!(poll(DEADLINE, || ours(&world, "lab-b").is_empty() && ours(&world, "lab-c").is_empty()));
+    world.kubectl(&["get", "configmap/theirs", "rolebinding/theirs", "-n", "lab-b"]);
+    let unowned = || status(&world)["unowned"].clone();
+    assert!(poll(DEADLINE, || unowned().as_array().is_some_and(|all| all.len() == 1)), "{}", unowned());
+    assert_eq!(unowned()[0]["namespace"], "lab-c");
+    assert!(unowned()[0]["why"].as_str().is_some_and(|why| why.contains("whom no source has")), "{}", unowned());
+
+    // By mail, as Kubeflow writes people.
+    world.kubectl(&["annotate", "namespace", "lab-c", "owner=Boole@Example.org", "--overwrite"]);
+    assert!(poll(DEADLINE, || may(&world, "boole", "create", "lab-c")), "{}", unowned());
+
+    // Whoever is locked out has no access, and the limits stay.
+    let ada = crate::servers::ldif::person_dn(&world.base, "ada");
+    world.servers.slapd.modify_ldif(&replace_ldif(&ada, "mail", &["boole@example.org"]));
+    world.servers.slapd.modify_ldif(&crate::servers::ldif::disable_ldif(&ada));
+    assert!(poll(DEADLINE * 2, || ours(&world, "lab-d") == ["bursar"]), "{:?}", ours(&world, "lab-d"));
+    assert!(may(&world, "boole", "create", "lab-c"), "two have the mail now, and it was theirs before");
+    let namespaces = world.kubectl(&["get", "namespaces", "-o", "name"]);
+    assert!((b'a'..=b'e').all(|letter| namespaces.contains(&format!("lab-{}", char::from(letter)))), "{namespaces}");
+    let log = daemon.process.log_end();
+    daemon.stop();
+    assert_eq!(world.rows("SELECT * FROM failing").len(), 0, "{log}");
+
+    // The class is gone from the configuration, and so is its part of the cage.
+    let text = std::fs::read_to_string(world.config()).expect("the configuration");
+    let (before, rest) = text.split_once("[class.profile]").expect("the class");
+    let (_, after) = rest.split_once("[class.admin]").expect("the next class");
+    std::fs::write(world.config(), format!("{before}[class.admin]{after}")).expect("written");
+    world.initialise_again();
+    let gone = poll(DEADLINE, || {
+        world.cycle();
+        ["lab-a", "lab-c", "lab-d", "lab-e"].iter().all(|name| ours(&world, name).is_empty())
+    });
+    assert!(gone, "{:?}", world.rows("SELECT * FROM failing"));
+    world.cycle();
+    assert_eq!(world.rows("SELECT * FROM adopted_namespace").len(), 0);
+}
+
+#[test]
+fn the_cage_opens_namespaces_of_others_to_the_class_that_adopts_them_and_no_further() {
+    let mut world = site("profcage");
+    profile(&world, "lab-a", "ada");
+    let settled = poll(DEADLINE, || {
+        world.cycle();
+        ours(&world, "lab-a").len() == 3
+    });
+    assert!(settled, "{:?}", world.rows("SELECT * FROM failing"));
+    world.stop();
+    world.kubectl(&["create", "namespace", "foreign"]);
+    world.kubectl(&["create", "rolebinding", "theirs", "--clusterrole=view", "--user=somebody", "-n", "lab-a"]);
+    let daemon = world.state_dir().join("clusters/test.kubeconfig");
+    let group = "--group=bursar:user:ada#1";
+    let refused = |arguments: &[&str]| {
+        let output = world.kubectl_with(&daemon, arguments);
+        let said = stderr(&output);
+        assert!(!output.status.success() && said.contains("bursar-cage"), "{arguments:?}: {said}");
+    };
+    let label = r#"{"metadata":{"labels":{"app.kubernetes.io/managed-by":"bursar"}}}"#;
+    refused(&["create", "rolebinding", "x", "--clusterrole=bursar-tenant", group, "-n", "foreign"]);
+    refused(&["create", "quota", "x", "--hard=pods=0", "-n", "foreign"]);
+    // Without our label, or somebody else's.
+    refused(&["create", "rolebinding", "x", "--clusterrole=bursar-tenant", group, "-n", "lab-a"]);
+    refused(&["patch", "rolebinding", "theirs", "--type=merge", "-p", label, "-n", "lab-a"]);
+    refused(&["delete", "rolebinding", "theirs", "-n", "lab-a"]);
+    // Not what the class says.
+    let others = r#"{"subjects":[{"kind":"User","name":"mallory","apiGroup":"rbac.authorization.k8s.io"}]}"#;
+    refused(&["patch", "rolebinding", "bursar-bursar-tenant", "--type=merge", "-p", others, "-n", "lab-a"]);
+    let pvc = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "x", "namespace": "lab-a", "labels": {"app.kubernetes.io/managed-by": "bursar"}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    });
+    let file = world.folder.join("pvc.json");
+    std::fs::write(&file, pvc.to_string()).expect("written");
+    refused(&["create", "-f", &file.display().to_string()]);
+    refused(&["label", "namespace", "lab-a", "x=y"]);
+    refused(&["delete", "namespace", "lab-a"]);
+}

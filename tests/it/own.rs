@@ -1,0 +1,115 @@
+//! What people see of their own, and of nobody else: over the control socket by their uid, and in the cluster by their
+//! certificate.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use bursar::control::api::{OrderRequest, Target};
+use bursar::identity::AccountKind;
+use serde_json::Value;
+
+use crate::daemon::Daemon;
+use crate::servers::ready::poll;
+use crate::world::{World, stderr};
+
+const ANN: u32 = 63_401;
+const BEN: u32 = 63_402;
+
+fn bursar(world: &World, uid: u32, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    command.arg("--config").arg(world.config()).args(arguments);
+    command.uid(uid).gid(uid).current_dir("/").output().expect("bursar")
+}
+
+fn json(world: &World, uid: u32, arguments: &[&str]) -> Value {
+    let output = bursar(world, uid, &[&["--json"], arguments].concat());
+    assert!(output.status.success(), "{arguments:?} by {uid}: {}", stderr(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// What is not theirs and what is not there are told alike.
+fn refused(world: &World, uid: u32, arguments: &[&str]) -> String {
+    let output = bursar(world, uid, arguments);
+    assert_eq!(output.status.code(), Some(77), "{arguments:?} by {uid}: {}", stderr(&output));
+    assert!(output.stdout.is_empty());
+    stderr(&output)
+}
+
+#[test]
+fn people_ask_about_their_own_and_learn_of_nothing_else() {
+    let mut world = World::new("own");
+    world.person("own-ann", ANN);
+    world.person("own-ben", BEN);
+    world.group("k8s-admins", &["own-ann", "own-ben"]);
+    world.tool("foo", 63_403, &["own-ann"]);
+    world.tool("bar", 63_404, &["own-ben"]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    world.stop();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+
+    let own = json(&world, ANN, &["show"]);
+    assert_eq!(own["account"], "user:own-ann");
+    assert_eq!(own["ledger"]["uid"], ANN);
+    assert!(own["member_of"].as_array().is_some_and(|of| of.iter().any(|one| one["account"] == "tool:foo")), "{own}");
+    assert_eq!(json(&world, ANN, &["show", "user", "own-ann"]), own);
+    let tool = json(&world, ANN, &["show", "tool", "foo"]);
+    assert_eq!(tool["namespaces"][0]["namespace"], world.namespace("foo"));
+    assert!(tool["quotas"].as_array().is_some_and(|quotas| !quotas.is_empty()), "{tool}");
+    let why = json(&world, ANN, &["why", "tool", "foo"]);
+    assert!(why["steps"].as_array().is_some_and(|steps| steps.iter().all(|step| step["ok"] == true)), "{why}");
+    let text = bursar(&world, ANN, &["why"]);
+    assert!(String::from_utf8_lossy(&text.stdout).starts_with("user:own-ann\n+ "), "{text:?}");
+
+    let nobody = refused(&world, ANN, &["show", "tool", "nobody"]);
+    for (uid, arguments) in [
+        (ANN, ["show", "tool", "bar"].as_slice()),
+        (ANN, &["why", "tool", "bar"]),
+        (ANN, &["show", "user", "own-ben"]),
+        // A group that is no workspace, though she is in it.
+        (ANN, &["show", "group", "k8s-admins"]),
+        (BEN, &["show", "tool", "foo"]),
+        // A tool is nobody who asks, and who is in no directory has nothing.
+        (63_403, &["show"]),
+        (63_499, &["why"]),
+    ] {
+        assert_eq!(refused(&world, uid, arguments), nobody, "{arguments:?} by {uid}");
+    }
+    for others in [["status"].as_slice(), &["tools"], &["plan"], &["history", "tool", "foo"]] {
+        refused(&world, ANN, others);
+    }
+    daemon.stop();
+
+    // Who is suspended is nobody here.
+    let target =
+        Target { kind: AccountKind::User, name: "own-ann".to_owned(), reason: Some("away".to_owned()), ticket: None };
+    world.order(&OrderRequest::Suspend(target)).expect("suspended");
+    world.stop();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    assert_eq!(refused(&world, ANN, &["show"]), nobody);
+    daemon.stop();
+}
+
+#[test]
+fn a_tenant_reads_its_own_namespace_and_quota_and_no_other() {
+    let mut world = World::new("ownns");
+    world.tool("foo", 63_411, &[]);
+    world.tool("bar", 63_412, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    let (own, other) = (world.namespace("foo"), world.namespace("bar"));
+    let reads = |namespace: &str, what: &[&str]| {
+        let arguments = [&["get"], what, &["-n", namespace]].concat();
+        world.kubectl_as_tool("foo", &arguments).status.success()
+    };
+    let all: [&[&str]; 4] = [&["resourcequota", "bursar"], &["limitrange", "bursar"], &["networkpolicies"], &["pods"]];
+    // The API server learns of bindings by a watch of its own.
+    assert!(poll(Duration::from_mins(1), || reads(&own, &["namespace", &own])));
+    for what in all {
+        assert!(reads(&own, what), "{what:?}");
+        assert!(!reads(&other, what), "{what:?}");
+    }
+    assert!(!reads(&own, &["namespace", &other]));
+    assert!(!reads(&own, &["namespaces"]), "the names of all others");
+}

@@ -1,0 +1,143 @@
+//! Two directories at once: which one says who somebody is, one person in both, and each of them away for its own people
+//! alone.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use bursar::control::api::{CycleReport, OrderRequest, Target};
+use bursar::identity::AccountKind;
+use serde_json::Value;
+
+use crate::servers::Servers;
+use crate::servers::ldif::{PEOPLE_GID, person_dn, person_ldif, replace_ldif};
+use crate::world::World;
+
+const MORE: &str = r#"
+[lifecycle]
+absent_for = "0s"
+[limits]
+suspend_per_cycle = { count = 9 }
+suspend_per_day   = { count = 9 }
+[class.person]
+from       = "users"
+clusters   = ["test"]
+namespace  = "src-u-{name}"
+home       = { prefix = "@FOLDER@/homes/home", kubeconfig = ".kube/config" }
+network    = "open"
+credential = { kind = "certificate", lifetime = "7d", endpoints = ["internal"] }
+[[source]]
+name      = "guests"
+type      = "ldif"
+preset    = "rfc2307"
+paths     = ["guests.ldif"]
+sentinels = ["uid=sentinel,ou=people,dc=guests"]
+[source.users]
+base = "ou=people,dc=guests"
+[source.attributes]
+person = "employeeNumber"
+"#;
+
+/// Name, uid, home, number.
+type Guest<'a> = (&'a str, u32, &'a str, &'a str);
+
+fn guests(world: &World, people: &[Guest<'_>], sentinel: bool) {
+    let mut text = "dn: ou=people,dc=guests\nobjectClass: organizationalUnit\nou: people\n\n".to_owned();
+    let everybody = people.iter().copied().chain(sentinel.then_some(("sentinel", 63_590, "sentinel", "")));
+    for (name, uid, home, number) in everybody {
+        let home = world.folder.join("homes/home").join(home);
+        let number = if number.is_empty() { String::new() } else { format!("employeeNumber: {number}\n") };
+        write!(
+            text,
+            "dn: uid={name},ou=people,dc=guests\nobjectClass: inetOrgPerson\nobjectClass: posixAccount\nuid: {name}\n\
+             cn: {name}\nsn: {name}\nuidNumber: {uid}\ngidNumber: {PEOPLE_GID}\nhomeDirectory: {}\n{number}\n",
+            home.display()
+        )
+        .expect("a string takes all");
+    }
+    fs::write(world.folder.join("guests.ldif"), text).expect("written");
+}
+
+fn active(world: &World) -> Vec<(String, String)> {
+    let rows = world.rows("SELECT name, source FROM users WHERE state = 'active' ORDER BY name");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    rows.iter().map(|row| (text(&row["name"]), text(&row["source"]))).collect()
+}
+
+fn names(active: &[(String, String)]) -> Vec<&str> {
+    active.iter().map(|(name, _)| name.as_str()).filter(|name| !["sentinel", "novaadmin"].contains(name)).collect()
+}
+
+fn why(world: &World, name: &str) -> String {
+    let query = format!("SELECT why FROM rejected_entry WHERE source = 'guests' AND name = '{name}'");
+    let rows = world.rows(sqlx::AssertSqlSafe(query));
+    rows.first().and_then(|row| row["why"].as_str()).unwrap_or_default().to_owned()
+}
+
+fn partial(report: &CycleReport) -> Vec<&str> {
+    report.partial.keys().map(String::as_str).collect()
+}
+
+#[test]
+fn two_sources_each_say_who_is_theirs_and_one_person_is_one_account() {
+    let mut world = World::new("sources");
+    let more = MORE.replace("@FOLDER@", &world.folder.display().to_string());
+    world.configure("[source.groups]", "[source.attributes]\nperson = \"employeeNumber\"\n[source.groups]");
+    let text = fs::read_to_string(world.config()).expect("the configuration");
+    fs::write(world.config(), text + &more).expect("written");
+    for (name, uid) in ["ann", "ben", "fay"].into_iter().zip(63_501..) {
+        world.make_home("home", name, uid, PEOPLE_GID);
+        world.add(&person_ldif(&world.base, name, uid));
+    }
+    let slapd = &Servers::shared().slapd;
+    slapd.modify_ldif(&replace_ldif(&person_dn(&world.base, "ann"), "employeeNumber", &["A-1"]));
+    for (name, uid) in [("carol", 63_511), ("dora", 63_512), ("sentinel", 63_590)] {
+        world.make_home("home", name, uid, PEOPLE_GID);
+    }
+    let smith: Guest<'_> = ("asmith", 63_501, "ann", "a-1");
+    let carol: Guest<'_> = ("carol", 63_511, "carol", "C-3");
+    let dora: Guest<'_> = ("dora", 63_512, "dora", "");
+    // A name and a uid of the first source's.
+    let (ben, eve): (Guest<'_>, Guest<'_>) = (("ben", 63_513, "x", ""), ("eve", 63_503, "y", ""));
+    guests(&world, &[smith, carol, dora, ben, eve], true);
+    let report = world.cycle();
+    assert!(report.failing.is_empty(), "{report:#?}");
+    assert_eq!(names(&active(&world)), ["ann", "ben", "carol", "dora", "fay"]);
+    assert!(why(&world, "ben").contains("is taken from source people"), "{}", why(&world, "ben"));
+    assert!(why(&world, "eve").contains("uid 63503 is held by"), "{}", why(&world, "eve"));
+    assert_eq!(why(&world, "asmith"), "", "she has an account");
+
+    // The first source is down: its people stay, nobody takes their place, and the other's go on to come and go.
+    let right = fs::read_to_string(world.config()).expect("the configuration");
+    let url = Servers::shared().slapd.ldaps_url.clone();
+    world.configure(&url, &format!("ldaps://127.0.0.1:{}", crate::servers::ports::free_port()));
+    guests(&world, &[smith, carol], true);
+    let report = world.cycle();
+    assert_eq!(partial(&report), ["people"]);
+    assert_eq!(names(&active(&world)), ["ann", "ben", "carol", "fay"]);
+    assert_eq!(why(&world, "asmith"), "");
+
+    // The second is Partial: so are its own people kept, and no others.
+    world.stop();
+    fs::write(world.config(), &right).expect("written");
+    guests(&world, &[smith], false);
+    slapd.delete(&person_dn(&world.base, "fay"));
+    let report = world.cycle();
+    assert_eq!(partial(&report), ["guests"]);
+    assert_eq!(names(&active(&world)), ["ann", "ben", "carol"]);
+
+    // Who leaves the first source is gone from it, though the second has them; an order gives them that entry.
+    guests(&world, &[smith, carol, dora], true);
+    slapd.delete(&person_dn(&world.base, "ann"));
+    world.cycle();
+    world.cycle();
+    assert_eq!(names(&active(&world)), ["ben", "carol", "dora"]);
+    assert!(why(&world, "asmith").ends_with("bursar adopt account user ann"), "{}", why(&world, "asmith"));
+    let before = world.rows("SELECT id, uid FROM users WHERE name = 'ann'");
+    let target = Target { kind: AccountKind::User, name: "ann".to_owned(), reason: None, ticket: None };
+    let report = world.order(&OrderRequest::AdoptAccount(target)).expect("adopted");
+    assert!(report.failing.is_empty(), "{report:#?}");
+    let after = world.rows("SELECT id, uid, source, state FROM users WHERE name = 'asmith'");
+    assert_eq!((&after[0]["id"], &after[0]["uid"]), (&before[0]["id"], &before[0]["uid"]));
+    assert_eq!((after[0]["source"].as_str(), after[0]["state"].as_str()), (Some("guests"), Some("active")));
+    assert_eq!(why(&world, "asmith"), "");
+}

@@ -1,5 +1,7 @@
 //! `bursar adopt`: what Bursar does not take by itself.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 
 use super::MaybeReasoned;
@@ -16,6 +18,11 @@ pub enum Adopt {
     Namespace(AdoptNamespace),
     /// What somebody else made where an object of a tenant's should be becomes the tenant's, and is as Bursar wants it
     Object(AdoptObject),
+    /// All that a file says, in one cycle
+    Import {
+        /// Lines as after `adopt`: namespace tool-foo --tool foo --ticket T14
+        file: PathBuf,
+    },
 }
 
 /// `adopt namespace`.

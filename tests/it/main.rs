@@ -33,6 +33,7 @@ mod ledger_upgrade;
 mod life;
 mod life_workloads;
 mod logins;
+mod migration;
 mod pace;
 mod quiet;
 mod quota;

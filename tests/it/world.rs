@@ -81,7 +81,7 @@ impl World {
         world.write_config(more);
         crate::template::initialise(&world);
         let mut world = world;
-        world.start_homed();
+        world.start_homed(&[]);
         world
     }
 
@@ -304,14 +304,20 @@ impl World {
         self.servers.cluster.run(arguments, "")
     }
 
-    fn start_homed(&mut self) {
+    /// Starts `bursar-homed` again, with further arguments.
+    pub fn restart_homed(&mut self, more: &[&str]) {
+        self.kill_homed();
+        self.start_homed(more);
+    }
+
+    fn start_homed(&mut self, more: &[&str]) {
         let socket = self.folder.join("homed.sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-homed"));
         command.arg("--socket").arg(&socket).args(["--client-user", "0"]);
         for prefix in ["homes/data/project", "homes/home"] {
             command.arg("--prefix").arg(self.folder.join(prefix));
         }
-        command.arg("--create-prefix").arg(self.folder.join("homes/volumes"));
+        command.arg("--create-prefix").arg(self.folder.join("homes/volumes")).args(more);
         self.homed = Some(Process::start("bursar-homed", &command, &self.folder.join("homed.log")));
         wait_for("bursar-homed listens", DEADLINE, || socket.exists().then_some(()));
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use super::MaybeReasoned;
 
@@ -27,7 +27,7 @@ pub enum Adopt {
 
 /// `adopt namespace`.
 #[derive(Debug, Args)]
-#[group(id = "owner", required = true, multiple = false, args = ["tool", "user", "group"])]
+#[command(group(ArgGroup::new("owner").required(true).args(["tool", "user", "group"])))]
 pub struct AdoptNamespace {
     /// Its name
     pub namespace: String,

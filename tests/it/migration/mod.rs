@@ -42,7 +42,7 @@ impl Page {
         text: &'static str,
         words: &[(&'static str, &str)],
     ) -> (World, Self) {
-        let world = World::on(servers, name, "");
+        let world = World::bare(servers, name, "");
         let homes = world.folder.join("homes");
         let place = |path: PathBuf| path.display().to_string();
         let mut all = vec![

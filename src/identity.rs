@@ -315,6 +315,13 @@ pub fn kubernetes_name(original: &str) -> String {
     if kept.is_empty() { format!("x-{digest}") } else { format!("{kept}-{digest}") }
 }
 
+/// What `{name}` of a pattern stands for in a namespace; `None`: the namespace is not of that form.
+#[must_use]
+pub fn name_in<'a>(pattern: &str, namespace: &'a str) -> Option<&'a str> {
+    let (before, after) = pattern.split_once("{name}")?;
+    namespace.strip_prefix(before)?.strip_suffix(after).filter(|name| !name.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

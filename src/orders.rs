@@ -105,7 +105,7 @@ fn write(
         }
         OrderRequest::AdoptObject(wanted) => {
             let note = note_of(actor, wanted.reason.as_deref(), wanted.ticket.as_deref(), now, false)?;
-            return adopt::object(ledger, wanted, note);
+            return adopt::object(ledger, policy, wanted, note);
         }
         OrderRequest::Approve { hash } => return approve(ledger, actor, hash, now),
     };

@@ -13,6 +13,7 @@ mod generate;
 mod history;
 mod init;
 mod ledger;
+mod lines;
 mod local;
 mod order;
 mod output;

@@ -1,11 +1,11 @@
 //! `bursar suspend|resume|hold|release|approve`, and what `quota` and `revoke` ask for: orders, given to the daemon, or
 //! written down by this process while there is none.
 
-use super::arguments::{self, Account, Adopt, AdoptNamespace, MaybeReasoned, Reasoned};
+use super::arguments::{self, Account, Adopt, AdoptNamespace, Command, MaybeReasoned, Reasoned};
 use super::context::{Context, daemon};
 use super::exit::{Exit, Failure};
 use super::output::clean;
-use super::{local, output, sync};
+use super::{lines, local, output, sync};
 use crate::control::api::{AdoptObject, OrderAnswer, OrderRequest, Refusal, Target};
 use crate::control::client::ClientError;
 use crate::identity::{AccountKind, AccountName};
@@ -37,11 +37,28 @@ pub(super) async fn maybe_reasoned(context: &Context, order: Order, arguments: M
 }
 
 pub(super) async fn adopt(context: &Context, command: Adopt) -> Result<Exit, Failure> {
+    let orders = match command {
+        Adopt::Import { file } => lines::read(&file, adoptions)?,
+        one => adoption(one).into_iter().collect(),
+    };
+    give(context, orders).await
+}
+
+/// Lines as one types them after `bursar adopt`.
+fn adoptions(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
+    lines::parsed(text, &["adopt"], |command| match command {
+        Command::Adopt(command) => adoption(command),
+        _ => None,
+    })
+}
+
+/// `None`: it is not one order, but a file of them.
+fn adoption(command: Adopt) -> Option<OrderRequest> {
     let target = |arguments: MaybeReasoned| {
         let MaybeReasoned { account: Account { kind, name }, reason, ticket } = arguments;
         Target { kind, name, reason, ticket }
     };
-    let order = match command {
+    Some(match command {
         Adopt::Uid(arguments) => OrderRequest::AdoptUid(target(arguments)),
         Adopt::Account(arguments) => OrderRequest::AdoptAccount(target(arguments)),
         Adopt::Namespace(AdoptNamespace { namespace, tool, user, group, reason, ticket }) => {
@@ -54,8 +71,8 @@ pub(super) async fn adopt(context: &Context, command: Adopt) -> Result<Exit, Fai
             let object = format!("{} {object}", kind.to_lowercase());
             OrderRequest::AdoptObject(AdoptObject { object, owner: None, reason, ticket })
         }
-    };
-    give(context, vec![order]).await
+        Adopt::Import { .. } => return None,
+    })
 }
 
 pub(super) async fn approve(context: &Context, hash: String) -> Result<Exit, Failure> {
@@ -95,4 +112,20 @@ fn refused(refusals: Vec<Refusal>) -> Result<Exit, Failure> {
     let Some(exit_code) = refusals.first().map(|refusal| refusal.exit_code) else { return Ok(Exit::Done) };
     let text = refusals.into_iter().map(|refusal| refusal.text).collect::<Vec<_>>().join("\n");
     Err(Refusal { exit_code, text }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_adoptions_and_nothing_else() {
+        let text = "# of the old cluster\nnamespace tool-foo --tool foo --ticket T1\nuid tool bar\n";
+        let (orders, wrong) = adoptions(text);
+        assert_eq!((orders.len(), wrong), (2, Vec::new()));
+        let OrderRequest::AdoptObject(first) = &orders[0] else { panic!("{orders:?}") };
+        assert_eq!((first.object.as_str(), first.ticket.as_deref()), ("namespace tool-foo", Some("T1")));
+        let (orders, wrong) = adoptions("namespace tool-foo\nimport other\nnamespace x --user \"y\n");
+        assert_eq!((orders.len(), wrong.len()), (0, 3), "{wrong:?}");
+    }
 }

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use clap::Parser as _;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-use super::arguments::{Arguments, Command, Quota, QuotaList, QuotaSet, QuotaUnset};
+use super::arguments::{Command, Quota, QuotaList, QuotaSet, QuotaUnset};
 use super::context::Context;
 use super::exit::{Exit, Failure};
-use super::{order, output};
+use super::{lines, order, output};
 use crate::control::api::{self, OrderRequest, Target};
 use crate::identity::ClusterName;
 
@@ -81,14 +80,7 @@ async fn list(context: &Context, arguments: &QuotaList) -> Result<Exit, Failure>
 
 /// A file of `quota list --json`, or of lines as one types them after `bursar quota set`.
 fn read(file: &Path) -> Result<Vec<OrderRequest>, Failure> {
-    let name = file.display();
-    let text = std::fs::read_to_string(file).map_err(|error| Failure::new(Exit::Usage, format!("{name}: {error}")))?;
-    let (orders, wrong) = if text.trim_start().starts_with('[') { of_rows(&text) } else { of_lines(&text) };
-    if wrong.is_empty() {
-        return Ok(orders);
-    }
-    let wrong: Vec<String> = wrong.iter().map(|wrong| format!("{name}: {wrong}")).collect();
-    Err(Failure::new(Exit::Usage, wrong.join("\n")))
+    lines::read(file, |text| if text.trim_start().starts_with('[') { of_rows(text) } else { of_lines(text) })
 }
 
 fn of_rows(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
@@ -96,7 +88,9 @@ fn of_rows(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
         Ok(rows) => rows,
         Err(error) => return (Vec::new(), vec![error.to_string()]),
     };
-    sorted(rows.iter().enumerate().map(|(index, row)| of_row(row).map_err(|why| format!("row {}: {why}", index + 1))))
+    let orders =
+        rows.iter().enumerate().map(|(index, row)| of_row(row).map_err(|why| format!("row {}: {why}", index + 1)));
+    lines::sorted(orders)
 }
 
 fn of_row(row: &Value) -> Result<OrderRequest, String> {
@@ -114,57 +108,10 @@ fn of_row(row: &Value) -> Result<OrderRequest, String> {
 }
 
 fn of_lines(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
-    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
-    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    sorted(lines.map(|(number, line)| of_line(line).map_err(|why| format!("line {number}: {why}"))))
-}
-
-fn of_line(line: &str) -> Result<OrderRequest, String> {
-    let words = ["bursar", "quota", "set"].into_iter().map(str::to_owned).chain(words(line)?);
-    let parsed = Arguments::try_parse_from(words).map_err(|error| {
-        let text = error.to_string();
-        text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
-    })?;
-    match parsed.command {
-        Command::Quota(Quota::Set(arguments)) => Ok(set(arguments)),
-        _ => Err("it is no `quota set`".to_owned()),
-    }
-}
-
-/// Words apart by blanks; `"a reason"` is one.
-fn words(line: &str) -> Result<Vec<String>, String> {
-    let (mut words, mut word, mut quoted, mut begun) = (Vec::new(), String::new(), false, false);
-    for character in line.chars() {
-        match character {
-            '"' => (quoted, begun) = (!quoted, true),
-            blank if blank.is_whitespace() && !quoted => {
-                if begun {
-                    words.push(std::mem::take(&mut word));
-                }
-                begun = false;
-            }
-            other => {
-                word.push(other);
-                begun = true;
-            }
-        }
-    }
-    if quoted {
-        return Err("a \" is not closed".to_owned());
-    }
-    words.extend(begun.then_some(word));
-    Ok(words)
-}
-
-fn sorted(found: impl Iterator<Item = Result<OrderRequest, String>>) -> (Vec<OrderRequest>, Vec<String>) {
-    let (mut orders, mut wrong) = (Vec::new(), Vec::new());
-    for one in found {
-        match one {
-            Ok(order) => orders.push(order),
-            Err(why) => wrong.push(why),
-        }
-    }
-    (orders, wrong)
+    lines::parsed(text, &["quota", "set"], |command| match command {
+        Command::Quota(Quota::Set(arguments)) => Some(set(arguments)),
+        _ => None,
+    })
 }
 
 /// A day, which is its beginning in UTC, or a moment.

@@ -113,8 +113,14 @@ pub fn classes_of<'p>(account: &Account, ledger: &LedgerState, policy: &'p Polic
     classes
 }
 
+/// The classes that take an account, or would if it was asked for.
+#[must_use]
+pub fn classes_if_asked<'p>(account: &Account, ledger: &LedgerState, policy: &'p Policy) -> Vec<&'p Class> {
+    taken(account, policy, &Groups::of(ledger, &policy.lifecycle), &|_| true).now
+}
+
 /// Whether a class takes an account, or would if it was asked for.
 #[must_use]
 pub fn takes(ledger: &LedgerState, policy: &Policy, account: &Account) -> bool {
-    !taken(account, policy, &Groups::of(ledger, &policy.lifecycle), &|_| true).now.is_empty()
+    !classes_if_asked(account, ledger, policy).is_empty()
 }

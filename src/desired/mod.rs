@@ -36,7 +36,7 @@ use crate::ledger::{Account, Delivery, Note, ObjectKey, Suspension};
 use crate::observed::digest::digest;
 use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
 
-pub use class::{Groups, classes_of, takes};
+pub use class::{Groups, classes_if_asked, classes_of, takes};
 pub use derive::{Deriver, derive};
 pub use ssh::DesiredKeys;
 pub use tenant::drift_key;

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::change::{Change, Event};
 use super::{Account, LedgerState, Lifecycle, Note, Suspension, Tenant};
 use crate::contract::{Identity, TenantState};
-use crate::identity::{AccountId, AccountName, DirectoryId, kubernetes_name};
+use crate::identity::{AccountId, AccountName, DirectoryId, kubernetes_name, name_in};
 use crate::policy::Policy;
 
 /// Added to the highest generation that was seen anywhere: those given out since, and of which nothing is left to see,
@@ -232,10 +232,7 @@ impl Lesson<'_> {
 /// What `{name}` stood for when the namespace was made: it is in the namespace's name, also after a rename.
 fn frozen_name(identity: &Identity, policy: &Policy) -> String {
     let pattern = policy.classes.get(&identity.class).and_then(|class| class.namespace.as_deref());
-    let frozen = pattern.and_then(|pattern| pattern.split_once("{name}")).and_then(|(before, after)| {
-        let rest = identity.namespace.as_str().strip_prefix(before)?;
-        rest.strip_suffix(after).filter(|name| !name.is_empty())
-    });
+    let frozen = pattern.and_then(|pattern| name_in(pattern, identity.namespace.as_str()));
     frozen.map_or_else(|| kubernetes_name(&identity.account.name), str::to_owned)
 }
 

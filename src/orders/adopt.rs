@@ -1,36 +1,100 @@
 //! `bursar adopt namespace|object`: what an execution found to be somebody else's. PURE: no runtime, no client, no file
 //! system, no clock.
 
-use super::{One, event, next_id};
+use super::{One, event, find, next_id};
 use crate::control::api::{AdoptObject, Refusal};
-use crate::identity::{AccountId, ClusterName};
+use crate::desired::classes_if_asked;
+use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName, name_in};
 use crate::ledger::change::Change;
-use crate::ledger::{LedgerState, Note, Order, OrderKind};
+use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
+use crate::policy::Policy;
 
 /// The next cycle tries again at once, and takes it over. It is meant for what stands there now: an order that cannot be
 /// carried out is over.
-pub(super) fn object(ledger: &LedgerState, wanted: &AdoptObject, note: Note) -> Result<One, Refusal> {
+pub(super) fn object(ledger: &LedgerState, policy: &Policy, wanted: &AdoptObject, note: Note) -> Result<One, Refusal> {
     let object = &wanted.object;
+    let namespace = object.strip_prefix("namespace ");
     let Some((id, cluster)) = in_the_way(ledger, wanted) else {
+        if let (Some(owner), Some(namespace)) = (&wanted.owner, namespace)
+            && let Some(changes) = newcomer(ledger, policy, owner, namespace, &note)?
+        {
+            return ordered(ledger, find(ledger, owner.kind, &owner.name)?, wanted, None, (note, changes));
+        }
         let text = format!("{object} stands in nobody's way; `bursar status` shows what does, and the command for it");
-        return Err(Refusal { exit_code: 1, text });
+        return Err(refused(text));
     };
     let Some(account) = ledger.accounts.get(id) else {
         return Err(Refusal { exit_code: 4, text: format!("whose way {object} stands in is not known any more") });
     };
+    let over = vec![Change::Failure(id.clone(), cluster.clone(), None)];
+    ordered(ledger, account, wanted, Some(cluster), (note, over))
+}
+
+fn ordered(
+    ledger: &LedgerState,
+    account: &Account,
+    wanted: &AdoptObject,
+    cluster: Option<&ClusterName>,
+    (note, mut changes): (Note, Vec<Change>),
+) -> Result<One, Refusal> {
+    let object = &wanted.object;
     let mut event = event(Some(account), "object to be adopted", &note);
     event.detail = serde_json::json!({"object": object, "cluster": cluster});
     let order = Order {
         id: next_id(ledger),
-        account: id.clone(),
+        account: account.id.clone(),
         what: OrderKind::AdoptObject,
         note,
         bulk: None,
         object: Some(object.clone()),
     };
     let text = format!("{}: {object} to be adopted", account.account_name());
-    let changes = vec![Change::Order(order), Change::Failure(id.clone(), cluster.clone(), None)];
+    changes.push(Change::Order(order));
     Ok(One { changes, events: vec![event], text, revoked: None })
+}
+
+/// What makes a namespace the place of an account that has none yet, though its name was made of the account's by another
+/// rule than ours (`tenant-john-doe` for `john.doe`): the name that `{name}` stands for is frozen as the namespace has it.
+/// The order is also the asking for a tenant that is made on demand. `None`: the account has its place.
+fn newcomer(
+    ledger: &LedgerState,
+    policy: &Policy,
+    owner: &AccountName,
+    namespace: &str,
+    note: &Note,
+) -> Result<Option<Vec<Change>>, Refusal> {
+    let account = find(ledger, owner.kind, &owner.name)?;
+    let mut tenants = ledger.tenants.iter();
+    if account.state != Lifecycle::New || tenants.any(|((id, _), _)| *id == account.id) {
+        return Ok(None);
+    }
+    let parsed = NamespaceName::try_from(namespace.to_owned()).map_err(|error| refused(error.to_string()))?;
+    if ledger.tenants.values().any(|tenant| tenant.namespace.as_ref() == Some(&parsed)) {
+        return Err(refused(format!("namespace {namespace} is another account's")));
+    }
+    let classes = classes_if_asked(account, ledger, policy);
+    let patterns: Vec<&str> = classes.iter().filter_map(|class| class.namespace.as_deref()).collect();
+    let Some(name) = patterns.iter().find_map(|pattern| name_in(pattern, namespace)) else {
+        let patterns = if patterns.is_empty() { "no namespace".to_owned() } else { patterns.join(", ") };
+        return Err(refused(format!("{owner} gets {patterns} by its class, and {namespace} is not of that form")));
+    };
+    let mut others = ledger.accounts.values().filter(|other| other.kind == account.kind && other.id != account.id);
+    if let Some(other) = others.find(|other| other.kubernetes_name == name) {
+        return Err(refused(format!("{name} is the name of {} in Kubernetes", other.account_name())));
+    }
+    let mut changes = Vec::new();
+    if account.kubernetes_name != name {
+        let named = Account { kubernetes_name: name.to_owned(), ..account.clone() };
+        changes.push(Change::Account(Box::new(named)));
+    }
+    if !ledger.last_use.contains_key(&account.id) {
+        changes.push(Change::Used(account.id.clone(), note.at));
+    }
+    Ok(Some(changes))
+}
+
+fn refused(text: String) -> Refusal {
+    Refusal { exit_code: 1, text }
 }
 
 /// Whose way it stands in, and where.
@@ -43,6 +107,42 @@ fn in_the_way<'a>(ledger: &'a LedgerState, wanted: &AdoptObject) -> Option<(&'a 
         wanted.owner.as_ref().is_none_or(|owner| account.is_some_and(|account| account.account_name() == *owner))
     };
     let mut failures = ledger.failures.iter();
-    let found = failures.find(|((id, _), failure)| failure.reason.contains(&command) && is_owner(id));
+    let found = failures.find(|((id, _), failure)| is_owner(id) && failure.reason.contains(&command));
     found.map(|((id, cluster), _)| (id, cluster))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::AccountKind;
+    use crate::plan::testing::World;
+
+    fn adopt(world: &World, namespace: &str, owner: &str) -> Result<One, Refusal> {
+        let owner = Some(owner.parse().expect("an account"));
+        let wanted = AdoptObject { object: format!("namespace {namespace}"), owner, reason: None, ticket: None };
+        let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
+        object(&world.ledger, &world.policy, &wanted, note)
+    }
+
+    #[test]
+    fn a_newcomer_gets_a_namespace_that_another_rule_named() {
+        let mut world = World::new();
+        let dotted = world.add(AccountKind::Tool, "john.doe", Some(52_503));
+        let plain = world.add(AccountKind::Tool, "jane", Some(52_504));
+        let One { changes, text, .. } = adopt(&world, "tool-john-doe", "tool:john.doe").expect("ordered");
+        assert!(text.contains("tool:john.doe: namespace tool-john-doe to be adopted"), "{text}");
+        changes.iter().for_each(|change| world.ledger.apply(change));
+        assert_eq!(world.ledger.accounts[&dotted].kubernetes_name, "john-doe");
+        assert_eq!(world.ledger.orders.len(), 1);
+        let refusal =
+            |world: &World, namespace: &str, owner: &str| adopt(world, namespace, owner).err().expect("refused");
+        let taken = refusal(&world, "tool-john-doe", "tool:jane");
+        assert!(taken.text.contains("john-doe is the name of tool:john.doe"), "{}", taken.text);
+        let other = refusal(&world, "user-jane", "tool:jane");
+        assert!(other.text.contains("tool-{name}"), "{}", other.text);
+        assert_eq!(refusal(&world, "tool-x", "tool:nobody").exit_code, 4);
+        world.account(&plain).state = Lifecycle::Active;
+        let late = refusal(&world, "tool-jane", "tool:jane");
+        assert!(late.text.contains("stands in nobody's way"), "{}", late.text);
+    }
 }

@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::{One, event};
 use crate::control::api::{QuotaSet, QuotaUnset, Refusal};
-use crate::desired::classes_of;
 use crate::desired::quota::class_of;
+use crate::desired::{classes_if_asked, classes_of};
 use crate::identity::ClusterName;
 use crate::ledger::change::Change;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
@@ -26,7 +26,11 @@ pub(super) fn set(
     if account.state == Lifecycle::Deleted {
         return refused(1, format!("{name} is deleted: it has no quota"));
     }
-    let classes = classes_of(account, ledger, policy);
+    let mut classes = classes_of(account, ledger, policy);
+    if classes.is_empty() {
+        // Nobody asked for it yet: when it is made, it has this quota from the beginning.
+        classes = classes_if_asked(account, ledger, policy);
+    }
     let Some(class) = class_of(&classes) else {
         return refused(1, format!("{name} gets no namespace from any class, so it has no quota"));
     };

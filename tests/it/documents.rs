@@ -22,7 +22,9 @@ fn read(path: &Path) -> String {
 
 /// All Markdown for people.
 fn documents() -> Vec<PathBuf> {
-    let docs = fs::read_dir(root().join("docs")).expect("docs").map(|entry| entry.expect("an entry").path());
+    let folders =
+        ["docs", "docs/migration", "docs/runbooks"].map(|name| fs::read_dir(root().join(name)).expect("docs"));
+    let docs = folders.into_iter().flatten().map(|entry| entry.expect("an entry").path());
     let mut documents: Vec<_> =
         docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect();
     documents.extend(["README.md", "ARCHITECTURE.md"].map(|name| root().join(name)));

@@ -35,6 +35,7 @@ mod ledger_upgrade;
 mod life;
 mod life_workloads;
 mod logins;
+mod migration;
 mod own;
 mod pace;
 mod persist;

@@ -60,6 +60,13 @@ impl World {
 
     /// The same on other servers: what they are asked is this test's alone.
     pub fn on(servers: &'static Servers, name: &str, more: &str) -> Self {
+        let world = Self::bare(servers, name, more);
+        crate::template::initialise(&world);
+        world
+    }
+
+    /// The same before `bursar init`.
+    pub fn bare(servers: &'static Servers, name: &str, more: &str) -> Self {
         let base = format!("ou={name},{BASE_DN}");
         servers.slapd.add_ldif(&(unit_ldif(BASE_DN, name) + &toolforge_units_ldif(&base) + &sentinel_ldif(&base)));
         let folder = servers.folder().join(name);
@@ -68,7 +75,7 @@ impl World {
         }
         let _ = rustls::crypto::ring::default_provider().install_default();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let world = Self {
+        let mut world = Self {
             name: name.to_owned(),
             base,
             folder,
@@ -79,9 +86,7 @@ impl World {
             homed: None,
         };
         world.write_config(more);
-        crate::template::initialise(&world);
-        let mut world = world;
-        world.start_homed();
+        world.start_homed(&[]);
         world
     }
 
@@ -304,14 +309,20 @@ impl World {
         self.servers.cluster.run(arguments, "")
     }
 
-    fn start_homed(&mut self) {
+    /// Starts `bursar-homed` again, with further arguments.
+    pub fn restart_homed(&mut self, more: &[&str]) {
+        self.kill_homed();
+        self.start_homed(more);
+    }
+
+    fn start_homed(&mut self, more: &[&str]) {
         let socket = self.folder.join("homed.sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-homed"));
         command.arg("--socket").arg(&socket).args(["--client-user", "0", "--ssh-keys"]);
         for prefix in ["homes/data/project", "homes/home"] {
             command.arg("--prefix").arg(self.folder.join(prefix));
         }
-        command.arg("--create-prefix").arg(self.folder.join("homes/volumes"));
+        command.arg("--create-prefix").arg(self.folder.join("homes/volumes")).args(more);
         self.homed = Some(Process::start("bursar-homed", &command, &self.folder.join("homed.log")));
         wait_for("bursar-homed listens", DEADLINE, || socket.exists().then_some(()));
     }

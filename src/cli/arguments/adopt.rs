@@ -1,6 +1,8 @@
 //! `bursar adopt`: what Bursar does not take by itself.
 
-use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Subcommand};
 
 use super::MaybeReasoned;
 
@@ -11,16 +13,21 @@ pub enum Adopt {
     Uid(MaybeReasoned),
     /// Another entry of the directory that has the account's name gets what is the account's: names, uid, volumes
     Account(MaybeReasoned),
-    /// A namespace that is there already becomes a tenant's. The cage asks for consent in the cluster, too:
-    /// kubectl label namespace NAME bursar.dev/adopt=true
+    /// A namespace that is there already becomes a tenant's, also one whose name was made of the tenant's by another rule.
+    /// The cage asks for consent in the cluster, too: kubectl label namespace NAME bursar.dev/adopt=true
     Namespace(AdoptNamespace),
     /// What somebody else made where an object of a tenant's should be becomes the tenant's, and is as Bursar wants it
     Object(AdoptObject),
+    /// All that a file says, in one cycle
+    Import {
+        /// Lines as after `adopt`: namespace tool-foo --tool foo --ticket T14
+        file: PathBuf,
+    },
 }
 
 /// `adopt namespace`.
 #[derive(Debug, Args)]
-#[group(id = "owner", required = true, multiple = false, args = ["tool", "user", "group"])]
+#[command(group(ArgGroup::new("owner").required(true).args(["tool", "user", "group"])))]
 pub struct AdoptNamespace {
     /// Its name
     pub namespace: String,

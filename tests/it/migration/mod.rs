@@ -1,0 +1,268 @@
+//! The pages of `docs/migration`, followed block by block by a shell, in a made-up cluster in the shape of each former
+//! system, while clients work with what that system gave them. Page and test cannot disagree: there is no other copy of
+//! the commands and of the configuration.
+
+mod crownlabs;
+mod maintain_kubeusers;
+mod open_ondemand;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use crate::runbooks::follow;
+use crate::servers::Servers;
+use crate::servers::pki::Identity;
+use crate::servers::ready::wait_for;
+use crate::world::World;
+
+const DEADLINE: Duration = Duration::from_mins(2);
+
+/// A page, read from its beginning to its end.
+pub struct Page {
+    blocks: std::vec::IntoIter<&'static str>,
+    /// What the page says, and what it is called here.
+    words: Vec<(&'static str, String)>,
+}
+
+impl Page {
+    /// A site with the classes of the page's `toml` block, and the page itself. `words`: what is called otherwise here,
+    /// beside folders.
+    pub fn open(
+        servers: &'static Servers,
+        name: &str,
+        text: &'static str,
+        words: &[(&'static str, &str)],
+    ) -> (World, Self) {
+        let world = World::bare(servers, name, "");
+        let homes = world.folder.join("homes");
+        let place = |path: PathBuf| path.display().to_string();
+        let mut all = vec![
+            ("~/.kube/config", place(servers.cluster.admin_kubeconfig.clone())),
+            ("/root/migration", place(world.folder.join("migration"))),
+            ("\"/home\"", format!("{:?}", homes.join("home"))),
+            ("/home/", place(homes.join("home/"))),
+            ("/data/project", place(homes.join("data/project"))),
+            ("dc=example,dc=org", world.base.clone()),
+        ];
+        all.extend(words.iter().map(|(there, here)| (*there, (*here).to_owned())));
+        let page = Self { blocks: blocks(text, "sh").into_iter(), words: all };
+        let [classes] = blocks(text, "toml")[..] else { panic!("one configuration") };
+        let config = fs::read_to_string(world.config()).expect("a configuration");
+        let (head, _) = config.split_once("[class.tool]").expect("classes");
+        fs::write(world.config(), head.to_owned() + &page.here(classes)).expect("written");
+        (world, page)
+    }
+
+    fn here(&self, text: &str) -> String {
+        self.words.iter().fold(text.to_owned(), |text, (there, here)| text.replace(there, here))
+    }
+
+    /// Does the next block, which ends with this, and gives what it said.
+    #[track_caller]
+    pub fn ends(&mut self, world: &World, code: i32) -> String {
+        let block = self.blocks.next().expect("another block");
+        let block = self.here(block);
+        let (ended, said) = follow(world, &block);
+        assert_eq!(ended, Some(code), "{block}\n{said}");
+        said
+    }
+
+    /// Does the next block, which ends well.
+    #[track_caller]
+    pub fn done(&mut self, world: &World) -> String {
+        self.ends(world, 0)
+    }
+
+    /// Nothing of it is left.
+    #[track_caller]
+    pub fn is_read(mut self) {
+        assert_eq!(self.blocks.next(), None);
+    }
+}
+
+fn blocks(page: &'static str, language: &str) -> Vec<&'static str> {
+    let fence = format!("```{language}\n");
+    let mut rest = page;
+    let mut found = Vec::new();
+    while let Some((_, after)) = rest.split_once(fence.as_str()) {
+        let (block, after) = after.split_once("```").expect("an end");
+        found.push(block);
+        rest = after;
+    }
+    found
+}
+
+/// Somebody who works all the time with a kubeconfig, as it is at each moment.
+pub struct Client {
+    over: Arc<AtomicBool>,
+    work: JoinHandle<(u32, Vec<String>)>,
+    what: String,
+}
+
+impl Client {
+    pub fn start(world: &World, kubeconfig: &Path, arguments: &'static [&'static str]) -> Self {
+        let (servers, kubeconfig, over) = (world.servers, kubeconfig.to_owned(), Arc::new(AtomicBool::new(false)));
+        let what = format!("{} {arguments:?}", kubeconfig.display());
+        let told = Arc::clone(&over);
+        let work = std::thread::spawn(move || {
+            let (mut done, mut failures) = (0, Vec::new());
+            while !told.load(Ordering::Relaxed) {
+                let output = servers.cluster.kubectl_as(&kubeconfig).args(arguments).output().expect("kubectl");
+                done += 1;
+                if !output.status.success() {
+                    failures.push(crate::world::stderr(&output));
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            (done, failures)
+        });
+        Self { over, work, what }
+    }
+
+    /// Ends, and was never interrupted.
+    #[track_caller]
+    pub fn end(self) {
+        self.over.store(true, Ordering::Relaxed);
+        let (done, failures) = self.work.join().expect("it ends");
+        assert!(failures.is_empty(), "{}: {} of {done}: {failures:#?}", self.what, failures.len());
+        assert!(done > 10, "{}: only {done}", self.what);
+    }
+}
+
+/// A certificate that the cluster's signer really issued to whom the former system asked it for.
+pub fn certificate(world: &World, user: &str, group: &str) -> Identity {
+    let cluster = &world.servers.cluster;
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, user);
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
+    let request = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let name = format!("former-{user}");
+    let object = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
+        "spec": {
+            "request": BASE64.encode(request), "usages": ["client auth"],
+            "signerName": "kubernetes.io/kube-apiserver-client", "expirationSeconds": 31_536_000,
+        },
+    });
+    cluster.run(&["create", "-f", "-"], &object.to_string());
+    cluster.run(&["certificate", "approve", &name], "");
+    let certificate = wait_for("a certificate", DEADLINE, || {
+        let certificate = cluster.run(&["get", "csr", &name, "-o", "jsonpath={.status.certificate}"], "");
+        Some(certificate).filter(|certificate| !certificate.is_empty())
+    });
+    cluster.run(&["delete", "csr", &name], "");
+    let certificate = BASE64.decode(certificate).expect("base64");
+    Identity { certificate: String::from_utf8(certificate).expect("PEM"), key: key.serialize_pem() }
+}
+
+/// A kubeconfig as the former system wrote it: one cluster and one context of the same name, and one user.
+pub fn kubeconfig(world: &World, context: &str, namespace: &str, (name, user): (&str, Value)) -> Value {
+    let ca = fs::read(&world.servers.cluster.ca_pem).expect("a CA");
+    let cluster = json!({"server": world.servers.cluster.url, "certificate-authority-data": BASE64.encode(ca)});
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": context,
+        "clusters": [{"name": context, "cluster": cluster}],
+        "users": [{"name": name, "user": user}],
+        "contexts": [{"name": context, "context": {"cluster": context, "user": name, "namespace": namespace}}],
+    })
+}
+
+/// A file in a home, of the home's owner.
+pub fn file_at_home(home: &Path, file: &str, text: &str) -> PathBuf {
+    use std::os::unix::fs::MetadataExt as _;
+    let (path, owner) = (home.join(file), fs::metadata(home).expect("a home"));
+    let folder = path.parent().expect("a folder");
+    fs::create_dir_all(folder).expect("a folder");
+    fs::write(&path, text).expect("a file");
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).expect("its mode");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
+    for path in [folder, &path] {
+        chown(path, Some(owner.uid()), Some(owner.gid())).expect("its owner");
+    }
+    path
+}
+
+/// Whom the API server takes the holder of a kubeconfig for.
+pub fn who(world: &World, kubeconfig: &Path, context: &[&str]) -> String {
+    let mut arguments = vec!["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"];
+    arguments.extend_from_slice(context);
+    let output = world.kubectl_with(kubeconfig, &arguments);
+    assert!(output.status.success(), "{}", crate::world::stderr(&output));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Something that runs in a namespace.
+pub fn deploy(world: &World, namespace: &str) {
+    let small = json!({"cpu": "100m", "memory": "128Mi"});
+    let container = json!({
+        "name": "web", "image": "registry.example.org/web", "resources": {"requests": small, "limits": small},
+    });
+    make(
+        world,
+        &[json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": namespace},
+            "spec": {
+                "selector": {"matchLabels": {"app": "web"}},
+                "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [container]}},
+            },
+        })],
+    );
+    wait_for("its pod", DEADLINE, || (!pods(world, namespace).is_empty()).then_some(()));
+}
+
+fn pods(world: &World, namespace: &str) -> String {
+    world.kubectl(&["get", "pods", "-n", namespace, "-o", "jsonpath={.items[*].metadata.uid}"])
+}
+
+/// What makes a namespace and what runs in it this one and no other.
+pub fn identity(world: &World, namespace: &str) -> [String; 3] {
+    let uid = "jsonpath={.metadata.uid}";
+    [
+        world.kubectl(&["get", "namespace", namespace, "-o", uid]),
+        world.kubectl(&["get", "deployment", "web", "-n", namespace, "-o", uid]),
+        pods(world, namespace),
+    ]
+}
+
+/// The amounts of a quota.
+pub fn amounts(world: &World, namespace: &str, quota: &str) -> Value {
+    let text = world.kubectl(&["get", "resourcequota", quota, "-n", namespace, "-o", "jsonpath={.spec.hard}"]);
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// Makes objects as the cluster's administrator.
+pub fn make(world: &World, objects: &[Value]) {
+    for object in objects {
+        world.servers.cluster.run(&["apply", "-f", "-"], &object.to_string());
+    }
+}
+
+/// A binding in a namespace.
+pub fn binding(namespace: &str, name: &str, role: &str, (kind, subject): (&str, &str)) -> Value {
+    let group = if kind == "ServiceAccount" { "" } else { "rbac.authorization.k8s.io" };
+    let place = if kind == "ServiceAccount" { json!(namespace) } else { Value::Null };
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": {"name": name, "namespace": namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": group, "kind": kind, "name": subject, "namespace": place}],
+    })
+}
+
+/// A role over what people have in namespaces.
+pub fn role(name: &str, resources: &[&str], verbs: &[&str]) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
+        "rules": [{"apiGroups": ["", "apps"], "resources": resources, "verbs": verbs}],
+    })
+}

@@ -1,0 +1,166 @@
+//! docs/migration/open-ondemand.md, in a cluster in the shape of Open OnDemand's hooks, with a real Keycloak.
+
+use std::fs;
+
+use serde_json::json;
+
+use super::{Client, DEADLINE, Page, binding, deploy, file_at_home, identity, kubeconfig, make, role, who};
+use crate::daemon::Daemon;
+use crate::quiet::own_servers;
+use crate::servers::Servers;
+use crate::servers::control_plane::ControlPlaneOptions;
+use crate::servers::folder::Folder;
+use crate::servers::keycloak::Keycloak;
+use crate::servers::ready::wait_for;
+use crate::world::{World, stderr};
+
+const PAGE: &str = include_str!("../../../docs/migration/open-ondemand.md");
+const REALM: &str = "migration";
+/// As the portal asks.
+const OLD: &[&str] = &["--context", "ondemand", "--namespace", "user-alice", "get", "pods"];
+const NEW: &[&str] = &["--context", "test", "--namespace", "user-alice", "get", "pods"];
+
+/// A cluster whose API server knows people by the names that the issuer has for them.
+fn trusting(keycloak: &Keycloak) -> &'static Servers {
+    keycloak.realm(REALM, "ondemand");
+    // The test may take longer than the five minutes of a realm's own.
+    keycloak.ask("PUT", &format!("/admin/realms/{REALM}"), &json!({"accessTokenLifespan": 3600}));
+    let config = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
+        "jwt": [{
+            "issuer": {
+                "url": keycloak.issuer(REALM), "audiences": ["ondemand"],
+                "certificateAuthority": fs::read_to_string(&keycloak.ca_pem).expect("its CA"),
+            },
+            "claimMappings": {"username": {"claim": "preferred_username", "prefix": ""}},
+        }],
+    });
+    // The API server looks at the file again and again.
+    let folder: &Folder = Box::leak(Box::new(Folder::create("migration")));
+    let file = folder.path().join("authentication.json");
+    fs::write(&file, config.to_string()).expect("written");
+    let argument = format!("--authentication-config={}", file.display());
+    own_servers(&ControlPlaneOptions { api_server_arguments: vec![argument], ..ControlPlaneOptions::default() })
+}
+
+/// What the hooks made when somebody's portal started.
+fn hooked(world: &World, name: &str) {
+    let namespace = format!("user-{name}");
+    make(
+        world,
+        &[
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
+                "name": namespace, "labels": {"app.kubernetes.io/name": "open-ondemand"},
+                "annotations": {"openondemand.org/last-hook-execution": "1790000000"},
+            }}),
+            json!({
+                "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+                "metadata": {"name": "deny-from-other-namespaces", "namespace": namespace},
+                "spec": {"podSelector": {}, "ingress": [{"from": [
+                    {"podSelector": {}}, {"ipBlock": {"cidr": "127.0.0.1/32"}},
+                ]}]},
+            }),
+            binding(&namespace, &format!("{name}-ood-initializer"), "ood-initializer", ("ServiceAccount", "default")),
+            binding(&namespace, &format!("{name}-ood-user"), "ood-user", ("User", name)),
+        ],
+    );
+    deploy(world, &namespace);
+}
+
+/// What they wrote in the home.
+fn logged_in(world: &World, keycloak: &Keycloak, name: &str) {
+    keycloak.user(REALM, name);
+    let login = json!({
+        "idp-issuer-url": keycloak.issuer(REALM), "client-id": "ondemand", "client-secret": "of-everybody",
+        "refresh-token": "none", "id-token": keycloak.id_token(REALM, "ondemand", name),
+    });
+    let user = json!({"auth-provider": {"name": "oidc", "config": login}});
+    let config = kubeconfig(world, "ondemand", &format!("user-{name}"), (name, user));
+    file_at_home(&world.folder.join("homes/home").join(name), ".kube/config", &config.to_string());
+}
+
+fn open_ondemand(world: &World, keycloak: &Keycloak) {
+    make(
+        world,
+        &[
+            role(
+                "ood-user",
+                &["services", "pods", "configmaps", "secrets", "pods/log"],
+                &["get", "list", "watch", "create"],
+            ),
+            role("ood-initializer", &["secrets", "configmaps"], &["get", "update", "patch"]),
+            role("ondemand", &["namespaces"], &["list", "delete"]),
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ondemand"}}),
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "k8-namespace-reaper"}}),
+        ],
+    );
+    world.kubectl(&["create", "deployment", "k8-namespace-reaper", "--image=x", "-n", "k8-namespace-reaper"]);
+    for (name, uid) in [("alice", 61_101), ("carol", 61_102), ("bob", 61_103)] {
+        world.person(name, uid);
+    }
+    for name in ["alice", "carol"] {
+        hooked(world, name);
+        logged_in(world, keycloak, name);
+    }
+    // Somebody who left the directory.
+    hooked(world, "erin");
+}
+
+#[test]
+fn both_logins_stand_side_by_side_until_the_portal_changes_over() {
+    let keycloak = Keycloak::shared();
+    let servers = trusting(keycloak);
+    let words = [
+        ("--cluster prod", "--cluster test"),
+        ("--context prod", "--context test"),
+        ("get-contexts prod", "get-contexts test"),
+        ("use-context prod", "use-context test"),
+        ("[\"prod\"]", "[\"test\"]"),
+    ];
+    let (world, mut page) = Page::open(servers, "ood", PAGE, &words);
+    open_ondemand(&world, keycloak);
+    let home = |name: &str| world.folder.join("homes/home").join(name).join(".kube/config");
+    let alice = home("alice");
+    wait_for("the old login works", DEADLINE, || world.kubectl_with(&alice, OLD).status.success().then_some(()));
+    let namespaces = ["user-alice", "user-carol", "user-erin"];
+    let before = namespaces.map(|namespace| identity(&world, namespace));
+    let old = Client::start(&world, &alice, OLD);
+
+    page.done(&world);
+    page.done(&world);
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    page.done(&world);
+    assert!(!home("bob").exists(), "nobody asked for him");
+    let said = page.done(&world);
+    assert!(said.contains("user:alice"), "{said}");
+    assert_eq!(who(&world, &alice, &[]), "alice", "the current context is the portal's still");
+    let new = Client::start(&world, &alice, NEW);
+    let said = page.ends(&world, 4);
+    assert!(said.contains("no user \"erin\""), "{said}");
+    page.done(&world);
+    assert_eq!(who(&world, &home("carol"), &["--context", "test"]), "user:carol");
+    page.done(&world);
+    assert_eq!(who(&world, &home("bob"), &["--context", "test"]), "user:bob");
+    page.done(&world);
+    let pods = ["auth", "can-i", "patch", "configmaps", "-n", "user-alice", "--as"];
+    let initializer = [pods.as_slice(), &["system:serviceaccount:user-alice:default"]].concat();
+    old.end();
+    page.done(&world);
+    wait_for("the old login opens nothing", DEADLINE, || {
+        stderr(&world.kubectl_with(&alice, OLD)).contains("Forbidden").then_some(())
+    });
+    assert_eq!(world.kubectl(&initializer).trim(), "yes", "pods may what they could");
+    page.done(&world);
+    page.is_read();
+
+    new.end();
+    assert_eq!(namespaces.map(|namespace| identity(&world, namespace)), before);
+    let file = fs::read_to_string(&alice).expect("a kubeconfig");
+    assert!(!file.contains("of-everybody"), "the client secret is there still:\n{file}");
+    assert_eq!(who(&world, &alice, &[]), "user:alice");
+    let kept = world.kubectl(&["get", "networkpolicies,rolebindings", "-n", "user-alice", "-o", "name"]);
+    assert!(kept.contains("deny-from-other-namespaces") && !kept.contains("alice-ood"), "{kept}");
+    assert_eq!(world.rows("SELECT * FROM failing").len(), 0);
+    daemon.stop();
+}

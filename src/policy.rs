@@ -2,6 +2,7 @@
 //! so that everything built from it afterwards cannot fail. PURE: no runtime, no client, no file system, no clock.
 
 mod credential;
+mod realm;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use crate::admission::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, 
 use crate::identity::{AccountKind, ClusterName};
 
 pub use self::credential::{CredentialKind, CredentialRule, Grant, OidcRule, TOKEN_LIFETIME_MAX};
+pub use self::realm::Realm;
 
 /// The name the API server knows the daemon by: common name of its certificate, `username` in its RBAC.
 pub const DAEMON_USER: &str = "bursar:daemon";

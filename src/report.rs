@@ -44,6 +44,7 @@ pub fn cycle(
         over_quota: plan.over_quota.clone(),
         revocations: revocation::Progress::of(ledger),
         being_revoked: ledger.being_revoked(),
+        realm: None,
     }
 }
 
@@ -74,6 +75,7 @@ pub fn status(
         ledger: None,
         wal: None,
         backup: BackupStatus::default(),
+        realm: None,
     }
 }
 

@@ -12,8 +12,9 @@ use super::output::{self, clean};
 use crate::desired::quota::class_of;
 use crate::desired::{classes_of, credential, drift_key};
 use crate::directory::{Completeness, selects};
-use crate::identity::{AccountKind, DirectoryId};
+use crate::identity::{AccountId, AccountKind, DirectoryId};
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
+use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Account, CredentialKey, Ending, LedgerState, Lifecycle, Suspension};
 use crate::orders;
 use crate::plan::pace::Progress;
@@ -97,6 +98,7 @@ fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> 
     steps.extend(pace(account, ledger));
     steps.extend(objects(account, ledger));
     steps.extend(credentials(account, ledger));
+    steps.extend(realm(account, ledger));
     steps.extend(archives(account, ledger));
     let failures = ledger.failures.iter().filter(|((id, _), _)| *id == account.id);
     steps.extend(failures.map(|((_, cluster), failure)| {
@@ -152,6 +154,25 @@ fn life(account: &Account, ledger: &LedgerState) -> Step {
         ),
         (None, None) => Step::new("life", good, since),
     }
+}
+
+/// Its users in realms of Keycloak.
+fn realm(account: &Account, ledger: &LedgerState) -> Vec<Step> {
+    let users = ledger.realm_accounts.iter().filter(|((id, _), _)| *id == account.id);
+    let step = |((_, realm), user): (&(AccountId, String), &RealmAccount)| {
+        let Some(id) = &user.user_id else {
+            return Step::new("realm", false, format!("{realm}: its user is not made yet"));
+        };
+        let state = if user.enabled { "enabled" } else { "disabled, for its account is" };
+        let origin = if user.adopted { "adopted" } else { "made by Bursar" };
+        let mail = match (user.mail_due, user.mailed_at) {
+            (_, Some(at)) => format!(", mail accepted {at:.0}"),
+            (true, None) => ", mail not accepted yet".to_owned(),
+            (false, None) => String::new(),
+        };
+        Step::new("realm", user.enabled, format!("user {} ({id}) in {realm}, {origin}, {state}{mail}", user.name))
+    };
+    users.map(step).collect()
 }
 
 /// What of it is in files, and what comes next of its end.

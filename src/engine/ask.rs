@@ -17,7 +17,10 @@ impl Engine {
             all || state.sources.get(&source.name).is_none_or(|read| read.is_due(source.interval(), now))
         };
         let (due, others): (Vec<_>, Vec<_>) = self.sources.iter().partition(is_due);
-        (due.into_iter().cloned().collect(), others.into_iter().map(|source| source.name.clone()).collect())
+        (
+            due.into_iter().map(|source| self.with_made(source)).collect(),
+            others.into_iter().map(|source| source.name.clone()).collect(),
+        )
     }
 
     /// Notes that somebody asks for an account; answers how it is, and with the cycle that brings it nearer.

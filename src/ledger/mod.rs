@@ -1,5 +1,5 @@
 //! What Bursar remembers: accounts, what was delivered to them, what was asked and refused. The types here,
-//! `transition`, `quota`, `pace`, `revocation`, `idle`, `gaps` and `chain` are PURE; `store` keeps them in SQLite.
+//! `transition`, `quota`, `pace`, `revocation`, `idle`, `realm`, `gaps` and `chain` are PURE; `store` keeps them in SQLite.
 //!
 //! [`LedgerState`] is the whole memory a decision may use. The store loads it once and changes it only together
 //! with its rows, so a cycle in which nothing changed reads and writes nothing.
@@ -12,6 +12,7 @@ pub mod idle;
 pub mod learn;
 pub mod pace;
 pub mod quota;
+pub mod realm;
 pub mod revocation;
 pub mod store;
 pub mod transition;
@@ -28,6 +29,7 @@ pub use self::gaps::{Absence, Ending};
 use self::idle::Idleness;
 use self::pace::PaceRecord;
 use self::quota::{OverrideKey, QuotaOverride};
+use self::realm::RealmAccount;
 use self::revocation::BulkRevocation;
 use crate::directory::{Completeness, RejectedEntry, Role};
 use crate::identity::{
@@ -85,6 +87,8 @@ pub struct LedgerState {
     pub archives: BTreeMap<String, Archive>,
     /// Entries of the last read that failed a check.
     pub rejected: BTreeSet<RejectedEntry>,
+    /// Users that accounts have in realms of Keycloak, by account and realm.
+    pub realm_accounts: BTreeMap<(AccountId, String), RealmAccount>,
     /// Steps that failed, and when they are tried again.
     pub failures: BTreeMap<(AccountId, ClusterName), Failure>,
 }

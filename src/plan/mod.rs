@@ -13,6 +13,7 @@ pub mod intents;
 pub mod near;
 pub mod pace;
 pub mod quota;
+pub mod realm;
 mod reaper;
 pub mod revocation;
 mod scan;

@@ -10,8 +10,8 @@ use super::interval::Intervals;
 use super::record::{
     ACCOUNT, APPROVAL, ARCHIVE, AccountRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
     DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT, ORDER, ObjectRow,
-    OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow,
-    SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
+    OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY,
+    RealmRow, RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};
@@ -106,6 +106,9 @@ impl Batch {
                 self.set(&STOPPED_WORKLOAD, row(&StoppedRow { account_id, key: key.into(), stopped }), keep);
             }
             Change::Archive(file, archive) => self.set(&ARCHIVE, row(&ArchiveRow { file, archive }), true),
+            Change::RealmAccount(account_id, realm, user) => {
+                self.set(&REALM_ACCOUNT, row(&RealmRow { account_id, realm, user }), true);
+            }
             Change::Failure(account, cluster, failure) => self.set_in_cluster(&FAILURE, account, cluster, failure),
             Change::Settled(account, cluster, own) => {
                 self.set_in_cluster(&SETTLED, account, cluster, Some(Own { own }));

@@ -8,8 +8,9 @@ use super::StoreError;
 use super::record::{
     ACCOUNT, APPROVAL, ARCHIVE, AccountRow, ApprovalRow, ArchiveRow, BULK_REVOCATION, CERTIFICATE, CertificateRow,
     DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP, MembershipRow, OBJECT, ORDER,
-    ObjectRow, OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY,
-    RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
+    ObjectRow, OfCredential, OrderRow, OverrideRow, Own, PACE, PaceRow, QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL,
+    REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SPENT, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow,
+    UseRow,
 };
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::chain::GENESIS;
@@ -103,6 +104,12 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .map(|row| (row.file, row.archive))
             .collect(),
         rejected: REJECTED_ENTRY.load(connection, ALL).await?.into_iter().collect(),
+        realm_accounts: REALM_ACCOUNT
+            .load::<RealmRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| ((row.account_id, row.realm), row.user))
+            .collect(),
         failures: in_clusters(FAILURE.load(connection, ALL).await?),
     })
 }

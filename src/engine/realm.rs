@@ -86,7 +86,12 @@ impl RealmLink {
             Some(session) => session,
             none => none.insert(Administration::new(&self.config)?),
         };
-        self.seen = Some(read(session, rules.client.as_deref(), &planned::roles(ledger)).await?);
+        let seen = read(session, rules.client.as_deref(), &planned::roles(ledger)).await?;
+        let mut ours = ledger.realm_accounts.iter().filter(|((_, realm), _)| *realm == rules.name);
+        if seen.users.is_empty() && ours.any(|(_, row)| row.user_id.is_some()) {
+            return Err(RealmError::Nobody);
+        }
+        self.seen = Some(seen);
         (self.read_at, self.trouble) = (Some(now), None);
         Ok(())
     }

@@ -50,3 +50,21 @@ impl Failure {
         self.step.starts_with(STEP)
     }
 }
+
+#[cfg(test)]
+impl RealmAccount {
+    /// One that is there with all that it can have, or one that is being made.
+    pub(crate) fn sample(there: bool) -> Self {
+        Self {
+            user_id: there.then(|| "u1".to_owned()),
+            asked: 1_763_684_479_123,
+            adopted: !there,
+            name: "alice".to_owned(),
+            mail: there.then(|| "alice@example.org".to_owned()),
+            display_name: there.then(|| "Alice Example".to_owned()),
+            enabled: there,
+            mail_due: there,
+            mailed_at: there.then_some(Timestamp::UNIX_EPOCH),
+        }
+    }
+}

@@ -26,6 +26,8 @@ mod history_tests;
 #[cfg(test)]
 mod property_tests;
 #[cfg(test)]
+mod realm_tests;
+#[cfg(test)]
 mod scenario_tests;
 #[cfg(test)]
 pub(crate) mod testing;

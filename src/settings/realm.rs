@@ -37,6 +37,12 @@ pub(super) fn realm(
     }
     let table = root.section("realm");
     table.only(&[&KEYS[..], &CONNECTION].concat());
+    if !table.has("source") && !table.has("url") {
+        let why =
+            "missing; for example \"sso\", a [[source]] of type keycloak; or url, realm, client_id and client_secret";
+        table.wrong("source", why);
+        return None;
+    }
     let (name, own) =
         if table.has("source") { (of_source(&table, sources)?, None) } else { own(&table, folder, sources)? };
     let rules = Realm {

@@ -36,6 +36,7 @@ mod logins;
 mod pace;
 mod quiet;
 mod quota;
+mod realm;
 mod reaper;
 mod recovery;
 mod rejected;

@@ -86,6 +86,9 @@ pub enum RealmError {
         /// Which.
         role: &'static str,
     },
+    /// A client that may search for users and see none gets an empty list.
+    #[error("the realm shows no user at all, and some are ours; does its client have the role manage-users?")]
+    Nobody,
     /// The client whose roles are kept is not there.
     #[error("there is no client {0:?} in the realm; make it, or see [realm] client")]
     NoClient(String),

@@ -13,7 +13,7 @@ use crate::directory::SourceConfig;
 use crate::directory::keycloak::{Administration, RealmError};
 use crate::directory::source::{KeycloakConfig, SourceKind};
 use crate::execute::Extent;
-use crate::execute::realm::{Run, carry_out, ends_all, failure, intents};
+use crate::execute::realm::{Run, carry_out, ends_all, failure, intents, is_other_than_seen};
 use crate::execute::record::retry_after;
 use crate::identity::AccountId;
 use crate::ledger::LedgerState;
@@ -189,6 +189,9 @@ impl Engine {
                 }
                 Err(error) => {
                     failed.push((&step.id, kind));
+                    if is_other_than_seen(&error) {
+                        link.read_at = None;
+                    }
                     // The mail server would not take the next one either.
                     mails &= kind != planned::MAIL;
                     (vec![failure(step, &error, &run)], Vec::new())

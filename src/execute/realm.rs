@@ -188,13 +188,14 @@ async fn user(
 
 /// Makes a user. One of this name that was made at this very moment is the one that an earlier try made.
 async fn make(realm: &mut Administration, wanted: &Value, username: &str, asked: i64) -> Result<String, RealmError> {
-    match realm.create(wanted).await {
-        Err(error @ RealmError::Answer { .. }) if status(&error) == Some(409) => match realm.user(username).await? {
-            Some(user) if user.created == Some(asked) => Ok(user.id),
-            _ => Err(error),
-        },
-        made => made,
-    }
+    let refused = match realm.create(wanted).await {
+        Ok(Some(id)) => return Ok(id),
+        Ok(None) => None,
+        Err(error) if status(&error) == Some(409) => Some(error),
+        Err(error) => return Err(error),
+    };
+    let there = realm.user(username).await?.filter(|user| user.created == Some(asked));
+    there.map(|user| user.id).ok_or_else(|| refused.unwrap_or(RealmError::Changed("users")))
 }
 
 fn adopted(user: &str, enabled: bool, step: &RealmStep, ledger: &LedgerState) -> Option<RealmAccount> {
@@ -285,6 +286,12 @@ pub fn ends_all(action: &RealmAction, error: &RealmError) -> bool {
         (_, Some(400 | 404 | 409)) => false,
         _ => true,
     }
+}
+
+/// Whether the realm is not as it was seen: who is to be changed is not there, or who is to be made is.
+#[must_use]
+pub fn is_other_than_seen(error: &RealmError) -> bool {
+    matches!(status(error), Some(404 | 409))
 }
 
 /// The failure that the ledger keeps.

@@ -335,7 +335,10 @@ impl<'a> Look<'a> {
     fn stranger(&self, user: &RealmUser, owner: Option<&Account>) -> String {
         let what = format!("realm {} has a user {}", self.rules.name, user.username);
         match owner {
-            Some(owner) => format!("{what}, who is {}'s: no second one is made", owner.account_name()),
+            Some(owner) => format!(
+                "{what}, who is {}'s: none is made for this one until that one is renamed there",
+                owner.account_name()
+            ),
             None if self.rules.adopt => format!(
                 "{what} whom Bursar did not make, left alone: adopt = true takes over who has the mail that the directory \
                  says, and this one does not"

@@ -102,11 +102,11 @@ impl Administration {
         Ok(self.lacks(VIEW_USERS, found)?.into_iter().next())
     }
 
-    /// Makes a user; answers with the id.
-    pub async fn create(&mut self, user: &Value) -> Result<String, RealmError> {
+    /// Makes a user; answers with the id, if the answer has it: proxies leave `Location` out.
+    pub async fn create(&mut self, user: &Value) -> Result<Option<String>, RealmError> {
         let made = self.session.tell(Method::POST, &["users"], Some(user)).await;
-        let at = self.lacks(MANAGE_USERS, made)?.unwrap_or_default();
-        Ok(at.rsplit('/').next().unwrap_or_default().to_owned())
+        let at = self.lacks(MANAGE_USERS, made)?;
+        Ok(at.and_then(|at| Some(at.rsplit_once("/users/")?.1.to_owned())).filter(|id| !id.is_empty()))
     }
 
     /// Changes what `fields` names of a user, and nothing else.

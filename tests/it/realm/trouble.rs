@@ -26,7 +26,7 @@ fn an_outage_stops_only_what_is_there_and_ends_by_itself() {
         4 => Fate::Silent,
         // What is made is made, and nobody learns of it: users, roles, what is given.
         5 if !path.contains('?') && !path.contains("token") && cut.fetch_add(1, Ordering::Relaxed) % 2 == 0 => {
-            Fate::Cut(0)
+            Fate::Lost
         }
         _ => Fate::Passed,
     };

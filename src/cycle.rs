@@ -63,10 +63,12 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
     engine.store.write(&engine.lock, &changes, &events, now).await?; // ledger: state and generation, before anything is done
     let done = carry_out(engine, &approved, extent).await?; // clusters and homes: the only writes to the world
     engine.count(&events, &done, &refusals);
+    let there = engine.serve_realm(trigger, extent).await?; // the realm: read when due, made as the ledger has it
 
     let times = (began, engine.now());
     let report = report::cycle(trigger, times, engine.store.state(), &plan, &approved, &refusals); // pure
-    let report = CycleReport { actions: done.actions, left: done.left, ..report };
+    let report =
+        CycleReport { actions: done.actions + there, left: done.left, realm: engine.realm_trouble(), ..report };
     engine.finish(report).await // ledger: the cycle's own row
 }
 
@@ -87,7 +89,7 @@ async fn ask(engine: &Engine, trigger: Trigger) -> Option<DirectorySnapshot> {
 pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
     engine.connect().await?;
     let pass = engine.pass(Trigger::Sync);
-    let snapshot = directory::fetch(&engine.sources, &pass, &engine.settings.policy, engine.now()).await;
+    let snapshot = directory::fetch(&engine.all_sources(), &pass, &engine.settings.policy, engine.now()).await;
     let now = engine.now();
     let mut ledger = engine.store.state().clone();
     for change in transition(&ledger, &snapshot, &engine.settings.policy, now).changes {
@@ -99,7 +101,10 @@ pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
     }
     let desired = crate::desired::derive(&ledger, &engine.settings.policy, &engine.sealer, now);
     let Decision { plan, approved, refusals } = decide(&desired, &ledger, &inventory, &engine.settings.policy, now);
-    let preview = Preview::of(&ledger, &plan, &approved, &refusals);
+    let mut after = ledger.clone();
+    approved.intents(now).0.iter().for_each(|change| after.apply(change));
+    let realm = engine.preview_realm(&after).await;
+    let preview = Preview { realm: realm.as_ref(), ..Preview::of(&ledger, &plan, &approved, &refusals) };
     Ok(PlanAnswer { text: preview.to_string(), plan: preview.json(), exit_code: preview.exit_code() })
 }
 

@@ -4,6 +4,7 @@
 mod ask;
 mod health;
 mod link;
+mod realm;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -103,6 +104,7 @@ pub struct Engine {
     trouble: BTreeMap<ClusterName, String>,
     links: BTreeMap<ClusterName, link::Link>,
     reaching: BTreeMap<ClusterName, link::Reaching>,
+    realm: Option<realm::RealmLink>,
     last: Option<CycleReport>,
     health: health::Health,
 }
@@ -136,9 +138,11 @@ impl Engine {
         let archives = settings.archives();
         archives.sweep();
         let stop = CancellationToken::new();
+        let sources = settings.sources()?;
         let mut engine = Self {
             health: health::Health::of(&settings.state_dir),
-            sources: settings.sources()?,
+            realm: realm::RealmLink::of(&settings, &sources, None)?,
+            sources,
             memory: Memory::default(),
             followers: Vec::new(),
             told: Arc::new(Notify::new()),
@@ -324,7 +328,8 @@ impl Engine {
         }
         let status = report::status(&self.settings.policy.site, self.store.state(), clusters, self.last.clone());
         let wal = holding_the_wal(&self.settings.state_dir);
-        Status { ledger: self.trouble().cloned(), wal, backup: self.backup_status().clone(), ..status }
+        let (ledger, backup) = (self.trouble().cloned(), self.backup_status().clone());
+        Status { ledger, wal, backup, realm: self.realm_status(), ..status }
     }
 
     /// The Prometheus text.
@@ -332,6 +337,9 @@ impl Engine {
     pub fn exposition(&self) -> String {
         let backup = self.backup_status();
         self.metrics.backup(backup.newest, backup.failed.is_some());
+        if let Some(realm) = self.realm_status() {
+            self.metrics.realm(realm.trouble.is_some(), realm.read_at, realm.waiting);
+        }
         self.metrics.forget_endpoints();
         for (cluster, effects) in &self.effects.clusters {
             let findings = effects.findings();

@@ -3,6 +3,7 @@
 
 mod adopts;
 mod credential;
+mod realm;
 mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ use crate::identity::{AccountKind, ClusterName};
 
 pub use self::adopts::{Adopts, Requirement, Selector};
 pub use self::credential::{CredentialKind, CredentialRule, Grant, OidcRule, TOKEN_LIFETIME_MAX};
+pub use self::realm::Realm;
 pub use self::workspace::{FromWorkspaces, Workspace};
 
 /// The name the API server knows the daemon by: common name of its certificate, `username` in its RBAC.

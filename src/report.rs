@@ -47,6 +47,7 @@ pub fn cycle(
         over_quota: plan.over_quota.clone(),
         revocations: revocation::Progress::of(ledger),
         being_revoked: ledger.being_revoked(),
+        realm: None,
     }
 }
 
@@ -78,6 +79,7 @@ pub fn status(
         ledger: None,
         wal: None,
         backup: BackupStatus::default(),
+        realm: None,
     }
 }
 

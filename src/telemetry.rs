@@ -104,6 +104,10 @@ pub struct Metrics {
     account_changes: Family<ActionLabel, Counter>,
     refusals: Family<LimitLabel, Counter>,
     endpoints: Family<EndpointLabels, Gauge>,
+    realm_failing: Gauge,
+    /// Seconds since 1970; 0: it was not read.
+    realm_read_at: Gauge,
+    realm_waiting: Gauge,
     ledger_stuck: Gauge,
     backup_failed: Gauge,
     /// Seconds since 1970; 0: there is none.
@@ -111,6 +115,14 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// Requests to a realm that is written to.
+    pub fn realm_requests(&self, place: &str, counted: impl IntoIterator<Item = (&'static str, u64)>) {
+        for (verb, count) in counted {
+            let labels = RequestLabels { cluster: place.to_owned(), verb: verb.to_owned() };
+            self.requests.get_or_create(&labels).inc_by(count);
+        }
+    }
+
     /// One request to an API server.
     pub fn request(&self, cluster: &str, verb: &str) {
         let labels = RequestLabels { cluster: cluster.to_owned(), verb: verb.to_owned() };
@@ -155,6 +167,13 @@ impl Metrics {
         self.endpoints.clear();
     }
 
+    /// How the realm that is written to is: whether nothing can be done there, and when it was last read.
+    pub fn realm(&self, failing: bool, read_at: Option<Timestamp>, waiting: u64) {
+        self.realm_failing.set(i64::from(failing));
+        self.realm_read_at.set(read_at.map_or(0, Timestamp::as_second));
+        self.realm_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    }
+
     /// Whether the ledger takes no writes.
     pub fn ledger_stuck(&self, stuck: bool) {
         self.ledger_stuck.set(i64::from(stuck));
@@ -195,6 +214,25 @@ impl Metrics {
             self.ledger_stuck.clone(),
         );
         registry.register("backup_failed", "1 if the last backup of the ledger failed", self.backup_failed.clone());
+        registry.register(
+            "realm_failing",
+            "1 while nothing can be done in the realm that is written to",
+            self.realm_failing.clone(),
+        );
+        registry.register(
+            "realm_waiting",
+            "Steps in the realm that are left to a later cycle",
+            self.realm_waiting.clone(),
+        );
+        if self.realm_read_at.get() > 0 {
+            let age = gauge(now.as_second() - self.realm_read_at.get());
+            registry.register_with_unit(
+                "realm_read_age",
+                "Age of the last whole read of the realm",
+                Unit::Seconds,
+                age,
+            );
+        }
         if self.backup_at.get() > 0 {
             let age = gauge(now.as_second() - self.backup_at.get());
             registry.register_with_unit("backup_age", "Age of the newest backup of the ledger", Unit::Seconds, age);

@@ -14,6 +14,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
         findings.extend(probes::cluster(&settings, name, cluster).await);
     }
     findings.extend(probes::evidence(&settings).await);
+    findings.extend(probes::realm(&settings).await);
     findings.extend(probes::homes(&settings, &homes).await);
     findings.push(probes::daemon(&settings).await);
     progress.finish_and_clear();

@@ -5,6 +5,7 @@ mod authority;
 mod cluster;
 mod homes;
 mod mounts;
+mod realm;
 mod webhook;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 pub(super) use self::cluster::cluster;
 pub(super) use self::homes::homes;
+pub(super) use self::realm::realm;
 use crate::control::client::{ClientError, ControlClient};
 use crate::directory::source::SourceKind;
 use crate::directory::{self, Completeness, Memory, Pass, SourceConfig, SourceRead, Way};

@@ -6,7 +6,7 @@ use super::context::{Context, daemon};
 use super::exit::{Exit, Failure};
 use super::output::clean;
 use super::{output, sync};
-use crate::control::api::{BackupStatus, LedgerTrouble, Status};
+use crate::control::api::{BackupStatus, LedgerTrouble, RealmStatus, RealmTrouble, Status};
 use crate::control::client::ClientError;
 use crate::directory::{Comparison, Completeness, Way};
 use crate::ledger::SourceState;
@@ -54,6 +54,7 @@ fn text(status: &Status, running: bool) -> String {
         ledger,
         wal,
         backup,
+        realm,
     } = status;
     let by_state: Vec<String> = accounts.iter().map(|(state, count)| format!("{count} {state}")).collect();
     let mut lines = vec![format!(
@@ -84,6 +85,7 @@ fn text(status: &Status, running: bool) -> String {
         let endpoints = cluster.endpoints.iter();
         lines.extend(endpoints.map(|(endpoint, why)| format!("cluster {name}, endpoint {endpoint}: {}", clean(why))));
     }
+    lines.extend(realm.iter().flat_map(of_realm));
     for entry in rejected {
         lines.push(format!(
             "rejected: {} {}: {} ({})",
@@ -128,6 +130,21 @@ fn text(status: &Status, running: bool) -> String {
     });
     lines.extend(backup.failed.as_ref().map(|why| format!("the last backup of the ledger failed: {}", clean(why))));
     lines.join("\n")
+}
+
+fn of_realm(realm: &RealmStatus) -> Vec<String> {
+    let RealmStatus { name, read_at, users, waiting, trouble, notices } = realm;
+    let read = read_at.map_or_else(|| "not read yet".to_owned(), |at| format!("read {at:.0}"));
+    let left = if *waiting > 0 { format!(", {waiting} steps left to the next cycle") } else { String::new() };
+    let mut lines = vec![format!("realm {name}: {users} users of ours, {read}{left}")];
+    lines.extend(trouble.as_ref().map(|RealmTrouble { why, since, attempts, next_try }| {
+        let why = clean(why);
+        format!(
+            "realm {name}: nothing is done there since {since:.0}: {why} ({attempts} times, again at {next_try:.0})"
+        )
+    }));
+    lines.extend(notices.iter().map(|notice| format!("{}: {}", notice.account, clean(&notice.text))));
+    lines
 }
 
 fn source(name: &str, state: &SourceState) -> String {

@@ -32,6 +32,7 @@ pub(super) fn text(report: &CycleReport) -> String {
          {unchanged} as they should be{rejected}{left}"
     )];
     lines.extend(partial.iter().map(|(source, why)| format!("source {source} is partial: {}", clean(why))));
+    lines.extend(report.realm.iter().map(|why| format!("realm: nothing is done there: {}", clean(why))));
     lines.extend(failing.iter().map(|failure| {
         let Failing { account, cluster, step, reason, since: _, attempts: _, next_try: _ } = failure;
         format!("fails: {account} in {cluster}: {step}: {}", clean(reason))

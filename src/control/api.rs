@@ -21,6 +21,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::desired::Notice;
 use crate::directory::RejectedEntry;
 use crate::identity::{AccountKind, AccountName, ClusterName};
 use crate::ledger::SourceState;
@@ -78,6 +79,39 @@ pub struct Status {
     /// The ledger's nightly backups.
     #[serde(default)]
     pub backup: BackupStatus,
+    /// The realm that is written to.
+    #[serde(default)]
+    pub realm: Option<RealmStatus>,
+}
+
+/// How a realm that is written to is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RealmStatus {
+    /// Its name.
+    pub name: String,
+    /// When it was last read whole.
+    pub read_at: Option<Timestamp>,
+    /// Users that are ours.
+    pub users: u64,
+    /// Steps that are left to the next cycle.
+    pub waiting: u64,
+    /// Why nothing is done there.
+    pub trouble: Option<RealmTrouble>,
+    /// Who cannot have a user there.
+    pub notices: Vec<Notice>,
+}
+
+/// A realm in which nothing can be done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RealmTrouble {
+    /// Why, with its cause.
+    pub why: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// How often.
+    pub attempts: u64,
+    /// Not before.
+    pub next_try: Timestamp,
 }
 
 /// A ledger that takes no writes.
@@ -232,6 +266,9 @@ pub struct CycleReport {
     /// Accounts that were revoked and do not have their new certificate yet.
     #[serde(default)]
     pub being_revoked: BTreeSet<AccountName>,
+    /// Why nothing could be done in the realm that is written to.
+    #[serde(default)]
+    pub realm: Option<String>,
 }
 
 impl CycleReport {
@@ -241,7 +278,7 @@ impl CycleReport {
     pub fn exit_code(&self) -> u8 {
         match () {
             () if !self.refusals.is_empty() => 3,
-            () if !self.failing.is_empty() || !self.partial.is_empty() => 1,
+            () if !self.failing.is_empty() || !self.partial.is_empty() || self.realm.is_some() => 1,
             () => 0,
         }
     }

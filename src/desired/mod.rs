@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::contract::{MANAGED_BY, MANAGER};
@@ -55,7 +55,7 @@ pub struct DesiredState {
 }
 
 /// Something odd or blocked, that an administrator should know and nobody can do by planning.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Notice {
     /// Whom it is about.
     pub account: AccountName,

@@ -69,7 +69,10 @@ impl Engine {
             _ => true,
         };
         let (due, others): (Vec<_>, Vec<_>) = self.sources.iter().partition(is_due);
-        (due.into_iter().cloned().collect(), others.into_iter().map(|source| source.name.clone()).collect())
+        (
+            due.into_iter().map(|source| self.with_made(source)).collect(),
+            others.into_iter().map(|source| source.name.clone()).collect(),
+        )
     }
 
     /// Notes that somebody asks for an account; answers how it is, and with the cycle that brings it nearer.

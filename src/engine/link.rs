@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::realm::RealmLink;
 use super::{Engine, EngineError};
 use crate::access::webhook::{self, Kept, WebhookRequest};
 use crate::access::{self, AccessError, OwnerWatch, Ownership, Renewal};
@@ -71,7 +72,9 @@ impl Link {
 impl Engine {
     /// Puts another configuration in force. A cluster of which nothing changed stays connected.
     pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
-        self.sources = settings.sources()?;
+        let sources = settings.sources()?;
+        self.realm = RealmLink::of(&settings, &sources, self.realm.take())?;
+        self.sources = sources;
         self.effects.homes =
             HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes);
         self.effects.archives = settings.archives();

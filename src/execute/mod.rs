@@ -17,6 +17,7 @@ pub mod keypair;
 pub mod listing;
 pub mod pace;
 pub mod prune;
+pub mod realm;
 pub mod reap;
 pub mod record;
 pub mod refusal;

@@ -13,6 +13,7 @@ use super::adopted::AdoptedNamespace;
 use super::idle::Idleness;
 use super::pace::PaceRecord;
 use super::quota::{OverrideKey, QuotaOverride};
+use super::realm::RealmAccount;
 use super::revocation::BulkRevocation;
 use super::{
     Account, Archive, Certificate, CredentialKey, Delivery, Failure, LedgerState, Note, ObjectKey, ObjectRecord, Order,
@@ -58,6 +59,8 @@ pub enum Change {
     Stopped(AccountId, ObjectKey, Option<StoppedWorkload>),
     /// A namespace was written into the file of this name.
     Archive(String, Archive),
+    /// A user in a realm of that name.
+    RealmAccount(AccountId, String, RealmAccount),
     /// A step failed, or no longer does.
     Failure(AccountId, ClusterName, Option<Failure>),
     /// All of a tenant is as it should be, with this of its own.
@@ -147,6 +150,7 @@ impl LedgerState {
             Change::SshDelivery(account, delivery) => set(&mut self.ssh_deliveries, account, delivery),
             Change::Stopped(account, key, stopped) => set(&mut self.stopped, (account, key), stopped),
             Change::Archive(file, archive) => set(&mut self.archives, file, Some(archive)),
+            Change::RealmAccount(id, realm, user) => set(&mut self.realm_accounts, (id, realm), Some(user)),
             Change::Failure(account, cluster, failure) => set(&mut self.failures, (account, cluster), failure),
             Change::Settled(account, cluster, own) => set(&mut self.settled, (account, cluster), Some(own)),
             Change::Override(key, given) => set(&mut self.overrides, key, given),

@@ -1,5 +1,6 @@
 //! What Bursar remembers: accounts, what was delivered to them, what was asked and refused. The types here,
-//! `transition`, `adopted`, `quota`, `pace`, `revocation`, `idle`, `gaps` and `chain` are PURE; `store` keeps them in SQLite.
+//! `transition`, `adopted`, `quota`, `pace`, `revocation`, `idle`, `realm`, `gaps` and `chain` are PURE; `store` keeps them in
+//! SQLite.
 //!
 //! [`LedgerState`] is the whole memory a decision may use. The store loads it once and changes it only together
 //! with its rows, so a cycle in which nothing changed reads and writes nothing.
@@ -13,6 +14,7 @@ pub mod idle;
 pub mod learn;
 pub mod pace;
 pub mod quota;
+pub mod realm;
 pub mod revocation;
 pub mod store;
 pub mod transition;
@@ -30,6 +32,7 @@ pub use self::gaps::{Absence, Ending};
 use self::idle::Idleness;
 use self::pace::PaceRecord;
 use self::quota::{OverrideKey, QuotaOverride};
+use self::realm::RealmAccount;
 use self::revocation::BulkRevocation;
 use crate::directory::{Comparison, Completeness, RejectedEntry, Role, Way};
 use crate::identity::{
@@ -93,6 +96,8 @@ pub struct LedgerState {
     pub archives: BTreeMap<String, Archive>,
     /// Entries of the last read that failed a check.
     pub rejected: BTreeSet<RejectedEntry>,
+    /// Users that accounts have in realms of Keycloak, by account and realm.
+    pub realm_accounts: BTreeMap<(AccountId, String), RealmAccount>,
     /// Steps that failed, and when they are tried again.
     pub failures: BTreeMap<(AccountId, ClusterName), Failure>,
 }

@@ -39,7 +39,7 @@ impl LedgerState {
     #[must_use]
     pub fn newly_failing(&self, accounts: &BTreeSet<AccountId>, since: Timestamp) -> BTreeSet<AccountName> {
         let failing = self.failures.iter().filter(|((account, _), failure)| {
-            failure.attempts > 0 && failure.since >= since && accounts.contains(account)
+            failure.attempts > 0 && !failure.is_of_realm() && failure.since >= since && accounts.contains(account)
         });
         failing.filter_map(|((id, _), _)| Some(self.accounts.get(id)?.account_name())).collect()
     }

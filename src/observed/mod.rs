@@ -12,6 +12,7 @@ pub mod pod_watch;
 pub mod pods;
 pub mod prometheus;
 pub mod quota;
+pub mod realm;
 pub mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};

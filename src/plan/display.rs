@@ -13,6 +13,7 @@ use super::adopted::is_of_others;
 use super::guard::{ApprovedPlan, COMPLETENESS, Refusal, refused_hash};
 use super::near::LimitUse;
 use super::pace::Progress;
+use super::realm::RealmPlan;
 use super::reaper::Waiting;
 use super::revocation;
 use super::wording::{counted, noun, number, objects};
@@ -41,6 +42,8 @@ pub struct Preview<'a> {
     pub near: &'a [LimitUse],
     /// What the guard holds back of it.
     pub refusals: &'a [Refusal],
+    /// What follows of it in the realm, or why nobody knows.
+    pub realm: Option<&'a Result<RealmPlan, String>>,
 }
 
 impl<'a> Preview<'a> {
@@ -57,13 +60,15 @@ impl<'a> Preview<'a> {
             reaped_later: approved.reaped_later(),
             near,
             refusals,
+            realm: None,
         }
     }
 
     /// Exit code of `bursar plan`: 0 nothing to do, 2 changes, 3 changes of which a part is refused.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
-        match (self.refusals.is_empty(), self.plan.is_empty()) {
+        let nothing_there = !matches!(self.realm, Some(Ok(realm)) if !realm.steps.is_empty());
+        match (self.refusals.is_empty(), self.plan.is_empty() && nothing_there) {
             (false, _) => 3,
             (true, false) => 2,
             (true, true) => 0,
@@ -73,9 +78,10 @@ impl<'a> Preview<'a> {
     /// For programs: every action with its account in one list, and what is refused with the hash to approve.
     #[must_use]
     pub fn json(&self) -> Value {
-        let Self { sources, rejected, plan, pace, revocations, reaped_later, near, refusals } = self;
+        let Self { sources, rejected, plan, pace, revocations, reaped_later, near, refusals, realm } = self;
         let Plan { accounts, unchanged, waiting, abandoned, notices, over_quota, unowned } = plan;
-        let actions: Vec<Value> = accounts.iter().flat_map(actions_json).collect();
+        let there = realm.iter().filter_map(|realm| realm.as_ref().ok()).flat_map(RealmPlan::json);
+        let actions: Vec<Value> = accounts.iter().flat_map(actions_json).chain(there).collect();
         let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
         json!({
             "sources": sources,
@@ -94,6 +100,10 @@ impl<'a> Preview<'a> {
             "revocations": revocations,
             "pods_waiting": reaped_later.pods,
             "idle_waiting": reaped_later.idle,
+            "realm": realm.map(|realm| match realm {
+                Ok(realm) => json!({"name": realm.realm, "notices": realm.notices}),
+                Err(why) => json!({"trouble": why}),
+            }),
         })
     }
 }
@@ -128,7 +138,7 @@ fn account_json(plan: &AccountPlan) -> Value {
 
 impl fmt::Display for Preview<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sources, rejected, plan, pace, revocations, reaped_later, near, refusals } = self;
+        let Self { sources, rejected, plan, pace, revocations, reaped_later, near, refusals, realm } = self;
         for (name, source) in *sources {
             writeln!(f, "directory  {name}  {}", answered(source))?;
         }
@@ -158,7 +168,12 @@ impl fmt::Display for Preview<'_> {
             let names: Vec<&str> = idle.iter().map(|account| account.name.as_str()).collect();
             writeln!(f, "left to later cycles by reaper.namespaces.per_cycle: {}", names.join(", "))?;
         }
-        near.iter().try_for_each(|near| writeln!(f, "{near}"))
+        near.iter().try_for_each(|near| writeln!(f, "{near}"))?;
+        match realm {
+            Some(Ok(realm)) => realm.fmt(f),
+            Some(Err(why)) => writeln!(f, "! {why}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -94,7 +94,7 @@ impl Bounds {
             failing: ledger
                 .failures
                 .iter()
-                .filter(|(_, failure)| failure.attempts > 0)
+                .filter(|(_, failure)| failure.attempts > 0 && !failure.is_of_realm())
                 .map(|((id, _), _)| id.clone())
                 .collect(),
         };

@@ -14,6 +14,7 @@ pub mod intents;
 pub mod near;
 pub mod pace;
 pub mod quota;
+pub mod realm;
 mod reaper;
 pub mod revocation;
 mod scan;
@@ -26,6 +27,8 @@ mod wording;
 mod history_tests;
 #[cfg(test)]
 mod property_tests;
+#[cfg(test)]
+mod realm_tests;
 #[cfg(test)]
 mod scenario_tests;
 #[cfg(test)]

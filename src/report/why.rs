@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::desired::quota::class_of;
 use crate::desired::{classes_of, credential, drift_key};
 use crate::directory::{Completeness, selects};
-use crate::identity::{AccountKind, DirectoryId};
+use crate::identity::{AccountId, AccountKind, DirectoryId};
 use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
+use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Account, CredentialKey, Ending, LedgerState, Lifecycle, Suspension};
 use crate::plan::pace::Progress;
 use crate::policy::{Class, Policy, Provision, When};
@@ -70,6 +71,7 @@ pub fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<St
     steps.extend(adopted(account, ledger));
     steps.extend(objects(account, ledger));
     steps.extend(credentials(account, ledger));
+    steps.extend(realm(account, ledger));
     steps.extend(archives(account, ledger));
     let failures = ledger.failures.iter().filter(|((id, _), _)| *id == account.id);
     steps.extend(failures.map(|((_, cluster), failure)| {
@@ -125,6 +127,25 @@ fn life(account: &Account, ledger: &LedgerState) -> Step {
         ),
         (None, None) => Step::new("life", good, since),
     }
+}
+
+/// Its users in realms of Keycloak.
+fn realm(account: &Account, ledger: &LedgerState) -> Vec<Step> {
+    let users = ledger.realm_accounts.iter().filter(|((id, _), _)| *id == account.id);
+    let step = |((_, realm), user): (&(AccountId, String), &RealmAccount)| {
+        let Some(id) = &user.user_id else {
+            return Step::new("realm", false, format!("{realm}: its user is not made yet"));
+        };
+        let state = if user.enabled { "enabled" } else { "disabled, for its account is" };
+        let origin = if user.adopted { "adopted" } else { "made by Bursar" };
+        let mail = match (user.mail_due, user.mailed_at) {
+            (_, Some(at)) => format!(", mail accepted {at:.0}"),
+            (true, None) => ", mail not accepted yet".to_owned(),
+            (false, None) => String::new(),
+        };
+        Step::new("realm", user.enabled, format!("user {} ({id}) in {realm}, {origin}, {state}{mail}", user.name))
+    };
+    users.map(step).collect()
 }
 
 /// What of it is in files, and what comes next of its end.

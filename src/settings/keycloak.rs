@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::secret::SecretPlace;
 use super::source::ca;
 use super::table::{DURATION, NUMBER, Table};
+pub(super) use crate::directory::keycloak::INTERVAL;
 use crate::directory::keycloak::{self, KeycloakConfig};
 use crate::directory::source::{Preset, SourceKind, Tree};
 use crate::identity::AccountKind;

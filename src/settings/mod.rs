@@ -11,6 +11,7 @@ mod keycloak;
 mod manifests;
 mod network;
 mod profile;
+mod realm;
 mod reaper;
 mod secret;
 mod source;
@@ -24,9 +25,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use self::realm::RealmSettings;
 pub use self::secret::SecretPlace;
 use crate::archive::{Archives, Recipient};
-use crate::directory::source::SourceConfig;
+use crate::directory::source::{KeycloakConfig, SourceConfig};
 use crate::identity::ClusterName;
 use crate::policy::Policy;
 
@@ -58,6 +60,8 @@ pub struct Settings {
     pub control_socket: PathBuf,
     /// Whom Secrets in archives are encrypted to; absent: they are left out.
     pub archive_recipient: Option<Recipient>,
+    /// A realm of Keycloak that is written to.
+    pub realm: Option<RealmSettings>,
     /// What runs in the cluster as the webhook.
     pub webhook_image: Option<String>,
 }
@@ -143,6 +147,12 @@ impl Settings {
             }
         }
         if wrong.is_empty() { Ok(sources) } else { Err(SettingsErrors(wrong)) }
+    }
+
+    /// How the realm that is written to is reached, with its secret; `sources`: with theirs.
+    pub fn realm_connection(&self, sources: &[SourceConfig]) -> Result<Option<KeycloakConfig>, SettingsErrors> {
+        let connection = self.realm.as_ref().map(|realm| realm.connection(sources)).transpose();
+        connection.map_err(|error| SettingsErrors(vec![error]))
     }
 
     /// The names of the directories, in their order.

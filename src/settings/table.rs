@@ -84,13 +84,6 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Notes a key that later versions serve, because leaving it out here would be dangerous.
-    pub(super) fn not_yet(&self, key: &str, why: &str) {
-        if self.has(key) {
-            self.wrong(key, format!("not in this version: {why}"));
-        }
-    }
-
     /// The value as text, read by `parse`.
     pub(super) fn parsed<T>(&self, key: &str, kind: Kind, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let value = self.fields.get(key)?;

@@ -200,12 +200,7 @@ fn each_kind_of_credential_says_what_it_needs() {
 }
 
 #[test]
-fn what_later_versions_serve_is_an_error_where_leaving_it_out_is_dangerous() {
-    let later = |text: &str, key: &str| {
-        let errors = errors(text);
-        assert!(errors[0].starts_with(&format!("bursar.toml: {key}: not in this version")), "{errors:?}");
-    };
-    later("[realm]\nsource = \"sso\"\n", "realm");
+fn tables_of_what_is_off_are_read() {
     let harmless = "[archive]\nrecipient = \"age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p\"\n[webhook]\nexempt = [\"a\"]\n[reaper.namespaces]\nenabled = false\nidle_for = \"9d\"\n";
     assert_eq!(load(&format!("{BASE}{harmless}")).expect("settings").policy.exempt, ["a"]);
 }
@@ -484,4 +479,43 @@ fn a_class_of_groups_has_people_and_no_holder() {
         other.replace("workspace-", "lab-")
     ));
     assert!(errors[0].contains("class.lab.managers: another class says \"owner\""), "{errors:?}");
+}
+
+#[test]
+fn a_realm_as_a_target_is_that_of_a_source_or_says_how_it_is_reached() {
+    let keys = "url = \"https://sso\"\nrealm = \"lab\"\nclient_id = \"bursar\"\n";
+    let own = format!("{keys}client_secret = {{ file = \"/nonexistent\" }}\n");
+    let sso = format!("[[source]]\nname = \"sso\"\ntype = \"keycloak\"\n{own}");
+    let told = |before: &str, rest: &str, expected: &str| {
+        assert_eq!(errors(&format!("{before}[realm]\n{rest}")), [format!("bursar.toml: realm.{expected}")], "{rest}");
+    };
+    let or = "url, realm, client_id and client_secret";
+    told(
+        "",
+        "client = \"ws\"\n",
+        &format!(r#"source: missing; for example "sso", a [[source]] of type keycloak; or {or}"#),
+    );
+    let none = r#"source: "sso" is no [[source]] of type keycloak; there is none: say"#;
+    told("", "source = \"sso\"\n", &format!("{none} {or} here instead"));
+    told(&sso, "source = \"people\"\n", r#"source: "people" is no [[source]] of type keycloak; there are: sso"#);
+    let both = "source = \"sso\"\nurl = \"https://x\"\n";
+    told(&sso, both, "url: is said by the source already; leave one of the two out");
+    told(&sso, &own, r#"url: is that of source "sso"; say source = "sso" instead"#);
+    told("", &own.replace("https", "http"), r#"url: "http://sso" needs https://, or allow_plaintext = true"#);
+    let of_source = |line: &str, expected: &str| told(&sso, &format!("source = \"sso\"\n{line}\n"), expected);
+    of_source("clients = 1", "clients: there is no such key; do you mean client?");
+    let example = r#"for example required_actions = ["UPDATE_PASSWORD"]"#;
+    of_source("mail = true", &format!("mail: the mail asks for required_actions; {example}"));
+    let odd = r#"required_actions: "A B" is no required action; for example "UPDATE_PASSWORD""#;
+    of_source(r#"required_actions = ["A B"]"#, odd);
+    of_source(r#"interval = "0s""#, r#"interval: 0 leaves no time; for example "24h""#);
+
+    let loaded = load(&format!("{BASE}[realm]\n{own}interval = \"10m\"\n")).expect("settings");
+    let realm = loaded.realm.as_ref().expect("a realm");
+    assert_eq!((realm.rules.name.as_str(), realm.interval), ("lab", Duration::from_mins(10)));
+    let missing = loaded.realm_connection(&[]).expect_err("there is no secret").to_string();
+    assert!(missing.contains("realm.client_secret: /nonexistent: "), "{missing}");
+    let loaded = load(&format!("{BASE}{sso}[realm]\nsource = \"sso\"\nclient = \"ws\"\n")).expect("settings");
+    let rules = loaded.realm.expect("a realm").rules;
+    assert_eq!((rules.name.as_str(), rules.client.as_deref(), rules.adopt), ("lab", Some("ws"), false));
 }

@@ -9,7 +9,7 @@ use croner::parser::{CronParser, Seconds};
 use super::SecretPlace;
 use super::class::{Known, absolute};
 use super::table::{Kind, PATH, Table};
-use super::{Homes, Schedule, Settings, admission, class, cluster, manifests, network, reaper, source};
+use super::{Homes, Schedule, Settings, admission, class, cluster, manifests, network, realm, reaper, source};
 use crate::directory::source::SourceConfig;
 use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
 
@@ -50,7 +50,6 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
     let classes = classes(root, folder, &known);
     let control = root.section("control");
     control.only(&["socket"]);
-    later(root);
     let reapers = reaper::reapers(&root.section("reaper"), folder, &clusters);
     let policy = Policy {
         site: site.clone().unwrap_or_default(),
@@ -70,6 +69,7 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
     let mut sources = source::sources(root, folder);
     managers(root, &policy, &mut sources);
     Some(Settings {
+        realm: realm::realm(root, folder, &sources),
         sources,
         policy,
         clusters: kubeconfigs,
@@ -122,11 +122,6 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
         classes.push(class);
     }
     classes
-}
-
-/// What later versions serve: harmless to leave out, or an error.
-fn later(root: &Table<'_>) {
-    root.not_yet("realm", "Keycloak is not written to");
 }
 
 fn exempt(table: &Table<'_>) -> Vec<String> {

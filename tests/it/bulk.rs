@@ -72,7 +72,7 @@ fn a_thousand_deliveries_survive_kills_of_both_programs() {
             let enough = (delivered(&homes) + some()).min(homes.len());
             wait_for("deliveries", DEADLINE, || (delivered(&homes) >= enough).then_some(()));
             if kills_homed {
-                world.restart_homed();
+                world.restart_homed(&[]);
             } else {
                 daemon.process.kill();
                 check_all();

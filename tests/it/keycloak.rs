@@ -1,7 +1,7 @@
 //! Keycloak as it is: what is read of real realms, and a cycle from there to a kubeconfig.
 
 mod cycle;
-mod proxy;
+pub mod proxy;
 mod trouble;
 
 use bursar::directory::source::{KeycloakConfig, Secret, SidMapping};
@@ -12,24 +12,30 @@ use serde_json::{Value, json};
 use crate::directory::{members, names, read, why};
 use crate::servers::keycloak::Keycloak;
 
-const CLIENT: &str = "bursar";
-const SECRET: &str = "the secret of a test: 1+1=2";
+pub const CLIENT: &str = "bursar";
+pub const SECRET: &str = "the secret of a test: 1+1=2";
 /// All that our service account needs.
 const ROLE: &str = "view-users";
 
 /// A realm whose administrators may give users any attribute, with a client for Bursar.
-struct Realm {
-    name: &'static str,
-    server: &'static Keycloak,
+pub struct Realm {
+    pub name: &'static str,
+    pub server: &'static Keycloak,
 }
 
 impl Realm {
-    fn new(name: &'static str, users: &[Value], groups: &[Value]) -> Self {
+    pub fn new(name: &'static str, users: &[Value], groups: &[Value]) -> Self {
         Self::with(name, users, groups, Some("ADMIN_EDIT"), &[ROLE])
     }
 
     /// `unmanaged`: who may change attributes that are not declared; `roles`: those of our client.
-    fn with(name: &'static str, users: &[Value], groups: &[Value], unmanaged: Option<&str>, roles: &[&str]) -> Self {
+    pub fn with(
+        name: &'static str,
+        users: &[Value],
+        groups: &[Value],
+        unmanaged: Option<&str>,
+        roles: &[&str],
+    ) -> Self {
         let server = Keycloak::shared();
         let service = json!({
             "username": format!("service-account-{CLIENT}"), "enabled": true, "serviceAccountClientId": CLIENT,
@@ -57,24 +63,24 @@ impl Realm {
         Self { name, server }
     }
 
-    fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
+    pub fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
         self.server.ask(method, &format!("/admin/realms/{}{path}", self.name), body)
     }
 
-    fn id(&self, user: &str) -> String {
+    pub fn id(&self, user: &str) -> String {
         let found = self.ask("GET", &format!("/users?exact=true&username={user}"), &Value::Null);
         found[0]["id"].as_str().expect("somebody").to_owned()
     }
 
     /// Changes what is said of somebody.
-    fn change(&self, user: &str, changes: &Value) {
+    pub fn change(&self, user: &str, changes: &Value) {
         let path = format!("/users/{}", self.id(user));
         let mut all = self.ask("GET", &path, &Value::Null);
         all.as_object_mut().expect("a table").extend(changes.as_object().expect("a table").clone());
         self.ask("PUT", &path, &all);
     }
 
-    fn config(&self) -> KeycloakConfig {
+    pub fn config(&self) -> KeycloakConfig {
         let config = KeycloakConfig::new(self.server.url.clone(), self.name.to_owned(), CLIENT.to_owned());
         let ca_pem = std::fs::read_to_string(&self.server.ca_pem).expect("the authority's certificate");
         KeycloakConfig { client_secret: Some(Secret::new(SECRET.to_owned())), ca_pem: Some(ca_pem), ..config }
@@ -99,7 +105,7 @@ fn source(config: KeycloakConfig) -> SourceConfig {
     }
 }
 
-fn person(name: &str, uid: u32, groups: &[&str]) -> Value {
+pub fn person(name: &str, uid: u32, groups: &[&str]) -> Value {
     let attributes = json!({"uidNumber": [uid.to_string()], "gidNumber": ["500"]});
     json!({"username": name, "enabled": true, "attributes": attributes, "groups": groups})
 }

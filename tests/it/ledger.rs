@@ -12,6 +12,7 @@ use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixId
 use bursar::ledger::change::{Change, Event};
 use bursar::ledger::idle::Idleness;
 use bursar::ledger::quota::{OverrideKey, QuotaOverride};
+use bursar::ledger::realm::RealmAccount;
 use bursar::ledger::store::{FILE, Store, holding_the_wal};
 use bursar::ledger::{
     Absence, Account, Archive, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord,
@@ -23,7 +24,7 @@ use serde_json::json;
 use crate::servers::folder::Folder;
 
 const DOCUMENT: &str = include_str!("../../docs/ledger.md");
-pub const VIEWS: [&str; 13] = [
+pub const VIEWS: [&str; 14] = [
     "tools",
     "users",
     "admins",
@@ -37,6 +38,7 @@ pub const VIEWS: [&str; 13] = [
     "access_on",
     "archives",
     "idle",
+    "realm_users",
 ];
 
 fn day(text: &str) -> Timestamp {
@@ -157,6 +159,21 @@ fn unused(account: &Account) -> Change {
     Change::Idle(account.id.clone(), ClusterName("prod".to_owned()), Some(idle))
 }
 
+fn in_realm(account: &Account) -> Change {
+    let user = RealmAccount {
+        user_id: Some("2b0e1c52-61f7-4d0a-9f4e-0d5c3a9b7e11".to_owned()),
+        asked: day("05-01T08").as_millisecond(),
+        adopted: false,
+        name: account.name.clone(),
+        mail: account.mail.clone(),
+        display_name: None,
+        enabled: true,
+        mail_due: true,
+        mailed_at: Some(day("05-01T08")),
+    };
+    Change::RealmAccount(account.id.clone(), "research".to_owned(), user)
+}
+
 fn known(account: &Account) -> Change {
     Change::Account(Box::new(account.clone()))
 }
@@ -196,6 +213,7 @@ pub async fn story(state_dir: &Path) -> Store {
     begin.push(more_pods(&web));
     begin.push(Change::Used(carol.id.clone(), day("05-30T07")));
     begin.push(unused(&old));
+    begin.push(in_realm(&people[0]));
     begin.push(certificate(&carol, "11aa22bb", "06-06T08", "06-03T18"));
     let created = event(&web, "bursar", "created", "new", None);
     store.write(&lock, &begin, &[created], day("05-01T08")).await.expect("the first cycle");
@@ -319,6 +337,7 @@ fn every_view_has_the_columns_that_people_rely_on() {
         "account member namespace role at_start at_end",
         "account cluster namespace file at objects secrets left_out bytes digest",
         "account cluster since on warned_at",
+        "account realm name user_id state origin mailed_at",
     ];
     for (view, columns) in VIEWS.into_iter().zip(promised) {
         let found = printed(&sqlite3(&folder.path().join(FILE), &format!("SELECT * FROM {view}")));

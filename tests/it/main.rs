@@ -41,6 +41,7 @@ mod pace;
 mod persist;
 mod quiet;
 mod quota;
+mod realm;
 mod reaper;
 mod recovery;
 mod rejected;

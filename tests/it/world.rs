@@ -309,7 +309,7 @@ impl World {
         self.servers.cluster.run(arguments, "")
     }
 
-    /// Starts `bursar-homed` again, with further arguments.
+    /// Kills `bursar-homed` and starts it again, with further arguments.
     pub fn restart_homed(&mut self, more: &[&str]) {
         self.kill_homed();
         self.start_homed(more);
@@ -325,12 +325,6 @@ impl World {
         command.arg("--create-prefix").arg(self.folder.join("homes/volumes")).args(more);
         self.homed = Some(Process::start("bursar-homed", &command, &self.folder.join("homed.log")));
         wait_for("bursar-homed listens", DEADLINE, || socket.exists().then_some(()));
-    }
-
-    /// Kills `bursar-homed` and starts it again, as systemd does.
-    pub fn restart_homed(&mut self) {
-        self.homed = None;
-        self.start_homed();
     }
 
     /// Ends `bursar-homed`, as if it had crashed.

@@ -92,10 +92,10 @@ impl Keycloak {
         format!("{}/realms/{realm}", self.url)
     }
 
-    /// Makes a realm with one public client, at which people log in.
+    /// Makes a realm with one public client, at which people log in, with their password alone, too.
     pub fn realm(&self, realm: &str, client: &str) {
         let client = json!({
-            "clientId": client, "publicClient": true,
+            "clientId": client, "publicClient": true, "directAccessGrantsEnabled": true,
             "redirectUris": ["http://localhost:8000", "http://localhost:18000"],
             "attributes": {"oauth2.device.authorization.grant.enabled": "true"},
         });
@@ -115,12 +115,18 @@ impl Keycloak {
         self.create(&format!("/admin/realms/{realm}/users"), &user);
     }
 
-    /// What the administrator shows for the next minute.
-    fn token(&self) -> String {
-        let form = format!("grant_type=password&client_id=admin-cli&username={ADMIN}&password={ADMIN}");
-        let answer = self.curl("POST", "/realms/master/protocol/openid-connect/token", &[], &form);
+    /// The ID token that somebody gets by their password.
+    #[must_use]
+    pub fn id_token(&self, realm: &str, client: &str, name: &str) -> String {
+        self.token(realm, client, name, "id_token")
+    }
+
+    /// Of somebody whose password is their name.
+    fn token(&self, realm: &str, client: &str, name: &str, which: &str) -> String {
+        let form = format!("grant_type=password&scope=openid&client_id={client}&username={name}&password={name}");
+        let answer = self.curl("POST", &format!("/realms/{realm}/protocol/openid-connect/token"), &[], &form);
         let answer: Value = serde_json::from_str(&answer).expect("JSON");
-        answer["access_token"].as_str().unwrap_or_else(|| panic!("no token: {answer}")).to_owned()
+        answer[which].as_str().unwrap_or_else(|| panic!("no {which}: {answer}")).to_owned()
     }
 
     fn create(&self, path: &str, object: &Value) {
@@ -129,7 +135,7 @@ impl Keycloak {
 
     /// Asks as the administrator, with a body unless it is null, and gives the answer, null if that is empty.
     pub fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
-        let token = self.token();
+        let token = self.token("master", "admin-cli", ADMIN, "access_token");
         let headers = [format!("Authorization: Bearer {token}"), "Content-Type: application/json".to_owned()];
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let answer = self.curl(method, path, &headers, &body);

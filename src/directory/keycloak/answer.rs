@@ -183,6 +183,15 @@ impl Profile {
     }
 }
 
+/// Roles of `realm-management` in an access token (RFC 7519), whose signature is the server's to check.
+pub(super) fn roles(token: &str) -> Option<Vec<String>> {
+    use base64::Engine as _;
+    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let claims: serde_json::Value = serde_json::from_slice(&claims).ok()?;
+    let roles = claims.pointer("/resource_access/realm-management/roles")?.as_array()?;
+    Some(roles.iter().filter_map(|role| role.as_str().map(str::to_owned)).collect())
+}
+
 /// The base of a realm's entries of a kind.
 #[must_use]
 pub fn base(realm: &str, kind: AccountKind) -> String {

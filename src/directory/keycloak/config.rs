@@ -1,5 +1,6 @@
 //! What the configuration says about a realm, as plain values. Nothing here reaches anything.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use reqwest::Url;
@@ -35,6 +36,8 @@ pub struct KeycloakConfig {
     pub connect_timeout: Duration,
     /// Limit of each request.
     pub timeout: Duration,
+    /// Ids of users whom Bursar wrote there for people of other sources: they are no entries of this one.
+    pub made: BTreeSet<String>,
 }
 
 impl KeycloakConfig {
@@ -52,6 +55,7 @@ impl KeycloakConfig {
             page_size: PAGE_SIZE,
             connect_timeout: CONNECT_TIMEOUT,
             timeout: TIMEOUT,
+            made: BTreeSet::new(),
         }
     }
 

@@ -1,12 +1,14 @@
 //! One pass's conversation with a realm: the token of its service account, one request after the other, and lists in
 //! pages that fit together.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use foldhash::HashSet;
-use reqwest::{RequestBuilder, StatusCode, Url, redirect};
+use reqwest::{Method, RequestBuilder, StatusCode, Url, redirect};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::super::source::Secret;
@@ -68,6 +70,28 @@ pub enum RealmError {
         /// The server's words.
         why: String,
     },
+    /// The service account lacks a role that a realm as a target needs.
+    #[error(
+        "{what} refused ({status}: {why}); the service account of client {client} needs the role {role} of realm-management"
+    )]
+    Lacks {
+        /// What was asked for.
+        what: String,
+        /// Whose service account.
+        client: String,
+        /// Of HTTP.
+        status: StatusCode,
+        /// The server's words.
+        why: String,
+        /// Which.
+        role: &'static str,
+    },
+    /// A client that may search for users and see none gets an empty list.
+    #[error("the realm shows no user at all, and some are ours; does its client have the role manage-users?")]
+    Nobody,
+    /// The client whose roles are kept is not there.
+    #[error("there is no client {0:?} in the realm; make it, or see [realm] client")]
+    NoClient(String),
     /// Anything else but success.
     #[error("{what} answered {status}: {why}")]
     Answer {
@@ -93,15 +117,26 @@ pub enum RealmError {
 }
 
 /// See the module.
-pub(super) struct Session<'a> {
-    config: &'a KeycloakConfig,
+#[derive(Debug)]
+pub(super) struct Session {
+    config: KeycloakConfig,
     url: Url,
     http: reqwest::Client,
     token: Option<(Secret, Instant)>,
+    /// Requests since they were last counted, by method.
+    asked: BTreeMap<&'static str, u64>,
 }
 
-impl<'a> Session<'a> {
-    pub(super) fn new(config: &'a KeycloakConfig) -> Result<Self, RealmError> {
+/// What came back.
+struct Answer {
+    status: StatusCode,
+    /// Header `Location`: where something was made.
+    location: Option<String>,
+    body: Vec<u8>,
+}
+
+impl Session {
+    pub(super) fn new(config: &KeycloakConfig) -> Result<Self, RealmError> {
         config.check().map_err(|_| RealmError::Config)?;
         let url = config.server().ok_or(RealmError::Config)?;
         let trust = client_config(config.ca_pem.as_deref(), None)?;
@@ -112,7 +147,8 @@ impl<'a> Session<'a> {
             // The token is for this server alone, and so is the way to it.
             .redirect(redirect::Policy::none())
             .no_proxy();
-        Ok(Self { config, url, http: http.build().map_err(RealmError::Connect)?, token: None })
+        let http = http.build().map_err(RealmError::Connect)?;
+        Ok(Self { config: config.clone(), url, http, token: None, asked: BTreeMap::new() })
     }
 
     /// `host[:port]`.
@@ -134,7 +170,7 @@ impl<'a> Session<'a> {
             .header("content-type", "application/x-www-form-urlencoded")
             .body("grant_type=client_credentials");
         let asked = now();
-        let (status, body) = self.send(request).await?;
+        let Answer { status, body, .. } = self.send(request).await?;
         let why = || Refusal::of(&body);
         match status {
             StatusCode::OK => {}
@@ -159,32 +195,76 @@ impl<'a> Session<'a> {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<T, RealmError> {
+        let answer = self.ask(Method::GET, path, query, None).await?;
+        parse(&path.join("/"), &answer.body)
+    }
+
+    /// Tells `path` of the realm something; answers with where something was made by it.
+    pub(super) async fn tell(
+        &mut self,
+        method: Method,
+        path: &[&str],
+        body: Option<&Value>,
+    ) -> Result<Option<String>, RealmError> {
+        Ok(self.ask(method, path, &[], body).await?.location)
+    }
+
+    async fn ask(
+        &mut self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<Answer, RealmError> {
         let what = path.join("/");
         let url = self.at(&[&["admin", "realms", self.config.realm.as_str()], path].concat());
         let fresh = self.token.as_ref().is_some_and(|(_, until)| *until > now());
         if !fresh {
             self.login().await?;
         }
-        let mut answer = self.authorised(&url, query).await?;
+        let mut answer = self.authorised(&method, &url, query, body).await?;
         // Keys were exchanged, or sessions ended by an administrator: a new token is as good as the first.
-        if answer.0 == StatusCode::UNAUTHORIZED && fresh {
+        if answer.status == StatusCode::UNAUTHORIZED && fresh {
             self.login().await?;
-            answer = self.authorised(&url, query).await?;
+            answer = self.authorised(&method, &url, query, body).await?;
         }
-        let (status, body) = answer;
-        match status {
-            StatusCode::OK => parse(&what, &body),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+        match answer.status {
+            status if status.is_success() => Ok(answer),
+            status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
                 let client = self.config.client_id.clone();
-                Err(RealmError::Forbidden { what, client, status, why: Refusal::of(&body) })
+                Err(RealmError::Forbidden { what, client, status, why: Refusal::of(&answer.body) })
             }
-            _ => Err(RealmError::Answer { what, status, why: Refusal::of(&body) }),
+            status => Err(RealmError::Answer { what, status, why: Refusal::of(&answer.body) }),
         }
     }
 
-    async fn authorised(&self, url: &Url, query: &[(&str, &str)]) -> Result<(StatusCode, Vec<u8>), RealmError> {
+    async fn authorised(
+        &mut self,
+        method: &Method,
+        url: &Url,
+        query: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<Answer, RealmError> {
+        *self.asked.entry(verb(method)).or_default() += 1;
         let token = self.token.as_ref().map_or("", |(token, _)| token.reveal());
-        self.send(self.http.get(url.clone()).query(query).bearer_auth(token)).await
+        let request = self.http.request(method.clone(), url.clone()).query(query).bearer_auth(token);
+        let json = |body: &Value| {
+            let request = request.try_clone()?;
+            Some(request.header("content-type", "application/json").body(body.to_string()))
+        };
+        let request = body.and_then(json).unwrap_or(request);
+        self.send(request).await
+    }
+
+    /// What the token says of the roles of our service account in `realm-management`; `None`: it says nothing of roles.
+    pub(super) async fn roles(&mut self) -> Result<Option<Vec<String>>, RealmError> {
+        self.login().await?;
+        Ok(self.token.as_ref().and_then(|(token, _)| super::answer::roles(token.reveal())))
+    }
+
+    /// Requests since the last call, by method; logins are not among them.
+    pub(super) fn counted(&mut self) -> BTreeMap<&'static str, u64> {
+        std::mem::take(&mut self.asked)
     }
 
     /// Asks for all of a list, page by page. Each page begins with the last of the one before: where it does not, the
@@ -192,17 +272,16 @@ impl<'a> Session<'a> {
     pub(super) async fn list<T: Listed + DeserializeOwned>(
         &mut self,
         path: &[&str],
-        brief: bool,
+        more: &[(&str, &str)],
         mut each: impl FnMut(T),
     ) -> Result<usize, RealmError> {
-        let brief = if brief { "true" } else { "false" };
         let size = self.config.page_size as usize;
         let mut seen: HashSet<String> = HashSet::default();
         let mut last: Option<String> = None;
         loop {
             let overlap = usize::from(last.is_some());
             let (first, max) = ((seen.len() - overlap).to_string(), (size + overlap).to_string());
-            let query = [("first", first.as_str()), ("max", max.as_str()), ("briefRepresentation", brief)];
+            let query = [&[("first", first.as_str()), ("max", max.as_str())], more].concat();
             let page: Vec<T> = self.get(path, &query).await?;
             let full = page.len() >= size + overlap;
             let mut page = page.into_iter();
@@ -230,7 +309,7 @@ impl<'a> Session<'a> {
         url
     }
 
-    async fn send(&self, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), RealmError> {
+    async fn send(&self, request: RequestBuilder) -> Result<Answer, RealmError> {
         let failed = |error: reqwest::Error| match error.without_url() {
             error if error.is_connect() => RealmError::Connect(error),
             error if error.is_timeout() => RealmError::Timeout(self.config.timeout),
@@ -238,7 +317,19 @@ impl<'a> Session<'a> {
         };
         let response = request.send().await.map_err(failed)?;
         let status = response.status();
-        Ok((status, response.bytes().await.map_err(failed)?.to_vec()))
+        let location = response.headers().get("location").and_then(|at| at.to_str().ok()).map(str::to_owned);
+        Ok(Answer { status, location, body: response.bytes().await.map_err(failed)?.to_vec() })
+    }
+}
+
+/// As the metrics have it.
+fn verb(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "get",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::DELETE => "delete",
+        _ => "other",
     }
 }
 

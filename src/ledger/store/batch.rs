@@ -11,8 +11,8 @@ use super::record::{
     ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION,
     CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT,
     ORDER, ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow,
-    QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow,
-    TENANT, UID_HISTORY, UidRow, UseRow,
+    QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SPENT, SSH_DELIVERY,
+    STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};
@@ -112,6 +112,9 @@ impl Batch {
                 self.set(&STOPPED_WORKLOAD, row(&StoppedRow { account_id, key: key.into(), stopped }), keep);
             }
             Change::Archive(file, archive) => self.set(&ARCHIVE, row(&ArchiveRow { file, archive }), true),
+            Change::RealmAccount(account_id, realm, user) => {
+                self.set(&REALM_ACCOUNT, row(&RealmRow { account_id, realm, user }), true);
+            }
             Change::Failure(account, cluster, failure) => self.set_in_cluster(&FAILURE, account, cluster, failure),
             Change::Settled(account, cluster, own) => {
                 self.set_in_cluster(&SETTLED, account, cluster, Some(Own { own }));

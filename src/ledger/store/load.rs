@@ -9,8 +9,8 @@ use super::record::{
     ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION,
     CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP,
     MembershipRow, OBJECT, ORDER, ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON,
-    PaceRow, PersonRow, QUOTA_OVERRIDE, REFUSAL, REJECTED_ENTRY, RevocationRow, SETTLED, SPENT, SSH_DELIVERY,
-    STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
+    PaceRow, PersonRow, QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED,
+    SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::chain::GENESIS;
@@ -122,6 +122,12 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .map(|row| (row.file, row.archive))
             .collect(),
         rejected: REJECTED_ENTRY.load(connection, ALL).await?.into_iter().collect(),
+        realm_accounts: REALM_ACCOUNT
+            .load::<RealmRow>(connection, ALL)
+            .await?
+            .into_iter()
+            .map(|row| ((row.account_id, row.realm), row.user))
+            .collect(),
         failures: in_clusters(FAILURE.load(connection, ALL).await?),
     })
 }

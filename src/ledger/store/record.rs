@@ -12,6 +12,7 @@ use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, Nam
 use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
+use crate::ledger::realm::RealmAccount;
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{
     Absence, Account, Archive, Certificate, CredentialKey, Ending, Lifecycle, Note, ObjectKey, ObjectRecord, Order,
@@ -61,6 +62,8 @@ tables! {
         plain ["account_id", "cluster", "namespace", "generation", "digest", "bytes", "objects", "secrets", "left_out",
                "at"],
         json [];
+    REALM_ACCOUNT = "realm_account", key ["account_id", "realm"],
+        plain ["user_id", "asked", "adopted", "name", "mail", "display_name", "enabled", "mail_due", "mailed_at"], json [];
     FAILURE = "failure", key ["account_id", "cluster"],
         plain ["step", "reason", "since", "attempts", "next_try"], json [];
     REJECTED_ENTRY = "rejected_entry", key ["place"], plain ["source", "kind", "dn", "name", "id", "disabled", "why"], json [];
@@ -214,6 +217,14 @@ pub struct OfAccount<T> {
     pub account_id: AccountId,
     #[serde(flatten)]
     pub value: T,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct RealmRow {
+    pub account_id: AccountId,
+    pub realm: String,
+    #[serde(flatten)]
+    pub user: RealmAccount,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -14,6 +14,7 @@ use crate::ledger::change::{Change, Event, RefusalRecord};
 use crate::ledger::idle::Idleness;
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
+use crate::ledger::realm::RealmAccount;
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{
     Absence, Account, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Order,
@@ -230,6 +231,11 @@ fn quota_and_pace() -> impl Strategy<Value = Change> {
             Change::Idle(id, cluster(), there.then_some(idle))
         }),
         (id(), 0_i64..9).prop_map(|(id, second)| Change::Used(id, at(second))),
+        (id(), any::<bool>()).prop_map(|(id, there)| Change::RealmAccount(
+            id,
+            "lab".to_owned(),
+            RealmAccount::sample(there)
+        )),
         (any::<bool>(), 0_u64..3).prop_map(|(there, done)| {
             let last = BTreeSet::from([AccountId("a2".to_owned())]);
             let revocation = BulkRevocation { note: note("stolen"), at: at(3), last, done };

@@ -18,6 +18,8 @@ pub enum Fate {
     Answered(u16, &'static str),
     /// As many bytes of the server's answer, the connection's end after them.
     Cut(usize),
+    /// The server does it, and nobody hears of it.
+    Lost,
     /// Nothing for a long time.
     Silent,
 }
@@ -90,7 +92,7 @@ async fn serve(
             tokio::time::sleep(Duration::from_mins(1)).await;
             return Ok(());
         }
-        Fate::Passed | Fate::Cut(_) => {
+        Fate::Passed | Fate::Cut(_) | Fate::Lost => {
             let mut onward = client.request(method.parse().expect("a method"), format!("{server}{path}")).body(body);
             for (name, value) in fields.iter().filter(|(name, _)| name != "host" && name != "content-length") {
                 onward = onward.header(name, *value);
@@ -99,6 +101,9 @@ async fn serve(
             (answer.status().as_u16(), answer.bytes().await.expect("a body").to_vec())
         }
     };
+    if matches!(fate, Fate::Lost) {
+        return Ok(());
+    }
     let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", answer.len());
     if let Fate::Cut(after) = fate {
         answer.truncate(after);

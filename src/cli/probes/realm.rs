@@ -1,0 +1,59 @@
+//! Whether the realm that is written to is reached, and lets us do what the configuration asks for. Nothing is written.
+
+use super::{Finding, authority};
+use crate::directory::keycloak::{Administration, RealmError};
+use crate::directory::source::KeycloakConfig;
+use crate::plan::realm::PREFIX;
+use crate::policy::Realm;
+use crate::report;
+use crate::settings::Settings;
+
+/// Of `realm-management`.
+const USERS: &str = "manage-users";
+const CLIENTS: &str = "manage-clients";
+
+pub(in crate::cli) async fn realm(settings: &Settings) -> Vec<Finding> {
+    let Some(realm) = &settings.realm else { return Vec::new() };
+    let subject = format!("realm {}", realm.rules.name);
+    let sources = settings.sources();
+    let connection = sources.and_then(|sources| settings.realm_connection(&sources));
+    let config = match connection {
+        Ok(Some(config)) => config,
+        Ok(None) => return Vec::new(),
+        Err(errors) => {
+            let cure = "put the secret where the configuration says, 0640 root:bursar";
+            return errors.0.iter().map(|error| Finding::bad(&subject, error, cure)).collect();
+        }
+    };
+    let mut findings: Vec<Finding> =
+        config.ca_pem.iter().filter_map(|pem| authority::of_source(&subject, pem)).collect();
+    findings.extend(look(&subject, &realm.rules, &config).await.unwrap_or_else(|error| {
+        let cure = "until then nothing is done there, and all else goes on; see [realm]";
+        vec![Finding::bad(&subject, report::chain(&error), cure)]
+    }));
+    findings
+}
+
+async fn look(subject: &str, rules: &Realm, config: &KeycloakConfig) -> Result<Vec<Finding>, RealmError> {
+    let mut realm = Administration::new(config)?;
+    let rights = realm.rights().await?;
+    let users = realm.users().await?.len();
+    let mut findings = vec![Finding::good(subject, format!("{}: {users} users", config.url))];
+    if let Some(client) = &rules.client {
+        let roles = realm.roles(client, PREFIX).await?.len();
+        findings.push(Finding::good(subject, format!("client {client}: {roles} roles of workspaces")));
+    }
+    // A token that says nothing of roles is no reason to doubt them.
+    let Some(rights) = rights else { return Ok(findings) };
+    let has = |role: &str| rights.iter().any(|right| right == role);
+    let account = format!("the service account of client {}", config.client_id);
+    if !has(USERS) {
+        let cure = format!("give it the role {USERS} of realm-management");
+        findings.push(Finding::bad(subject, format!("{account} may not write users"), cure));
+    }
+    if rules.client.is_some() && !has(CLIENTS) {
+        let text = format!("{account} may not make roles: without {CLIENTS} they are made by somebody else");
+        findings.push(Finding::good(subject, text));
+    }
+    Ok(findings)
+}

@@ -1,0 +1,259 @@
+//! The realm that is written to: read when that is due, and then made as the ledger has it, step by step. What goes wrong
+//! there is a state of its own, tried again with backoff; nothing else waits for it longer than one request.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::{Engine, EngineError};
+use crate::control::api::{RealmStatus, RealmTrouble, Trigger};
+use crate::desired::Notice;
+use crate::directory::SourceConfig;
+use crate::directory::keycloak::{Administration, RealmError};
+use crate::directory::source::{KeycloakConfig, SourceKind};
+use crate::execute::Extent;
+use crate::execute::realm::{Run, carry_out, ends_all, failure, intents, is_other_than_seen};
+use crate::execute::record::retry_after;
+use crate::identity::AccountId;
+use crate::ledger::LedgerState;
+use crate::ledger::change::Change;
+use crate::observed::realm::{RealmInventory, read};
+use crate::plan::realm::{self as planned, RealmPlan, RealmStep};
+use crate::report;
+use crate::settings::{RealmSettings, Settings, SettingsErrors};
+
+/// How long a cycle writes there before it ends and another goes on: orders and clusters do not wait for 5,000 new users.
+const SLICE: Duration = Duration::from_secs(20);
+
+/// A realm, as the daemon knows it.
+pub(super) struct RealmLink {
+    settings: RealmSettings,
+    config: KeycloakConfig,
+    /// Kept for its token; made anew after trouble.
+    session: Option<Administration>,
+    seen: Option<RealmInventory>,
+    read_at: Option<Timestamp>,
+    trouble: Option<RealmTrouble>,
+    waiting: u64,
+    notices: Vec<Notice>,
+}
+
+impl RealmLink {
+    /// As it is configured; `before` is kept where it is of the same realm.
+    pub(super) fn of(
+        settings: &Settings,
+        sources: &[SourceConfig],
+        before: Option<Self>,
+    ) -> Result<Option<Self>, SettingsErrors> {
+        let (Some(wanted), Some(config)) = (&settings.realm, settings.realm_connection(sources)?) else {
+            return Ok(None);
+        };
+        let same = before.filter(|link| link.settings == *wanted && link.config == config);
+        Ok(same.or_else(|| {
+            Some(Self {
+                settings: wanted.clone(),
+                config,
+                session: None,
+                seen: None,
+                read_at: None,
+                trouble: None,
+                waiting: 0,
+                notices: Vec::new(),
+            })
+        }))
+    }
+
+    /// Whether it is to be read before anything is decided. Whoever asks for a cycle asks the realm too.
+    fn is_due(&self, trigger: Trigger, now: Timestamp) -> bool {
+        let asked = trigger.asks() && trigger != Trigger::Schedule;
+        let over = self.read_at.is_none_or(|at| {
+            let gap = now.duration_since(at);
+            gap.is_negative() || gap.unsigned_abs() >= self.settings.interval
+        });
+        asked || over || self.seen.is_none()
+    }
+
+    /// Not asked again yet, unless somebody asks.
+    fn waits(&self, trigger: Trigger, now: Timestamp) -> bool {
+        let asked = trigger.asks() && trigger != Trigger::Schedule;
+        !asked && self.trouble.as_ref().is_some_and(|trouble| trouble.next_try > now)
+    }
+
+    async fn read(&mut self, ledger: &LedgerState, now: Timestamp) -> Result<(), RealmError> {
+        let rules = &self.settings.rules;
+        let session = match &mut self.session {
+            Some(session) => session,
+            none => none.insert(Administration::new(&self.config)?),
+        };
+        let seen = read(session, rules.client.as_deref(), &planned::roles(ledger)).await?;
+        let mut ours = ledger.realm_accounts.iter().filter(|((_, realm), _)| *realm == rules.name);
+        if seen.users.is_empty() && ours.any(|(_, row)| row.user_id.is_some()) {
+            return Err(RealmError::Nobody);
+        }
+        self.seen = Some(seen);
+        (self.read_at, self.trouble) = (Some(now), None);
+        Ok(())
+    }
+
+    /// Nothing more is done for now; what was seen may not be so any more.
+    fn fail(&mut self, error: &RealmError, now: Timestamp) {
+        let why = report::chain(error);
+        let (since, attempts) = self.trouble.as_ref().map_or((now, 0), |before| (before.since, before.attempts));
+        let attempts = attempts + 1;
+        tracing::warn!(realm = self.settings.rules.name, error = why, "realm");
+        let next_try = now.saturating_add(retry_after(attempts)).unwrap_or(Timestamp::MAX);
+        self.trouble = Some(RealmTrouble { why, since, attempts, next_try });
+        (self.session, self.seen) = (None, None);
+    }
+
+    fn plan(&mut self, ledger: &LedgerState, now: Timestamp) -> RealmPlan {
+        let nothing = RealmInventory::default();
+        planned::plan(ledger, &self.settings.rules, self.seen.as_ref().unwrap_or(&nothing), now)
+    }
+}
+
+impl Engine {
+    /// Makes the realm as the ledger has it; answers with how much was done.
+    ///
+    /// # Errors
+    /// Only the ledger's.
+    pub(crate) async fn serve_realm(&mut self, trigger: Trigger, extent: Extent) -> Result<u64, EngineError> {
+        let Some(mut link) = self.realm.take() else { return Ok(0) };
+        let done = self.serve(&mut link, trigger, extent).await;
+        if let Some(session) = &mut link.session {
+            self.metrics.realm_requests(&link.settings.rules.place().0, session.counted());
+        }
+        self.realm = Some(link);
+        done
+    }
+
+    async fn serve(&mut self, link: &mut RealmLink, trigger: Trigger, extent: Extent) -> Result<u64, EngineError> {
+        let now = self.now();
+        if link.waits(trigger, now) {
+            return Ok(0);
+        }
+        if link.is_due(trigger, now) {
+            let read = tokio::select! {
+                read = link.read(self.store.state(), now) => read,
+                () = self.cut.cancelled() => return Ok(0),
+            };
+            if let Err(error) = read {
+                link.fail(&error, now);
+                return Ok(0);
+            }
+        }
+        self.progress.step();
+        let RealmPlan { steps, notices, overcome, .. } = link.plan(self.store.state(), now);
+        link.notices = notices;
+        let place = link.settings.rules.place();
+        let over = overcome.into_iter().map(|id| Change::Failure(id, place.clone(), None));
+        let mut changes: Vec<Change> = over.collect();
+        changes.extend(intents(&steps, self.store.state(), &link.settings.rules, now));
+        self.store.write(&self.lock, &changes, &[], now).await?;
+        self.carry_out_there(link, &steps, extent).await
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "measures how long a cycle writes there")]
+    async fn carry_out_there(
+        &mut self,
+        link: &mut RealmLink,
+        steps: &[RealmStep],
+        extent: Extent,
+    ) -> Result<u64, EngineError> {
+        let (began, mut done) = (Instant::now(), 0);
+        let mut failed: Vec<(&AccountId, &str)> = Vec::new();
+        let mut mails = true;
+        for (at, step) in steps.iter().enumerate() {
+            let later = extent == Extent::Urgent && !step.action.is_urgent();
+            if later || self.cut.is_cancelled() || began.elapsed() > SLICE {
+                link.waiting = (steps.len() - at) as u64;
+                if began.elapsed() > SLICE {
+                    self.changed.notify_one();
+                }
+                return Ok(done);
+            }
+            let kind = step.action.step();
+            if failed.contains(&(&step.id, kind)) || (kind == planned::MAIL && !mails) {
+                continue;
+            }
+            let now = self.now();
+            let (Some(realm), Some(seen)) = (&mut link.session, &mut link.seen) else { break };
+            let mut run = Run { realm, seen, rules: &link.settings.rules, ledger: self.store.state(), now };
+            let (changes, events) = match carry_out(step, &mut run).await {
+                Ok(did) => did,
+                Err(error) if ends_all(&step.action, &error) => {
+                    link.waiting = (steps.len() - at) as u64;
+                    link.fail(&error, now);
+                    return Ok(done);
+                }
+                Err(error) => {
+                    failed.push((&step.id, kind));
+                    if is_other_than_seen(&error) {
+                        link.read_at = None;
+                    }
+                    // The mail server would not take the next one either.
+                    mails &= kind != planned::MAIL;
+                    (vec![failure(step, &error, &run)], Vec::new())
+                }
+            };
+            self.store.write(&self.lock, &changes, &events, now).await?;
+            self.metrics.changed(&events);
+            self.progress.step();
+            done += events.len() as u64;
+        }
+        link.waiting = 0;
+        Ok(done)
+    }
+
+    /// What would be done there, were `ledger` the ledger; or why nobody knows.
+    pub(crate) async fn preview_realm(&mut self, ledger: &LedgerState) -> Option<Result<RealmPlan, String>> {
+        let now = self.now();
+        let link = self.realm.as_mut()?;
+        if link.is_due(Trigger::Schedule, now)
+            && let Err(error) = link.read(ledger, now).await
+        {
+            link.fail(&error, now);
+            return Some(Err(format!("realm {}: {}", link.settings.rules.name, report::chain(&error))));
+        }
+        Some(Ok(link.plan(ledger, now)))
+    }
+
+    /// Why nothing is done there.
+    pub(crate) fn realm_trouble(&self) -> Option<String> {
+        Some(self.realm.as_ref()?.trouble.as_ref()?.why.clone())
+    }
+
+    pub(super) fn realm_status(&self) -> Option<RealmStatus> {
+        let link = self.realm.as_ref()?;
+        let RealmLink { settings, read_at, trouble, waiting, notices, .. } = link;
+        let name = settings.rules.name.clone();
+        let rows = self.store.state().realm_accounts.iter();
+        let ours = rows.filter(|((_, realm), row)| *realm == name && row.user_id.is_some());
+        Some(RealmStatus {
+            users: ours.count() as u64,
+            name,
+            read_at: *read_at,
+            waiting: *waiting,
+            trouble: trouble.clone(),
+            notices: notices.clone(),
+        })
+    }
+
+    /// A source that reads the realm knows who of it was written there by us.
+    pub(super) fn with_made(&self, source: &SourceConfig) -> SourceConfig {
+        let mut source = source.clone();
+        let rules = self.realm.as_ref().map(|link| &link.settings.rules);
+        let rules = rules.filter(|rules| rules.source.as_ref() == Some(&source.name));
+        if let (Some(rules), SourceKind::Keycloak(config)) = (rules, &mut source.kind) {
+            let rows = self.store.state().realm_accounts.iter().filter(|((_, realm), _)| *realm == rules.name);
+            config.made = rows.filter(|(_, row)| !row.adopted).filter_map(|(_, row)| row.user_id.clone()).collect();
+        }
+        source
+    }
+
+    /// All sources, as a cycle reads them.
+    pub(crate) fn all_sources(&self) -> Vec<SourceConfig> {
+        self.sources.iter().map(|source| self.with_made(source)).collect()
+    }
+}

@@ -1,0 +1,340 @@
+//! Carries out one step in a realm of Keycloak, and says what came of it: for the ledger, and in what was seen. It decides
+//! nothing; who calls it stores what it says before the next step.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::record::retry_after;
+use crate::directory::keycloak::{Administration, RealmError, RealmRole, RealmUser};
+use crate::ledger::change::{Change, Event};
+use crate::ledger::realm::RealmAccount;
+use crate::ledger::{Failure, LedgerState};
+use crate::observed::realm::{Holders, RealmInventory};
+use crate::plan::realm::{RealmAction, RealmStep, user_of};
+use crate::policy::Realm;
+use crate::report::chain;
+
+/// What all steps share.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// Where.
+    pub realm: &'a mut Administration,
+    /// Follows what is done.
+    pub seen: &'a mut RealmInventory,
+    /// What is wanted.
+    pub rules: &'a Realm,
+    /// As it is now.
+    pub ledger: &'a LedgerState,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// What the ledger must have before users are made: the moment by which each is known again if this is cut off.
+#[must_use]
+pub fn intents(steps: &[RealmStep], ledger: &LedgerState, rules: &Realm, now: Timestamp) -> Vec<Change> {
+    let made = steps.iter().filter_map(|step| match &step.action {
+        RealmAction::RealmCreate { username, email, display_name, .. } => Some((step, username, email, display_name)),
+        _ => None,
+    });
+    let rows = made.zip(now.as_millisecond()..).filter_map(|((step, username, email, display_name), asked)| {
+        let key = (step.id.clone(), rules.name.clone());
+        // What was asked for before may have been made since: its moment stays.
+        if ledger.realm_accounts.get(&key).is_some_and(|row| row.user_id.is_none()) {
+            return None;
+        }
+        let row = RealmAccount {
+            user_id: None,
+            asked,
+            adopted: false,
+            name: username.clone(),
+            mail: email.clone(),
+            display_name: display_name.clone(),
+            enabled: true,
+            mail_due: rules.mail,
+            mailed_at: None,
+        };
+        Some(Change::RealmAccount(key.0, key.1, row))
+    });
+    rows.collect()
+}
+
+/// Does it.
+///
+/// # Errors
+/// The realm's; [`ends_all`] says whom they are about.
+pub async fn carry_out(step: &RealmStep, run: &mut Run<'_>) -> Result<(Vec<Change>, Vec<Event>), RealmError> {
+    let row = run.ledger.realm_accounts.get(&(step.id.clone(), run.rules.name.clone())).cloned();
+    let (row, said) = match &step.action {
+        RealmAction::RealmUnassign { .. }
+        | RealmAction::RealmAssign { .. }
+        | RealmAction::RealmMakeRole { .. }
+        | RealmAction::RealmRemoveRole { .. } => (None, role(step, run).await?),
+        _ => user(step, row, run).await?,
+    };
+    let mut changes: Vec<Change> =
+        row.map(|row| Change::RealmAccount(step.id.clone(), run.rules.name.clone(), row)).into_iter().collect();
+    let place = run.rules.place();
+    let failed = run.ledger.failures.get(&(step.id.clone(), place.clone()));
+    if failed.is_some_and(|failed| failed.step == step.action.step()) {
+        changes.push(Change::Failure(step.id.clone(), place, None));
+    }
+    let Some((action, mut detail)) = said else { return Ok((changes, Vec::new())) };
+    detail["realm"] = json!(run.rules.name);
+    let event = Event {
+        actor: "bursar".to_owned(),
+        account: Some(step.account.clone()),
+        account_id: Some(step.id.clone()),
+        action: action.to_owned(),
+        reason: step.reason.to_string(),
+        ticket: None,
+        plan: None,
+        detail,
+    };
+    Ok((changes, vec![event]))
+}
+
+/// What the history says of it; `None`: nothing was done.
+type Said = Option<(&'static str, Value)>;
+
+async fn user(
+    step: &RealmStep,
+    row: Option<RealmAccount>,
+    run: &mut Run<'_>,
+) -> Result<(Option<RealmAccount>, Said), RealmError> {
+    let Run { realm, seen, ledger, now, .. } = run;
+    let mut patched = |id: &str, patch: &dyn Fn(&mut RealmUser)| {
+        if let Some(user) = seen.users.get_mut(id) {
+            patch(user);
+        }
+    };
+    Ok(match (&step.action, row) {
+        (RealmAction::RealmDisable { user }, Some(row)) => {
+            realm.change(user, &json!({"enabled": false})).await?;
+            patched(user, &|it| it.enabled = false);
+            let said = Some(("realm user disabled", json!({"user": user})));
+            (Some(RealmAccount { enabled: false, ..row }), said)
+        }
+        (RealmAction::RealmEnable { user }, Some(row)) => {
+            realm.change(user, &json!({"enabled": true})).await?;
+            patched(user, &|it| it.enabled = true);
+            (Some(RealmAccount { enabled: true, ..row }), Some(("realm user enabled", json!({"user": user}))))
+        }
+        (RealmAction::RealmRecognise { user }, Some(row)) => {
+            let said = Some(("realm user created", json!({"user": user})));
+            (Some(RealmAccount { user_id: Some(user.clone()), ..row }), said)
+        }
+        (RealmAction::RealmAdopt { user, enabled }, _) => {
+            let row = adopted(user, *enabled, step, ledger);
+            (row, Some(("realm user adopted", json!({"user": user}))))
+        }
+        (RealmAction::RealmCreate { username, email, display_name, actions }, Some(row)) => {
+            let (first, last) = parts(display_name.as_deref());
+            let mut wanted = json!({
+                "username": username, "enabled": true, "createdTimestamp": row.asked, "requiredActions": actions,
+            });
+            for (field, value) in [("email", email.as_deref()), ("firstName", first), ("lastName", last)] {
+                if let Some(value) = value {
+                    wanted[field] = json!(value);
+                }
+            }
+            let id = make(realm, &wanted, username, row.asked).await?;
+            let made = RealmUser {
+                id: id.clone(),
+                username: username.clone(),
+                enabled: true,
+                email: email.clone(),
+                created: Some(row.asked),
+            };
+            seen.users.insert(id.clone(), made);
+            let said = Some(("realm user created", json!({"user": id, "required_actions": actions})));
+            (Some(RealmAccount { user_id: Some(id), ..row }), said)
+        }
+        (RealmAction::RealmUpdate { user, email, display_name }, Some(row)) => {
+            let mut fields = json!({});
+            if let Some(email) = email {
+                fields["email"] = json!(email);
+            }
+            if let (Some(first), last) = parts(display_name.as_deref()) {
+                fields["firstName"] = json!(first);
+                fields["lastName"] = json!(last.unwrap_or_default());
+            }
+            realm.change(user, &fields).await?;
+            if email.is_some() {
+                patched(user, &|it| it.email.clone_from(email));
+            }
+            let row = RealmAccount {
+                mail: email.clone().or(row.mail),
+                display_name: display_name.clone().or(row.display_name),
+                ..row
+            };
+            (Some(row), Some(("realm user changed", json!({"user": user, "fields": fields}))))
+        }
+        (RealmAction::RealmRename { user, username }, Some(row)) => {
+            realm.change(user, &json!({"username": username})).await?;
+            patched(user, &|it| it.username.clone_from(username));
+            let name = ledger.accounts.get(&step.id).map_or_else(|| username.clone(), |it| it.name.clone());
+            let said = Some(("realm user renamed", json!({"user": user, "from": row.name, "to": username})));
+            (Some(RealmAccount { name, ..row }), said)
+        }
+        (RealmAction::RealmMail { actions }, Some(row)) => {
+            let Some(user) = &row.user_id else { return Ok((None, None)) };
+            realm.mail(user, actions).await?;
+            let said = Some(("realm mail accepted", json!({"user": user, "required_actions": actions})));
+            (Some(RealmAccount { mailed_at: Some(*now), ..row }), said)
+        }
+        _ => (None, None),
+    })
+}
+
+/// Makes a user. One of this name that was made at this very moment is the one that an earlier try made.
+async fn make(realm: &mut Administration, wanted: &Value, username: &str, asked: i64) -> Result<String, RealmError> {
+    let refused = match realm.create(wanted).await {
+        Ok(Some(id)) => return Ok(id),
+        Ok(None) => None,
+        Err(error) if status(&error) == Some(409) => Some(error),
+        Err(error) => return Err(error),
+    };
+    let there = realm.user(username).await?.filter(|user| user.created == Some(asked));
+    there.map(|user| user.id).ok_or_else(|| refused.unwrap_or(RealmError::Changed("users")))
+}
+
+fn adopted(user: &str, enabled: bool, step: &RealmStep, ledger: &LedgerState) -> Option<RealmAccount> {
+    let account = ledger.accounts.get(&step.id)?;
+    Some(RealmAccount {
+        user_id: Some(user.to_owned()),
+        asked: 0,
+        adopted: true,
+        name: account.name.clone(),
+        mail: account.mail.clone(),
+        // What people wrote of themselves stays.
+        display_name: account.display_name.clone(),
+        enabled,
+        mail_due: false,
+        mailed_at: None,
+    })
+}
+
+async fn role(step: &RealmStep, run: &mut Run<'_>) -> Result<Said, RealmError> {
+    let Run { realm, seen, rules, ledger, .. } = run;
+    let Some(client) = &rules.client else { return Ok(None) };
+    Ok(match &step.action {
+        RealmAction::RealmMakeRole { role } => {
+            let RealmRole { id, name } = realm.make_role(client, role).await?;
+            // Of a role that was there before and is not read yet nobody is known to have it: giving it again is nothing.
+            seen.roles.entry(name).or_insert_with(|| Holders { id, ..Holders::default() });
+            Some(("realm role made", json!({"role": role})))
+        }
+        RealmAction::RealmRemoveRole { role } => {
+            realm.remove_role(client, role).await?;
+            seen.roles.remove(role);
+            Some(("realm role removed", json!({"role": role})))
+        }
+        RealmAction::RealmUnassign { user, roles } => {
+            realm.unassign(client, user, roles).await?;
+            for role in roles {
+                if let Some(there) = seen.roles.get_mut(&role.name) {
+                    there.holders.remove(user);
+                }
+            }
+            let names: Vec<&str> = roles.iter().map(|role| role.name.as_str()).collect();
+            Some(("realm roles taken", json!({"user": user, "roles": names})))
+        }
+        RealmAction::RealmAssign { roles } => {
+            let account = ledger.accounts.get(&step.id);
+            let Some(user) = account.and_then(|account| user_of(ledger, rules, account)) else { return Ok(None) };
+            // A role that could not be made is the failure of its workspace.
+            let there = roles.iter().filter_map(|name| Some((name, seen.roles.get(name)?)));
+            let given: Vec<RealmRole> =
+                there.map(|(name, role)| RealmRole { id: role.id.clone(), name: name.clone() }).collect();
+            if given.is_empty() {
+                return Ok(None);
+            }
+            realm.assign(client, user, &given).await?;
+            let names: Vec<String> = given.into_iter().map(|role| role.name).collect();
+            for name in &names {
+                if let Some(there) = seen.roles.get_mut(name) {
+                    there.holders.insert(user.to_owned());
+                }
+            }
+            Some(("realm roles given", json!({"user": user, "roles": names})))
+        }
+        _ => None,
+    })
+}
+
+/// First and last name: the last word, and what is before it.
+fn parts(display_name: Option<&str>) -> (Option<&str>, Option<&str>) {
+    let Some(name) = display_name.map(str::trim).filter(|name| !name.is_empty()) else { return (None, None) };
+    name.rsplit_once(' ').map_or((Some(name), None), |(first, last)| (Some(first.trim_end()), Some(last)))
+}
+
+fn status(error: &RealmError) -> Option<u16> {
+    match error {
+        RealmError::Answer { status, .. } => Some(status.as_u16()),
+        RealmError::Lacks { status, .. } | RealmError::Forbidden { status, .. } => Some(status.as_u16()),
+        _ => None,
+    }
+}
+
+/// Whether an error is about the realm: it would meet the next step too. A role that may not be made is its workspace's
+/// failure, for who makes the roles may be somebody else; a mail server that does not take a mail, the mail's.
+#[must_use]
+pub fn ends_all(action: &RealmAction, error: &RealmError) -> bool {
+    match (action, status(error)) {
+        (RealmAction::RealmMakeRole { .. } | RealmAction::RealmRemoveRole { .. }, Some(403)) => false,
+        (RealmAction::RealmMail { .. }, Some(500)) => false,
+        (_, Some(400 | 404 | 409)) => false,
+        _ => true,
+    }
+}
+
+/// Whether the realm is not as it was seen: who is to be changed is not there, or who is to be made is.
+#[must_use]
+pub fn is_other_than_seen(error: &RealmError) -> bool {
+    matches!(status(error), Some(404 | 409))
+}
+
+/// The failure that the ledger keeps.
+#[must_use]
+pub fn failure(step: &RealmStep, error: &RealmError, run: &Run<'_>) -> Change {
+    let place = run.rules.place();
+    let name = step.action.step();
+    let before = run.ledger.failures.get(&(step.id.clone(), place.clone()));
+    let attempts = before.filter(|before| before.step == name).map_or(0, |before| before.attempts) + 1;
+    let failure = Failure {
+        step: name.to_owned(),
+        reason: match cure(&step.action, error) {
+            Some(cure) => format!("{}; {cure}", chain(error)),
+            None => chain(error),
+        },
+        since: before.map_or(run.now, |before| before.since),
+        attempts,
+        next_try: run.now.saturating_add(retry_after(attempts)).unwrap_or(Timestamp::MAX),
+    };
+    Change::Failure(step.id.clone(), place, Some(failure))
+}
+
+fn cure(action: &RealmAction, error: &RealmError) -> Option<&'static str> {
+    match (action, status(error)?) {
+        (RealmAction::RealmRename { .. }, 400) => Some("let usernames be edited: Realm settings, Login"),
+        (RealmAction::RealmMail { .. }, 500) => {
+            Some("see Realm settings, Email; it is sent again until it is accepted")
+        }
+        (RealmAction::RealmMakeRole { .. }, 403) => Some("or make the role yourself"),
+        (_, 409) => Some("somebody else in the realm has it: change one of the two"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_taken_apart_at_its_last_word() {
+        assert_eq!(parts(Some("Ada  King Lovelace")), (Some("Ada  King"), Some("Lovelace")));
+        assert_eq!(parts(Some(" Plato ")), (Some("Plato"), None));
+        assert_eq!(parts(Some("  ")), (None, None));
+        assert_eq!(parts(None), (None, None));
+    }
+}

@@ -1,0 +1,41 @@
+//! What a realm of Keycloak has, as it was last read and as it was written since.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::directory::keycloak::{Administration, RealmError, RealmUser};
+use crate::plan::realm::PREFIX;
+
+/// Users, and the roles of workspaces.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RealmInventory {
+    /// By id.
+    pub users: BTreeMap<String, RealmUser>,
+    /// By name; only those that were asked for.
+    pub roles: BTreeMap<String, Holders>,
+}
+
+/// Who has a role.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Holders {
+    /// The role's id.
+    pub id: String,
+    /// Ids of users.
+    pub holders: BTreeSet<String>,
+}
+
+/// Reads it: users in pages, and a list of holders for each role of `known` that is there.
+pub async fn read(
+    realm: &mut Administration,
+    client: Option<&str>,
+    known: &BTreeSet<String>,
+) -> Result<RealmInventory, RealmError> {
+    let users = realm.users().await?.into_iter().map(|user| (user.id.clone(), user)).collect();
+    let mut roles = BTreeMap::new();
+    if let Some(client) = client {
+        for role in realm.roles(client, PREFIX).await?.into_iter().filter(|role| known.contains(&role.name)) {
+            let holders = realm.holders(client, &role.name).await?.into_iter().collect();
+            roles.insert(role.name, Holders { id: role.id, holders });
+        }
+    }
+    Ok(RealmInventory { users, roles })
+}

@@ -1,0 +1,455 @@
+//! What is to be done in a realm of Keycloak: the difference between what the ledger has of people and workspaces and what
+//! was last seen there. PURE: no runtime, no client, no file system, no clock.
+//!
+//! It is made after the guard, of the states that it let through: what a limit holds back is not done here either. Users
+//! who are not known to be ours, and roles that are of no workspace, are in no step.
+
+mod display;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::Reason;
+use crate::desired::Notice;
+use crate::directory::Role;
+use crate::directory::keycloak::{RealmRole, RealmUser};
+use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId};
+use crate::ledger::realm::RealmAccount;
+use crate::ledger::{Account, LedgerState, Lifecycle, Suspension};
+use crate::observed::realm::RealmInventory;
+use crate::policy::Realm;
+
+/// Everything that is to be done there.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct RealmPlan {
+    /// The realm's name.
+    pub realm: String,
+    /// In this order: what takes access away, what gives it back, what makes and repairs, mails.
+    pub steps: Vec<RealmStep>,
+    /// Who cannot have a user there, and why.
+    pub notices: Vec<Notice>,
+    /// Whose failures there are over.
+    #[serde(skip)]
+    pub overcome: Vec<AccountId>,
+}
+
+/// One request, or two.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RealmStep {
+    /// Whose.
+    #[serde(skip)]
+    pub id: AccountId,
+    /// Whose.
+    #[serde(skip)]
+    pub account: AccountName,
+    /// What.
+    #[serde(flatten)]
+    pub action: RealmAction,
+    /// Why.
+    #[serde(flatten)]
+    pub reason: Reason,
+}
+
+/// What is done. Steps are in the order of these.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "action")]
+pub enum RealmAction {
+    /// Roles of workspaces are taken from a user.
+    RealmUnassign {
+        /// Whom.
+        user: String,
+        /// Which.
+        roles: Vec<RealmRole>,
+    },
+    /// Nobody logs in with it any more.
+    RealmDisable {
+        /// Whom.
+        user: String,
+    },
+    /// People log in with it again.
+    RealmEnable {
+        /// Whom.
+        user: String,
+    },
+    /// One that we began to make, and that was made.
+    RealmRecognise {
+        /// Whom.
+        user: String,
+    },
+    /// Somebody else's becomes ours.
+    RealmAdopt {
+        /// Whom.
+        user: String,
+        /// Whether it may log in now.
+        enabled: bool,
+    },
+    /// A new user, enabled, with the configured required actions.
+    RealmCreate {
+        /// In lower case.
+        username: String,
+        /// Of the account.
+        email: Option<String>,
+        /// Of the account; Keycloak gets it in two parts.
+        display_name: Option<String>,
+        /// Required actions.
+        actions: Vec<String>,
+    },
+    /// What the directory says of a person.
+    RealmUpdate {
+        /// Whom.
+        user: String,
+        /// If it is another.
+        email: Option<String>,
+        /// If it is another.
+        display_name: Option<String>,
+    },
+    /// A role of a workspace.
+    RealmMakeRole {
+        /// Its name.
+        role: String,
+    },
+    /// The same, of one that is deleted.
+    RealmRemoveRole {
+        /// Its name.
+        role: String,
+    },
+    /// Roles of workspaces are given to a user, whose id may not be known yet.
+    RealmAssign {
+        /// Their names.
+        roles: Vec<String>,
+    },
+    /// A mail that asks for the required actions.
+    RealmMail {
+        /// Required actions.
+        actions: Vec<String>,
+    },
+    /// Another name; last, for realms may forbid it.
+    RealmRename {
+        /// Whom.
+        user: String,
+        /// In lower case.
+        username: String,
+    },
+}
+
+impl RealmAction {
+    /// It takes access away or gives it back.
+    #[must_use]
+    pub const fn is_urgent(&self) -> bool {
+        matches!(self, Self::RealmUnassign { .. } | Self::RealmDisable { .. } | Self::RealmEnable { .. })
+    }
+
+    /// What a failure of it is called: one holds up those of its own name, and nothing else.
+    #[must_use]
+    pub const fn step(&self) -> &'static str {
+        match self {
+            Self::RealmMail { .. } => MAIL,
+            Self::RealmMakeRole { .. } | Self::RealmRemoveRole { .. } => "realm role",
+            Self::RealmAssign { .. } | Self::RealmUnassign { .. } => "realm roles",
+            Self::RealmDisable { .. }
+            | Self::RealmEnable { .. }
+            | Self::RealmRecognise { .. }
+            | Self::RealmAdopt { .. }
+            | Self::RealmCreate { .. }
+            | Self::RealmUpdate { .. }
+            | Self::RealmRename { .. } => "realm user",
+        }
+    }
+}
+
+/// [`RealmAction::step`] of mails.
+pub const MAIL: &str = "realm mail";
+
+/// Beginning of the names of all roles that are kept.
+pub const PREFIX: &str = "workspace-";
+
+/// `workspace-NAME:member`.
+fn role_name(group: &Account, role: Role) -> String {
+    let role = match role {
+        Role::Member => "member",
+        Role::Manager => "manager",
+    };
+    format!("{PREFIX}{}:{role}", group.kubernetes_name)
+}
+
+/// Groups that are or were workspaces: no other is a tenant.
+fn workspaces(ledger: &LedgerState) -> BTreeMap<&AccountId, &Account> {
+    let groups = ledger.tenants.keys().filter_map(|(id, _)| Some((id, ledger.accounts.get(id)?)));
+    groups.filter(|(_, group)| group.kind == AccountKind::Group).collect()
+}
+
+/// Names of all roles that are ours to keep.
+#[must_use]
+pub fn roles(ledger: &LedgerState) -> BTreeSet<String> {
+    let both = |group: &&Account| [Role::Member, Role::Manager].map(|role| role_name(group, role));
+    workspaces(ledger).values().flat_map(both).collect()
+}
+
+/// The user of an account there, if one is known: of people who come from the realm the one whom they come from.
+#[must_use]
+pub fn user_of<'l>(ledger: &'l LedgerState, rules: &Realm, account: &'l Account) -> Option<&'l str> {
+    if Some(&account.source) == rules.source.as_ref() {
+        return Some(&account.directory_id.0);
+    }
+    ledger.realm_accounts.get(&(account.id.clone(), rules.name.clone()))?.user_id.as_deref()
+}
+
+/// Whether the account may log in. Who is suspended for idleness may: by a login they come back.
+fn may_log_in(account: &Account) -> bool {
+    let idle = matches!(account.suspension, Some(Suspension::Idle { .. }));
+    account.state == Lifecycle::Active || (account.state == Lifecycle::Suspended && idle)
+}
+
+/// Compares.
+#[must_use]
+pub fn plan(ledger: &LedgerState, rules: &Realm, seen: &RealmInventory, now: Timestamp) -> RealmPlan {
+    let users = || ledger.accounts.values().filter(|it| it.kind == AccountKind::User);
+    let pairs = || users().filter_map(|it| Some((it, user_of(ledger, rules, it)?)));
+    let mut look = Look {
+        ledger,
+        rules,
+        seen,
+        owners: pairs().map(|(account, user)| (user, account)).collect(),
+        users: pairs().filter(|(_, user)| seen.users.contains_key(*user)).map(|(it, user)| (&it.id, user)).collect(),
+        made: BTreeSet::new(),
+        names: seen.users.values().map(|user| (user.username.as_str(), user)).collect(),
+        plan: RealmPlan { realm: rules.name.clone(), ..RealmPlan::default() },
+    };
+    let people = users().filter(|it| it.state != Lifecycle::New && !ledger.holds.contains_key(&it.id));
+    for person in people.filter(|it| Some(&it.source) != rules.source.as_ref()) {
+        look.person(person);
+    }
+    if rules.client.is_some() {
+        look.workspaces();
+    }
+    look.finish(now)
+}
+
+struct Look<'a> {
+    ledger: &'a LedgerState,
+    rules: &'a Realm,
+    seen: &'a RealmInventory,
+    /// Whose each user is, of ours and of people who come from the realm.
+    owners: BTreeMap<&'a str, &'a Account>,
+    /// The other way round, of those who are there.
+    users: BTreeMap<&'a AccountId, &'a str>,
+    /// Accounts for which a user is made.
+    made: BTreeSet<&'a AccountId>,
+    /// Users by their names.
+    names: BTreeMap<&'a str, &'a RealmUser>,
+    plan: RealmPlan,
+}
+
+impl<'a> Look<'a> {
+    fn step(&mut self, account: &Account, action: RealmAction, reason: Reason) {
+        let step = RealmStep { id: account.id.clone(), account: account.account_name(), action, reason };
+        self.plan.steps.push(step);
+    }
+
+    fn person(&mut self, person: &'a Account) {
+        let row = self.ledger.realm_accounts.get(&(person.id.clone(), self.rules.name.clone()));
+        let user = row.and_then(|row| self.seen.users.get(row.user_id.as_deref()?));
+        match (row, user) {
+            (Some(row), Some(user)) => self.known(person, row, user),
+            _ if may_log_in(person) => self.newcomer(person, row),
+            _ => {}
+        }
+    }
+
+    fn known(&mut self, person: &Account, row: &RealmAccount, user: &RealmUser) {
+        let enabled = || vec!["enabled".to_owned()];
+        let id = user.id.clone();
+        if !may_log_in(person) {
+            if user.enabled {
+                let reason = if row.enabled { Reason::Suspended } else { Reason::Drifted(enabled()) };
+                self.step(person, RealmAction::RealmDisable { user: id }, reason);
+            }
+            return;
+        }
+        if !user.enabled {
+            let reason = if row.enabled { Reason::Drifted(enabled()) } else { Reason::Changed(enabled()) };
+            self.step(person, RealmAction::RealmEnable { user: id.clone() }, reason);
+        }
+        let email = person.mail.clone().filter(|mail| !same(Some(mail), user.email.as_ref()));
+        // What people write of themselves stays, until the directory says something else than before.
+        let display_name = person.display_name.clone().filter(|name| row.display_name.as_ref() != Some(name));
+        if email.is_some() || display_name.is_some() {
+            let fields = [(email.is_some(), "mail"), (display_name.is_some(), "name")];
+            let fields = fields.into_iter().filter(|(is, _)| *is).map(|(_, name)| name.to_owned()).collect();
+            let drifted = display_name.is_none() && same(row.mail.as_ref(), person.mail.as_ref());
+            let reason = if drifted { Reason::Drifted(fields) } else { Reason::Changed(fields) };
+            self.step(person, RealmAction::RealmUpdate { user: id.clone(), email, display_name }, reason);
+        }
+        let username = person.name.to_lowercase();
+        if row.name != person.name && user.username != username {
+            let reason = Reason::Changed(vec!["username".to_owned()]);
+            self.step(person, RealmAction::RealmRename { user: id, username }, reason);
+        }
+        if row.mail_due && row.mailed_at.is_none() {
+            self.mail(person);
+        }
+    }
+
+    fn newcomer(&mut self, person: &'a Account, row: Option<&RealmAccount>) {
+        let username = person.name.to_lowercase();
+        let there = self.names.get(username.as_str()).copied();
+        let Some(user) = there else {
+            let create = RealmAction::RealmCreate {
+                username,
+                email: person.mail.clone(),
+                display_name: person.display_name.clone(),
+                actions: self.rules.required_actions.clone(),
+            };
+            self.step(person, create, Reason::Missing);
+            self.made.insert(&person.id);
+            if self.rules.mail {
+                self.mail(person);
+            }
+            return;
+        };
+        let owner = self.owners.get(user.id.as_str()).copied();
+        let mails_agree = user.email.is_some() && same(user.email.as_ref(), person.mail.as_ref());
+        match (row, owner) {
+            (Some(row), None) if row.user_id.is_none() && Some(row.asked) == user.created => {
+                self.step(person, RealmAction::RealmRecognise { user: user.id.clone() }, Reason::Missing);
+                self.users.insert(&person.id, &user.id);
+                if row.mail_due {
+                    self.mail(person);
+                }
+            }
+            (_, None) if self.rules.adopt && mails_agree => {
+                let adopt = RealmAction::RealmAdopt { user: user.id.clone(), enabled: user.enabled };
+                self.step(person, adopt, Reason::Missing);
+                self.users.insert(&person.id, &user.id);
+            }
+            (_, owner) => {
+                let text = self.stranger(user, owner);
+                self.plan.notices.push(Notice { account: person.account_name(), text });
+            }
+        }
+    }
+
+    /// Why a user who is there is left alone.
+    fn stranger(&self, user: &RealmUser, owner: Option<&Account>) -> String {
+        let what = format!("realm {} has a user {}", self.rules.name, user.username);
+        match owner {
+            Some(owner) => format!(
+                "{what}, who is {}'s: none is made for this one until that one is renamed there",
+                owner.account_name()
+            ),
+            None if self.rules.adopt => format!(
+                "{what} whom Bursar did not make, left alone: adopt = true takes over who has the mail that the directory \
+                 says, and this one does not"
+            ),
+            None => format!(
+                "{what} whom Bursar did not make, left alone: rename it, or take it over with adopt = true in [realm], if \
+                 both have one mail"
+            ),
+        }
+    }
+
+    fn mail(&mut self, person: &Account) {
+        let actions = self.rules.required_actions.clone();
+        if self.rules.mail && person.mail.is_some() && !actions.is_empty() {
+            self.step(person, RealmAction::RealmMail { actions }, Reason::Missing);
+        }
+    }
+
+    /// Roles and who has them.
+    fn workspaces(&mut self) {
+        let accounts = self.ledger.accounts.values().filter(|it| it.kind == AccountKind::User);
+        let people: BTreeMap<(&str, &DirectoryId), &Account> =
+            accounts.map(|person| ((person.source.as_str(), &person.directory_id), person)).collect();
+        let (mut given, mut taken) = (Given::new(), Taken::new());
+        for (id, group) in workspaces(self.ledger) {
+            if self.ledger.holds.contains_key(id) {
+                continue;
+            }
+            for role in [Role::Member, Role::Manager] {
+                let name = role_name(group, role);
+                let there = self.seen.roles.get(&name);
+                if group.state == Lifecycle::Active && there.is_none() {
+                    self.step(group, RealmAction::RealmMakeRole { role: name.clone() }, Reason::Missing);
+                }
+                if group.state == Lifecycle::Deleted {
+                    if there.is_some() {
+                        self.step(group, RealmAction::RealmRemoveRole { role: name }, Reason::Orphaned);
+                    }
+                    continue;
+                }
+                let members = group.members.iter().filter(|(_, has)| **has == role);
+                let members = members.filter_map(|(id, _)| people.get(&(group.source.as_str(), id)).copied());
+                let works = |person: &&Account| person.state == Lifecycle::Active;
+                let active = group.state == Lifecycle::Active;
+                let wanted: Vec<&Account> = members.filter(works).filter(|_| active).collect();
+                self.holders(&name, &wanted, !active, (&mut given, &mut taken));
+            }
+        }
+        for (person, roles) in given.into_values() {
+            self.step(person, RealmAction::RealmAssign { roles }, Reason::Missing);
+        }
+        for (user, (account, roles, reason)) in taken {
+            self.step(account, RealmAction::RealmUnassign { user: user.to_owned(), roles }, reason);
+        }
+    }
+
+    /// Who has a role and should not, and the other way round. Whoever is not ours keeps what somebody else gave them.
+    fn holders(
+        &self,
+        name: &str,
+        wanted: &[&'a Account],
+        suspended: bool,
+        (given, taken): (&mut Given<'a>, &mut Taken<'a>),
+    ) {
+        let held = |person: &Account| self.ledger.holds.contains_key(&person.id);
+        let there = self.seen.roles.get(name);
+        for person in wanted.iter().filter(|person| !held(person)) {
+            let user = self.users.get(&person.id).copied();
+            let has = user.is_some_and(|user| there.is_some_and(|role| role.holders.contains(user)));
+            if !has && (user.is_some() || self.made.contains(&person.id)) {
+                given.entry(&person.id).or_insert_with(|| (person, Vec::new())).1.push(name.to_owned());
+            }
+        }
+        let Some(there) = there else { return };
+        for user in &there.holders {
+            let Some(person) = self.owners.get(user.as_str()).copied() else { continue };
+            if held(person) || wanted.iter().any(|it| it.id == person.id) {
+                continue;
+            }
+            let reason =
+                if suspended || person.state != Lifecycle::Active { Reason::Suspended } else { Reason::Orphaned };
+            let entry = taken.entry(user).or_insert_with(|| (person, Vec::new(), reason));
+            entry.1.push(RealmRole { id: there.id.clone(), name: name.to_owned() });
+        }
+    }
+
+    /// What failed waits for its next try, unless it takes access away or gives it back.
+    fn finish(self, now: Timestamp) -> RealmPlan {
+        let Self { mut plan, ledger, rules, .. } = self;
+        plan.steps.sort_by(|a, b| (&a.action, &a.account).cmp(&(&b.action, &b.account)));
+        let busy: BTreeSet<(AccountId, &str)> =
+            plan.steps.iter().map(|step| (step.id.clone(), step.action.step())).collect();
+        let place = rules.place();
+        let waits = |step: &RealmStep| {
+            let failure = ledger.failures.get(&(step.id.clone(), place.clone()));
+            failure.is_some_and(|it| it.step == step.action.step() && it.next_try > now)
+        };
+        plan.steps.retain(|step| step.action.is_urgent() || !waits(step));
+        let failed = ledger.failures.iter().filter(|((_, at), _)| *at == place);
+        let over = failed.filter(|((id, _), failure)| !busy.contains(&(id.clone(), failure.step.as_str())));
+        plan.overcome = over.map(|((id, _), _)| id.clone()).collect();
+        plan
+    }
+}
+
+/// Roles to give to people.
+type Given<'a> = BTreeMap<&'a AccountId, (&'a Account, Vec<String>)>;
+/// Roles to take from people, and why.
+type Taken<'a> = BTreeMap<&'a str, (&'a Account, Vec<RealmRole>, Reason)>;
+
+/// Keycloak keeps mails in lower case.
+fn same(one: Option<&String>, other: Option<&String>) -> bool {
+    one.map(|mail| mail.to_lowercase()) == other.map(|mail| mail.to_lowercase())
+}

@@ -1,0 +1,323 @@
+//! What is done in a realm, on a model of one: as text, and that doing it leaves nothing to do.
+
+use std::collections::BTreeMap;
+
+use super::realm::{RealmAction, RealmPlan, RealmStep, plan, user_of};
+use super::testing::{SOURCE, World, course};
+use crate::directory::keycloak::RealmUser;
+use crate::identity::{AccountId, AccountKind};
+use crate::ledger::realm::RealmAccount;
+use crate::ledger::{Failure, Lifecycle, Note, Suspension};
+use crate::observed::realm::{Holders, RealmInventory};
+use crate::policy::Realm;
+
+/// People, a workspace, and a realm that answers.
+struct Story {
+    world: World,
+    rules: Realm,
+    seen: RealmInventory,
+    alice: AccountId,
+    lab: AccountId,
+}
+
+impl Story {
+    fn new() -> Self {
+        let mut world = World::new();
+        let course = course();
+        world.policy.classes.insert(course.name.clone(), course);
+        let alice = world.add(AccountKind::User, "Alice", Some(20_001));
+        let lab = world.add(AccountKind::Group, "lab", None);
+        world.join(&lab, &alice);
+        let account = world.account(&alice);
+        account.mail = Some("Alice@example.org".to_owned());
+        account.display_name = Some("Alice Example".to_owned());
+        account.state = Lifecycle::Active;
+        world.account(&lab).state = Lifecycle::Active;
+        let tenant = crate::ledger::Tenant { class: "course".to_owned(), namespace: None, created_at: world.now };
+        world.ledger.tenants.insert((lab.clone(), super::testing::prod()), tenant);
+        let rules = Realm {
+            name: "research".to_owned(),
+            source: None,
+            client: Some("workspaces".to_owned()),
+            required_actions: vec!["UPDATE_PASSWORD".to_owned()],
+            mail: true,
+            adopt: false,
+        };
+        Self { world, rules, seen: RealmInventory::default(), alice, lab }
+    }
+
+    fn plan(&self) -> RealmPlan {
+        plan(&self.world.ledger, &self.rules, &self.seen, self.world.now)
+    }
+
+    /// The plan's text, and its end carried out.
+    fn cycle(&mut self) -> String {
+        let plan = self.plan();
+        plan.steps.iter().for_each(|step| self.carry_out(step));
+        plan.to_string()
+    }
+
+    fn carry_out(&mut self, step: &RealmStep) {
+        let key = (step.id.clone(), self.rules.name.clone());
+        let mut row = self.world.ledger.realm_accounts.get(&key).cloned();
+        let user = row.as_ref().and_then(|row| self.seen.users.get_mut(row.user_id.as_deref()?));
+        match (&step.action, user) {
+            (RealmAction::RealmCreate { username, email, .. }, _) => {
+                let id = format!("id-{username}-{}", self.seen.users.len());
+                self.user(&id, username, email.as_deref());
+                let account = &self.world.ledger.accounts[&step.id];
+                let sample = RealmAccount::sample(true);
+                row = Some(RealmAccount {
+                    user_id: Some(id),
+                    name: account.name.clone(),
+                    mail: account.mail.clone(),
+                    display_name: account.display_name.clone(),
+                    mail_due: self.rules.mail,
+                    mailed_at: None,
+                    ..sample
+                });
+            }
+            (RealmAction::RealmAdopt { user, .. } | RealmAction::RealmRecognise { user }, _) => {
+                let user_id = Some(user.clone());
+                let base = row.unwrap_or_else(|| RealmAccount { mail_due: false, ..RealmAccount::sample(true) });
+                row = Some(RealmAccount { user_id, name: "Alice".to_owned(), ..base });
+            }
+            (RealmAction::RealmDisable { .. }, Some(user)) => user.enabled = false,
+            (RealmAction::RealmEnable { .. }, Some(user)) => user.enabled = true,
+            (RealmAction::RealmUpdate { email, display_name, .. }, Some(user)) => {
+                user.email = email.clone().map(|mail| mail.to_lowercase()).or(user.email.take());
+                let row = row.as_mut().expect("one of ours");
+                row.mail = email.clone().or(row.mail.take());
+                row.display_name = display_name.clone().or(row.display_name.take());
+            }
+            (RealmAction::RealmRename { username, .. }, Some(user)) => {
+                user.username.clone_from(username);
+                row.as_mut().expect("one of ours").name = self.world.ledger.accounts[&step.id].name.clone();
+            }
+            (RealmAction::RealmMakeRole { role }, _) => {
+                self.seen.roles.insert(role.clone(), Holders { id: format!("id-{role}"), ..Holders::default() });
+            }
+            (RealmAction::RealmRemoveRole { role }, _) => drop(self.seen.roles.remove(role)),
+            (RealmAction::RealmAssign { roles }, _) => {
+                let account = &self.world.ledger.accounts[&step.id];
+                let user = user_of(&self.world.ledger, &self.rules, account).expect("made before").to_owned();
+                for role in roles {
+                    self.seen.roles.get_mut(role).expect("made before").holders.insert(user.clone());
+                }
+            }
+            (RealmAction::RealmUnassign { user, roles }, _) => {
+                for role in roles {
+                    self.seen.roles.get_mut(&role.name).expect("there").holders.remove(user);
+                }
+            }
+            (RealmAction::RealmMail { .. }, _) => row.as_mut().expect("made before").mailed_at = Some(self.world.now),
+            (action, None) => panic!("of nobody: {action:?}"),
+        }
+        let enabled = row.as_ref().and_then(|row| Some(self.seen.users.get(row.user_id.as_deref()?)?.enabled));
+        if let (Some(mut row), Some(enabled)) = (row, enabled) {
+            row.enabled = enabled;
+            self.world.ledger.realm_accounts.insert(key, row);
+        }
+    }
+
+    fn user(&mut self, id: &str, username: &str, email: Option<&str>) {
+        let user = RealmUser {
+            id: id.to_owned(),
+            username: username.to_owned(),
+            enabled: true,
+            email: email.map(str::to_lowercase),
+            created: Some(5),
+        };
+        self.seen.users.insert(id.to_owned(), user);
+    }
+
+    fn alices(&mut self) -> &mut RealmUser {
+        self.seen.users.get_mut("id-alice-0").expect("made")
+    }
+
+    fn hold(&mut self, id: &AccountId) {
+        let note = Note { actor: "root".to_owned(), reason: "x".to_owned(), ticket: None, at: self.world.now };
+        self.world.ledger.holds.insert(id.clone(), note);
+    }
+}
+
+const NOTHING: &str = "";
+
+#[test]
+fn a_person_and_a_workspace_are_made_once() {
+    let mut story = Story::new();
+    story.world.add(AccountKind::User, "nobody", Some(20_002));
+    assert_eq!(
+        story.cycle(),
+        "+ user Alice  realm research: user created, to do UPDATE_PASSWORD, workspace-lab:member given, mail\n\
+         + group lab  realm research: role workspace-lab:manager made, role workspace-lab:member made\n\
+         realm research: 5 steps for 2 accounts.\n"
+    );
+    assert_eq!(story.cycle(), NOTHING);
+    let json = Story::new().plan().json();
+    assert_eq!((&json[0]["action"], &json[0]["reason"]), (&"realm-create".into(), &"missing".into()));
+    assert_eq!((&json[0]["account"], &json[0]["realm"]), (&"user:Alice".into(), &"research".into()));
+}
+
+#[test]
+fn who_leaves_loses_the_role_and_who_is_suspended_everything() {
+    let mut story = Story::new();
+    story.cycle();
+    let entry = story.world.account(&story.alice.clone()).directory_id.clone();
+    let role = story.world.account(&story.lab.clone()).members.remove(&entry).expect("a member");
+    assert_eq!(
+        story.cycle(),
+        "- user Alice  realm research: workspace-lab:member taken (no longer wanted)\nrealm research: 1 step for 1 account.\n"
+    );
+    story.world.account(&story.lab.clone()).members.insert(entry, role);
+    story.cycle();
+    let alice = story.alice.clone();
+    story.world.account(&alice).state = Lifecycle::Suspended;
+    assert_eq!(
+        story.cycle(),
+        "- user Alice  realm research: workspace-lab:member taken (suspended), user disabled (suspended)\n\
+         realm research: 2 steps for 1 account.\n"
+    );
+    for state in [Lifecycle::Archived, Lifecycle::Deleted] {
+        story.world.account(&alice).state = state;
+        assert_eq!(story.cycle(), NOTHING, "{state:?}: disabled, not deleted");
+    }
+    story.world.account(&alice).state = Lifecycle::Active;
+    let back = story.cycle();
+    assert!(back.contains("user enabled (enabled changed), workspace-lab:member given"), "{back}");
+    // By a login they come back.
+    story.world.account(&alice).state = Lifecycle::Suspended;
+    story.world.account(&alice).suspension = Some(Suspension::Idle { since: story.world.now });
+    assert!(!story.cycle().contains("disabled"));
+}
+
+#[test]
+fn a_workspace_that_ends_gives_nobody_anything_and_loses_its_roles() {
+    let mut story = Story::new();
+    story.cycle();
+    let lab = story.lab.clone();
+    story.world.account(&lab).state = Lifecycle::Suspended;
+    assert!(story.cycle().starts_with("- user Alice  realm research: workspace-lab:member taken (suspended)\n"));
+    story.world.account(&lab).state = Lifecycle::Deleted;
+    assert_eq!(
+        story.cycle(),
+        "- group lab  realm research: role workspace-lab:manager removed, role workspace-lab:member removed\n\
+         realm research: 2 steps for 1 account.\n"
+    );
+    assert_eq!(story.cycle(), NOTHING);
+}
+
+#[test]
+fn what_somebody_changed_there_is_repaired_and_what_people_say_of_themselves_stays() {
+    let mut story = Story::new();
+    story.cycle();
+    let alice = story.alices();
+    (alice.enabled, alice.email, alice.username) = (false, Some("evil@example.com".to_owned()), "al".to_owned());
+    assert_eq!(
+        story.cycle(),
+        "+ user Alice  realm research: user enabled (enabled edited by somebody else), mail edited by somebody else\n\
+         realm research: 2 steps for 1 account.\n"
+    );
+    assert_eq!(story.alices().username, "al");
+    let alice = story.alice.clone();
+    let account = story.world.account(&alice);
+    (account.name, account.display_name) = ("alicia".to_owned(), Some("Alicia Example".to_owned()));
+    assert_eq!(
+        story.cycle(),
+        "~ user alicia  realm research: name changed, renamed to alicia\nrealm research: 2 steps for 1 account.\n"
+    );
+    assert_eq!(story.cycle(), NOTHING);
+    // By hand it was removed: it is made again, and everything with it.
+    story.seen.users.clear();
+    story.seen.roles.values_mut().for_each(|role| role.holders.clear());
+    assert!(story.cycle().starts_with("+ user alicia  realm research: user created"));
+}
+
+#[test]
+fn somebody_elses_user_is_left_alone_until_it_may_be_adopted() {
+    let mut story = Story::new();
+    story.user("stranger", "alice", Some("alice@example.org"));
+    story.user("other", "bob", None);
+    story.seen.roles = BTreeMap::from([(
+        "workspace-lab:member".to_owned(),
+        Holders { id: "r".to_owned(), holders: ["stranger".to_owned(), "other".to_owned()].into() },
+    )]);
+    let text = story.plan().to_string();
+    assert!(
+        text.contains("! user Alice  realm research has a user alice whom Bursar did not make, left alone"),
+        "{text}"
+    );
+    assert!(!text.contains("taken") && !text.contains("created"), "{text}");
+    story.rules.adopt = true;
+    let mail = story.seen.users.get_mut("stranger").expect("there").email.take();
+    let text = story.plan().to_string();
+    assert!(text.contains("adopt = true takes over who has the mail that the directory says"), "{text}");
+    story.seen.users.get_mut("stranger").expect("there").email = mail;
+    let text = story.cycle();
+    assert!(text.contains("+ user Alice  realm research: user adopted\n"), "no mail, and the role is there: {text}");
+    assert_eq!(story.cycle(), NOTHING);
+    assert!(story.seen.roles["workspace-lab:member"].holders.contains("other"), "nobody of ours");
+}
+
+#[test]
+fn one_whose_making_was_cut_off_is_known_again_by_its_moment() {
+    for (asked, expected) in [(5, "user known again, workspace-lab:member given, mail"), (6, "left alone")] {
+        let mut story = Story::new();
+        let row = RealmAccount { asked, mail_due: true, adopted: false, ..RealmAccount::sample(false) };
+        story.world.ledger.realm_accounts.insert((story.alice.clone(), "research".to_owned()), row);
+        story.user("made", "alice", None);
+        let text = story.plan().to_string();
+        assert!(text.contains(expected), "{asked}: {text}");
+    }
+}
+
+#[test]
+fn people_of_the_realm_itself_only_get_roles() {
+    let mut story = Story::new();
+    story.rules.source = Some(SOURCE.to_owned());
+    let entry = story.world.account(&story.alice.clone()).directory_id.0.clone();
+    story.user(&entry, "alice", None);
+    let text = story.cycle();
+    assert!(text.contains("+ user Alice  realm research: workspace-lab:member given\n"), "{text}");
+    assert!(!text.contains("created"), "{text}");
+    let alice = story.alice.clone();
+    story.world.account(&alice).state = Lifecycle::Suspended;
+    let text = story.cycle();
+    assert!(text.starts_with("- user Alice  realm research: workspace-lab:member taken (suspended)\n"), "{text}");
+    assert_eq!(story.cycle(), NOTHING);
+}
+
+#[test]
+fn who_is_held_is_left_as_they_are() {
+    let mut story = Story::new();
+    story.cycle();
+    let alice = story.alice.clone();
+    story.hold(&alice);
+    story.world.account(&alice).state = Lifecycle::Suspended;
+    assert_eq!(story.cycle(), NOTHING);
+}
+
+#[test]
+fn what_failed_waits_and_holds_up_nothing_that_takes_access_away() {
+    let mut story = Story::new();
+    story.cycle();
+    let (alice, now) = (story.alice.clone(), story.world.now);
+    let failure = |step: &str| Failure {
+        step: step.to_owned(),
+        reason: "no".to_owned(),
+        since: now,
+        attempts: 3,
+        next_try: now + jiff::SignedDuration::from_secs(9),
+    };
+    let key = (alice.clone(), story.rules.place());
+    story.world.ledger.failures.insert(key.clone(), failure("realm user"));
+    story.world.account(&alice).display_name = Some("A E".to_owned());
+    let plan = story.plan();
+    assert!(plan.steps.is_empty() && plan.overcome.is_empty(), "{plan}");
+    story.world.account(&alice).state = Lifecycle::Suspended;
+    assert!(story.plan().to_string().contains("user disabled"));
+    story.world.account(&alice).state = Lifecycle::Active;
+    story.world.ledger.failures.insert(key, failure("realm mail"));
+    let plan = story.plan();
+    assert_eq!((plan.steps.len(), plan.overcome), (1, vec![alice]), "the mail went out, and the name is changed");
+}

@@ -1,0 +1,265 @@
+//! Keycloak as it is, as a target: from a directory's people and groups to users and roles, and back.
+
+mod mail;
+mod rights;
+mod trouble;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use bursar::control::api::{OrderRequest, Target, Trigger};
+use bursar::identity::AccountKind;
+use serde_json::{Value, json};
+
+use crate::keycloak::{CLIENT, Realm, SECRET, person};
+use crate::servers::Servers;
+use crate::servers::ldif::{group_of_names_ldif, person_dn, replace_ldif};
+use crate::world::{World, all_is_well};
+
+/// The client whose roles are kept.
+const WORKSPACES: &str = "workspaces";
+/// All that our service account needs, if it makes the roles too.
+const RIGHTS: [&str; 2] = ["manage-users", "manage-clients"];
+
+/// A realm with a client for workspaces; its service account has these roles of `realm-management`.
+fn realm(name: &'static str, users: &[Value], rights: &[&str]) -> Realm {
+    let realm = Realm::with(name, users, &[], None, rights);
+    realm.ask("POST", "/clients", &json!({"clientId": WORKSPACES, "standardFlowEnabled": false}));
+    realm
+}
+
+/// What `[realm]` says of how it is reached.
+fn connection(realm: &Realm, url: &str, secret: &str) -> String {
+    let folder = Servers::shared().folder().join(format!("realm-{}", realm.name));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("secret");
+    std::fs::write(&file, secret).expect("the secret's file");
+    let mut text = format!("url = \"{url}\"\nrealm = \"{}\"\nclient_id = \"{CLIENT}\"\n", realm.name);
+    write!(text, "client_secret = {{ file = \"{}\" }}\n", file.display()).expect("text");
+    if url.starts_with("https") {
+        write!(text, "ca = \"{}\"\n", realm.server.ca_pem.display()).expect("text");
+    } else {
+        text.push_str("allow_plaintext = true\n");
+    }
+    text
+}
+
+/// A world with people, workspaces, and what else is said.
+fn world(name: &str, more: &str) -> World {
+    let homes = Servers::shared().folder().join(name).join("homes/home");
+    let classes = format!(
+        r#"
+[limits]
+remove_members_per_cycle = {{ count = 9 }}
+remove_members_per_day   = {{ count = 9 }}
+suspend_per_cycle        = {{ count = 9 }}
+suspend_per_day          = {{ count = 99 }}
+[class.person]
+from       = "users"
+clusters   = ["test"]
+namespace  = "{name}-u-{{name}}"
+home       = {{ prefix = "{}", kubeconfig = ".kube/config" }}
+roles      = ["bursar-tenant"]
+credential = {{ kind = "certificate", lifetime = "7d", endpoints = ["internal"] }}
+[class.course]
+from          = "groups"
+clusters      = ["test"]
+namespace     = "{name}-w-{{name}}"
+member_roles  = ["view"]
+manager_roles = ["bursar-tenant"]
+managers      = "owner"
+"#,
+        homes.display()
+    );
+    World::with(name, &(classes + more))
+}
+
+/// Somebody of the realm, as its administrators see them.
+fn user(realm: &Realm, name: &str) -> Value {
+    realm.ask("GET", &format!("/users?exact=true&username={name}"), &Value::Null)[0].clone()
+}
+
+/// Roles of the client that somebody has.
+fn roles(realm: &Realm, name: &str) -> BTreeSet<String> {
+    let client = client(realm);
+    let path = format!("/users/{}/role-mappings/clients/{client}", realm.id(name));
+    let roles = realm.ask("GET", &path, &Value::Null);
+    roles.as_array().expect("a list").iter().map(|role| role["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+fn client(realm: &Realm) -> String {
+    let found = realm.ask("GET", &format!("/clients?clientId={WORKSPACES}"), &Value::Null);
+    found[0]["id"].as_str().expect("the client").to_owned()
+}
+
+/// Makes a role by hand, and gives it to somebody.
+fn give(realm: &Realm, name: &str, role: &str, make: bool) {
+    let client = client(realm);
+    if make {
+        realm.ask("POST", &format!("/clients/{client}/roles"), &json!({"name": role}));
+    }
+    let role = realm.ask("GET", &format!("/clients/{client}/roles/{role}"), &Value::Null);
+    realm.ask("POST", &format!("/users/{}/role-mappings/clients/{client}", realm.id(name)), &json!([role]));
+}
+
+/// Requests of the world to its realm: reads, and writes.
+fn requests(world: &mut World, realm: &Realm) -> (u64, u64) {
+    let text = world.metrics();
+    let count = |verb: &str| {
+        let line = format!("bursar_api_requests_total{{cluster=\"realm:{}\",verb=\"{verb}\"}} ", realm.name);
+        let found = text.lines().find_map(|it| it.strip_prefix(line.as_str()));
+        found.map_or(0, |number| number.parse::<u64>().expect("a number"))
+    };
+    (count("get"), count("create") + count("update") + count("delete"))
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn target(name: &str) -> Target {
+    Target { kind: AccountKind::User, name: name.to_owned(), reason: Some("a test".to_owned()), ticket: None }
+}
+
+#[test]
+fn people_and_workspaces_of_a_directory_are_users_and_roles_of_the_realm() {
+    // One of the name of somebody in the directory, and one of no name there; each has what nobody of us gave.
+    let strangers = ["rlm-gauss", "rlm-euler"].map(|name| json!({"username": name, "enabled": true}));
+    let realm = realm("rlm", &strangers, &RIGHTS);
+    give(&realm, "rlm-euler", "editor", true);
+    give(&realm, "rlm-euler", "workspace-foreign:manager", true);
+    let own = connection(&realm, &realm.server.url, SECRET);
+    let required = "required_actions = [\"UPDATE_PASSWORD\"]\n";
+    let mut world = world("rlm", &format!("[realm]\nclient = \"{WORKSPACES}\"\n{own}{required}"));
+    for (person, uid) in ["rlm-ada", "rlm-gauss", "rlm-emmy"].into_iter().zip(64_001..) {
+        world.person(person, uid);
+    }
+    let dn = format!("cn=rlm-algebra,ou=groups,{}", world.base);
+    let members = ["rlm-ada", "rlm-gauss", "rlm-emmy"].map(|name| person_dn(&world.base, name));
+    world.add(&group_of_names_ldif(&dn, "rlm-algebra", &members));
+    let slapd = &Servers::shared().slapd;
+    slapd.modify_ldif(&replace_ldif(&dn, "owner", &[&person_dn(&world.base, "rlm-emmy")]));
+
+    // Shown before it is done.
+    let plan = world.plan();
+    assert_eq!(plan.exit_code, 2);
+    let line = "+ user rlm-ada  realm rlm: user created, to do UPDATE_PASSWORD, workspace-rlm-algebra:member given";
+    assert!(plan.text.contains(line), "{}", plan.text);
+    let actions = plan.plan["actions"].as_array().expect("a list");
+    let made = actions.iter().filter(|action| action["action"] == "realm-create").count();
+    assert_eq!(made, 2, "{}", plan.text);
+
+    all_is_well(&world.cycle());
+    let ada = user(&realm, "rlm-ada");
+    assert_eq!((&ada["enabled"], &ada["email"]), (&json!(true), &json!("rlm-ada@example.org")));
+    assert_eq!((&ada["firstName"], &ada["lastName"]), (&json!("Rlm-ada"), &json!("Example")));
+    assert_eq!(ada["requiredActions"], json!(["UPDATE_PASSWORD"]));
+    assert_eq!(roles(&realm, "rlm-ada"), set(&["workspace-rlm-algebra:member"]));
+    assert_eq!(roles(&realm, "rlm-emmy"), set(&["workspace-rlm-algebra:manager"]));
+    let untouched = |world: &mut World| {
+        assert_eq!(roles(&realm, "rlm-gauss"), set(&[]));
+        assert_eq!(roles(&realm, "rlm-euler"), set(&["editor", "workspace-foreign:manager"]));
+        assert!(user(&realm, "rlm-gauss").get("email").is_none());
+        let notices = world.status().realm.expect("a realm").notices;
+        let told = notices.iter().any(|it| it.account.name == "rlm-gauss" && it.text.contains("adopt = true"));
+        assert!(told, "{notices:?}");
+    };
+    untouched(&mut world);
+    let rows = world.rows("SELECT account, user_id, state, origin FROM realm_users ORDER BY 1");
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert_eq!((&rows[0]["account"], &rows[0]["user_id"]), (&json!("user:rlm-ada"), &ada["id"]));
+    let history =
+        world.rows("SELECT action, reason FROM history WHERE account = 'user:rlm-ada' AND action LIKE 'realm%'");
+    let told: Vec<&str> = history.iter().map(|row| row["action"].as_str().expect("text")).collect();
+    assert_eq!(told, ["realm user created", "realm roles given"]);
+
+    // Nothing to do is nothing written; on schedule, nothing asked.
+    let before = requests(&mut world, &realm);
+    assert_eq!(world.cycle().actions, 0);
+    let after = requests(&mut world, &realm);
+    assert_eq!(after.1, before.1);
+    assert_eq!(world.cycle_by(Trigger::Schedule).actions, 0);
+    assert_eq!(requests(&mut world, &realm), after);
+    println!(
+        "two users and a workspace: {} reads, {} writes; a look: {} reads",
+        before.0,
+        before.1,
+        after.0 - before.0
+    );
+
+    // What somebody did there by hand.
+    realm.change("rlm-ada", &json!({"enabled": false, "email": "x@example.org", "firstName": "Countess"}));
+    give(&realm, "rlm-ada", "workspace-rlm-algebra:manager", false);
+    all_is_well(&world.cycle());
+    let ada = user(&realm, "rlm-ada");
+    assert_eq!((&ada["enabled"], &ada["email"]), (&json!(true), &json!("rlm-ada@example.org")));
+    assert_eq!(ada["firstName"], "Countess", "what people say of themselves stays");
+    assert_eq!(roles(&realm, "rlm-ada"), set(&["workspace-rlm-algebra:member"]));
+
+    // Suspended, and back.
+    world.order(&OrderRequest::Suspend(target("rlm-emmy"))).expect("suspended");
+    assert_eq!(user(&realm, "rlm-emmy")["enabled"], false);
+    assert_eq!(roles(&realm, "rlm-emmy"), set(&[]));
+    let why = world.rows("SELECT reason FROM history WHERE action = 'realm user disabled'");
+    assert_eq!(why[0]["reason"], "suspended");
+    world.order(&OrderRequest::Resume(target("rlm-emmy"))).expect("resumed");
+    all_is_well(&world.cycle());
+    assert_eq!(user(&realm, "rlm-emmy")["enabled"], true);
+    assert_eq!(roles(&realm, "rlm-emmy"), set(&["workspace-rlm-algebra:manager"]));
+
+    // Who leaves the group.
+    slapd.modify_ldif(&replace_ldif(&dn, "member", &[&person_dn(&world.base, "rlm-emmy")]));
+    all_is_well(&world.cycle());
+    assert_eq!(roles(&realm, "rlm-ada"), set(&[]));
+    assert_eq!(user(&realm, "rlm-ada")["enabled"], true);
+    untouched(&mut world);
+
+    // An administrator allows it, and one mail makes them the same.
+    let status = world.bursar("status");
+    assert!(status.contains("realm rlm: ") || status.contains("bursard does not run"), "{status}");
+    world.configure("[realm]\n", "[realm]\nadopt = true\n");
+    slapd.modify_ldif(&replace_ldif(
+        &dn,
+        "member",
+        &["rlm-emmy", "rlm-gauss"].map(|it| person_dn(&world.base, it)).each_ref().map(String::as_str),
+    ));
+    all_is_well(&world.cycle());
+    assert_eq!(roles(&realm, "rlm-gauss"), set(&[]), "another mail, or none");
+    realm.change("rlm-gauss", &json!({"email": "RLM-Gauss@example.org"}));
+    all_is_well(&world.cycle());
+    assert_eq!(roles(&realm, "rlm-gauss"), set(&["workspace-rlm-algebra:member"]));
+    let rows = world.rows("SELECT origin FROM realm_users WHERE account = 'user:rlm-gauss'");
+    assert_eq!(rows[0]["origin"], "adopted");
+    assert_eq!(roles(&realm, "rlm-euler"), set(&["editor", "workspace-foreign:manager"]));
+    let said = world.bursar("doctor");
+    assert!(said.contains("+ realm rlm: client workspaces: "), "{said}");
+}
+
+#[test]
+fn one_realm_is_source_and_target() {
+    let mut kim = person("rls-kim", 64_101, &["/rls-lab"]);
+    let homes = Servers::shared().folder().join("rls/homes/home");
+    kim["attributes"]["homeDirectory"] = json!([homes.join("rls-kim")]);
+    let realm = Realm::with("rls", &[kim], &[json!({"name": "rls-lab"})], Some("ADMIN_EDIT"), &RIGHTS);
+    realm.ask("POST", "/clients", &json!({"clientId": WORKSPACES, "standardFlowEnabled": false}));
+    let source = connection(&realm, &realm.server.url, SECRET);
+    let source = format!("[[source]]\nname = \"sso\"\ntype = \"keycloak\"\n{source}");
+    let mut world = world("rls", &format!("{source}[realm]\nsource = \"sso\"\nclient = \"{WORKSPACES}\"\n"));
+    world.make_home("home", "rls-kim", 64_101, 500);
+    world.person("rls-lee", 64_102);
+    all_is_well(&world.cycle());
+    assert_eq!(roles(&realm, "rls-kim"), set(&["workspace-rls-lab:member"]));
+    assert_eq!(user(&realm, "rls-lee")["email"], "rls-lee@example.org", "of another source");
+    let report = world.cycle();
+    all_is_well(&report);
+    assert_eq!(report.actions, 0, "{report:#?}");
+    let rejected = world.rows("SELECT name, why FROM rejected_entry WHERE source = 'sso'");
+    assert!(rejected.is_empty(), "whom we made there is no entry of it: {rejected:?}");
+    let rows = world.rows("SELECT name, source FROM users WHERE name LIKE 'rls-%' ORDER BY 1");
+    assert_eq!(rows.len(), 2, "{rows:?}");
+
+    realm.change("rls-kim", &json!({"enabled": false}));
+    world.cycle();
+    assert_eq!(roles(&realm, "rls-kim"), set(&[]), "disabled in the realm is suspended here");
+    assert_eq!(user(&realm, "rls-kim")["enabled"], false, "whose own it is, it says so");
+}

@@ -1,0 +1,107 @@
+//! The mail that asks people for what they have to do: once, and again until it is accepted.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{RIGHTS, SECRET, WORKSPACES, connection, realm, user, world};
+use crate::servers::ready::poll;
+use crate::world::all_is_well;
+
+/// A server of RFC 5321 that keeps what it takes, and takes nothing while it is told so.
+struct Mails {
+    port: u16,
+    takes: Arc<AtomicBool>,
+    taken: Arc<Mutex<Vec<String>>>,
+}
+
+impl Mails {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("its address").port();
+        let (takes, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let (open, kept) = (Arc::clone(&takes), Arc::clone(&taken));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (open, kept) = (Arc::clone(&open), Arc::clone(&kept));
+                std::thread::spawn(move || serve(stream, &open, &kept));
+            }
+        });
+        Self { port, takes, taken }
+    }
+}
+
+/// One connection; its end is the client's.
+fn serve(stream: TcpStream, takes: &AtomicBool, taken: &Mutex<Vec<String>>) -> Option<()> {
+    let mut answers = stream.try_clone().ok()?;
+    let mut answer = move |text: &str| answers.write_all(format!("{text}\r\n").as_bytes()).ok();
+    let mut lines = BufReader::new(stream).lines();
+    answer("220 mail")?;
+    let mut to = String::new();
+    while let Some(Ok(line)) = lines.next() {
+        match line.to_uppercase().split([' ', ':']).next().unwrap_or_default() {
+            "RCPT" if !takes.load(Ordering::Relaxed) => answer("451 try again later")?,
+            "RCPT" => {
+                to = line;
+                answer("250 ok")?;
+            }
+            "DATA" => {
+                answer("354 go on")?;
+                lines.by_ref().map_while(Result::ok).find(|line| line == ".")?;
+                taken.lock().expect("a list").push(to.clone());
+                answer("250 ok")?;
+            }
+            "QUIT" => {
+                answer("221 bye")?;
+                return Some(());
+            }
+            _ => answer("250 ok")?,
+        }
+    }
+    Some(())
+}
+
+#[test]
+fn a_new_user_is_told_once_and_again_until_it_is_accepted() {
+    let realm = realm("rlmail", &[], &RIGHTS);
+    let mails = Mails::start();
+    let smtp = json!({"host": "127.0.0.1", "port": mails.port.to_string(), "from": "sso@example.org"});
+    realm.ask("PUT", "", &json!({"smtpServer": smtp}));
+    let own = connection(&realm, &realm.server.url, SECRET);
+    let required = "required_actions = [\"UPDATE_PASSWORD\", \"VERIFY_EMAIL\"]\nmail = true\n";
+    let mut world = world("rlmail", &format!("[realm]\nclient = \"{WORKSPACES}\"\n{own}{required}"));
+    world.person("rlmail-a", 64_201);
+    world.person("rlmail-b", 64_202);
+
+    let report = world.cycle();
+    let [failing] = report.failing.as_slice() else { panic!("one tells that none is taken: {report:#?}") };
+    assert_eq!((failing.step.as_str(), failing.cluster.as_str()), ("realm mail", "realm:rlmail"));
+    assert!(failing.reason.contains("it is sent again until it is accepted"), "{}", failing.reason);
+    assert_eq!(user(&realm, "rlmail-b")["enabled"], true, "nothing else waits for mails");
+    let why = world.rows("SELECT reason FROM failing");
+    assert!(why[0]["reason"].as_str().is_some_and(|why| why.contains("Failed to send")), "{why:?}");
+
+    mails.takes.store(true, Ordering::Relaxed);
+    let all = || mails.taken.lock().expect("a list").len();
+    let told = poll(Duration::from_mins(1), || {
+        world.cycle();
+        all() == 2
+    });
+    assert!(told, "{:?}", world.rows("SELECT * FROM failing"));
+    let mut to = mails.taken.lock().expect("a list").clone();
+    to.sort();
+    assert!(to[0].contains("rlmail-a@example.org") && to[1].contains("rlmail-b@example.org"), "{to:?}");
+    let rows = world.rows("SELECT account FROM realm_users WHERE mailed_at IS NOT NULL");
+    assert_eq!(rows.len(), 2, "{rows:?}");
+
+    // Neither a cycle nor another daemon sends it again.
+    for _ in 0..2 {
+        world.stop();
+        all_is_well(&world.cycle());
+    }
+    assert_eq!(all(), 2);
+}

@@ -1,0 +1,81 @@
+//! What our service account needs: less says what is missing, and stops nothing else.
+
+use serde_json::json;
+
+use super::{SECRET, WORKSPACES, client, connection, give, realm, roles, set, user, world};
+use crate::servers::ldif::{group_of_names_ldif, person_dn};
+use crate::world::{World, all_is_well};
+
+fn site(name: &'static str, rights: &[&str], secret: &str) -> (crate::keycloak::Realm, World) {
+    let realm = realm(name, &[], rights);
+    let own = connection(&realm, &realm.server.url, secret);
+    let world = world(name, &format!("[realm]\nclient = \"{WORKSPACES}\"\n{own}"));
+    let person = format!("{name}-ada");
+    world.person(&person, 64_300);
+    let dn = format!("cn={name}-lab,ou=groups,{}", world.base);
+    world.add(&group_of_names_ldif(&dn, &format!("{name}-lab"), &[person_dn(&world.base, &person)]));
+    (realm, world)
+}
+
+/// Nothing is done there, for this; and all is done elsewhere.
+#[track_caller]
+fn nothing_there(world: &mut World, why: &str) {
+    let report = world.cycle();
+    let said = report.realm.clone().unwrap_or_default();
+    assert!(said.contains(why), "{report:#?}");
+    assert_eq!((report.exit_code(), report.failing.len()), (1, 0), "{report:#?}");
+    let kubeconfig = world.folder.join("homes/home").join(format!("{}-ada", world.name)).join(".kube/config");
+    assert!(world.works(&kubeconfig), "the cluster has nothing to do with it");
+    let status = world.status().realm.expect("a realm");
+    assert!(status.trouble.is_some_and(|trouble| trouble.why.contains(why)));
+    assert!(world.metrics().contains("bursar_realm_failing 1\n"));
+    let doctor = world.bursar("doctor");
+    assert!(doctor.contains(&format!("! realm {}: ", world.name)), "{doctor}");
+}
+
+#[test]
+fn who_may_not_write_users_is_told_the_role() {
+    let (_realm, mut world) = site("rru", &["view-users", "manage-clients"], SECRET);
+    nothing_there(&mut world, "the service account of client bursar needs the role manage-users of realm-management");
+}
+
+#[test]
+fn who_may_not_see_clients_is_told_the_role() {
+    let (_realm, mut world) = site("rrc", &["manage-users"], SECRET);
+    nothing_there(&mut world, "the service account of client bursar needs the role view-clients of realm-management");
+}
+
+#[test]
+fn a_wrong_secret_and_a_client_that_is_not_there_are_told() {
+    let (realm, mut world) = site("rrs", &["manage-users", "view-clients"], "another");
+    nothing_there(&mut world, "login of client bursar refused");
+    connection(&realm, &realm.server.url, SECRET);
+    world.configure(&format!("client = \"{WORKSPACES}\""), "client = \"elsewhere\"");
+    nothing_there(&mut world, "there is no client \"elsewhere\" in the realm");
+    for file in ["ledger.db", "ledger.db-wal"] {
+        let bytes = std::fs::read(world.state_dir().join(file)).unwrap_or_default();
+        assert!(!bytes.windows(SECRET.len()).any(|part| part == SECRET.as_bytes()), "{file}");
+    }
+}
+
+#[test]
+fn who_may_not_make_roles_gives_those_that_somebody_else_makes() {
+    let (realm, mut world) = site("rrm", &["manage-users", "view-clients"], SECRET);
+    let report = world.cycle();
+    let [failing] = report.failing.as_slice() else { panic!("{report:#?}") };
+    assert_eq!((failing.account.name.as_str(), failing.step.as_str()), ("rrm-lab", "realm role"));
+    let cure = "needs the role manage-clients of realm-management; or make the role yourself";
+    assert!(failing.reason.contains(cure), "{}", failing.reason);
+    assert_eq!(user(&realm, "rrm-ada")["enabled"], true, "people have theirs");
+    for role in ["member", "manager"] {
+        let path = format!("/clients/{}/roles", client(&realm));
+        realm.ask("POST", &path, &json!({"name": format!("workspace-rrm-lab:{role}")}));
+    }
+    all_is_well(&world.cycle());
+    assert_eq!(roles(&realm, "rrm-ada"), set(&["workspace-rrm-lab:member"]));
+    give(&realm, "rrm-ada", "another", true);
+    all_is_well(&world.cycle());
+    assert_eq!(roles(&realm, "rrm-ada"), set(&["another", "workspace-rrm-lab:member"]));
+    let doctor = world.bursar("doctor");
+    assert!(doctor.contains("may not make roles: without manage-clients they are made by somebody else"), "{doctor}");
+}

@@ -1,0 +1,78 @@
+//! A realm that goes away, at any moment: nothing else stops, and it goes on by itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bursar::control::api::{OrderRequest, Trigger};
+
+use super::{RIGHTS, SECRET, WORKSPACES, connection, realm, requests, roles, set, target, user, world};
+use crate::keycloak::proxy::{Fate, between};
+use crate::servers::ldif::{group_of_names_ldif, person_dn};
+use crate::servers::ready::poll;
+use crate::world::all_is_well;
+
+const PASSES: u8 = 0;
+
+#[test]
+fn an_outage_stops_only_what_is_there_and_ends_by_itself() {
+    let realm = realm("rlout", &[], &RIGHTS);
+    let (mode, cuts) = (Arc::new(AtomicU8::new(1)), Arc::new(AtomicU64::new(0)));
+    let (seen, cut) = (Arc::clone(&mode), Arc::clone(&cuts));
+    let judge = move |path: &str| match seen.load(Ordering::Relaxed) {
+        1 => Fate::Answered(503, ""),
+        2 => Fate::Answered(429, ""),
+        3 => Fate::Answered(200, "<html>"),
+        4 => Fate::Silent,
+        // What is made is made, and nobody learns of it: users, roles, what is given.
+        5 if !path.contains('?') && !path.contains("token") && cut.fetch_add(1, Ordering::Relaxed) % 2 == 0 => {
+            Fate::Lost
+        }
+        _ => Fate::Passed,
+    };
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let (config, _) = runtime.block_on(between(&realm, judge));
+    let own = connection(&realm, &config.url, SECRET) + "timeout = \"1s\"\n";
+    let mut world = world("rlout", &format!("[realm]\nclient = \"{WORKSPACES}\"\n{own}"));
+    world.person("rlout-a", 64_401);
+    let dn = format!("cn=rlout-lab,ou=groups,{}", world.base);
+    world.add(&group_of_names_ldif(&dn, "rlout-lab", &[person_dn(&world.base, "rlout-a")]));
+    let kubeconfig = world.folder.join("homes/home/rlout-a/.kube/config");
+
+    for (fate, why) in [(1, "503"), (2, "429"), (3, "could not be parsed"), (4, "no answer within 1s")] {
+        mode.store(fate, Ordering::Relaxed);
+        let report = world.cycle();
+        assert!(report.realm.as_ref().is_some_and(|said| said.contains(why)), "{report:#?}");
+        assert_eq!((report.exit_code(), report.failing.len()), (1, 0), "{report:#?}");
+        assert!(world.works(&kubeconfig), "{why}");
+    }
+    // On schedule it is left alone for a while.
+    let begun = Instant::now();
+    assert!(world.cycle_by(Trigger::Schedule).realm.is_some());
+    assert!(begun.elapsed() < Duration::from_secs(1) || requests(&mut world, &realm).1 == 0);
+    let plan = world.plan();
+    assert!(plan.text.contains("! realm rlout: "), "{}", plan.text);
+
+    // Cut after each other write.
+    mode.store(5, Ordering::Relaxed);
+    let done = poll(Duration::from_mins(2), || world.cycle().exit_code() == 0);
+    assert!(done, "{:?}", world.status().realm);
+    assert!(cuts.load(Ordering::Relaxed) > 2);
+    assert_eq!(roles(&realm, "rlout-a"), set(&["workspace-rlout-lab:member"]));
+    let rows = world.rows("SELECT origin FROM realm_users");
+    assert_eq!(rows.len(), 1, "known again, and ours: {rows:?}");
+    let made = world.rows("SELECT count(*) AS n FROM history WHERE action = 'realm user created'");
+    assert_eq!(made[0]["n"], 1);
+
+    // What was ordered meanwhile is done when it is back.
+    mode.store(1, Ordering::Relaxed);
+    world.order(&OrderRequest::Suspend(target("rlout-a"))).expect("suspended");
+    assert!(!world.works(&kubeconfig));
+    assert_eq!(user(&realm, "rlout-a")["enabled"], true);
+    mode.store(PASSES, Ordering::Relaxed);
+    all_is_well(&world.cycle());
+    assert_eq!(user(&realm, "rlout-a")["enabled"], false);
+    assert_eq!(roles(&realm, "rlout-a"), set(&[]));
+    assert!(world.metrics().contains("bursar_realm_failing 0\n"));
+}

@@ -22,7 +22,7 @@ use super::connection::{Connection, ReadError, meaning};
 use super::kept::{Kept, Memory};
 use super::ldap;
 use super::source::{LdapConfig, SourceConfig, SourceKind};
-use super::syncrepl::{Told, ask, believe, offered, taken};
+use super::syncrepl::{Told, ask, believe, refresh, taken};
 use crate::identity::AccountKind;
 
 /// A change seldom comes alone (a tool is two entries): what comes within this is one. Nobody notices it.
@@ -77,16 +77,33 @@ async fn follow_once(
 ) -> Result<Infallible, String> {
     let mut connection = ldap::open(config, source).await.map_err(|raw| raw.problems.join("; "))?;
     let server = connection.server.clone();
-    let known = memory.of(source).filter(|kept| kept.server == server);
+    let known = match memory.of(source).filter(|kept| kept.server == server) {
+        Some(known) => known,
+        None => begun(config, source, memory, &server).await?,
+    };
     let mut following =
         Following { source, memory, changed, server: &server, known, trees: BTreeMap::new(), live: false };
     let Err(error) = following.run(config, &mut connection).await;
-    if let Some(known) = following.known.filter(|_| !following.live && !error.ends_connection()) {
-        // It may be why.
-        memory.forget(&source.name, &known);
+    if !following.live && !error.ends_connection() {
+        // What is kept may be why.
+        memory.forget(&source.name, &following.known);
     }
     let error = connection.diagnose(error).await;
     Err(format!("{server}: {}", super::chain(&error)))
+}
+
+/// The beginning: all that there is, and from where on changes are told.
+async fn begun(config: &LdapConfig, source: &SourceConfig, memory: &Memory, server: &str) -> Result<Arc<Kept>, String> {
+    let kept = refresh(config, source, None).await.map_err(|raw| match raw.problems.as_slice() {
+        [] => format!("{server} does not tell changes"),
+        problems => problems.join("; "),
+    })?;
+    if kept.server != server {
+        return Err(format!("{} answers instead of {server}", kept.server));
+    }
+    let kept = Arc::new(kept);
+    memory.keep(&source.name, Arc::clone(&kept));
+    Ok(kept)
 }
 
 struct Following<'a> {
@@ -94,7 +111,7 @@ struct Following<'a> {
     memory: &'a Memory,
     changed: &'a Notify,
     server: &'a str,
-    known: Option<Arc<Kept>>,
+    known: Arc<Kept>,
     /// What was told since `known`.
     trees: BTreeMap<AccountKind, Told>,
     /// `known` is what is kept, and up to date.
@@ -103,9 +120,6 @@ struct Following<'a> {
 
 impl Following<'_> {
     async fn run(&mut self, config: &LdapConfig, connection: &mut Connection) -> Result<Infallible, ReadError> {
-        if self.known.is_none() {
-            offered(&mut connection.ldap, config.timeout).await?;
-        }
         let mut items = select_all(self.ask(config, &mut connection.ldap).await?);
         let heartbeat = beat(connection.ldap.clone(), self.base(), config.timeout);
         tokio::pin!(heartbeat);
@@ -140,7 +154,7 @@ impl Following<'_> {
         let mut streams = Vec::new();
         for kind in KINDS {
             let Some(tree) = self.source.tree(kind) else { continue };
-            let told = Told::since(self.known.as_deref(), kind);
+            let told = Told::since(Some(&self.known), kind);
             let mode = RefreshMode::RefreshAndPersist;
             let stream = ask(ldap, self.source, (kind, tree), mode, told.cookie(), config.timeout).await?;
             self.trees.insert(kind, told);
@@ -176,15 +190,12 @@ impl Following<'_> {
     fn keep(&mut self) -> Result<(), ReadError> {
         self.look()?;
         if !self.live {
-            believe(self.known.as_deref(), &self.trees)?;
+            believe(&self.known, &self.trees)?;
         }
         let trees: BTreeMap<_, _> = self.trees.iter_mut().map(|(kind, told)| (*kind, told.next())).collect();
-        let is_news = trees
-            .iter()
-            .any(|(kind, told)| self.known.as_ref().is_none_or(|known| known.mirror.is_changed_by(*kind, &told.news)));
-        let next = Arc::new(taken(self.source, self.server, self.known.as_deref(), trees)?);
-        self.memory.follow(&self.source.name, Arc::clone(&next));
-        self.known = Some(next);
+        let is_news = trees.iter().any(|(kind, told)| self.known.mirror.is_changed_by(*kind, &told.news));
+        self.known = Arc::new(taken(self.source, self.server, &self.known, trees)?);
+        self.memory.follow(&self.source.name, Arc::clone(&self.known));
         if !self.live {
             tracing::info!(source = self.source.name, server = self.server, "changes are told at once");
         }
@@ -197,8 +208,7 @@ impl Following<'_> {
 
     /// A comparison with a full read may have found that what is kept is wrong.
     fn look(&self) -> Result<(), ReadError> {
-        let is_ours = || self.known.as_ref().is_some_and(|known| self.memory.holds(&self.source.name, known));
-        if self.live && !is_ours() {
+        if self.live && !self.memory.holds(&self.source.name, &self.known) {
             return Err(ReadError::Answer("what was told is taken for wrong and asked for anew".to_owned()));
         }
         Ok(())

@@ -160,7 +160,10 @@ async fn read_page(
         let Some(item) = item.map_err(ReadError::Lost)? else { break };
         if item.is_ref() {
             into.referrals.extend(parse_refs(item.0));
-        } else if !item.is_intermediate() {
+        } else if item.is_intermediate() {
+            // RFC 4511, 4.13: a server sends none that was not asked for. It stands where an entry should.
+            return Err(ReadError::Unparsable);
+        } else {
             let at = into.entries.len();
             into.entries.push(raw(item.0, |part| into.parts.push((at, part))).ok_or(ReadError::Unparsable)?);
         }

@@ -89,6 +89,26 @@ impl News {
 }
 
 impl Mirror {
+    /// What a full read told, if it is whole and `id` of each entry tells it from the others.
+    pub fn of(read: &RawRead, id: impl Fn(&RawEntry) -> Option<Id>) -> Option<Self> {
+        if !read.problems.is_empty() {
+            return None;
+        }
+        let mut trees = BTreeMap::new();
+        for (kind, tree) in read.trees.iter().filter(|(_, tree)| tree.whole) {
+            let mut news = News::of_everything();
+            for entry in &tree.entries {
+                let id = id(entry)?;
+                if news.get(&id).is_some() {
+                    return None;
+                }
+                news.put(id, entry.clone());
+            }
+            trees.insert(*kind, news);
+        }
+        if trees.len() == read.trees.len() { Self::default().with(trees) } else { None }
+    }
+
     /// The mirror after `news`. `None`: they do not fit it, for they say that an entry is unchanged that it does not know.
     /// So does a server that holds another database than the one that was read, and all must be read anew.
     #[must_use]

@@ -2,8 +2,10 @@
 //! that names it is answered with what changed since.
 //!
 //! A refresh is gathered and then taken as a whole. What is not as it should be (a cookie that the server does not know,
-//! an unchanged entry that was never shown) makes it begin anew without a cookie, and if that is refused too, the trees
-//! are read in full over the same connection. A connection that ends leaves what is kept as it was.
+//! an unchanged entry that was never shown) makes it begin anew: with cookies of now, and a full read after them. What a
+//! server tells without a cookie is never taken for all there is: one that was killed comes back with a count of changes
+//! (`contextCSN`) from before, and leaves out all entries that are newer. What cannot tell changes is read in full each time,
+//! and a connection that ends leaves what is kept as it was.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,6 +24,7 @@ use super::connection::{Connection, ReadError, meaning};
 use super::kept::{Kept, Mark};
 use super::ldap;
 use super::mirror::{Id, Mirror, News};
+use super::raw::RawEntry;
 use super::source::{LdapConfig, SourceConfig, Tree};
 use crate::identity::AccountKind;
 
@@ -37,40 +40,83 @@ const COALESCE: Duration = Duration::from_micros(250);
 /// What the server has told up to now; see [`super::incremental`].
 pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
     let mut connection = ldap::open(config, source).await?;
-    let mut known = kept.filter(|kept| kept.server == connection.server);
-    loop {
-        let telling = tell(&mut connection, config, source, known);
-        let error = match AssertUnwindSafe(telling).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable)) {
+    if let Some(known) = kept.filter(|kept| kept.server == connection.server) {
+        match tried(&mut connection, async |connection| advance(connection, config, source, known).await).await {
             Ok(kept) => {
                 // Politeness only: all is here.
                 let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
                 return Ok(kept);
             }
-            Err(error) => connection.diagnose(error).await,
-        };
-        let why = super::chain(&error);
-        if error.ends_connection() {
-            let problems = vec![format!("{}: changes: {why}", connection.server)];
-            return Err(RawRead { server: Some(connection.server.clone()), problems, ..ldap::unread(source) });
+            Err(error) => told_not(error, &connection, source)?,
         }
-        if known.take().is_none() {
-            tracing::debug!(source = source.name, why, "changes are not told: read in full");
-            return Err(ldap::read_all(connection, config, source).await);
+    }
+    let begun = tried(&mut connection, async |connection| begin(connection, config, source).await).await;
+    let cookies = match begun {
+        Ok(cookies) => Some(cookies),
+        Err(error) => told_not(error, &connection, source).map(|()| None)?,
+    };
+    let server = connection.server.clone();
+    let read = ldap::read_all(connection, config, source).await;
+    match (cookies, Mirror::of(&read, |entry| id_of(source, entry))) {
+        (Some(cookies), Some(mirror)) => {
+            Ok(Kept { asked: source.clone(), server, mark: Mark::Syncrepl(cookies), mirror })
         }
-        tracing::info!(source = source.name, why, "changes are read anew");
+        _ => Err(read),
     }
 }
 
+/// Malformed messages make ldap3 panic.
+async fn tried<T>(
+    connection: &mut Connection,
+    asking: impl AsyncFnOnce(&mut Connection) -> Result<T, ReadError>,
+) -> Result<T, ReadError> {
+    match AssertUnwindSafe(asking(connection)).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable)) {
+        Ok(told) => Ok(told),
+        Err(error) => Err(connection.diagnose(error).await),
+    }
+}
+
+/// `Err`: nothing more can be asked on this connection.
+fn told_not(error: ReadError, connection: &Connection, source: &SourceConfig) -> Result<(), RawRead> {
+    let (server, why) = (&connection.server, super::chain(&error));
+    if error.ends_connection() {
+        let problems = vec![format!("{server}: changes: {why}")];
+        return Err(RawRead { server: Some(server.clone()), problems, ..ldap::unread(source) });
+    }
+    tracing::info!(source = source.name, server, why, "changes are not told: all is read");
+    Ok(())
+}
+
 /// What all trees of `source` are now, from `known` on.
+async fn advance(
+    connection: &mut Connection,
+    config: &LdapConfig,
+    source: &SourceConfig,
+    known: &Kept,
+) -> Result<Kept, ReadError> {
+    let trees = tell(connection, config, source, Some(known)).await?;
+    believe(known, &trees)?;
+    taken(source, &connection.server, known, trees)
+}
+
+/// Up to where the server has told if all is read after this.
+async fn begin(
+    connection: &mut Connection,
+    config: &LdapConfig,
+    source: &SourceConfig,
+) -> Result<BTreeMap<AccountKind, Vec<u8>>, ReadError> {
+    offered(&mut connection.ldap, config.timeout).await?;
+    let trees = tell(connection, config, source, None).await?;
+    trees.into_iter().map(|(kind, told)| Ok((kind, told.mark()?))).collect()
+}
+
+/// What is told of all trees of `source` since `known`.
 async fn tell(
     connection: &mut Connection,
     config: &LdapConfig,
     source: &SourceConfig,
     known: Option<&Kept>,
-) -> Result<Kept, ReadError> {
-    if known.is_none() {
-        offered(&mut connection.ldap, config.timeout).await?;
-    }
+) -> Result<BTreeMap<AccountKind, Told>, ReadError> {
     let mut trees = BTreeMap::new();
     for kind in KINDS {
         let Some(tree) = source.tree(kind) else { continue };
@@ -81,15 +127,20 @@ async fn tell(
         told.refresh(&mut stream, config.timeout).await?;
         trees.insert(kind, told);
     }
-    believe(known, &trees)?;
-    taken(source, &connection.server, known, trees)
+    Ok(trees)
+}
+
+/// The id of an entry as RFC 4533 has it (RFC 4530: its text is that of RFC 4122).
+fn id_of(source: &SourceConfig, entry: &RawEntry) -> Option<Id> {
+    let digits: String = entry.texts(&source.attributes.id).next()?.chars().filter(|digit| *digit != '-').collect();
+    let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+    let id: Option<Id> = (0..digits.len()).step_by(2).map(byte).collect();
+    id.filter(|id| id.len() == ID_LENGTH)
 }
 
 /// A cookie that says nothing is answered by `slapd` with all there is, as changes: nobody is then told to be gone.
-pub(super) fn believe(known: Option<&Kept>, trees: &BTreeMap<AccountKind, Told>) -> Result<(), ReadError> {
-    let again = |(kind, told): (&AccountKind, &Told)| {
-        known.is_some_and(|known| known.mirror.is_told_again_by(*kind, &told.news))
-    };
+pub(super) fn believe(known: &Kept, trees: &BTreeMap<AccountKind, Told>) -> Result<(), ReadError> {
+    let again = |(kind, told): (&AccountKind, &Told)| known.mirror.is_told_again_by(*kind, &told.news);
     if trees.iter().any(again) {
         return Err(ReadError::Answer("all is told again, instead of what changed".to_owned()));
     }
@@ -100,7 +151,7 @@ pub(super) fn believe(known: Option<&Kept>, trees: &BTreeMap<AccountKind, Told>)
 pub(super) fn taken(
     source: &SourceConfig,
     server: &str,
-    known: Option<&Kept>,
+    known: &Kept,
     trees: BTreeMap<AccountKind, Told>,
 ) -> Result<Kept, ReadError> {
     let mut cookies = BTreeMap::new();
@@ -109,8 +160,7 @@ pub(super) fn taken(
         cookies.insert(kind, told.mark()?);
         news.insert(kind, told.news);
     }
-    let nothing = Mirror::default();
-    let mirror = known.map_or(&nothing, |known| &known.mirror).with(news);
+    let mirror = known.mirror.with(news);
     let unknown = || ReadError::Answer("an entry is said to be unchanged that was never shown".to_owned());
     Ok(Kept {
         asked: source.clone(),
@@ -121,7 +171,7 @@ pub(super) fn taken(
 }
 
 /// Whether the server tells changes at all.
-pub(super) async fn offered(ldap: &mut Ldap, limit: Duration) -> Result<(), ReadError> {
+async fn offered(ldap: &mut Ldap, limit: Duration) -> Result<(), ReadError> {
     let search = ldap.search("", Scope::Base, "(objectClass=*)", vec!["supportedControl"]);
     let ldap3::SearchResult(found, answer) =
         timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;

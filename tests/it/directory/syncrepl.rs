@@ -163,6 +163,27 @@ async fn a_server_that_is_away_or_hangs_changes_nothing_that_is_kept() {
     followed.is_right().await;
 }
 
+/// It counts from where its last checkpoint was, and leaves out what is newer when it is asked for everything.
+#[tokio::test]
+async fn a_server_that_was_killed_is_read_whole_all_the_same() {
+    let slapd = site(SlapdOptions::default());
+    let before = follow(&slapd);
+    before.is_right().await;
+    slapd.add_ldif(&tool_ldif(BASE_DN, "new", 52600, &["alice"]));
+    before.is_right().await;
+    slapd.stop();
+    slapd.start_again();
+    let after = follow(&slapd);
+    for followed in [&before, &after] {
+        assert!(names(&followed.is_right().await, AccountKind::Tool).contains(&"new"));
+    }
+    slapd.add_ldif(&tool_ldif(BASE_DN, "newer", 52601, &["bob"]));
+    slapd.delete(&person_dn(BASE_DN, "dave"));
+    for followed in [&before, &after] {
+        assert!(names(&followed.is_right().await, AccountKind::Tool).contains(&"newer"));
+    }
+}
+
 #[tokio::test]
 async fn another_server_is_asked_from_the_beginning() {
     let (first, second) = (site(SlapdOptions::default()), site(SlapdOptions::default()));

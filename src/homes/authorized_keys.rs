@@ -1,7 +1,7 @@
 //! A person's public SSH keys as a marked block in `authorized_keys`, and everything else in that file as it was. PURE: no
 //! runtime, no client, no file system, no clock.
 //!
-//! Of sshd's format (sshd(8), "AUTHORIZED_KEYS FILE FORMAT") only `type base64 [comment]` is written: an option that came
+//! Of sshd's format (sshd(8), `AUTHORIZED_KEYS FILE FORMAT`) only `type base64 [comment]` is written: an option that came
 //! out of a directory could be `command=`.
 
 use base64::Engine as _;
@@ -21,6 +21,17 @@ const END: &str = "# END bursar";
 /// What stands behind [`BEGIN`], for people.
 const ADVICE: &str = ": from the directory, written anew; own keys go above or below";
 
+/// Types of keys that are taken: no DSA, and no certificates, which are for `TrustedUserCAKeys`.
+const KINDS: [&str; 7] = [
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "ssh-rsa",
+    "sk-ssh-ed25519@openssh.com",
+    "sk-ecdsa-sha2-nistp256@openssh.com",
+];
+
 /// Below, factoring is a matter of money (NIST SP 800-57 part 1, 5.6.1); above, OpenSSH takes none.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=16384;
 /// Longest comment that is kept, in characters.
@@ -38,13 +49,15 @@ impl SshKey {
         }
         let mut words = line.split_whitespace();
         let (kind, encoded) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        let check = check_of(kind).ok_or_else(|| "does not begin with a type of key that is taken".to_owned())?;
+        if !KINDS.contains(&kind) {
+            return Err("does not begin with a type of key that is taken".to_owned());
+        }
         let blob = STANDARD.decode(encoded).map_err(|_| format!("is no base64 after {kind}"))?;
         let mut rest = Blob(&blob);
         if rest.text() != Some(kind.as_bytes()) {
             return Err(format!("is not of type {kind} inside"));
         }
-        check(&mut rest).filter(|()| rest.0.is_empty()).ok_or_else(|| format!("is no usable {kind} inside"))?;
+        rest.key(kind).filter(|()| rest.0.is_empty()).ok_or_else(|| format!("is no usable {kind} inside"))?;
         let comment: String = words.collect::<Vec<_>>().join(" ");
         let comment: String = comment.chars().filter(|c| !c.is_control()).take(COMMENT_MAX).collect();
         Ok(Self(format!("{kind} {encoded} {comment}").trim_end().to_owned()))
@@ -54,24 +67,6 @@ impl SshKey {
     #[must_use]
     pub fn line(&self) -> &str {
         &self.0
-    }
-}
-
-type Check = fn(&mut Blob<'_>) -> Option<()>;
-
-/// Checks what follows the type in a key's blob.
-fn check_of(kind: &str) -> Option<Check> {
-    match kind {
-        "ssh-ed25519" => Some(|blob| blob.ed25519()),
-        "ssh-rsa" => Some(|blob| blob.rsa()),
-        "ecdsa-sha2-nistp256" => Some(|blob| blob.ecdsa(b"nistp256", 32)),
-        "ecdsa-sha2-nistp384" => Some(|blob| blob.ecdsa(b"nistp384", 48)),
-        "ecdsa-sha2-nistp521" => Some(|blob| blob.ecdsa(b"nistp521", 66)),
-        "sk-ssh-ed25519@openssh.com" => Some(|blob| blob.ed25519().and_then(|()| blob.application())),
-        "sk-ecdsa-sha2-nistp256@openssh.com" => {
-            Some(|blob| blob.ecdsa(b"nistp256", 32).and_then(|()| blob.application()))
-        }
-        _ => None,
     }
 }
 
@@ -85,6 +80,20 @@ impl<'a> Blob<'a> {
         let (text, rest) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
         self.0 = rest;
         Some(text)
+    }
+
+    /// What follows the type.
+    fn key(&mut self, kind: &str) -> Option<()> {
+        match kind {
+            "ssh-ed25519" => self.ed25519(),
+            "ssh-rsa" => self.rsa(),
+            "ecdsa-sha2-nistp256" => self.ecdsa(b"nistp256", 32),
+            "ecdsa-sha2-nistp384" => self.ecdsa(b"nistp384", 48),
+            "ecdsa-sha2-nistp521" => self.ecdsa(b"nistp521", 66),
+            "sk-ssh-ed25519@openssh.com" => self.ed25519().and_then(|()| self.application()),
+            "sk-ecdsa-sha2-nistp256@openssh.com" => self.ecdsa(b"nistp256", 32).and_then(|()| self.application()),
+            _ => None,
+        }
     }
 
     fn ed25519(&mut self) -> Option<()> {

@@ -50,7 +50,7 @@ pub const MAX_REQUEST_BYTES: usize = 512 * 1024;
 
 /// Room for a usual request with two endpoints: buffers begin with it, because one that grows leaves copies of a key
 /// behind, and do not begin with more, because all of it is overwritten afterwards.
-const USUAL_REQUEST_BYTES: usize = 32 * 1024;
+const USUAL_REQUEST_BYTES: usize = 16 * 1024;
 
 /// Longest answer line, in bytes: an answer carries at most one certificate and some names.
 pub const MAX_ANSWER_BYTES: usize = 256 * 1024;

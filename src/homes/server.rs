@@ -332,24 +332,26 @@ impl Server {
             let detail = "all workers of this export are busy".to_owned();
             return Outcome::NotTried(HomeError::Unavailable { detail });
         };
-        let mut worker = match self.spawner.worker(self.settings.deadline).await {
+        let unavailable = |detail| Outcome::NotTried(HomeError::Unavailable { detail });
+        let mut worker = match self.spawner.worker() {
             Ok(worker) => worker,
-            Err(error) => {
-                return Outcome::NotTried(HomeError::Unavailable { detail: format!("cannot start a worker: {error}") });
-            }
+            Err(error) => return unavailable(format!("cannot start a worker: {error}")),
         };
-        let outcome = match tokio::time::timeout(self.settings.deadline, self.converse(&mut worker, line)).await {
+        match tokio::time::timeout(self.settings.deadline, self.converse(&mut worker, line)).await {
             Ok(answer) => Outcome::Answered(answer.unwrap_or_else(|error| Response::new(Err(error)).to_line())),
-            Err(_) => Outcome::Late,
-        };
-        if let Outcome::Late = outcome {
-            // Until it is gone it keeps its place and its home.
-            tokio::spawn(async move {
-                worker.end().await;
-                drop((home, permit));
-            });
+            Err(_) if worker.kill().is_err() => {
+                self.spawner.end();
+                unavailable("no worker was made in time".to_owned())
+            }
+            Err(_) => {
+                // Until it is gone it keeps its place and its home.
+                tokio::spawn(async move {
+                    worker.gone().await;
+                    drop((home, permit));
+                });
+                Outcome::Late
+            }
         }
-        outcome
     }
 
     fn home_lock(&self, home: &Path) -> Arc<tokio::sync::Mutex<()>> {

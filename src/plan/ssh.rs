@@ -50,7 +50,6 @@ fn removal(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::identity::{AccountId, AccountKind};
     use crate::ledger::change::Change;
     use crate::ledger::{Note, Order, OrderKind};

@@ -256,6 +256,11 @@ pub async fn story(state_dir: &Path) -> Store {
         at: day("05-29T08"),
         checked_at: None,
     };
+    let file = "/data/project/foo/.ssh/authorized_keys".into();
+    let keys = Delivery { path: file, home: Some("/data/project/foo".into()), ..delivery.clone() };
+    web.ssh_keys = ["ssh-ed25519 AAAA web".to_owned()].into();
+    let keys = [known(&web), Change::SshDelivery(web.id.clone(), Some(keys))];
+    store.write(&lock, &keys, &[], day("05-31T22")).await.expect("keys");
     let delivered = Change::Delivery(key(&web), Some(delivery));
     store.write(&lock, &[known(&old), failing, delivered], &[], day("05-31T22")).await.expect("the last cycle");
     store

@@ -1,7 +1,7 @@
 //! SSH keys from the directory to a home, and out of it again: a whole cycle.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 
 use bursar::control::api::{OrderRequest, Target};
 use bursar::daemon;
@@ -26,7 +26,7 @@ fn in_7_hours() -> Timestamp {
     daemon::now() + SignedDuration::from_hours(7)
 }
 
-fn says(file: &PathBuf) -> Vec<String> {
+fn says(file: &Path) -> Vec<String> {
     let text = fs::read_to_string(file).expect("a file");
     text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
 }

@@ -101,6 +101,16 @@ fn refusal(number: u8) -> RefusalRecord {
     }
 }
 
+fn delivery(home: Option<&str>) -> Delivery {
+    Delivery {
+        path: "/home/x/.kube/config".into(),
+        home: home.map(Into::into),
+        digest: "d".to_owned(),
+        at: at(1),
+        checked_at: None,
+    }
+}
+
 fn change() -> impl Strategy<Value = Change> {
     let id = || (0_u8..4).prop_map(|n| AccountId(format!("a{n}")));
     let cluster = || ClusterName("prod".to_owned());
@@ -141,16 +151,8 @@ fn change() -> impl Strategy<Value = Change> {
                 bound_to: (n > 1).then(|| "u".to_owned()),
             })
         )),
-        (id(), any::<bool>()).prop_map(|(id, there)| Change::Delivery(
-            key(&id),
-            there.then(|| Delivery {
-                path: "/home/x/.kube/config".into(),
-                home: None,
-                digest: "d".to_owned(),
-                at: at(1),
-                checked_at: None,
-            })
-        )),
+        (id(), any::<bool>()).prop_map(|(id, there)| Change::Delivery(key(&id), there.then(|| delivery(None)))),
+        (id(), any::<bool>()).prop_map(|(id, there)| Change::SshDelivery(id, there.then(|| delivery(Some("/home/x"))))),
         (id(), any::<bool>()).prop_map(|(id, there)| Change::Failure(
             id,
             ClusterName("prod".to_owned()),

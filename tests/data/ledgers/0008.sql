@@ -8,20 +8,20 @@ CREATE TABLE _sqlx_migrations (
     checksum BLOB NOT NULL,
     execution_time BIGINT NOT NULL
 );
-INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-21 20:49:39',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',9665784);
-INSERT INTO _sqlx_migrations VALUES(2,'quota and pace','2026-11-21 20:49:39',1,X'64365991db26aa487d9dffd39ad0052201085ab5dddbe647ac414f6717cd17a364b94e0c8fb5c30826786019ae873e78',2876048);
-INSERT INTO _sqlx_migrations VALUES(3,'archive','2026-11-21 20:49:39',1,X'269647eca3cf178a0927168919a6464af896e9db16fbff08e2b48f01655cd44a216a118d44437f7d388c96dfc5874902',6378994);
-INSERT INTO _sqlx_migrations VALUES(4,'pace and use','2026-11-21 20:49:39',1,X'abd1d191e0ade911fe3aa94b0e6cbcfa7f5e6b45e15caf5dc05768eb6e6770b5860c519b1f13ef6fb49bc4ad84896188',2706033);
-INSERT INTO _sqlx_migrations VALUES(5,'adopted and used','2026-11-21 20:49:39',1,X'bcad409ddf813ddf6327fd8ca04afb948c5de02e50fa4bf5215ba65db744c33c664cadd4d9cd56764101b2b77804184e',7100892);
-INSERT INTO _sqlx_migrations VALUES(6,'credentials','2026-11-21 20:49:39',1,X'4b7dd800183bd1d46f56e07393a15b65646f5d063461789604701db37ece7656f1e65fa3c1bef1e68e069e5506663ba9',6347792);
-INSERT INTO _sqlx_migrations VALUES(7,'adopted objects','2026-11-21 20:49:39',1,X'7c3bcfa9875fcbbfc6b85511d7663e744dc8e648fddd8aada464b60098166b8843d7a0e003953a8ac4c97b7ff74863f0',4000541);
-INSERT INTO _sqlx_migrations VALUES(8,'adopted namespaces','2026-11-21 20:49:39',1,X'd685f39bfb00cd8ccfb989a3363ca1a9de5e2333061a62cf3c4078cc2bdf11ae9c5833dd83e474c60ee66b46d155c35f',1610678);
+INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-21 21:24:49',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',3427747);
+INSERT INTO _sqlx_migrations VALUES(2,'quota and pace','2026-11-21 21:24:49',1,X'64365991db26aa487d9dffd39ad0052201085ab5dddbe647ac414f6717cd17a364b94e0c8fb5c30826786019ae873e78',3924292);
+INSERT INTO _sqlx_migrations VALUES(3,'archive','2026-11-21 21:24:49',1,X'269647eca3cf178a0927168919a6464af896e9db16fbff08e2b48f01655cd44a216a118d44437f7d388c96dfc5874902',11996072);
+INSERT INTO _sqlx_migrations VALUES(4,'pace and use','2026-11-21 21:24:49',1,X'abd1d191e0ade911fe3aa94b0e6cbcfa7f5e6b45e15caf5dc05768eb6e6770b5860c519b1f13ef6fb49bc4ad84896188',3953205);
+INSERT INTO _sqlx_migrations VALUES(5,'adopted and used','2026-11-21 21:24:49',1,X'bcad409ddf813ddf6327fd8ca04afb948c5de02e50fa4bf5215ba65db744c33c664cadd4d9cd56764101b2b77804184e',12798357);
+INSERT INTO _sqlx_migrations VALUES(6,'credentials','2026-11-21 21:24:49',1,X'4b7dd800183bd1d46f56e07393a15b65646f5d063461789604701db37ece7656f1e65fa3c1bef1e68e069e5506663ba9',11950975);
+INSERT INTO _sqlx_migrations VALUES(7,'adopted objects','2026-11-21 21:24:49',1,X'7c3bcfa9875fcbbfc6b85511d7663e744dc8e648fddd8aada464b60098166b8843d7a0e003953a8ac4c97b7ff74863f0',19683626);
+INSERT INTO _sqlx_migrations VALUES(8,'ssh keys','2026-11-21 21:24:49',1,X'6075be771407e8e3971ac4ac28fd338c05862a8ceea9274629ca0b23f860b982e3619004ffd40e5d0b79e783e7885e60',11673659);
 CREATE TABLE ledger (
   one             INTEGER PRIMARY KEY CHECK (one = 1),
   id              TEXT NOT NULL,
   last_generation INTEGER NOT NULL DEFAULT 0 CHECK (last_generation >= 0)
 ) STRICT;
-INSERT INTO ledger VALUES(1,'5205966a3fa2fa8e65a38ea9c0a79906',0);
+INSERT INTO ledger VALUES(1,'1f67d410ad0019a5f1ad58178fe0bdc1',0);
 CREATE TABLE account (
   id              TEXT PRIMARY KEY,
   kind            TEXT NOT NULL CHECK (kind IN ('tool', 'user', 'group')),
@@ -42,15 +42,15 @@ CREATE TABLE account (
   since           TEXT NOT NULL,
   suspension      TEXT CHECK (json_valid(suspension)),
   generation      INTEGER NOT NULL CHECK (generation >= 0),
-  revocation      TEXT CHECK (json_valid(revocation)), ending TEXT CHECK (json_valid(ending)),
+  revocation      TEXT CHECK (json_valid(revocation)), ending TEXT CHECK (json_valid(ending)), ssh_keys TEXT CHECK (json_valid(ssh_keys)),
   UNIQUE (source, directory_id),
   UNIQUE (kind, kubernetes_name)
 ) STRICT;
-INSERT INTO account VALUES('id-alice','user','alice','alice','people','entry-alice','cn=alice',3001,3001,'[]','/data/project/alice','alice@example.org',NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL,NULL);
-INSERT INTO account VALUES('id-bob','user','bob','bob','people','entry-bob','cn=bob',3002,3002,'[]','/data/project/bob',NULL,NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL,NULL);
-INSERT INTO account VALUES('id-carol','user','carol','carol','people','entry-carol','cn=carol',3003,3003,'[]','/data/project/carol',NULL,NULL,NULL,NULL,'active','2026-05-01T08:00:00Z',NULL,1,NULL,NULL);
-INSERT INTO account VALUES('id-foo','tool','web','foo','people','entry-foo','cn=foo',52503,52503,'[]','/data/project/foo',NULL,NULL,NULL,NULL,'active','2026-05-12T09:00:00Z',NULL,2,NULL,NULL);
-INSERT INTO account VALUES('id-old','tool','old','old','people','entry-old','cn=old',52504,52504,'[]','/data/project/old',NULL,NULL,NULL,'{"counted_at":"2026-05-31T20:00:00Z","due":"2026-06-01T20:00:00Z","seconds":0,"since":"2026-05-31T20:00:00Z"}','active','2026-05-01T08:00:00Z',NULL,1,NULL,NULL);
+INSERT INTO account VALUES('id-alice','user','alice','alice','people','entry-alice','cn=alice',3001,3001,'[]','/data/project/alice','alice@example.org',NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL,NULL,NULL);
+INSERT INTO account VALUES('id-bob','user','bob','bob','people','entry-bob','cn=bob',3002,3002,'[]','/data/project/bob',NULL,NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL,NULL,NULL);
+INSERT INTO account VALUES('id-carol','user','carol','carol','people','entry-carol','cn=carol',3003,3003,'[]','/data/project/carol',NULL,NULL,NULL,NULL,'active','2026-05-01T08:00:00Z',NULL,1,NULL,NULL,NULL);
+INSERT INTO account VALUES('id-foo','tool','web','foo','people','entry-foo','cn=foo',52503,52503,'[]','/data/project/foo',NULL,NULL,NULL,NULL,'active','2026-05-12T09:00:00Z',NULL,2,NULL,NULL,'["ssh-ed25519 AAAA web"]');
+INSERT INTO account VALUES('id-old','tool','old','old','people','entry-old','cn=old',52504,52504,'[]','/data/project/old',NULL,NULL,NULL,'{"counted_at":"2026-05-31T20:00:00Z","due":"2026-06-01T20:00:00Z","seconds":0,"since":"2026-05-31T20:00:00Z"}','active','2026-05-01T08:00:00Z',NULL,1,NULL,NULL,NULL);
 CREATE TABLE account_name (
   account_id TEXT NOT NULL REFERENCES account,
   name       TEXT NOT NULL,
@@ -306,29 +306,15 @@ CREATE TABLE IF NOT EXISTS "order" (
   bulk       TEXT,
   object     TEXT CHECK ((object IS NOT NULL) = (what = 'adopt object'))   -- KIND NAMESPACE/NAME
 ) STRICT;
-CREATE TABLE person (
+CREATE TABLE ssh_delivery (
   account_id TEXT PRIMARY KEY REFERENCES account,
-  value      TEXT NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE TABLE adopted_namespace (
-  cluster    TEXT NOT NULL,
-  namespace  TEXT NOT NULL,
-  uid        TEXT NOT NULL,
-  class      TEXT NOT NULL,
-  owner      TEXT,                                -- what its annotation says
-  named      TEXT REFERENCES account,             -- the account that the annotation named when it was first read
-  account_id TEXT REFERENCES account,             -- whose it is
-  why        TEXT,                                -- why it is nobody's
-  since      TEXT NOT NULL,
-  PRIMARY KEY (cluster, namespace)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE adopted_before (
-  cluster    TEXT NOT NULL,
-  namespace  TEXT NOT NULL,
-  account_id TEXT NOT NULL REFERENCES account,
-  at_start   TEXT NOT NULL,
-  at_end     TEXT NOT NULL
+  path       TEXT NOT NULL,   -- the file
+  home       TEXT NOT NULL,   -- the home that it is in
+  digest     TEXT NOT NULL,   -- hex SHA-256 of the lines
+  at         TEXT NOT NULL,
+  checked_at TEXT
 ) STRICT;
+INSERT INTO ssh_delivery VALUES('id-foo','/data/project/foo/.ssh/authorized_keys','/data/project/foo','d','2026-05-29T08:00:00Z',NULL);
 CREATE INDEX account_named ON account (kind, name);
 CREATE UNIQUE INDEX membership_open ON membership (account_id, member) WHERE at_end = '9999-12-31T23:59:59Z';
 CREATE INDEX spent_at ON spent (at);
@@ -349,12 +335,27 @@ SELECT a.name, a.uid, max(a.since, min(t.created_at)) AS since,
 FROM account a JOIN tenant t ON t.account_id = a.id
 WHERE t.namespace IS NULL AND a.state = 'active'
 GROUP BY a.id;
+CREATE VIEW namespaces AS
+SELECT t.cluster, t.namespace, t.class, a.kind || ':' || a.name AS account, a.uid, a.state, t.created_at
+FROM tenant t JOIN account a ON a.id = t.account_id
+WHERE t.namespace IS NOT NULL;
 CREATE VIEW failing AS
 SELECT a.kind || ':' || a.name AS account, f.step, f.reason, f.since, f.attempts, f.next_try
 FROM failure f JOIN account a ON a.id = f.account_id
 WHERE f.attempts > 0;
 CREATE VIEW history AS
 SELECT at, actor, account, action, reason, ticket, plan, detail FROM event;
+CREATE VIEW quotas AS
+SELECT o.namespace, amount.key AS resource, amount.value AS amount, t.class AS from_class,
+       q.note ->> 'ticket' AS override_ticket, q.until AS override_until
+FROM object o
+JOIN json_each(o.detail) amount
+JOIN tenant t ON t.account_id = o.account_id AND t.cluster = o.cluster
+LEFT JOIN quota_override q ON q.account_id = o.account_id AND q.resource = amount.key
+  AND q.amount = amount.value
+  AND q.cluster = (SELECT max(c.cluster) FROM quota_override c WHERE c.account_id = o.account_id
+                   AND c.resource = amount.key AND c.cluster IN ('', o.cluster))
+WHERE o.kind = 'ResourceQuota';
 CREATE INDEX archive_of ON archive (account_id);
 CREATE VIEW archives AS
 SELECT a.kind || ':' || a.name AS account, r.cluster, r.namespace, r.file, r.at, r.objects, r.secrets, r.left_out,
@@ -405,6 +406,34 @@ LEFT JOIN former_entry fe ON m.id IS NULL AND fe.directory_id = ms.member
   AND fe.source IN (SELECT a.source UNION ALL SELECT own.source FROM former_entry own WHERE own.account_id = a.id)
 LEFT JOIN account f ON f.id = fe.account_id
 WHERE ms.leaving_since IS NOT NULL AND ms.at_end = '9999-12-31T23:59:59Z';
+CREATE VIEW access_on AS
+WITH named AS (
+  SELECT account_id, name, at_end,
+         CASE at_end WHEN '9999-12-31T23:59:59Z' THEN '' ELSE at_start END AS at_start
+  FROM account_name
+)
+SELECT a.kind || ':' || n.name AS account,
+       coalesce(m.kind || ':' || m.name, f.kind || ':' || f.name, ms.member) AS member, t.namespace, ms.role,
+       max(ms.at_start, ac.at_start, t.created_at, n.at_start) AS at_start,
+       min(ms.at_end, ac.at_end, n.at_end) AS at_end
+FROM membership ms
+JOIN account a ON a.id = ms.account_id
+JOIN named n ON n.account_id = a.id
+LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
+LEFT JOIN former_entry fe ON m.id IS NULL AND fe.directory_id = ms.member
+  AND fe.source IN (SELECT a.source UNION ALL SELECT own.source FROM former_entry own WHERE own.account_id = a.id)
+LEFT JOIN account f ON f.id = fe.account_id
+JOIN tenant t ON t.account_id = a.id
+JOIN activity ac ON ac.account_id = a.id
+WHERE max(ms.at_start, ac.at_start, t.created_at, n.at_start) < min(ms.at_end, ac.at_end, n.at_end)
+UNION
+SELECT a.kind || ':' || n.name, a.kind || ':' || n.name, t.namespace, 'owner',
+       max(ac.at_start, t.created_at, n.at_start), min(ac.at_end, n.at_end)
+FROM account a
+JOIN named n ON n.account_id = a.id
+JOIN tenant t ON t.account_id = a.id
+JOIN activity ac ON ac.account_id = a.id
+WHERE a.kind = 'user' AND max(ac.at_start, t.created_at, n.at_start) < min(ac.at_end, n.at_end);
 CREATE VIEW idle AS
 SELECT a.kind || ':' || a.name AS account, i.cluster, i.since, i.due AS "on", i.warned_at
 FROM idleness i JOIN account a ON a.id = i.account_id;
@@ -427,61 +456,4 @@ SELECT a.kind || ':' || a.name AS account, c.cluster, c.fingerprint, c.not_after
 FROM certificate c JOIN account a ON a.id = c.account_id
 WHERE c.newest = 1 AND c.generation = a.generation AND a.state = 'active'
 ORDER BY c.not_after;
-CREATE INDEX adopted_before_of ON adopted_before (account_id);
-CREATE TRIGGER owner_is_kept AFTER UPDATE ON adopted_namespace
-WHEN OLD.account_id IS NOT NULL AND OLD.account_id IS NOT NEW.account_id AND OLD.since < NEW.since
-BEGIN INSERT INTO adopted_before VALUES (OLD.cluster, OLD.namespace, OLD.account_id, OLD.since, NEW.since); END;
-CREATE VIEW namespaces AS
-SELECT t.cluster, t.namespace, t.class, a.kind || ':' || a.name AS account, a.uid, a.state, t.created_at
-FROM tenant t JOIN account a ON a.id = t.account_id
-WHERE t.namespace IS NOT NULL
-UNION ALL
-SELECT n.cluster, n.namespace, n.class, a.kind || ':' || a.name, a.uid, a.state, n.since
-FROM adopted_namespace n JOIN account a ON a.id = n.account_id;
-CREATE VIEW quotas AS
-SELECT o.namespace, amount.key AS resource, amount.value AS amount, coalesce(n.class, t.class) AS from_class,
-       q.note ->> 'ticket' AS override_ticket, q.until AS override_until
-FROM object o
-JOIN json_each(o.detail) amount
-JOIN tenant t ON t.account_id = o.account_id AND t.cluster = o.cluster
-LEFT JOIN adopted_namespace n ON n.cluster = o.cluster AND n.namespace = o.namespace
-LEFT JOIN quota_override q ON n.class IS NULL AND q.account_id = o.account_id AND q.resource = amount.key
-  AND q.amount = amount.value
-  AND q.cluster = (SELECT max(c.cluster) FROM quota_override c WHERE c.account_id = o.account_id
-                   AND c.resource = amount.key AND c.cluster IN ('', o.cluster))
-WHERE o.kind = 'ResourceQuota';
-CREATE VIEW access_on AS
-WITH named AS (
-  SELECT account_id, name, at_end,
-         CASE at_end WHEN '9999-12-31T23:59:59Z' THEN '' ELSE at_start END AS at_start
-  FROM account_name
-), owned AS (
-  SELECT account_id, namespace, created_at AS at_start, '9999-12-31T23:59:59Z' AS at_end FROM tenant
-  UNION ALL
-  SELECT account_id, namespace, since, '9999-12-31T23:59:59Z' FROM adopted_namespace WHERE account_id IS NOT NULL
-  UNION ALL
-  SELECT account_id, namespace, at_start, at_end FROM adopted_before
-)
-SELECT a.kind || ':' || n.name AS account,
-       coalesce(m.kind || ':' || m.name, f.kind || ':' || f.name, ms.member) AS member, t.namespace, ms.role,
-       max(ms.at_start, ac.at_start, t.created_at, n.at_start) AS at_start,
-       min(ms.at_end, ac.at_end, n.at_end) AS at_end
-FROM membership ms
-JOIN account a ON a.id = ms.account_id
-JOIN named n ON n.account_id = a.id
-LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
-LEFT JOIN former_entry fe ON m.id IS NULL AND fe.directory_id = ms.member
-  AND fe.source IN (SELECT a.source UNION ALL SELECT own.source FROM former_entry own WHERE own.account_id = a.id)
-LEFT JOIN account f ON f.id = fe.account_id
-JOIN tenant t ON t.account_id = a.id
-JOIN activity ac ON ac.account_id = a.id
-WHERE max(ms.at_start, ac.at_start, t.created_at, n.at_start) < min(ms.at_end, ac.at_end, n.at_end)
-UNION
-SELECT a.kind || ':' || n.name, a.kind || ':' || n.name, o.namespace, 'owner',
-       max(ac.at_start, o.at_start, n.at_start), min(ac.at_end, o.at_end, n.at_end)
-FROM account a
-JOIN named n ON n.account_id = a.id
-JOIN owned o ON o.account_id = a.id
-JOIN activity ac ON ac.account_id = a.id
-WHERE a.kind = 'user' AND max(ac.at_start, o.at_start, n.at_start) < min(ac.at_end, o.at_end, n.at_end);
 COMMIT;

@@ -115,6 +115,10 @@ async fn a_spawner_that_ends_or_hangs_is_replaced_and_none_outlives_its_server()
         homed.write(&target).await.expect("writes");
         let [spawner] = children_of(homed.child.id())[..] else { panic!("one spawner") };
         signal(spawner, how);
+        if how == Signal::STOP {
+            // Nobody is told which process to kill, for there is none.
+            homed.refused(&target, "unavailable").await;
+        }
         homed.write(&target).await.expect("goes on");
         let found = children_of(homed.child.id());
         wait_for("the end of the spawner", || !children_of(homed.child.id()).contains(&spawner));

@@ -120,7 +120,7 @@ impl Engine {
     /// Only the ledger's.
     pub(crate) async fn serve_realm(&mut self, trigger: Trigger, extent: Extent) -> Result<u64, EngineError> {
         let Some(mut link) = self.realm.take() else { return Ok(0) };
-        let done = self.serve(&mut link, trigger, extent).await;
+        let done = Box::pin(self.serve(&mut link, trigger, extent)).await;
         if let Some(session) = &mut link.session {
             self.metrics.realm_requests(&link.settings.rules.place().0, session.counted());
         }
@@ -211,7 +211,7 @@ impl Engine {
         let now = self.now();
         let link = self.realm.as_mut()?;
         if link.is_due(Trigger::Schedule, now)
-            && let Err(error) = link.read(ledger, now).await
+            && let Err(error) = Box::pin(link.read(ledger, now)).await
         {
             link.fail(&error, now);
             return Some(Err(format!("realm {}: {}", link.settings.rules.name, report::chain(&error))));

@@ -167,6 +167,8 @@ async fn user(
                 display_name: display_name.clone().or(row.display_name),
                 ..row
             };
+            // Their values stay out of a history that forgets nothing.
+            let fields: Vec<&String> = fields.as_object().into_iter().flat_map(|fields| fields.keys()).collect();
             (Some(row), Some(("realm user changed", json!({"user": user, "fields": fields}))))
         }
         (RealmAction::RealmRename { user, username }, Some(row)) => {

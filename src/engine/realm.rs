@@ -44,15 +44,15 @@ impl RealmLink {
     pub(super) fn of(
         settings: &Settings,
         sources: &[SourceConfig],
-        before: Option<Self>,
-    ) -> Result<Option<Self>, SettingsErrors> {
+        before: Option<Box<Self>>,
+    ) -> Result<Option<Box<Self>>, SettingsErrors> {
         let (Some(wanted), Some(config)) = (&settings.realm, settings.realm_connection(sources)?) else {
             return Ok(None);
         };
-        let same = before.filter(|link| link.settings == *wanted && link.config == config);
+        let same = before.filter(|link| link.settings == **wanted && link.config == config);
         Ok(same.or_else(|| {
-            Some(Self {
-                settings: wanted.clone(),
+            Some(Box::new(Self {
+                settings: wanted.as_ref().clone(),
                 config,
                 session: None,
                 seen: None,
@@ -60,7 +60,7 @@ impl RealmLink {
                 trouble: None,
                 waiting: 0,
                 notices: Vec::new(),
-            })
+            }))
         }))
     }
 
@@ -225,7 +225,7 @@ impl Engine {
     }
 
     pub(super) fn realm_status(&self) -> Option<RealmStatus> {
-        let link = self.realm.as_ref()?;
+        let link = self.realm.as_deref()?;
         let RealmLink { settings, read_at, trouble, waiting, notices, .. } = link;
         let name = settings.rules.name.clone();
         let rows = self.store.state().realm_accounts.iter();

@@ -104,7 +104,7 @@ pub struct Engine {
     trouble: BTreeMap<ClusterName, String>,
     links: BTreeMap<ClusterName, link::Link>,
     reaching: BTreeMap<ClusterName, link::Reaching>,
-    realm: Option<realm::RealmLink>,
+    realm: Option<Box<realm::RealmLink>>,
     last: Option<CycleReport>,
     health: health::Health,
 }

@@ -44,15 +44,15 @@ impl RealmLink {
     pub(super) fn of(
         settings: &Settings,
         sources: &[SourceConfig],
-        before: Option<Self>,
-    ) -> Result<Option<Self>, SettingsErrors> {
+        before: Option<Box<Self>>,
+    ) -> Result<Option<Box<Self>>, SettingsErrors> {
         let (Some(wanted), Some(config)) = (&settings.realm, settings.realm_connection(sources)?) else {
             return Ok(None);
         };
-        let same = before.filter(|link| link.settings == *wanted && link.config == config);
+        let same = before.filter(|link| link.settings == **wanted && link.config == config);
         Ok(same.or_else(|| {
-            Some(Self {
-                settings: wanted.clone(),
+            Some(Box::new(Self {
+                settings: wanted.as_ref().clone(),
                 config,
                 session: None,
                 seen: None,
@@ -60,7 +60,7 @@ impl RealmLink {
                 trouble: None,
                 waiting: 0,
                 notices: Vec::new(),
-            })
+            }))
         }))
     }
 
@@ -120,7 +120,7 @@ impl Engine {
     /// Only the ledger's.
     pub(crate) async fn serve_realm(&mut self, trigger: Trigger, extent: Extent) -> Result<u64, EngineError> {
         let Some(mut link) = self.realm.take() else { return Ok(0) };
-        let done = self.serve(&mut link, trigger, extent).await;
+        let done = Box::pin(self.serve(&mut link, trigger, extent)).await;
         if let Some(session) = &mut link.session {
             self.metrics.realm_requests(&link.settings.rules.place().0, session.counted());
         }
@@ -211,7 +211,7 @@ impl Engine {
         let now = self.now();
         let link = self.realm.as_mut()?;
         if link.is_due(Trigger::Schedule, now)
-            && let Err(error) = link.read(ledger, now).await
+            && let Err(error) = Box::pin(link.read(ledger, now)).await
         {
             link.fail(&error, now);
             return Some(Err(format!("realm {}: {}", link.settings.rules.name, report::chain(&error))));
@@ -225,7 +225,7 @@ impl Engine {
     }
 
     pub(super) fn realm_status(&self) -> Option<RealmStatus> {
-        let link = self.realm.as_ref()?;
+        let link = self.realm.as_deref()?;
         let RealmLink { settings, read_at, trouble, waiting, notices, .. } = link;
         let name = settings.rules.name.clone();
         let rows = self.store.state().realm_accounts.iter();

@@ -167,6 +167,8 @@ async fn user(
                 display_name: display_name.clone().or(row.display_name),
                 ..row
             };
+            // Their values stay out of a history that forgets nothing.
+            let fields: Vec<&String> = fields.as_object().into_iter().flat_map(|fields| fields.keys()).collect();
             (Some(row), Some(("realm user changed", json!({"user": user, "fields": fields}))))
         }
         (RealmAction::RealmRename { user, username }, Some(row)) => {
@@ -270,8 +272,9 @@ fn parts(display_name: Option<&str>) -> (Option<&str>, Option<&str>) {
 
 fn status(error: &RealmError) -> Option<u16> {
     match error {
-        RealmError::Answer { status, .. } => Some(status.as_u16()),
-        RealmError::Lacks { status, .. } | RealmError::Forbidden { status, .. } => Some(status.as_u16()),
+        RealmError::Answer { status, .. } | RealmError::Lacks { status, .. } | RealmError::Forbidden { status, .. } => {
+            Some(status.as_u16())
+        }
         _ => None,
     }
 }
@@ -280,12 +283,12 @@ fn status(error: &RealmError) -> Option<u16> {
 /// failure, for who makes the roles may be somebody else; a mail server that does not take a mail, the mail's.
 #[must_use]
 pub fn ends_all(action: &RealmAction, error: &RealmError) -> bool {
-    match (action, status(error)) {
-        (RealmAction::RealmMakeRole { .. } | RealmAction::RealmRemoveRole { .. }, Some(403)) => false,
-        (RealmAction::RealmMail { .. }, Some(500)) => false,
-        (_, Some(400 | 404 | 409)) => false,
-        _ => true,
-    }
+    !matches!(
+        (action, status(error)),
+        (RealmAction::RealmMakeRole { .. } | RealmAction::RealmRemoveRole { .. }, Some(403))
+            | (RealmAction::RealmMail { .. }, Some(500))
+            | (_, Some(400 | 404 | 409))
+    )
 }
 
 /// Whether the realm is not as it was seen: who is to be changed is not there, or who is to be made is.

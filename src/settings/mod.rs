@@ -61,7 +61,7 @@ pub struct Settings {
     /// Whom Secrets in archives are encrypted to; absent: they are left out.
     pub archive_recipient: Option<Recipient>,
     /// A realm of Keycloak that is written to.
-    pub realm: Option<RealmSettings>,
+    pub realm: Option<Box<RealmSettings>>,
     /// What runs in the cluster as the webhook.
     pub webhook_image: Option<String>,
 }

@@ -69,7 +69,7 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
     let mut sources = source::sources(root, folder);
     managers(root, &policy, &mut sources);
     Some(Settings {
-        realm: realm::realm(root, folder, &sources),
+        realm: realm::realm(root, folder, &sources).map(Box::new),
         sources,
         policy,
         clusters: kubeconfigs,

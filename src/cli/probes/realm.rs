@@ -40,8 +40,8 @@ async fn look(subject: &str, rules: &Realm, config: &KeycloakConfig) -> Result<V
     let users = realm.users().await?.len();
     let mut findings = vec![Finding::good(subject, format!("{}: {users} users", config.url))];
     if let Some(client) = &rules.client {
-        let roles = realm.roles(client, PREFIX).await?.len();
-        findings.push(Finding::good(subject, format!("client {client}: {roles} roles of workspaces")));
+        let found = realm.roles(client, PREFIX).await?.len();
+        findings.push(Finding::good(subject, format!("client {client}: {found} roles of workspaces")));
     }
     // A token that says nothing of roles is no reason to doubt them.
     let Some(rights) = rights else { return Ok(findings) };

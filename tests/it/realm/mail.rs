@@ -12,31 +12,31 @@ use super::{RIGHTS, SECRET, WORKSPACES, connection, realm, user, world};
 use crate::servers::ready::poll;
 use crate::world::all_is_well;
 
-/// A server of RFC 5321 that keeps what it takes, and takes nothing while it is told so.
+/// A server of RFC 5321 that keeps what it takes, and takes nothing until it is open.
 struct Mails {
     port: u16,
-    takes: Arc<AtomicBool>,
-    taken: Arc<Mutex<Vec<String>>>,
+    open: Arc<AtomicBool>,
+    kept: Arc<Mutex<Vec<String>>>,
 }
 
 impl Mails {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("its address").port();
-        let (takes, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let (open, kept) = (Arc::clone(&takes), Arc::clone(&taken));
+        let mails = Self { port, open: Arc::default(), kept: Arc::default() };
+        let (open, kept) = (Arc::clone(&mails.open), Arc::clone(&mails.kept));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (open, kept) = (Arc::clone(&open), Arc::clone(&kept));
                 std::thread::spawn(move || serve(stream, &open, &kept));
             }
         });
-        Self { port, takes, taken }
+        mails
     }
 }
 
 /// One connection; its end is the client's.
-fn serve(stream: TcpStream, takes: &AtomicBool, taken: &Mutex<Vec<String>>) -> Option<()> {
+fn serve(stream: TcpStream, open: &AtomicBool, kept: &Mutex<Vec<String>>) -> Option<()> {
     let mut answers = stream.try_clone().ok()?;
     let mut answer = move |text: &str| answers.write_all(format!("{text}\r\n").as_bytes()).ok();
     let mut lines = BufReader::new(stream).lines();
@@ -44,7 +44,7 @@ fn serve(stream: TcpStream, takes: &AtomicBool, taken: &Mutex<Vec<String>>) -> O
     let mut to = String::new();
     while let Some(Ok(line)) = lines.next() {
         match line.to_uppercase().split([' ', ':']).next().unwrap_or_default() {
-            "RCPT" if !takes.load(Ordering::Relaxed) => answer("451 try again later")?,
+            "RCPT" if !open.load(Ordering::Relaxed) => answer("451 try again later")?,
             "RCPT" => {
                 to = line;
                 answer("250 ok")?;
@@ -52,7 +52,7 @@ fn serve(stream: TcpStream, takes: &AtomicBool, taken: &Mutex<Vec<String>>) -> O
             "DATA" => {
                 answer("354 go on")?;
                 lines.by_ref().map_while(Result::ok).find(|line| line == ".")?;
-                taken.lock().expect("a list").push(to.clone());
+                kept.lock().expect("a list").push(to.clone());
                 answer("250 ok")?;
             }
             "QUIT" => {
@@ -85,14 +85,14 @@ fn a_new_user_is_told_once_and_again_until_it_is_accepted() {
     let why = world.rows("SELECT reason FROM failing");
     assert!(why[0]["reason"].as_str().is_some_and(|why| why.contains("Failed to send")), "{why:?}");
 
-    mails.takes.store(true, Ordering::Relaxed);
-    let all = || mails.taken.lock().expect("a list").len();
+    mails.open.store(true, Ordering::Relaxed);
+    let all = || mails.kept.lock().expect("a list").len();
     let told = poll(Duration::from_mins(1), || {
         world.cycle();
         all() == 2
     });
     assert!(told, "{:?}", world.rows("SELECT * FROM failing"));
-    let mut to = mails.taken.lock().expect("a list").clone();
+    let mut to = mails.kept.lock().expect("a list").clone();
     to.sort();
     assert!(to[0].contains("rlmail-a@example.org") && to[1].contains("rlmail-b@example.org"), "{to:?}");
     let rows = world.rows("SELECT account FROM realm_users WHERE mailed_at IS NOT NULL");

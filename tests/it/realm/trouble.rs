@@ -62,8 +62,8 @@ fn an_outage_stops_only_what_is_there_and_ends_by_itself() {
     assert_eq!(roles(&realm, "rlout-a"), set(&["workspace-rlout-lab:member"]));
     let rows = world.rows("SELECT origin FROM realm_users");
     assert_eq!(rows.len(), 1, "known again, and ours: {rows:?}");
-    let made = world.rows("SELECT count(*) AS n FROM history WHERE action = 'realm user created'");
-    assert_eq!(made[0]["n"], 1);
+    let count = world.rows("SELECT count(*) AS n FROM history WHERE action = 'realm user created'");
+    assert_eq!(count[0]["n"], 1);
 
     // What was ordered meanwhile is done when it is back.
     mode.store(1, Ordering::Relaxed);

@@ -18,7 +18,7 @@ pub(super) fn object(ledger: &LedgerState, policy: &Policy, wanted: &AdoptObject
         if let (Some(owner), Some(namespace)) = (&wanted.owner, namespace)
             && let Some(changes) = newcomer(ledger, policy, owner, namespace, &note)?
         {
-            return ordered(ledger, find(ledger, owner.kind, &owner.name)?, wanted, None, (note, changes));
+            return Ok(ordered(ledger, find(ledger, owner.kind, &owner.name)?, wanted, None, (note, changes)));
         }
         let text = format!("{object} stands in nobody's way; `bursar status` shows what does, and the command for it");
         return Err(refused(text));
@@ -27,7 +27,7 @@ pub(super) fn object(ledger: &LedgerState, policy: &Policy, wanted: &AdoptObject
         return Err(Refusal { exit_code: 4, text: format!("whose way {object} stands in is not known any more") });
     };
     let over = vec![Change::Failure(id.clone(), cluster.clone(), None)];
-    ordered(ledger, account, wanted, Some(cluster), (note, over))
+    Ok(ordered(ledger, account, wanted, Some(cluster), (note, over)))
 }
 
 fn ordered(
@@ -36,7 +36,7 @@ fn ordered(
     wanted: &AdoptObject,
     cluster: Option<&ClusterName>,
     (note, mut changes): (Note, Vec<Change>),
-) -> Result<One, Refusal> {
+) -> One {
     let object = &wanted.object;
     let mut event = event(Some(account), "object to be adopted", &note);
     event.detail = serde_json::json!({"object": object, "cluster": cluster});
@@ -50,7 +50,7 @@ fn ordered(
     };
     let text = format!("{}: {object} to be adopted", account.account_name());
     changes.push(Change::Order(order));
-    Ok(One { changes, events: vec![event], text, revoked: None })
+    One { changes, events: vec![event], text, revoked: None }
 }
 
 /// What makes a namespace the place of an account that has none yet, though its name was made of the account's by another
@@ -131,7 +131,9 @@ mod tests {
         let plain = world.add(AccountKind::Tool, "jane", Some(52_504));
         let One { changes, text, .. } = adopt(&world, "tool-john-doe", "tool:john.doe").expect("ordered");
         assert!(text.contains("tool:john.doe: namespace tool-john-doe to be adopted"), "{text}");
-        changes.iter().for_each(|change| world.ledger.apply(change));
+        for change in &changes {
+            world.ledger.apply(change);
+        }
         assert_eq!(world.ledger.accounts[&dotted].kubernetes_name, "john-doe");
         assert_eq!(world.ledger.orders.len(), 1);
         let refusal =

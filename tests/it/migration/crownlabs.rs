@@ -1,5 +1,5 @@
-//! docs/migration/crownlabs.md, in a cluster in the shape of CrownLabs' tenant operator: with its kinds, owners and
-//! finalizers, and Kubernetes' own garbage collector.
+//! docs/migration/crownlabs.md, in a cluster in the shape that its tenant operator leaves: kinds, owners and finalizers, and
+//! Kubernetes' own garbage collector.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::world::World;
 const PAGE: &str = include_str!("../../../docs/migration/crownlabs.md");
 const GROUP: &str = "crownlabs.polito.it";
 
-/// A kind of CrownLabs', as much of it as anybody here reads.
+/// A kind of theirs, as much of it as anybody here reads.
 fn definition(kind: &str, version: &str) -> Value {
     let plural = format!("{}s", kind.to_lowercase());
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
@@ -146,7 +146,9 @@ fn namespaces_outlive_the_tenants_that_owned_them_and_logins_go_on() {
     let (world, mut page) = Page::open(servers, "crown", PAGE, &words);
     crownlabs(&world);
     let personal = ["tenant-john-doe", "tenant-jane"];
-    personal.iter().for_each(|namespace| deploy(&world, namespace));
+    for namespace in personal {
+        deploy(&world, namespace);
+    }
     let (john, jane) = (login(&world, "john.doe", "user"), login(&world, "jane", "manager"));
     wait_for("the old bindings work", DEADLINE, || {
         world.kubectl_with(&john, &["get", "pods", "-n", personal[0]]).status.success().then_some(())
@@ -180,7 +182,7 @@ fn namespaces_outlive_the_tenants_that_owned_them_and_logins_go_on() {
         (!left.contains("crownlabs-deny")).then_some(())
     });
     page.done(&world);
-    page.is_read();
+    page.ended();
     clients.into_iter().for_each(Client::end);
     assert_eq!(namespaces.map(|namespace| identity(&world, namespace)), before);
     let drives = world.kubectl(&["get", "pvc", "-n", "mydrive-pvcs", "-o", "name"]);

@@ -177,7 +177,7 @@ fn tools_go_on_working_at_every_moment_and_keep_what_they_have() {
     page.done(&world);
     world.restart_homed(&[]);
     page.done(&world);
-    page.is_read();
+    page.ended();
 
     admins.end();
     at_home.into_iter().for_each(Client::end);

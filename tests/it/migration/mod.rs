@@ -48,7 +48,7 @@ impl Page {
         let mut all = vec![
             ("~/.kube/config", place(servers.cluster.admin_kubeconfig.clone())),
             ("/root/migration", place(world.folder.join("migration"))),
-            ("\"/home\"", format!("{:?}", homes.join("home"))),
+            ("\"/home\"", format!("\"{}\"", place(homes.join("home")))),
             ("/home/", place(homes.join("home/"))),
             ("/data/project", place(homes.join("data/project"))),
             ("dc=example,dc=org", world.base.clone()),
@@ -84,7 +84,7 @@ impl Page {
 
     /// Nothing of it is left.
     #[track_caller]
-    pub fn is_read(mut self) {
+    pub fn ended(mut self) {
         assert_eq!(self.blocks.next(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! docs/migration/open-ondemand.md, in a cluster in the shape of Open OnDemand's hooks, with a real Keycloak.
+//! docs/migration/open-ondemand.md, in a cluster in the shape that its hooks leave, with a real Keycloak.
 
 use std::fs;
 
@@ -152,7 +152,7 @@ fn both_logins_stand_side_by_side_until_the_portal_changes_over() {
     });
     assert_eq!(world.kubectl(&initializer).trim(), "yes", "pods may what they could");
     page.done(&world);
-    page.is_read();
+    page.ended();
 
     new.end();
     assert_eq!(namespaces.map(|namespace| identity(&world, namespace)), before);

@@ -52,8 +52,7 @@ fn assert_same(polled: &SourceRead, full: &SourceRead, what: &str) {
 fn by_usn(mut source: SourceConfig, banned: &str) -> SourceConfig {
     let users = source.users.as_mut().expect("people");
     users.filter = format!("(&(objectCategory=person)(objectClass=user)(!(memberOf={banned})))");
-    source.name = "by-usn".to_owned();
-    source
+    SourceConfig { name: "by-usn".to_owned(), ..source }
 }
 
 fn rename(dn: &str, name: &str, place: &str) -> String {
@@ -139,7 +138,7 @@ async fn whoever_is_restored_is_who_they_were() {
     let (id, dn) = (before.entries[0].id.clone(), before.entries[0].dn.clone());
     samba.modify_ldif(&delete(&dn));
     assert_eq!(polled.check("deleted").await.entries, []);
-    samba.restore(&format!("CN=res-alice\\0ADEL:{id},CN=Deleted Objects,{}", DOMAIN_DN), &dn);
+    samba.restore(&format!("CN=res-alice\\0ADEL:{id},CN=Deleted Objects,{DOMAIN_DN}"), &dn);
     let after = polled.check("restored").await;
     let found = after.entries.iter().map(|entry| &entry.id).chain(after.rejected.iter().flat_map(|one| &one.id));
     assert_eq!(found.collect::<Vec<_>>(), [&id]);

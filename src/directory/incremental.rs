@@ -8,7 +8,7 @@ use super::difference::compare;
 use super::entry::EntryRules;
 use super::kept::{Kept, Memory};
 use super::source::{SourceConfig, SourceKind};
-use super::{Completeness, SourceRead, Way, keycloak, ldap, ldif, syncrepl};
+use super::{Completeness, SourceRead, Way, active_directory, keycloak, ldap, ldif, syncrepl};
 
 /// All of `source`, as if nothing was known.
 pub(super) async fn full(source: &SourceConfig) -> RawRead {
@@ -23,6 +23,9 @@ pub(super) async fn full(source: &SourceConfig) -> RawRead {
 /// otherwise: in full from a server that cannot tell its changes, or broken off.
 async fn refresh(source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
     match &source.kind {
+        SourceKind::Ldap(config) if config.way != Way::Full && source.attributes.windows => {
+            active_directory::refresh(config, source, kept).await
+        }
         SourceKind::Ldap(config) if config.way != Way::Full && source.tells_changes() => {
             syncrepl::refresh(config, source, kept).await
         }

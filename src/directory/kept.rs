@@ -29,6 +29,20 @@ pub struct Kept {
 pub enum Mark {
     /// RFC 4533: a cookie of each tree's search.
     Syncrepl(BTreeMap<AccountKind, Vec<u8>>),
+    /// `DirSync`: a cookie of this domain controller.
+    DirSync {
+        /// Which one, and in which life of its database.
+        controller: String,
+        /// For the whole domain.
+        cookie: Vec<u8>,
+    },
+    /// `uSNChanged`: the highest number that this domain controller had given.
+    Usn {
+        /// Which one, and in which life of its database.
+        controller: String,
+        /// What changes after it has a higher one.
+        usn: u64,
+    },
 }
 
 /// What is kept of all sources, by their names. Clones share it.

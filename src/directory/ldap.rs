@@ -71,11 +71,7 @@ pub(super) async fn read_all(mut connection: Connection, config: &LdapConfig, so
     raw
 }
 
-/// Reads the tree of `kind` page by page (RFC 2696), into `entries` as they come, and what is missing of long attributes
-/// after that.
-///
-/// The pages are asked for here and not by ldap3's adapter: that one looks only at the last page's result, and each
-/// must have answered success, with no referral.
+/// Reads the tree of `kind`, into `entries` as they come.
 async fn read_tree(
     ldap: &mut Ldap,
     config: &LdapConfig,
@@ -84,7 +80,22 @@ async fn read_tree(
     entries: &mut Vec<RawEntry>,
 ) -> Result<(), ReadError> {
     let Some(tree) = source.tree(kind) else { return Ok(()) };
-    let attributes = asked(config, source, kind);
+    read_matching(ldap, config, source, tree, &asked(config, source, kind), entries).await
+}
+
+/// Reads `attributes` of what `tree` matches page by page (RFC 2696), into `entries` as they come, and what is missing of
+/// long attributes after that.
+///
+/// The pages are asked for here and not by ldap3's adapter: that one looks only at the last page's result, and each
+/// must have answered success, with no referral.
+pub(super) async fn read_matching(
+    ldap: &mut Ldap,
+    config: &LdapConfig,
+    source: &SourceConfig,
+    tree: &Tree,
+    attributes: &[String],
+    entries: &mut Vec<RawEntry>,
+) -> Result<(), ReadError> {
     let mut pages = Pages { entries, parts: Vec::new(), referrals: Vec::new() };
     let size = i32::try_from(config.page_size).unwrap_or(i32::MAX);
     let mut cookie = Vec::new();
@@ -92,7 +103,7 @@ async fn read_tree(
     loop {
         let before = pages.entries.len();
         let first = cookie.is_empty();
-        let page = read_page(ldap, PagedResults { size, cookie }, tree, &attributes, &mut pages);
+        let page = read_page(ldap, PagedResults { size, cookie }, tree, attributes, &mut pages);
         let answer = timeout(config.timeout, page).await.map_err(|_| ReadError::Timeout(config.timeout))??;
         pages.referrals.extend(answer.refs.iter().cloned());
         if answer.rc != 0 {
@@ -122,7 +133,7 @@ async fn read_tree(
 }
 
 /// The attributes to ask for; of members only the first part where the configuration says how many at once.
-fn asked(config: &LdapConfig, source: &SourceConfig, kind: AccountKind) -> Vec<String> {
+pub(super) fn asked(config: &LdapConfig, source: &SourceConfig, kind: AccountKind) -> Vec<String> {
     let is_long = |name: &String| source.attributes.member_dns.iter().any(|long| long.eq_ignore_ascii_case(name));
     let part = |name: String| match config.members_at_once {
         Some(size) if is_long(&name) => range::ask(&name, 0, Some(size)),

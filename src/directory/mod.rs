@@ -4,9 +4,11 @@
 //!
 //! A missing answer is never an empty answer: a read that is not [`Completeness::Complete`] proves nobody's absence.
 
+mod active_directory;
 pub mod assemble;
 mod connection;
 mod difference;
+mod dirsync;
 pub mod dn;
 pub mod entry;
 pub mod fetch;
@@ -23,6 +25,7 @@ mod mark;
 pub mod membership;
 pub mod merge;
 pub mod mirror;
+mod moved;
 mod numbers;
 pub mod person;
 mod preset;

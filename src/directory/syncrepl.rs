@@ -220,6 +220,7 @@ impl Told {
     pub(super) fn since(known: Option<&Kept>, kind: AccountKind) -> Self {
         let cookie = known.and_then(|known| match &known.mark {
             Mark::Syncrepl(cookies) => cookies.get(&kind).cloned(),
+            Mark::DirSync { .. } | Mark::Usn { .. } => None,
         });
         let news = if cookie.is_some() { News::default() } else { News::of_everything() };
         Self { news, cookie, refreshed: false }

@@ -1,8 +1,10 @@
 //! Active Directory as it is: what is read of a real domain controller, and a cycle from there to a kubeconfig.
 
 mod cycle;
+mod incremental;
 mod members;
 mod numbers;
+mod proxy;
 
 use std::time::Duration;
 

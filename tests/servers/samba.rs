@@ -33,9 +33,10 @@ pub const READER: &str = "bursar@ad.example.org";
 /// The password of [`READER`].
 pub const READER_PASSWORD: &str = "Reader-Passw0rd";
 
-const ADMINISTRATOR: &str = "Administrator@ad.example.org";
+/// The administrator of the domain.
+pub const ADMINISTRATOR: &str = "Administrator@ad.example.org";
 /// As tests/cluster/samba.sh says.
-const ADMINISTRATOR_PASSWORD: &str = "Passw0rd!x";
+pub const ADMINISTRATOR_PASSWORD: &str = "Passw0rd!x";
 const START_DEADLINE: Duration = Duration::from_mins(2);
 
 /// A domain controller.
@@ -135,6 +136,16 @@ impl Samba {
     /// If one is refused: with the server's answer.
     pub fn modify_ldif(&self, ldif: &str) {
         self.expect_done("ldapmodify", &[], ldif);
+    }
+
+    /// Gives a deleted object back to where it was (MS-ADTS 3.1.1.5.3.7).
+    ///
+    /// # Panics
+    /// If that is refused: with the server's answer.
+    pub fn restore(&self, deleted: &str, dn: &str) {
+        let back = "changetype: modify\ndelete: isDeleted\n-\nreplace: distinguishedName\ndistinguishedName";
+        let show_deleted = "!1.2.840.113556.1.4.417";
+        self.expect_done("ldapmodify", &["-e", show_deleted], &format!("dn: {deleted}\n{back}: {dn}\n\n"));
     }
 
     /// Searches as the administrator and gives the LDIF, its lines not wrapped.

@@ -1,0 +1,191 @@
+//! Changes of a domain, told by its controller: after each poll Bursar knows what a full read would tell it.
+
+mod history;
+mod proxied;
+
+use bursar::directory::source::{LdapConfig, Secret};
+use bursar::directory::{Memory, Pass, SourceConfig, SourceRead, Way};
+use bursar::identity::AccountKind;
+
+use super::proxy::Proxy;
+use super::{DOMAIN_DN, READER, READER_PASSWORD, source, with};
+use crate::directory::{members, names, read, read_by, why};
+use crate::servers::samba::{ADMINISTRATOR, ADMINISTRATOR_PASSWORD, Samba, group_ldif, person_ldif};
+
+/// A source that is polled.
+struct Polled {
+    source: SourceConfig,
+    memory: Memory,
+}
+
+impl Polled {
+    fn new(source: SourceConfig) -> Self {
+        Self { source, memory: Memory::default() }
+    }
+
+    async fn poll(&self) -> SourceRead {
+        read_by(&self.source, &Pass::Changes(self.memory.clone())).await
+    }
+
+    /// Polls, and reads in full: both are the same.
+    async fn check(&self, what: &str) -> SourceRead {
+        let polled = self.poll().await;
+        assert_eq!((why(&polled), polled.way), ("complete", Way::Incremental), "{what}");
+        assert_same(&polled, &read(self.source.clone()).await, what);
+        polled
+    }
+}
+
+/// The same rows.
+#[track_caller]
+fn assert_same(polled: &SourceRead, full: &SourceRead, what: &str) {
+    assert_eq!(polled.completeness, full.completeness, "{what}");
+    assert_eq!(polled.numbers, full.numbers, "{what}");
+    for (one, other) in polled.entries.iter().zip(&full.entries) {
+        assert_eq!(one, other, "{what}");
+    }
+    assert_eq!(polled.entries.len(), full.entries.len(), "{what}");
+    assert_eq!(polled.rejected, full.rejected, "{what}");
+}
+
+/// A filter on what no change of the entry itself tells: then it is `uSNChanged` that tells.
+fn by_usn(mut source: SourceConfig, banned: &str) -> SourceConfig {
+    let users = source.users.as_mut().expect("people");
+    users.filter = format!("(&(objectCategory=person)(objectClass=user)(!(memberOf={banned})))");
+    SourceConfig { name: "by-usn".to_owned(), ..source }
+}
+
+fn rename(dn: &str, name: &str, place: &str) -> String {
+    format!("dn: {dn}\nchangetype: modrdn\nnewrdn: {name}\ndeleteoldrdn: 1\nnewsuperior: {place}\n\n")
+}
+
+fn delete(dn: &str) -> String {
+    format!("dn: {dn}\nchangetype: delete\n\n")
+}
+
+fn change(dn: &str, how: &str, attribute: &str, value: &str) -> String {
+    format!("dn: {dn}\nchangetype: modify\n{how}: {attribute}\n{attribute}: {value}\n\n")
+}
+
+fn unit_ldif(dn: &str) -> String {
+    format!("dn: {dn}\nobjectClass: organizationalUnit\n\n")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_a_name_that_was_left_has_not_its_groups() {
+    let samba = Samba::shared();
+    let base = samba.unit("left");
+    let away = samba.unit("left-away");
+    let alice = format!("CN=left-alice,{base}");
+    samba.add_ldif(&person_ldif(&base, "left-alice", ""));
+    samba.add_ldif(&group_ldif(&base, "left-admins", std::slice::from_ref(&alice)));
+    samba.add_ldif(&group_ldif(&base, "left-banned", &[]));
+    let banned = format!("CN=left-banned,{base}");
+    let both = [Polled::new(source(samba, &base)), Polled::new(by_usn(source(samba, &base), &banned))];
+    for polled in &both {
+        let found = polled.check("at first").await;
+        assert_eq!(members(&found, "left-admins"), ["left-alice"]);
+    }
+    // Out of the base; the group shows her under her new name, which nobody is told.
+    samba.modify_ldif(&rename(&alice, "CN=left-alice", &away));
+    for polled in &both {
+        assert_eq!(members(&polled.check("she left").await, "left-admins"), [""; 0]);
+    }
+    let again = person_ldif(&base, "left-alice", "").replace("sAMAccountName: left-alice", "sAMAccountName: left-two");
+    samba.add_ldif(&again);
+    for polled in &both {
+        let found = polled.check("another has her name").await;
+        assert_eq!((members(&found, "left-admins"), names(&found, AccountKind::User)), (vec![], vec!["left-two"]));
+    }
+    samba.modify_ldif(&rename(&format!("CN=left-alice,{away}"), "CN=left-back", &base));
+    for polled in &both {
+        assert_eq!(members(&polled.check("she is back").await, "left-admins"), ["left-alice"]);
+    }
+    samba.modify_ldif(&change(&banned, "add", "member", &format!("CN=left-back,{base}")));
+    assert_eq!(members(&both[0].check("banned").await, "left-admins"), ["left-alice"]);
+    assert_eq!(members(&both[1].check("banned").await, "left-admins"), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lies_beneath_a_container_moves_with_it() {
+    let samba = Samba::shared();
+    let base = samba.unit("beneath");
+    let unit = format!("OU=physics,{base}");
+    samba.add_ldif(&unit_ldif(&unit));
+    samba.add_ldif(&person_ldif(&unit, "ben-alice", ""));
+    samba.add_ldif(&group_ldif(&base, "ben-lab", &[format!("CN=ben-alice,{unit}")]));
+    let polled = Polled::new(source(samba, &base));
+    polled.check("at first").await;
+    samba.modify_ldif(&rename(&unit, "OU=chemistry", &base));
+    let found = polled.check("renamed").await;
+    assert_eq!(members(&found, "ben-lab"), ["ben-alice"]);
+    assert!(found.entries.iter().any(|entry| entry.dn.contains("OU=chemistry")));
+    let away = samba.unit("beneath-away");
+    samba.modify_ldif(&rename(&format!("OU=chemistry,{base}"), "OU=chemistry", &away));
+    let found = polled.check("moved away").await;
+    assert_eq!((names(&found, AccountKind::User), members(&found, "ben-lab")), (vec![], vec![]));
+    samba.modify_ldif(&rename(&format!("OU=chemistry,{away}"), "OU=physics", &base));
+    assert_eq!(members(&polled.check("moved back").await, "ben-lab"), ["ben-alice"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_restored_is_who_they_were() {
+    let samba = Samba::shared();
+    let base = samba.unit("restored");
+    samba.add_ldif(&person_ldif(&base, "res-alice", ""));
+    let polled = Polled::new(source(samba, &base));
+    let before = polled.check("at first").await;
+    let (id, dn) = (before.entries[0].id.clone(), before.entries[0].dn.clone());
+    samba.modify_ldif(&delete(&dn));
+    assert_eq!(polled.check("deleted").await.entries, []);
+    samba.restore(&format!("CN=res-alice\\0ADEL:{id},CN=Deleted Objects,{DOMAIN_DN}"), &dn);
+    let after = polled.check("restored").await;
+    let found = after.entries.iter().map(|entry| &entry.id).chain(after.rejected.iter().flat_map(|one| &one.id));
+    assert_eq!(found.collect::<Vec<_>>(), [&id]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_that_sees_deletions_lists_nothing() {
+    // One of its own: what others create or rename is a reason to list.
+    let samba = &Samba::start();
+    let base = samba.unit("sees");
+    for name in ["sees-alice", "sees-bob"] {
+        samba.add_ldif(&person_ldif(&base, name, ""));
+    }
+    samba.add_ldif(&group_ldif(&base, "sees-lab", &[format!("CN=sees-alice,{base}"), format!("CN=sees-bob,{base}")]));
+    let proxy = Proxy::before(samba).await;
+    let through = |name: &str, password: &str| {
+        let (bind_dn, password) = (Some(name.to_owned()), Some(Secret::new(password.to_owned())));
+        Polled::new(with(LdapConfig { bind_dn, password, ..proxy.ldap(samba) }, &base))
+    };
+    let plain = through(READER, READER_PASSWORD);
+    let privileged = through(ADMINISTRATOR, ADMINISTRATOR_PASSWORD);
+    plain.poll().await;
+    privileged.poll().await;
+    // So that there is a deleted object, which proves that we would see it.
+    samba.modify_ldif(&delete(&format!("CN=sees-bob,{base}")));
+    for (polled, lists) in [(&plain, true), (&privileged, false)] {
+        proxy.begin();
+        let found = polled.poll().await;
+        assert_eq!(proxy.asked("uSNChanged") > 0, lists, "a list of all is asked for with it");
+        assert!(!proxy.began_anew());
+        assert_eq!((why(&found), members(&found, "sees-lab")), ("complete", vec!["sees-alice"]));
+        polled.check("deleted").await;
+    }
+    proxy.begin();
+    privileged.poll().await;
+    assert_eq!(proxy.asked("unixHomeDirectory"), 1, "to be told of, and of nobody asked for");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduled_full_read_agrees() {
+    let samba = Samba::shared();
+    let base = samba.unit("agree");
+    samba.add_ldif(&person_ldif(&base, "agr-alice", ""));
+    let polled = Polled::new(source(samba, &base));
+    polled.check("at first").await;
+    samba.add_ldif(&person_ldif(&base, "agr-bob", ""));
+    let whole = read_by(&polled.source, &Pass::Whole(polled.memory.clone())).await;
+    assert_eq!(names(&whole, AccountKind::User), ["agr-alice", "agr-bob"]);
+    assert_eq!(whole.compared.map(|compared| compared.differences), Some(0));
+}

@@ -1,0 +1,218 @@
+//! What is between Bursar and a domain controller: ends TLS towards both, so that a test may spoil what is said within.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bursar::directory::source::LdapConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::servers::https::trusting;
+use crate::servers::pki::Authority;
+use crate::servers::samba::Samba;
+
+/// What becomes of the answers on a connection, or of the questions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// The connection ends after so many bytes of answers.
+    Cut(usize),
+    /// Nothing comes after so many bytes, and the connection stays.
+    Silent(usize),
+    /// Bytes that are no LDAP come after so many.
+    Noise(usize),
+    /// Each piece comes late.
+    Late(Duration),
+    /// The result of that place, counted from 0 for the bind, is this one instead of success.
+    Result(usize, u8),
+    /// Where a question says one thing it says another, of the same length.
+    Question(&'static [u8], &'static [u8]),
+    /// The same of the answers.
+    Answer(&'static [u8], &'static [u8]),
+}
+
+/// One that ends with its test.
+pub struct Proxy {
+    /// `ldaps://127.0.0.1:PORT`.
+    pub url: String,
+    /// Who signed its certificate.
+    ca_pem: String,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    always: Fault,
+    /// Of the next connection alone.
+    next: Option<Fault>,
+    asked: Vec<u8>,
+    /// Bytes answered on the last connection.
+    answered: usize,
+}
+
+impl Proxy {
+    pub async fn before(samba: &Samba) -> Self {
+        let authority = Authority::new("the proxy's authority");
+        let identity = authority.server(&[]);
+        let certificate = CertificateDer::from_pem_slice(identity.certificate.as_bytes()).expect("PEM");
+        let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).expect("PEM");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let server = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("ring knows TLS 1.2 and 1.3")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .expect("a certificate and its key");
+        let (acceptor, connector) = (TlsAcceptor::from(Arc::new(server)), TlsConnector::from(trusting(&samba.ca_pem)));
+        let port = samba.ldaps_url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let url = format!("ldaps://{}", listener.local_addr().expect("its address"));
+        let state = Arc::new(Mutex::new(State { always: Fault::None, next: None, asked: Vec::new(), answered: 0 }));
+        let shared = Arc::clone(&state);
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let (acceptor, connector, state) = (acceptor.clone(), connector.clone(), Arc::clone(&shared));
+                tokio::spawn(async move {
+                    // Err: one of the ends is gone, which the other one learns.
+                    let _ = serve(socket, &acceptor, &connector, port, &state).await;
+                });
+            }
+        });
+        Self { url, ca_pem: authority.identity().certificate.clone(), state }
+    }
+
+    /// Of all connections from now on.
+    pub fn always(&self, fault: Fault) {
+        self.state.lock().expect("a state").always = fault;
+    }
+
+    /// Of the next connection.
+    pub fn next(&self, fault: Fault) {
+        self.state.lock().expect("a state").next = Some(fault);
+    }
+
+    /// Questions count from here on.
+    pub fn begin(&self) {
+        self.state.lock().expect("a state").asked.clear();
+    }
+
+    /// How often `word` was in the questions.
+    pub fn asked(&self, word: &str) -> usize {
+        let state = self.state.lock().expect("a state");
+        state.asked.windows(word.len()).filter(|part| part.eq_ignore_ascii_case(word.as_bytes())).count()
+    }
+
+    /// Whether everything was read anew, as a source that is polled begins: with the schema.
+    pub fn began_anew(&self) -> bool {
+        self.asked("attributeSchema") > 0
+    }
+
+    /// The connection of who has no right of their own, through this.
+    pub fn ldap(&self, samba: &Samba) -> LdapConfig {
+        LdapConfig { ca_pem: Some(self.ca_pem.clone()), ..super::ldap(samba, &self.url) }
+    }
+
+    /// Bytes answered on the last connection.
+    pub fn answered(&self) -> usize {
+        self.state.lock().expect("a state").answered
+    }
+}
+
+async fn serve(
+    socket: TcpStream,
+    acceptor: &TlsAcceptor,
+    connector: &TlsConnector,
+    port: u16,
+    state: &Mutex<State>,
+) -> io::Result<()> {
+    let fault = {
+        let mut state = state.lock().expect("a state");
+        state.answered = 0;
+        state.next.take().unwrap_or(state.always)
+    };
+    let (mut questions, mut near) = tokio::io::split(acceptor.accept(socket).await?);
+    let far = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+    let (mut answers, mut far) = tokio::io::split(connector.connect(name, far).await?);
+    let asking = async {
+        let mut piece = vec![0; 1 << 16];
+        loop {
+            let length = questions.read(&mut piece).await?;
+            if length == 0 {
+                return io::Result::Ok(());
+            }
+            let mut asked = piece[..length].to_vec();
+            if let Fault::Question(one, other) = fault {
+                replace(&mut asked, one, other);
+            }
+            state.lock().expect("a state").asked.extend(&asked);
+            far.write_all(&asked).await?;
+            far.flush().await?;
+        }
+    };
+    let answering = async {
+        let (mut piece, mut before, mut results) = (vec![0; 1 << 16], 0, 0);
+        loop {
+            let length = answers.read(&mut piece).await?;
+            if length == 0 {
+                return io::Result::Ok(());
+            }
+            let mut answer = piece[..length].to_vec();
+            let ends = |at: usize| (before..before + length).contains(&at).then(|| at - before);
+            match fault {
+                Fault::None | Fault::Question(..) => {}
+                Fault::Cut(at) | Fault::Silent(at) => {
+                    if let Some(end) = ends(at) {
+                        near.write_all(&answer[..end]).await?;
+                        near.flush().await?;
+                        if matches!(fault, Fault::Silent(_)) {
+                            tokio::time::sleep(Duration::from_mins(1)).await;
+                        }
+                        return Ok(());
+                    }
+                }
+                Fault::Noise(at) => {
+                    if let Some(end) = ends(at) {
+                        answer.splice(end..end, [0; 16]);
+                    }
+                }
+                Fault::Late(time) => tokio::time::sleep(time).await,
+                Fault::Result(place, code) => spoil(&mut answer, &mut results, place, code),
+                Fault::Answer(one, other) => replace(&mut answer, one, other),
+            }
+            before += length;
+            state.lock().expect("a state").answered = before;
+            near.write_all(&answer).await?;
+            near.flush().await?;
+        }
+    };
+    tokio::select! {
+        ended = asking => ended,
+        ended = answering => ended,
+    }
+}
+
+fn replace(bytes: &mut [u8], one: &[u8], other: &[u8]) {
+    assert_eq!(one.len(), other.len());
+    for at in 0..bytes.len() {
+        if bytes[at..].starts_with(one) {
+            bytes[at..at + one.len()].copy_from_slice(other);
+        }
+    }
+}
+
+/// Replaces a result: an ENUMERATED of one byte, which is success.
+fn spoil(bytes: &mut [u8], results: &mut usize, place: usize, code: u8) {
+    for at in 0..bytes.len() {
+        if bytes[at..].starts_with(&[0x0a, 1, 0]) {
+            if *results == place {
+                bytes[at + 2] = code;
+            }
+            *results += 1;
+        }
+    }
+}

@@ -21,7 +21,7 @@ use super::dirsync::{self, Changed};
 use super::dn::Dn;
 use super::kept::{Kept, Mark};
 use super::ldap::{open, raw, read_all};
-use super::mirror::{Id, Mirror, News};
+use super::mirror::{Id, Mirror};
 use super::moved;
 use super::raw::RawEntry;
 use super::source::{LdapConfig, SourceConfig};
@@ -62,7 +62,7 @@ pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Op
     };
     let server = connection.server.clone();
     let read = read_all(connection, config, source).await;
-    match (mark, mirror_of(&read)) {
+    match (mark, Mirror::of(&read, id_of)) {
         (Some(mark), Some(mirror)) => Ok(Kept { asked: source.clone(), server, mark, mirror }),
         _ => Err(read),
     }
@@ -79,26 +79,6 @@ async fn after(
     let (server, why) = (&connection.server, super::chain(&error));
     tracing::warn!(source = source.name, server, why, "changes could not be asked for; all is read");
     if error.ends_connection() { open(config, source).await } else { Ok(connection) }
-}
-
-/// Everything that was read, if it was everything and each object is known by its id.
-fn mirror_of(read: &RawRead) -> Option<Mirror> {
-    if !read.problems.is_empty() {
-        return None;
-    }
-    let mut trees = BTreeMap::new();
-    for (kind, tree) in &read.trees {
-        let mut news = News::of_everything();
-        for entry in &tree.entries {
-            let id = id_of(entry)?;
-            if news.get(&id).is_some() {
-                return None;
-            }
-            news.put(id, entry.clone());
-        }
-        trees.insert(*kind, news);
-    }
-    Mirror::default().with(trees)
 }
 
 /// The id of an object.

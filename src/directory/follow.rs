@@ -191,6 +191,9 @@ impl Following<'_> {
         self.look()?;
         if !self.live {
             believe(&self.known, &self.trees)?;
+            if self.trees.values().any(|told| told.news.is_by_silence()) {
+                return Err(ReadError::Answer("who is gone is not told".to_owned()));
+            }
         }
         let trees: BTreeMap<_, _> = self.trees.iter_mut().map(|(kind, told)| (*kind, told.next())).collect();
         let is_news = trees.iter().any(|(kind, told)| self.known.mirror.is_changed_by(*kind, &told.news));

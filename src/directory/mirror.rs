@@ -81,6 +81,12 @@ impl News {
         self.puts.get(id).map(|(_, entry)| entry)
     }
 
+    /// Whether who is gone is so because they were not named.
+    #[must_use]
+    pub const fn is_by_silence(&self) -> bool {
+        self.only.is_some()
+    }
+
     /// Whether it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -2,10 +2,10 @@
 //! that names it is answered with what changed since.
 //!
 //! A refresh is gathered and then taken as a whole. What is not as it should be (a cookie that the server does not know,
-//! an unchanged entry that was never shown) makes it begin anew: with cookies of now, and a full read after them. What a
-//! server tells without a cookie is never taken for all there is: one that was killed comes back with a count of changes
-//! (`contextCSN`) from before, and leaves out all entries that are newer. What cannot tell changes is read in full each time,
-//! and a connection that ends leaves what is kept as it was.
+//! an unchanged entry that was never shown) makes it begin anew: with cookies of now, and a full read after them. Nobody is
+//! gone because a server did not name them, from the beginning or beyond its session log: a `slapd` that was killed names
+//! nobody who was written after its last checkpoint (`contextCSN`), until the next write. Then, too, all is read. What cannot
+//! tell changes is read in full each time, and a connection that ends leaves what is kept as it was.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,21 +40,24 @@ const COALESCE: Duration = Duration::from_micros(250);
 /// What the server has told up to now; see [`super::incremental`].
 pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
     let mut connection = ldap::open(config, source).await?;
+    let mut cookies = None;
     if let Some(known) = kept.filter(|kept| kept.server == connection.server) {
         match tried(&mut connection, async |connection| advance(connection, config, source, known).await).await {
-            Ok(kept) => {
+            Ok(Advance::Told(kept)) => {
                 // Politeness only: all is here.
                 let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
                 return Ok(kept);
             }
+            Ok(Advance::Silence(after)) => cookies = Some(after),
             Err(error) => told_not(error, &connection, source)?,
         }
     }
-    let begun = tried(&mut connection, async |connection| begin(connection, config, source).await).await;
-    let cookies = match begun {
-        Ok(cookies) => Some(cookies),
-        Err(error) => told_not(error, &connection, source).map(|()| None)?,
-    };
+    if cookies.is_none() {
+        match tried(&mut connection, async |connection| begin(connection, config, source).await).await {
+            Ok(now) => cookies = Some(now),
+            Err(error) => told_not(error, &connection, source)?,
+        }
+    }
     let server = connection.server.clone();
     let read = ldap::read_all(connection, config, source).await;
     match (cookies, Mirror::of(&read, |entry| id_of(source, entry))) {
@@ -63,6 +66,13 @@ pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Op
         }
         _ => Err(read),
     }
+}
+
+/// What came of the question what changed.
+enum Advance {
+    Told(Kept),
+    /// Who is gone was not told, only who is left; from here on changes would be told.
+    Silence(BTreeMap<AccountKind, Vec<u8>>),
 }
 
 /// Malformed messages make ldap3 panic.
@@ -93,10 +103,13 @@ async fn advance(
     config: &LdapConfig,
     source: &SourceConfig,
     known: &Kept,
-) -> Result<Kept, ReadError> {
+) -> Result<Advance, ReadError> {
     let trees = tell(connection, config, source, Some(known)).await?;
     believe(known, &trees)?;
-    taken(source, &connection.server, known, trees)
+    if trees.values().any(|told| told.news.is_by_silence()) {
+        return cookies(&trees).map(Advance::Silence);
+    }
+    taken(source, &connection.server, known, trees).map(Advance::Told)
 }
 
 /// Up to where the server has told if all is read after this.
@@ -106,8 +119,12 @@ async fn begin(
     source: &SourceConfig,
 ) -> Result<BTreeMap<AccountKind, Vec<u8>>, ReadError> {
     offered(&mut connection.ldap, config.timeout).await?;
-    let trees = tell(connection, config, source, None).await?;
-    trees.into_iter().map(|(kind, told)| Ok((kind, told.mark()?))).collect()
+    cookies(&tell(connection, config, source, None).await?)
+}
+
+/// Up to where each tree was told.
+fn cookies(trees: &BTreeMap<AccountKind, Told>) -> Result<BTreeMap<AccountKind, Vec<u8>>, ReadError> {
+    trees.iter().map(|(kind, told)| Ok((*kind, told.mark()?))).collect()
 }
 
 /// What is told of all trees of `source` since `known`.
@@ -154,20 +171,10 @@ pub(super) fn taken(
     known: &Kept,
     trees: BTreeMap<AccountKind, Told>,
 ) -> Result<Kept, ReadError> {
-    let mut cookies = BTreeMap::new();
-    let mut news = BTreeMap::new();
-    for (kind, told) in trees {
-        cookies.insert(kind, told.mark()?);
-        news.insert(kind, told.news);
-    }
-    let mirror = known.mirror.with(news);
+    let mark = Mark::Syncrepl(cookies(&trees)?);
+    let mirror = known.mirror.with(trees.into_iter().map(|(kind, told)| (kind, told.news)).collect());
     let unknown = || ReadError::Answer("an entry is said to be unchanged that was never shown".to_owned());
-    Ok(Kept {
-        asked: source.clone(),
-        server: server.to_owned(),
-        mark: Mark::Syncrepl(cookies),
-        mirror: mirror.ok_or_else(unknown)?,
-    })
+    Ok(Kept { asked: source.clone(), server: server.to_owned(), mark, mirror: mirror.ok_or_else(unknown)? })
 }
 
 /// Whether the server tells changes at all.

@@ -249,6 +249,7 @@ fn entry(kind: AccountKind, name: &str, number: u32, uid: u32) -> Entry {
         gid: None,
         mail: None,
         display_name: None,
+        ssh_keys: BTreeSet::new(),
         disabled: None,
         created: None,
         members: BTreeMap::new(),

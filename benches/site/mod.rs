@@ -253,6 +253,7 @@ fn entry(kind: AccountKind, name: &str, number: u32, uid: u32) -> Entry {
         person: None,
         mail: None,
         display_name: None,
+        ssh_keys: BTreeSet::new(),
         disabled: None,
         created: None,
         members: BTreeMap::new(),

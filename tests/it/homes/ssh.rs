@@ -140,7 +140,7 @@ async fn hostile_files_are_refused_with_a_reason_and_left_as_they_were() {
         ("unreadable", "access-denied", |home, _| {
             let file = ssh(home).join("authorized_keys");
             make_file(&file, UID, b"ssh-rsa AAAA me\n");
-            fs::set_permissions(&file, fs::Permissions::from_mode(0)).expect("mode");
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).expect("mode");
         }),
     ];
     for (name, expected, plant) in cases {

@@ -226,7 +226,9 @@ fn people_and_workspaces_of_a_directory_are_users_and_roles_of_the_realm() {
 #[test]
 fn a_stranger_is_adopted_where_that_is_allowed_and_the_mails_agree() {
     let stranger = json!({"username": "rla-gauss", "enabled": true, "firstName": "Carl"});
-    let realm = realm("rla", &[stranger], &RIGHTS);
+    // A realm that shows nobody at all is not believed.
+    let bystander = json!({"username": "rla-other", "enabled": true});
+    let realm = realm("rla", &[stranger, bystander], &RIGHTS);
     let own = connection(&realm, &realm.server.url, SECRET);
     let mut world = world("rla", &format!("[realm]\nclient = \"{WORKSPACES}\"\nadopt = true\n{own}"));
     world.person("rla-gauss", 64_051);

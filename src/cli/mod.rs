@@ -80,7 +80,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Init(arguments) => init::run(&context, &arguments).await,
         Command::Check => check::run(&context),
         Command::Doctor => doctor::run(&context).await,
-        Command::Plan => plan::run(&context).await,
+        Command::Plan => Box::pin(plan::run(&context)).await,
         Command::Sync(arguments) => sync::run(&context, &arguments).await,
         Command::Status => status::run(&context).await,
         Command::Tools(filter) => tools::run(&context, &filter).await,

@@ -46,16 +46,16 @@ pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Op
             Ok(Advance::Told(kept)) => {
                 // Politeness only: all is here.
                 let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
-                return Ok(kept);
+                return Ok(*kept);
             }
             Ok(Advance::Silence(after)) => cookies = Some(after),
-            Err(error) => told_not(error, &connection, source)?,
+            Err(error) => told_not(&error, &connection, source)?,
         }
     }
     if cookies.is_none() {
         match tried(&mut connection, async |connection| begin(connection, config, source).await).await {
             Ok(now) => cookies = Some(now),
-            Err(error) => told_not(error, &connection, source)?,
+            Err(error) => told_not(&error, &connection, source)?,
         }
     }
     let server = connection.server.clone();
@@ -70,7 +70,7 @@ pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Op
 
 /// What came of the question what changed.
 enum Advance {
-    Told(Kept),
+    Told(Box<Kept>),
     /// Who is gone was not told, only who is left; from here on changes would be told.
     Silence(BTreeMap<AccountKind, Vec<u8>>),
 }
@@ -87,8 +87,8 @@ async fn tried<T>(
 }
 
 /// `Err`: nothing more can be asked on this connection.
-fn told_not(error: ReadError, connection: &Connection, source: &SourceConfig) -> Result<(), RawRead> {
-    let (server, why) = (&connection.server, super::chain(&error));
+fn told_not(error: &ReadError, connection: &Connection, source: &SourceConfig) -> Result<(), RawRead> {
+    let (server, why) = (&connection.server, super::chain(error));
     if error.ends_connection() {
         let problems = vec![format!("{server}: changes: {why}")];
         return Err(RawRead { server: Some(server.clone()), problems, ..ldap::unread(source) });
@@ -109,7 +109,7 @@ async fn advance(
     if trees.values().any(|told| told.news.is_by_silence()) {
         return cookies(&trees).map(Advance::Silence);
     }
-    taken(source, &connection.server, known, trees).map(Advance::Told)
+    taken(source, &connection.server, known, trees).map(|kept| Advance::Told(Box::new(kept)))
 }
 
 /// Up to where the server has told if all is read after this.

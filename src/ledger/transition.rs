@@ -6,6 +6,7 @@
 
 mod adoption;
 mod person;
+mod refused;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -389,42 +390,6 @@ impl<'a> Memory<'a> {
         let left = i64::try_from(limit.saturating_sub(seconds)).unwrap_or(i64::MAX);
         let due = Timestamp::from_second(self.now.as_second().saturating_add(left)).unwrap_or(Timestamp::MAX);
         Some(Absence { since, counted_at: self.now, seconds, due })
-    }
-
-    fn name_taken(&self, entry: &Entry, owner: &AccountId) -> String {
-        let held = self.ledger.accounts.get(owner);
-        match held {
-            Some(held) => format!(
-                "the name belongs to {} (directory id {}), and this entry has another id ({}); if it is to get what that \
-                 one has: bursar adopt account {} {}",
-                held.account_name(),
-                held.directory_id,
-                entry.id,
-                held.kind,
-                held.name
-            ),
-            None => "another new entry has a name that Kubernetes cannot tell from it".to_owned(),
-        }
-    }
-
-    fn uid_moved(account: &Account, entry: &Entry) -> Option<String> {
-        let (before, after) = (account.posix.as_ref()?.uid, entry.posix.as_ref()?.uid);
-        (before != after).then(|| {
-            format!(
-                "uid changed from {before} to {after}; {} keeps {before} until: bursar adopt uid {} {}",
-                account.account_name(),
-                account.kind,
-                entry.name
-            )
-        })
-    }
-
-    fn uid_taken(&self, entry: &Entry, account: Option<&Account>) -> Option<String> {
-        let uid = entry.posix.as_ref()?.uid;
-        let holder = self.uids.get(&uid).filter(|holder| account.is_none_or(|account| account.id != **holder))?;
-        let name =
-            self.ledger.accounts.get(holder).map_or_else(|| "another".to_owned(), |a| a.account_name().to_string());
-        Some(format!("uid {uid} belongs, or once belonged, to {name}"))
     }
 
     fn record_uid(&mut self, id: &AccountId, entry: &Entry) {

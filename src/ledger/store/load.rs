@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
 use sqlx::SqliteConnection;
 
 use super::StoreError;
@@ -12,6 +13,7 @@ use super::record::{
     PaceRow, PersonRow, QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED,
     SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
 };
+use super::table::Table;
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::chain::GENESIS;
 use crate::ledger::{Account, LedgerState, Order, SourceState};
@@ -27,18 +29,8 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
         last_generation: last_generation.unsigned_abs(),
         sources: sources(connection).await?,
         accounts: accounts(connection).await?,
-        uid_history: UID_HISTORY
-            .load::<UidRow>(connection, ALL)
-            .await?
-            .into_iter()
-            .map(|row| (row.uid, row.account_id))
-            .collect(),
-        persons: PERSON
-            .load::<PersonRow>(connection, ALL)
-            .await?
-            .into_iter()
-            .map(|row| (row.account_id, row.value))
-            .collect(),
+        uid_history: mapped(connection, &UID_HISTORY, |row: UidRow| (row.uid, row.account_id)).await?,
+        persons: mapped(connection, &PERSON, |row: PersonRow| (row.account_id, row.value)).await?,
         holds: HOLD
             .load::<HoldRow>(connection, ALL)
             .await?
@@ -67,69 +59,38 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
             .collect(),
         paces: PACE.load::<PaceRow>(connection, ALL).await?.into_iter().map(PaceRow::read).collect(),
         idle: in_clusters(IDLENESS.load(connection, ALL).await?),
-        adopted: ADOPTED_NAMESPACE
-            .load::<AdoptedRow>(connection, ALL)
-            .await?
-            .into_iter()
-            .map(|row| ((row.cluster, row.namespace), row.value))
-            .collect(),
-        last_use: LAST_USE
-            .load::<UseRow>(connection, ALL)
-            .await?
-            .into_iter()
-            .map(|row| (row.account_id, row.at))
-            .collect(),
-        revocations: BULK_REVOCATION
-            .load::<RevocationRow>(connection, ALL)
-            .await?
-            .into_iter()
-            .map(|row| (row.class, row.revocation))
-            .collect(),
-        objects: OBJECT
-            .load::<ObjectRow>(connection, ALL)
-            .await?
-            .into_iter()
-            .map(|row| (row.key.into(), row.record))
-            .collect(),
+        adopted: mapped(connection, &ADOPTED_NAMESPACE, |row: AdoptedRow| ((row.cluster, row.namespace), row.value))
+            .await?,
+        last_use: mapped(connection, &LAST_USE, |row: UseRow| (row.account_id, row.at)).await?,
+        revocations: mapped(connection, &BULK_REVOCATION, |row: RevocationRow| (row.class, row.revocation)).await?,
+        objects: mapped(connection, &OBJECT, |row: ObjectRow| (row.key.into(), row.record)).await?,
         certificates: CERTIFICATE
             .load::<CertificateRow>(connection, "newest = 1")
             .await?
             .into_iter()
             .map(|row| (row.certificate.key, row.certificate.value))
             .collect(),
-        deliveries: DELIVERY
-            .load::<OfCredential<_>>(connection, ALL)
-            .await?
-            .into_iter()
-            .map(|row| (row.key, row.value))
-            .collect(),
-        ssh_deliveries: SSH_DELIVERY
-            .load::<OfAccount<_>>(connection, ALL)
-            .await?
-            .into_iter()
-            .map(|row| (row.account_id, row.value))
-            .collect(),
-        stopped: STOPPED_WORKLOAD
-            .load::<StoppedRow>(connection, ALL)
-            .await?
-            .into_iter()
-            .map(|row| ((row.account_id, row.key.into()), row.stopped))
-            .collect(),
-        archives: ARCHIVE
-            .load::<ArchiveRow>(connection, ALL)
-            .await?
-            .into_iter()
-            .map(|row| (row.file, row.archive))
-            .collect(),
+        deliveries: mapped(connection, &DELIVERY, |row: OfCredential<_>| (row.key, row.value)).await?,
+        ssh_deliveries: mapped(connection, &SSH_DELIVERY, |row: OfAccount<_>| (row.account_id, row.value)).await?,
+        stopped: mapped(connection, &STOPPED_WORKLOAD, |row: StoppedRow| {
+            ((row.account_id, row.key.into()), row.stopped)
+        })
+        .await?,
+        archives: mapped(connection, &ARCHIVE, |row: ArchiveRow| (row.file, row.archive)).await?,
         rejected: REJECTED_ENTRY.load(connection, ALL).await?.into_iter().collect(),
-        realm_accounts: REALM_ACCOUNT
-            .load::<RealmRow>(connection, ALL)
-            .await?
-            .into_iter()
-            .map(|row| ((row.account_id, row.realm), row.user))
-            .collect(),
+        realm_accounts: mapped(connection, &REALM_ACCOUNT, |row: RealmRow| ((row.account_id, row.realm), row.user))
+            .await?,
         failures: in_clusters(FAILURE.load(connection, ALL).await?),
     })
+}
+
+/// Each row of a table, as an entry of what keeps them.
+async fn mapped<R: DeserializeOwned, T, C: FromIterator<T>>(
+    connection: &mut SqliteConnection,
+    table: &Table,
+    entry: impl Fn(R) -> T,
+) -> Result<C, StoreError> {
+    Ok(table.load::<R>(connection, ALL).await?.into_iter().map(entry).collect())
 }
 
 /// Id and hash of the newest event.

@@ -5,7 +5,7 @@
 
 #![allow(dead_code, reason = "each bench uses a part of it")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bursar::contract::Sealer;
 use bursar::control::api::Trigger;
 use bursar::desired::Deriver;
-use bursar::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead, Way};
+use bursar::directory::{DirectorySnapshot, Entry, Role, SourceRead};
 use bursar::identity::{AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
 use bursar::ledger::change::Change;
 use bursar::ledger::store::{CycleEnd, CycleLock, Store};
@@ -211,16 +211,9 @@ fn directory(tenants: u32) -> DirectorySnapshot {
         ..entry(AccountKind::User, "person", number, 10_000_000 + number)
     });
     let read = SourceRead {
-        source: "people".to_owned(),
         server: Some("ldap.example.org".to_owned()),
-        completeness: Completeness::Complete,
-        numbers: None,
-        kinds: BTreeSet::from([AccountKind::Tool, AccountKind::User]),
-        entries: tools.chain(people).collect(),
-        rejected: Vec::new(),
         took: Duration::from_millis(300),
-        way: Way::Full,
-        compared: None,
+        ..SourceRead::complete("people", [AccountKind::Tool, AccountKind::User], tools.chain(people).collect())
     };
     DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() }
 }
@@ -239,23 +232,12 @@ fn entry(kind: AccountKind, name: &str, number: u32, uid: u32) -> Entry {
         (person_id(number), "/home")
     };
     Entry {
-        kind,
-        id,
-        dn: format!("uid={name},ou=people,dc=example,dc=org"),
         posix: Some(PosixIdentity {
             uid: Uid::try_from(i64::from(uid)).expect("in range"),
             gid: Gid::try_from(i64::from(uid)).expect("in range"),
             groups: BTreeSet::new(),
         }),
         home: Some(format!("{home}/{name}").into()),
-        name,
-        gid: None,
-        person: None,
-        mail: None,
-        display_name: None,
-        ssh_keys: BTreeSet::new(),
-        disabled: None,
-        created: None,
-        members: BTreeMap::new(),
+        ..Entry::new(kind, id.0, format!("uid={name},ou=people,dc=example,dc=org"), name)
     }
 }

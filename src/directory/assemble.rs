@@ -4,7 +4,6 @@
 //! Memberships are resolved within one source: its DNs and names mean nothing in another.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
 
@@ -15,7 +14,7 @@ use super::membership::DEPTH;
 use super::numbers::Numbers;
 use super::raw::RawEntry;
 use super::source::{SourceConfig, SourceKind};
-use super::{Completeness, Entry, RejectedEntry, SourceRead, Way};
+use super::{Completeness, Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountKind, DirectoryId};
 
 /// Kinds in the order in which an entry that two trees hold is taken: a tool is not a person as well.
@@ -70,16 +69,9 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     let closed = groups.close(&index, &candidates, &companions, reading_of(AccountKind::Group));
 
     let mut read = SourceRead {
-        source: source.name.clone(),
         server: raw.server,
-        completeness: Completeness::Complete,
         numbers: numbers.source(&source.attributes),
-        kinds: KINDS.into_iter().filter(|kind| source.tree(*kind).is_some()).collect(),
-        entries: Vec::new(),
-        rejected: Vec::new(),
-        took: Duration::ZERO,
-        way: Way::Full,
-        compared: None,
+        ..SourceRead::complete(&source.name, KINDS.into_iter().filter(|kind| source.tree(*kind).is_some()), Vec::new())
     };
     let mut taken: HashMap<&DirectoryId, &str> = HashMap::default();
     let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));

@@ -55,40 +55,12 @@ fn rows(read: &SourceRead) -> BTreeMap<Key<'_>, Row<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
-    use super::super::{Completeness, Way};
     use super::*;
 
     fn read(groups: &[(&str, &str)]) -> SourceRead {
-        let entry = |(id, name): &(&str, &str)| Entry {
-            kind: AccountKind::Group,
-            id: DirectoryId((*id).to_owned()),
-            dn: format!("cn={name}"),
-            name: (*name).to_owned(),
-            posix: None,
-            gid: None,
-            home: None,
-            mail: None,
-            person: None,
-            display_name: None,
-            ssh_keys: BTreeSet::new(),
-            disabled: None,
-            created: None,
-            members: BTreeMap::new(),
-        };
-        SourceRead {
-            source: "people".to_owned(),
-            server: None,
-            completeness: Completeness::Complete,
-            numbers: None,
-            kinds: BTreeSet::new(),
-            entries: groups.iter().map(entry).collect(),
-            rejected: Vec::new(),
-            took: Duration::ZERO,
-            way: Way::Full,
-            compared: None,
-        }
+        let entry = |(id, name): &(&str, &str)| Entry::new(AccountKind::Group, *id, format!("cn={name}"), *name);
+        SourceRead::complete("people", BTreeSet::new(), groups.iter().map(entry).collect())
     }
 
     #[test]

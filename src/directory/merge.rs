@@ -169,7 +169,7 @@ mod tests {
 
     use regex::Regex;
 
-    use super::super::{Completeness, Role, Way};
+    use super::super::Role;
     use super::*;
     use crate::identity::{Gid, PosixIdentity};
     use crate::policy::{From, Lifecycle, Limit, Limits, Pattern, PodSecurity};
@@ -234,36 +234,14 @@ mod tests {
     fn entry(kind: AccountKind, name: &str, id: &str, uid: i64, created: Option<i64>) -> Entry {
         let ids = Uid::try_from(uid).ok().zip(Gid::try_from(500).ok());
         Entry {
-            kind,
-            id: DirectoryId(id.to_owned()),
-            dn: format!("uid={name},ou={id},dc=x"),
-            name: name.to_owned(),
             posix: ids.map(|(uid, gid)| PosixIdentity { uid, gid, groups: BTreeSet::new() }),
-            home: None,
-            gid: None,
-            person: None,
-            mail: None,
-            display_name: None,
-            ssh_keys: BTreeSet::new(),
-            disabled: None,
             created: created.and_then(|second| jiff::Timestamp::from_second(second).ok()),
-            members: BTreeMap::new(),
+            ..Entry::new(kind, id, format!("uid={name},ou={id},dc=x"), name)
         }
     }
 
     fn read(source: &str, entries: Vec<Entry>) -> SourceRead {
-        SourceRead {
-            source: source.to_owned(),
-            server: None,
-            completeness: Completeness::Complete,
-            numbers: None,
-            kinds: BTreeSet::from([USER, TOOL, AccountKind::Group]),
-            entries,
-            rejected: Vec::new(),
-            took: Duration::ZERO,
-            way: Way::Full,
-            compared: None,
-        }
+        SourceRead::complete(source, [USER, TOOL, AccountKind::Group], entries)
     }
 
     fn outcome(snapshot: &DirectorySnapshot) -> (Vec<&str>, Vec<&str>) {

@@ -85,6 +85,25 @@ pub struct SourceRead {
     pub compared: Option<Comparison>,
 }
 
+impl SourceRead {
+    /// All that a source was asked for, read in full in no time.
+    #[must_use]
+    pub fn complete(source: &str, kinds: impl IntoIterator<Item = AccountKind>, entries: Vec<Entry>) -> Self {
+        Self {
+            source: source.to_owned(),
+            server: None,
+            completeness: Completeness::Complete,
+            numbers: None,
+            kinds: kinds.into_iter().collect(),
+            entries,
+            rejected: Vec::new(),
+            took: Duration::ZERO,
+            way: Way::Full,
+            compared: None,
+        }
+    }
+}
+
 /// What was one way in a full read and another in what the changes had made. It is repaired when this is told.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Comparison {
@@ -175,6 +194,29 @@ pub struct Entry {
     pub created: Option<Timestamp>,
     /// People who maintain the tool or belong to the group, nested groups resolved, with their role.
     pub members: BTreeMap<DirectoryId, Role>,
+}
+
+impl Entry {
+    /// An entry that says nothing but who it is.
+    #[must_use]
+    pub fn new(kind: AccountKind, id: impl Into<String>, dn: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            kind,
+            id: DirectoryId(id.into()),
+            dn: dn.into(),
+            name: name.into(),
+            posix: None,
+            gid: None,
+            home: None,
+            mail: None,
+            person: None,
+            display_name: None,
+            ssh_keys: BTreeSet::new(),
+            disabled: None,
+            created: None,
+            members: BTreeMap::new(),
+        }
+    }
 }
 
 /// What a member is in a tool or group.

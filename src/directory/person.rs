@@ -31,41 +31,15 @@ pub fn same_people(reads: &[SourceRead]) -> Same<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-    use std::time::Duration;
 
     use super::*;
-    use crate::directory::{Completeness, Way};
 
     fn read(source: &str, people: &[(&str, Option<&str>)]) -> SourceRead {
         let entry = |(name, person): &(&str, Option<&str>)| Entry {
-            kind: AccountKind::User,
-            id: DirectoryId(format!("{source}-{name}")),
-            dn: format!("uid={name},o={source}"),
-            name: (*name).to_owned(),
-            posix: None,
-            gid: None,
-            home: None,
-            mail: None,
             person: person.map(str::to_owned),
-            display_name: None,
-            ssh_keys: BTreeSet::new(),
-            disabled: None,
-            created: None,
-            members: BTreeMap::new(),
+            ..Entry::new(AccountKind::User, format!("{source}-{name}"), format!("uid={name},o={source}"), *name)
         };
-        SourceRead {
-            source: source.to_owned(),
-            server: None,
-            completeness: Completeness::Complete,
-            numbers: None,
-            kinds: BTreeSet::from([AccountKind::User]),
-            entries: people.iter().map(entry).collect(),
-            rejected: Vec::new(),
-            took: Duration::ZERO,
-            way: Way::Full,
-            compared: None,
-        }
+        SourceRead::complete(source, [AccountKind::User], people.iter().map(entry).collect())
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::directory::{Role, Way};
+use crate::directory::Role;
 use crate::identity::{ClusterName, PosixIdentity};
 use crate::ledger::change::Change;
 use crate::ledger::{Note, Order};
@@ -43,24 +43,13 @@ pub(super) fn policy(absent_for: i64) -> Policy {
 
 fn tool(id: &str, name: &str, uid: i64) -> Entry {
     Entry {
-        kind: AccountKind::Tool,
-        id: DirectoryId(id.to_owned()),
-        dn: format!("cn={name}"),
-        name: name.to_owned(),
         posix: Some(PosixIdentity {
             uid: uid.try_into().expect("a uid"),
             gid: uid.try_into().expect("a gid"),
             groups: BTreeSet::new(),
         }),
         home: Some(PathBuf::from(format!("/data/project/{name}"))),
-        gid: None,
-        person: None,
-        mail: None,
-        display_name: None,
-        ssh_keys: std::collections::BTreeSet::new(),
-        disabled: None,
-        created: None,
-        members: BTreeMap::new(),
+        ..Entry::new(AccountKind::Tool, id, format!("cn={name}"), name)
     }
 }
 
@@ -97,16 +86,9 @@ impl Story {
     /// Gives whether anything was written.
     fn reads(&mut self, entries: &[Entry], rejected: &[RejectedEntry], completeness: Completeness) -> bool {
         let read = SourceRead {
-            source: "people".to_owned(),
-            server: None,
             completeness,
-            numbers: None,
-            kinds: self.kinds.clone(),
-            entries: entries.to_vec(),
             rejected: rejected.to_vec(),
-            took: Duration::ZERO,
-            way: Way::Full,
-            compared: None,
+            ..SourceRead::complete("people", self.kinds.clone(), entries.to_vec())
         };
         self.pass(&DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() })
     }
@@ -334,18 +316,7 @@ fn a_gid_and_a_home_follow_the_directory_and_the_history_says_so() {
 #[test]
 fn a_source_that_is_not_read_stays_as_it_was() {
     let mut story = Story::begin(&[tool("1", "foo", 52503)]);
-    let read = SourceRead {
-        source: "sso".to_owned(),
-        server: None,
-        completeness: Completeness::Complete,
-        numbers: None,
-        kinds: BTreeSet::from([AccountKind::Tool]),
-        entries: vec![tool("1", "bar", 52504)],
-        rejected: Vec::new(),
-        took: Duration::ZERO,
-        way: Way::Full,
-        compared: None,
-    };
+    let read = SourceRead::complete("sso", [AccountKind::Tool], vec![tool("1", "bar", 52504)]);
     let now = Timestamp::from_second(story.now + MINUTE).expect("a time");
     let seen = transition(
         &story.ledger,

@@ -69,20 +69,9 @@ fn posix(number: i64) -> PosixIdentity {
 
 fn entry(kind: AccountKind, id: &str, name: &str, uid: i64) -> Entry {
     Entry {
-        kind,
-        id: DirectoryId(id.to_owned()),
-        dn: format!("cn={name},ou={kind}s,dc=example,dc=org"),
-        name: name.to_owned(),
         posix: Some(posix(uid)),
         home: Some(format!("/data/project/{name}").into()),
-        gid: None,
-        person: None,
-        mail: None,
-        display_name: None,
-        ssh_keys: std::collections::BTreeSet::new(),
-        disabled: None,
-        created: None,
-        members: BTreeMap::new(),
+        ..Entry::new(kind, id, format!("cn={name},ou={kind}s,dc=example,dc=org"), name)
     }
 }
 

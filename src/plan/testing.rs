@@ -170,16 +170,10 @@ impl World {
     /// What the directory answers that has these entries.
     pub(crate) fn answer(&self, entries: Vec<Entry>, completeness: Completeness) -> DirectorySnapshot {
         let read = SourceRead {
-            source: SOURCE.to_owned(),
             server: Some("ldap1.example.org".to_owned()),
             completeness,
-            numbers: None,
-            kinds: BTreeSet::from([AccountKind::Tool, AccountKind::User, AccountKind::Group]),
-            entries,
-            rejected: Vec::new(),
             took: Duration::from_millis(230),
-            way: Way::Full,
-            compared: None,
+            ..SourceRead::complete(SOURCE, [AccountKind::Tool, AccountKind::User, AccountKind::Group], entries)
         };
         merge(vec![read], &self.policy)
     }

@@ -7,10 +7,13 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use super::folder::Folder;
 use super::pki::{Authority, write_private, write_public};
 use super::ports::free_port;
 use super::process::{Process, run};
+use super::ready::wait_for;
 
 /// The suffix of the database.
 pub const BASE_DN: &str = "dc=example,dc=org";
@@ -28,6 +31,7 @@ pub const DISABLED_POLICY_DN: &str = "cn=disabled,ou=ppolicies,dc=example,dc=org
 /// Debian's paths, as those of modules and schemas below: /usr/sbin is not in everybody's PATH.
 const SLAPD: &str = "/usr/sbin/slapd";
 const SLAPADD: &str = "/usr/sbin/slapadd";
+const SLAPCAT: &str = "/usr/sbin/slapcat";
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -189,34 +193,32 @@ impl Slapd {
     /// # Panics
     /// If it does not start, with the end of its log.
     pub fn start_with(&self, ldif: &str) {
+        self.start_from(&(base_ldif() + ldif));
+    }
+
+    fn start_from(&self, ldif: &str) {
         self.stop();
         let database = self.directory.join("database");
         std::fs::remove_dir_all(&database).expect("the old database goes");
         std::fs::create_dir(&database).expect("a folder for the new one");
-        self.load(&(base_ldif() + ldif));
+        self.load(ldif);
         self.start_again();
     }
 
-    /// Puts a copy of the database aside, for [`Self::set_back`].
+    /// Ends the server in good order and starts it with its database from an edited dump (`slapcat`): nobody is ever told of
+    /// such a change.
     ///
     /// # Panics
-    /// If it cannot.
-    pub fn save(&self) {
-        self.stop();
-        copy(&self.directory.join("database"), &self.directory.join("saved"));
-        self.start_again();
-    }
-
-    /// Starts the server with the database that was put aside.
-    ///
-    /// # Panics
-    /// If there is none.
-    pub fn set_back(&self) {
-        self.stop();
-        let database = self.directory.join("database");
-        std::fs::remove_dir_all(&database).expect("the newer database goes");
-        copy(&self.directory.join("saved"), &database);
-        self.start_again();
+    /// If it does not end, or the dump is none any more.
+    pub fn edit_unseen(&self, edit: impl FnOnce(&str) -> String) {
+        self.with_process(|process| process.signal(Signal::TERM));
+        wait_for("the end of slapd", START_DEADLINE, || self.with_process(Process::ended));
+        let mut command = Command::new(SLAPCAT);
+        // One line for each value.
+        command.args(["-o", "ldif-wrap=no", "-f"]).arg(self.directory.join("slapd.conf"));
+        let dump = run(command, "");
+        require_success("slapcat", &dump);
+        self.start_from(&edit(&String::from_utf8(dump.stdout).expect("LDIF is UTF-8")));
     }
 
     /// Does something with the process: `slapd.with_process(|p| p.signal(Signal::STOP))`.
@@ -251,14 +253,6 @@ impl Slapd {
 
     fn lock(&self) -> MutexGuard<'_, Option<Process>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir(to).expect("a folder for the copy");
-    for file in std::fs::read_dir(from).expect("a folder") {
-        let file = file.expect("a file");
-        std::fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
     }
 }
 

@@ -1,13 +1,12 @@
 //! Two sources that have the same people.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 use super::super::tests::policy;
 use super::super::{Transition, transition};
 use crate::directory::merge::merge;
-use crate::directory::{Completeness, DirectorySnapshot, Entry, SourceRead, Way};
-use crate::identity::{AccountKind, DirectoryId, PosixIdentity};
+use crate::directory::{Completeness, DirectorySnapshot, Entry, SourceRead};
+use crate::identity::{AccountKind, PosixIdentity};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Note, Order, OrderKind};
 
@@ -15,37 +14,15 @@ type People<'a> = &'a [(&'a str, i64, &'a str)];
 
 fn read(source: &str, people: People<'_>, completeness: Completeness) -> SourceRead {
     let entry = |(name, uid, person): &(&str, i64, &str)| Entry {
-        kind: AccountKind::User,
-        id: DirectoryId(format!("{source}-{name}")),
-        dn: format!("uid={name},o={source}"),
-        name: (*name).to_owned(),
         posix: Some(PosixIdentity {
             uid: (*uid).try_into().expect("a uid"),
             gid: 500.try_into().expect("a gid"),
             groups: BTreeSet::new(),
         }),
-        gid: None,
-        home: None,
         person: Some((*person).to_owned()).filter(|person| !person.is_empty()),
-        mail: None,
-        display_name: None,
-        ssh_keys: BTreeSet::new(),
-        disabled: None,
-        created: None,
-        members: BTreeMap::new(),
+        ..Entry::new(AccountKind::User, format!("{source}-{name}"), format!("uid={name},o={source}"), *name)
     };
-    SourceRead {
-        source: source.to_owned(),
-        server: None,
-        completeness,
-        numbers: None,
-        kinds: BTreeSet::from([AccountKind::User]),
-        entries: people.iter().map(entry).collect(),
-        rejected: Vec::new(),
-        took: Duration::ZERO,
-        way: Way::Full,
-        compared: None,
-    }
+    SourceRead { completeness, ..SourceRead::complete(source, [AccountKind::User], people.iter().map(entry).collect()) }
 }
 
 #[derive(Default)]

@@ -167,7 +167,10 @@ async fn a_killed_worker_leaves_no_half_file() {
     });
     let both = [entries("1"), entries("2")];
     let (mut written, mut died) = (0, 0);
-    for round in 0..soak(200, 2_000) {
+    // A busy killer is late for most of them.
+    while died < soak(25, 250) {
+        let round = written + died;
+        assert!(round < 20_000, "{written} written, {died} killed");
         match server.ask(&target, write(both[round % 2].clone())).await {
             Ok(_) => written += 1,
             Err(HomeError::WorkerDied { .. }) => died += 1,
@@ -177,7 +180,6 @@ async fn a_killed_worker_leaves_no_half_file() {
     }
     stop.store(true, Ordering::Relaxed);
     killer.join().expect("killer");
-    assert!(died > 20, "{written} written, {died} killed");
     server.ask(&target, write(entries("3"))).await.expect("writes");
     assert_eq!(names_in(&target.home.join(".kube")), ["config"], "temporary files are swept");
 }

@@ -7,9 +7,7 @@ use bursar::directory::Way;
 
 use crate::daemon::{Daemon, curl, status};
 use crate::doctor::wrong;
-use crate::servers::ldif::{
-    disable_ldif, enable_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif,
-};
+use crate::servers::ldif::{disable_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif};
 use crate::servers::ready::wait_for;
 use crate::servers::sample::sentinel_ldif;
 use crate::servers::slapd::{BASE_DN, DISABLED_POLICY_DN, Slapd, SlapdOptions};

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -223,6 +224,24 @@ enum Outcome {
     NotTried(HomeError),
 }
 
+/// Why a worker that is not late gives no answer.
+enum NoAnswer {
+    /// It ended before it had read the whole request, and so before it did anything: another may be asked.
+    NotTaken,
+    /// It may have done its work, or a part.
+    Died(String),
+}
+
+impl From<NoAnswer> for HomeError {
+    fn from(no_answer: NoAnswer) -> Self {
+        let detail = match no_answer {
+            NoAnswer::NotTaken => "it ended before it was asked".to_owned(),
+            NoAnswer::Died(detail) => detail,
+        };
+        Self::WorkerDied { detail }
+    }
+}
+
 impl Server {
     fn new(settings: HomedSettings) -> Self {
         let export = || Export {
@@ -333,12 +352,26 @@ impl Server {
             return Outcome::NotTried(HomeError::Unavailable { detail });
         };
         let unavailable = |detail| Outcome::NotTried(HomeError::Unavailable { detail });
+        let none = |error| unavailable(format!("cannot start a worker: {error}"));
         let mut worker = match self.spawner.worker() {
             Ok(worker) => worker,
-            Err(error) => return unavailable(format!("cannot start a worker: {error}")),
+            Err(error) => return none(error),
         };
-        match tokio::time::timeout(self.settings.deadline, self.converse(&mut worker, line)).await {
-            Ok(answer) => Outcome::Answered(answer.unwrap_or_else(|error| Response::new(Err(error)).to_line())),
+        let conversation = async {
+            let answer = self.converse(&mut worker, line).await;
+            if !matches!(answer, Err(NoAnswer::NotTaken)) {
+                return Ok(answer);
+            }
+            // Its spawner ended between two requests: that is nothing the user's file system did.
+            worker = self.spawner.worker()?;
+            Ok(self.converse(&mut worker, line).await)
+        };
+        match tokio::time::timeout(self.settings.deadline, conversation).await {
+            Ok(Ok(answer)) => {
+                let died = |no_answer| Response::new(Err(HomeError::from(no_answer))).to_line();
+                Outcome::Answered(answer.unwrap_or_else(died))
+            }
+            Ok(Err(error)) => none(error),
             Err(_) if worker.kill().is_err() => {
                 self.spawner.end();
                 unavailable("no worker was made in time".to_owned())
@@ -361,29 +394,32 @@ impl Server {
     }
 
     /// Hands order and request to the worker and takes its one line.
-    async fn converse(&self, worker: &mut Worker, line: &[u8]) -> Result<Vec<u8>, HomeError> {
-        let died = |detail: String| HomeError::WorkerDied { detail };
+    async fn converse(&self, worker: &mut Worker, line: &[u8]) -> Result<Vec<u8>, NoAnswer> {
+        let failed = |error: std::io::Error| NoAnswer::Died(error.to_string());
         let order = Order {
             bounds: self.settings.bounds.clone(),
             date: (self.settings.clock)().strftime("%Y%m%dT%H%M%SZ").to_string(),
         };
-        let mut order = serde_json::to_vec(&order).map_err(|error| died(error.to_string()))?;
+        let mut order = serde_json::to_vec(&order).map_err(|error| failed(error.into()))?;
         order.push(b'\n');
         let socket = &mut worker.socket;
-        // A worker that died does not read; that there is no answer says more than a broken pipe.
-        if socket.write_all(&order).await.is_ok() && socket.write_all(line).await.is_ok() {
-            let _ = socket.shutdown().await;
+        for part in [&order[..], line] {
+            socket.write_all(part).await.map_err(|_| NoAnswer::NotTaken)?;
         }
+        // One that ended meanwhile is told apart below.
+        let _ = socket.shutdown().await;
         let mut answer = Vec::with_capacity(1024);
         while !answer.ends_with(b"\n") && answer.len() < MAX_ANSWER_BYTES {
             match socket.read_buf(&mut answer).await {
                 Ok(0) => break,
                 Ok(_) => {}
-                Err(error) => return Err(died(error.to_string())),
+                // The kernel's word for a socket that was closed with something unread in it.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Err(NoAnswer::NotTaken),
+                Err(error) => return Err(failed(error)),
             }
         }
         if !answer.ends_with(b"\n") || serde_json::from_slice::<Response>(&answer).is_err() {
-            return Err(died("it was killed, or failed".to_owned()));
+            return Err(NoAnswer::Died("it was killed, or failed".to_owned()));
         }
         Ok(answer)
     }

@@ -111,7 +111,9 @@ async fn a_worker_is_the_user_for_good_and_holds_its_own_request_only() {
 async fn a_spawner_that_ends_or_hangs_is_replaced_and_none_outlives_its_server() {
     let mut homed = Homed::start(&["--deadline", "1s"]);
     let target = homed.home("foo");
-    for how in [Signal::KILL, Signal::STOP] {
+    // A request may reach it before or after its last breath: often enough to see both.
+    let often = std::iter::repeat_n(Signal::KILL, 40);
+    for how in often.chain([Signal::STOP]) {
         homed.write(&target).await.expect("writes");
         let [spawner] = children_of(homed.child.id())[..] else { panic!("one spawner") };
         signal(spawner, how);

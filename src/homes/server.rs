@@ -368,6 +368,13 @@ impl Server {
         };
         match tokio::time::timeout(self.settings.deadline, conversation).await {
             Ok(Ok(answer)) => {
+                let patience = self.settings.deadline;
+                tokio::spawn(async move {
+                    // Its user may stop it when it has answered; it would be there until we end.
+                    if tokio::time::timeout(patience, worker.gone()).await.is_err() {
+                        let _ = worker.kill();
+                    }
+                });
                 let died = |no_answer| Response::new(Err(HomeError::from(no_answer))).to_line();
                 Outcome::Answered(answer.unwrap_or_else(died))
             }

@@ -150,7 +150,7 @@ impl Worker {
     }
 
     /// Waits until it is gone: one that is stuck in the kernel dies when its file server answers.
-    pub(super) async fn gone(mut self) {
+    pub(super) async fn gone(&mut self) {
         let _ = tokio::io::copy(&mut self.socket, &mut tokio::io::sink()).await;
     }
 }

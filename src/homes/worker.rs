@@ -5,6 +5,7 @@
 //! in its arguments or environment, and nothing of another request in its memory.
 
 use std::io::{Read as _, Write as _};
+use std::os::fd::IntoRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -38,10 +39,10 @@ pub(super) struct Order {
 /// `parent` is the spawner. Its copy has one thread, so that "this thread" is the process.
 pub(super) fn run(mut socket: UnixStream, parent: Pid) -> ExitCode {
     let answer = Response::new(read_and_obey(&mut socket, parent)).to_line();
-    match socket.write_all(&answer) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
+    let written = socket.write_all(&answer);
+    // Open until the process is gone: that is how the server knows.
+    let _ = socket.into_raw_fd();
+    if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn read_and_obey(socket: &mut UnixStream, parent: Pid) -> Result<Answer, HomeError> {

@@ -1,7 +1,7 @@
 //! The process that forks, and what its copies are when they work.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,19 +11,29 @@ use rustix::process::Signal;
 
 use super::{Homed, UID, children_of, command, entries, folder, signal, wait_for, workers_of, write};
 
-/// A worker that has become `UID`, stopped as that user could.
-fn stop_a_worker(server: u32, until: &AtomicBool) -> u32 {
+/// A worker that has become `UID` and has its home open or not, stopped as that user could.
+fn stop_a_worker(server: u32, is_at_work: bool, until: &AtomicBool) -> u32 {
     while !until.load(Ordering::Relaxed) {
         for worker in workers_of(server) {
             if status_of(worker, "Uid:").contains(&UID.to_string()) {
                 signal(worker, Signal::STOP);
-                if status_of(worker, "State:").starts_with('T') {
+                let in_a_home = |to: &PathBuf| to.components().any(|part| part.as_os_str() == "homes");
+                if status_of(worker, "State:").starts_with('T')
+                    && descriptors_of(worker).iter().any(in_a_home) == is_at_work
+                {
                     return worker;
                 }
+                signal(worker, Signal::CONT);
             }
         }
     }
     panic!("no worker could be stopped");
+}
+
+/// What a process has open.
+fn descriptors_of(process: u32) -> Vec<PathBuf> {
+    let descriptors = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten();
+    descriptors.filter_map(|held| fs::read_link(held.ok()?.path()).ok()).collect()
 }
 
 /// What the kernel says of a process: the rest of that line.
@@ -41,7 +51,7 @@ async fn with_a_stopped_worker<T: Send + 'static>(
     let done = Arc::new(AtomicBool::new(false));
     let stopper = std::thread::spawn({
         let (server, done) = (homed.child.id(), done.clone());
-        move || look(stop_a_worker(server, &done))
+        move || look(stop_a_worker(server, true, &done))
     });
     let both = [entries("1"), entries("2")];
     let mut rounds = 0;
@@ -92,10 +102,8 @@ async fn a_worker_is_the_user_for_good_and_holds_its_own_request_only() {
         let proc = format!("/proc/{worker}");
         assert_eq!(fs::read(format!("{proc}/environ")).expect("readable"), b"");
         // Not the server's, not the spawner's: one socket, over which it was asked.
-        let descriptors = fs::read_dir(format!("{proc}/fd")).expect("readable");
-        let held = descriptors.map(|held| fs::read_link(held.expect("entry").path()).expect("a link"));
-        let sockets = held.filter(|held| held.to_string_lossy().starts_with("socket:")).count();
-        assert_eq!(sockets, 1);
+        let held = descriptors_of(worker);
+        assert_eq!(held.iter().filter(|held| held.to_string_lossy().starts_with("socket:")).count(), 1, "{held:?}");
         // The user may stop it, and neither read its memory nor take its descriptors.
         let looked = Command::new("setpriv")
             .args([format!("--reuid={UID}"), format!("--regid={UID}"), "--clear-groups".to_owned()])
@@ -105,6 +113,33 @@ async fn a_worker_is_the_user_for_good_and_holds_its_own_request_only() {
         assert!(!looked.status.success(), "{}", String::from_utf8_lossy(&looked.stdout));
     });
     checked.await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_stopped_when_it_has_answered_is_ended() {
+    let homed = Homed::start(&["--deadline", "1s"]);
+    let (target, server) = (homed.home("foo"), homed.child.id());
+    let mut tries = 0..50;
+    let stopped = loop {
+        tries.next().expect("a worker that has answered");
+        let done = Arc::new(AtomicBool::new(false));
+        let stopper = std::thread::spawn({
+            let done = done.clone();
+            move || stop_a_worker(server, false, &done)
+        });
+        // One that is stopped before it opens the home is late.
+        let mut has_answered = true;
+        while has_answered && !stopper.is_finished() {
+            has_answered = homed.write(&target).await.is_ok();
+        }
+        done.store(true, Ordering::Relaxed);
+        let worker = stopper.join().expect("a worker that could be stopped");
+        if has_answered && workers_of(server).contains(&worker) {
+            break worker;
+        }
+    };
+    wait_for("the end of the stopped worker", || !workers_of(server).contains(&stopped));
+    homed.write(&target).await.expect("goes on");
 }
 
 #[tokio::test]

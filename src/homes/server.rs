@@ -343,15 +343,14 @@ impl Server {
 
     /// Waits for its turn, starts a worker, and waits for its answer until the deadline.
     async fn work(&self, export: &Export, target: &HomeTarget, line: &[u8]) -> Outcome {
+        let unavailable = |detail| Outcome::NotTried(HomeError::Unavailable { detail });
+        let mut busy = "an earlier request for this home has not ended";
         let turn = tokio::time::timeout(self.settings.deadline, async {
             let home = self.home_lock(&target.home).lock_owned().await;
+            busy = "all workers of this export are busy";
             (home, Arc::clone(&export.workers).acquire_owned().await)
         });
-        let Ok((home, Ok(permit))) = turn.await else {
-            let detail = "all workers of this export are busy".to_owned();
-            return Outcome::NotTried(HomeError::Unavailable { detail });
-        };
-        let unavailable = |detail| Outcome::NotTried(HomeError::Unavailable { detail });
+        let Ok((home, Ok(permit))) = turn.await else { return unavailable(busy.to_owned()) };
         let none = |error| unavailable(format!("cannot start a worker: {error}"));
         let mut worker = match self.spawner.worker() {
             Ok(worker) => worker,

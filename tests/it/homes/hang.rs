@@ -51,6 +51,17 @@ impl FileServer {
         kill_process(self.server, signal).expect("the file server runs");
     }
 
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        // A thread that was not reached yet could take one more request with it, and who waits for that cannot be killed.
+        let tasks = format!("/proc/{}/task", self.server.as_raw_nonzero());
+        let is_stopped = |task: std::io::Result<fs::DirEntry>| {
+            let stat = fs::read_to_string(task.expect("a thread").path().join("stat")).expect("a thread");
+            stat.contains(") T")
+        };
+        wait_for("the stop of bindfs", || fs::read_dir(&tasks).expect("threads").all(is_stopped));
+    }
+
     /// The reason why a delivery fails, and how long it took to say so.
     async fn deliver(&self, prefix: &Path, uid: u32, version: &str) -> (&'static str, Duration) {
         let began = Instant::now();
@@ -76,7 +87,7 @@ async fn a_file_server_that_hangs_is_left_alone_and_asked_again_by_itself() {
         assert_eq!(world.deliver(&well, uid, "1").await.0, "ok");
     }
 
-    world.signal(Signal::STOP);
+    world.stop();
     // One account alone opens nothing.
     for _ in 0..4 {
         assert_eq!(world.deliver(&world.sick, 2_001, "2").await.0, "timed-out");

@@ -110,9 +110,25 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     if !problems.is_empty() {
         read.completeness = Completeness::Partial { why: problems.join("; ") };
     }
-    read.entries.sort_by(|a, b| (a.kind, &a.name, &a.id).cmp(&(b.kind, &b.name, &b.id)));
+    sort(&mut read.entries);
     read.rejected.sort();
     read
+}
+
+/// By kind, name and id. Not the entries themselves are sorted: they are large.
+fn sort(entries: &mut [Entry]) {
+    let mut order: Vec<_> =
+        entries.iter().enumerate().map(|(at, entry)| (entry.kind, &*entry.name, &entry.id, at)).collect();
+    order.sort_unstable();
+    let order: Vec<usize> = order.into_iter().map(|(.., at)| at).collect();
+    for to in 0..order.len() {
+        // Who stood there before has been exchanged with somebody since.
+        let mut from = order[to];
+        while from < to {
+            from = order[from];
+        }
+        entries.swap(from, to);
+    }
 }
 
 fn reading<'a>(

@@ -56,11 +56,10 @@ pub(super) struct Flat {
 impl Flat {
     pub(super) fn of(source: &SourceConfig, candidates: &[Candidate], companions: &[Candidate]) -> Self {
         let names = &source.attributes;
-        let mut flat = Self { groups: Groups::new(), managers: BTreeMap::new(), hidden: Vec::new() };
-        for Candidate { kind, dn, raw, .. } in candidates.iter().chain(companions) {
-            // A tool that lists its own maintainers is a group of them, and of nobody else.
-            let is_group = *kind == AccountKind::Group || (*kind == AccountKind::Tool && raw.is_a(&GROUP_CLASSES));
-            if is_group {
+        let mut flat = Self { groups: Groups::default(), managers: BTreeMap::new(), hidden: Vec::new() };
+        for candidate in candidates.iter().chain(companions) {
+            let Candidate { dn, raw, .. } = candidate;
+            if is_group(candidate) {
                 let by_dn = names.member_dns.iter().flat_map(|name| raw.texts(name)).map(Dn::parse_with_optional_uid);
                 let by_name = names.member_names.iter().flat_map(|name| raw.texts(name)).map(str::to_owned);
                 let members: BTreeSet<_> = by_dn.map(Member::Dn).chain(by_name.map(Member::Name)).collect();
@@ -85,7 +84,7 @@ impl Flat {
     /// Members of groups that show none, by what the accounts and nested groups say (`memberOf`). A group that lists
     /// members knows better: 389-ds and OpenLDAP keep `memberOf` by a plugin, which may be behind.
     fn add_member_of(&mut self, source: &SourceConfig, candidates: &[Candidate]) {
-        let silent: BTreeSet<Dn> =
+        let silent: HashSet<Dn> =
             self.groups.iter().filter(|(_, members)| members.is_empty()).map(|(dn, _)| dn.clone()).collect();
         for Candidate { dn, raw, .. } in candidates {
             let groups = source.attributes.member_of.iter().flat_map(|name| raw.texts(name)).map(Dn::parse);
@@ -115,15 +114,12 @@ impl Flat {
         reading: &Reading<'_>,
     ) -> Closed<'a> {
         let mut closed = Closed { members: HashMap::default(), too_deep: HashSet::default(), gids: HashMap::default() };
-        for Candidate { dn, raw, .. } in candidates.iter().chain(companions) {
-            if !self.groups.contains_key(dn) {
-                continue;
-            }
+        for Candidate { dn, raw, .. } in candidates.iter().chain(companions).filter(|candidate| is_group(candidate)) {
             let closure = closure(&self.groups, dn);
             if closure.too_deep {
                 closed.too_deep.insert(dn);
             }
-            let found = closure.members.iter().filter_map(|member| index.find(member));
+            let found = closure.members.into_iter().filter_map(|member| index.find(member));
             let mut members: BTreeMap<&DirectoryId, Role> = found.map(|id| (id, Role::Member)).collect();
             for manager in self.managers.get(dn).into_iter().flatten() {
                 if let Some(id) = index.by_dn.get(manager) {
@@ -138,6 +134,15 @@ impl Flat {
             closed.members.insert(dn, members.into_iter().map(|(id, role)| (id.clone(), role)).collect());
         }
         closed
+    }
+}
+
+/// Whether others are its members. A tool that lists its own maintainers is a group of them, and of nobody else.
+fn is_group(candidate: &Candidate) -> bool {
+    match candidate.kind {
+        AccountKind::Group => true,
+        AccountKind::Tool => candidate.raw.is_a(&GROUP_CLASSES),
+        AccountKind::User => false,
     }
 }
 

@@ -198,5 +198,5 @@ pub(super) fn raw(entry: StructureTag, mut parts: impl FnMut(Part)) -> Option<Ra
         }
         part.into_iter().for_each(&mut parts);
     }
-    Some(raw)
+    Some(raw.shrunk())
 }

@@ -7,11 +7,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
+
+use foldhash::HashMap;
 
 use super::dn::Dn;
 use super::person::{Same, same_people};
 use super::{DirectorySnapshot, Entry, RejectedEntry, SourceRead};
-use crate::identity::{AccountKind, DirectoryId, Uid};
+use crate::identity::{AccountKind, DirectoryId};
 use crate::policy::{Class, Policy, When};
 
 /// Whether `class` is made from an account of this kind, at this DN, in these groups.
@@ -105,56 +108,78 @@ fn misfits(read: &SourceRead, policy: &Policy, same: &Same<'_>) -> Losers {
 
 /// Of entries of one kind and name the first source's stays; within a source the older, then the lower id.
 fn names_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
-    let mut holders: BTreeMap<(AccountKind, &str), (&SourceRead, &Entry)> = BTreeMap::new();
-    let mut losers = Losers::new();
-    for read in reads {
-        // Whose account another entry has takes no name.
-        let own = read.entries.iter().filter(|entry| !same.contains_key(&(read.source.as_str(), &entry.id)));
-        let mut entries: Vec<&Entry> = own.collect();
-        entries.sort_by(|a, b| age(a).cmp(&age(b)));
-        for entry in entries {
-            match holders.get(&(entry.kind, entry.name.as_str())) {
-                None => {
-                    holders.insert((entry.kind, &entry.name), (read, entry));
-                }
-                Some((first, holder)) => {
-                    let account = format!("{} {}", entry.kind, entry.name);
-                    let why = if first.source == read.source {
-                        format!("{account} is also {}, which is older", holder.dn)
-                    } else {
-                        format!("{account} is taken from source {} ({})", first.source, holder.dn)
-                    };
-                    losers.insert((read.source.clone(), entry.id.clone()), why);
-                }
+    let claims = claims(reads, same).map(|claim| ((claim.entry.kind, claim.entry.name.as_str()), claim));
+    taken(
+        claims,
+        |claim| (claim.place, age(claim.entry)),
+        |(kind, name), claim, holder| {
+            let held = &holder.entry.dn;
+            if holder.place == claim.place {
+                format!("{kind} {name} is also {held}, which is older")
+            } else {
+                format!("{kind} {name} is taken from source {} ({held})", holder.read.source)
             }
-        }
-    }
-    losers
+        },
+    )
 }
 
 /// Of entries of one uid the older stays, then the one with the lower id, whatever their source.
 fn uids_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
-    let mut entries: Vec<(&SourceRead, &Entry, Uid)> = reads
+    let claims = claims(reads, same).filter_map(|claim| Some((claim.entry.posix.as_ref()?.uid, claim)));
+    taken(
+        claims,
+        |claim| age(claim.entry),
+        |uid, _, holder| {
+            let Entry { kind, name, dn, .. } = holder.entry;
+            format!("uid {uid} is held by {kind} {name} ({dn})")
+        },
+    )
+}
+
+/// An entry that wants to be an account.
+#[derive(Clone, Copy)]
+struct Claim<'a> {
+    /// Of its source among all.
+    place: usize,
+    read: &'a SourceRead,
+    entry: &'a Entry,
+}
+
+/// All but those whose account another entry has: they take nothing.
+fn claims<'a>(reads: &'a [SourceRead], same: &'a Same<'_>) -> impl Iterator<Item = Claim<'a>> + Clone {
+    let of =
+        |(place, read): (usize, &'a SourceRead)| read.entries.iter().map(move |entry| Claim { place, read, entry });
+    reads
         .iter()
-        .flat_map(|read| read.entries.iter().map(move |entry| (read, entry)))
-        .filter(|(read, entry)| !same.contains_key(&(read.source.as_str(), &entry.id)))
-        .filter_map(|(read, entry)| entry.posix.as_ref().map(|posix| (read, entry, posix.uid)))
-        .collect();
-    entries.sort_by(|(_, a, _), (_, b, _)| age(a).cmp(&age(b)));
-    let mut holders: BTreeMap<Uid, &Entry> = BTreeMap::new();
-    let mut losers = Losers::new();
-    for (read, entry, uid) in entries {
-        match holders.get(&uid) {
-            None => {
-                holders.insert(uid, entry);
-            }
-            Some(holder) => {
-                let why = format!("uid {uid} is held by {} {} ({})", holder.kind, holder.name, holder.dn);
-                losers.insert((read.source.clone(), entry.id.clone()), why);
-            }
-        }
+        .enumerate()
+        .flat_map(of)
+        .filter(|claim| !same.contains_key(&(claim.read.source.as_str(), &claim.entry.id)))
+}
+
+/// Of `claims` to one thing the one of lowest `rank` holds it, and the first of equals; `why` the others do not.
+fn taken<'a, K: Eq + Hash, R: Ord>(
+    claims: impl Iterator<Item = (K, Claim<'a>)> + Clone,
+    rank: impl Fn(&Claim<'a>) -> R,
+    why: impl Fn(&K, &Claim<'a>, &Claim<'a>) -> String,
+) -> Losers {
+    let mut holders: HashMap<K, Claim<'a>> = HashMap::default();
+    let mut contested = false;
+    for (thing, claim) in claims.clone() {
+        holders
+            .entry(thing)
+            .and_modify(|holder| {
+                contested = true;
+                if rank(&claim) < rank(holder) {
+                    *holder = claim;
+                }
+            })
+            .or_insert(claim);
     }
-    losers
+    let others = claims.filter(|_| contested).filter_map(|(thing, claim)| {
+        let holder = holders.get(&thing).filter(|holder| !std::ptr::eq(holder.entry, claim.entry))?;
+        Some(((claim.read.source.clone(), claim.entry.id.clone()), why(&thing, &claim, holder)))
+    });
+    others.collect()
 }
 
 /// Oldest first; an entry that hides its age is the youngest.
@@ -171,7 +196,7 @@ mod tests {
 
     use super::super::Role;
     use super::*;
-    use crate::identity::{Gid, PosixIdentity};
+    use crate::identity::{Gid, PosixIdentity, Uid};
     use crate::policy::{From, Lifecycle, Limit, Limits, Pattern, PodSecurity};
 
     fn class(name: &str, from: From, when: Option<When>, pattern: &str) -> Class {

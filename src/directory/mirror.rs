@@ -140,7 +140,7 @@ impl Mirror {
             for (id, (_, entry)) in puts {
                 let place = tree.get(&id).map_or(after.next, |known| known.place);
                 after.next += 1;
-                tree.insert(id, Placed { place, entry: Arc::new(entry.shrunk()) });
+                tree.insert(id, Placed { place, entry: Arc::new(entry) });
             }
         }
         Some(after)

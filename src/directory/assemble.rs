@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use foldhash::{HashMap, HashSet};
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use super::dn::Dn;
 use super::entry::{Candidate, EntryRules, Reading};
@@ -73,7 +73,8 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         numbers: numbers.source(&source.attributes),
         ..SourceRead::complete(&source.name, KINDS.into_iter().filter(|kind| source.tree(*kind).is_some()), Vec::new())
     };
-    let mut taken: HashMap<&DirectoryId, &str> = HashMap::default();
+    read.entries.reserve_exact(candidates.len());
+    let mut taken: HashMap<&DirectoryId, &str> = HashMap::with_capacity(candidates.len());
     let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));
     for candidate in &candidates {
         match reading_of(candidate.kind).check(candidate) {
@@ -163,9 +164,10 @@ fn sort_out(
     mut trees: BTreeMap<AccountKind, RawTree>,
     id: impl Fn(AccountKind, &RawEntry) -> Option<DirectoryId>,
 ) -> (Vec<Candidate>, Vec<Candidate>) {
-    let mut candidates = Vec::new();
+    let count = trees.values().map(|tree| tree.entries.len()).sum();
+    let mut candidates = Vec::with_capacity(count);
     let mut companions = Vec::new();
-    let mut seen = HashSet::default();
+    let mut seen = HashSet::with_capacity(count);
     // A tree that was not read to its end may hold more than came: what a wider tree shows beneath its base is then
     // nobody's until a whole read has said whose.
     let mut unsure: Vec<Dn> = Vec::new();

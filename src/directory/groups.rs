@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use foldhash::{HashMap, HashSet};
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use super::Role;
 use super::assemble::GROUP_CLASSES;
@@ -23,7 +23,12 @@ pub(super) struct Index<'a> {
 
 impl<'a> Index<'a> {
     pub(super) fn of(candidates: &'a [Candidate], name: impl Fn(&'a Candidate) -> Option<&'a str>) -> Self {
-        let mut index = Self { by_dn: HashMap::default(), by_name: HashMap::default(), people: HashSet::default() };
+        let most = candidates.len();
+        let mut index = Self {
+            by_dn: HashMap::with_capacity(most),
+            by_name: HashMap::with_capacity(most),
+            people: HashSet::with_capacity(most),
+        };
         for candidate in candidates.iter().filter(|candidate| candidate.kind != AccountKind::Group) {
             let Some(id) = &candidate.id else { continue };
             if let Some(name) = name(candidate) {

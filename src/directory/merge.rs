@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashMapExt as _};
 
 use super::dn::Dn;
 use super::person::{Same, same_people};
@@ -162,7 +162,7 @@ fn taken<'a, K: Eq + Hash, R: Ord>(
     rank: impl Fn(&Claim<'a>) -> R,
     why: impl Fn(&K, &Claim<'a>, &Claim<'a>) -> String,
 ) -> Losers {
-    let mut holders: HashMap<K, Claim<'a>> = HashMap::default();
+    let mut holders: HashMap<K, Claim<'a>> = HashMap::with_capacity(claims.clone().count());
     let mut contested = false;
     for (thing, claim) in claims.clone() {
         holders

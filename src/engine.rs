@@ -82,7 +82,7 @@ pub struct Engine {
     pub(crate) settings: Settings,
     pub(crate) sources: Vec<SourceConfig>,
     /// What is known of them between two cycles.
-    memory: Memory,
+    memory: Option<Memory>,
     /// Those whose servers tell their changes.
     followers: Vec<ask::Follower>,
     told: Arc<Notify>,
@@ -143,7 +143,7 @@ impl Engine {
             health: health::Health::of(&settings.state_dir),
             realm: realm::RealmLink::of(&settings, &sources, None)?,
             sources,
-            memory: Memory::default(),
+            memory: Some(Memory::default()),
             followers: Vec::new(),
             told: Arc::new(Notify::new()),
             settings,

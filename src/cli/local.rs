@@ -41,7 +41,7 @@ pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequ
 
 async fn open(settings: Settings) -> Result<Engine, Failure> {
     act(&settings)?;
-    Ok(Engine::open(settings, Arc::new(Metrics::default()), daemon::now).await?)
+    Ok(Engine::open(settings, Arc::new(Metrics::default()), daemon::now).await?.reading_once())
 }
 
 /// Becomes who may write in the state folder.

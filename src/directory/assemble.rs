@@ -4,6 +4,8 @@
 //! Memberships are resolved within one source: its DNs and names mean nothing in another.
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::thread::{self, ScopedJoinHandle};
 
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
@@ -60,48 +62,48 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         problems.extend(missing_sentinels(source, candidates.iter().chain(&companions)));
     }
 
-    let index = Index::of(&candidates, |candidate| reading_of(candidate.kind).name_of(candidate));
-    let groups = Flat::of(source, &candidates, &companions);
-    if let Some(example) = groups.hidden.first() {
-        let count = groups.hidden.len();
+    // What needs one entry at a time, beside what needs all of them: of many each takes a good part of a second.
+    let (checked, index, hidden, closed) = thread::scope(|scope| {
+        let check = || candidates.iter().map(|candidate| reading_of(candidate.kind).check(candidate)).collect();
+        let checked: ScopedJoinHandle<'_, Vec<_>> = scope.spawn(check);
+        let index = Index::of(&candidates, |candidate| reading_of(candidate.kind).name_of(candidate));
+        let groups = Flat::of(source, &candidates, &companions);
+        let closed = groups.close(&index, &candidates, &companions, reading_of(AccountKind::Group));
+        (checked.join().unwrap_or_else(|panic| resume_unwind(panic)), index, groups.hidden, closed)
+    });
+    if let Some(example) = hidden.first() {
+        let count = hidden.len();
         problems.push(format!("members are hidden in {count} groups, such as {}", example.canonical()));
     }
-    let closed = groups.close(&index, &candidates, &companions, reading_of(AccountKind::Group));
 
+    let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));
+    let mut taken: HashMap<&DirectoryId, &str> = HashMap::with_capacity(candidates.len());
+    let settled = checked.into_iter().zip(&candidates).map(|(checked, candidate)| {
+        let (mut entry, Candidate { kind, dn, id, raw }) = (checked?, candidate);
+        let first = id.as_ref().map(|id| *taken.entry(id).or_insert(&raw.dn));
+        if let Some(other) = first.filter(|first| *first != raw.dn) {
+            let why = format!("{} {} is also that of {other}", source.attributes.id, entry.id);
+            // Without the id: what this one says is not to be taken for what the other says.
+            return Err(Box::new(RejectedEntry { id: None, ..reject(source, &entry, why) }));
+        }
+        let members_of = match kind {
+            AccountKind::Tool => {
+                let full = reading_of(AccountKind::Tool).name_of(candidate);
+                full.and_then(|full| companion_of.get(full).copied())
+            }
+            AccountKind::User => None,
+            AccountKind::Group => Some(dn),
+        };
+        complete(&mut entry, members_of, &closed, &index).map_err(|why| Box::new(reject(source, &entry, why)))?;
+        Ok(entry)
+    });
     let mut read = SourceRead {
         server: raw.server,
         numbers: numbers.source(&source.attributes),
         ..SourceRead::complete(&source.name, KINDS.into_iter().filter(|kind| source.tree(*kind).is_some()), Vec::new())
     };
-    read.entries.reserve_exact(candidates.len());
-    let mut taken: HashMap<&DirectoryId, &str> = HashMap::with_capacity(candidates.len());
-    let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));
-    for candidate in &candidates {
-        match reading_of(candidate.kind).check(candidate) {
-            Ok(mut entry) => {
-                let first = candidate.id.as_ref().map(|id| *taken.entry(id).or_insert(&candidate.raw.dn));
-                if let Some(other) = first.filter(|first| *first != candidate.raw.dn) {
-                    let why = format!("{} {} is also that of {other}", source.attributes.id, entry.id);
-                    // Without the id: what this one says is not to be taken for what the other says.
-                    read.rejected.push(RejectedEntry { id: None, ..reject(source, &entry, why) });
-                    continue;
-                }
-                let members_of = match candidate.kind {
-                    AccountKind::Tool => {
-                        let full = reading_of(AccountKind::Tool).name_of(candidate);
-                        full.and_then(|full| companion_of.get(full).copied())
-                    }
-                    AccountKind::User => None,
-                    AccountKind::Group => Some(&candidate.dn),
-                };
-                match complete(&mut entry, members_of, &closed, &index) {
-                    Ok(()) => read.entries.push(entry),
-                    Err(why) => read.rejected.push(reject(source, &entry, why)),
-                }
-            }
-            Err(rejected) => read.rejected.push(*rejected),
-        }
-    }
+    read.entries =
+        settled.filter_map(|settled| settled.map_err(|rejected| read.rejected.push(*rejected)).ok()).collect();
     let nameless: Vec<_> = read.rejected.iter().filter(|rejected| rejected.id.is_none()).collect();
     if let Some(example) = nameless.first() {
         // Whoever has no id cannot be recognised, so nobody is known to be absent.

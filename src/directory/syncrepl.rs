@@ -112,7 +112,7 @@ async fn advance(
     taken(source, &connection.server, known, trees).map(|kept| Advance::Told(Box::new(kept)))
 }
 
-/// Up to where the server has told if all is read after this.
+/// Up to where the server has told if all is read after this. What it tells is checked, and not kept.
 async fn begin(
     connection: &mut Connection,
     config: &LdapConfig,
@@ -137,7 +137,7 @@ async fn tell(
     let mut trees = BTreeMap::new();
     for kind in KINDS {
         let Some(tree) = source.tree(kind) else { continue };
-        let mut told = Told::since(known, kind);
+        let mut told = Told { keeps: known.is_some(), ..Told::since(known, kind) };
         let cookie = told.cookie();
         let mut stream =
             ask(&mut connection.ldap, source, (kind, tree), RefreshMode::RefreshOnly, cookie, config.timeout).await?;
@@ -220,6 +220,8 @@ pub(super) struct Told {
     cookie: Option<Vec<u8>>,
     /// All that changed before the search began is told.
     pub(super) refreshed: bool,
+    /// Whether entries are wanted, and not only up to where they are told.
+    keeps: bool,
 }
 
 impl Told {
@@ -230,12 +232,12 @@ impl Told {
             Mark::DirSync { .. } | Mark::Usn { .. } => None,
         });
         let news = if cookie.is_some() { News::default() } else { News::of_everything() };
-        Self { news, cookie, refreshed: false }
+        Self { news, cookie, refreshed: false, keeps: true }
     }
 
     /// What was told so far, and nothing yet after it.
     pub(super) fn next(&mut self) -> Self {
-        let next = Self { news: News::default(), cookie: self.cookie.clone(), refreshed: self.refreshed };
+        let next = Self { news: News::default(), cookie: self.cookie.clone(), ..*self };
         std::mem::replace(self, next)
     }
 
@@ -321,7 +323,10 @@ impl Told {
         let [id] = checked([entry_uuid])?.try_into().map_err(|_| ReadError::Unparsable)?;
         match state {
             EntryState::Add | EntryState::Modify => {
-                self.news.put(id, ldap::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?);
+                let entry = ldap::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
+                if self.keeps {
+                    self.news.put(id, entry);
+                }
             }
             EntryState::Delete => self.news.remove(id),
             EntryState::Present => self.news.only([id]),

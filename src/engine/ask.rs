@@ -35,13 +35,21 @@ pub(crate) fn tell_repairs(snapshot: &DirectorySnapshot) {
 }
 
 impl Engine {
+    /// For a process that reads its directories once: nothing of them is kept, and no server asked for what to ask it next.
+    #[must_use]
+    pub fn reading_once(mut self) -> Self {
+        self.memory = None;
+        self
+    }
+
     /// Lets the servers tell their changes of the sources that are configured so, as they are configured now.
     pub fn follow_directories(&mut self) {
+        let Some(memory) = &self.memory else { return };
         let wanted = |source: &SourceConfig| source.persists() && self.sources.contains(source);
         self.followers.retain(|follower| wanted(&follower.source));
         for source in self.sources.iter().filter(|source| source.persists()) {
             if !self.followers.iter().any(|follower| follower.source == *source) {
-                let task = follow(source.clone(), self.memory.clone(), Arc::clone(&self.told));
+                let task = follow(source.clone(), memory.clone(), Arc::clone(&self.told));
                 let task = AbortOnDropHandle::new(tokio::spawn(task));
                 self.followers.push(Follower { source: source.clone(), _task: task });
             }
@@ -50,9 +58,10 @@ impl Engine {
 
     /// How much a cycle asks its directories for.
     pub(crate) fn pass(&self, trigger: Trigger) -> Pass {
-        match trigger {
-            Trigger::FullRead => Pass::Whole(self.memory.clone()),
-            _ => Pass::Changes(self.memory.clone()),
+        match (&self.memory, trigger) {
+            (None, _) => Pass::Once,
+            (Some(memory), Trigger::FullRead) => Pass::Whole(memory.clone()),
+            (Some(memory), _) => Pass::Changes(memory.clone()),
         }
     }
 
@@ -61,8 +70,9 @@ impl Engine {
     pub(crate) fn due(&self, trigger: Trigger) -> (Vec<SourceConfig>, BTreeSet<String>) {
         let (state, now) = (self.store.state(), self.now());
         let waits = state.orders.iter().any(|order| order.what.is_of_reads());
+        let is_live = |source: &SourceConfig| self.memory.as_ref().is_some_and(|memory| memory.live(source).is_some());
         let is_due = |source: &&SourceConfig| match trigger {
-            Trigger::Change if !waits => self.memory.live(source).is_some(),
+            Trigger::Change if !waits => is_live(source),
             Trigger::Schedule if !waits => {
                 state.sources.get(&source.name).is_none_or(|read| read.is_due(source.interval(), now))
             }

@@ -8,7 +8,7 @@ use super::difference::compare;
 use super::entry::EntryRules;
 use super::kept::{Kept, Memory};
 use super::source::{SourceConfig, SourceKind};
-use super::{Completeness, SourceRead, Way, active_directory, keycloak, ldap, ldif, syncrepl};
+use super::{Completeness, SourceRead, Way, keycloak, ldap, ldif};
 
 /// All of `source`, as if nothing was known.
 pub(super) async fn full(source: &SourceConfig) -> RawRead {
@@ -19,17 +19,12 @@ pub(super) async fn full(source: &SourceConfig) -> RawRead {
     }
 }
 
-/// What the server has told up to now, from `kept` on or, without it, from the beginning. `Err` is the read that it is
-/// otherwise: in full from a server that cannot tell its changes, or broken off.
+/// What the server has told up to now, from `kept` on or, without it, from the beginning. `Err` is the full read that it is
+/// where nothing tells changes.
 async fn refresh(source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
     match &source.kind {
-        SourceKind::Ldap(config) if config.way != Way::Full && source.attributes.windows => {
-            active_directory::refresh(config, source, kept).await
-        }
-        SourceKind::Ldap(config) if config.way != Way::Full && source.tells_changes() => {
-            syncrepl::refresh(config, source, kept).await
-        }
-        SourceKind::Ldap(_) | SourceKind::Ldif(_) | SourceKind::Keycloak(_) => Err(full(source).await),
+        SourceKind::Ldap(config) => ldap::refresh(config, source, kept).await,
+        SourceKind::Ldif(_) | SourceKind::Keycloak(_) => Err(full(source).await),
     }
 }
 

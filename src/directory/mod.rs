@@ -1,19 +1,15 @@
 //! What the directories say, as a value: entries, what was wrong with some of them, and whether each read was
-//! complete. The types here and most of the modules are PURE, which each says; `connection`, `ldap`, `range`, `syncrepl`,
-//! `follow`, `incremental`, `keycloak` and `ldif` read, and [`fetch`](fetch::fetch) puts all of it together.
+//! complete. The types here and most of the modules are PURE, which each says; `ldap`, `keycloak` and `ldif` read, as
+//! `incremental` says, and [`fetch`](fetch::fetch) puts all of it together.
 //!
 //! A missing answer is never an empty answer: a read that is not [`Completeness::Complete`] proves nobody's absence.
 
-mod active_directory;
 pub mod assemble;
-mod connection;
 mod difference;
-mod dirsync;
 pub mod dn;
 pub mod entry;
 pub mod fetch;
 pub mod filter;
-pub mod follow;
 mod groups;
 pub mod idmap;
 mod incremental;
@@ -25,15 +21,12 @@ mod mark;
 pub mod membership;
 pub mod merge;
 pub mod mirror;
-mod moved;
 mod numbers;
 pub mod person;
 mod preset;
-pub mod range;
 pub mod raw;
 pub mod sid;
 pub mod source;
-mod syncrepl;
 pub mod tls;
 pub mod windows;
 

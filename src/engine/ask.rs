@@ -8,7 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Engine, EngineError};
 use crate::control::api::{EnsureAnswer, EnsureRequest, OwnRequest, Refusal, Trigger};
-use crate::directory::follow::follow;
+use crate::directory::ldap::follow::follow;
 use crate::directory::{Comparison, DirectorySnapshot, Pass, SourceConfig};
 use crate::ledger::store::{ReadStore, StoreError, facts};
 use crate::orders::ensure::{Asker, Ensured, ensure};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bursar::directory::follow::follow;
+use bursar::directory::ldap::follow::follow;
 use bursar::directory::source::LdapConfig;
 use bursar::directory::{Memory, Pass, SourceConfig, SourceRead, Way};
 use bursar::identity::AccountKind;

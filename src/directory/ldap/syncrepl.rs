@@ -19,13 +19,13 @@ use ldap3::controls::{
 use ldap3::{Ldap, ResultEntry, Scope, SearchStream, parse_refs};
 use tokio::time::timeout;
 
-use super::assemble::{KINDS, RawRead};
+use super::super::assemble::{KINDS, RawRead};
+use super::super::kept::{Kept, Mark};
+use super::super::ldap;
+use super::super::mirror::{Id, Mirror, News};
+use super::super::raw::RawEntry;
+use super::super::source::{LdapConfig, SourceConfig, Tree};
 use super::connection::{Connection, ReadError, meaning};
-use super::kept::{Kept, Mark};
-use super::ldap;
-use super::mirror::{Id, Mirror, News};
-use super::raw::RawEntry;
-use super::source::{LdapConfig, SourceConfig, Tree};
 use crate::identity::AccountKind;
 
 /// The control by which a server says that it can (RFC 4533, 2.2).
@@ -37,7 +37,7 @@ const PAGE: usize = 1000;
 /// As [`ldap`] waits: a server sends each message by itself.
 const COALESCE: Duration = Duration::from_micros(250);
 
-/// What the server has told up to now; see [`super::incremental`].
+/// What the server has told up to now; see [`super::super::incremental`].
 pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
     let mut connection = ldap::open(config, source).await?;
     let mut cookies = None;
@@ -88,7 +88,7 @@ async fn tried<T>(
 
 /// `Err`: nothing more can be asked on this connection.
 fn told_not(error: &ReadError, connection: &Connection, source: &SourceConfig) -> Result<(), RawRead> {
-    let (server, why) = (&connection.server, super::chain(error));
+    let (server, why) = (&connection.server, super::super::chain(error));
     if error.ends_connection() {
         let problems = vec![format!("{server}: changes: {why}")];
         return Err(RawRead { server: Some(server.clone()), problems, ..ldap::unread(source) });

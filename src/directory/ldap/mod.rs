@@ -3,6 +3,14 @@
 //! Every failure becomes a reason in [`RawRead::problems`] that names the server; what was read before it is given all
 //! the same. Nothing here decides what an entry is, and nothing is ever written to the directory.
 
+mod active_directory;
+mod connection;
+mod dirsync;
+pub mod follow;
+mod moved;
+pub mod range;
+mod syncrepl;
+
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -12,9 +20,11 @@ use ldap3::controls::{Control, ControlType, PagedResults};
 use ldap3::{Ldap, LdapResult, Scope, parse_refs};
 use tokio::time::timeout;
 
+use self::connection::{Connection, ReadError, connect_first, meaning};
+use self::range::Part;
+use super::Way;
 use super::assemble::{KINDS, RawRead, RawTree};
-use super::connection::{Connection, ReadError, connect_first, meaning};
-use super::range::{self, Part};
+use super::kept::Kept;
 use super::raw::RawEntry;
 use super::source::{LdapConfig, SourceConfig, Tree};
 use super::windows::is_of_no_people;
@@ -34,21 +44,33 @@ pub async fn read(config: &LdapConfig, source: &SourceConfig) -> RawRead {
     }
 }
 
+/// What the server has told up to now, from `kept` on or, without it, from the beginning. `Err` is the read that it is
+/// otherwise: in full from a server that cannot tell its changes, or broken off.
+pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
+    if config.way != Way::Full && source.attributes.windows {
+        active_directory::refresh(config, source, kept).await
+    } else if config.way != Way::Full && source.tells_changes() {
+        syncrepl::refresh(config, source, kept).await
+    } else {
+        Err(read(config, source).await)
+    }
+}
+
 /// Connects to the first server that lets us in; `Err` is the read that it then is.
-pub(super) async fn open(config: &LdapConfig, source: &SourceConfig) -> Result<Connection, RawRead> {
+async fn open(config: &LdapConfig, source: &SourceConfig) -> Result<Connection, RawRead> {
     let mut failures = Vec::new();
     let connection = connect_first(config, &source.name, &mut failures).await;
     connection.ok_or_else(|| RawRead { problems: failures, ..unread(source) })
 }
 
 /// A read to which nothing was answered.
-pub(super) fn unread(source: &SourceConfig) -> RawRead {
+fn unread(source: &SourceConfig) -> RawRead {
     let asked = KINDS.into_iter().filter(|kind| source.tree(*kind).is_some());
     RawRead { trees: asked.map(|kind| (kind, RawTree::default())).collect(), ..RawRead::default() }
 }
 
 /// Reads all trees of `source` over `connection`.
-pub(super) async fn read_all(mut connection: Connection, config: &LdapConfig, source: &SourceConfig) -> RawRead {
+async fn read_all(mut connection: Connection, config: &LdapConfig, source: &SourceConfig) -> RawRead {
     let mut raw = RawRead { server: Some(connection.server.clone()), ..unread(source) };
     for (kind, into) in &mut raw.trees {
         let Some(tree) = source.tree(*kind) else { continue };
@@ -88,7 +110,7 @@ async fn read_tree(
 ///
 /// The pages are asked for here and not by ldap3's adapter: that one looks only at the last page's result, and each
 /// must have answered success, with no referral.
-pub(super) async fn read_matching(
+async fn read_matching(
     ldap: &mut Ldap,
     config: &LdapConfig,
     source: &SourceConfig,
@@ -133,7 +155,7 @@ pub(super) async fn read_matching(
 }
 
 /// The attributes to ask for; of members only the first part where the configuration says how many at once.
-pub(super) fn asked(config: &LdapConfig, source: &SourceConfig, kind: AccountKind) -> Vec<String> {
+fn asked(config: &LdapConfig, source: &SourceConfig, kind: AccountKind) -> Vec<String> {
     let is_long = |name: &String| source.attributes.member_dns.iter().any(|long| long.eq_ignore_ascii_case(name));
     let part = |name: String| match config.members_at_once {
         Some(size) if is_long(&name) => range::ask(&name, 0, Some(size)),
@@ -184,7 +206,7 @@ async fn read_page(
 
 /// An entry as it came (RFC 4511, 4.5.2). Not by ldap3's `SearchEntry`, which copies every value to sort the attributes
 /// by whether all of theirs are text. `parts` is told of attributes that come in parts.
-pub(super) fn raw(entry: StructureTag, mut parts: impl FnMut(Part)) -> Option<RawEntry> {
+fn raw(entry: StructureTag, mut parts: impl FnMut(Part)) -> Option<RawEntry> {
     let mut fields = entry.expect_constructed()?.into_iter();
     let dn = String::from_utf8(fields.next()?.expect_primitive()?).ok()?;
     let mut raw = RawEntry::new(dn);

@@ -11,14 +11,14 @@ use std::fmt::Write as _;
 use foldhash::HashSet;
 use ldap3::{Ldap, ldap_escape};
 
+use super::super::assemble::KINDS;
+use super::super::dn::Dn;
+use super::super::mirror::{Id, Mirror, News};
+use super::super::raw::RawEntry;
+use super::super::source::{LdapConfig, SourceConfig, Tree};
 use super::active_directory::{ID, id_of};
-use super::assemble::KINDS;
 use super::connection::ReadError;
-use super::dn::Dn;
-use super::ldap::{asked, read_matching};
-use super::mirror::{Id, Mirror, News};
-use super::raw::RawEntry;
-use super::source::{LdapConfig, SourceConfig, Tree};
+use super::{asked, read_matching};
 use crate::identity::AccountKind;
 
 /// The count of a controller's changes that an object had part in last.

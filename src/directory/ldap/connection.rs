@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::source::{LdapConfig, Secret, ServerUrl};
-use super::tls::{TlsError, client_config};
-use super::windows::bind_refusal;
+use super::super::source::{LdapConfig, Secret, ServerUrl};
+use super::super::tls::{TlsError, client_config};
+use super::super::windows::bind_refusal;
 
 /// A silent connection is probed after this long, and again at this interval: a pass lasts seconds, so a server that
 /// lost power must not be waited for through the kernel's two hours.
@@ -128,7 +128,7 @@ pub(super) async fn connect_first(config: &LdapConfig, source: &str, failures: &
                 return Some(connection);
             }
             Err(error) => {
-                failures.push(format!("{server}: {}", super::chain(&error)));
+                failures.push(format!("{server}: {}", super::super::chain(&error)));
                 if matches!(error, ReadError::BindRefused { for_good: true, .. }) {
                     return None;
                 }

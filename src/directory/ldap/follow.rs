@@ -17,11 +17,11 @@ use ldap3::{Ldap, ResultEntry, Scope};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::assemble::KINDS;
+use super::super::assemble::KINDS;
+use super::super::kept::{Kept, Memory};
+use super::super::ldap;
+use super::super::source::{LdapConfig, SourceConfig, SourceKind};
 use super::connection::{Connection, ReadError, meaning};
-use super::kept::{Kept, Memory};
-use super::ldap;
-use super::source::{LdapConfig, SourceConfig, SourceKind};
 use super::syncrepl::{Told, ask, believe, refresh, taken};
 use crate::identity::AccountKind;
 
@@ -89,7 +89,7 @@ async fn follow_once(
         memory.forget(&source.name, &following.known);
     }
     let error = connection.diagnose(error).await;
-    Err(format!("{server}: {}", super::chain(&error)))
+    Err(format!("{server}: {}", super::super::chain(&error)))
 }
 
 /// The beginning: all that there is, and from where on changes are told.

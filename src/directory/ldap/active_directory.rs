@@ -15,16 +15,16 @@ use ldap3::controls::{PagedResults, RawControl};
 use ldap3::{Ldap, Scope, SearchResult};
 use tokio::time::timeout;
 
-use super::assemble::{KINDS, RawRead};
+use super::super::assemble::{KINDS, RawRead};
+use super::super::dn::Dn;
+use super::super::kept::{Kept, Mark};
+use super::super::mirror::{Id, Mirror};
+use super::super::raw::RawEntry;
+use super::super::source::{LdapConfig, SourceConfig};
 use super::connection::{Connection, ReadError, meaning};
 use super::dirsync::{self, Changed};
-use super::dn::Dn;
-use super::kept::{Kept, Mark};
-use super::ldap::{open, raw, read_all};
-use super::mirror::{Id, Mirror};
 use super::moved;
-use super::raw::RawEntry;
-use super::source::{LdapConfig, SourceConfig};
+use super::{open, raw, read_all};
 
 /// The identity of an object in a mirror.
 pub(super) const ID: &str = "objectGUID";
@@ -37,7 +37,7 @@ const UNTOLD: i64 = 1 | 4;
 /// Never changes, or with the name alone; the schema says it is not replicated.
 const TOLD_OTHERWISE: [&str; 2] = ["objectguid", "distinguishedname"];
 
-/// What the server has told up to now, from `kept` on or, without it, from the beginning; see [`super::incremental`].
+/// What the server has told up to now, from `kept` on or, without it, from the beginning; see [`super::super::incremental`].
 pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
     let mut connection = open(config, source).await?;
     if let Some(kept) = kept {
@@ -76,7 +76,7 @@ async fn after(
     source: &SourceConfig,
 ) -> Result<Connection, RawRead> {
     let error = connection.diagnose(error).await;
-    let (server, why) = (&connection.server, super::chain(&error));
+    let (server, why) = (&connection.server, super::super::chain(&error));
     tracing::warn!(source = source.name, server, why, "changes could not be asked for; all is read");
     if error.ends_connection() { open(config, source).await } else { Ok(connection) }
 }

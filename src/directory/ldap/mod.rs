@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use ldap3::asn1::StructureTag;
 use ldap3::controls::{Control, ControlType, PagedResults};
-use ldap3::{Ldap, LdapResult, Scope, parse_refs};
+use ldap3::{Ldap, LdapResult, ResultEntry, Scope, SearchStream, parse_refs};
 use tokio::time::timeout;
 
 use self::connection::{Connection, ReadError, connect_first, meaning};
@@ -183,14 +183,7 @@ async fn read_page(
     let mut stream =
         ldap.streaming_search(&tree.base, Scope::Subtree, &tree.filter, attributes).await.map_err(ReadError::Lost)?;
     loop {
-        let item = if let Some(item) = stream.next().now_or_never() {
-            item
-        } else {
-            // The whole thread, which is the read's own: what comes meanwhile waits in the socket.
-            std::thread::sleep(COALESCE);
-            stream.next().await
-        };
-        let Some(item) = item.map_err(ReadError::Lost)? else { break };
+        let Some(item) = next(&mut stream).await? else { break };
         if item.is_ref() {
             into.referrals.extend(parse_refs(item.0));
         } else if item.is_intermediate() {
@@ -202,6 +195,22 @@ async fn read_page(
         }
     }
     Ok(stream.finish().await)
+}
+
+/// The next of what a search answers; `None` at its end.
+async fn next<'a, S, A>(stream: &mut SearchStream<'a, S, A>) -> Result<Option<ResultEntry>, ReadError>
+where
+    S: AsRef<str> + Send + Sync + 'a,
+    A: AsRef<[S]> + Send + Sync + 'a,
+{
+    let item = if let Some(item) = stream.next().now_or_never() {
+        item
+    } else {
+        // The whole thread, which is the read's own: what comes meanwhile waits in the socket.
+        std::thread::sleep(COALESCE);
+        stream.next().await
+    };
+    item.map_err(ReadError::Lost)
 }
 
 /// An entry as it came (RFC 4511, 4.5.2). Not by ldap3's `SearchEntry`, which copies every value to sort the attributes

@@ -34,8 +34,6 @@ const SYNC_REQUEST: &str = "1.3.6.1.4.1.4203.1.9.1.1";
 const ID_LENGTH: usize = 16;
 /// How many messages may take as long as one page.
 const PAGE: usize = 1000;
-/// As [`ldap`] waits: a server sends each message by itself.
-const COALESCE: Duration = Duration::from_micros(250);
 
 /// What the server has told up to now; see [`super::super::incremental`].
 pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
@@ -262,14 +260,7 @@ impl Told {
         while !ended {
             let page = async {
                 for _ in 0..PAGE {
-                    let item = if let Some(item) = stream.next().now_or_never() {
-                        item
-                    } else {
-                        // The whole thread, which is the read's own: what comes meanwhile waits in the socket.
-                        std::thread::sleep(COALESCE);
-                        stream.next().await
-                    };
-                    match item.map_err(ReadError::Lost)? {
+                    match ldap::next(stream).await? {
                         Some(item) => self.take(item)?,
                         None => return Ok::<bool, ReadError>(true),
                     }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
@@ -41,7 +42,7 @@ pub struct RawRead {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RawTree {
     /// The entries that came.
-    pub entries: Vec<RawEntry>,
+    pub entries: Vec<Arc<RawEntry>>,
     /// Whether they all came.
     pub whole: bool,
 }
@@ -274,7 +275,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
             let base = Dn::parse(&tree.base);
             let filter = super::super::filter::Filter::parse(&tree.filter).expect("a filter");
             let chosen = entries.iter().filter(|entry| Dn::parse(&entry.dn).is_within(&base) && filter.matches(entry));
-            raw.trees.insert(kind, RawTree { entries: chosen.cloned().collect(), whole: true });
+            raw.trees.insert(kind, RawTree { entries: chosen.cloned().map(Arc::new).collect(), whole: true });
         }
         raw
     }

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
@@ -55,7 +56,7 @@ pub(super) struct Candidate {
     pub(super) dn: Dn,
     /// None: it is missing, or hidden from us.
     pub(super) id: Option<DirectoryId>,
-    pub(super) raw: RawEntry,
+    pub(super) raw: Arc<RawEntry>,
 }
 
 /// How a source names and marks its entries.
@@ -295,7 +296,7 @@ mod tests {
     }
 
     fn candidate(reading: &Reading<'_>, kind: AccountKind, raw: RawEntry) -> Candidate {
-        Candidate { kind, dn: Dn::parse(&raw.dn), id: reading.id(&raw), raw }
+        Candidate { kind, dn: Dn::parse(&raw.dn), id: reading.id(&raw), raw: Arc::new(raw) }
     }
 
     /// Checks a tool `tools.foo` in which each named attribute is replaced, or removed if its value is empty.

@@ -102,7 +102,7 @@ impl Flat {
     /// Accounts belong to their primary group, which does not list them (MS-ADA3 2.120).
     fn add_primary_groups(&mut self, candidates: &[Candidate]) {
         let groups = candidates.iter().filter(|candidate| candidate.kind == AccountKind::Group);
-        let by_sid = by_sid(groups.map(|group| (&group.dn, &group.raw)));
+        let by_sid = by_sid(groups.map(|group| (&group.dn, &*group.raw)));
         for account in candidates.iter().filter(|candidate| is_account(candidate.kind)) {
             let Ok(Some(sid)) = primary_group(&account.raw) else { continue };
             if let Some(group) = by_sid.get(&sid) {

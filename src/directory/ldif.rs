@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -60,7 +61,8 @@ pub async fn read(config: &LdifConfig, source: &SourceConfig) -> RawRead {
     }
     raw.server = config.paths.first().map(|path| path.display().to_string());
     let mut seen = BTreeSet::new();
-    let entries: Vec<(Dn, RawEntry)> = entries.into_iter().map(|entry| (Dn::parse(&entry.dn), entry)).collect();
+    let entries: Vec<(Dn, Arc<RawEntry>)> =
+        entries.into_iter().map(|entry| (Dn::parse(&entry.dn), Arc::new(entry))).collect();
     for (dn, entry) in &entries {
         if !seen.insert(dn) {
             raw.problems.push(format!("{} is there twice", entry.dn));
@@ -79,7 +81,8 @@ pub async fn read(config: &LdifConfig, source: &SourceConfig) -> RawRead {
             raw.trees.insert(kind, RawTree::default());
             continue;
         };
-        let entries = beneath.into_iter().filter(|(_, entry)| filter.matches(entry)).map(|(_, entry)| entry.clone());
+        let entries =
+            beneath.into_iter().filter(|(_, entry)| filter.matches(entry)).map(|(_, entry)| Arc::clone(entry));
         raw.trees.insert(kind, RawTree { entries: entries.collect(), whole });
     }
     raw

@@ -39,7 +39,7 @@ struct Placed {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct News {
     /// Entries as they are now, in the order in which they were told.
-    puts: BTreeMap<Id, (usize, RawEntry)>,
+    puts: BTreeMap<Id, (usize, Arc<RawEntry>)>,
     gone: BTreeSet<Id>,
     /// If told: of what was there before nothing else is left than these.
     only: Option<BTreeSet<Id>>,
@@ -54,11 +54,11 @@ impl News {
     }
 
     /// An entry as it is now, new or changed.
-    pub fn put(&mut self, id: Id, entry: RawEntry) {
+    pub fn put(&mut self, id: Id, entry: impl Into<Arc<RawEntry>>) {
         self.gone.remove(&id);
         let place = self.puts.get(&id).map_or(self.told, |(place, _)| *place);
         self.told += 1;
-        self.puts.insert(id, (place, entry));
+        self.puts.insert(id, (place, entry.into()));
     }
 
     /// An entry that is no longer there, or was never known: servers tell of those too.
@@ -78,7 +78,7 @@ impl News {
     /// What was last put of an entry.
     #[must_use]
     pub fn get(&self, id: &[u8]) -> Option<&RawEntry> {
-        self.puts.get(id).map(|(_, entry)| entry)
+        self.puts.get(id).map(|(_, entry)| &**entry)
     }
 
     /// Whether who is gone is so because they were not named.
@@ -108,7 +108,7 @@ impl Mirror {
                 if news.get(&id).is_some() {
                     return None;
                 }
-                news.put(id, entry.clone());
+                news.put(id, Arc::clone(entry));
             }
             trees.insert(*kind, news);
         }
@@ -140,7 +140,7 @@ impl Mirror {
             for (id, (_, entry)) in puts {
                 let place = tree.get(&id).map_or(after.next, |known| known.place);
                 after.next += 1;
-                tree.insert(id, Placed { place, entry: Arc::new(entry) });
+                tree.insert(id, Placed { place, entry });
             }
         }
         Some(after)
@@ -149,7 +149,7 @@ impl Mirror {
     /// Whether `news` of a tree make it another. Servers tell of every write, also to what is not read.
     #[must_use]
     pub fn is_changed_by(&self, kind: AccountKind, news: &News) -> bool {
-        let is_other = |(id, (_, entry)): (&Id, &(usize, RawEntry))| self.get(kind, id) != Some(entry);
+        let is_other = |(id, (_, entry)): (&Id, &(usize, Arc<RawEntry>))| self.get(kind, id) != Some(&**entry);
         let is_left =
             |id: &&Id| news.only.as_ref().is_none_or(|only| only.contains(*id)) || news.puts.contains_key(*id);
         news.puts.iter().any(is_other)
@@ -162,7 +162,7 @@ impl Mirror {
     #[must_use]
     pub fn is_told_again_by(&self, kind: AccountKind, news: &News) -> bool {
         let puts = news.puts.len();
-        let same = news.puts.iter().filter(|(id, (_, entry))| self.get(kind, id) == Some(entry)).count();
+        let same = news.puts.iter().filter(|(id, (_, entry))| self.get(kind, id) == Some(&**entry)).count();
         same * 2 > puts && puts * PART >= self.trees.get(&kind).map_or(0, |tree| tree.len())
     }
 
@@ -183,7 +183,7 @@ impl Mirror {
         let tree = |entries: &BTreeMap<Id, Placed>| {
             let mut placed: Vec<&Placed> = entries.values().collect();
             placed.sort_by_key(|placed| placed.place);
-            RawTree { entries: placed.iter().map(|placed| (*placed.entry).clone()).collect(), whole: true }
+            RawTree { entries: placed.iter().map(|placed| Arc::clone(&placed.entry)).collect(), whole: true }
         };
         let trees = self.trees.iter().map(|(kind, entries)| (*kind, tree(entries))).collect();
         RawRead { server: Some(server.to_owned()), trees, problems: Vec::new() }

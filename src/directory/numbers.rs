@@ -241,7 +241,7 @@ mod tests {
     const GIVEN: [(&str, &str); 2] = [("uidNumber", "10001"), ("gidNumber", "20001")];
 
     fn trees(kind: AccountKind, entries: &[RawEntry], whole: bool) -> BTreeMap<AccountKind, RawTree> {
-        BTreeMap::from([(kind, RawTree { entries: entries.to_vec(), whole })])
+        BTreeMap::from([(kind, RawTree { entries: entries.iter().cloned().map(Into::into).collect(), whole })])
     }
 
     /// What the accounts become: uid and gid, or why not.

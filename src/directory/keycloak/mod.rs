@@ -10,6 +10,7 @@ mod config;
 mod session;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 pub use self::administration::{Administration, RealmRole, RealmUser};
 use self::answer::{Group, GroupCount, Listed as _, Member, Profile, Scribe, User};
@@ -61,13 +62,13 @@ async fn read_users(
     session: &mut Session,
     scribe: &mut Scribe<'_>,
     made: &BTreeSet<String>,
-    entries: &mut Vec<RawEntry>,
+    entries: &mut Vec<Arc<RawEntry>>,
 ) -> Result<usize, RealmError> {
     let before: usize = session.get(&["users", "count"], &[]).await?;
     let listed = session.list(&["users"], &WHOLE, |user: User| {
         let entry = scribe.user(&user);
         if !made.contains(&user.id) {
-            entries.push(entry);
+            entries.push(Arc::new(entry));
         }
     });
     let listed = listed.await?;
@@ -82,12 +83,12 @@ async fn read_users(
 async fn read_groups(
     session: &mut Session,
     scribe: &mut Scribe<'_>,
-    entries: &mut Vec<RawEntry>,
+    entries: &mut Vec<Arc<RawEntry>>,
 ) -> Result<(), RealmError> {
     let before: GroupCount = session.get(&["groups", "count"], &[]).await?;
     let mut groups: Vec<Group> = Vec::new();
     session.list(&["groups"], &WHOLE, |group| groups.push(group)).await?;
-    entries.extend(groups.iter().map(|group| scribe.group(group, None)));
+    entries.extend(groups.iter().map(|group| Arc::new(scribe.group(group, None))));
     let mut at = 0;
     while at < groups.len() {
         let id = groups[at].id.clone();
@@ -96,12 +97,12 @@ async fn read_groups(
             session.list(&["groups", &id, "children"], &WHOLE, |part| parts.push(part)).await?;
             for part in &parts {
                 let entry = scribe.group(part, Some(&entries[at]));
-                entries[at].add(MEMBER.as_bytes(), entry.dn.as_bytes());
-                entries.push(entry);
+                Arc::make_mut(&mut entries[at]).add(MEMBER.as_bytes(), entry.dn.as_bytes());
+                entries.push(Arc::new(entry));
             }
             groups.append(&mut parts);
         }
-        let group = &mut entries[at];
+        let group = Arc::make_mut(&mut entries[at]);
         session.list(&["groups", &id, "members"], &BRIEF, |member: Member| scribe.member(group, &member)).await?;
         at += 1;
     }

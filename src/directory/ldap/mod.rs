@@ -12,6 +12,7 @@ pub mod range;
 mod syncrepl;
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -99,7 +100,7 @@ async fn read_tree(
     config: &LdapConfig,
     source: &SourceConfig,
     kind: AccountKind,
-    entries: &mut Vec<RawEntry>,
+    entries: &mut Vec<Arc<RawEntry>>,
 ) -> Result<(), ReadError> {
     let Some(tree) = source.tree(kind) else { return Ok(()) };
     read_matching(ldap, config, source, tree, &asked(config, source, kind), entries).await
@@ -116,7 +117,7 @@ async fn read_matching(
     source: &SourceConfig,
     tree: &Tree,
     attributes: &[String],
-    entries: &mut Vec<RawEntry>,
+    entries: &mut Vec<Arc<RawEntry>>,
 ) -> Result<(), ReadError> {
     let mut pages = Pages { entries, parts: Vec::new(), referrals: Vec::new() };
     let size = i32::try_from(config.page_size).unwrap_or(i32::MAX);
@@ -145,7 +146,8 @@ async fn read_matching(
         }
     }
     for (at, part) in &pages.parts {
-        range::complete(ldap, &mut pages.entries[*at], part, config.members_at_once, config.timeout).await?;
+        range::complete(ldap, Arc::make_mut(&mut pages.entries[*at]), part, config.members_at_once, config.timeout)
+            .await?;
     }
     let missed = |referral: &&String| !(source.attributes.windows && is_of_no_people(referral));
     match pages.referrals.iter().find(missed) {
@@ -166,7 +168,7 @@ fn asked(config: &LdapConfig, source: &SourceConfig, kind: AccountKind) -> Vec<S
 
 /// What the pages of one tree bring.
 struct Pages<'a> {
-    entries: &'a mut Vec<RawEntry>,
+    entries: &'a mut Vec<Arc<RawEntry>>,
     /// Attributes that come in parts, after the place of their entry.
     parts: Vec<(usize, Part)>,
     referrals: Vec<String>,
@@ -191,7 +193,8 @@ async fn read_page(
             return Err(ReadError::Unparsable);
         } else {
             let at = into.entries.len();
-            into.entries.push(raw(item.0, |part| into.parts.push((at, part))).ok_or(ReadError::Unparsable)?);
+            let entry = raw(item.0, |part| into.parts.push((at, part))).ok_or(ReadError::Unparsable)?;
+            into.entries.push(Arc::new(entry));
         }
     }
     Ok(stream.finish().await)

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use foldhash::HashSet;
 use ldap3::{Ldap, ldap_escape};
@@ -89,13 +90,13 @@ struct Names {
 struct Now<'a> {
     mirror: &'a Mirror,
     /// `None`: it is not there any more.
-    news: BTreeMap<AccountKind, BTreeMap<Id, Option<RawEntry>>>,
+    news: BTreeMap<AccountKind, BTreeMap<Id, Option<Arc<RawEntry>>>>,
 }
 
 impl Now<'_> {
     fn get(&self, kind: AccountKind, id: &[u8]) -> Option<&RawEntry> {
         match self.news.get(&kind).and_then(|news| news.get(id)) {
-            Some(entry) => entry.as_ref(),
+            Some(entry) => entry.as_deref(),
             None => self.mirror.get(kind, id),
         }
     }
@@ -124,11 +125,11 @@ impl Now<'_> {
             }
             for id in ids {
                 let (before, after) = (self.get(kind, id), found.remove(id));
-                if before == after.as_ref() {
+                if before == after.as_deref() {
                     continue;
                 }
                 let dn = |entry: &RawEntry| entry.dn.clone();
-                let (left, taken) = (before.map(dn), after.as_ref().map(dn));
+                let (left, taken) = (before.map(dn), after.as_deref().map(dn));
                 if left != taken {
                     names.left.extend(left.map(|dn| Dn::parse(&dn)));
                     names.taken.extend(taken);
@@ -213,7 +214,7 @@ async fn matching(
     source: &SourceConfig,
     tree: &Tree,
     attributes: &[&str],
-) -> Result<Vec<RawEntry>, ReadError> {
+) -> Result<Vec<Arc<RawEntry>>, ReadError> {
     let attributes: Vec<String> = attributes.iter().map(|name| (*name).to_owned()).collect();
     let mut entries = Vec::new();
     read_matching(ldap, config, source, tree, &attributes, &mut entries).await?;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use bursar::cli::arguments::Arguments;
 use bursar::directory::Completeness;
@@ -175,6 +176,15 @@ fn state() -> LedgerState {
         failures: [(place, failure)].into(),
         sources: [("people".to_owned(), source)].into(),
         ..LedgerState::default()
+    }
+}
+
+#[test]
+fn each_alert_fires_when_it_should() {
+    for (what, file) in [("check", "bursar.rules.yml"), ("test", "bursar.rules.test.yml")] {
+        let file = root().join("packaging/prometheus").join(file);
+        let told = Command::new("promtool").args([what, "rules"]).arg(&file).output().expect("promtool");
+        assert!(told.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&told.stderr));
     }
 }
 

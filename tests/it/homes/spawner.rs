@@ -119,7 +119,7 @@ async fn a_worker_is_the_user_for_good_and_holds_its_own_request_only() {
 async fn a_worker_that_is_stopped_when_it_has_answered_is_ended() {
     let homed = Homed::start(&["--deadline", "1s"]);
     let (target, server) = (homed.home("foo"), homed.child.id());
-    let mut tries = 0..50;
+    let mut tries = 0..200;
     let stopped = loop {
         tries.next().expect("a worker that has answered");
         let done = Arc::new(AtomicBool::new(false));

@@ -297,6 +297,18 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         read.entries.iter().find(|entry| entry.name == name).and_then(|entry| entry.posix.clone())
     }
 
+    proptest::proptest! {
+        #[test]
+        fn entries_are_in_order_and_none_is_lost(names in proptest::collection::vec("[ab]{1,3}", 0..60)) {
+            let entry = |(at, name): (usize, &String)| Entry::new(AccountKind::User, format!("{at}"), "", name.as_str());
+            let mut entries: Vec<Entry> = names.iter().enumerate().map(entry).collect();
+            let mut expected = entries.clone();
+            expected.sort_by(|a, b| (a.kind, &a.name, &a.id).cmp(&(b.kind, &b.name, &b.id)));
+            sort(&mut entries);
+            proptest::prop_assert_eq!(entries, expected);
+        }
+    }
+
     #[test]
     fn a_tool_is_an_account_and_the_group_of_its_name() {
         let read = read(&source(), SITE);

@@ -9,9 +9,11 @@ pub mod adopted;
 pub mod chain;
 pub mod change;
 mod credential;
+mod failure;
 pub mod gaps;
 pub mod idle;
 pub mod learn;
+mod order;
 pub mod pace;
 pub mod quota;
 pub mod realm;
@@ -28,8 +30,10 @@ use serde::{Deserialize, Serialize};
 
 use self::adopted::AdoptedNamespace;
 pub use self::credential::{Certificate, CredentialKey, Delivery};
+pub use self::failure::Failure;
 pub use self::gaps::{Absence, Ending};
 use self::idle::Idleness;
+pub use self::order::{Note, Order, OrderKind};
 use self::pace::PaceRecord;
 use self::quota::{OverrideKey, QuotaOverride};
 use self::realm::RealmAccount;
@@ -300,67 +304,6 @@ impl Suspension {
     }
 }
 
-/// Who asked for something, and why.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Note {
-    /// Login name, or `bursar`.
-    pub actor: String,
-    /// In their words.
-    pub reason: String,
-    /// Their ticket.
-    pub ticket: Option<String>,
-    /// When.
-    pub at: Timestamp,
-}
-
-/// What an administrator ordered. `Hold`, `Release` and `Approve` take effect when they are written down; these
-/// need a plan.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
-    /// Row id.
-    pub id: i64,
-    /// Whom.
-    pub account: AccountId,
-    /// What.
-    pub what: OrderKind,
-    /// Who and why.
-    pub note: Note,
-    /// The class whose revocation it is a part of; absent: it was given alone.
-    pub bulk: Option<String>,
-    /// Of [`OrderKind::AdoptObject`]: which, as [`ObjectKey::said`].
-    pub object: Option<String>,
-}
-
-/// The kinds of [`Order`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OrderKind {
-    /// Suspend until resumed.
-    Suspend,
-    /// End an ordered suspension.
-    Resume,
-    /// A new generation: every older certificate is worth nothing.
-    Revoke,
-    /// The uid that the directory has now becomes the account's. The next read carries it out.
-    #[serde(rename = "adopt uid")]
-    AdoptUid,
-    /// Another entry of the directory, which has the account's name, is the account's from now on. The next read carries
-    /// it out.
-    #[serde(rename = "adopt account")]
-    AdoptAccount,
-    /// An object that somebody else made where one of the account's should be becomes the account's, this once.
-    #[serde(rename = "adopt object")]
-    AdoptObject,
-}
-
-impl OrderKind {
-    /// It is about what a directory says, so a read carries it out; all others need a plan.
-    #[must_use]
-    pub const fn is_of_reads(self) -> bool {
-        matches!(self, Self::AdoptUid | Self::AdoptAccount)
-    }
-}
-
 /// A limit's budget of a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -459,47 +402,3 @@ pub struct StoppedWorkload {
     /// When.
     pub at: Timestamp,
 }
-
-/// A step that failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
-    /// Which: `apply`, `certificate`, `home`, …
-    pub step: String,
-    /// Why, for people, with the cure.
-    pub reason: String,
-    /// When it first failed.
-    pub since: Timestamp,
-    /// How often since.
-    pub attempts: u64,
-    /// Not before this.
-    pub next_try: Timestamp,
-}
-
-impl Failure {
-    /// A suspension that has begun and of which nothing failed yet: whoever is killed in the middle finds it.
-    #[must_use]
-    pub fn begun(now: Timestamp) -> Self {
-        Self { step: SUSPEND.to_owned(), reason: "begun".to_owned(), since: now, attempts: 0, next_try: now }
-    }
-
-    /// See [`Failure::begun`].
-    #[must_use]
-    pub fn is_begun(&self) -> bool {
-        self.step == SUSPEND
-    }
-
-    /// A deletion that takes its time, and of which nothing failed.
-    #[must_use]
-    pub fn is_under_way(&self) -> bool {
-        self.attempts == 0 && self.step == "deletion"
-    }
-
-    /// The certificate or its way into the home failed; the cluster's objects are as they should be.
-    #[must_use]
-    pub fn is_of_delivery(&self) -> bool {
-        ["certificate", "home", "revocation"].contains(&self.step.as_str())
-    }
-}
-
-/// [`Failure::step`] of what has begun.
-const SUSPEND: &str = "suspend";

@@ -19,7 +19,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::super::assemble::KINDS;
 use super::super::kept::{Kept, Memory};
-use super::super::ldap;
 use super::super::source::{LdapConfig, SourceConfig, SourceKind};
 use super::connection::{Connection, ReadError, meaning};
 use super::syncrepl::{Told, ask, believe, refresh, taken};
@@ -75,7 +74,7 @@ async fn follow_once(
     memory: &Memory,
     changed: &Notify,
 ) -> Result<Infallible, String> {
-    let mut connection = ldap::open(config, source).await.map_err(|raw| raw.problems.join("; "))?;
+    let mut connection = super::open(config, source).await.map_err(|raw| raw.problems.join("; "))?;
     let server = connection.server.clone();
     let known = match memory.of(source).filter(|kept| kept.server == server) {
         Some(known) => known,

@@ -21,7 +21,6 @@ use tokio::time::timeout;
 
 use super::super::assemble::{KINDS, RawRead};
 use super::super::kept::{Kept, Mark};
-use super::super::ldap;
 use super::super::mirror::{Id, Mirror, News};
 use super::super::raw::RawEntry;
 use super::super::source::{LdapConfig, SourceConfig, Tree};
@@ -37,7 +36,7 @@ const PAGE: usize = 1000;
 
 /// What the server has told up to now; see [`super::super::incremental`].
 pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
-    let mut connection = ldap::open(config, source).await?;
+    let mut connection = super::open(config, source).await?;
     let mut cookies = None;
     if let Some(known) = kept.filter(|kept| kept.server == connection.server) {
         match tried(&mut connection, async |connection| advance(connection, config, source, known).await).await {
@@ -57,7 +56,7 @@ pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Op
         }
     }
     let server = connection.server.clone();
-    let read = ldap::read_all(connection, config, source).await;
+    let read = super::read_all(connection, config, source).await;
     match (cookies, Mirror::of(&read, |entry| id_of(source, entry))) {
         (Some(cookies), Some(mirror)) => {
             Ok(Kept { asked: source.clone(), server, mark: Mark::Syncrepl(cookies), mirror })
@@ -89,7 +88,7 @@ fn told_not(error: &ReadError, connection: &Connection, source: &SourceConfig) -
     let (server, why) = (&connection.server, super::super::chain(error));
     if error.ends_connection() {
         let problems = vec![format!("{server}: changes: {why}")];
-        return Err(RawRead { server: Some(server.clone()), problems, ..ldap::unread(source) });
+        return Err(RawRead { server: Some(server.clone()), problems, ..super::unread(source) });
     }
     tracing::info!(source = source.name, server, why, "changes are not told: all is read");
     Ok(())
@@ -184,7 +183,7 @@ async fn offered(ldap: &mut Ldap, limit: Duration) -> Result<(), ReadError> {
         return Err(ReadError::Answer(meaning(&answer)));
     }
     for item in found.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate()) {
-        let root = ldap::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
+        let root = super::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
         if root.texts("supportedControl").any(|control| control == SYNC_REQUEST) {
             return Ok(());
         }
@@ -260,7 +259,7 @@ impl Told {
         while !ended {
             let page = async {
                 for _ in 0..PAGE {
-                    match ldap::next(stream).await? {
+                    match super::next(stream).await? {
                         Some(item) => self.take(item)?,
                         None => return Ok::<bool, ReadError>(true),
                     }
@@ -314,7 +313,7 @@ impl Told {
         let [id] = checked([entry_uuid])?.try_into().map_err(|_| ReadError::Unparsable)?;
         match state {
             EntryState::Add | EntryState::Modify => {
-                let entry = ldap::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
+                let entry = super::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
                 if self.keeps {
                     self.news.put(id, entry);
                 }

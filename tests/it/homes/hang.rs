@@ -9,7 +9,7 @@ use bursar::homes::client::HomedClient;
 use bursar::homes::{HomeTarget, Request};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Homed, UID, command, entries, folder, make_directory, wait_for, write};
+use super::{Homed, UID, command, entries, folder, make_directory, status_of, wait_for, write};
 
 /// A real file system whose server can be stopped: bindfs over a folder, in a mount namespace that ends with homed.
 struct FileServer {
@@ -56,8 +56,8 @@ impl FileServer {
         // A thread that was not reached yet could take one more request with it, and who waits for that cannot be killed.
         let tasks = format!("/proc/{}/task", self.server.as_raw_nonzero());
         let is_stopped = |task: std::io::Result<fs::DirEntry>| {
-            let stat = fs::read_to_string(task.expect("a thread").path().join("stat")).expect("a thread");
-            stat.contains(") T")
+            let thread = task.expect("a thread").file_name().to_string_lossy().parse().expect("a thread id");
+            status_of(thread, "State:").starts_with('T')
         };
         wait_for("the stop of bindfs", || fs::read_dir(&tasks).expect("threads").all(is_stopped));
     }

@@ -118,6 +118,12 @@ fn children_of(parent: u32) -> Vec<u32> {
     children.split_whitespace().filter_map(|child| child.parse().ok()).collect()
 }
 
+/// What the kernel says of a process or thread: the rest of that line.
+fn status_of(process: u32, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned()
+}
+
 fn signal(process: u32, signal: Signal) {
     let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process id");
     let _ = kill_process(process, signal);

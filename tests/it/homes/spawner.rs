@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bursar::homes::{Answer, HomeTarget, Work};
 use rustix::process::Signal;
 
-use super::{Homed, UID, children_of, command, entries, folder, signal, wait_for, workers_of, write};
+use super::{Homed, UID, children_of, command, entries, folder, signal, status_of, wait_for, workers_of, write};
 
 /// A worker that has become `UID` and has its home open or not, stopped as that user could.
 fn stop_a_worker(server: u32, is_at_work: bool, until: &AtomicBool) -> u32 {
@@ -34,12 +34,6 @@ fn stop_a_worker(server: u32, is_at_work: bool, until: &AtomicBool) -> u32 {
 fn descriptors_of(process: u32) -> Vec<PathBuf> {
     let descriptors = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten();
     descriptors.filter_map(|held| fs::read_link(held.ok()?.path()).ok()).collect()
-}
-
-/// What the kernel says of a process: the rest of that line.
-fn status_of(process: u32, name: &str) -> String {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned()
 }
 
 /// Looks at a worker that is stopped in the middle of its work, until the server ends it.

@@ -1,0 +1,48 @@
+//! What failed for an account and is tried again; and what has begun and is not to be forgotten.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// A step that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Which: `apply`, `certificate`, `home`, …
+    pub step: String,
+    /// Why, for people, with the cure.
+    pub reason: String,
+    /// When it first failed.
+    pub since: Timestamp,
+    /// How often since.
+    pub attempts: u64,
+    /// Not before this.
+    pub next_try: Timestamp,
+}
+
+impl Failure {
+    /// A suspension that has begun and of which nothing failed yet: whoever is killed in the middle finds it.
+    #[must_use]
+    pub fn begun(now: Timestamp) -> Self {
+        Self { step: SUSPEND.to_owned(), reason: "begun".to_owned(), since: now, attempts: 0, next_try: now }
+    }
+
+    /// See [`Failure::begun`].
+    #[must_use]
+    pub fn is_begun(&self) -> bool {
+        self.step == SUSPEND
+    }
+
+    /// A deletion that takes its time, and of which nothing failed.
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        self.attempts == 0 && self.step == "deletion"
+    }
+
+    /// The certificate or its way into the home failed; the cluster's objects are as they should be.
+    #[must_use]
+    pub fn is_of_delivery(&self) -> bool {
+        ["certificate", "home", "revocation"].contains(&self.step.as_str())
+    }
+}
+
+/// [`Failure::step`] of what has begun.
+const SUSPEND: &str = "suspend";

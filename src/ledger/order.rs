@@ -1,0 +1,67 @@
+//! What people order, who they are, and why.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::identity::AccountId;
+
+/// Who asked for something, and why.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Note {
+    /// Login name, or `bursar`.
+    pub actor: String,
+    /// In their words.
+    pub reason: String,
+    /// Their ticket.
+    pub ticket: Option<String>,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// What an administrator ordered. `Hold`, `Release` and `Approve` take effect when they are written down; these
+/// need a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// Row id.
+    pub id: i64,
+    /// Whom.
+    pub account: AccountId,
+    /// What.
+    pub what: OrderKind,
+    /// Who and why.
+    pub note: Note,
+    /// The class whose revocation it is a part of; absent: it was given alone.
+    pub bulk: Option<String>,
+    /// Of [`OrderKind::AdoptObject`]: which, as [`ObjectKey::said`](super::ObjectKey::said).
+    pub object: Option<String>,
+}
+
+/// The kinds of [`Order`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OrderKind {
+    /// Suspend until resumed.
+    Suspend,
+    /// End an ordered suspension.
+    Resume,
+    /// A new generation: every older certificate is worth nothing.
+    Revoke,
+    /// The uid that the directory has now becomes the account's. The next read carries it out.
+    #[serde(rename = "adopt uid")]
+    AdoptUid,
+    /// Another entry of the directory, which has the account's name, is the account's from now on. The next read carries
+    /// it out.
+    #[serde(rename = "adopt account")]
+    AdoptAccount,
+    /// An object that somebody else made where one of the account's should be becomes the account's, this once.
+    #[serde(rename = "adopt object")]
+    AdoptObject,
+}
+
+impl OrderKind {
+    /// It is about what a directory says, so a read carries it out; all others need a plan.
+    #[must_use]
+    pub const fn is_of_reads(self) -> bool {
+        matches!(self, Self::AdoptUid | Self::AdoptAccount)
+    }
+}

@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 
 use bare::How;
 use bursar::contract::Sealer;
-use bursar::desired::{apply_order, derive};
+use bursar::desired::derive;
+use bursar::kinds::apply_order;
 use bursar::ledger::store::ReadStore;
 use serde_json::Value;
 use servers::Servers;

@@ -18,6 +18,7 @@ pub mod engine;
 pub mod execute;
 pub mod homes;
 pub mod identity;
+pub mod kinds;
 pub mod ledger;
 pub mod observed;
 pub mod orders;

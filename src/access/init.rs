@@ -28,8 +28,9 @@ use super::{AccessError, answered, client_of, files, own, owner, read};
 use crate::contract::MANAGED_BY;
 use crate::execute::request::ApiServer;
 use crate::identity::ClusterName;
+use crate::kinds::Kind;
 use crate::ledger::LedgerState;
-use crate::observed::kinds::{Kind, Kinds};
+use crate::observed::discovery::{Kinds, resource};
 use crate::observed::watched::site_kinds;
 use crate::policy::Policy;
 use crate::privilege;
@@ -241,7 +242,7 @@ async fn apply(client: &Client, manifest: &Value) -> Result<Made, AccessError> {
     let what = format!("{kind} {name}");
     let resolved = answered(&what, Kinds::default().resolve(client, &text(&manifest["apiVersion"]), &kind)).await?;
     // All of ours are kinds of every cluster, this one's age permitting.
-    let resource = resolved.ok_or(AccessError::CageOpen)?.resource();
+    let resource = resource(&resolved.ok_or(AccessError::CageOpen)?);
     let api = match manifest["metadata"]["namespace"].as_str() {
         Some(namespace) => Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),

@@ -10,8 +10,9 @@ use serde_json::Value;
 use super::needs::Needs;
 use super::{AccessError, answered, roles};
 use crate::identity::ClusterName;
+use crate::kinds::Kind;
 use crate::ledger::LedgerState;
-use crate::observed::kinds::{Kind, Kinds};
+use crate::observed::discovery::Kinds;
 use crate::observed::watched::site_kinds;
 use crate::policy::Policy;
 

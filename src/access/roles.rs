@@ -9,7 +9,7 @@ use crate::contract::{CLASS, MANAGED_BY, SELFTEST};
 use crate::desired::rbac::impersonation_role;
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::SIGNER;
-use crate::observed::kinds::Kind;
+use crate::kinds::Kind;
 use crate::policy::DAEMON_USER;
 
 /// Field manager of what `init` makes, and its label. Not the daemon's: what carries that is a tenant's.

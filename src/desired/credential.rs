@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::{DesiredCredential, HomeTarget, Place, Proof, Subject, TokenOf, generation_group};
 use crate::identity::{HostName, NamespaceName};
-use crate::ledger::{Account, ObjectKey};
+use crate::kinds::ObjectKey;
+use crate::ledger::Account;
 use crate::observed::digest::digest;
 use crate::policy::{Cluster, CredentialKind, CredentialRule, Endpoint, HomeRule};
 

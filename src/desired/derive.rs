@@ -16,8 +16,9 @@ use super::workspace::{Holders, People, Workspaces, holders, workspaces};
 use super::{DesiredAccount, DesiredState, EndOfTenant, Notice, Transition, quota, ssh, tenant};
 use crate::contract::Sealer;
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName};
+use crate::kinds::ObjectKey;
 use crate::ledger::idle::Idleness;
-use crate::ledger::{Account, LedgerState, Lifecycle, ObjectKey, Order, Suspension, Tenant};
+use crate::ledger::{Account, LedgerState, Lifecycle, Order, Suspension, Tenant};
 use crate::policy::{Class, Policy, Provision};
 
 /// Who asked for an account is believed to wait for so long; their account goes before others that are made.

@@ -32,14 +32,14 @@ use serde_json::Value;
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::homes::authorized_keys::AUTHORIZED_KEYS;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, HostName, NamespaceName, PosixIdentity};
-use crate::ledger::{Account, Delivery, Note, ObjectKey, Suspension};
+use crate::kinds::ObjectKey;
+use crate::ledger::{Account, Delivery, Note, Suspension};
 use crate::observed::digest::digest;
 use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
 
 pub use class::{Groups, classes_if_asked, classes_of, takes};
 pub use derive::{Deriver, derive};
 pub use ssh::DesiredKeys;
-pub use tenant::drift_key;
 
 /// What all tenants should have.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -409,19 +409,6 @@ pub fn generation_group(account: &AccountName, generation: u64) -> String {
 pub fn of_generation_group(group: &str) -> Option<(AccountName, u64)> {
     let (account, generation) = group.strip_prefix("bursar:")?.rsplit_once('#')?;
     Some((account.parse().ok()?, generation.parse().ok()?))
-}
-
-/// Kinds are applied in this order and deleted in the reverse of it: a namespace before what is in it, and the
-/// bindings last, so that nobody works in a namespace whose quota and policies are not there yet.
-#[must_use]
-pub fn apply_order(kind: &str) -> u8 {
-    match kind {
-        "Namespace" => 0,
-        "ResourceQuota" | "LimitRange" | "NetworkPolicy" => 1,
-        "PersistentVolume" => 2,
-        "RoleBinding" | "ClusterRoleBinding" => 4,
-        _ => 3,
-    }
 }
 
 /// Groups by the objects' kinds, for the plan's text.

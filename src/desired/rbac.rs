@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::Place;
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::identity::{ClusterName, NamespaceName};
-use crate::ledger::{Account, ObjectKey};
+use crate::kinds::ObjectKey;
+use crate::ledger::Account;
 use crate::policy::{Class, DAEMON_USER};
 
 const GROUP: &str = "rbac.authorization.k8s.io";

@@ -12,7 +12,8 @@ use super::{
 };
 use crate::contract::Sealer;
 use crate::identity::{ClusterName, NamespaceName};
-use crate::ledger::{Account, ObjectKey};
+use crate::kinds::{ObjectKey, drift_key, is_binding};
+use crate::ledger::Account;
 use crate::observed::digest::digest;
 use crate::policy::{Class, CredentialRule, DriftMode, PodSecurity, Policy};
 
@@ -185,27 +186,7 @@ fn in_namespace(place: &Place<'_>, class: &Class, rule: Option<&CredentialRule>,
     manifests
 }
 
-/// Kinds that give access.
-#[must_use]
-pub(crate) fn is_binding(kind: &str) -> bool {
-    matches!(kind, "RoleBinding" | "ClusterRoleBinding")
-}
-
 fn drift(class: &Class, manifest: &Value) -> DriftMode {
     let kind = manifest["kind"].as_str().unwrap_or_default();
     class.drift.get(drift_key(kind)).copied().unwrap_or(DriftMode::Revert)
-}
-
-/// The key in a class's `drift` that speaks of objects of this kind.
-#[must_use]
-pub fn drift_key(kind: &str) -> &'static str {
-    match kind {
-        "Namespace" => "namespace",
-        "ResourceQuota" => "quota",
-        "LimitRange" => "limits",
-        "NetworkPolicy" => "network",
-        "RoleBinding" | "ClusterRoleBinding" => "roles",
-        "PersistentVolume" | "PersistentVolumeClaim" => "volumes",
-        _ => "manifests",
-    }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::StepError;
 use super::request::{Answer, ApiServer, Ask, RequestError};
 use crate::contract::{MANAGED_BY, MANAGER};
-use crate::ledger::ObjectKey;
+use crate::kinds::ObjectKey;
 use crate::observed::cache::is_released;
 
 /// An object that is now as we want it.

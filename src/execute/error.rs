@@ -7,7 +7,7 @@ use crate::archive::ArchiveError;
 use crate::directory::chain;
 use crate::homes::client::HomedClientError;
 use crate::identity::{ClusterName, NamespaceName};
-use crate::ledger::ObjectKey;
+use crate::kinds::ObjectKey;
 
 /// A step that failed. It ends what is left of its account in its cluster, and nobody else's.
 #[derive(Debug, Error)]

@@ -7,7 +7,7 @@ use super::StepError;
 use super::apply::refused;
 use super::request::{ApiServer, Ask};
 use crate::identity::NamespaceName;
-use crate::ledger::ObjectKey;
+use crate::kinds::ObjectKey;
 
 /// About the quota, which is Bursar's: an event of a namespace itself would stand in `default`, where tenants do not look.
 pub async fn warn(

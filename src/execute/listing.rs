@@ -11,7 +11,7 @@ use super::StepError;
 use super::request::{ApiServer, Ask, RequestError};
 use crate::archive::Listed;
 use crate::identity::NamespaceName;
-use crate::observed::kinds::Kind;
+use crate::kinds::Kind;
 
 /// A role binding is in force when the API server's own watch has seen it.
 const IN_FORCE: Duration = Duration::from_secs(10);

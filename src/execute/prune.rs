@@ -4,7 +4,8 @@
 use super::StepError;
 use super::apply::{path_of, refused};
 use super::request::{ApiServer, Ask};
-use crate::ledger::ObjectKey;
+
+use crate::kinds::ObjectKey;
 
 /// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

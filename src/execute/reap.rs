@@ -7,8 +7,7 @@ use super::StepError;
 use super::request::{ApiServer, Ask, RequestError};
 use crate::contract::{JOB, MANAGED_BY, MANAGER};
 use crate::identity::NamespaceName;
-use crate::ledger::ObjectKey;
-use crate::observed::kinds::everywhere;
+use crate::kinds::{ObjectKey, everywhere};
 
 /// What may belong to a job.
 const COMPANIONS: [&str; 3] = ["Service", "ConfigMap", "Secret"];

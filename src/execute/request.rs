@@ -18,7 +18,8 @@ use super::csr_watch::{CsrWatch, LazyCsrWatch};
 use super::pace::{Outcome, Pace};
 use super::trial::Trials;
 use crate::identity::ClusterName;
-use crate::observed::kinds::{Kind, Kinds};
+use crate::kinds::Kind;
+use crate::observed::discovery::Kinds;
 use crate::telemetry::SharedMetrics;
 
 /// Kubernetes' own default for a request (`--request-timeout` is 60 s) is longer than an etcd that lost its leader

@@ -15,7 +15,7 @@ use super::csr_watch::{HOLDER, Outcome};
 use super::request::{ApiServer, Ask, RequestError};
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::identity::{ClusterName, kubernetes_name};
-use crate::ledger::ObjectKey;
+use crate::kinds::ObjectKey;
 
 /// The signer whose certificates the API server takes from clients (Kubernetes, "Certificates and CSRs").
 pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client";

@@ -11,7 +11,8 @@ use super::request::{ApiServer, Ask};
 use crate::desired::{SERVICE_ACCOUNT, TokenOf};
 use crate::homes::SecretText;
 use crate::homes::token::claims;
-use crate::ledger::{Certificate, ObjectKey};
+use crate::kinds::ObjectKey;
+use crate::ledger::Certificate;
 use crate::observed::certificate::Issued;
 
 /// Why a token is not delivered. The text carries the cure.

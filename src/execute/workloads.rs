@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::StepError;
 use super::request::{ApiServer, Ask, RequestError};
 use crate::identity::{ClusterName, NamespaceName};
-use crate::ledger::{ObjectKey, StoppedWorkload};
-use crate::observed::kinds::everywhere;
+use crate::kinds::{ObjectKey, everywhere};
+use crate::ledger::StoppedWorkload;
 
 /// Makes a `DaemonSet`'s pods fit no node. There is no `/scale` for them.
 pub const PARKED: &str = "bursar.dev/suspended";

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{LedgerState, ObjectKey};
+use super::LedgerState;
 use crate::identity::{AccountId, ClusterName, NamespaceName};
+use crate::kinds::ObjectKey;
 
 /// One of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,11 +16,12 @@ use super::quota::{OverrideKey, QuotaOverride};
 use super::realm::RealmAccount;
 use super::revocation::BulkRevocation;
 use super::{
-    Account, Archive, Certificate, CredentialKey, Delivery, Failure, LedgerState, Note, ObjectKey, ObjectRecord, Order,
+    Account, Archive, Certificate, CredentialKey, Delivery, Failure, LedgerState, Note, ObjectRecord, Order,
     SourceState, Spending, StoppedWorkload, Tenant,
 };
 use crate::directory::RejectedEntry;
 use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName, Uid};
+use crate::kinds::ObjectKey;
 
 /// One change; the last value wins. `None` ends what was there.
 #[derive(Debug, Clone, PartialEq)]

@@ -42,6 +42,7 @@ use crate::directory::{Comparison, Completeness, RejectedEntry, Role, Way};
 use crate::identity::{
     AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid,
 };
+use crate::kinds::ObjectKey;
 
 /// The ledger's content, as the pure stages see it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -338,42 +339,6 @@ pub struct Tenant {
     pub namespace: Option<NamespaceName>,
     /// When.
     pub created_at: Timestamp,
-}
-
-/// Names one object of a cluster.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ObjectKey {
-    /// The cluster.
-    pub cluster: ClusterName,
-    /// `apiVersion`, e.g. `rbac.authorization.k8s.io/v1`.
-    pub api_version: String,
-    /// `kind`.
-    pub kind: String,
-    /// `metadata.namespace`; absent for what is cluster-scoped.
-    pub namespace: Option<String>,
-    /// `metadata.name`.
-    pub name: String,
-}
-
-impl ObjectKey {
-    /// As people name it to `bursar adopt`: `resourcequota tool-foo/bursar`, `namespace tool-foo`.
-    #[must_use]
-    pub fn said(&self) -> String {
-        let place = self.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
-        format!("{} {place}{}", self.kind.to_lowercase(), self.name)
-    }
-
-    /// Of a namespace.
-    #[must_use]
-    pub fn namespace(cluster: &ClusterName, name: &NamespaceName) -> Self {
-        Self {
-            cluster: cluster.clone(),
-            api_version: "v1".to_owned(),
-            kind: "Namespace".to_owned(),
-            namespace: None,
-            name: name.to_string(),
-        }
-    }
 }
 
 /// The two digests (hex SHA-256) that make "nothing to do" a comparison.

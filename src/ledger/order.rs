@@ -32,7 +32,7 @@ pub struct Order {
     pub note: Note,
     /// The class whose revocation it is a part of; absent: it was given alone.
     pub bulk: Option<String>,
-    /// Of [`OrderKind::AdoptObject`]: which, as [`ObjectKey::said`](super::ObjectKey::said).
+    /// Of [`OrderKind::AdoptObject`]: which, as [`ObjectKey::said`](crate::kinds::ObjectKey::said).
     pub object: Option<String>,
 }
 

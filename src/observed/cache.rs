@@ -11,7 +11,7 @@ use super::digest::managed_digest;
 use super::{ClusterInventory, ObservedObject};
 use crate::contract::{KEEP, LAST_USE};
 use crate::identity::ClusterName;
-use crate::ledger::ObjectKey;
+use crate::kinds::{ObjectKey, WatchedKind};
 
 /// The objects of one cluster that carry our label, kept by events.
 ///
@@ -77,7 +77,7 @@ impl Cache {
     }
 
     /// A list is complete: what it lacks is gone, as after a watch that missed deletions (410 Gone).
-    pub fn listed(&mut self, scope: &Listing, found: Vec<(ObjectKey, ObservedObject)>) -> bool {
+    pub fn listed(&mut self, scope: &WatchedKind, found: Vec<(ObjectKey, ObservedObject)>) -> bool {
         let names: BTreeSet<&ObjectKey> = found.iter().map(|(key, _)| key).collect();
         let missing: Vec<ObjectKey> = self
             .of_kind(scope)
@@ -155,7 +155,7 @@ impl Cache {
         news
     }
 
-    fn of_kind(&self, scope: &Listing) -> impl Iterator<Item = &ObjectKey> {
+    fn of_kind(&self, scope: &WatchedKind) -> impl Iterator<Item = &ObjectKey> {
         // Keys sort by cluster, apiVersion and kind first.
         let first = ObjectKey {
             cluster: self.cluster.clone(),
@@ -171,17 +171,6 @@ impl Cache {
             .take_while(|key| key.api_version == scope.api_version && key.kind == scope.kind)
             .filter(|key| scope.only.as_ref().is_none_or(|only| *only == key.name))
     }
-}
-
-/// What a list is complete for.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Listing {
-    /// `apiVersion`.
-    pub api_version: String,
-    /// `kind`.
-    pub kind: String,
-    /// Objects of this name only.
-    pub only: Option<String>,
 }
 
 /// What the inventory keeps of an object that the API server showed.
@@ -242,8 +231,8 @@ mod tests {
         Cache::new(ClusterName("prod".to_owned()))
     }
 
-    fn quotas() -> Listing {
-        Listing { api_version: "v1".to_owned(), kind: "ResourceQuota".to_owned(), only: None }
+    fn quotas() -> WatchedKind {
+        WatchedKind { api_version: "v1".to_owned(), kind: "ResourceQuota".to_owned(), only: None }
     }
 
     #[test]
@@ -310,7 +299,7 @@ mod tests {
         let names: Vec<String> = cache.inventory().objects.keys().map(|key| key.name.clone()).collect();
         assert_eq!(names, ["a", "c"]);
         cache.list_begins();
-        assert!(!cache.listed(&Listing { only: Some("z".to_owned()), ..quotas() }, Vec::new()));
+        assert!(!cache.listed(&WatchedKind { only: Some("z".to_owned()), ..quotas() }, Vec::new()));
         assert_eq!(cache.inventory().objects.len(), 2, "a list of one name removes no other");
     }
 

@@ -17,13 +17,12 @@ use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::cache::{Cache, observe};
-use super::kinds::{Kind, Kinds};
-use super::watched::WatchedKind;
+use super::discovery::{Kinds, resource};
 use super::{ClusterInventory, ObservedObject};
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::directory::chain;
 use crate::identity::ClusterName;
-use crate::ledger::ObjectKey;
+use crate::kinds::{Kind, ObjectKey, WatchedKind};
 
 /// Between two questions whether a cluster whose watch broke answers again. The watch itself says nothing when it
 /// comes back and nothing changed meanwhile.
@@ -387,7 +386,7 @@ enum Lost {
 }
 
 async fn watch_until_lost(shared: &Shared, client: &Client, index: usize, kind: &Kind, streaming: bool) -> Lost {
-    let api = Api::<DynamicObject>::all_with(client.clone(), &kind.resource());
+    let api = Api::<DynamicObject>::all_with(client.clone(), &resource(kind));
     let watched = &shared.kinds[index];
     let mut config = watcher::Config::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
     if let Some(name) = &watched.only {

@@ -1,5 +1,5 @@
 //! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest`, `quota`,
-//! `pods`, `adopted`, `watched` and `certificate` are PURE; `cluster`, `adopted_watch` and `pod_watch` watch, `prometheus` and `kinds` ask.
+//! `pods`, `adopted`, `watched` and `certificate` are PURE; `cluster`, `adopted_watch` and `pod_watch` watch, `prometheus` and `discovery` ask.
 
 pub mod adopted;
 pub mod adopted_watch;
@@ -7,7 +7,7 @@ pub mod cache;
 pub mod certificate;
 pub mod cluster;
 pub mod digest;
-pub mod kinds;
+pub mod discovery;
 pub mod pod_watch;
 pub mod pods;
 pub mod prometheus;
@@ -24,7 +24,7 @@ use self::adopted::FoundNamespaces;
 use self::pods::PodInventory;
 use self::quota::ObservedQuota;
 use crate::identity::{AccountId, ClusterName};
-use crate::ledger::ObjectKey;
+use crate::kinds::ObjectKey;
 
 /// What is there, as far as it was looked at.
 #[derive(Debug, Clone, Default, PartialEq)]

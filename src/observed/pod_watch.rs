@@ -13,9 +13,10 @@ use kube::{Api, Client};
 use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::kinds::everywhere;
+use super::discovery::resource;
 use super::pods::{ObservedPod, PodInventory, observe};
 use crate::directory::chain;
+use crate::kinds::everywhere;
 
 /// After an error the pods are listed anew: what was missed meanwhile would not be told.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -76,7 +77,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 async fn watch(shared: Arc<Mutex<State>>, client: Client) {
     let Some(kind) = everywhere("v1", "Pod") else { return };
     loop {
-        let api = Api::<Pod>::all_with(client.clone(), &kind.resource());
+        let api = Api::<Pod>::all_with(client.clone(), &resource(&kind));
         let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
         while let Some(event) = events.next().await {
             match event {

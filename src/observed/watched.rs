@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::cache::Listing;
 use crate::desired::credential;
 use crate::desired::volume::PERSONAL_SECRET;
 use crate::identity::ClusterName;
+use crate::kinds::WatchedKind;
 use crate::ledger::LedgerState;
 use crate::policy::{CredentialRule, Policy, VolumeKind};
 
@@ -24,13 +24,10 @@ const MANAGED: &[(&str, &str)] = &[
     ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
 ];
 
-/// What is watched: a kind, or its objects of one name.
-pub type WatchedKind = Listing;
-
 /// The kinds that Bursar itself makes.
 #[must_use]
 pub fn managed_kinds() -> Vec<WatchedKind> {
-    let kind = |(api_version, kind): &(&str, &str)| Listing {
+    let kind = |(api_version, kind): &(&str, &str)| WatchedKind {
         api_version: (*api_version).to_owned(),
         kind: (*kind).to_owned(),
         only: None,
@@ -42,7 +39,7 @@ pub fn managed_kinds() -> Vec<WatchedKind> {
 /// ledger still knows an object, for what is not watched cannot be seen to be gone. Secrets each by its name.
 #[must_use]
 pub fn site_kinds(policy: &Policy, ledger: &LedgerState, cluster: &ClusterName) -> Vec<WatchedKind> {
-    let listing = |api_version: &str, kind: &str, name: &str| Listing {
+    let listing = |api_version: &str, kind: &str, name: &str| WatchedKind {
         api_version: api_version.to_owned(),
         kind: kind.to_owned(),
         only: (kind == "Secret").then(|| name.to_owned()),

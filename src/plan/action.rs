@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::desired::{DesiredCredential, DirectoryTarget, HomeTarget};
 use crate::identity::{ClusterName, HostName, NamespaceName};
-use crate::ledger::{Archive, ObjectKey, StoppedWorkload};
+use crate::kinds::ObjectKey;
+use crate::ledger::{Archive, StoppedWorkload};
 
 /// One write to the world.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -21,7 +21,8 @@ use super::{AccountPlan, Action, Notice, Plan, Reason};
 use crate::desired::{DesiredCredential, Proof, Regeneration, Transition};
 use crate::directory::{Completeness, RejectedEntry};
 use crate::identity::AccountKind;
-use crate::ledger::{Ending, LedgerState, Lifecycle, Note, ObjectKey, SourceState, Suspension};
+use crate::kinds::ObjectKey;
+use crate::ledger::{Ending, LedgerState, Lifecycle, Note, SourceState, Suspension};
 
 /// Everything that `bursar plan` shows.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use super::Action;
 use super::tenant::Look;
 use crate::desired::EndOfTenant;
 use crate::identity::{ClusterName, NamespaceName};
-use crate::ledger::ObjectKey;
+use crate::kinds::ObjectKey;
 
 /// The namespace into a file, if that is due.
 pub(super) fn archive(look: Look<'_>) -> Option<Action> {

@@ -12,8 +12,9 @@ use sha2::{Digest, Sha256};
 
 use super::{AccountPlan, Action};
 use crate::contract::follows_the_generation;
-use crate::desired::{Transition, apply_order, generation_group};
-use crate::ledger::{ObjectKey, Suspension};
+use crate::desired::{Transition, generation_group};
+use crate::kinds::{ObjectKey, apply_order};
+use crate::ledger::Suspension;
 use crate::observed::digest::digest;
 
 /// Hex digits of a hash that people see and type. It names one of the few sets of one ledger that wait for an approval,

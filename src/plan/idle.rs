@@ -11,10 +11,11 @@ use super::tenant::{Found, Look};
 use super::{AccountPlan, Action};
 use crate::desired::Transition;
 use crate::identity::{AccountId, ClusterName};
+use crate::kinds::ObjectKey;
 use crate::ledger::change::Change;
 use crate::ledger::gaps::{self, later};
 use crate::ledger::idle::Idleness;
-use crate::ledger::{LedgerState, Lifecycle, ObjectKey, Suspension, Tenant};
+use crate::ledger::{LedgerState, Lifecycle, Suspension, Tenant};
 use crate::observed::Inventory;
 use crate::policy::NamespaceReaper;
 

@@ -49,7 +49,8 @@ pub use quota::{Adoption, OverQuota};
 use self::scan::Scan;
 use crate::desired::{DesiredAccount, DesiredState, DesiredTenant, Regeneration, Transition};
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity};
-use crate::ledger::{Account, Failure, LedgerState, Note, ObjectKey, Tenant};
+use crate::kinds::ObjectKey;
+use crate::ledger::{Account, Failure, LedgerState, Note, Tenant};
 use crate::observed::{ClusterInventory, Inventory};
 use crate::policy::Reapers;
 

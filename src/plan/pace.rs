@@ -14,9 +14,10 @@ use super::guard::Bounds;
 use super::{AccountPlan, Action, Reason};
 use crate::desired::DesiredTenant;
 use crate::identity::{AccountId, AccountName, ClusterName};
+use crate::kinds::ObjectKey;
+use crate::ledger::LedgerState;
 use crate::ledger::change::Event;
 use crate::ledger::pace::PaceRecord;
-use crate::ledger::{LedgerState, ObjectKey};
 use crate::observed::ClusterInventory;
 
 /// How far a change of the policy is, for people and programs.

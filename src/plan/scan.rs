@@ -10,7 +10,8 @@ use std::iter::Peekable;
 
 use crate::desired::{DesiredObject, DesiredState, DesiredTenant};
 use crate::identity::{AccountId, ClusterName};
-use crate::ledger::{LedgerState, ObjectKey};
+use crate::kinds::ObjectKey;
+use crate::ledger::LedgerState;
 use crate::observed::Inventory;
 use crate::observed::quota::ObservedQuota;
 

@@ -11,11 +11,10 @@ use super::credential::{self, Standing};
 use super::quota::{self, Adoption};
 use super::scan::Scan;
 use super::{Action, Reason, adopted, ending, volume};
-use crate::desired::{
-    DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Transition, apply_order,
-};
+use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Transition};
 use crate::identity::{AccountId, ClusterName, NamespaceName};
-use crate::ledger::{LedgerState, ObjectKey, ObjectRecord};
+use crate::kinds::{ObjectKey, apply_order};
+use crate::ledger::{LedgerState, ObjectRecord};
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
 use crate::policy::DriftMode;
 
@@ -149,7 +148,7 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
                 "{} was edited by somebody else, and its class says report: it stays; to write ours back, drift = \
                  {{ {} = \"revert\" }}",
                 described(key),
-                crate::desired::drift_key(&key.kind)
+                crate::kinds::drift_key(&key.kind)
             ));
             return None;
         }

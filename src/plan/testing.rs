@@ -16,12 +16,12 @@ use crate::desired::{DesiredState, derive, detail};
 use crate::directory::merge::merge;
 use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead, Way};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
+use crate::kinds::ObjectKey;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::transition::{Transition, transition};
 use crate::ledger::{
-    Account, Archive, CredentialKey, Delivery, LedgerState, Lifecycle, ObjectKey, ObjectRecord, SourceState,
-    StoppedWorkload,
+    Account, Archive, CredentialKey, Delivery, LedgerState, Lifecycle, ObjectRecord, SourceState, StoppedWorkload,
 };
 use crate::observed::quota::ObservedQuota;
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};

@@ -6,7 +6,8 @@ use std::cmp::Ordering;
 use serde_json::Value;
 
 use crate::desired::volume::{PERSONAL_NAMESPACE, fixed};
-use crate::ledger::{ObjectKey, ObjectRecord};
+use crate::kinds::ObjectKey;
+use crate::ledger::ObjectRecord;
 use crate::quantity::compare;
 
 /// Why a volume or claim that is there cannot become what is wanted, and what to do; `None`: it can.

@@ -1,6 +1,6 @@
 //! Numbers and objects in words, for plans. PURE: no runtime, no client, no file system, no clock.
 
-use crate::ledger::ObjectKey;
+use crate::kinds::ObjectKey;
 
 pub(super) fn counted(count: u64, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{} {noun}s", number(count)) }

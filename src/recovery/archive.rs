@@ -12,7 +12,7 @@ use crate::execute::StepError;
 use crate::execute::listing::everything;
 use crate::execute::request::{ApiServer, Ask, RequestError};
 use crate::execute::workloads::PARKED;
-use crate::observed::kinds::Kind;
+use crate::kinds::Kind;
 use crate::report::chain;
 
 /// Why nothing was made.

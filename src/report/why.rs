@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::desired::quota::class_of;
-use crate::desired::{classes_of, credential, drift_key};
+use crate::desired::{classes_of, credential};
 use crate::directory::{Completeness, selects};
 use crate::identity::{AccountId, AccountKind, DirectoryId};
+use crate::kinds::drift_key;
 use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::realm::RealmAccount;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// What stands further down may import what stands further up, and what stands beside it.
 const ORDER: [&[&str]; 14] = [
     &["identity"],
-    &["contract"],
+    &["contract", "kinds"],
     // The webhook's decisions rest on nothing else, so that little can be wrong with them.
     &["admission"],
     &["policy", "quantity", "observed::digest"],
@@ -50,7 +50,7 @@ const CLOCKS: [&str; 4] = ["SystemTime::now", "Timestamp::now", "Zoned::now", "I
 
 /// Stages that decide: each of their files says that it is PURE, so that none stops being held to it by leaving the word
 /// out.
-const DECIDES: [&str; 6] = ["identity", "contract", "admission", "policy", "desired", "plan"];
+const DECIDES: [&str; 7] = ["identity", "contract", "kinds", "admission", "policy", "desired", "plan"];
 
 /// What of those stages watches and serves.
 const SERVES: [&str; 2] = ["admission::index", "admission::server"];

@@ -9,14 +9,14 @@ use std::process::{Command, Output, Stdio};
 
 use bursar::directory::Role;
 use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
+use bursar::kinds::ObjectKey;
 use bursar::ledger::change::{Change, Event};
 use bursar::ledger::idle::Idleness;
 use bursar::ledger::quota::{OverrideKey, QuotaOverride};
 use bursar::ledger::realm::RealmAccount;
 use bursar::ledger::store::{FILE, Store, holding_the_wal};
 use bursar::ledger::{
-    Absence, Account, Archive, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord,
-    Tenant,
+    Absence, Account, Archive, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectRecord, Tenant,
 };
 use jiff::Timestamp;
 use serde_json::json;

@@ -35,8 +35,9 @@ use crate::admission::server::files::seal_text;
 use crate::contract::{MANAGED_BY, Sealer};
 use crate::desired::rules::rules;
 use crate::identity::ClusterName;
+use crate::kinds::Kind;
 use crate::ledger::LedgerState;
-use crate::observed::kinds::{Kind, Kinds};
+use crate::observed::discovery::{Kinds, resource};
 use crate::observed::watched::site_kinds;
 use crate::policy::Policy;
 
@@ -239,7 +240,7 @@ async fn api(
     namespace: Option<&str>,
 ) -> Result<Option<Api<DynamicObject>>, AccessError> {
     let Some(kind) = resolve(client, api_version, kind).await? else { return Ok(None) };
-    let resource = kind.resource();
+    let resource = resource(&kind);
     Ok(Some(match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),

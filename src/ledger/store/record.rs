@@ -9,14 +9,15 @@ use serde::{Deserialize, Serialize};
 use super::interval::OPEN_END;
 use super::table::Table;
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid};
+use crate::kinds::ObjectKey;
 use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{
-    Absence, Account, Archive, Certificate, CredentialKey, Ending, Lifecycle, Note, ObjectKey, ObjectRecord, Order,
-    OrderKind, StoppedWorkload, Suspension,
+    Absence, Account, Archive, Certificate, CredentialKey, Ending, Lifecycle, Note, ObjectRecord, Order, OrderKind,
+    StoppedWorkload, Suspension,
 };
 
 macro_rules! tables {

@@ -10,6 +10,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use super::*;
 use crate::directory::{Completeness, RejectedEntry, Role};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, HostName, PosixIdentity};
+use crate::kinds::ObjectKey;
 use crate::ledger::change::{Change, Event, RefusalRecord};
 use crate::ledger::idle::Idleness;
 use crate::ledger::pace::PaceRecord;
@@ -17,8 +18,8 @@ use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{
-    Absence, Account, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectKey, ObjectRecord, Order,
-    OrderKind, SourceState, Spending, StoppedWorkload, Suspension, Tenant,
+    Absence, Account, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectRecord, Order, OrderKind,
+    SourceState, Spending, StoppedWorkload, Suspension, Tenant,
 };
 
 fn key(id: &AccountId) -> CredentialKey {

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{Story, hours_of};
 use crate::contract::LIFETIME;
 use crate::control::api::{OrderRequest, RevokeClass};
-use crate::ledger::ObjectKey;
+use crate::kinds::ObjectKey;
 use crate::observed::pods::observe;
 use crate::orders::write_all;
 use crate::plan::idle::count;

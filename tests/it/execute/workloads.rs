@@ -1,7 +1,8 @@
 //! Workloads of a suspended tenant.
 
 use bursar::identity::NamespaceName;
-use bursar::ledger::{ObjectKey, StoppedWorkload};
+use bursar::kinds::ObjectKey;
+use bursar::ledger::StoppedWorkload;
 use bursar::plan::Action;
 use serde_json::{Value, json};
 

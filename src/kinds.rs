@@ -1,11 +1,45 @@
-//! From `apiVersion` and `kind` to the path of an API server: a table of the kinds that every cluster has, and
-//! discovery for those that a site adds. It asks, and changes nothing.
+//! Kinds of objects: how the API server addresses them, in what order they are applied, and which object is meant.
+//! PURE: no runtime, no client, no file system, no clock.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use serde::{Deserialize, Serialize};
 
-use kube::Client;
-use kube::core::ApiResource;
+use crate::identity::{ClusterName, NamespaceName};
+
+/// Names one object of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ObjectKey {
+    /// The cluster.
+    pub cluster: ClusterName,
+    /// `apiVersion`, e.g. `rbac.authorization.k8s.io/v1`.
+    pub api_version: String,
+    /// `kind`.
+    pub kind: String,
+    /// `metadata.namespace`; absent for what is cluster-scoped.
+    pub namespace: Option<String>,
+    /// `metadata.name`.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// As people name it to `bursar adopt`: `resourcequota tool-foo/bursar`, `namespace tool-foo`.
+    #[must_use]
+    pub fn said(&self) -> String {
+        let place = self.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
+        format!("{} {place}{}", self.kind.to_lowercase(), self.name)
+    }
+
+    /// Of a namespace.
+    #[must_use]
+    pub fn namespace(cluster: &ClusterName, name: &NamespaceName) -> Self {
+        Self {
+            cluster: cluster.clone(),
+            api_version: "v1".to_owned(),
+            kind: "Namespace".to_owned(),
+            namespace: None,
+            name: name.to_string(),
+        }
+    }
+}
 
 /// A kind of object, as the API server addresses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,19 +71,6 @@ impl Kind {
             path.push_str(name);
         }
         path
-    }
-
-    /// As kube's dynamic API wants it.
-    #[must_use]
-    pub fn resource(&self) -> ApiResource {
-        let (group, version) = self.api_version.split_once('/').unwrap_or(("", &self.api_version));
-        ApiResource {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            api_version: self.api_version.clone(),
-            kind: self.kind.clone(),
-            plural: self.plural.clone(),
-        }
     }
 }
 
@@ -85,31 +106,6 @@ const EVERYWHERE: &[(&str, &str, &str, bool)] = &[
     ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", false),
 ];
 
-/// The kinds of one cluster, as far as they were asked for. Clones share what they learned.
-#[derive(Debug, Clone, Default)]
-pub struct Kinds {
-    discovered: Arc<RwLock<BTreeMap<(String, String), Kind>>>,
-}
-
-impl Kinds {
-    /// The kind of that name; `None` if the cluster has no such kind.
-    pub async fn resolve(&self, client: &Client, api_version: &str, kind: &str) -> Result<Option<Kind>, kube::Error> {
-        if let Some(known) = everywhere(api_version, kind) {
-            return Ok(Some(known));
-        }
-        let key = (api_version.to_owned(), kind.to_owned());
-        let known = self.discovered.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-        if known.is_some() {
-            return Ok(known);
-        }
-        let found = discover(client, api_version, kind).await?;
-        if let Some(found) = &found {
-            self.discovered.write().unwrap_or_else(PoisonError::into_inner).insert(key, found.clone());
-        }
-        Ok(found)
-    }
-}
-
 /// A kind of the table.
 #[must_use]
 pub fn everywhere(api_version: &str, kind: &str) -> Option<Kind> {
@@ -121,26 +117,48 @@ pub fn everywhere(api_version: &str, kind: &str) -> Option<Kind> {
     })
 }
 
-async fn discover(client: &Client, api_version: &str, kind: &str) -> Result<Option<Kind>, kube::Error> {
-    let listed = if api_version.contains('/') {
-        client.list_api_group_resources(api_version).await
-    } else {
-        client.list_core_api_resources(api_version).await
-    };
-    let resources = match listed {
-        Ok(listed) => listed.resources,
-        // The group is not served: its custom resource definition is not installed.
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    // Subresources are listed beside their resource, as `pods/log`.
-    let found = resources.into_iter().find(|resource| resource.kind == kind && !resource.name.contains('/'));
-    Ok(found.map(|resource| Kind {
-        api_version: api_version.to_owned(),
-        kind: kind.to_owned(),
-        plural: resource.name,
-        namespaced: resource.namespaced,
-    }))
+/// What is watched, and what a list is complete for: a kind, or its objects of one name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WatchedKind {
+    /// `apiVersion`.
+    pub api_version: String,
+    /// `kind`.
+    pub kind: String,
+    /// Objects of this name only.
+    pub only: Option<String>,
+}
+
+/// Kinds are applied in this order and deleted in the reverse of it: a namespace before what is in it, and the
+/// bindings last, so that nobody works in a namespace whose quota and policies are not there yet.
+#[must_use]
+pub fn apply_order(kind: &str) -> u8 {
+    match kind {
+        "Namespace" => 0,
+        "ResourceQuota" | "LimitRange" | "NetworkPolicy" => 1,
+        "PersistentVolume" => 2,
+        "RoleBinding" | "ClusterRoleBinding" => 4,
+        _ => 3,
+    }
+}
+
+/// Kinds that give access.
+#[must_use]
+pub fn is_binding(kind: &str) -> bool {
+    matches!(kind, "RoleBinding" | "ClusterRoleBinding")
+}
+
+/// The key in a class's `drift` that speaks of objects of this kind.
+#[must_use]
+pub fn drift_key(kind: &str) -> &'static str {
+    match kind {
+        "Namespace" => "namespace",
+        "ResourceQuota" => "quota",
+        "LimitRange" => "limits",
+        "NetworkPolicy" => "network",
+        "RoleBinding" | "ClusterRoleBinding" => "roles",
+        "PersistentVolume" | "PersistentVolumeClaim" => "volumes",
+        _ => "manifests",
+    }
 }
 
 #[cfg(test)]
@@ -157,6 +175,5 @@ mod tests {
         let namespace = everywhere("v1", "Namespace").expect("known");
         assert_eq!(namespace.path(Some("ignored"), Some("tool-foo")), "/api/v1/namespaces/tool-foo");
         assert_eq!(namespace.path(None, None), "/api/v1/namespaces");
-        assert_eq!(binding.resource().group, "rbac.authorization.k8s.io");
     }
 }

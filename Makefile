@@ -4,16 +4,16 @@ SHELL       := bash
 CARGO       ?= cargo
 DEMO        ?=
 
-.PHONY: test bench soak demo servers packages cluster domain keycloak build deny release deb rpm image image-test packages-test
+.PHONY: test bench soak demo servers packages cluster domain keycloak build demo-build deny release deb rpm image image-test packages-test
 .DEFAULT_GOAL := test
 
 # All that must hold on each change. The control plane (Go) and the crates build side by side: the one has long single
 # links, the other long single crates.
 test:
 	@$(MAKE) --no-print-directory -j2 servers domain keycloak build
-	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
-	$(CARGO) test --locked
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) test --locked --workspace
 
 # The figures of docs/performance.md: minutes, and no check. Ratios compare what was measured in one run.
 bench:
@@ -23,14 +23,14 @@ bench:
 # The homes' tests with large numbers, and on NFS with Linux's own client in a virtual machine; 2,000 random pods by
 # webhook and backstop; the webhook's properties, raw bodies among them, with large numbers: an hour.
 soak: servers build
-	BURSAR_TEST_PODS=2000 $(CARGO) test --locked --test it admission::agreement
-	PROPTEST_CASES=20000 $(CARGO) test --locked --lib admission::property_tests
-	BURSAR_SOAK=1 $(CARGO) test --locked --test it homes::
+	BURSAR_TEST_PODS=2000 $(CARGO) test --locked -p bursar --test it admission::agreement
+	PROPTEST_CASES=20000 $(CARGO) test --locked -p bursar --lib admission::property_tests
+	BURSAR_SOAK=1 $(CARGO) test --locked -p bursar --test it homes::
 	BURSAR_SOAK=1 tests/nfs.sh
 
 # LDAP, a control plane, Bursar and its webhook with sample people, until Ctrl-C; DEMO=once checks it and ends.
 demo:
-	@$(MAKE) --no-print-directory -j2 servers build
+	@$(MAKE) --no-print-directory -j2 servers demo-build
 	@DEMO=$(DEMO) $(CARGO) run --locked --quiet --example demo
 
 # What the tests and the demo run: Debian packages, and the Kubernetes control plane of tests/cluster.
@@ -54,9 +54,13 @@ keycloak: packages
 	@tests/keycloak/fetch.sh >/dev/null
 	@tests/keycloak/kubelogin.sh >/dev/null
 
-# Everything `test` and `demo` run, compiled; nothing run.
+# Everything that `test` runs, compiled; nothing run.
 build:
-	@$(CARGO) build --locked --all-targets
+	@$(CARGO) build --locked --workspace --all-targets
+
+# What the demo runs, and no test.
+demo-build:
+	@$(CARGO) build --locked -p bursar --bins --example demo
 
 # One TLS stack, licenses that fit, crates from the registry alone: deny.toml.
 deny:

@@ -10,8 +10,6 @@ mod constant;
 mod figures;
 #[path = "admission/load.rs"]
 mod load;
-#[path = "../tests/servers/mod.rs"]
-mod servers;
 #[allow(dead_code, reason = "the tests use the rest of it")]
 #[path = "../tests/it/admission/site.rs"]
 mod site;
@@ -22,6 +20,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bursar::contract::{TenantState, annotate};
+use bursar_testkit::ports::free_port;
+use bursar_testkit::process::Process;
+use bursar_testkit::ready::wait_for;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
@@ -30,9 +31,6 @@ use serde_json::{Value, json};
 
 use figures::{median, milliseconds};
 use load::{Load, percentile};
-use servers::ports::free_port;
-use servers::process::Process;
-use servers::ready::wait_for;
 use site::Site;
 
 const ROUNDS: usize = 5;

@@ -10,8 +10,6 @@
 #[path = "bootstrap/bare.rs"]
 mod bare;
 mod figures;
-#[path = "../tests/servers/mod.rs"]
-mod servers;
 #[allow(dead_code, reason = "the tests use the rest of it")]
 #[path = "../tests/it/template.rs"]
 mod template;
@@ -29,10 +27,10 @@ use bursar::contract::Sealer;
 use bursar::desired::derive;
 use bursar::kinds::apply_order;
 use bursar::ledger::store::ReadStore;
+use bursar_testkit::Servers;
+use bursar_testkit::ldif::tool_ldif;
+use bursar_testkit::ready::wait_for;
 use serde_json::Value;
-use servers::Servers;
-use servers::ldif::tool_ldif;
-use servers::ready::wait_for;
 
 use world::World;
 

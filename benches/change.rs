@@ -7,8 +7,6 @@
 #![expect(clippy::disallowed_methods, reason = "a bench measures time")]
 
 mod figures;
-#[path = "../tests/servers/mod.rs"]
-mod servers;
 #[allow(dead_code, reason = "the tests use the rest of it")]
 #[path = "../tests/it/template.rs"]
 mod template;
@@ -20,13 +18,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bursar_testkit::ldif::tool_ldif;
+use bursar_testkit::process::Process;
+use bursar_testkit::ready::wait_for;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
-use servers::ldif::tool_ldif;
-use servers::process::Process;
-use servers::ready::wait_for;
 use world::World;
 
 /// New tools.

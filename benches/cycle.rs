@@ -4,8 +4,6 @@
 #![expect(clippy::disallowed_methods, reason = "a bench measures time")]
 
 mod figures;
-#[path = "../tests/servers/mod.rs"]
-mod servers;
 mod site;
 
 use std::collections::BTreeMap;
@@ -14,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bursar::ledger::store::FILE;
-use servers::folder::Folder;
+use bursar_testkit::folder::Folder;
 
 use figures::{median, milliseconds, peak_memory};
 use site::Site;

@@ -4,8 +4,6 @@
 #![expect(clippy::disallowed_methods, reason = "a bench measures time")]
 
 mod figures;
-#[path = "../tests/servers/mod.rs"]
-mod servers;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,9 +15,9 @@ use bursar::directory::assemble::KINDS;
 use bursar::directory::source::PAGE_SIZE;
 use bursar::directory::{Completeness, Memory, Pass, SourceConfig, fetch};
 use bursar::policy::Policy;
-use servers::folder::Folder;
-use servers::ldif::{group_of_names_ldif, person_dn, person_ldif, tool_ldif, toolforge_units_ldif};
-use servers::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
+use bursar_testkit::folder::Folder;
+use bursar_testkit::ldif::{group_of_names_ldif, person_dn, person_ldif, tool_ldif, toolforge_units_ldif};
+use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
 
 use figures::{forget_peak_memory, median, milliseconds, peak_memory, settings};
 

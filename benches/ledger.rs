@@ -7,8 +7,6 @@
 #![expect(clippy::disallowed_methods, reason = "a bench measures time")]
 
 mod figures;
-#[path = "../tests/servers/mod.rs"]
-mod servers;
 mod site;
 
 use std::collections::BTreeMap;
@@ -21,9 +19,9 @@ use bursar::directory::Role;
 use bursar::ledger::change::{Change, Event};
 use bursar::ledger::store::FILE;
 use bursar::ledger::{Account, Certificate, CredentialKey, Delivery};
+use bursar_testkit::folder::Folder;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use servers::folder::Folder;
 
 use figures::{median, milliseconds, peak_memory};
 use site::{Site, cluster, person_id};

@@ -29,10 +29,10 @@ built() { # name of the program, what cargo is told to build
 }
 caching=
 if [ "${1:-}" = bench ]; then
-    test_program=$(built homes bench --bench homes)
+    test_program=$(built homes bench -p bursar --bench homes)
     run="$test_program --bench"
 else
-    test_program=$(built it test --test it)
+    test_program=$(built it test -p bursar --test it)
     run="$test_program homes::hostile:: && $test_program homes::nfs:: --ignored --test-threads=1"
     # What a test planted as root is seen at once.
     caching=,noac,lookupcache=none
@@ -119,7 +119,7 @@ options=vers=4.2,port=$port,proto=tcp,clientaddr=10.0.2.15,addr=10.0.2.2,sec=sys
 for export in homes plain full read-only; do mount -t nfs4 -o \$options 10.0.2.2:/\$export /mnt/\$export || echo "nfs: \$export"; done
 mount -t nfs4 -o \$options 10.0.2.2:/plain/gone /mnt/stale || echo "nfs: stale"
 rmdir /mnt/plain/gone
-export BURSAR_TEST_HOMES=/mnt/homes:/mnt/plain BURSAR_TEST_NFS=/mnt ${BURSAR_SOAK:+BURSAR_SOAK=1} RUST_BACKTRACE=0
+export BURSAR_TEST_HOMES=/mnt/homes:/mnt/plain BURSAR_TEST_PROGRAMS=$(dirname "$homed") BURSAR_TEST_NFS=/mnt ${BURSAR_SOAK:+BURSAR_SOAK=1} RUST_BACKTRACE=0
 $run && echo "nfs: all passed"
 poweroff -f
 INIT

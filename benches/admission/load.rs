@@ -32,7 +32,7 @@ impl Load {
         let runtime = runtime.expect("a runtime");
         let authorities = site.dir().with_file_name("authorities.pem");
         std::fs::write(&authorities, site.authorities()).expect("written");
-        let mut tls = (*crate::servers::https::trusting(&authorities)).clone();
+        let mut tls = (*bursar_testkit::https::trusting(&authorities)).clone();
         tls.alpn_protocols = vec![b"h2".to_vec()];
         let send = runtime.block_on(async {
             let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("a connection");

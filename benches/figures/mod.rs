@@ -8,8 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bursar::settings::Settings;
-
-use crate::servers::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
+use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
 
 /// The daemon's.
 #[global_allocator]

@@ -25,10 +25,10 @@ use bursar::plan::intents::overcome;
 use bursar::plan::{AccountPlan, Action, ApprovedPlan, Bounds, guard, plan};
 use bursar::policy::Policy;
 use bursar::report;
+use bursar_testkit::pki::{Authority, write_public};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::figures::settings;
-use crate::servers::pki::{Authority, write_public};
 
 /// The site.
 pub struct Site {

@@ -6,9 +6,6 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits for real servers, with deadlines, and measures them")]
 
-#[path = "../servers/mod.rs"]
-mod servers;
-
 mod site;
 mod story;
 

@@ -7,12 +7,13 @@ use std::process::{Command, Output};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::servers::Servers;
-use crate::servers::control_plane::ControlPlaneOptions;
-use crate::servers::ports::free_port;
-use crate::servers::process::Process;
-use crate::servers::sample::{self, PEOPLE, TOOLS};
-use crate::servers::slapd::{READER_DN, READER_PASSWORD, SlapdOptions};
+use bursar_testkit::Servers;
+use bursar_testkit::binaries::program;
+use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::ports::free_port;
+use bursar_testkit::process::Process;
+use bursar_testkit::sample::{self, PEOPLE, TOOLS};
+use bursar_testkit::slapd::{READER_DN, READER_PASSWORD, SlapdOptions};
 
 /// Where the sample's homes are, beneath the demo's own folder.
 const PROJECTS: &str = "data/project";
@@ -156,12 +157,6 @@ pub fn require(command: &mut Command) -> Output {
     output
 }
 
-/// A program of ours: beside the demo's own folder (`target/debug/examples/demo`).
-fn program(name: &str) -> PathBuf {
-    let own = std::env::current_exe().expect("the demo's own path");
-    own.ancestors().nth(2).expect("a target folder").join(name)
-}
-
 fn bursar(config: &Path) -> Command {
     let mut command = Command::new(program("bursar"));
     command.arg("--config").arg(config);
@@ -183,7 +178,7 @@ fn make_homes(homes: &Path) {
         make_home(&homes.join(PROJECTS).join(tool), uid, uid);
     }
     for (person, uid) in PEOPLE {
-        make_home(&homes.join(PEOPLE_HOMES).join(person), uid, crate::servers::ldif::PEOPLE_GID);
+        make_home(&homes.join(PEOPLE_HOMES).join(person), uid, bursar_testkit::ldif::PEOPLE_GID);
     }
 }
 

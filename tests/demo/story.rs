@@ -7,10 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use crate::servers::ldif::tool_ldif;
-use crate::servers::ready::wait_for;
-use crate::servers::sample::TOOLS;
-use crate::servers::slapd::BASE_DN;
+use bursar_testkit::ldif::tool_ldif;
+use bursar_testkit::ready::wait_for;
+use bursar_testkit::sample::TOOLS;
+use bursar_testkit::slapd::BASE_DN;
+
 use crate::site::{Site, say};
 
 /// What did not happen as it should.

@@ -13,9 +13,9 @@ use bursar::directory::sid::Sid;
 use bursar::directory::source::{LdapConfig, Secret, SidMapping};
 use bursar::directory::{Preset, SourceConfig, SourceKind};
 use bursar::identity::AccountKind;
+use bursar_testkit::samba::{DOMAIN_DN, READER, READER_PASSWORD, Samba, password, person_ldif};
 
 use crate::directory::{assert_why, names, read, why};
-use crate::servers::samba::{DOMAIN_DN, READER, READER_PASSWORD, Samba, password, person_ldif};
 
 /// 1 January 2020 as `accountExpires` has it.
 const LONG_AGO: &str = "132223104000000000";
@@ -140,7 +140,7 @@ async fn start_tls_is_enough_and_plain_text_is_not() {
     plain.allow_plaintext = true;
     assert_why(&read(with(plain, &base)).await, &["stronger authentication required (8)"]);
     let mut stranger = ldap(samba, &samba.ldaps_url);
-    stranger.ca_pem = Some(crate::servers::pki::Authority::new("somebody else").identity().certificate.clone());
+    stranger.ca_pem = Some(bursar_testkit::pki::Authority::new("somebody else").identity().certificate.clone());
     assert_why(&read(with(stranger, &base)).await, &["UnknownIssuer"]);
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bursar::control::api::{AdoptObject, OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar_testkit::Servers;
+use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_account_dn, tool_account_ldif};
+use bursar_testkit::ready::poll;
 
-use crate::servers::Servers;
-use crate::servers::ldif::{person_dn, person_ldif, replace_ldif, tool_account_dn, tool_account_ldif};
-use crate::servers::ready::poll;
 use crate::world::World;
 
 fn target(reason: Option<&str>) -> Target {

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::ldif::replace_ldif;
+use bursar_testkit::ready::{poll, wait_for};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use crate::daemon::{Daemon, status};
 use crate::quiet::own_servers;
-use crate::servers::control_plane::ControlPlaneOptions;
-use crate::servers::ldif::replace_ldif;
-use crate::servers::ready::{poll, wait_for};
 use crate::world::{World, stderr};
 
 const DEADLINE: Duration = Duration::from_mins(1);
@@ -162,9 +162,9 @@ fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
     assert!(poll(DEADLINE, || may(&world, "boole", "create", "lab-c")), "{}", unowned());
 
     // Whoever is locked out has no access, and the limits stay.
-    let ada = crate::servers::ldif::person_dn(&world.base, "ada");
+    let ada = bursar_testkit::ldif::person_dn(&world.base, "ada");
     world.servers.slapd.modify_ldif(&replace_ldif(&ada, "mail", &["boole@example.org"]));
-    world.servers.slapd.modify_ldif(&crate::servers::ldif::disable_ldif(&ada));
+    world.servers.slapd.modify_ldif(&bursar_testkit::ldif::disable_ldif(&ada));
     assert!(poll(DEADLINE * 2, || ours(&world, "lab-d") == ["bursar"]), "{:?}", ours(&world, "lab-d"));
     assert!(may(&world, "boole", "create", "lab-c"), "two have the mail now, and it was theirs before");
     let namespaces = world.kubectl(&["get", "namespaces", "-o", "name"]);

@@ -7,11 +7,11 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use bursar::control::api::OrderRequest;
+use bursar_testkit::Servers;
+use bursar_testkit::ldif::tool_account_dn;
+use bursar_testkit::ready::poll;
 use serde_json::{Value, json};
 
-use crate::servers::Servers;
-use crate::servers::ldif::tool_account_dn;
-use crate::servers::ready::poll;
 use crate::world::{World, stderr};
 
 const DEADLINE: Duration = Duration::from_mins(2);

@@ -5,11 +5,11 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bursar_testkit::ldif::{PEOPLE_GID, person_ldif};
+use bursar_testkit::ready::wait_for;
 use kube::config::Kubeconfig;
 
 use crate::daemon::Daemon;
-use crate::servers::ldif::{PEOPLE_GID, person_ldif};
-use crate::servers::ready::wait_for;
 use crate::world::World;
 
 const DEADLINE: Duration = Duration::from_mins(1);

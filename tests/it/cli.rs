@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use bursar_testkit::Servers;
+use bursar_testkit::folder::Folder;
+use bursar_testkit::process::Process;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::servers::Servers;
-use crate::servers::folder::Folder;
-use crate::servers::process::Process;
 use crate::world::World;
 
 const DEADLINE: Duration = Duration::from_mins(1);

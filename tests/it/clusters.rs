@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar_testkit::Servers;
+use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
+use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
+use bursar_testkit::ports::free_port;
+use bursar_testkit::process::{Process, run};
+use bursar_testkit::ready::wait_for;
 use rustix::process::Signal;
 
 use crate::daemon::{Daemon, status};
-use crate::servers::Servers;
-use crate::servers::control_plane::{ControlPlane, ControlPlaneOptions};
-use crate::servers::ldif::{disable_ldif, tool_account_dn};
-use crate::servers::ports::free_port;
-use crate::servers::process::{Process, run};
-use crate::servers::ready::wait_for;
 use crate::world::{World, stderr};
 
 /// A cluster beside the one that all tests share, by turns: some of these tests let it hang.

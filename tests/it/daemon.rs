@@ -8,11 +8,11 @@ use std::process::Command;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use bursar_testkit::process::Process;
+use bursar_testkit::ready::wait_for;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::servers::process::Process;
-use crate::servers::ready::wait_for;
 use crate::world::World;
 
 const DEADLINE: Duration = Duration::from_mins(1);
@@ -225,7 +225,7 @@ fn a_daemon_killed_again_and_again_during_a_bootstrap_ends_where_an_undisturbed_
     // An undisturbed bootstrap takes about two seconds; the kills fall all over it, and the last ones into its end.
     for milliseconds in [300, 500, 600, 700, 800, 900, 1000, 1100, 1300, 1600] {
         let daemon = Daemon::start(&world);
-        let _ = crate::servers::ready::poll(Duration::from_millis(milliseconds), || false);
+        let _ = bursar_testkit::ready::poll(Duration::from_millis(milliseconds), || false);
         daemon.process.kill();
     }
     let report = wait_for("all of it done", DEADLINE, || {

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use bursar_testkit::ready::{poll, wait_for};
 use serde_json::Value;
 
 use crate::daemon::{Daemon, curl, post, status};
-use crate::servers::ready::{poll, wait_for};
 use crate::world::World;
 
 const DEADLINE: Duration = Duration::from_mins(1);

@@ -4,11 +4,11 @@ use std::fs;
 use std::panic::AssertUnwindSafe;
 use std::process::{Command, Output};
 
+use bursar_testkit::Servers;
+use bursar_testkit::ready::wait_for;
 use serde_json::Value;
 
 use crate::daemon::Daemon;
-use crate::servers::Servers;
-use crate::servers::ready::wait_for;
 use crate::world::World;
 
 fn run(world: &World, around: &[&str], json: bool) -> Output {
@@ -91,7 +91,7 @@ fn an_endpoint_that_is_not_reached() {
 fn an_endpoint_behind_an_unknown_authority() {
     let mut world = World::new("notrust");
     let ca = world.folder.join("foreign.pem");
-    fs::write(&ca, &crate::servers::pki::Authority::new("of somebody else").identity().certificate).expect("written");
+    fs::write(&ca, &bursar_testkit::pki::Authority::new("of somebody else").identity().certificate).expect("written");
     let url = &Servers::shared().cluster.url;
     let table = format!("[cluster.test.endpoint.outside]\nurl = \"{url}\"\nca = \"{}\"\n\n[homes]\n", ca.display());
     world.configure("[homes]\n", &table);

@@ -8,10 +8,10 @@ use std::fs;
 
 use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar_testkit::Servers;
+use bursar_testkit::pki::Authority;
 
 use self::proxy::Proxy;
-use crate::servers::Servers;
-use crate::servers::pki::Authority;
 use crate::world::{World, stderr};
 
 /// A port of the API server that all tests share.
@@ -125,7 +125,7 @@ fn an_endpoint_that_fails_is_a_finding_and_costs_nobody_a_credential() {
 
     // The cure: everybody gets the context, and nothing is found any more.
     world.configure(&foreign.display().to_string(), &ca());
-    crate::servers::ready::wait_for("contexts of all", std::time::Duration::from_mins(2), || {
+    bursar_testkit::ready::wait_for("contexts of all", std::time::Duration::from_mins(2), || {
         world.cycle();
         tools.iter().all(|tool| config(&world, tool).contains("test-outside")).then_some(())
     });

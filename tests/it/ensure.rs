@@ -4,9 +4,10 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use bursar_testkit::Servers;
+use bursar_testkit::ldif::{disable_ldif, person_dn};
+
 use crate::daemon::Daemon;
-use crate::servers::Servers;
-use crate::servers::ldif::{disable_ldif, person_dn};
 use crate::world::{World, stderr};
 
 /// Longer than a look into a home is believed.

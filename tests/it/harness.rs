@@ -4,14 +4,13 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use bursar_testkit::ldif::{disable_ldif, enable_ldif, person_dn, tool_account_dn, tool_group_dn};
+use bursar_testkit::pki::write_public;
+use bursar_testkit::process::Process;
+use bursar_testkit::ready::{poll, wait_for};
+use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
+use bursar_testkit::{Servers, folder::Folder, sample};
 use rustix::process::Signal;
-
-use crate::servers::ldif::{disable_ldif, enable_ldif, person_dn, tool_account_dn, tool_group_dn};
-use crate::servers::pki::write_public;
-use crate::servers::process::Process;
-use crate::servers::ready::{poll, wait_for};
-use crate::servers::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
-use crate::servers::{Servers, folder::Folder, sample};
 
 const DEADLINE: Duration = Duration::from_mins(1);
 

@@ -7,10 +7,10 @@ mod trouble;
 use bursar::directory::source::{KeycloakConfig, Secret, SidMapping};
 use bursar::directory::{Preset, SourceConfig, SourceKind, keycloak};
 use bursar::identity::AccountKind;
+use bursar_testkit::keycloak::Keycloak;
 use serde_json::{Value, json};
 
 use crate::directory::{members, names, read, why};
-use crate::servers::keycloak::Keycloak;
 
 pub const CLIENT: &str = "bursar";
 pub const SECRET: &str = "the secret of a test: 1+1=2";

@@ -18,10 +18,9 @@ use bursar::ledger::store::{FILE, Store, holding_the_wal};
 use bursar::ledger::{
     Absence, Account, Archive, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectRecord, Tenant,
 };
+use bursar_testkit::folder::Folder;
 use jiff::Timestamp;
 use serde_json::json;
-
-use crate::servers::folder::Folder;
 
 const DOCUMENT: &str = include_str!("../../docs/ledger.md");
 pub const VIEWS: [&str; 14] = [

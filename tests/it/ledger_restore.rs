@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use bursar_testkit::ready::{poll, wait_for};
 use rustix::process::Signal;
 
 use crate::cli::Site;
-use crate::servers::ready::{poll, wait_for};
 
 const DEADLINE: Duration = Duration::from_mins(1);
 

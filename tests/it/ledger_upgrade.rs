@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use bursar::ledger::store::{FILE, ReadStore, Store};
+use bursar_testkit::folder::Folder;
 use jiff::Timestamp;
 
 use crate::ledger::{VIEWS, printed, runtime, sqlite3, story};
-use crate::servers::folder::Folder;
 
 fn beneath(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)

@@ -2,9 +2,9 @@
 
 use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar_testkit::Servers;
+use bursar_testkit::ldif::{disable_ldif, enable_ldif, replace_ldif, tool_account_dn, tool_group_dn};
 
-use crate::servers::Servers;
-use crate::servers::ldif::{disable_ldif, enable_ldif, replace_ldif, tool_account_dn, tool_group_dn};
 use crate::world::{World, all_is_well, stderr};
 
 const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\n";
@@ -136,7 +136,7 @@ fn a_maintainer_who_leaves_takes_no_working_certificate_along() {
     all_is_well(&world.cycle());
     let kept = world.folder.join("kept");
     std::fs::copy(world.home("foo").join(".kube/config"), &kept).expect("a copy");
-    let stays = crate::servers::ldif::person_dn(&world.base, "leaver-ben");
+    let stays = bursar_testkit::ldif::person_dn(&world.base, "leaver-ben");
     let leave = replace_ldif(&tool_group_dn(&world.base, "foo"), "member", &[&stays]);
     Servers::shared().slapd.modify_ldif(&leave);
     all_is_well(&world.cycle());

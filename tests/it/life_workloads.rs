@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use bursar_testkit::Servers;
+use bursar_testkit::ldif::{disable_ldif, enable_ldif, tool_account_dn};
+use bursar_testkit::ready::poll;
 use serde_json::{Value, json};
 
-use crate::servers::Servers;
-use crate::servers::ldif::{disable_ldif, enable_ldif, tool_account_dn};
-use crate::servers::ready::poll;
 use crate::world::World;
 
 const DEADLINE: Duration = Duration::from_mins(1);

@@ -11,15 +11,15 @@ use std::time::Duration;
 use bursar::control::api::{OrderRequest, Target};
 use bursar::daemon;
 use bursar::identity::AccountKind;
+use bursar_testkit::binaries::made_by;
+use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
+use bursar_testkit::keycloak::Keycloak;
+use bursar_testkit::ready::wait_for;
 use jiff::{SignedDuration, Timestamp};
 use kube::config::Kubeconfig;
 use serde_json::json;
 
 use crate::quiet::own_servers;
-use crate::servers::binaries::made_by;
-use crate::servers::control_plane::{ControlPlane, ControlPlaneOptions};
-use crate::servers::keycloak::Keycloak;
-use crate::servers::ready::wait_for;
 use crate::world::{World, stderr};
 
 const DEADLINE: Duration = Duration::from_mins(1);

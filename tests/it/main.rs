@@ -2,8 +2,6 @@
 
 #![expect(clippy::disallowed_methods, reason = "waits for real servers, with deadlines, and measures them")]
 
-#[path = "../servers/mod.rs"]
-mod servers;
 mod template;
 mod workspace;
 mod world;

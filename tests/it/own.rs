@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar_testkit::ready::poll;
 use serde_json::Value;
 
 use crate::daemon::Daemon;
-use crate::servers::ready::poll;
 use crate::world::{World, stderr};
 
 const ANN: u32 = 63_401;

@@ -4,8 +4,8 @@ use std::fs;
 use std::time::Duration;
 
 use bursar::control::api::CycleReport;
+use bursar_testkit::ready::wait_for;
 
-use crate::servers::ready::wait_for;
 use crate::world::World;
 
 const TOOLS: [&str; 5] = ["ta", "tb", "tc", "td", "te"];

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use bursar::control::api::Trigger;
 use bursar::directory::Way;
+use bursar_testkit::ldif::{disable_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif};
+use bursar_testkit::ready::wait_for;
+use bursar_testkit::sample::sentinel_ldif;
+use bursar_testkit::slapd::{BASE_DN, DISABLED_POLICY_DN, Slapd, SlapdOptions};
 
 use crate::daemon::{Daemon, curl, status};
 use crate::doctor::wrong;
-use crate::servers::ldif::{disable_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif};
-use crate::servers::ready::wait_for;
-use crate::servers::sample::sentinel_ldif;
-use crate::servers::slapd::{BASE_DN, DISABLED_POLICY_DN, Slapd, SlapdOptions};
 use crate::world::{World, all_is_well};
 
 const DEADLINE: Duration = Duration::from_mins(1);

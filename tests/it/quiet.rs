@@ -9,16 +9,16 @@ use std::time::{Duration, SystemTime};
 use bursar::control::api::{OrderRequest, Target};
 use bursar::daemon;
 use bursar::identity::AccountKind;
+use bursar_testkit::audit::Request;
+use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::ldif::{disable_ldif, person_dn, tool_account_dn};
+use bursar_testkit::ready::wait_for;
+use bursar_testkit::slapd::SlapdOptions;
+use bursar_testkit::{Servers, sample};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 use sqlx::AssertSqlSafe;
 
-use crate::servers::audit::Request;
-use crate::servers::control_plane::ControlPlaneOptions;
-use crate::servers::ldif::{disable_ldif, person_dn, tool_account_dn};
-use crate::servers::ready::wait_for;
-use crate::servers::slapd::SlapdOptions;
-use crate::servers::{Servers, sample};
 use crate::world::World;
 
 const DEADLINE: Duration = Duration::from_mins(1);

@@ -7,10 +7,10 @@ use std::time::Duration;
 use bursar::control::api::{OrderRequest, QuotaSet, QuotaUnset, Target};
 use bursar::daemon;
 use bursar::identity::AccountKind;
+use bursar_testkit::ready::wait_for;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::servers::ready::wait_for;
 use crate::world::World;
 
 const DEADLINE: Duration = Duration::from_mins(1);

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use bursar::control::api::{OrderRequest, Target, Trigger};
 use bursar::identity::AccountKind;
+use bursar_testkit::Servers;
+use bursar_testkit::ldif::{group_of_names_ldif, person_dn, replace_ldif};
+use bursar_testkit::ready::poll;
 use serde_json::{Value, json};
 
 use crate::keycloak::{CLIENT, Realm, SECRET, person};
-use crate::servers::Servers;
-use crate::servers::ldif::{group_of_names_ldif, person_dn, replace_ldif};
-use crate::servers::ready::poll;
 use crate::world::{World, all_is_well};
 
 /// The client whose roles are kept.

@@ -1,12 +1,12 @@
 //! Pods past their lifetime, on a real control plane. There is no node: that a pod started is written by the test.
 
 use bursar::control::api::CycleReport;
+use bursar_testkit::Servers;
+use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::prometheus::Prometheus;
+use bursar_testkit::ready::wait_for;
 use serde_json::{Value, json};
 
-use crate::servers::Servers;
-use crate::servers::control_plane::ControlPlaneOptions;
-use crate::servers::prometheus::Prometheus;
-use crate::servers::ready::wait_for;
 use crate::world::World;
 
 const MORE: &str = "\n[limits]\nsuspend_per_day = { count = 20 }\n[reaper.pods]\nenabled = true\n";

@@ -8,15 +8,15 @@ use std::time::{Duration, SystemTime};
 
 use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
+use bursar_testkit::process::Process;
+use bursar_testkit::ready::{poll, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::daemon::Daemon;
 use crate::quiet::own_servers;
-use crate::servers::control_plane::ControlPlaneOptions;
-use crate::servers::ldif::{disable_ldif, tool_account_dn};
-use crate::servers::process::Process;
-use crate::servers::ready::{poll, wait_for};
 use crate::world::World;
 
 const DEADLINE: Duration = Duration::from_mins(1);

@@ -1,6 +1,7 @@
 //! An entry that fails a check is recorded and shown; all others are served.
 
-use crate::servers::ldif::tool_account_ldif;
+use bursar_testkit::ldif::tool_account_ldif;
+
 use crate::world::World;
 
 #[test]
@@ -10,7 +11,7 @@ fn a_bad_entry_is_rejected_with_its_reason_and_the_others_are_served() {
     let homes = world.folder.join("homes/data/project");
     let entry = |name: &str, uid: u32, home: &str| tool_account_ldif(&world.base, name, uid, home);
     // These go in as they are: not every home is beneath this world's folder.
-    let slapd = &crate::servers::Servers::shared().slapd;
+    let slapd = &bursar_testkit::Servers::shared().slapd;
     let home = |name: &str| homes.join(name).display().to_string();
     slapd.add_ldif(&entry("root", 0, &home("root")));
     slapd.add_ldif(&entry("double", 62_301, &home("double")));

@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use bursar::daemon;
+use bursar_testkit::Servers;
+use bursar_testkit::ready::wait_for;
 use jiff::SignedDuration;
 use rustix::process::Signal;
 
-use crate::servers::Servers;
-use crate::servers::ready::wait_for;
 use crate::world::World;
 
 fn quiet(world: &mut World) {
@@ -91,7 +91,7 @@ fn a_broken_home_fails_its_own_tool_and_heals_when_it_is_mended() {
     fs::create_dir(&home).expect("a home");
     std::os::unix::fs::chown(&home, Some(62_231), Some(62_231)).expect("its owner");
     fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).expect("its mode");
-    crate::servers::ready::wait_for("the next try", std::time::Duration::from_secs(30), || {
+    bursar_testkit::ready::wait_for("the next try", std::time::Duration::from_secs(30), || {
         world.cycle().failing.is_empty().then_some(())
     });
     assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());

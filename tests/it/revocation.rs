@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use bursar_testkit::process::Process;
+use bursar_testkit::ready::wait_for;
+
 use crate::daemon::{Daemon, status};
 use crate::recovery::steps;
-use crate::servers::process::Process;
-use crate::servers::ready::wait_for;
 use crate::world::{World, stderr};
 
 const DEADLINE: Duration = Duration::from_mins(1);

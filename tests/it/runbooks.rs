@@ -5,13 +5,13 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
+use bursar_testkit::Servers;
+use bursar_testkit::ldif::{tool_account_dn, tool_group_dn};
+use bursar_testkit::ports::free_port;
+use bursar_testkit::ready::wait_for;
 use rustix::process::Signal;
 
 use crate::daemon::Daemon;
-use crate::servers::Servers;
-use crate::servers::ldif::{tool_account_dn, tool_group_dn};
-use crate::servers::ports::free_port;
-use crate::servers::ready::wait_for;
 use crate::world::World;
 
 const DIRECTORY_DOWN: &str = include_str!("../../docs/runbooks/directory-down.md");

@@ -6,10 +6,10 @@ use std::fs;
 
 use bursar::control::api::{CycleReport, OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar_testkit::Servers;
+use bursar_testkit::ldif::{PEOPLE_GID, person_dn, person_ldif, replace_ldif};
 use serde_json::Value;
 
-use crate::servers::Servers;
-use crate::servers::ldif::{PEOPLE_GID, person_dn, person_ldif, replace_ldif};
 use crate::world::World;
 
 const MORE: &str = r#"
@@ -109,7 +109,7 @@ fn two_sources_each_say_who_is_theirs_and_one_person_is_one_account() {
     // The first source is down: its people stay, nobody takes their place, and the other's go on to come and go.
     let right = fs::read_to_string(world.config()).expect("the configuration");
     let url = Servers::shared().slapd.ldaps_url.clone();
-    world.configure(&url, &format!("ldaps://127.0.0.1:{}", crate::servers::ports::free_port()));
+    world.configure(&url, &format!("ldaps://127.0.0.1:{}", bursar_testkit::ports::free_port()));
     guests(&world, &[smith, carol], true);
     let report = world.cycle();
     assert_eq!(partial(&report), ["people"]);

@@ -6,11 +6,11 @@ use std::path::Path;
 use bursar::control::api::{OrderRequest, Target};
 use bursar::daemon;
 use bursar::identity::AccountKind;
+use bursar_testkit::Servers;
+use bursar_testkit::ldif::{disable_ldif, enable_ldif, person_dn, replace_ldif};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::homes::ssh::key;
-use crate::servers::Servers;
-use crate::servers::ldif::{disable_ldif, enable_ldif, person_dn, replace_ldif};
 use crate::world::{World, all_is_well};
 
 const CLASS: &str = r#"

@@ -3,8 +3,9 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-use crate::servers::Servers;
-use crate::servers::ldif::PEOPLE_GID;
+use bursar_testkit::Servers;
+use bursar_testkit::ldif::PEOPLE_GID;
+
 use crate::world::World;
 
 const CLASS: &str = r#"

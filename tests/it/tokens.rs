@@ -11,6 +11,9 @@ use base64::Engine as _;
 use bursar::control::api::{OrderRequest, Target};
 use bursar::daemon;
 use bursar::identity::AccountKind;
+use bursar_testkit::Servers;
+use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::ready::wait_for;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
@@ -19,9 +22,6 @@ use kube::{Api, Client, Config};
 use serde_json::Value;
 
 use crate::quiet::own_servers;
-use crate::servers::Servers;
-use crate::servers::control_plane::ControlPlaneOptions;
-use crate::servers::ready::wait_for;
 use crate::world::{World, stderr};
 
 const DEADLINE: Duration = Duration::from_mins(1);
@@ -272,7 +272,7 @@ fn neither_the_daemon_nor_a_tenant_mints_other_tokens() {
     world.kubectl(&["delete", "secret", "bursar-host-ce2", "-n", &namespace]);
     let mut command = servers().cluster.kubectl_as(&daemon);
     command.args(["apply", "--server-side", "-n", &namespace, "-f", "-"]);
-    let refused = crate::servers::process::run(command, filled);
+    let refused = bursar_testkit::process::run(command, filled);
     assert!(stderr(&refused).contains("bursar-cage"), "{}", stderr(&refused));
 }
 

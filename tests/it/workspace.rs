@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar_testkit::Servers;
+use bursar_testkit::ldif::{group_of_names_ldif, person_dn, posix_group_ldif, replace_ldif};
+use bursar_testkit::ready::poll;
 
-use crate::servers::Servers;
-use crate::servers::ldif::{group_of_names_ldif, person_dn, posix_group_ldif, replace_ldif};
-use crate::servers::ready::poll;
 use crate::world::World;
 
 const CLASSES: &str = r#"

@@ -17,16 +17,15 @@ use bursar::ledger::store::{ReadStore, Store};
 use bursar::settings::Settings;
 use bursar::telemetry::Metrics;
 use bursar::{cycle, daemon};
+use bursar_testkit::Servers;
+use bursar_testkit::control_plane::ControlPlane;
+use bursar_testkit::ldif::{PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
+use bursar_testkit::process::Process;
+use bursar_testkit::ready::wait_for;
+use bursar_testkit::sample::sentinel_ldif;
+use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
 use serde_json::{Map, Value};
 use sqlx::SqlSafeStr;
-
-use crate::servers::Servers;
-use crate::servers::control_plane::ControlPlane;
-use crate::servers::ldif::{PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
-use crate::servers::process::Process;
-use crate::servers::ready::wait_for;
-use crate::servers::sample::sentinel_ldif;
-use crate::servers::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
 
 const DEADLINE: Duration = Duration::from_mins(1);
 

@@ -3,9 +3,10 @@
 
 use std::fs;
 
-use crate::servers::ldif::{tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif};
-use crate::servers::sample::sentinel_ldif;
-use crate::servers::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
+use bursar_testkit::ldif::{tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif};
+use bursar_testkit::sample::sentinel_ldif;
+use bursar_testkit::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
+
 use crate::world::World;
 
 const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\n";
@@ -43,7 +44,7 @@ fn with_url(text: &str, url: &str) -> String {
 
 #[test]
 fn a_server_that_refuses_connections() {
-    let port = crate::servers::ports::free_port();
+    let port = bursar_testkit::ports::free_port();
     removes_nobody("refused", |text, _| with_url(&text, &format!("ldaps://127.0.0.1:{port}")), "127.0.0.1");
 }
 

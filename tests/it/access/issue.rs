@@ -22,6 +22,8 @@ use bursar::ledger::change::Change;
 use bursar::observed::certificate::{Asked, CertificateError};
 use bursar::observed::cluster::ClusterWatch;
 use bursar::policy::{Cluster, Endpoint};
+use bursar_testkit::process::Process;
+use bursar_testkit::ready::wait_for;
 use jiff::Timestamp;
 use rustix::process::Signal;
 use serde_json::json;
@@ -29,8 +31,6 @@ use tempfile::TempDir;
 
 use super::site::{Site, name, request};
 use crate::execute::world::approved;
-use crate::servers::process::Process;
-use crate::servers::ready::wait_for;
 
 const UID: u32 = 52503;
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -184,7 +184,7 @@ async fn endpoint_that_does_not_take_the_credential_keeps_the_old_file() {
     let world = World::new().await;
     let home = world.home("three");
     let mut credential = world.credential("three");
-    let other = crate::servers::pki::Authority::new("of somebody else");
+    let other = bursar_testkit::pki::Authority::new("of somebody else");
     let endpoint = credential.endpoints["internal"].clone();
     let foreign = Endpoint { ca_pem: other.identity().certificate.clone(), ..endpoint };
     credential.endpoints.insert("internal".to_owned(), foreign);
@@ -238,7 +238,7 @@ async fn certificate_of_a_signer_that_the_api_server_does_not_know_is_not_used()
     let site = Site::shared();
     let client = access::client(&site.daemon_kubeconfig()).await.expect("a client");
     let server = ApiServer::new(name(), client, Arc::default());
-    let other = crate::servers::pki::Authority::new("of somebody else").client("tool:foo", "bursar:tools");
+    let other = bursar_testkit::pki::Authority::new("of somebody else").client("tool:foo", "bursar:tools");
     let key = rcgen::KeyPair::from_pem(&other.key).expect("a key");
     let public_key = rcgen::PublicKeyData::subject_public_key_info(&key);
     let asked = Asked {

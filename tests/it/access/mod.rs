@@ -5,9 +5,8 @@ mod own;
 mod site;
 
 use bursar::access::{AccessError, Did, SEAL_KEY};
+use bursar_testkit::ready::wait_for;
 use serde_json::json;
-
-use crate::servers::ready::wait_for;
 
 use self::site::{LEDGER, Site, binding, namespace, ours, request};
 

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use bursar::access::{self, AccessError, Renewal};
+use bursar_testkit::process::run;
 use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
 
 use super::site::{LEDGER, Site, empty, name, namespace, said};
 use super::{CAGE, json};
-use crate::servers::process::run;
 
 /// A copy of the daemon's kubeconfig, so that other tests keep theirs.
 fn copy(folder: &TempDir) -> std::path::PathBuf {

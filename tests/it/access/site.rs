@@ -10,12 +10,11 @@ use bursar::execute::request::{ApiServer, Ask};
 use bursar::identity::ClusterName;
 use bursar::ledger::LedgerState;
 use bursar::settings::Settings;
+use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
+use bursar_testkit::process::run;
+use bursar_testkit::ready::wait_for;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::servers::control_plane::{ControlPlane, ControlPlaneOptions};
-use crate::servers::process::run;
-use crate::servers::ready::wait_for;
 
 pub const LEDGER: &str = "11111111-2222-3333-4444-555555555555";
 

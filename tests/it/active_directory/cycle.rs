@@ -1,8 +1,9 @@
 //! From a domain to a kubeconfig, and back when somebody is disabled.
 
+use bursar_testkit::Servers;
+use bursar_testkit::samba::{SLICE, Samba, group_ldif, person_ldif};
+
 use super::{LONG_AGO, rid};
-use crate::servers::Servers;
-use crate::servers::samba::{SLICE, Samba, group_ldif, person_ldif};
 use crate::world::{World, all_is_well};
 
 /// A world that reads the organizational unit `base` of the domain as well; `more` belongs to that source.

@@ -6,11 +6,11 @@ mod proxied;
 use bursar::directory::source::{LdapConfig, Secret};
 use bursar::directory::{Memory, Pass, SourceConfig, SourceRead, Way};
 use bursar::identity::AccountKind;
+use bursar_testkit::samba::{ADMINISTRATOR, ADMINISTRATOR_PASSWORD, Samba, group_ldif, person_ldif};
 
 use super::proxy::Proxy;
 use super::{DOMAIN_DN, READER, READER_PASSWORD, source, with};
 use crate::directory::{members, names, read, read_by, why};
-use crate::servers::samba::{ADMINISTRATOR, ADMINISTRATOR_PASSWORD, Samba, group_ldif, person_ldif};
 
 /// A source that is polled.
 struct Polled {

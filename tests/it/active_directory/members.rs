@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use bursar::directory::{Role, SourceConfig, SourceKind};
+use bursar_testkit::samba::{Samba, group_ldif, person_ldif};
 
 use super::source;
 use crate::directory::{members, read, why};
-use crate::servers::samba::{Samba, group_ldif, person_ldif};
 
 fn in_parts(mut source: SourceConfig, size: u32) -> SourceConfig {
     if let SourceKind::Ldap(ldap) = &mut source.kind {

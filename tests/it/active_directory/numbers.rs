@@ -3,10 +3,10 @@
 use bursar::directory::SourceRead;
 use bursar::directory::source::Ids;
 use bursar::identity::AccountKind;
+use bursar_testkit::samba::{SLICE, Samba, group_ldif, person_ldif};
 
 use super::{rid, source};
 use crate::directory::{members, read, why};
-use crate::servers::samba::{SLICE, Samba, group_ldif, person_ldif};
 
 /// uid, gid and supplementary gids.
 fn posix(read: &SourceRead, name: &str) -> Option<(u32, u32, Vec<u32>)> {

@@ -6,15 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bursar::directory::source::LdapConfig;
+use bursar_testkit::https::trusting;
+use bursar_testkit::pki::Authority;
+use bursar_testkit::samba::Samba;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
-
-use crate::servers::https::trusting;
-use crate::servers::pki::Authority;
-use crate::servers::samba::Samba;
 
 /// What becomes of the answers on a connection, or of the questions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

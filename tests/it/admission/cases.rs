@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bursar::contract::TenantState;
+use bursar_testkit::ready::wait_for;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::sender::{Answer, Sender};
 use super::site::{DEADLINE, Site};
-use crate::servers::ready::wait_for;
 
 /// What of a file matters here; `src/admission/tests.rs` says what each field is, and checks all of them.
 #[derive(Clone, Debug, Deserialize)]

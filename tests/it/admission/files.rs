@@ -5,13 +5,13 @@ use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bursar::access;
+use bursar_testkit::ready::wait_for;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::json;
 
 use super::site::{DEADLINE, Site, pod};
-use crate::servers::ready::wait_for;
 
 /// Pods of tool foo without effect, as fast as they go, until `stop`; how many, and what was refused.
 pub fn load(site: &Site, stop: &AtomicBool) -> (usize, Vec<String>) {
@@ -42,7 +42,7 @@ fn shown(site: &Site) -> String {
     fs::write(authorities.path(), site.authorities()).expect("written");
     let mut command = std::process::Command::new("openssl");
     command.args(["s_client", "-verify_return_error", "-connect", &format!("127.0.0.1:{}", site.port), "-CAfile"]);
-    let output = crate::servers::process::run(
+    let output = bursar_testkit::process::run(
         {
             command.arg(authorities.path());
             command
@@ -140,7 +140,7 @@ fn stop_finishes_the_review_that_is_open() {
     let site = Site::alone();
     let authorities = tempfile::NamedTempFile::new().expect("a file");
     fs::write(authorities.path(), site.authorities()).expect("written");
-    let trust = crate::servers::https::trusting(authorities.path());
+    let trust = bursar_testkit::https::trusting(authorities.path());
     let socket = std::net::TcpStream::connect(("127.0.0.1", site.port)).expect("a connection");
     let name = rustls::pki_types::ServerName::try_from("127.0.0.1").expect("an address");
     let connection = rustls::ClientConnection::new(trust, name).expect("TLS");

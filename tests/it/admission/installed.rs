@@ -1,10 +1,10 @@
 //! What `bursar webhook` does, and what the cage keeps the daemon from doing with what it was given for it.
 
+use bursar_testkit::process::run;
+use bursar_testkit::ready::wait_for;
 use serde_json::{Value, json};
 
 use super::site::{DEADLINE, Site, out, said};
-use crate::servers::process::run;
-use crate::servers::ready::wait_for;
 
 fn daemon(site: &Site, arguments: &[&str], input: &str) -> std::process::Output {
     let mut command = site.cluster.kubectl_as(site.daemon_kubeconfig());

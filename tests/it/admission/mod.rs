@@ -10,10 +10,10 @@ mod sender;
 mod site;
 mod subresources;
 
+use bursar_testkit::ready::wait_for;
 use serde_json::json;
 
 use self::site::{DEADLINE, Site, out, pod, pod_in, said};
-use crate::servers::ready::wait_for;
 
 #[test]
 fn plain_pod_runs_as_its_tool() {
@@ -128,7 +128,7 @@ fn namespace_and_objects_of_ours_are_changed_by_nobody_else() {
     });
     let mut command = site.cluster.kubectl_as(site.daemon_kubeconfig());
     command.args(["apply", "--server-side", "--field-manager=bursar", "-f", "-"]);
-    let applied = crate::servers::process::run(command, &quota.to_string());
+    let applied = bursar_testkit::process::run(command, &quota.to_string());
     assert!(applied.status.success(), "{}", said(&applied));
 
     let forged = json!({"apiVersion": "v1", "kind": "Namespace",
@@ -181,7 +181,7 @@ fn daemon_approves_no_certificate_of_a_stranger() {
     let daemon = |arguments: &[&str], input: &str| {
         let mut command = site.cluster.kubectl_as(site.daemon_kubeconfig());
         command.args(arguments);
-        crate::servers::process::run(command, input)
+        bursar_testkit::process::run(command, input)
     };
     let created = daemon(&["create", "-f", "-"], &object.to_string());
     assert!(created.status.success(), "{}", said(&created));

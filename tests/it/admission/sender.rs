@@ -2,6 +2,7 @@
 //! impersonates them.
 
 use bursar::access;
+use bursar_testkit::ready::wait_for;
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use kube::Client;
@@ -11,7 +12,6 @@ use tokio::runtime::Runtime;
 
 use super::cases::Case;
 use super::site::{DEADLINE, Site, runtime};
-use crate::servers::ready::wait_for;
 
 /// Members may do everything, and are exempt from nothing.
 const EVERYTHING: &str = "test:everything";

@@ -16,14 +16,13 @@ use bursar::identity::{AccountId, ClusterName, DirectoryId, NamespaceName, Posix
 use bursar::ledger::LedgerState;
 use bursar::ledger::store::Store;
 use bursar::settings::Settings;
+use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
+use bursar_testkit::folder::Folder;
+use bursar_testkit::ports::free_port;
+use bursar_testkit::process::{Process, run};
+use bursar_testkit::ready::wait_for;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-
-use crate::servers::control_plane::{ControlPlane, ControlPlaneOptions};
-use crate::servers::folder::Folder;
-use crate::servers::ports::free_port;
-use crate::servers::process::{Process, run};
-use crate::servers::ready::wait_for;
 
 pub const DEADLINE: Duration = Duration::from_mins(1);
 

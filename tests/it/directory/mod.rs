@@ -17,9 +17,8 @@ use bursar::directory::source::{LdapConfig, Secret, SidMapping};
 use bursar::directory::{Completeness, Pass, Preset, SourceConfig, SourceKind, SourceRead, fetch};
 use bursar::identity::AccountKind;
 use bursar::policy::{Lifecycle, Limit, Limits, Policy};
-
-use crate::servers::sample;
-use crate::servers::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
+use bursar_testkit::sample;
+use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
 
 /// A server with the sample directory, and what else `options` says.
 fn site(options: SlapdOptions) -> Slapd {

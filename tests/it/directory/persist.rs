@@ -8,6 +8,9 @@ use bursar::directory::ldap::follow::follow;
 use bursar::directory::source::LdapConfig;
 use bursar::directory::{Memory, Pass, SourceConfig, SourceRead, Way};
 use bursar::identity::AccountKind;
+use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_ldif, toolforge_units_ldif};
+use bursar_testkit::sample::sentinel_ldif;
+use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 use rustix::process::Signal;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -16,9 +19,6 @@ use tokio::time::{Instant, sleep, timeout};
 use super::syncrepl_random::Model;
 use super::wire::{Fault, Wire};
 use super::{assert_same, ldap, names, read, read_by, site, toolforge, why};
-use crate::servers::ldif::{person_dn, person_ldif, replace_ldif, tool_ldif, toolforge_units_ldif};
-use crate::servers::sample::sentinel_ldif;
-use crate::servers::slapd::{BASE_DN, Slapd, SlapdOptions};
 
 const DEADLINE: Duration = Duration::from_mins(1);
 

@@ -6,10 +6,10 @@ use std::process::Command;
 use bursar::directory::source::{ClientIdentity, LdapConfig, Secret};
 use bursar::directory::{Preset, SourceConfig, SourceRead};
 use bursar::identity::AccountKind;
+use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, unit_ldif};
+use bursar_testkit::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
 
 use super::{assert_why, ldap, members, names, read, toolforge, why};
-use crate::servers::ldif::{person_dn, person_ldif, replace_ldif, unit_ldif};
-use crate::servers::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
 use crate::world::World;
 
 /// What 389-ds has and slapd has not. The attributes that a server alone writes there can be written here.
@@ -184,7 +184,7 @@ async fn a_certificate_says_who_we_are() {
     }
     assert_why(&read(with(None, &slapd.ldaps_url)).await, &["users beneath ou=people"]);
 
-    let other = crate::servers::pki::Authority::new("somebody else").client("bursar", "daemons");
+    let other = bursar_testkit::pki::Authority::new("somebody else").client("bursar", "daemons");
     let stranger = ClientIdentity { certificate_pem: other.certificate, key: Some(Secret::new(other.key)) };
     let refused = read(with(Some(stranger), &slapd.ldaps_url)).await;
     assert_ne!(why(&refused), "complete");

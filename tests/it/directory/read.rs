@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use bursar::directory::source::{LdapConfig, LdifConfig};
 use bursar::directory::{Preset, SourceConfig, SourceKind, SourceRead};
 use bursar::identity::AccountKind;
+use bursar_testkit::folder::Folder;
+use bursar_testkit::ldif::{group_of_names_ldif, person_dn, person_ldif, unit_ldif};
+use bursar_testkit::sample;
+use bursar_testkit::slapd::{BASE_DN, READER_DN, SlapdOptions};
 
 use super::{assert_why, ldap, members, names, read, site, toolforge, why};
-use crate::servers::folder::Folder;
-use crate::servers::ldif::{group_of_names_ldif, person_dn, person_ldif, unit_ldif};
-use crate::servers::sample;
-use crate::servers::slapd::{BASE_DN, READER_DN, SlapdOptions};
 
 #[tokio::test]
 async fn toolforge_tree_gives_six_tools_with_maintainers_and_twelve_people() {
@@ -97,7 +97,7 @@ async fn a_rename_keeps_the_id() {
 #[tokio::test]
 async fn a_disabled_mark_is_read() {
     let slapd = site(SlapdOptions::default());
-    slapd.modify_ldif(&crate::servers::ldif::disable_ldif(&crate::servers::ldif::tool_account_dn(BASE_DN, "corge")));
+    slapd.modify_ldif(&bursar_testkit::ldif::disable_ldif(&bursar_testkit::ldif::tool_account_dn(BASE_DN, "corge")));
     let read = read(toolforge(ldap(&[&slapd.ldaps_url], &slapd))).await;
     let disabled: Vec<_> = read.entries.iter().filter(|entry| entry.disabled.is_some()).collect();
     assert_eq!(disabled.len(), 1);

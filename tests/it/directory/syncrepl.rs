@@ -7,12 +7,12 @@ use bursar::directory::kept::{Kept, Mark};
 use bursar::directory::source::{LdapConfig, SidMapping};
 use bursar::directory::{Memory, Pass, Preset, SourceConfig, SourceKind, SourceRead, Way};
 use bursar::identity::AccountKind;
+use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif};
+use bursar_testkit::sample::{self, sentinel_ldif};
+use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 use rustix::process::Signal;
 
 use super::{assert_same, assert_why, ldap, names, read, read_by, site, toolforge, why};
-use crate::servers::ldif::{person_dn, person_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif};
-use crate::servers::sample::{self, sentinel_ldif};
-use crate::servers::slapd::{BASE_DN, Slapd, SlapdOptions};
 
 /// A source, and what is kept of it.
 struct Followed {
@@ -223,7 +223,7 @@ async fn what_cannot_be_told_is_read_in_full() {
     by_member_of.source.attributes.member_of = vec!["memberOf".to_owned()];
     full(&by_member_of.changes().await);
     // Its limits hold for syncrepl and not for pages.
-    let limit = format!("limits dn.exact=\"{}\" size=5 size.prtotal=unlimited", crate::servers::slapd::READER_DN);
+    let limit = format!("limits dn.exact=\"{}\" size=5 size.prtotal=unlimited", bursar_testkit::slapd::READER_DN);
     let limited = site(SlapdOptions { database_lines: vec![limit], ..SlapdOptions::default() });
     let mut paged = follow(&limited);
     if let SourceKind::Ldap(ldap) = &mut paged.source.kind {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use bursar::directory::{Memory, Pass, Way};
+use bursar_testkit::ldif::{person_dn, person_ldif, tool_account_dn, tool_group_dn, tool_ldif};
+use bursar_testkit::slapd::{BASE_DN, SlapdOptions};
 
 use super::{assert_same, ldap, read, read_by, site, toolforge};
-use crate::servers::ldif::{person_dn, person_ldif, tool_account_dn, tool_group_dn, tool_ldif};
-use crate::servers::slapd::{BASE_DN, SlapdOptions};
 
 /// The smallest generator that does (SplitMix64): the same seed is the same history.
 struct Random(u64);

@@ -6,15 +6,15 @@ use std::time::Duration;
 use bursar::directory::source::{LdapConfig, Secret};
 use bursar::directory::{Completeness, Pass, Preset, SourceConfig, fetch};
 use bursar::identity::AccountKind;
+use bursar_testkit::ldif::person_ldif;
+use bursar_testkit::pki::Authority;
+use bursar_testkit::sample;
+use bursar_testkit::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{assert_why, ldap, names, policy, read, site, toolforge, why};
-use crate::servers::ldif::person_ldif;
-use crate::servers::pki::Authority;
-use crate::servers::sample;
-use crate::servers::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
 
 #[tokio::test]
 async fn a_server_of_another_authority_is_not_trusted() {

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use bursar::directory::source::{LdapConfig, SourceConfig};
 use bursar::directory::{Memory, Pass, SourceRead};
+use bursar_testkit::ldif::{person_dn, person_ldif, tool_ldif};
+use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{assert_same, ldap, read, read_by, site, toolforge, why};
-use crate::servers::ldif::{person_dn, person_ldif, tool_ldif};
-use crate::servers::slapd::{BASE_DN, Slapd, SlapdOptions};
 
 /// Where nothing hangs: a machine with other work is no fault.
 const PATIENT: Duration = Duration::from_secs(20);

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::pki::Authority;
+use bursar_testkit::ready::wait_for;
 use jiff::Timestamp;
 
 use crate::doctor::wrong;
 use crate::quiet::own_servers;
-use crate::servers::control_plane::ControlPlaneOptions;
-use crate::servers::pki::Authority;
-use crate::servers::ready::wait_for;
 use crate::world::{World, stderr};
 
 const TOOLS: [&str; 4] = ["bar", "baz", "foo", "qux"];

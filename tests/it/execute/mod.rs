@@ -16,11 +16,11 @@ use bursar::ledger::LedgerState;
 use bursar::observed::cluster::{ClusterWatch, connect};
 use bursar::observed::watched::managed_kinds;
 use bursar::plan::Action;
+use bursar_testkit::Servers;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use self::world::{NOW, World, approved, cluster, kubectl, manifest, quota};
-use crate::servers::Servers;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn new_objects_are_made_and_their_watch_events_are_no_drift() {
@@ -321,7 +321,7 @@ async fn ledger_that_takes_nothing_stops_the_execution() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_that_is_down_has_no_inventory_and_says_why() {
-    let uri = format!("https://127.0.0.1:{}", crate::servers::ports::free_port());
+    let uri = format!("https://127.0.0.1:{}", bursar_testkit::ports::free_port());
     let client = connect(kube::Config::new(uri.parse().expect("a URL"))).expect("a client");
     let watch = ClusterWatch::start(&client, cluster(), managed_kinds(), Arc::default());
     let error = watch.wait_until_ready(Duration::from_secs(2)).await.expect_err("nobody listens");

@@ -18,12 +18,11 @@ use bursar::observed::digest::digest;
 use bursar::observed::watched::managed_kinds;
 use bursar::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, guard};
 use bursar::policy::{Cluster, Limit, Limits};
+use bursar_testkit::Servers;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-
-use crate::servers::Servers;
 
 const DEADLINE: Duration = Duration::from_mins(1);
 pub const NOW: Timestamp = Timestamp::UNIX_EPOCH;

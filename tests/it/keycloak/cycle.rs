@@ -1,10 +1,10 @@
 //! From a realm to a kubeconfig, and back when somebody is disabled.
 
 use bursar::control::api::Trigger;
+use bursar_testkit::Servers;
 use serde_json::{Value, json};
 
 use super::{CLIENT, Realm, SECRET, person};
-use crate::servers::Servers;
 use crate::world::{World, all_is_well};
 
 /// A world that reads `realm` as well.

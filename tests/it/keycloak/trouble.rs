@@ -6,12 +6,12 @@ use std::time::Duration;
 use bursar::directory::Completeness;
 use bursar::directory::source::{KeycloakConfig, Secret};
 use bursar::identity::AccountKind;
+use bursar_testkit::pki::Authority;
 use serde_json::{Value, json};
 
 use super::proxy::{Fate, between};
 use super::{Realm, person, source};
 use crate::directory::{assert_why, names, read, why};
-use crate::servers::pki::Authority;
 
 /// What becomes of a request, and what is said of it.
 type Spoilt = (fn() -> Fate, &'static str);

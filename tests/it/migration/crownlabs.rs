@@ -4,14 +4,14 @@
 use std::fs;
 use std::path::PathBuf;
 
+use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::ldif::{person_dn, replace_ldif};
+use bursar_testkit::ready::wait_for;
 use serde_json::{Value, json};
 
 use super::{Client, DEADLINE, Page, amounts, binding, certificate, deploy, identity, kubeconfig, make, role};
 use crate::daemon::Daemon;
 use crate::quiet::own_servers;
-use crate::servers::control_plane::ControlPlaneOptions;
-use crate::servers::ldif::{person_dn, replace_ldif};
-use crate::servers::ready::wait_for;
 use crate::world::World;
 
 const PAGE: &str = include_str!("../../../docs/migration/crownlabs.md");

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::ready::wait_for;
 use serde_json::{Value, json};
 
 use super::{
@@ -11,8 +13,6 @@ use super::{
 use crate::daemon::Daemon;
 use crate::quiet::own_servers;
 use crate::runbooks::follow;
-use crate::servers::control_plane::ControlPlaneOptions;
-use crate::servers::ready::wait_for;
 use crate::world::{World, stderr};
 
 const PAGE: &str = include_str!("../../../docs/migration/maintain-kubeusers.md");

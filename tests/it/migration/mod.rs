@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bursar_testkit::Servers;
+use bursar_testkit::pki::Identity;
+use bursar_testkit::ready::wait_for;
 use serde_json::{Value, json};
 
 use crate::runbooks::follow;
-use crate::servers::Servers;
-use crate::servers::pki::Identity;
-use crate::servers::ready::wait_for;
 use crate::world::World;
 
 const DEADLINE: Duration = Duration::from_mins(2);

@@ -2,16 +2,16 @@
 
 use std::fs;
 
+use bursar_testkit::Servers;
+use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::folder::Folder;
+use bursar_testkit::keycloak::Keycloak;
+use bursar_testkit::ready::wait_for;
 use serde_json::json;
 
 use super::{Client, DEADLINE, Page, binding, deploy, file_at_home, identity, kubeconfig, make, role, who};
 use crate::daemon::Daemon;
 use crate::quiet::own_servers;
-use crate::servers::Servers;
-use crate::servers::control_plane::ControlPlaneOptions;
-use crate::servers::folder::Folder;
-use crate::servers::keycloak::Keycloak;
-use crate::servers::ready::wait_for;
 use crate::world::{World, stderr};
 
 const PAGE: &str = include_str!("../../../docs/migration/open-ondemand.md");

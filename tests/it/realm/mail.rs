@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bursar_testkit::ready::poll;
 use serde_json::json;
 
 use super::{RIGHTS, SECRET, WORKSPACES, connection, realm, user, world};
-use crate::servers::ready::poll;
 use crate::world::all_is_well;
 
 /// A server of RFC 5321 that keeps what it takes, and takes nothing until it is open.

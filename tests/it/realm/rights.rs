@@ -1,9 +1,9 @@
 //! What our service account needs: less says what is missing, and stops nothing else.
 
+use bursar_testkit::ldif::{group_of_names_ldif, person_dn};
 use serde_json::json;
 
 use super::{SECRET, WORKSPACES, client, connection, give, realm, roles, set, user, world};
-use crate::servers::ldif::{group_of_names_ldif, person_dn};
 use crate::world::{World, all_is_well};
 
 fn site(name: &'static str, rights: &[&str], secret: &str) -> (crate::keycloak::Realm, World) {

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bursar::control::api::{OrderRequest, Trigger};
+use bursar_testkit::ldif::{group_of_names_ldif, person_dn};
+use bursar_testkit::ready::poll;
 
 use super::{RIGHTS, SECRET, WORKSPACES, connection, realm, requests, roles, set, target, user, world};
 use crate::keycloak::proxy::{Fate, between};
-use crate::servers::ldif::{group_of_names_ldif, person_dn};
-use crate::servers::ready::poll;
 use crate::world::all_is_well;
 
 const PASSES: u8 = 0;

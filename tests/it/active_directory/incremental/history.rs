@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bursar::directory::source::Ids;
+use bursar_testkit::samba::{Samba, group_ldif, person_ldif};
 
 use super::{Polled, by_usn, change, delete, rename, unit_ldif};
 use crate::active_directory::proxy::Proxy;
 use crate::active_directory::{LONG_AGO, rid, with};
-use crate::servers::samba::{Samba, group_ldif, person_ldif};
 
 /// Changes in all, and how many happen between two polls.
 const CHANGES: usize = 500;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use bursar::directory::source::LdapConfig;
 use bursar::directory::{Completeness, SourceRead, Way};
 use bursar::identity::AccountKind;
+use bursar_testkit::samba::{Samba, group_ldif, person_ldif};
 
 use super::{Polled, assert_same, change, delete};
 use crate::active_directory::proxy::{Fault, Proxy};
 use crate::active_directory::{source, with};
 use crate::directory::{assert_why, names, read, why};
-use crate::servers::samba::{Samba, group_ldif, person_ldif};
 
 /// Places of a conversation at which it is disturbed.
 const PLACES: usize = 18;
@@ -222,7 +222,7 @@ async fn a_base_that_is_gone_is_partial() {
     let site = Site::new("gone").await;
     let polled = site.polled();
     polled.poll().await;
-    let parent = crate::servers::samba::DOMAIN_DN;
+    let parent = bursar_testkit::samba::DOMAIN_DN;
     site.samba.modify_ldif(&super::rename(&site.base, "OU=gone-elsewhere", parent));
     assert_why(&polled.poll().await, &["no such base"]);
     site.samba.modify_ldif(&super::rename(&format!("OU=gone-elsewhere,{parent}"), "OU=gone", parent));

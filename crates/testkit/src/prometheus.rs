@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::ports::free_port;
-use super::process::Process;
-use super::ready::wait_for;
+use crate::ports::free_port;
+use crate::process::Process;
+use crate::ready::wait_for;
 
 const DEADLINE: Duration = Duration::from_mins(1);
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::binaries::made_by;
-use super::folder::Folder;
-use super::https;
-use super::pki::{Authority, write_private, write_public};
-use super::ports::free_port;
-use super::process::{Process, run};
+use crate::binaries::made_by;
+use crate::folder::Folder;
+use crate::https;
+use crate::pki::{Authority, write_private, write_public};
+use crate::ports::free_port;
+use crate::process::{Process, run};
 
 /// 17 s on an idle machine of two cores; others may be building on this one.
 const START_DEADLINE: Duration = Duration::from_mins(4);

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::audit::{self, Request};
-use super::folder::Folder;
-use super::pki::{Authority, Identity, write_private, write_public};
-use super::ports::free_port;
-use super::process::{Process, run};
-use super::{binaries, https, kubeconfig};
+use crate::audit::{self, Request};
+use crate::folder::Folder;
+use crate::pki::{Authority, Identity, write_private, write_public};
+use crate::ports::free_port;
+use crate::process::{Process, run};
+use crate::{binaries, https, kubeconfig};
 
 /// The API server is ready within 4 s on an idle machine; others may be building on this one.
 const START_DEADLINE: Duration = Duration::from_mins(2);

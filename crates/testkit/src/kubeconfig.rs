@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
-use super::pki::Identity;
+use crate::pki::Identity;
 
 /// A kubeconfig (JSON, which is YAML) with all certificates in it.
 #[must_use]

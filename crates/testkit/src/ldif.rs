@@ -127,7 +127,7 @@ pub fn posix_group_ldif(base: &str, name: &str, gid: u32, members: &[&str]) -> S
 /// `Slapd::modify_ldif`.
 #[must_use]
 pub fn disable_ldif(dn: &str) -> String {
-    let policy = super::slapd::DISABLED_POLICY_DN;
+    let policy = crate::slapd::DISABLED_POLICY_DN;
     format!("dn: {dn}\nchangetype: modify\nreplace: pwdPolicySubentry\npwdPolicySubentry: {policy}\n\n")
 }
 

@@ -1,9 +1,9 @@
 //! The sample directory: 12 people and 6 tools in Toolforge's shape, and a smaller site by RFC 2307 beside it.
 
-use super::ldif::{
+use crate::ldif::{
     PEOPLE_GID, group_ldif, person_dn, person_ldif, posix_group_ldif, tool_ldif, toolforge_units_ldif, unit_ldif,
 };
-use super::slapd::BASE_DN;
+use crate::slapd::BASE_DN;
 
 /// The people and their uids.
 pub const PEOPLE: [(&str, u32); 12] = [

@@ -16,11 +16,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::binaries::made_by;
-use super::folder::Folder;
-use super::pki::{Authority, write_private, write_public};
-use super::ports::free_port;
-use super::process::{Process, run};
+use crate::binaries::made_by;
+use crate::folder::Folder;
+use crate::pki::{Authority, write_private, write_public};
+use crate::ports::free_port;
+use crate::process::{Process, run};
 
 /// The domain.
 pub const DOMAIN_DN: &str = "DC=ad,DC=example,DC=org";

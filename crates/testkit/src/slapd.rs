@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::folder::Folder;
-use super::pki::{Authority, write_private, write_public};
-use super::ports::free_port;
-use super::process::{Process, run};
-use super::ready::wait_for;
+use crate::folder::Folder;
+use crate::pki::{Authority, write_private, write_public};
+use crate::ports::free_port;
+use crate::process::{Process, run};
+use crate::ready::wait_for;
 
 /// The suffix of the database.
 pub const BASE_DN: &str = "dc=example,dc=org";

@@ -1,9 +1,10 @@
-//! Real servers on loopback for the tests and the demo: a Kubernetes control plane and an LDAP server.
+//! Real servers on loopback for the tests, the demo and the figures: Kubernetes control planes, LDAP servers, Keycloak.
 //!
 //! Nothing of them outlives the process that started them, however it ends: see [`process`] and [`folder`]. Nothing
 //! here knows Bursar.
 
-#![allow(dead_code, reason = "the tests and the demo each use a part of it")]
+#![expect(clippy::disallowed_methods, reason = "waits for real servers, with deadlines")]
+#![allow(clippy::missing_panics_doc, clippy::must_use_candidate, reason = "what goes wrong in a test panics")]
 
 pub mod audit;
 pub mod binaries;

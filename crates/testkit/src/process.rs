@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::ready::poll;
+use crate::ready::poll;
 
 /// How many lines of a log are shown when its process fails.
 const LOG_LINES: usize = 30;

@@ -179,7 +179,7 @@ fn pods(site: &Site) {
     let runtime = site::runtime();
     let (mut with, mut without) = (Vec::new(), Vec::new());
     runtime.block_on(async {
-        let client = bursar::access::client(&site.cluster.admin_kubeconfig).await.expect("a client");
+        let client = bursar::bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("a client");
         let parameters = PostParams { dry_run: true, ..PostParams::default() };
         for round in 0..PODS * 2 {
             let (namespace, times) = if round % 2 == 0 { ("tool-foo", &mut with) } else { ("free", &mut without) };
@@ -200,7 +200,7 @@ fn pods(site: &Site) {
 /// Memory with the index full: after it watched all namespaces come, and after it listed them at a start.
 fn memory(site: &mut Site) {
     site::runtime().block_on(async {
-        let client = bursar::access::client(&site.cluster.admin_kubeconfig).await.expect("a client");
+        let client = bursar::bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("a client");
         let api = Api::<Namespace>::all(client);
         let (sealer, parameters) = (site.sealer(), PostParams::default());
         let make = async |number: u32| {

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::ask::tell_repairs;
 pub use self::health::back_up;
-use crate::access::{Ownership, SEAL_KEY};
+use crate::bootstrap::{Ownership, SEAL_KEY};
 use crate::contract::Sealer;
 use crate::control::api::{ClusterStatus, CycleReport, Failing, OrderAnswer, OrderRequest, Status};
 use crate::desired::Deriver;

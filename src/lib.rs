@@ -4,9 +4,9 @@
 //! directories are fetched, what was seen is remembered in the ledger, what is wanted is derived, compared with
 //! what is there, decided as a plan, guarded by limits, and only then executed.
 
-pub mod access;
 pub mod admission;
 pub mod archive;
+pub mod bootstrap;
 pub mod cli;
 pub mod contract;
 pub mod control;

@@ -92,7 +92,7 @@ fn account(name: &str) -> Option<AccountName> {
 }
 
 /// `bursar:tools` and `bursar:tool:foo#1042` for `tool:foo`, as `desired::credential` makes them; `bursar:daemon#LEDGER`
-/// for the daemon, as `access::roles` does.
+/// for the daemon, as `bootstrap::roles` does.
 fn is_group_of(name: &str, group: &str) -> bool {
     if name == DAEMON {
         let ledger = group.strip_prefix(DAEMON).and_then(|rest| rest.strip_prefix('#'));

@@ -12,8 +12,8 @@ use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::recovery::{admin_of, as_bursar, may};
 use super::{order, output};
-use crate::access;
 use crate::archive::{About, ArchiveError, Identities, Unpacked};
+use crate::bootstrap;
 use crate::control::api::{OrderRequest, Target};
 use crate::engine;
 use crate::execute::request::ApiServer;
@@ -99,7 +99,7 @@ async fn apply(context: &Context, arguments: ArchiveApply) -> Result<Exit, Failu
         objects.extend(unpacked.secrets(identities)?);
     }
     let admin = admin_of(&settings, &about.cluster, admin_kubeconfig)?;
-    let client = access::client(&admin).await?;
+    let client = bootstrap::client(&admin).await?;
     let server = ApiServer::new(about.cluster.clone(), client, Arc::new(Metrics::default()));
     let progress = output::progress("making the objects");
     let applied = make(&server, about, objects, &[key]).await?;

@@ -11,7 +11,7 @@ use super::arguments::Init;
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output;
-use crate::access::{self, AccessError, Did, InitReport, InitRequest};
+use crate::bootstrap::{self, AccessError, Did, InitReport, InitRequest};
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::ledger::store::{ReadStore, Store, StoreError};
@@ -31,7 +31,7 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
         .await
         .map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))??;
     let progress = output::progress("making the daemon's access");
-    let report = access::init(InitRequest {
+    let report = bootstrap::init(InitRequest {
         policy: &settings.policy,
         cluster: &cluster,
         admin_kubeconfig: &arguments.admin_kubeconfig,

@@ -11,7 +11,7 @@ use super::arguments::Takeover;
 use super::context::{Context, become_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::output;
-use crate::access::{self, InitRequest};
+use crate::bootstrap::{self, InitRequest};
 use crate::engine;
 use crate::identity::ClusterName;
 use crate::ledger::learn::Facts;
@@ -58,7 +58,7 @@ pub(super) async fn rebuild(context: &Context, given: &[String]) -> Result<Exit,
     let kubeconfigs = if given.is_empty() { settings.clusters.clone() } else { admins(&settings, given)? };
     let mut clients = BTreeMap::new();
     for (cluster, kubeconfig) in &kubeconfigs {
-        clients.insert(cluster.clone(), access::client(kubeconfig).await?);
+        clients.insert(cluster.clone(), bootstrap::client(kubeconfig).await?);
     }
     become_bursar()?;
     let progress = output::progress("reading directories, clusters and homes");
@@ -91,15 +91,15 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
     let public_keys = as_bursar(async { public_keys(&settings.state_dir) }).await??;
     let (mut facts, mut owners) = (Facts::default(), Vec::new());
     for (cluster, admin) in &admins {
-        let client = access::client(admin).await?;
-        owners.extend(access::owner(&client).await?);
-        facts.extend(access::facts(&client, cluster, &public_keys).await?);
+        let client = bootstrap::client(admin).await?;
+        owners.extend(bootstrap::owner(&client).await?);
+        facts.extend(bootstrap::facts(&client, cluster, &public_keys).await?);
     }
     let now = daemon::now();
     let remembered = as_bursar(recovery::remember(&settings, &facts, &owners, &context.actor, now)).await??;
     let Remembered { ledger, learned, doubts } = remembered;
     for (cluster, admin) in &admins {
-        access::take_over(InitRequest {
+        bootstrap::take_over(InitRequest {
             policy: &settings.policy,
             cluster,
             admin_kubeconfig: admin,
@@ -147,7 +147,7 @@ pub(super) async fn as_bursar<T>(work: impl Future<Output = T>) -> Result<T, Fai
 
 /// None where the key is lost: then no namespace proves anything, and a new one is drawn.
 fn public_keys(state_dir: &Path) -> Result<Vec<[u8; 32]>, Failure> {
-    if !state_dir.join(access::SEAL_KEY).exists() {
+    if !state_dir.join(bootstrap::SEAL_KEY).exists() {
         return Ok(Vec::new());
     }
     Ok(vec![engine::read_seal(state_dir)?.public_key()])

@@ -10,8 +10,8 @@ use super::arguments::{Webhook, WebhookCluster, WebhookInstall, WebhookManifests
 use super::context::{Context, become_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::output;
-use crate::access;
-use crate::access::webhook::{self, Installed, Tried, WebhookRequest, Wrote};
+use crate::bootstrap;
+use crate::bootstrap::webhook::{self, Installed, Tried, WebhookRequest, Wrote};
 use crate::contract::Sealer;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
@@ -63,7 +63,7 @@ async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Fai
         return Err(Failure::new(Exit::Forbidden, text));
     }
     let opened = privilege::as_bursar(async {
-        let client = access::client(&settings.clusters[&cluster]).await?;
+        let client = bootstrap::client(&settings.clusters[&cluster]).await?;
         let sealer = engine::read_seal(&settings.state_dir)?;
         let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
         Ok::<_, Failure>((client, sealer, ledger))

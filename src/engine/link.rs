@@ -13,8 +13,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::realm::RealmLink;
 use super::{Engine, EngineError};
-use crate::access::webhook::{self, Kept, WebhookRequest};
-use crate::access::{self, AccessError, OwnerWatch, Ownership, Renewal};
+use crate::bootstrap::webhook::{self, Kept, WebhookRequest};
+use crate::bootstrap::{self, AccessError, OwnerWatch, Ownership, Renewal};
 use crate::execute::ClusterEffects;
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
@@ -228,7 +228,7 @@ impl Engine {
             Some(Renewal::NotOurs) => None,
         };
         let link = Link {
-            owner: access::watch_owner(&client),
+            owner: bootstrap::watch_owner(&client),
             renew_after,
             client: client.clone(),
             credential,
@@ -262,14 +262,14 @@ async fn reach(
     let mut renewal = None;
     if let Some(now) = renew {
         followed(&cluster, &kubeconfig, &face).await?;
-        renewal = Some(access::renew(&kubeconfig, &cluster, now).await?);
+        renewal = Some(bootstrap::renew(&kubeconfig, &cluster, now).await?);
     }
-    let client = access::client(&kubeconfig).await?;
+    let client = bootstrap::client(&kubeconfig).await?;
     // A cluster that `init` has not come to yet must not stop the work in the others.
     let what = "the cluster belongs to no ledger yet: run `bursar init`";
-    let owner = access::owner(&client).await?;
+    let owner = bootstrap::owner(&client).await?;
     let owner = owner.ok_or_else(|| AccessError::Incomplete { path: kubeconfig.clone(), what })?;
-    let credential = access::credential(&kubeconfig).await?;
+    let credential = bootstrap::credential(&kubeconfig).await?;
     Ok(Reached { client, owner, renewal, credential, file: digest(&kubeconfig) })
 }
 
@@ -289,7 +289,7 @@ async fn end_when_taken_over(
 
 /// The daemon's own kubeconfig has the CA that the configuration has; `true`: since now.
 async fn followed(cluster: &ClusterName, kubeconfig: &Path, face: &Cluster) -> Result<bool, AccessError> {
-    let changed = access::follow(kubeconfig, face).await?;
+    let changed = bootstrap::follow(kubeconfig, face).await?;
     if changed {
         tracing::info!(%cluster, "the daemon's own kubeconfig has the CA of the configuration now");
     }

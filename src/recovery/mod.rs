@@ -14,7 +14,7 @@ use thiserror::Error;
 
 pub use self::rebuild::{Rebuilt, rebuild};
 pub use self::takeover::{Remembered, remember};
-use crate::access::AccessError;
+use crate::bootstrap::AccessError;
 use crate::directory::DirectorySnapshot;
 use crate::engine::EngineError;
 use crate::homes::client::HomedClientError;

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::homes::{Held, Search};
 use super::{RecoveryError, source_of};
-use crate::access;
+use crate::bootstrap;
 use crate::contract::Sealer;
 use crate::desired::derive;
 use crate::directory::{self, Completeness, DirectorySnapshot, Pass};
@@ -114,7 +114,7 @@ async fn clusters(
     let (mut servers, mut facts) = (BTreeMap::new(), Facts::default());
     for (cluster, client) in clients {
         let failed = |source| RecoveryError::Cluster { cluster: cluster.clone(), source };
-        facts.extend(access::facts(&client, &cluster, &[sealer.public_key()]).await.map_err(failed)?);
+        facts.extend(bootstrap::facts(&client, &cluster, &[sealer.public_key()]).await.map_err(failed)?);
         servers.insert(cluster.clone(), ApiServer::new(cluster.clone(), client, Arc::new(Metrics::default())));
     }
     Ok((servers, facts))

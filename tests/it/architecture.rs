@@ -16,7 +16,7 @@ const ORDER: [&[&str]; 14] = [
     &["desired", "telemetry", "privilege", "archive"],
     // What was decided and what is there know of each other's words; neither knows who carries it out.
     &["observed", "plan", "control::api", "report", "orders"],
-    &["execute", "access"],
+    &["execute", "bootstrap"],
     &["settings"],
     &["engine", "recovery"],
     &["cycle"],

@@ -6,13 +6,13 @@ mod template;
 mod workspace;
 mod world;
 
-mod access;
 mod active_directory;
 mod admission;
 mod adopt;
 mod adopted;
 mod architecture;
 mod archive;
+mod bootstrap;
 mod bulk;
 mod cli;
 mod clusters;

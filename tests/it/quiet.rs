@@ -213,7 +213,7 @@ fn is_probe(request: &Request) -> bool {
     request.verb == "create" && request.uri.starts_with("/api/v1/namespaces?") && request.uri.contains("dryRun=All")
 }
 
-/// What is archived is listed by the right of a binding in its own namespace (`it access::`).
+/// What is archived is listed by the right of a binding in its own namespace (`it bootstrap::`).
 fn is_archive(request: &Request, world: &World) -> bool {
     request.verb == "list" && request.uri.contains(&format!("/namespaces/{}/", world.namespace("bar")))
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use bursar::access::{self, InitRequest};
+use bursar::bootstrap::{self, InitRequest};
 use bursar::identity::ClusterName;
 use bursar::ledger::store::Store;
 
@@ -46,6 +46,6 @@ fn make(world: &World) -> PathBuf {
         state_dir: &state,
         ledger: &ledger,
     };
-    runtime.block_on(access::init(request)).expect("bursar init");
+    runtime.block_on(bootstrap::init(request)).expect("bursar init");
     state
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bursar::access::{self, InitRequest};
+use bursar::bootstrap::{self, InitRequest};
 use bursar::control::api::{CycleReport, OrderRequest, PlanAnswer, Refusal, Status, Trigger};
 use bursar::engine::{Clock, Engine};
 use bursar::execute::Extent;
@@ -214,7 +214,7 @@ impl World {
                 state_dir: &state,
                 ledger: &ledger,
             };
-            access::init(request).await
+            bootstrap::init(request).await
         });
         made.expect("bursar init");
     }

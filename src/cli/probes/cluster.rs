@@ -11,7 +11,7 @@ use crate::ledger::LedgerState;
 use crate::ledger::store::ReadStore;
 use crate::policy::{Cluster, Endpoint};
 use crate::settings::Settings;
-use crate::{access, daemon, report};
+use crate::{bootstrap, daemon, report};
 
 /// Seconds. More than this, and certificates are "not yet valid" where they are used: the signer dates them back by five
 /// minutes, other authorities by less.
@@ -21,7 +21,7 @@ const NAMED: usize = 8;
 
 /// Reaches one cluster by each endpoint and as the daemon.
 pub(crate) async fn cluster(settings: &Settings, name: &ClusterName, cluster: &Cluster) -> Vec<Finding> {
-    let own = access::credential(&settings.clusters[name]).await.ok();
+    let own = bootstrap::credential(&settings.clusters[name]).await.ok();
     let mut findings = Vec::new();
     for (endpoint_name, endpoint) in &cluster.endpoints {
         let subject = format!("cluster {name}, endpoint {endpoint_name}");
@@ -64,7 +64,7 @@ async fn reached(subject: &str, endpoint: &Endpoint, own: Option<&AuthInfo>) -> 
 async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
     let subject = format!("cluster {name}, as the daemon");
     let init = format!("bursar init --admin-kubeconfig FILE --cluster {name}");
-    let client = match access::client(&settings.clusters[name]).await {
+    let client = match bootstrap::client(&settings.clusters[name]).await {
         Ok(client) => client,
         Err(error) => return vec![Finding::bad(&subject, report::chain(&error), init)],
     };
@@ -75,7 +75,7 @@ async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
     if let Some(finding) = owned(&subject, &client, &ledger, init.clone()).await {
         return vec![finding];
     }
-    match access::missing(&client, &settings.policy, name, &ledger).await {
+    match bootstrap::missing(&client, &settings.policy, name, &ledger).await {
         Err(error) => vec![Finding::bad(&subject, report::chain(&error), "see the API server's load and log")],
         Ok(missing) if !missing.is_empty() => vec![Finding::bad(&subject, may_not(&missing), init)],
         Ok(_) => {
@@ -100,7 +100,7 @@ async fn ledger(settings: &Settings) -> Result<LedgerState, Finding> {
 /// What is wrong with whose the cluster is.
 async fn owned(subject: &str, client: &kube::Client, ledger: &LedgerState, init: String) -> Option<Finding> {
     let own = &ledger.ledger_id;
-    match access::owner(client).await {
+    match bootstrap::owner(client).await {
         Ok(Some(owner)) if owner == *own => None,
         Ok(Some(owner)) => Some(Finding::bad(
             subject,

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::Finding;
-use crate::access::webhook::{self, ENDS_SOON, Found, WebhookRequest};
+use crate::bootstrap::webhook::{self, ENDS_SOON, Found, WebhookRequest};
 use crate::identity::ClusterName;
 use crate::ledger::store::ReadStore;
 use crate::settings::Settings;

@@ -1,6 +1,6 @@
 //! Webhook and backstop say the same of random pods, as far as the uid rule goes.
 
-use bursar::access;
+use bursar::bootstrap;
 use bursar_testkit::ready::wait_for;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -90,7 +90,7 @@ fn pods() -> impl Strategy<Value = Value> {
 fn asked(site: &Site, pods: &[Value]) -> Vec<Result<Value, String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let client = access::client(&site.cluster.admin_kubeconfig).await.expect("a client");
+        let client = bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("a client");
         let api = Api::<Pod>::namespaced(client, "level-level");
         let ask = async |(number, pod): (usize, &Value)| {
             let name = format!("random-{number}");

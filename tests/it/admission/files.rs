@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use bursar::access;
+use bursar::bootstrap;
 use bursar_testkit::ready::wait_for;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -17,7 +17,7 @@ use super::site::{DEADLINE, Site, pod};
 pub fn load(site: &Site, stop: &AtomicBool) -> (usize, Vec<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let client = access::client(&site.cluster.admin_kubeconfig).await.expect("a client");
+        let client = bootstrap::client(&site.cluster.admin_kubeconfig).await.expect("a client");
         let api = Api::<Pod>::namespaced(client, "tool-foo");
         let (done, parameters) = (AtomicUsize::new(0), PostParams { dry_run: true, ..PostParams::default() });
         let plain: Pod = serde_json::from_value(pod("load")).expect("a pod");

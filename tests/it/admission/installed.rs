@@ -180,8 +180,8 @@ fn wrong_arguments_say_what_is_right() {
 #[test]
 fn kustomize_folder_is_what_install_makes() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/webhook");
-    let made = bursar::access::webhook::yaml(&bursar::access::webhook::fixed("bursar-webhook")).expect("YAML");
-    let text = format!("# Made by bursar::access::webhook: UPDATE_GOLDENS=1 writes it anew.\n{made}");
+    let made = bursar::bootstrap::webhook::yaml(&bursar::bootstrap::webhook::fixed("bursar-webhook")).expect("YAML");
+    let text = format!("# Made by bursar::bootstrap::webhook: UPDATE_GOLDENS=1 writes it anew.\n{made}");
     let file = folder.join("bursar-webhook.yaml");
     if std::env::var_os("UPDATE_GOLDENS").is_some() {
         std::fs::write(&file, &text).expect("written");

@@ -189,7 +189,7 @@ fn daemon_approves_no_certificate_of_a_stranger() {
         {"type": "Approved", "status": "True", "reason": "Test", "message": "test"},
     ]}});
     let refused = site::runtime().block_on(async {
-        let client = bursar::access::client(site.daemon_kubeconfig()).await.expect("a client");
+        let client = bursar::bootstrap::client(site.daemon_kubeconfig()).await.expect("a client");
         let server = bursar::execute::request::ApiServer::new(site::name(), client, std::sync::Arc::default());
         let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests/boss/approval";
         server.ask(path, bursar::execute::request::Ask::Merge(&approval)).await

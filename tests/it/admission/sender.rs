@@ -1,7 +1,7 @@
 //! Sends cases to the API server: as the tenant, by the tenant's certificate; as somebody else, by an administrator who
 //! impersonates them.
 
-use bursar::access;
+use bursar::bootstrap;
 use bursar_testkit::ready::wait_for;
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
@@ -52,7 +52,7 @@ impl Sender {
         site.cluster.run(&["apply", "-f", "-"], &list.to_string());
         site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], "");
         let runtime = runtime();
-        let connect = |path: &std::path::Path| runtime.block_on(access::client(path)).expect("a client");
+        let connect = |path: &std::path::Path| runtime.block_on(bootstrap::client(path)).expect("a client");
         let tenant = |account: &str, more: &[&str]| connect(&certified(site, account, more));
         let tenants = [("foo", "tool:foo"), ("alice", "user:alice"), ("bob", "user:bob")]
             .map(|(name, account)| (name, tenant(account, &[]), tenant(account, &[EVERYTHING])));

@@ -8,8 +8,8 @@ use std::process::{Command, Output};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use bursar::access::webhook::{WebhookRequest, install_outside};
-use bursar::access::{self, InitRequest, init};
+use bursar::bootstrap::webhook::{WebhookRequest, install_outside};
+use bursar::bootstrap::{self, InitRequest, init};
 use bursar::contract::{Identity, Sealer, TenantState, annotate};
 use bursar::daemon;
 use bursar::identity::{AccountId, ClusterName, DirectoryId, NamespaceName, PosixIdentity};
@@ -148,7 +148,7 @@ impl Site {
         };
         runtime().block_on(async {
             let kubeconfig = &self.settings.clusters[&name()];
-            let client = access::client(kubeconfig).await.expect("a client");
+            let client = bootstrap::client(kubeconfig).await.expect("a client");
             let (url, dir) = (self.url(), self.dir());
             let installed = install_outside(&client, kubeconfig, request, (&url, &dir)).await;
             installed.unwrap_or_else(|error| panic!("{}", bursar::report::chain(&error)));

@@ -5,7 +5,7 @@ use std::process::Output;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use bursar::access::{AccessError, InitReport, InitRequest, init};
+use bursar::bootstrap::{AccessError, InitReport, InitRequest, init};
 use bursar::execute::request::{ApiServer, Ask};
 use bursar::identity::ClusterName;
 use bursar::ledger::LedgerState;
@@ -161,7 +161,7 @@ impl Site {
     fn asked(&self, path: &str, ask: Ask<'_>) -> Result<Value, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let client = bursar::access::client(&self.daemon_kubeconfig()).await.expect("a client");
+            let client = bursar::bootstrap::client(&self.daemon_kubeconfig()).await.expect("a client");
             let server = ApiServer::new(name(), client, std::sync::Arc::default());
             server.ask(path, ask).await.map(|answer| answer.object).map_err(|error| error.to_string())
         })

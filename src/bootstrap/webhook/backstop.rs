@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::configurations::of_tenants;
 use super::labels;
-use crate::access::roles::labels as labels_of_init;
 use crate::admission::rules::{Mode, Rules};
+use crate::bootstrap::roles::labels as labels_of_init;
 use crate::contract::CLASS;
 
 /// The policy of uid, gid and groups, validating and mutating.
@@ -26,7 +26,7 @@ const API_VERSION: &str = "admissionregistration.k8s.io/v1";
 const ACTIONS: [(Mode, &str); 3] = [(Mode::Enforce, "Deny"), (Mode::Warn, "Warn"), (Mode::Audit, "Audit")];
 
 /// The validating policies.
-pub(in crate::access) fn validating() -> [Value; 2] {
+pub(in crate::bootstrap) fn validating() -> [Value; 2] {
     let uid = policy("ValidatingAdmissionPolicy", UID, &["pods", "pods/ephemeralcontainers"], {
         json!({"validations": uid_validations()})
     });
@@ -43,7 +43,7 @@ pub(in crate::access) fn validating() -> [Value; 2] {
 }
 
 /// The mutating policies, for servers that have the kind: what the webhook fills in.
-pub(in crate::access) fn mutating() -> [Value; 2] {
+pub(in crate::bootstrap) fn mutating() -> [Value; 2] {
     let absent = |field: &str, value: &str| {
         format!(
             "{field}: has(object.spec.securityContext) && has(object.spec.securityContext.{field}) ? \
@@ -194,7 +194,7 @@ pub fn bindings(rules: &Rules) -> Vec<Binding> {
 }
 
 /// Names of all bindings of a kind: what the daemon may write.
-pub(in crate::access) fn names(kind: &str) -> Vec<String> {
+pub(in crate::bootstrap) fn names(kind: &str) -> Vec<String> {
     let modes: &[&str] = if kind.starts_with("Mutating") { &["enforce"] } else { &["enforce", "warn", "audit"] };
     [UID, GROUPS].iter().flat_map(|policy| modes.iter().map(move |mode| format!("{policy}-{mode}"))).collect()
 }

@@ -4,7 +4,7 @@ mod issue;
 mod own;
 mod site;
 
-use bursar::access::{AccessError, Did, SEAL_KEY};
+use bursar::bootstrap::{AccessError, Did, SEAL_KEY};
 use bursar_testkit::ready::wait_for;
 use serde_json::json;
 

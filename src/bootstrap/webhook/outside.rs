@@ -19,8 +19,8 @@ use super::install::{Times, configure};
 use super::{
     APPROVALS, AccessError, GROUP, Installed, Reached, WEBHOOK_USER, WebhookRequest, found, must_be_ours, remove,
 };
-use crate::access::{files, own, read};
 use crate::admission::server::files::{CERTIFICATE, KEY, KUBECONFIG, RULES, SEAL};
+use crate::bootstrap::{files, own, read};
 use crate::execute::authority::verified;
 use crate::execute::keypair::{Names, NewKey};
 use crate::execute::request::ApiServer;

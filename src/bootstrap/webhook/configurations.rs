@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::{APPROVALS, Reached, WEBHOOK, labels};
-use crate::access::NAMESPACE;
+use crate::bootstrap::NAMESPACE;
 use crate::contract::{CLASS, MANAGED_BY, MANAGER};
 use crate::policy::DAEMON_USER;
 
@@ -192,12 +192,12 @@ impl Hooks<'_> {
 }
 
 /// Namespaces that carry our label.
-pub(in crate::access) fn of_tenants() -> Value {
+pub(in crate::bootstrap) fn of_tenants() -> Value {
     json!({"matchExpressions": [{"key": CLASS, "operator": "Exists"}]})
 }
 
 /// The condition of what only the daemon's requests meet.
-pub(in crate::access) fn by_the_daemon() -> String {
+pub(in crate::bootstrap) fn by_the_daemon() -> String {
     format!("request.userInfo.username == {}", text(DAEMON_USER))
 }
 

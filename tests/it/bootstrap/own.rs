@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bursar::access::{self, AccessError, Renewal};
+use bursar::bootstrap::{self, AccessError, Renewal};
 use bursar_testkit::process::run;
 use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
@@ -18,7 +18,7 @@ fn copy(folder: &TempDir) -> std::path::PathBuf {
 }
 
 async fn renew(path: &Path, now: Timestamp) -> Result<Renewal, AccessError> {
-    access::renew(path, &name(), now).await
+    bootstrap::renew(path, &name(), now).await
 }
 
 async fn times(path: &Path) -> (Timestamp, Timestamp) {
@@ -72,7 +72,7 @@ async fn kubeconfig_of_somebody_else_is_neither_renewed_nor_replaced() {
     std::fs::copy(&site.cluster.admin_kubeconfig, &path).expect("a copy");
     let theirs = std::fs::read(&path).expect("a file");
     assert_eq!(renew(&path, Timestamp::UNIX_EPOCH).await.expect("theirs"), Renewal::NotOurs);
-    let error = access::init(site.request(&empty(LEDGER), &path)).await.expect_err("not ours");
+    let error = bootstrap::init(site.request(&empty(LEDGER), &path)).await.expect_err("not ours");
     assert!(error.to_string().contains("not replaced"), "{error}");
     assert_eq!(std::fs::read(&path).expect("a file"), theirs);
 }

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bursar::access;
 use bursar::archive::Archives;
+use bursar::bootstrap;
 use bursar::desired::{DesiredCredential, HomeTarget, Proof, Subject};
 use bursar::execute::StepError;
 use bursar::execute::authority::{VerifyError, verified};
@@ -62,7 +62,7 @@ impl World {
         open(folder.path());
         let homed = Process::start("bursar-homed", &command, &folder.path().join("homed.log"));
         wait_for("bursar-homed listens", DEADLINE, || socket.exists().then_some(()));
-        let client = access::client(&site.daemon_kubeconfig()).await.expect("a client");
+        let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("a client");
         let watch = ClusterWatch::start(&client, name(), Vec::new(), Arc::default());
         let face = site.settings.policy.clusters[&name()].clone();
         let server = ApiServer::new(name(), client, Arc::default());
@@ -236,7 +236,7 @@ async fn request_that_is_denied_is_a_failure_with_its_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn certificate_of_a_signer_that_the_api_server_does_not_know_is_not_used() {
     let site = Site::shared();
-    let client = access::client(&site.daemon_kubeconfig()).await.expect("a client");
+    let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("a client");
     let server = ApiServer::new(name(), client, Arc::default());
     let other = bursar_testkit::pki::Authority::new("of somebody else").client("tool:foo", "bursar:tools");
     let key = rcgen::KeyPair::from_pem(&other.key).expect("a key");

@@ -9,8 +9,8 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::{AccessError, WEBHOOK, WebhookRequest, found, if_outdated, wait_for};
-use crate::access::answered;
 use crate::admission::rules::{ClassRules, Mode};
+use crate::bootstrap::answered;
 use crate::contract::{self, CLASS, Identity, SELFTEST, TenantState};
 use crate::identity::{AccountId, AccountName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid};
 

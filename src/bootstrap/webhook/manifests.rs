@@ -5,9 +5,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::{SECRET, WEBHOOK, WEBHOOK_USER, labels};
-use crate::access::NAMESPACE;
-use crate::access::roles::{cluster_role, labels as labels_of_init};
 use crate::admission::server::files::{CERTIFICATE, KEY, RULES, SEAL};
+use crate::bootstrap::NAMESPACE;
+use crate::bootstrap::roles::{cluster_role, labels as labels_of_init};
 
 /// Nobody: the image has no users.
 const RUNS_AS: u64 = 65532;
@@ -22,7 +22,7 @@ fn selector() -> Value {
 
 /// The webhook's identity, which `init` makes: it reads namespaces and nothing else, in the cluster as a service account,
 /// outside as a user.
-pub(in crate::access) fn identity() -> [Value; 3] {
+pub(in crate::bootstrap) fn identity() -> [Value; 3] {
     let account = json!({
         "apiVersion": "v1",
         "kind": "ServiceAccount",

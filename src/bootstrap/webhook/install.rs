@@ -16,7 +16,7 @@ use super::{
     APPROVALS, AccessError, Found, GROUP, Installed, Reached, SECRET, WEBHOOK, WebhookRequest, Wrote, backstop, found,
     must_be_ours, put, remove, wait_for,
 };
-use crate::access::{NAMESPACE, answered, roles};
+use crate::bootstrap::{NAMESPACE, answered, roles};
 
 /// Time to fetch the image on a node and to list the namespaces.
 const AVAILABLE_WITHIN: Duration = Duration::from_mins(3);

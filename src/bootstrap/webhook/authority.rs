@@ -17,7 +17,7 @@ use rcgen::{
 use x509_parser::pem::Pem;
 use zeroize::Zeroizing;
 
-use crate::access::{AccessError, files};
+use crate::bootstrap::{AccessError, files};
 use crate::identity::ClusterName;
 use crate::observed::certificate::{self, Issued};
 

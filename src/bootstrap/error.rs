@@ -89,12 +89,12 @@ pub enum AccessError {
     /// The new credential is not taken for what it is.
     #[error("the API server takes the holder of the new certificate for {0:?}, not bursar:daemon")]
     Stranger(String),
-    /// The API server let the daemon's credential do what the cage must refuse.
+    /// The API server let the daemon's credential do what the daemon admission policy must refuse.
     #[error(
         "the API server does not enforce ValidatingAdmissionPolicy bursar-cage; no credential was written; Bursar needs \
          Kubernetes 1.30 or newer with that admission plugin on"
     )]
-    CageOpen,
+    PolicyNotEnforced,
     /// The daemon's new rights do not show.
     #[error("the daemon's new role is not in force after 15 s: {0}")]
     NoRights(String),

@@ -1,7 +1,7 @@
 //! `bursar init`: makes what the daemon needs and cannot make itself, as the administrator, and may be repeated.
 //!
-//! The cage comes before the daemon's rights, and a new credential is written only when the API server was seen to
-//! enforce the cage against it.
+//! The daemon admission policy comes before the daemon's rights, and a new credential is written only when the API
+//! server was seen to enforce it against it.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -19,7 +19,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::cage::{CAGE, cage};
+use super::daemon_admission_policy::{DAEMON_ADMISSION_POLICY, daemon_admission_policy};
 use super::needs::Needs;
 use super::own::OwnCredential;
 use super::roles::{self, INIT_MANAGER};
@@ -128,7 +128,7 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     let server = ApiServer::new(request.cluster.clone(), client, Arc::default());
     let group = roles::daemon_group(ledger_id);
     let new = own::obtain(&server, reached, Some(&group), request.daemon_kubeconfig).await?;
-    caged(&client_of(new.kubeconfig.clone(), request.daemon_kubeconfig).await?).await?;
+    enforced(&client_of(new.kubeconfig.clone(), request.daemon_kubeconfig).await?).await?;
     let seal_key_drawn = write(&new, request).await?;
     Ok(InitReport {
         made,
@@ -148,7 +148,7 @@ async fn write(new: &OwnCredential, request: InitRequest<'_>) -> Result<bool, Ac
     written.await.map_err(|error| AccessError::Write { path: path.to_owned(), source: error.into() })?
 }
 
-/// Everything, in an order in which no moment gives the daemon more than the end does: the cage before the binding.
+/// Everything, in an order in which no moment gives the daemon more than the end does: the policy before the binding.
 fn manifests(
     needs: &Needs,
     manifest_kinds: &[Kind],
@@ -160,7 +160,7 @@ fn manifests(
     if needs.personal_storage {
         manifests.push(roles::personal_namespace());
     }
-    manifests.extend(cage(needs));
+    manifests.extend(daemon_admission_policy(needs));
     manifests.extend_from_slice(backstop);
     manifests.extend(webhook::identity());
     manifests.push(roles::selftest_namespace());
@@ -209,8 +209,8 @@ async fn look(client: &Client, needs: &Needs) -> Result<Vec<Kind>, AccessError> 
     Ok(found)
 }
 
-/// The rules of this server's `edit`. It is aggregated here as its controller does (`aggregationRule`), for in a cluster
-/// that is just starting the controller has not come to it yet, and a tenant's role would be empty.
+/// The rules of this server's `edit`. It is aggregated here as its controller does (`aggregationRule`), for in a
+/// cluster that is just starting the controller has not come to it yet, and a tenant's role would be empty.
 async fn edit(client: &Client) -> Result<Vec<Value>, AccessError> {
     let all = answered("ClusterRoles", Api::<ClusterRole>::all(client.clone()).list(&ListParams::default())).await?;
     let mut seen = BTreeSet::new();
@@ -242,7 +242,7 @@ async fn apply(client: &Client, manifest: &Value) -> Result<Made, AccessError> {
     let what = format!("{kind} {name}");
     let resolved = answered(&what, Kinds::default().resolve(client, &text(&manifest["apiVersion"]), &kind)).await?;
     // All of ours are kinds of every cluster, this one's age permitting.
-    let resource = resource(&resolved.ok_or(AccessError::CageOpen)?);
+    let resource = resource(&resolved.ok_or(AccessError::PolicyNotEnforced)?);
     let api = match manifest["metadata"]["namespace"].as_str() {
         Some(namespace) => Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
@@ -285,25 +285,30 @@ fn is_same(before: &ObjectMeta, after: &ObjectMeta) -> bool {
         || (before.generation.is_some() && before.generation == after.generation && before.labels == after.labels)
 }
 
-/// Sees that the credential is caged: as the daemon, a namespace without a class is refused, by the cage and not for
-/// want of rights. Tried without effect (`dryRun=All`), until rights and cage are in force.
+/// Sees that the credential is confined: as the daemon, a namespace without a class is refused, by the policy and not
+/// for want of rights. Tried without effect (`dryRun=All`), until rights and policy are in force.
 #[expect(clippy::disallowed_methods, reason = "waits for the API server, with a deadline")]
-async fn caged(daemon: &Client) -> Result<(), AccessError> {
+async fn enforced(daemon: &Client) -> Result<(), AccessError> {
     let api = Api::<Namespace>::all(daemon.clone());
     let mut probe = Namespace::default();
     probe.metadata.name = Some("bursar-cage-probe".to_owned());
     let parameters = PostParams { dry_run: true, ..PostParams::default() };
     let begun = tokio::time::Instant::now();
     loop {
-        let tried = answered("the cage", api.create(&parameters, &probe)).await;
+        let tried = answered("the daemon admission policy", api.create(&parameters, &probe)).await;
         let (error, late) = match tried {
-            Ok(_) => (AccessError::CageOpen, begun.elapsed() > IN_FORCE_WITHIN),
+            Ok(_) => (AccessError::PolicyNotEnforced, begun.elapsed() > IN_FORCE_WITHIN),
             Err(AccessError::Api { source, .. }) => match *source {
-                kube::Error::Api(status) if status.message.contains(CAGE) => return Ok(()),
+                kube::Error::Api(status) if status.message.contains(DAEMON_ADMISSION_POLICY) => return Ok(()),
                 kube::Error::Api(status) if status.code == 403 => {
                     (AccessError::NoRights(status.message.clone()), begun.elapsed() > IN_FORCE_WITHIN)
                 }
-                other => return Err(AccessError::Api { what: "the cage".to_owned(), source: Box::new(other) }),
+                other => {
+                    return Err(AccessError::Api {
+                        what: "the daemon admission policy".to_owned(),
+                        source: Box::new(other),
+                    });
+                }
             },
             Err(error) => return Err(error),
         };

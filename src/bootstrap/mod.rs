@@ -1,12 +1,13 @@
-//! The daemon's own access to a cluster (§5, "Its own access"): `init` makes it as the administrator, `renew` keeps it,
-//! `owner` tells whose the cluster is. What they write is put together in `needs`, `roles` and `cage`.
+//! The daemon's own access to a cluster (§5, "Its own access"): `init` makes it as the administrator, `renew` keeps
+//! it, `owner` tells whose the cluster is. What they write is put together in `needs`, `roles` and
+//! `daemon_admission_policy`.
 //!
 //! Architecture invariant: nothing but [`init()`] writes roles, admission policies or the owner, and only with the
-//! administrator's credential, which is read once and not kept. The webhook ([`webhook`]) is the daemon's to install and to
-//! keep, with the daemon's own credential, and the cage holds what it may ask of an API server.
+//! administrator's credential, which is read once and not kept. The webhook ([`webhook`]) is the daemon's to install
+//! and to keep, with the daemon's own credential, and the daemon admission policy holds what it may ask of an API
+//! server.
 
-pub mod cage;
-mod cage_adopted;
+pub mod daemon_admission_policy;
 mod error;
 mod facts;
 mod files;

@@ -77,7 +77,7 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
 #[must_use]
 pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
     let mut rules = vec![
-        // Deleted are those of tenants that were suspended and archived: the cage says so.
+        // Deleted are those of tenants that were suspended and archived: the admission policy says so.
         rule("", &["namespaces"], &["get", "list", "watch", "create", "patch", "delete"]),
         rule("certificates.k8s.io", &["certificatesigningrequests"], &["get", "list", "watch", "create", "delete"]),
         rule("certificates.k8s.io", &["certificatesigningrequests/approval"], &["patch"]),
@@ -113,7 +113,7 @@ pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
         rules.push(named("", "secrets", &needs.secrets, MANAGED_VERBS));
     }
     if !needs.hosts.is_empty() {
-        // The cage knows by their names which are ours.
+        // The admission policy knows by their names which are ours.
         rules.push(rule("", &["serviceaccounts"], MANAGED_VERBS));
         rules.push(rule("", &["serviceaccounts/token"], &["create"]));
     }
@@ -124,7 +124,7 @@ pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
         rules.push(rule("", &["events"], &["create"]));
     }
     if needs.reaps_pods {
-        // Deleted by their label, unread: what may list Secrets may read them. The cage knows the label.
+        // Deleted by their label, unread: what may list Secrets may read them. The admission policy knows the label.
         rules.push(rule("", &["services", "configmaps", "secrets"], &["deletecollection"]));
     }
     rules.extend(webhook_configurations());
@@ -135,8 +135,8 @@ fn named(group: &str, resource: &str, names: impl serde::Serialize, verbs: &[&st
     json!({"apiGroups": [group], "resources": [resource], "resourceNames": names, "verbs": verbs})
 }
 
-/// The webhook's configurations and the backstop's bindings, each by its name. Not the policies: of admission's own objects
-/// the cage sees none, and a mutating policy could be anything.
+/// The webhook's configurations and the backstop's bindings, each by its name. Not the policies: of admission's own
+/// objects the admission policy sees none, and a mutating policy could be anything.
 fn webhook_configurations() -> Vec<Value> {
     const GROUP: &str = "admissionregistration.k8s.io";
     const APPLIED: &[&str] = &["create", "patch", "delete"];
@@ -166,7 +166,7 @@ pub fn daemon_in_namespace(ledger_id: &str) -> [Value; 2] {
     role_of_daemon(ledger_id, NAMESPACE, &rules)
 }
 
-/// Where the daemon tries what the webhook does: pods, and by the cage without effect.
+/// Where the daemon tries what the webhook does: pods, and by the admission policy without effect.
 #[must_use]
 pub fn daemon_in_selftest(ledger_id: &str) -> [Value; 2] {
     role_of_daemon(ledger_id, SELFTEST, &[rule("", &["pods"], &["create"])])
@@ -198,8 +198,8 @@ pub(super) fn personal_namespace() -> Value {
     })
 }
 
-/// Our own namespace. What runs there runs with nothing, whoever wrote it: of the daemon's objects there is a Deployment,
-/// and the cage keeps the daemon from changing the namespace itself.
+/// Our own namespace. What runs there runs with nothing, whoever wrote it: of the daemon's objects there is a
+/// Deployment, and the admission policy keeps the daemon from changing the namespace itself.
 pub(super) fn own_namespace() -> Value {
     let mut namespace = json!({
         "apiVersion": "v1",
@@ -210,8 +210,8 @@ pub(super) fn own_namespace() -> Value {
     namespace
 }
 
-/// The namespace of the self-test. It carries our label, so the webhook meets what is done there; unsealed as it is, the
-/// webhook refuses all of it.
+/// The namespace of the self-test. It carries our label, so the webhook meets what is done there; unsealed as it is,
+/// the webhook refuses all of it.
 pub(super) fn selftest_namespace() -> Value {
     let mut namespace = own_namespace();
     namespace["metadata"]["name"] = json!(SELFTEST);
@@ -238,8 +238,8 @@ pub fn daemon_binding(ledger_id: &str) -> Value {
     cluster_role_binding(DAEMON_ROLE, DAEMON_ROLE, &daemon_subject(ledger_id))
 }
 
-/// Lists everything of a namespace, Secrets too. The cage lets the daemon bind it to itself in suspended tenants'
-/// namespaces only. Never `get`: of subresources that would be a way into pods.
+/// Lists everything of a namespace, Secrets too. The admission policy lets the daemon bind it to itself in suspended
+/// tenants' namespaces only. Never `get`: of subresources that would be a way into pods.
 #[must_use]
 pub fn archive() -> Value {
     cluster_role(ARCHIVE_ROLE, &[rule("*", &["*"], &["list"])])

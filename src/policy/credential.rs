@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::HostName;
 
-/// The longest life of a token that may be configured; the cage lets the daemon ask for no more.
+/// The longest life of a token that may be configured; the admission policy lets the daemon ask for no more.
 pub const TOKEN_LIFETIME_MAX: Duration = Duration::from_hours(30 * 24);
 
 /// What holders prove themselves with, and the endpoints it is delivered for.
@@ -28,7 +28,8 @@ pub enum CredentialKind {
         /// Asked of the signer (`spec.expirationSeconds`); it may grant less.
         lifetime: Duration,
     },
-    /// A token for each host outside the cluster. Subject: a service account of the tenant's namespace, of one generation.
+    /// A token for each host outside the cluster. Subject: a service account of the tenant's namespace, of one
+    /// generation.
     ServiceAccount {
         /// Asked of the API server (`TokenRequest`, `spec.expirationSeconds`); it may grant less.
         lifetime: Duration,

@@ -173,7 +173,7 @@ fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
     daemon.stop();
     assert_eq!(world.rows("SELECT * FROM failing").len(), 0, "{log}");
 
-    // The class is gone from the configuration, and so is its part of the cage.
+    // The class is gone from the configuration, and so is its part of the admission policy.
     let text = std::fs::read_to_string(world.config()).expect("the configuration");
     let (before, rest) = text.split_once("[class.profile]").expect("the class");
     let (_, after) = rest.split_once("[class.admin]").expect("the next class");

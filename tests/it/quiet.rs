@@ -208,7 +208,7 @@ fn right(request: &Request) -> Option<Right> {
     (!everybodys).then(|| (group.to_owned(), resource, request.verb.clone()))
 }
 
-/// `bursar init` tries whether the cage holds: the only thing of the daemon's that is refused.
+/// `bursar init` tries whether the admission policy holds: the only thing of the daemon's that is refused.
 fn is_probe(request: &Request) -> bool {
     request.verb == "create" && request.uri.starts_with("/api/v1/namespaces?") && request.uri.contains("dryRun=All")
 }
@@ -288,8 +288,9 @@ fn repaired(world: &mut World) {
     settle(world);
 }
 
-/// Our label taken off everything that is made for tenants: it looks gone, and is read when it turns out not to be. What
-/// is in nobody's namespace the cage keeps the daemon from taking again, and somebody has to label it.
+/// Our label taken off everything that is made for tenants: it looks gone, and is read when it turns out not to be.
+/// What is in nobody's namespace the admission policy keeps the daemon from taking again, and somebody has to label
+/// it.
 fn labelled_again(world: &mut World) {
     const LABEL: &str = "app.kubernetes.io/managed-by";
     let (on, off) = (format!("{LABEL}=bursar"), format!("{LABEL}-"));
@@ -298,12 +299,12 @@ fn labelled_again(world: &mut World) {
     let volume = format!("persistentvolume/bursar-{namespace}.home");
     let bindings = world.kubectl(&["get", "clusterrolebinding", "-l", &on, "-o", "name"]);
     let binding = bindings.lines().next().expect("a binding");
-    for caged in [volume.as_str(), binding] {
-        world.kubectl(&["label", caged, &off]);
+    for refused in [volume.as_str(), binding] {
+        world.kubectl(&["label", refused, &off]);
         world.wait_for_drift();
         let failing = world.cycle().failing;
         assert!(failing.iter().any(|failing| failing.reason.contains("bursar-cage")), "{failing:#?}");
-        world.kubectl(&["label", caged, &on]);
+        world.kubectl(&["label", refused, &on]);
     }
     world.kubectl(&["label", inside, "-n", &namespace, "-l", &on, &off]);
     world.kubectl(&["label", "namespace", &namespace, &off]);
@@ -414,8 +415,8 @@ fn installed(world: &World) {
     });
 }
 
-/// The webhook, in the cluster: installed, tried, renewed by the daemon, removed. Nothing runs on this control plane, so
-/// the self-test finds that it does not answer.
+/// The webhook, in the cluster: installed, tried, renewed by the daemon, removed. Nothing runs on this control plane,
+/// so the self-test finds that it does not answer.
 fn webhook_and_own_certificate_renewed(world: &mut World) {
     let file = world.state_dir().join("clusters/test.kubeconfig");
     let until = |world: &World| {

@@ -67,7 +67,7 @@ credential = {{ kind = "certificate", lifetime = "7d", endpoints = ["internal"] 
 from          = "groups"
 clusters      = ["test"]
 namespace     = "{name}-w-{{name}}"
-# What every world's cage knows: another role would not be in force at once.
+# What every world's admission policy knows: another role would not be in force at once.
 member_roles  = ["bursar-tenant"]
 manager_roles = ["bursar-tenant"]
 managers      = "owner"

@@ -73,7 +73,7 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
     let members = [dn(&world, "algebra"), person_dn(&world.base, "boole")];
     world.add(&group_of_names_ldif(&dn(&world, "maths"), "maths", &members));
     world.add(&posix_group_ldif(&world.base, "lab", 63_290, &["boole", "dirac"]));
-    // The cage that `init` made anew is not in force at once.
+    // The admission policy that `init` made anew is not in force at once.
     let settled = poll(Duration::from_mins(1), || world.cycle().exit_code() == 0);
     assert!(settled, "{:?}", world.rows("SELECT * FROM failing"));
 

@@ -1,9 +1,9 @@
 //! The uid rule as policies that the API server evaluates itself, webhook or not. PURE: no runtime, no client, no file
 //! system, no clock.
 //!
-//! `init` makes the policies, which alone do nothing; `bursar webhook install` makes the bindings, one for each mode, that
-//! put them in force for classes. So the daemon cannot change what a policy does, which of a mutating one would be
-//! anything: of admission's own objects no policy sees these, and the cage could not hold it.
+//! `init` makes the policies, which alone do nothing; `bursar webhook install` makes the bindings, one for each mode,
+//! that put them in force for classes. So the daemon cannot change what a policy does, which of a mutating one would
+//! be anything: of admission's own objects no policy sees these, and the admission policy could not hold it.
 //!
 //! The expressions say what `admission::uid` says, of what is left when everything was filled in: they demand what the
 //! webhook, or the mutating policy, fills in.

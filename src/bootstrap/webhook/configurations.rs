@@ -1,8 +1,9 @@
 //! What the API server asks the webhook about: the three configurations, and whom each meets. PURE: no runtime, no
 //! client, no file system, no clock.
 //!
-//! Whatever is not a tenant's never waits for the webhook: pods, workloads, routes and claims are met by the namespace's
-//! label, namespaces by their own, and objects of ours by ours. The cage holds the daemon to these selectors.
+//! Whatever is not a tenant's never waits for the webhook: pods, workloads, routes and claims are met by the
+//! namespace's label, namespaces by their own, and objects of ours by ours. The admission policy holds the daemon to
+//! these selectors.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -211,8 +212,8 @@ fn rule(group: &str, resources: &[&str], operations: &[&str], scope: &str) -> Va
     })
 }
 
-/// A CEL string. The configuration has no group with a quote or a backslash; one that had would end nothing, for both are
-/// left out.
+/// A CEL string. The configuration has no group with a quote or a backslash; one that had would end nothing, for both
+/// are left out.
 fn text(value: impl AsRef<str>) -> String {
     format!("'{}'", value.as_ref().replace(['\'', '\\'], ""))
 }

@@ -1,8 +1,9 @@
-//! The webhook's installation: in the cluster, kept by the daemon, or outside of it, by files (§8). What is written is put
-//! together in `manifests`, `configurations` and `backstop`; whom the API server believes about it is `authority`'s.
+//! The webhook's installation: in the cluster, kept by the daemon, or outside of it, by files (§8). What is written is
+//! put together in `manifests`, `configurations` and `backstop`; whom the API server believes about it is
+//! `authority`'s.
 //!
-//! The daemon installs it with its own credential, within what `init` gave it: objects by name, webhooks that the cage
-//! holds to tenants' namespaces, and no policy at all.
+//! The daemon installs it with its own credential, within what `init` gave it: objects by name, webhooks that the
+//! admission policy holds to tenants' namespaces, and no policy at all.
 
 mod authority;
 pub mod backstop;

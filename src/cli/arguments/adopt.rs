@@ -13,8 +13,9 @@ pub enum Adopt {
     Uid(MaybeReasoned),
     /// Another entry of the directory that has the account's name gets what is the account's: names, uid, volumes
     Account(MaybeReasoned),
-    /// A namespace that is there already becomes a tenant's, also one whose name was made of the tenant's by another rule.
-    /// The cage asks for consent in the cluster, too: kubectl label namespace NAME bursar.dev/adopt=true
+    /// A namespace that is there already becomes a tenant's, also one whose name was made of the tenant's by another
+    /// rule. The admission policy asks for consent in the cluster, too: kubectl label namespace NAME
+    /// bursar.dev/adopt=true
     Namespace(AdoptNamespace),
     /// What somebody else made where an object of a tenant's should be becomes the tenant's, and is as Bursar wants it
     Object(AdoptObject),

@@ -1,4 +1,4 @@
-//! What `bursar webhook` does, and what the cage keeps the daemon from doing with what it was given for it.
+//! What `bursar webhook` does, and what the admission policy keeps the daemon from doing with what it was given for it.
 
 use bursar_testkit::process::run;
 use bursar_testkit::ready::wait_for;

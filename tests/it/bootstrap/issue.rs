@@ -1,4 +1,5 @@
-//! Certificates from the real signer into real homes, with the daemon's own credential in its cage.
+//! Certificates from the real signer into real homes, with the daemon's own credential confined by its admission
+//! policy.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::chown;

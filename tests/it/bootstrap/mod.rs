@@ -12,7 +12,7 @@ use self::site::{LEDGER, Site, binding, namespace, ours, request};
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 const GROUP: &str = "bursar:tool:foo#1042";
-const CAGE: &str = "bursar-cage";
+const POLICY: &str = "bursar-cage";
 const FORBIDDEN: &str = "forbidden";
 
 #[test]
@@ -98,31 +98,31 @@ fn daemon_writes_in_no_place_that_is_not_a_tenants() {
     let class = json!({"bursar.dev/class": "tool"});
     for place in ["kube-system", "default", "foreign"] {
         let quota = ours("v1", "ResourceQuota", "bursar", Some(place), &json!({"spec": {"hard": {"pods": "0"}}}));
-        site.refused("apply", &quota, CAGE);
-        site.refused("apply", &binding(Some(place), "bursar-tenant", "Group", GROUP), CAGE);
-        site.refused("apply", &namespace(place, &class, "active"), CAGE);
+        site.refused("apply", &quota, POLICY);
+        site.refused("apply", &binding(Some(place), "bursar-tenant", "Group", GROUP), POLICY);
+        site.refused("apply", &namespace(place, &class, "active"), POLICY);
     }
     site.cluster.run(&["create", "deployment", "web", "-n", "foreign", "--image=x"], "");
     let refused = site.patch(&scale("foreign"), &json!({"spec": {"replicas": 0}})).expect_err("foreign");
-    assert!(refused.contains(CAGE), "{refused}");
-    site.refused("apply", &binding(Some("bursar"), "bursar-tenant", "Group", GROUP), CAGE);
-    site.refused("apply", &namespace("unlabelled", &json!({}), "active"), CAGE);
-    site.refused("create", &namespace("unlabelled", &json!({"bursar.dev/adopt": "yes"}), "active"), CAGE);
+    assert!(refused.contains(POLICY), "{refused}");
+    site.refused("apply", &binding(Some("bursar"), "bursar-tenant", "Group", GROUP), POLICY);
+    site.refused("apply", &namespace("unlabelled", &json!({}), "active"), POLICY);
+    site.refused("create", &namespace("unlabelled", &json!({"bursar.dev/adopt": "yes"}), "active"), POLICY);
     for reserved in ["kube-evil", "bursar"] {
-        site.refused("apply", &namespace(reserved, &class, "active"), CAGE);
+        site.refused("apply", &namespace(reserved, &class, "active"), POLICY);
     }
     let mut generated = namespace("", &class, "active");
     generated["metadata"]["generateName"] = json!("kube-evil-");
-    site.refused("create", &generated, CAGE);
+    site.refused("create", &generated, POLICY);
     // Only a suspended tenant's namespace is deleted.
-    site.cannot(&["delete", "namespace", "tool-foo"], CAGE);
-    site.cannot(&["delete", "namespace", "foreign"], CAGE);
+    site.cannot(&["delete", "namespace", "tool-foo"], POLICY);
+    site.cannot(&["delete", "namespace", "foreign"], POLICY);
     site.must("apply", &namespace("tool-ended", &class, "suspended"));
     site.can(&["delete", "namespace", "tool-ended", "--wait=false"]);
-    site.cannot(&["label", "namespace", "tool-asleep", "bursar.dev/class-"], CAGE);
+    site.cannot(&["label", "namespace", "tool-asleep", "bursar.dev/class-"], POLICY);
     // Somebody else allows it.
     site.cluster.run(&["create", "namespace", "adopted"], "");
-    site.refused("apply", &namespace("adopted", &class, "active"), CAGE);
+    site.refused("apply", &namespace("adopted", &class, "active"), POLICY);
     site.cluster.run(&["label", "namespace", "adopted", "bursar.dev/adopt=yes"], "");
     site.must("apply", &namespace("adopted", &class, "active"));
 }
@@ -146,7 +146,7 @@ fn daemon_deletes_of_tenants_only_what_carries_a_jobs_label() {
     for (place, kind, selector) in [("tool-foo", "secrets", "job!=a1"), ("foreign", "configmaps", "job=a1")] {
         let path = format!("/api/v1/namespaces/{place}/{kind}");
         let refused = site.delete_labelled(&path, selector).expect_err("it is not a job's, or not a tenant's");
-        assert!(refused.contains(CAGE), "{refused}");
+        assert!(refused.contains(POLICY), "{refused}");
     }
 }
 
@@ -160,20 +160,20 @@ fn daemon_gives_rights_to_nobody_but_generations() {
         ("Group", "bursar:tools"),
         ("ServiceAccount", "default"),
     ] {
-        site.refused("apply", &binding(place, "bursar-tenant", kind, subject), CAGE);
+        site.refused("apply", &binding(place, "bursar-tenant", kind, subject), POLICY);
         if kind != "ServiceAccount" {
-            site.refused("apply", &binding(None, "view", kind, subject), CAGE);
+            site.refused("apply", &binding(None, "view", kind, subject), POLICY);
         }
     }
     // Roles that the configuration does not name, or not for this.
     site.refused("apply", &binding(place, "admin", "Group", GROUP), FORBIDDEN);
     site.refused("apply", &binding(None, "cluster-admin", "Group", GROUP), FORBIDDEN);
-    site.refused("apply", &binding(place, "view", "Group", GROUP), CAGE);
-    site.refused("apply", &binding(None, "bursar-tenant", "Group", GROUP), CAGE);
-    site.refused("apply", &binding(None, "bursar-archive", "User", "bursar:daemon"), CAGE);
+    site.refused("apply", &binding(place, "view", "Group", GROUP), POLICY);
+    site.refused("apply", &binding(None, "bursar-tenant", "Group", GROUP), POLICY);
+    site.refused("apply", &binding(None, "bursar-archive", "User", "bursar:daemon"), POLICY);
     // All of a tenant is read only while it is suspended, and by the daemon only.
-    site.refused("apply", &binding(place, "bursar-archive", "User", "bursar:daemon"), CAGE);
-    site.refused("apply", &binding(Some("tool-asleep"), "bursar-archive", "Group", GROUP), CAGE);
+    site.refused("apply", &binding(place, "bursar-archive", "User", "bursar:daemon"), POLICY);
+    site.refused("apply", &binding(Some("tool-asleep"), "bursar-archive", "Group", GROUP), POLICY);
 }
 
 #[test]
@@ -207,12 +207,12 @@ fn daemon_changes_neither_its_rights_nor_its_cage() {
     }
     // RBAC speaks before admission where the daemon lacks the rights that a binding gives.
     for (what, by) in
-        [("clusterrolebinding/bursar-daemon", CAGE), ("clusterrolebinding/bursar-cluster-admin", FORBIDDEN)]
+        [("clusterrolebinding/bursar-daemon", POLICY), ("clusterrolebinding/bursar-cluster-admin", FORBIDDEN)]
     {
         site.cannot(&["patch", what, "-p", patch], by);
-        site.cannot(&["delete", what], CAGE);
+        site.cannot(&["delete", what], POLICY);
     }
-    site.cannot(&["patch", "configmap/bursar-owner", "-n", "bursar", "-p", r#"{"data":{"ledger":"x"}}"#], CAGE);
+    site.cannot(&["patch", "configmap/bursar-owner", "-n", "bursar", "-p", r#"{"data":{"ledger":"x"}}"#], POLICY);
     site.cannot(&["get", "namespaces", "--as=bursar:cluster-admin"], FORBIDDEN);
     site.cannot(&["get", "secrets", "-n", "tool-foo"], FORBIDDEN);
     site.cannot(&["get", "secret", "other", "-n", "tool-foo"], FORBIDDEN);
@@ -228,16 +228,16 @@ fn daemon_makes_no_volume_on_hosts_and_approves_no_requests_of_others() {
     let host = json!({"spec": {
         "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/"},
     }});
-    site.refused("apply", &ours("v1", "PersistentVolume", "bursar-host", None, &host), CAGE);
+    site.refused("apply", &ours("v1", "PersistentVolume", "bursar-host", None, &host), POLICY);
     let kubelet = request("other-signer", "kubernetes.io/kubelet-serving");
-    site.refused("create", &kubelet, CAGE);
+    site.refused("create", &kubelet, POLICY);
     site.cluster.run(&["create", "-f", "-"], &kubelet.to_string());
     let refused = site.patch(&approval("other-signer"), &approved()).expect_err("another signer");
-    assert!(refused.contains("not permitted to approve") || refused.contains(CAGE), "{refused}");
+    assert!(refused.contains("not permitted to approve") || refused.contains(POLICY), "{refused}");
     // Of the right signer, labelled as ours, and not asked for by the daemon.
     site.cluster.run(&["create", "-f", "-"], &request("of-the-admin", SIGNER).to_string());
     let refused = site.patch(&approval("of-the-admin"), &approved()).expect_err("of another user");
-    assert!(refused.contains(CAGE), "{refused}");
+    assert!(refused.contains(POLICY), "{refused}");
 }
 
 fn scale(namespace: &str) -> String {

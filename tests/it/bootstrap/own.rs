@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
 
 use super::site::{LEDGER, Site, empty, name, namespace, said};
-use super::{CAGE, json};
+use super::{POLICY, json};
 
 /// A copy of the daemon's kubeconfig, so that other tests keep theirs.
 fn copy(folder: &TempDir) -> std::path::PathBuf {
@@ -44,7 +44,7 @@ async fn daemon_renews_its_certificate_with_its_own_rights_and_stays_caged() {
     let mut command = site.cluster.kubectl_as(&path);
     command.args(["create", "-f", "-"]);
     let refused = run(command, &namespace("unlabelled", &json!({}), "active").to_string());
-    assert!(said(&refused).contains(CAGE), "{}", said(&refused));
+    assert!(said(&refused).contains(POLICY), "{}", said(&refused));
     let left = site.cluster.run(&["get", "csr", "-l", "bursar.dev/id=bursar-daemon", "-o", "name"], "");
     assert_eq!(left, "");
 }

@@ -1,13 +1,13 @@
-//! Of the cage: namespaces that others create. There the daemon binds the roles of the class that adopts them, and writes
-//! the limits that it has, all by objects of its own; it changes nothing else. PURE: no runtime, no client, no file
-//! system, no clock.
+//! The part for namespaces that others create. There the daemon binds the roles of the class that adopts them, and
+//! writes the limits that it has, all by objects of its own; it changes nothing else. PURE: no runtime, no client, no
+//! file system, no clock.
 
-use super::cage::{text, texts};
-use super::needs::{Adopting, Needs};
+use super::{text, texts};
+use crate::bootstrap::needs::{Adopting, Needs};
 use crate::policy::Requirement;
 
-/// What the daemon may take away wherever it is, as far as it carries its label: a namespace that is adopted no more has
-/// labels by which nobody knows that it was.
+/// What the daemon may take away wherever it is, as far as it carries its label: a namespace that is adopted no more
+/// has labels by which nobody knows that it was.
 pub(super) const LEFT_BEHIND: &str =
     "request.resource.resource in ['rolebindings', 'resourcequotas', 'limitranges', 'networkpolicies']";
 

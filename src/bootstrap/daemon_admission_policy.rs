@@ -1,14 +1,17 @@
-//! The cage: what the API server refuses the daemon, whatever its roles say, and what the daemon cannot change. PURE: no
-//! runtime, no client, no file system, no clock.
+//! The daemon admission policy: what the API server refuses the daemon, whatever its roles say, and what the daemon
+//! cannot change. PURE: no runtime, no client, no file system, no clock.
 //!
 //! RBAC cannot say "only in tenants' namespaces" or "only to those groups". This ValidatingAdmissionPolicy can, and it
-//! fails closed: what it does not know is refused. It looks at requests of the daemon only, so nobody else waits for it.
+//! fails closed: what it does not know is refused. It looks at requests of the daemon only, so nobody else waits for
+//! it.
+
+mod adopted;
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::cage_adopted::{self, LEFT_BEHIND};
+use self::adopted::LEFT_BEHIND;
 use super::needs::{ARCHIVE_ROLE, Needs};
 use super::roles::{NAMESPACE, OWNER, labels};
 use super::webhook::configurations::by_the_daemon;
@@ -19,7 +22,7 @@ use crate::execute::signing::SIGNER;
 use crate::policy::{DAEMON_USER, TOKEN_LIFETIME_MAX};
 
 /// Name of the policy and of its binding.
-pub const CAGE: &str = "bursar-cage";
+pub const DAEMON_ADMISSION_POLICY: &str = "bursar-cage";
 
 const API_VERSION: &str = "admissionregistration.k8s.io/v1";
 
@@ -31,11 +34,11 @@ const SERVICE_ACCOUNT: &str = "^bursar-g[0-9]+$";
 
 /// The policy and its binding.
 #[must_use]
-pub fn cage(needs: &Needs) -> [Value; 2] {
+pub fn daemon_admission_policy(needs: &Needs) -> [Value; 2] {
     let policy = json!({
         "apiVersion": API_VERSION,
         "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": CAGE, "labels": labels()},
+        "metadata": {"name": DAEMON_ADMISSION_POLICY, "labels": labels()},
         "spec": {
             "failurePolicy": "Fail",
             "matchConstraints": {
@@ -57,8 +60,8 @@ pub fn cage(needs: &Needs) -> [Value; 2] {
     let binding = json!({
         "apiVersion": API_VERSION,
         "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": CAGE, "labels": labels()},
-        "spec": {"policyName": CAGE, "validationActions": ["Deny"]},
+        "metadata": {"name": DAEMON_ADMISSION_POLICY, "labels": labels()},
+        "spec": {"policyName": DAEMON_ADMISSION_POLICY, "validationActions": ["Deny"]},
     });
     [policy, binding]
 }
@@ -127,7 +130,7 @@ fn variables(needs: &Needs) -> Value {
         ),
         list("subjects", "variables.writes ? object.?subjects.orValue([]) : []".to_owned()),
         list("roles", texts(&needs.roles)),
-        list("adoptedPlace", cage_adopted::place(needs)),
+        list("adoptedPlace", adopted::place(needs)),
         list(
             "leftBehind",
             format!(

@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 use bare::How;
 use bursar::contract::Sealer;
 use bursar::desired::derive;
-use bursar::kinds::apply_order;
 use bursar::ledger::store::ReadStore;
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::tool_ldif;
@@ -189,7 +188,7 @@ fn manifests(world: &World, round: u32) -> Vec<Vec<Value>> {
     let mut tools = Vec::new();
     for account in of_round {
         let mut objects: Vec<_> = account.clusters.values().flat_map(|tenant| &tenant.objects).collect();
-        objects.sort_by_key(|(key, _)| apply_order(&key.kind));
+        objects.sort_by_key(|(key, _)| key.kind.stage());
         tools.push(objects.into_iter().map(|(_, object)| object.manifest.clone()).collect());
     }
     assert_eq!(tools.len(), TOOLS as usize);

@@ -1,19 +1,27 @@
-//! Kinds of objects: how the API server addresses them, in what order they are applied, and which object is meant.
-//! PURE: no runtime, no client, no file system, no clock.
+//! Kinds of objects: which Bursar creates ([`ManagedKind`], a table), how the API server addresses any of them, and
+//! which object is meant. PURE: no runtime, no client, no file system, no clock.
 
-use serde::{Deserialize, Serialize};
+mod managed;
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde::Serialize;
+use serde::ser::{SerializeStruct as _, Serializer};
+use serde_json::Value;
 
 use crate::identity::{ClusterName, NamespaceName};
 
+pub use managed::{APPLIED, Data, Detail, DriftKey, ManagedKind, Row, Stage, Watch};
+
 /// Names one object of a cluster.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct ObjectKey {
     /// The cluster.
     pub cluster: ClusterName,
-    /// `apiVersion`, e.g. `rbac.authorization.k8s.io/v1`.
-    pub api_version: String,
-    /// `kind`.
-    pub kind: String,
+    /// Its API and kind, in JSON the fields `api_version` and `kind`.
+    #[serde(flatten)]
+    pub kind: ObjectKind,
     /// `metadata.namespace`; absent for what is cluster-scoped.
     pub namespace: Option<String>,
     /// `metadata.name`.
@@ -25,25 +33,197 @@ impl ObjectKey {
     #[must_use]
     pub fn said(&self) -> String {
         let place = self.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
-        format!("{} {place}{}", self.kind.to_lowercase(), self.name)
+        format!("{} {place}{}", self.kind.as_str().to_lowercase(), self.name)
     }
 
     /// Of a namespace.
     #[must_use]
     pub fn namespace(cluster: &ClusterName, name: &NamespaceName) -> Self {
-        Self {
-            cluster: cluster.clone(),
-            api_version: "v1".to_owned(),
-            kind: "Namespace".to_owned(),
-            namespace: None,
-            name: name.to_string(),
+        Self { cluster: cluster.clone(), kind: ManagedKind::Namespace.into(), namespace: None, name: name.to_string() }
+    }
+}
+
+/// The kind of an object: one of the table, or another.
+///
+/// Kinds are ordered by the texts of API version and kind, so that maps, goldens and hashes do not depend on the table.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ObjectKind {
+    /// A kind of the table.
+    Managed(ManagedKind),
+    /// A kind that a site's manifests bring, or of a tenant's workload. Never a managed one: only [`ObjectKind::of`]
+    /// makes it.
+    Other(OtherKind),
+}
+
+/// A kind that is not in the table.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct OtherKind {
+    api_version: String,
+    kind: String,
+}
+
+impl ObjectKind {
+    /// The kind of this API and name.
+    #[must_use]
+    pub fn of(api_version: &str, kind: &str) -> Self {
+        match ManagedKind::of(api_version, kind) {
+            Some(managed) => Self::Managed(managed),
+            None => Self::Other(OtherKind { api_version: api_version.to_owned(), kind: kind.to_owned() }),
+        }
+    }
+
+    /// The kind of a manifest, by its `apiVersion` and `kind`.
+    #[must_use]
+    pub fn of_manifest(manifest: &Value) -> Self {
+        let text = |key: &str| manifest[key].as_str().unwrap_or_default();
+        Self::of(text("apiVersion"), text("kind"))
+    }
+
+    /// `rbac.authorization.k8s.io/v1`.
+    #[must_use]
+    pub fn api_version(&self) -> &str {
+        match self {
+            Self::Managed(kind) => kind.row().api_version,
+            Self::Other(kind) => &kind.api_version,
+        }
+    }
+
+    /// `RoleBinding`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Managed(kind) => kind.row().kind,
+            Self::Other(kind) => &kind.kind,
+        }
+    }
+
+    /// The row that decides about it. Another API's kind of the same name, e.g. Calico's `NetworkPolicy`, is treated as
+    /// the managed one: it serves the same purpose.
+    fn row(&self) -> Option<&'static Row> {
+        match self {
+            Self::Managed(kind) => Some(kind.row()),
+            Self::Other(kind) => ManagedKind::named(&kind.kind).map(ManagedKind::row),
+        }
+    }
+
+    /// When it is applied and deleted.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        self.row().map_or(Stage::Content, |row| row.stage)
+    }
+
+    /// The key of a class's `drift` that decides about it.
+    #[must_use]
+    pub fn drift(&self) -> DriftKey {
+        self.row().map_or(DriftKey::Manifests, |row| row.drift)
+    }
+
+    /// One object, in plans.
+    #[must_use]
+    pub fn noun(&self) -> &str {
+        self.row().map_or(self.as_str(), |row| row.noun)
+    }
+
+    /// Several objects, in plans.
+    #[must_use]
+    pub fn nouns(&self) -> String {
+        self.row().map_or_else(|| format!("{}s", self.as_str()), |row| row.nouns.to_owned())
+    }
+
+    /// See [`Row::place_in_text`].
+    #[must_use]
+    pub fn place_in_text(&self) -> u8 {
+        self.row().map_or(managed::OTHERS_IN_TEXT, |row| row.place_in_text)
+    }
+
+    /// How the daemon hears of changes.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        self.row().map_or(Watch::IfUsed, |row| row.watch)
+    }
+
+    /// Whether the daemon creates objects of this kind in namespaces that a class adopts.
+    #[must_use]
+    pub fn in_adopted(&self) -> bool {
+        self.row().is_some_and(|row| row.in_adopted)
+    }
+
+    /// What a deletion can destroy.
+    #[must_use]
+    pub fn data(&self) -> Data {
+        self.row().map_or(Data::None, |row| row.data)
+    }
+
+    /// What the ledger keeps of an applied object beside its digests.
+    #[must_use]
+    pub fn detail(&self) -> Detail {
+        self.row().map_or(Detail::None, |row| row.detail)
+    }
+
+    /// Whether a class may have manifests of this kind.
+    #[must_use]
+    pub fn site_may_bring(&self) -> bool {
+        self.row().map_or_else(|| !CLUSTER_WIDE.contains(&self.as_str()), |row| row.site_may_bring)
+    }
+}
+
+/// Kinds that no class has manifests of, beside those of the table: they are cluster-scoped, or give rights.
+const CLUSTER_WIDE: [&str; 6] = [
+    "ClusterRole",
+    "CustomResourceDefinition",
+    "Node",
+    "StorageClass",
+    "ValidatingWebhookConfiguration",
+    "MutatingWebhookConfiguration",
+];
+
+impl From<ManagedKind> for ObjectKind {
+    fn from(kind: ManagedKind) -> Self {
+        Self::Managed(kind)
+    }
+}
+
+impl PartialEq<ManagedKind> for ObjectKind {
+    fn eq(&self, other: &ManagedKind) -> bool {
+        matches!(self, Self::Managed(kind) if kind == other)
+    }
+}
+
+impl PartialOrd for ObjectKind {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ObjectKind {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            // Most comparisons are of objects of one kind.
+            (Self::Managed(one), Self::Managed(other)) if one == other => Ordering::Equal,
+            _ => (self.api_version(), self.as_str()).cmp(&(other.api_version(), other.as_str())),
         }
     }
 }
 
-/// A kind of object, as the API server addresses it.
+impl Serialize for ObjectKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("ObjectKind", 2)?;
+        fields.serialize_field("api_version", self.api_version())?;
+        fields.serialize_field("kind", self.as_str())?;
+        fields.end()
+    }
+}
+
+/// `RoleBinding`.
+impl fmt::Display for ObjectKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A kind as an API server serves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kind {
+pub struct ServedKind {
     /// `v1`, `rbac.authorization.k8s.io/v1`.
     pub api_version: String,
     /// `RoleBinding`.
@@ -54,7 +234,13 @@ pub struct Kind {
     pub namespaced: bool,
 }
 
-impl Kind {
+impl ServedKind {
+    /// The API group; empty for the core API.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        group(&self.api_version)
+    }
+
     /// The path of one object, or of all of them where `name` is absent; in all namespaces where `namespace` is.
     #[must_use]
     pub fn path(&self, namespace: Option<&str>, name: Option<&str>) -> String {
@@ -74,7 +260,11 @@ impl Kind {
     }
 }
 
-/// Kinds of every cluster (`kubectl api-resources`): apiVersion, kind, plural, namespaced.
+fn group(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
+}
+
+/// Kinds of every cluster beside those of the table (`kubectl api-resources`): apiVersion, kind, plural, namespaced.
 const EVERYWHERE: &[(&str, &str, &str, bool)] = &[
     ("certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests", false),
     ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", false),
@@ -82,15 +272,8 @@ const EVERYWHERE: &[(&str, &str, &str, bool)] = &[
     ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", false),
     ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", false),
     ("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", true),
-    ("v1", "Namespace", "namespaces", false),
-    ("v1", "PersistentVolume", "persistentvolumes", false),
-    ("v1", "ResourceQuota", "resourcequotas", true),
-    ("v1", "LimitRange", "limitranges", true),
-    ("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true),
-    ("v1", "Secret", "secrets", true),
     ("v1", "ConfigMap", "configmaps", true),
     ("v1", "Service", "services", true),
-    ("v1", "ServiceAccount", "serviceaccounts", true),
     ("v1", "Pod", "pods", true),
     ("v1", "ReplicationController", "replicationcontrollers", true),
     ("apps/v1", "Deployment", "deployments", true),
@@ -99,65 +282,40 @@ const EVERYWHERE: &[(&str, &str, &str, bool)] = &[
     ("apps/v1", "DaemonSet", "daemonsets", true),
     ("batch/v1", "CronJob", "cronjobs", true),
     ("batch/v1", "Job", "jobs", true),
-    ("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", true),
     ("rbac.authorization.k8s.io/v1", "Role", "roles", true),
-    ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", true),
     ("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", false),
-    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", false),
 ];
 
-/// A kind of the table.
+/// A kind that every cluster serves; `None` for those that only discovery knows.
 #[must_use]
-pub fn everywhere(api_version: &str, kind: &str) -> Option<Kind> {
-    EVERYWHERE.iter().find(|known| known.0 == api_version && known.1 == kind).map(|known| Kind {
-        api_version: known.0.to_owned(),
-        kind: known.1.to_owned(),
-        plural: known.2.to_owned(),
-        namespaced: known.3,
+pub fn everywhere(kind: &ObjectKind) -> Option<ServedKind> {
+    let (plural, namespaced) = match kind {
+        ObjectKind::Managed(managed) => (managed.row().plural, managed.row().namespaced),
+        ObjectKind::Other(OtherKind { api_version, kind }) => {
+            let known = EVERYWHERE.iter().find(|known| known.0 == api_version && known.1 == kind)?;
+            (known.2, known.3)
+        }
+    };
+    Some(ServedKind {
+        api_version: kind.api_version().to_owned(),
+        kind: kind.as_str().to_owned(),
+        plural: plural.to_owned(),
+        namespaced,
     })
 }
 
 /// What is watched, and what a list is complete for: a kind, or its objects of one name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WatchedKind {
-    /// `apiVersion`.
-    pub api_version: String,
-    /// `kind`.
-    pub kind: String,
+    /// The kind.
+    pub kind: ObjectKind,
     /// Objects of this name only.
     pub only: Option<String>,
 }
 
-/// Kinds are applied in this order and deleted in the reverse of it: a namespace before what is in it, and the
-/// bindings last, so that nobody works in a namespace whose quota and policies are not there yet.
-#[must_use]
-pub fn apply_order(kind: &str) -> u8 {
-    match kind {
-        "Namespace" => 0,
-        "ResourceQuota" | "LimitRange" | "NetworkPolicy" => 1,
-        "PersistentVolume" => 2,
-        "RoleBinding" | "ClusterRoleBinding" => 4,
-        _ => 3,
-    }
-}
-
-/// Kinds that give access.
-#[must_use]
-pub fn is_binding(kind: &str) -> bool {
-    matches!(kind, "RoleBinding" | "ClusterRoleBinding")
-}
-
-/// The key in a class's `drift` that speaks of objects of this kind.
-#[must_use]
-pub fn drift_key(kind: &str) -> &'static str {
-    match kind {
-        "Namespace" => "namespace",
-        "ResourceQuota" => "quota",
-        "LimitRange" => "limits",
-        "NetworkPolicy" => "network",
-        "RoleBinding" | "ClusterRoleBinding" => "roles",
-        "PersistentVolume" | "PersistentVolumeClaim" => "volumes",
-        _ => "manifests",
+impl From<ManagedKind> for WatchedKind {
+    fn from(kind: ManagedKind) -> Self {
+        Self { kind: kind.into(), only: None }
     }
 }
 
@@ -167,13 +325,42 @@ mod tests {
 
     #[test]
     fn paths_are_those_of_the_api_server() {
-        let binding = everywhere("rbac.authorization.k8s.io/v1", "RoleBinding").expect("known");
+        let binding = everywhere(&ManagedKind::RoleBinding.into()).expect("known");
         assert_eq!(
             binding.path(Some("tool-foo"), Some("bursar-edit")),
             "/apis/rbac.authorization.k8s.io/v1/namespaces/tool-foo/rolebindings/bursar-edit"
         );
-        let namespace = everywhere("v1", "Namespace").expect("known");
+        let namespace = everywhere(&ManagedKind::Namespace.into()).expect("known");
         assert_eq!(namespace.path(Some("ignored"), Some("tool-foo")), "/api/v1/namespaces/tool-foo");
         assert_eq!(namespace.path(None, None), "/api/v1/namespaces");
+        assert_eq!(
+            everywhere(&ObjectKind::of("apps/v1", "Deployment")).map(|kind| kind.plural),
+            Some("deployments".to_owned())
+        );
+        assert_eq!(everywhere(&ObjectKind::of("example.org/v1", "Deployment")), None);
+    }
+
+    #[test]
+    fn kinds_are_ordered_by_their_texts_whether_they_are_in_the_table_or_not() {
+        let texts = |kind: &ObjectKind| (kind.api_version().to_owned(), kind.as_str().to_owned());
+        let others = [("apps/v1", "Deployment"), ("v1", "Pod"), ("v1", ""), ("", ""), ("w1", "A")];
+        let mut kinds: Vec<ObjectKind> = ManagedKind::ALL.iter().map(|kind| (*kind).into()).collect();
+        kinds.extend(others.map(|(api_version, kind)| ObjectKind::of(api_version, kind)));
+        let mut by_text = kinds.clone();
+        kinds.sort();
+        by_text.sort_by_key(texts);
+        assert_eq!(kinds, by_text);
+    }
+
+    #[test]
+    fn a_kind_that_shares_only_its_name_with_a_managed_one_is_another_kind_with_its_row() {
+        let calico = ObjectKind::of("projectcalico.org/v3", "NetworkPolicy");
+        assert!(calico != ManagedKind::NetworkPolicy);
+        assert_eq!(
+            (calico.stage(), calico.drift(), calico.noun()),
+            (Stage::Limits, DriftKey::Network, "network policy")
+        );
+        assert!(!ObjectKind::of("example.org/v1", "Namespace").site_may_bring());
+        assert!(!ObjectKind::of("storage.k8s.io/v1", "StorageClass").site_may_bring());
     }
 }

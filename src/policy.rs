@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::admission::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 use crate::identity::{AccountKind, ClusterName};
+use crate::kinds::DriftKey;
 
 pub use self::adopts::{Adopts, Requirement, Selector};
 pub use self::credential::{CredentialKind, CredentialRule, Grant, OidcRule, TOKEN_LIFETIME_MAX};
@@ -143,7 +144,7 @@ pub struct Class {
     /// Users that a holder of the credential may impersonate (`kubectl --as`).
     pub impersonate: Vec<String>,
     /// What happens to a difference somebody made; [`DriftMode::Revert`] where a kind is not named.
-    pub drift: BTreeMap<String, DriftMode>,
+    pub drift: BTreeMap<DriftKey, DriftMode>,
     /// Pod Security level, enforced, audited and warned of alike.
     pub pod_security: PodSecurity,
     /// ResourceQuota `spec.hard`.

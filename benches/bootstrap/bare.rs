@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bursar::contract::{MANAGED_BY, MANAGER};
 use bursar::execute::keypair::{Names, NewKey};
 use bursar::execute::signing::SIGNER;
-use bursar::kinds::everywhere;
+use bursar::kinds::{ObjectKind, everywhere};
 use bursar::observed::cluster::connect;
 use futures::StreamExt as _;
 use http::{Method, Request, header};
@@ -60,7 +60,7 @@ pub async fn create(kubeconfig: &Path, tenants: Vec<Vec<Value>>, how: How, width
 async fn tenant(client: &Client, waiters: &Waiters, objects: &[Value], how: How) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     for object in objects {
-        let kind = everywhere(&text(&object["apiVersion"]), &text(&object["kind"])).expect("a kind of every cluster");
+        let kind = everywhere(&ObjectKind::of_manifest(object)).expect("a kind of every cluster");
         let metadata = &object["metadata"];
         let path = |name| kind.path(metadata["namespace"].as_str(), name);
         match how {

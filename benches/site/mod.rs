@@ -97,7 +97,7 @@ impl Site {
                     uid,
                     wanted: wanted.clone(),
                     observed: wanted.clone(),
-                    detail: (key.kind == "ResourceQuota").then(|| manifest["spec"]["hard"].clone()),
+                    detail: bursar::desired::detail(&key.kind, manifest),
                 };
                 vec![Change::Object(key.clone(), Some(record))]
             }

@@ -22,6 +22,7 @@ use sha2::{Digest as _, Sha256};
 pub use self::file::{Archives, Written};
 pub use self::secret::{Identities, Recipient};
 use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName};
+use crate::kinds::{ManagedKind, ObjectKind};
 
 /// Layout of the file.
 const VERSION: u32 = 1;
@@ -231,7 +232,7 @@ impl Unpacked {
 }
 
 fn is_secret(object: &Value) -> bool {
-    object["apiVersion"] == "v1" && object["kind"] == "Secret"
+    ObjectKind::of_manifest(object) == ManagedKind::Secret
 }
 
 /// Without what the API server and controllers keep for themselves.

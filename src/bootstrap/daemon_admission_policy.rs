@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use self::adopted::LEFT_BEHIND;
+use self::adopted::left_behind;
 use super::needs::{ARCHIVE_ROLE, Needs};
 use super::roles::{NAMESPACE, OWNER, labels};
 use super::webhook::configurations::by_the_daemon;
@@ -19,6 +19,7 @@ use crate::contract::{ADOPT, CLASS, JOB, MANAGED_BY, MANAGER, SELFTEST, STATE, T
 use crate::desired::credential::SECRET_PREFIX;
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::SIGNER;
+use crate::kinds::ManagedKind;
 use crate::policy::{DAEMON_USER, TOKEN_LIFETIME_MAX};
 
 /// Name of the policy and of its binding.
@@ -82,8 +83,8 @@ fn variables(needs: &Needs) -> Value {
              (variables.writes ? string(object.?metadata.?name.orValue('')) : '')"
                 .to_owned()
         ),
-        list("isNamespace", resource("", "namespaces")),
-        list("isVolume", resource("", "persistentvolumes")),
+        list("isNamespace", is(ManagedKind::Namespace)),
+        list("isVolume", is(ManagedKind::PersistentVolume)),
         list("isRequest", resource("certificates.k8s.io", "certificatesigningrequests")),
         list(
             "isHooks",
@@ -92,8 +93,8 @@ fn variables(needs: &Needs) -> Value {
                 .to_owned()
         ),
         list("hooks", "variables.isHooks && variables.writes ? object.?webhooks.orValue([]) : []".to_owned()),
-        list("isClusterBinding", resource("rbac.authorization.k8s.io", "clusterrolebindings")),
-        list("isBinding", resource("rbac.authorization.k8s.io", "rolebindings")),
+        list("isClusterBinding", is(ManagedKind::ClusterRoleBinding)),
+        list("isBinding", is(ManagedKind::RoleBinding)),
         list("namespaced", "!variables.isNamespace && variables.place != ''".to_owned()),
         list("new", "request.operation == 'CREATE'".to_owned()),
         list("old", "request.operation != 'CREATE'".to_owned()),
@@ -134,15 +135,21 @@ fn variables(needs: &Needs) -> Value {
         list(
             "leftBehind",
             format!(
-                "variables.namespaced && request.operation == 'DELETE' && variables.managedBefore && {LEFT_BEHIND}"
+                "variables.namespaced && request.operation == 'DELETE' && variables.managedBefore && {}",
+                left_behind()
             )
         ),
-        list("isAccount", resource("", "serviceaccounts")),
-        list("isSecret", resource("", "secrets")),
+        list("isAccount", is(ManagedKind::ServiceAccount)),
+        list("isSecret", is(ManagedKind::Secret)),
         list("userNames", texts(&needs.users.iter().map(|user| user_pattern(user)).collect::<BTreeSet<_>>())),
         list("serviceAccountRoles", texts(&needs.service_account_roles)),
         list("adminRoles", texts(&needs.admin_roles)),
     ])
+}
+
+/// Whether the request is for an object of this kind.
+fn is(kind: ManagedKind) -> String {
+    resource(kind.group(), kind.row().plural)
 }
 
 fn resource(group: &str, resource: &str) -> String {
@@ -173,7 +180,7 @@ fn validations() -> Value {
                 text(NAMESPACE),
                 text(OWNER),
                 text(PERSONAL_NAMESPACE),
-                resource("", "persistentvolumeclaims")
+                is(ManagedKind::PersistentVolumeClaim)
             )
         ),
         rule("bursar-cage: the daemon binds named roles to holders of its credentials only", bindings()),

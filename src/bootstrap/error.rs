@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::execute::authority::VerifyError;
 use crate::execute::signing::SigningError;
+use crate::kinds::ObjectKind;
 use crate::observed::cluster::WatchError;
 
 /// A failure of [`super::client`], [`super::init()`], [`super::renew`], [`super::owner`] or [`super::webhook`].
@@ -68,14 +69,12 @@ pub enum AccessError {
     NoSuchRole(String),
     /// A site manifest names a kind that is not there, or not one of namespaces.
     #[error(
-        "the cluster has no namespaced kind {kind} in {api_version}; install what defines it, or take it out of the \
-         manifests"
+        "the cluster has no namespaced kind {kind} in {}; install what defines it, or take it out of the manifests",
+        kind.api_version()
     )]
     NoSuchKind {
-        /// `apiVersion`.
-        api_version: String,
-        /// `kind`.
-        kind: String,
+        /// Which.
+        kind: ObjectKind,
     },
     /// No key was made.
     #[error("no key could be made")]

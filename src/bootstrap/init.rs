@@ -28,7 +28,7 @@ use super::{AccessError, answered, client_of, files, own, owner, read};
 use crate::contract::MANAGED_BY;
 use crate::execute::request::ApiServer;
 use crate::identity::ClusterName;
-use crate::kinds::Kind;
+use crate::kinds::{ObjectKind, ServedKind};
 use crate::ledger::LedgerState;
 use crate::observed::discovery::{Kinds, resource};
 use crate::observed::watched::site_kinds;
@@ -109,7 +109,6 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     let reached = own::reached(&admin, request.admin_kubeconfig)?;
     let client = client_of(admin, request.admin_kubeconfig).await?;
     let site = site_kinds(request.policy, request.ledger, request.cluster);
-    let site = site.into_iter().map(|kind| (kind.api_version, kind.kind, kind.only));
     let needs = Needs::of(request.policy, request.cluster, site);
     let ledger_id = &request.ledger.ledger_id;
     if !from_anybody {
@@ -151,7 +150,7 @@ async fn write(new: &OwnCredential, request: InitRequest<'_>) -> Result<bool, Ac
 /// Everything, in an order in which no moment gives the daemon more than the end does: the policy before the binding.
 fn manifests(
     needs: &Needs,
-    manifest_kinds: &[Kind],
+    manifest_kinds: &[ServedKind],
     edit: &[Value],
     backstop: &[Value],
     ledger_id: &str,
@@ -191,7 +190,7 @@ async fn nobody_elses(client: &Client, ledger_id: &str) -> Result<(), AccessErro
 }
 
 /// Before anything is written: what the configuration names is there.
-async fn look(client: &Client, needs: &Needs) -> Result<Vec<Kind>, AccessError> {
+async fn look(client: &Client, needs: &Needs) -> Result<Vec<ServedKind>, AccessError> {
     let made = needs.made();
     let roles = Api::<ClusterRole>::all(client.clone());
     for role in needs.bindable().into_iter().filter(|role| !made.contains(role)) {
@@ -200,10 +199,10 @@ async fn look(client: &Client, needs: &Needs) -> Result<Vec<Kind>, AccessError> 
     }
     let kinds = Kinds::default();
     let mut found = Vec::new();
-    for (api_version, kind) in &needs.manifest_kinds {
-        let what = format!("kind {kind} in {api_version}");
-        let resolved = answered(&what, kinds.resolve(client, api_version, kind)).await?;
-        let missing = || AccessError::NoSuchKind { api_version: api_version.clone(), kind: kind.clone() };
+    for kind in &needs.manifest_kinds {
+        let what = format!("kind {kind} in {}", kind.api_version());
+        let resolved = answered(&what, kinds.resolve(client, kind)).await?;
+        let missing = || AccessError::NoSuchKind { kind: kind.clone() };
         found.push(resolved.filter(|kind| kind.namespaced).ok_or_else(missing)?);
     }
     Ok(found)
@@ -240,7 +239,7 @@ async fn apply(client: &Client, manifest: &Value) -> Result<Made, AccessError> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
     let what = format!("{kind} {name}");
-    let resolved = answered(&what, Kinds::default().resolve(client, &text(&manifest["apiVersion"]), &kind)).await?;
+    let resolved = answered(&what, Kinds::default().resolve(client, &ObjectKind::of_manifest(manifest))).await?;
     // All of ours are kinds of every cluster, this one's age permitting.
     let resource = resource(&resolved.ok_or(AccessError::PolicyNotEnforced)?);
     let api = match manifest["metadata"]["namespace"].as_str() {

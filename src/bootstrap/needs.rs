@@ -7,6 +7,7 @@ use crate::desired::credential;
 pub use crate::desired::rbac::ARCHIVE_ROLE;
 use crate::desired::rbac::impersonation_role;
 use crate::identity::{ClusterName, HostName};
+use crate::kinds::{ManagedKind, ObjectKind, WatchedKind};
 use crate::policy::{Class, CredentialKind, Policy, Selector, VolumeKind};
 
 /// The role that `init` makes of this server's `edit`.
@@ -40,8 +41,8 @@ pub struct Needs {
     pub admin_roles: BTreeSet<String>,
     /// Whom a class may impersonate, by class.
     pub impersonated: BTreeMap<String, Vec<String>>,
-    /// `apiVersion` and `kind` of what site manifests make or made, Secrets apart.
-    pub manifest_kinds: BTreeSet<(String, String)>,
+    /// What site manifests make or made, Secrets apart.
+    pub manifest_kinds: BTreeSet<ObjectKind>,
     /// Names of Secrets that site manifests make or made, and personal volumes make.
     pub secrets: BTreeSet<String>,
     /// Hosts outside that have tokens of service accounts.
@@ -57,22 +58,18 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// What `policy` needs in `cluster`, where these `(apiVersion, kind, name of a Secret)` are a site's.
+    /// What `policy` needs in `cluster`, where these kinds are watched because a site uses them.
     #[must_use]
-    pub fn of(
-        policy: &Policy,
-        cluster: &ClusterName,
-        site: impl IntoIterator<Item = (String, String, Option<String>)>,
-    ) -> Self {
+    pub fn of(policy: &Policy, cluster: &ClusterName, site: impl IntoIterator<Item = WatchedKind>) -> Self {
         let mut needs = Self {
             reaps_pods: policy.reapers.pods.is_some(),
             reaps_namespaces: policy.reapers.namespaces.is_some(),
             ..Self::default()
         };
-        for (api_version, kind, secret) in site {
-            match secret {
+        for WatchedKind { kind, only } in site {
+            match only {
                 Some(name) => drop(needs.secrets.insert(name)),
-                None => drop(needs.manifest_kinds.insert((api_version, kind))),
+                None => drop(needs.manifest_kinds.insert(kind)),
             }
         }
         for class in policy.classes.values().filter(|class| class.clusters.contains(cluster)) {
@@ -83,16 +80,15 @@ impl Needs {
 
     fn add(&mut self, class: &Class) {
         if let Some(adopts) = &class.adopts {
-            let resources = [
-                ("resourcequotas", !class.quota.is_empty()),
-                ("limitranges", class.limit_range.is_some()),
-                ("networkpolicies", class.network != "open"),
-            ];
             let adopting = Adopting {
                 selector: adopts.selector.clone(),
                 roles: class.roles.iter().cloned().collect(),
                 service_account_roles: class.service_account_roles.iter().cloned().collect(),
-                resources: resources.iter().filter(|(_, made)| *made).map(|(name, _)| (*name).to_owned()).collect(),
+                resources: ManagedKind::ALL
+                    .iter()
+                    .filter(|kind| kind.row().in_adopted && limits(class, **kind))
+                    .map(|kind| kind.row().plural.to_owned())
+                    .collect(),
             };
             self.adopted.insert(class.name.clone(), adopting);
         } else if class.namespace.is_some() {
@@ -131,5 +127,21 @@ impl Needs {
         let adopted = self.adopted.values().flat_map(|class| class.roles.iter().chain(&class.service_account_roles));
         let named = self.roles.iter().chain(&self.service_account_roles).chain(&self.admin_roles);
         named.chain(adopted).cloned().chain([ARCHIVE_ROLE.to_owned()]).collect()
+    }
+}
+
+/// Whether the class limits a namespace by an object of this kind. Bindings have roles of their own.
+fn limits(class: &Class, kind: ManagedKind) -> bool {
+    match kind {
+        ManagedKind::ResourceQuota => !class.quota.is_empty(),
+        ManagedKind::LimitRange => class.limit_range.is_some(),
+        ManagedKind::NetworkPolicy => class.network != "open",
+        ManagedKind::Namespace
+        | ManagedKind::RoleBinding
+        | ManagedKind::PersistentVolume
+        | ManagedKind::PersistentVolumeClaim
+        | ManagedKind::ClusterRoleBinding
+        | ManagedKind::ServiceAccount
+        | ManagedKind::Secret => false,
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::needs::Needs;
 use super::{AccessError, answered, roles};
 use crate::identity::ClusterName;
-use crate::kinds::Kind;
+use crate::kinds::ServedKind;
 use crate::ledger::LedgerState;
 use crate::observed::discovery::Kinds;
 use crate::observed::watched::site_kinds;
@@ -26,8 +26,7 @@ pub async fn missing(
     cluster: &ClusterName,
     ledger: &LedgerState,
 ) -> Result<Vec<String>, AccessError> {
-    let site = site_kinds(policy, ledger, cluster).into_iter().map(|kind| (kind.api_version, kind.kind, kind.only));
-    let needs = Needs::of(policy, cluster, site);
+    let needs = Needs::of(policy, cluster, site_kinds(policy, ledger, cluster));
     let mut wanted = wanted(&roles::daemon(&needs, &kinds(client, &needs).await?));
     for [role, _] in [roles::daemon_in_namespace(&ledger.ledger_id), roles::daemon_in_selftest(&ledger.ledger_id)] {
         wanted.extend(self::wanted(&role));
@@ -41,12 +40,12 @@ pub async fn missing(
 }
 
 /// Of site manifests. A kind that the cluster does not have is another finding.
-async fn kinds(client: &Client, needs: &Needs) -> Result<Vec<Kind>, AccessError> {
+async fn kinds(client: &Client, needs: &Needs) -> Result<Vec<ServedKind>, AccessError> {
     let kinds = Kinds::default();
     let mut found = Vec::new();
-    for (api_version, kind) in &needs.manifest_kinds {
-        let what = format!("kind {kind} in {api_version}");
-        found.extend(answered(&what, kinds.resolve(client, api_version, kind)).await?);
+    for kind in &needs.manifest_kinds {
+        let what = format!("kind {kind} in {}", kind.api_version());
+        found.extend(answered(&what, kinds.resolve(client, kind)).await?);
     }
     Ok(found)
 }

@@ -1,6 +1,8 @@
 //! The roles that `init` makes: what the daemon may do, and what it may bind but not make. PURE: no runtime, no client,
 //! no file system, no clock.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::needs::{ARCHIVE_ROLE, CLUSTER_ADMIN_USER, Needs, TENANT_ROLE};
@@ -9,7 +11,7 @@ use crate::contract::{CLASS, MANAGED_BY, SELFTEST};
 use crate::desired::rbac::impersonation_role;
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::SIGNER;
-use crate::kinds::Kind;
+use crate::kinds::{APPLIED, ManagedKind, Row, ServedKind, Stage, Watch};
 use crate::policy::DAEMON_USER;
 
 /// Field manager of what `init` makes, and its label. Not the daemon's: what carries that is a tenant's.
@@ -24,15 +26,24 @@ pub const OWNER: &str = "bursar-owner";
 const RBAC: &str = "rbac.authorization.k8s.io";
 const RBAC_V1: &str = "rbac.authorization.k8s.io/v1";
 
-/// What the daemon does to kinds that it makes: watched, applied (create and patch) and pruned.
-const MANAGED_VERBS: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
+/// What the daemon makes for tenants in every cluster, in their namespaces or beside them.
+pub(super) fn managed() -> impl Iterator<Item = ManagedKind> {
+    let kinds = ManagedKind::ALL.iter().copied();
+    kinds.filter(|kind| kind.row().watch == Watch::ByLabel && kind.row().stage != Stage::Namespace)
+}
 
-/// API group and resources of what the daemon makes for tenants.
-pub(super) const MANAGED: &[(&str, &[&str])] = &[
-    ("", &["resourcequotas", "limitranges", "persistentvolumes", "persistentvolumeclaims"]),
-    ("networking.k8s.io", &["networkpolicies"]),
-    (RBAC, &["rolebindings", "clusterrolebindings"]),
-];
+/// One rule for the kinds of an API group that need the same verbs.
+fn managed_rules() -> impl Iterator<Item = Value> {
+    let mut rules: BTreeMap<(&str, &[&str]), Vec<&str>> = BTreeMap::new();
+    for kind in managed() {
+        rules.entry((kind.group(), kind.row().verbs)).or_default().push(kind.row().plural);
+    }
+    rules.into_iter().map(|((group, verbs), resources)| rule(group, &resources, verbs))
+}
+
+fn rule_of(kind: ManagedKind) -> Value {
+    rule(kind.group(), &[kind.row().plural], kind.row().verbs)
+}
 
 /// What every manifest of `init` carries.
 pub(super) fn labels() -> Value {
@@ -75,10 +86,10 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
 
 /// The daemon's ClusterRole. `manifest_kinds` are those of site manifests, as this server calls them.
 #[must_use]
-pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
+pub fn daemon(needs: &Needs, manifest_kinds: &[ServedKind]) -> Value {
     let mut rules = vec![
         // Deleted are those of tenants that were suspended and archived: the admission policy says so.
-        rule("", &["namespaces"], &["get", "list", "watch", "create", "patch", "delete"]),
+        rule_of(ManagedKind::Namespace),
         rule("certificates.k8s.io", &["certificatesigningrequests"], &["get", "list", "watch", "create", "delete"]),
         rule("certificates.k8s.io", &["certificatesigningrequests/approval"], &["patch"]),
         json!({
@@ -104,17 +115,15 @@ pub fn daemon(needs: &Needs, manifest_kinds: &[Kind]) -> Value {
             "verbs": ["bind"],
         }),
     ];
-    rules.extend(MANAGED.iter().map(|(group, resources)| rule(group, resources, MANAGED_VERBS)));
-    rules.extend(manifest_kinds.iter().map(|kind| {
-        let group = kind.api_version.split_once('/').map_or("", |(group, _)| group);
-        rule(group, &[&kind.plural], MANAGED_VERBS)
-    }));
+    rules.extend(managed_rules());
+    rules.extend(manifest_kinds.iter().map(|kind| rule(kind.group(), &[&kind.plural], APPLIED)));
     if !needs.secrets.is_empty() {
-        rules.push(named("", "secrets", &needs.secrets, MANAGED_VERBS));
+        let Row { plural, verbs, .. } = ManagedKind::Secret.row();
+        rules.push(named(ManagedKind::Secret.group(), plural, &needs.secrets, verbs));
     }
     if !needs.hosts.is_empty() {
         // The admission policy knows by their names which are ours.
-        rules.push(rule("", &["serviceaccounts"], MANAGED_VERBS));
+        rules.push(rule_of(ManagedKind::ServiceAccount));
         rules.push(rule("", &["serviceaccounts/token"], &["create"]));
     }
     if needs.reaps_pods || needs.reaps_namespaces {
@@ -298,9 +307,10 @@ fn without_escape(rule: &Value) -> Vec<Value> {
         let left: Vec<&str> = match resource {
             "serviceaccounts/token" => continue,
             wild if wild.contains('*') && is_sensitive => continue,
-            "serviceaccounts" => verbs.iter().copied().filter(|verb| !["impersonate", "*"].contains(verb)).collect(),
-            "resourcequotas" | "limitranges" => readable(&verbs),
-            policies if policies.ends_with("networkpolicies") => readable(&verbs),
+            _ if resource == ManagedKind::ServiceAccount.row().plural => {
+                verbs.iter().copied().filter(|verb| !["impersonate", "*"].contains(verb)).collect()
+            }
+            _ if is_read_only(resource) => readable(&verbs),
             _ => verbs.clone(),
         };
         if left == verbs {
@@ -315,6 +325,13 @@ fn without_escape(rule: &Value) -> Vec<Value> {
         rules.insert(0, rest);
     }
     rules
+}
+
+/// What only the daemon and administrators write, and network policies of other APIs (`ciliumnetworkpolicies`).
+fn is_read_only(resource: &str) -> bool {
+    let mut ours = ManagedKind::ALL.iter().map(|kind| kind.row());
+    ours.any(|row| !row.tenants_may_write && row.plural == resource)
+        || resource.ends_with(ManagedKind::NetworkPolicy.row().plural)
 }
 
 fn readable<'v>(verbs: &[&'v str]) -> Vec<&'v str> {
@@ -353,6 +370,22 @@ mod tests {
                 {"apiGroups": [""], "resources": ["limitranges"], "verbs": ["get"]},
                 {"apiGroups": [""], "resources": ["resourcequotas", "bindings"], "verbs": ["get"]},
             ])
+        );
+    }
+
+    /// A daemon whose role is of the version before has the same rights; `init` need not run again.
+    #[test]
+    fn the_table_gives_one_rule_for_each_api_group() {
+        let verbs = ["get", "list", "watch", "create", "patch", "delete"];
+        let rule = |group: &str, resources: &[&str]| rule(group, resources, &verbs);
+        assert_eq!(rule_of(ManagedKind::Namespace), rule("", &["namespaces"]));
+        assert_eq!(
+            managed_rules().collect::<Vec<_>>(),
+            [
+                rule("", &["resourcequotas", "limitranges", "persistentvolumes", "persistentvolumeclaims"]),
+                rule("networking.k8s.io", &["networkpolicies"]),
+                rule(RBAC, &["rolebindings", "clusterrolebindings"]),
+            ]
         );
     }
 

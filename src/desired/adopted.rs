@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{DesiredAccount, Notice, Place, network, quota, rbac};
+use super::{DesiredAccount, Notice, Place, credential, network, quota, rbac};
 use crate::identity::{AccountId, ClusterName, NamespaceName};
 use crate::ledger::LedgerState;
 use crate::policy::{Class, CredentialKind, CredentialRule, Policy};
@@ -64,5 +64,5 @@ pub(super) fn notices(ledger: &LedgerState, desired: &BTreeMap<AccountId, Desire
 }
 
 fn works(place: &super::DesiredTenant) -> bool {
-    !place.credentials.is_empty() && place.holder["kind"] != "ServiceAccount"
+    !place.credentials.is_empty() && !credential::is_service_account(&place.holder)
 }

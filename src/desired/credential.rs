@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{DesiredCredential, HomeTarget, Place, Proof, Subject, TokenOf, generation_group};
 use crate::identity::{HostName, NamespaceName};
-use crate::kinds::ObjectKey;
+use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::Account;
 use crate::observed::digest::digest;
 use crate::policy::{Cluster, CredentialKind, CredentialRule, Endpoint, HomeRule};
@@ -67,6 +67,12 @@ pub fn holder(
     }
 }
 
+/// Whether a subject is a machine's, which holds a token for its own namespace only.
+#[must_use]
+pub fn is_service_account(subject: &Value) -> bool {
+    subject["kind"] == ManagedKind::ServiceAccount.row().kind
+}
+
 /// What has to be in the namespace for the credential: of a service account itself, and a Secret for each host.
 #[must_use]
 pub fn objects(place: &Place<'_>, rule: &CredentialRule) -> Vec<Value> {
@@ -91,10 +97,18 @@ pub fn objects(place: &Place<'_>, rule: &CredentialRule) -> Vec<Value> {
 /// Whether an object is one of [`objects`].
 #[must_use]
 pub fn is_ours(key: &ObjectKey) -> bool {
-    match key.kind.as_str() {
-        "ServiceAccount" => key.name.starts_with(SERVICE_ACCOUNT_PREFIX),
-        "Secret" => key.name.starts_with(SECRET_PREFIX),
-        _ => false,
+    let ObjectKind::Managed(kind) = key.kind else { return false };
+    match kind {
+        ManagedKind::ServiceAccount => key.name.starts_with(SERVICE_ACCOUNT_PREFIX),
+        ManagedKind::Secret => key.name.starts_with(SECRET_PREFIX),
+        ManagedKind::Namespace
+        | ManagedKind::RoleBinding
+        | ManagedKind::ResourceQuota
+        | ManagedKind::LimitRange
+        | ManagedKind::PersistentVolume
+        | ManagedKind::PersistentVolumeClaim
+        | ManagedKind::NetworkPolicy
+        | ManagedKind::ClusterRoleBinding => false,
     }
 }
 

@@ -32,7 +32,7 @@ use serde_json::Value;
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::homes::authorized_keys::AUTHORIZED_KEYS;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, HostName, NamespaceName, PosixIdentity};
-use crate::kinds::ObjectKey;
+use crate::kinds::{Detail, ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::{Account, Delivery, Note, Suspension};
 use crate::observed::digest::digest;
 use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
@@ -187,8 +187,12 @@ pub struct DesiredObject {
 
 /// What the ledger keeps of an object that was applied, beside its digests: what later plans compare with.
 #[must_use]
-pub fn detail(manifest: &serde_json::Value) -> Option<serde_json::Value> {
-    if manifest["kind"] == "ResourceQuota" { Some(manifest["spec"]["hard"].clone()) } else { volume::fixed(manifest) }
+pub fn detail(kind: &ObjectKind, manifest: &Value) -> Option<Value> {
+    match kind.detail() {
+        Detail::None => None,
+        Detail::QuotaHard => Some(manifest["spec"]["hard"].clone()),
+        Detail::VolumeFixed => volume::fixed(kind, manifest),
+    }
 }
 
 impl DesiredObject {
@@ -198,8 +202,7 @@ impl DesiredObject {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let key = ObjectKey {
             cluster: cluster.clone(),
-            api_version: text(&manifest["apiVersion"]).unwrap_or_default(),
-            kind: text(&manifest["kind"]).unwrap_or_default(),
+            kind: ObjectKind::of_manifest(&manifest),
             namespace: text(&manifest["metadata"]["namespace"]),
             name: text(&manifest["metadata"]["name"]).unwrap_or_default(),
         };
@@ -322,8 +325,7 @@ impl TokenOf {
     pub fn secret_key(&self, cluster: &ClusterName) -> ObjectKey {
         ObjectKey {
             cluster: cluster.clone(),
-            api_version: "v1".to_owned(),
-            kind: "Secret".to_owned(),
+            kind: ManagedKind::Secret.into(),
             namespace: Some(self.namespace.to_string()),
             name: self.secret.clone(),
         }
@@ -409,10 +411,4 @@ pub fn generation_group(account: &AccountName, generation: u64) -> String {
 pub fn of_generation_group(group: &str) -> Option<(AccountName, u64)> {
     let (account, generation) = group.strip_prefix("bursar:")?.rsplit_once('#')?;
     Some((account.parse().ok()?, generation.parse().ok()?))
-}
-
-/// Groups by the objects' kinds, for the plan's text.
-#[must_use]
-pub fn kinds<'a>(objects: impl IntoIterator<Item = &'a ObjectKey>) -> BTreeSet<&'a str> {
-    objects.into_iter().map(|key| key.kind.as_str()).collect()
 }

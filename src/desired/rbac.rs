@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Place;
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::identity::{ClusterName, NamespaceName};
-use crate::kinds::ObjectKey;
+use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::Account;
 use crate::policy::{Class, DAEMON_USER};
 
@@ -32,8 +32,7 @@ const ARCHIVE_BINDING: &str = "bursar:archive";
 pub fn archive_binding(cluster: &ClusterName, namespace: &NamespaceName) -> ObjectKey {
     ObjectKey {
         cluster: cluster.clone(),
-        api_version: "rbac.authorization.k8s.io/v1".to_owned(),
-        kind: "RoleBinding".to_owned(),
+        kind: ManagedKind::RoleBinding.into(),
         namespace: Some(namespace.to_string()),
         name: ARCHIVE_BINDING.to_owned(),
     }

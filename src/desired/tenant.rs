@@ -12,7 +12,7 @@ use super::{
 };
 use crate::contract::Sealer;
 use crate::identity::{ClusterName, NamespaceName};
-use crate::kinds::{ObjectKey, drift_key, is_binding};
+use crate::kinds::{ObjectKey, ObjectKind, Stage};
 use crate::ledger::Account;
 use crate::observed::digest::digest;
 use crate::policy::{Class, CredentialRule, DriftMode, PodSecurity, Policy};
@@ -64,12 +64,12 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
     let mut objects: BTreeMap<ObjectKey, DesiredObject> = BTreeMap::new();
     let mut directories = BTreeMap::new();
     let mut add = |manifest: Value, class: Option<&Class>| {
-        let drift = class.map_or(DriftMode::Revert, |class| drift(class, &manifest));
+        let drift = class.map_or(DriftMode::Revert, |class| drift(class, &ObjectKind::of_manifest(&manifest)));
         let (key, mut object) = DesiredObject::new(cluster, manifest, drift);
         if drift == DriftMode::Adopt {
             object.locked = class.map(|class| class.quota_locked.clone()).unwrap_or_default();
         }
-        if !(suspended && is_binding(&key.kind)) {
+        if !(suspended && key.kind.stage() == Stage::Access) {
             objects.entry(key).or_insert(object);
         }
     };
@@ -186,7 +186,6 @@ fn in_namespace(place: &Place<'_>, class: &Class, rule: Option<&CredentialRule>,
     manifests
 }
 
-fn drift(class: &Class, manifest: &Value) -> DriftMode {
-    let kind = manifest["kind"].as_str().unwrap_or_default();
-    class.drift.get(drift_key(kind)).copied().unwrap_or(DriftMode::Revert)
+fn drift(class: &Class, kind: &ObjectKind) -> DriftMode {
+    class.drift.get(&kind.drift()).copied().unwrap_or(DriftMode::Revert)
 }

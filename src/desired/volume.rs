@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::manifest::fill;
 use super::{DirectoryTarget, Place};
 use crate::identity::PosixIdentity;
+use crate::kinds::{Data, ObjectKind};
 use crate::policy::{Class, NfsVolume, Volume, VolumeKind};
 
 /// The size that volume and claim name. The NFS server's own quota decides; this number only has to be the same in
@@ -143,19 +144,19 @@ fn secret(place: &Place<'_>, nfs: &NfsVolume) -> Value {
 
 /// What the ledger keeps of a volume or a claim: what Kubernetes lets nobody change afterwards.
 #[must_use]
-pub fn fixed(manifest: &Value) -> Option<Value> {
+pub fn fixed(kind: &ObjectKind, manifest: &Value) -> Option<Value> {
     let spec = &manifest["spec"];
-    match manifest["kind"].as_str()? {
-        "PersistentVolume" => {
+    match kind.data() {
+        Data::Volume => {
             let claim = &spec["claimRef"];
             Some(json!({"nfs": spec["nfs"], "claim": {"namespace": claim["namespace"], "name": claim["name"]}}))
         }
-        "PersistentVolumeClaim" => Some(json!({
+        Data::Claim => Some(json!({
             "accessModes": spec["accessModes"],
             "storage": spec["resources"]["requests"]["storage"],
             "storageClassName": spec["storageClassName"],
             "volumeName": spec["volumeName"],
         })),
-        _ => None,
+        Data::None => None,
     }
 }

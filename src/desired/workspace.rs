@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::rbac::role_binding;
-use super::{DesiredAccount, Place, Transition};
+use super::{DesiredAccount, Place, Transition, credential};
 use crate::directory::Role;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity, Uid};
 use crate::ledger::{Account, LedgerState, Lifecycle};
@@ -101,7 +101,7 @@ fn works(derived: &DesiredAccount, person: &Account) -> bool {
 fn subjects(derived: &DesiredAccount) -> BTreeMap<ClusterName, Value> {
     let tenants = derived.clusters.iter().filter(|(_, tenant)| !tenant.suspended && !tenant.credentials.is_empty());
     let named = tenants.map(|(cluster, tenant)| (cluster.clone(), tenant.holder.clone()));
-    named.filter(|(_, subject)| subject["kind"] != "ServiceAccount").collect()
+    named.filter(|(_, subject)| !credential::is_service_account(subject)).collect()
 }
 
 /// Whom a directory for all of them is made as: a manager, or a member where there is none, with the group's gid.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::StepError;
 use super::request::{Answer, ApiServer, Ask, RequestError};
 use crate::contract::{MANAGED_BY, MANAGER};
-use crate::kinds::ObjectKey;
+use crate::kinds::{Data, ObjectKey};
 use crate::observed::cache::is_released;
 
 /// An object that is now as we want it.
@@ -53,7 +53,7 @@ pub async fn apply(
     if applied.object["metadata"]["deletionTimestamp"].is_string() {
         return Err(StepError::Deleting { key: key.clone() });
     }
-    if is_released(&applied.object) {
+    if is_released(&key.kind, &applied.object) {
         return bind_again(server, key, &path, &applied).await;
     }
     Ok(applied)
@@ -61,9 +61,7 @@ pub async fn apply(
 
 /// The path of an object.
 pub(super) async fn path_of(server: &ApiServer, key: &ObjectKey) -> Result<String, StepError> {
-    let kind = server.kind(&key.api_version, &key.kind).await?;
-    let kind =
-        kind.ok_or_else(|| StepError::UnknownKind { api_version: key.api_version.clone(), kind: key.kind.clone() })?;
+    let kind = server.kind(&key.kind).await?.ok_or_else(|| StepError::UnknownKind { kind: key.kind.clone() })?;
     Ok(kind.path(key.namespace.as_deref(), Some(&key.name)))
 }
 
@@ -150,7 +148,7 @@ pub(super) fn refused(key: &ObjectKey, error: RequestError) -> StepError {
         404 if status.details.as_ref().is_some_and(|details| details.kind == "namespaces") => {
             StepError::NoNamespace { key }
         }
-        422 if key.kind == "PersistentVolume" && status.message.contains("immutable") => {
+        422 if key.kind.data() == Data::Volume && status.message.contains("immutable") => {
             StepError::VolumeMoved { key, source: RequestError::Refused(status) }
         }
         _ => StepError::Refused { key, source: RequestError::Refused(status) },

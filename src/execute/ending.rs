@@ -14,7 +14,7 @@ use super::{ClusterEffects, StepError, listing};
 use crate::archive::{About, ArchiveError, Content, Packed, Workload, Written, pack};
 use crate::desired::rbac::{archive_binding, archive_binding_manifest};
 use crate::identity::NamespaceName;
-use crate::kinds::ObjectKey;
+use crate::kinds::{ObjectKey, ObjectKind};
 use crate::ledger::change::Change;
 use crate::ledger::{Archive, ObjectRecord};
 use crate::observed::digest::digest;
@@ -81,8 +81,8 @@ impl Place<'_> {
 
     fn packed(&self, namespace: &NamespaceName, objects: Vec<crate::archive::Listed>) -> Result<Packed, ArchiveError> {
         let stopped = self.stopped().map(|(key, stopped)| Workload {
-            api_version: key.api_version.clone(),
-            kind: key.kind.clone(),
+            api_version: key.kind.api_version().to_owned(),
+            kind: key.kind.to_string(),
             name: key.name.clone(),
             replicas: stopped.replicas,
         });
@@ -93,7 +93,9 @@ impl Place<'_> {
             self.run.now,
         );
         let binding = archive_binding(self.cluster, namespace);
-        let is_binding = |object: &Value| object["kind"] == "RoleBinding" && object["metadata"]["name"] == binding.name;
+        let is_binding = |object: &Value| {
+            ObjectKind::of_manifest(object) == binding.kind && object["metadata"]["name"] == binding.name
+        };
         let objects = objects.into_iter().filter(|(_, object)| !is_binding(object)).collect();
         pack(Content { about, objects }, self.effects.archives.recipient.as_ref())
     }

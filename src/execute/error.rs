@@ -7,7 +7,7 @@ use crate::archive::ArchiveError;
 use crate::directory::chain;
 use crate::homes::client::HomedClientError;
 use crate::identity::{ClusterName, NamespaceName};
-use crate::kinds::ObjectKey;
+use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 
 /// A step that failed. It ends what is left of its account in its cluster, and nobody else's.
 #[derive(Debug, Error)]
@@ -55,12 +55,10 @@ pub enum StepError {
         source: RequestError,
     },
     /// A site manifest names a kind that the cluster does not have.
-    #[error("the cluster has no kind {kind} in {api_version}")]
+    #[error("the cluster has no kind {kind} in {}", kind.api_version())]
     UnknownKind {
-        /// `apiVersion`.
-        api_version: String,
-        /// `kind`.
-        kind: String,
+        /// Which.
+        kind: ObjectKind,
     },
     /// A request was not carried out.
     #[error("no answer")]
@@ -240,7 +238,7 @@ fn named(key: &ObjectKey) -> String {
 }
 
 fn adopt(key: &ObjectKey) -> String {
-    let object = if key.kind == "Namespace" { "" } else { "object " };
+    let object = if key.kind == ManagedKind::Namespace { "" } else { "object " };
     format!("it is left alone; `bursar adopt {object}{}` takes it over", key.said())
 }
 
@@ -279,8 +277,7 @@ mod tests {
     fn a_foreign_object_names_the_command_that_takes_it_over() {
         let key = ObjectKey {
             cluster: ClusterName("prod".to_owned()),
-            api_version: "v1".to_owned(),
-            kind: "ResourceQuota".to_owned(),
+            kind: ManagedKind::ResourceQuota.into(),
             namespace: Some("tool-foo".to_owned()),
             name: "bursar".to_owned(),
         };

@@ -7,7 +7,7 @@ use super::StepError;
 use super::apply::refused;
 use super::request::{ApiServer, Ask};
 use crate::identity::NamespaceName;
-use crate::kinds::ObjectKey;
+use crate::kinds::{ObjectKey, ObjectKind};
 
 /// About the quota, which is Bursar's: an event of a namespace itself would stand in `default`, where tenants do not look.
 pub async fn warn(
@@ -34,8 +34,7 @@ pub async fn warn(
     });
     let key = ObjectKey {
         cluster: server.cluster.clone(),
-        api_version: "v1".to_owned(),
-        kind: "Event".to_owned(),
+        kind: ObjectKind::of("v1", "Event"),
         namespace: Some(namespace.to_string()),
         name: "bursar-idle".to_owned(),
     };

@@ -11,7 +11,7 @@ use super::StepError;
 use super::request::{ApiServer, Ask, RequestError};
 use crate::archive::Listed;
 use crate::identity::NamespaceName;
-use crate::kinds::Kind;
+use crate::kinds::ServedKind;
 
 /// A role binding is in force when the API server's own watch has seen it.
 const IN_FORCE: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ fn failed(server: &ApiServer, what: &str, source: RequestError) -> StepError {
 }
 
 #[expect(clippy::disallowed_methods, reason = "bounds a wait")]
-async fn list(server: &ApiServer, kind: &Kind, namespace: &NamespaceName) -> Result<Vec<Value>, RequestError> {
+async fn list(server: &ApiServer, kind: &ServedKind, namespace: &NamespaceName) -> Result<Vec<Value>, RequestError> {
     let path = kind.path(Some(namespace.as_str()), None);
     let until = Instant::now() + IN_FORCE;
     loop {
@@ -57,9 +57,9 @@ async fn list(server: &ApiServer, kind: &Kind, namespace: &NamespaceName) -> Res
 }
 
 /// Kinds that live in namespaces and can be listed; of each the version that its group prefers.
-async fn kinds(server: &ApiServer) -> Result<Vec<Kind>, StepError> {
+async fn kinds(server: &ApiServer) -> Result<Vec<ServedKind>, StepError> {
     let core = of_version(server, "v1").await?;
-    let mut kinds: Vec<Kind> = core;
+    let mut kinds: Vec<ServedKind> = core;
     let groups = server.ask("/apis", Ask::Get).await?.object;
     for group in groups["groups"].as_array().into_iter().flatten() {
         let version = |version: &Value| version["groupVersion"].as_str().map(str::to_owned);
@@ -76,7 +76,7 @@ async fn kinds(server: &ApiServer) -> Result<Vec<Kind>, StepError> {
     Ok(kinds)
 }
 
-async fn of_version(server: &ApiServer, version: &str) -> Result<Vec<Kind>, StepError> {
+async fn of_version(server: &ApiServer, version: &str) -> Result<Vec<ServedKind>, StepError> {
     let root = if version.contains('/') { "/apis" } else { "/api" };
     let answer = server.ask(&format!("{root}/{version}"), Ask::Get).await;
     let answer = answer.map_err(|source| failed(server, version, source))?.object;
@@ -87,7 +87,7 @@ async fn of_version(server: &ApiServer, version: &str) -> Result<Vec<Kind>, Step
     let kind = |resource: &Value| {
         let text = |key: &str| resource[key].as_str().map(str::to_owned);
         let plural = text("name").filter(|name| !name.contains('/'))?;
-        Some(Kind { api_version: version.to_owned(), kind: text("kind")?, plural, namespaced: true })
+        Some(ServedKind { api_version: version.to_owned(), kind: text("kind")?, plural, namespaced: true })
     };
     Ok(resources.filter_map(kind).collect())
 }

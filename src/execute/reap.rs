@@ -7,7 +7,7 @@ use super::StepError;
 use super::request::{ApiServer, Ask, RequestError};
 use crate::contract::{JOB, MANAGED_BY, MANAGER};
 use crate::identity::NamespaceName;
-use crate::kinds::{ObjectKey, everywhere};
+use crate::kinds::{ObjectKey, ObjectKind, everywhere};
 
 /// What may belong to a job.
 const COMPANIONS: [&str; 3] = ["Service", "ConfigMap", "Secret"];
@@ -21,7 +21,7 @@ pub async fn reap(
 ) -> Result<Vec<String>, StepError> {
     let mut gone = Vec::new();
     for kind in COMPANIONS.iter().filter(|_| job.is_some()) {
-        let Some(known) = everywhere("v1", kind) else { continue };
+        let Some(known) = everywhere(&ObjectKind::of("v1", kind)) else { continue };
         let selector = format!("{JOB}={},{MANAGED_BY}!={MANAGER}", job.unwrap_or_default());
         let path = known.path(Some(namespace.as_str()), None);
         let answer = server.ask(&path, Ask::DeleteLabelled { selector: &selector }).await;
@@ -29,7 +29,7 @@ pub async fn reap(
         let items = answer.object["items"].as_array().into_iter().flatten();
         gone.extend(items.filter_map(|item| Some(format!("{kind}/{}", item["metadata"]["name"].as_str()?))));
     }
-    let Some(pod) = everywhere("v1", "Pod") else { return Ok(gone) };
+    let Some(pod) = everywhere(&ObjectKind::of("v1", "Pod")) else { return Ok(gone) };
     match server.ask(&pod.path(Some(namespace.as_str()), Some(name)), Ask::Delete { uid }).await {
         Ok(_) => gone.push(format!("Pod/{name}")),
         // Gone already, or another one by that name.
@@ -42,8 +42,7 @@ pub async fn reap(
 fn failed(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str, source: RequestError) -> StepError {
     let key = ObjectKey {
         cluster: server.cluster.clone(),
-        api_version: "v1".to_owned(),
-        kind: kind.to_owned(),
+        kind: ObjectKind::of("v1", kind),
         namespace: Some(namespace.to_string()),
         name: name.to_owned(),
     };

@@ -18,7 +18,7 @@ use super::csr_watch::{CsrWatch, LazyCsrWatch};
 use super::pace::{Outcome, Pace};
 use super::trial::Trials;
 use crate::identity::ClusterName;
-use crate::kinds::Kind;
+use crate::kinds::{ObjectKind, ServedKind};
 use crate::observed::discovery::Kinds;
 use crate::telemetry::SharedMetrics;
 
@@ -226,9 +226,9 @@ impl ApiServer {
         &self.authorities
     }
 
-    /// The kind of that name; `None` if the cluster has no such kind.
-    pub async fn kind(&self, api_version: &str, kind: &str) -> Result<Option<Kind>, RequestError> {
-        let resolved = tokio::time::timeout(DEADLINE, self.kinds.resolve(&self.client, api_version, kind)).await;
+    /// How the cluster serves the kind; `None` if it has no such kind.
+    pub async fn kind(&self, kind: &ObjectKind) -> Result<Option<ServedKind>, RequestError> {
+        let resolved = tokio::time::timeout(DEADLINE, self.kinds.resolve(&self.client, kind)).await;
         match resolved {
             Ok(Ok(kind)) => Ok(kind),
             Ok(Err(kube::Error::Api(status))) => Err(RequestError::Refused(status)),
@@ -237,7 +237,7 @@ impl ApiServer {
         }
     }
 
-    /// Asks, and waits for the answer. `path` is that of [`Kind::path`].
+    /// Asks, and waits for the answer. `path` is that of [`ServedKind::path`].
     pub async fn ask(&self, path: &str, ask: Ask<'_>) -> Result<Answer, RequestError> {
         for _ in 0..TRIES {
             if let Some(answer) = self.attempt(ask.verb(), ask.request(path)?).await? {

@@ -15,7 +15,7 @@ use super::csr_watch::{HOLDER, Outcome};
 use super::request::{ApiServer, Ask, RequestError};
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::identity::{ClusterName, kubernetes_name};
-use crate::kinds::ObjectKey;
+use crate::kinds::{ObjectKey, ObjectKind};
 
 /// The signer whose certificates the API server takes from clients (Kubernetes, "Certificates and CSRs").
 pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
@@ -103,8 +103,7 @@ pub async fn sign(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>,
 pub fn key(cluster: &ClusterName, account: &str) -> ObjectKey {
     ObjectKey {
         cluster: cluster.clone(),
-        api_version: API_VERSION.to_owned(),
-        kind: KIND.to_owned(),
+        kind: ObjectKind::of(API_VERSION, KIND),
         namespace: None,
         name: name(account),
     }

@@ -12,7 +12,7 @@ use super::trial::Old;
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, reap, refusal, workloads};
 use crate::desired::{DesiredCredential, HomeTarget, Proof, Regeneration, Transition, detail};
 use crate::identity::{ClusterName, HostName, NamespaceName};
-use crate::kinds::{ObjectKey, apply_order};
+use crate::kinds::{ObjectKey, Stage};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::{CredentialKey, Failure, ObjectRecord, StoppedWorkload, Suspension};
@@ -160,7 +160,7 @@ impl Place<'_> {
                     uid: observed.uid,
                     wanted: wanted.clone(),
                     observed: observed.digest,
-                    detail: detail(manifest),
+                    detail: detail(&key.kind, manifest),
                 };
                 let did = match applied {
                     Applied { created: true, .. } => "created",
@@ -296,7 +296,7 @@ impl Place<'_> {
         done.changes.extend(stopped);
         let names: Vec<Value> = found
             .iter()
-            .map(|(key, workload)| json!({"kind": key.kind, "name": key.name, "replicas": workload.replicas}))
+            .map(|(key, workload)| json!({"kind": key.kind.as_str(), "name": key.name, "replicas": workload.replicas}))
             .collect();
         done.events.push(self.event("workloads stopped", self.cause().1, json!({"workloads": names})));
         // First written down, then done: a daemon that is killed in between still knows what they were.
@@ -316,7 +316,8 @@ impl Place<'_> {
             // Each at once: from then on it is the tenant's, who may stop it before somebody resumes the rest.
             self.hand_over(done).await?;
         }
-        let names: Vec<Value> = stopped.iter().map(|(key, _)| json!({"kind": key.kind, "name": key.name})).collect();
+        let names: Vec<Value> =
+            stopped.iter().map(|(key, _)| json!({"kind": key.kind.as_str(), "name": key.name})).collect();
         done.events.push(self.event("workloads resumed", self.cause().1, json!({"workloads": names})));
         Ok(())
     }
@@ -437,17 +438,17 @@ impl Written {
         let Self { key, record, did, reason } = self;
         done.drift_repaired += u64::from(matches!(reason, Reason::Drifted(_)));
         done.objects.push(json!({
-            "did": did, "kind": key.kind, "namespace": key.namespace, "name": key.name, "why": reason.to_string(),
+            "did": did, "kind": key.kind.as_str(), "namespace": key.namespace, "name": key.name, "why": reason.to_string(),
         }));
         done.changes.push(Change::Object(key, record));
     }
 }
 
 /// The rank of an object's write: those of one rank do not wait for each other. `None`: it waits, and is waited for.
-fn rank(action: &Action) -> Option<(bool, u8)> {
+fn rank(action: &Action) -> Option<(bool, Stage)> {
     match action {
-        Action::Apply { key, .. } => Some((false, apply_order(&key.kind))),
-        Action::Delete { key, .. } => Some((true, apply_order(&key.kind))),
+        Action::Apply { key, .. } => Some((false, key.kind.stage())),
+        Action::Delete { key, .. } => Some((true, key.kind.stage())),
         _ => None,
     }
 }

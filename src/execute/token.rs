@@ -11,7 +11,7 @@ use super::request::{ApiServer, Ask};
 use crate::desired::{SERVICE_ACCOUNT, TokenOf};
 use crate::homes::SecretText;
 use crate::homes::token::claims;
-use crate::kinds::ObjectKey;
+use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::Certificate;
 use crate::observed::certificate::Issued;
 
@@ -51,8 +51,7 @@ pub async fn request(
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token");
     let key = ObjectKey {
         cluster: server.cluster.clone(),
-        api_version: "v1".to_owned(),
-        kind: "ServiceAccount".to_owned(),
+        kind: ManagedKind::ServiceAccount.into(),
         namespace: Some(namespace.to_string()),
         name: service_account.clone(),
     };

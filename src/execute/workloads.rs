@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::StepError;
 use super::request::{ApiServer, Ask, RequestError};
 use crate::identity::{ClusterName, NamespaceName};
-use crate::kinds::{ObjectKey, everywhere};
+use crate::kinds::{ObjectKey, ObjectKind, everywhere};
 use crate::ledger::StoppedWorkload;
 
 /// Makes a `DaemonSet`'s pods fit no node. There is no `/scale` for them.
@@ -42,7 +42,7 @@ const WORKLOADS: &[(&str, &str, How)] = &[
 ];
 
 fn how(key: &ObjectKey) -> Option<How> {
-    WORKLOADS.iter().find(|known| known.0 == key.api_version && known.1 == key.kind).map(|known| known.2)
+    WORKLOADS.iter().find(|known| ObjectKind::of(known.0, known.1) == key.kind).map(|known| known.2)
 }
 
 /// Everything in a namespace that runs or would run, with what it is.
@@ -53,7 +53,7 @@ pub async fn find(
 ) -> Result<Vec<(ObjectKey, StoppedWorkload)>, StepError> {
     let mut found = Vec::new();
     for (api_version, kind, how) in WORKLOADS {
-        let Some(known) = everywhere(api_version, kind) else { continue };
+        let Some(known) = everywhere(&ObjectKind::of(api_version, kind)) else { continue };
         let listed = server.list(&known.path(Some(namespace.as_str()), None)).await?;
         let running = listed.iter().filter(|object| is_top_level(kind, object) && runs(*how, object));
         found.extend(running.map(|object| {
@@ -169,15 +169,14 @@ fn key(cluster: &ClusterName, api_version: &str, kind: &str, object: &Value) -> 
     let metadata = &object["metadata"];
     ObjectKey {
         cluster: cluster.clone(),
-        api_version: api_version.to_owned(),
-        kind: kind.to_owned(),
+        kind: ObjectKind::of(api_version, kind),
         namespace: metadata["namespace"].as_str().map(str::to_owned),
         name: metadata["name"].as_str().unwrap_or_default().to_owned(),
     }
 }
 
 fn path(key: &ObjectKey) -> Option<String> {
-    let kind = everywhere(&key.api_version, &key.kind)?;
+    let kind = everywhere(&key.kind)?;
     Some(kind.path(key.namespace.as_deref(), Some(&key.name)))
 }
 

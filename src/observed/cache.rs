@@ -11,7 +11,7 @@ use super::digest::managed_digest;
 use super::{ClusterInventory, ObservedObject};
 use crate::contract::{KEEP, LAST_USE};
 use crate::identity::ClusterName;
-use crate::kinds::{ObjectKey, WatchedKind};
+use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, WatchedKind};
 
 /// The objects of one cluster that carry our label, kept by events.
 ///
@@ -157,35 +157,33 @@ impl Cache {
 
     fn of_kind(&self, scope: &WatchedKind) -> impl Iterator<Item = &ObjectKey> {
         // Keys sort by cluster, apiVersion and kind first.
-        let first = ObjectKey {
-            cluster: self.cluster.clone(),
-            api_version: scope.api_version.clone(),
-            kind: scope.kind.clone(),
-            namespace: None,
-            name: String::new(),
-        };
+        let first =
+            ObjectKey { cluster: self.cluster.clone(), kind: scope.kind.clone(), namespace: None, name: String::new() };
         self.inventory
             .objects
             .range(first..)
             .map(|(key, _)| key)
-            .take_while(|key| key.api_version == scope.api_version && key.kind == scope.kind)
+            .take_while(|key| key.kind == scope.kind)
             .filter(|key| scope.only.as_ref().is_none_or(|only| *only == key.name))
     }
 }
 
-/// What the inventory keeps of an object that the API server showed.
+/// What the inventory keeps of an object of this kind that the API server showed.
 #[must_use]
-pub fn observe(object: &Value) -> ObservedObject {
+pub fn observe(kind: &ObjectKind, object: &Value) -> ObservedObject {
     let metadata = &object["metadata"];
-    let of_namespace = |key| metadata["annotations"][key].as_str().filter(|_| object["kind"] == "Namespace");
+    let of_namespace = |key| metadata["annotations"][key].as_str().filter(|_| *kind == ManagedKind::Namespace);
     ObservedObject {
         uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
         resource_version: metadata["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0),
-        digest: if is_released(object) { RELEASED.to_owned() } else { managed_digest(object) },
+        digest: if is_released(kind, object) { RELEASED.to_owned() } else { managed_digest(object) },
         deleting: metadata["deletionTimestamp"].is_string(),
         spared: of_namespace(KEEP) == Some("true"),
         last_use: of_namespace(LAST_USE).and_then(|text| text.parse().ok()),
-        quota: super::quota::observe(object),
+        quota: match kind.detail() {
+            Detail::QuotaHard => super::quota::observe(object),
+            Detail::None | Detail::VolumeFixed => None,
+        },
     }
 }
 
@@ -195,8 +193,8 @@ const RELEASED: &str = "released";
 
 /// A volume that is bound to a claim that is gone (§7): an apply alone leaves it so.
 #[must_use]
-pub fn is_released(object: &Value) -> bool {
-    object["kind"] == "PersistentVolume"
+pub fn is_released(kind: &ObjectKind, object: &Value) -> bool {
+    kind.data() == Data::Volume
         && object["status"]["phase"] == "Released"
         && object["spec"]["claimRef"]["uid"].is_string()
 }
@@ -216,8 +214,7 @@ mod tests {
     fn key(name: &str) -> ObjectKey {
         ObjectKey {
             cluster: ClusterName("prod".to_owned()),
-            api_version: "v1".to_owned(),
-            kind: "ResourceQuota".to_owned(),
+            kind: ManagedKind::ResourceQuota.into(),
             namespace: Some("tool-foo".to_owned()),
             name: name.to_owned(),
         }
@@ -232,7 +229,7 @@ mod tests {
     }
 
     fn quotas() -> WatchedKind {
-        WatchedKind { api_version: "v1".to_owned(), kind: "ResourceQuota".to_owned(), only: None }
+        ManagedKind::ResourceQuota.into()
     }
 
     #[test]
@@ -305,15 +302,15 @@ mod tests {
 
     #[test]
     fn a_released_volume_differs_from_every_record() {
+        let kind = ManagedKind::PersistentVolume.into();
         let mut volume = serde_json::json!({
-            "kind": "PersistentVolume",
             "metadata": {"uid": "u", "resourceVersion": "7"},
             "spec": {"claimRef": {"name": "home", "uid": "gone"}},
             "status": {"phase": "Released"},
         });
-        assert_eq!(observe(&volume).digest, RELEASED);
+        assert_eq!(observe(&kind, &volume).digest, RELEASED);
         volume["spec"]["claimRef"].as_object_mut().expect("an object").remove("uid");
-        assert_ne!(observe(&volume).digest, RELEASED);
-        assert_eq!(observe(&volume).resource_version, 7);
+        assert_ne!(observe(&kind, &volume).digest, RELEASED);
+        assert_eq!(observe(&kind, &volume).resource_version, 7);
     }
 }

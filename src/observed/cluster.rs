@@ -22,7 +22,7 @@ use super::{ClusterInventory, ObservedObject};
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::directory::chain;
 use crate::identity::ClusterName;
-use crate::kinds::{Kind, ObjectKey, WatchedKind};
+use crate::kinds::{ObjectKey, ServedKind, WatchedKind};
 
 /// Between two questions whether a cluster whose watch broke answers again. The watch itself says nothing when it
 /// comes back and nothing changed meanwhile.
@@ -149,7 +149,7 @@ impl ClusterWatch {
         let waiting = self.shared.kinds.iter().zip(&state.kinds).filter(|(_, state)| !state.listed);
         ClusterHealth {
             ready: state.is_ready(),
-            waiting_for: waiting.map(|(watched, _)| watched.kind.clone()).collect(),
+            waiting_for: waiting.map(|(watched, _)| watched.kind.to_string()).collect(),
             error: state.kinds.iter().find_map(|kind| kind.error.clone()),
             objects: state.cache.inventory().objects.len(),
         }
@@ -174,7 +174,7 @@ impl Writing<'_> {
     /// The server answered with this object. The next plan sees it, even if its watch event is still to come.
     #[must_use]
     pub fn applied(self, answer: &Value) -> ObservedObject {
-        let observed = observe(answer);
+        let observed = observe(&self.key.kind, answer);
         self.shared.lock().cache.applied(self.key, &observed);
         observed
     }
@@ -302,16 +302,13 @@ impl Shared {
     fn observed(&self, watched: &WatchedKind, object: DynamicObject) -> Option<(ObjectKey, ObservedObject)> {
         let key = ObjectKey {
             cluster: self.cluster.clone(),
-            api_version: watched.api_version.clone(),
             kind: watched.kind.clone(),
             namespace: object.metadata.namespace.clone(),
             name: object.metadata.name.clone()?,
         };
         // What was read as JSON can be written as JSON.
-        let mut value = serde_json::to_value(object).ok()?;
-        // Items of a list do not carry their kind.
-        value["kind"] = Value::String(watched.kind.clone());
-        Some((key, observe(&value)))
+        let value = serde_json::to_value(object).ok()?;
+        Some((key, observe(&watched.kind, &value)))
     }
 
     fn failed(&self, index: usize, why: String) {
@@ -357,7 +354,7 @@ async fn watch_kind(shared: Arc<Shared>, client: Client, index: usize) {
     let kinds = Kinds::default();
     let mut streaming = true;
     loop {
-        match kinds.resolve(&client, &watched.api_version, &watched.kind).await {
+        match kinds.resolve(&client, &watched.kind).await {
             Ok(Some(kind)) => match watch_until_lost(&shared, &client, index, &kind, streaming).await {
                 Lost::Kind => {
                     shared.absent_kind(index);
@@ -385,7 +382,7 @@ enum Lost {
     Streaming,
 }
 
-async fn watch_until_lost(shared: &Shared, client: &Client, index: usize, kind: &Kind, streaming: bool) -> Lost {
+async fn watch_until_lost(shared: &Shared, client: &Client, index: usize, kind: &ServedKind, streaming: bool) -> Lost {
     let api = Api::<DynamicObject>::all_with(client.clone(), &resource(kind));
     let watched = &shared.kinds[index];
     let mut config = watcher::Config::default().labels(&format!("{MANAGED_BY}={MANAGER}"));

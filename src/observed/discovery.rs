@@ -6,14 +6,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 use kube::Client;
 use kube::core::ApiResource;
 
-use crate::kinds::{Kind, everywhere};
+use crate::kinds::{ObjectKind, ServedKind, everywhere};
 
 /// A kind as kube's dynamic API wants it.
 #[must_use]
-pub fn resource(kind: &Kind) -> ApiResource {
-    let (group, version) = kind.api_version.split_once('/').unwrap_or(("", &kind.api_version));
+pub fn resource(kind: &ServedKind) -> ApiResource {
+    let version = kind.api_version.split_once('/').map_or(kind.api_version.as_str(), |(_, version)| version);
     ApiResource {
-        group: group.to_owned(),
+        group: kind.group().to_owned(),
         version: version.to_owned(),
         api_version: kind.api_version.clone(),
         kind: kind.kind.clone(),
@@ -24,29 +24,29 @@ pub fn resource(kind: &Kind) -> ApiResource {
 /// The kinds of one cluster, as far as they were asked for. Clones share what they learned.
 #[derive(Debug, Clone, Default)]
 pub struct Kinds {
-    discovered: Arc<RwLock<BTreeMap<(String, String), Kind>>>,
+    discovered: Arc<RwLock<BTreeMap<ObjectKind, ServedKind>>>,
 }
 
 impl Kinds {
-    /// The kind of that name; `None` if the cluster has no such kind.
-    pub async fn resolve(&self, client: &Client, api_version: &str, kind: &str) -> Result<Option<Kind>, kube::Error> {
-        if let Some(known) = everywhere(api_version, kind) {
+    /// How the cluster serves the kind; `None` if it has no such kind.
+    pub async fn resolve(&self, client: &Client, kind: &ObjectKind) -> Result<Option<ServedKind>, kube::Error> {
+        if let Some(known) = everywhere(kind) {
             return Ok(Some(known));
         }
-        let key = (api_version.to_owned(), kind.to_owned());
-        let known = self.discovered.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let known = self.discovered.read().unwrap_or_else(PoisonError::into_inner).get(kind).cloned();
         if known.is_some() {
             return Ok(known);
         }
-        let found = discover(client, api_version, kind).await?;
+        let found = discover(client, kind).await?;
         if let Some(found) = &found {
-            self.discovered.write().unwrap_or_else(PoisonError::into_inner).insert(key, found.clone());
+            self.discovered.write().unwrap_or_else(PoisonError::into_inner).insert(kind.clone(), found.clone());
         }
         Ok(found)
     }
 }
 
-async fn discover(client: &Client, api_version: &str, kind: &str) -> Result<Option<Kind>, kube::Error> {
+async fn discover(client: &Client, kind: &ObjectKind) -> Result<Option<ServedKind>, kube::Error> {
+    let api_version = kind.api_version();
     let listed = if api_version.contains('/') {
         client.list_api_group_resources(api_version).await
     } else {
@@ -59,10 +59,10 @@ async fn discover(client: &Client, api_version: &str, kind: &str) -> Result<Opti
         Err(error) => return Err(error),
     };
     // Subresources are listed beside their resource, as `pods/log`.
-    let found = resources.into_iter().find(|resource| resource.kind == kind && !resource.name.contains('/'));
-    Ok(found.map(|resource| Kind {
+    let found = resources.into_iter().find(|resource| resource.kind == kind.as_str() && !resource.name.contains('/'));
+    Ok(found.map(|resource| ServedKind {
         api_version: api_version.to_owned(),
-        kind: kind.to_owned(),
+        kind: kind.as_str().to_owned(),
         plural: resource.name,
         namespaced: resource.namespaced,
     }))
@@ -71,10 +71,11 @@ async fn discover(client: &Client, api_version: &str, kind: &str) -> Result<Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::ManagedKind;
 
     #[test]
     fn kube_asks_for_the_group_and_the_version_apart() {
-        let binding = everywhere("rbac.authorization.k8s.io/v1", "RoleBinding").expect("known");
+        let binding = everywhere(&ManagedKind::RoleBinding.into()).expect("known");
         assert_eq!(resource(&binding).group, "rbac.authorization.k8s.io");
     }
 }

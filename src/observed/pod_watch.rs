@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::discovery::resource;
 use super::pods::{ObservedPod, PodInventory, observe};
 use crate::directory::chain;
-use crate::kinds::everywhere;
+use crate::kinds::{ObjectKind, everywhere};
 
 /// After an error the pods are listed anew: what was missed meanwhile would not be told.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -75,7 +75,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 async fn watch(shared: Arc<Mutex<State>>, client: Client) {
-    let Some(kind) = everywhere("v1", "Pod") else { return };
+    let Some(kind) = everywhere(&ObjectKind::of("v1", "Pod")) else { return };
     loop {
         let api = Api::<Pod>::all_with(client.clone(), &resource(&kind));
         let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));

@@ -19,12 +19,9 @@ pub struct ObservedQuota {
     pub editors: Vec<String>,
 }
 
-/// What a quota shows.
+/// What a ResourceQuota shows.
 #[must_use]
 pub fn observe(object: &Value) -> Option<Arc<ObservedQuota>> {
-    if object["kind"] != "ResourceQuota" {
-        return None;
-    }
     let editors = editors(object);
     let edited = if editors.is_empty() { BTreeMap::new() } else { amounts(&object["spec"]["hard"]) };
     let mut used = amounts(&object["status"]["used"]);
@@ -72,6 +69,5 @@ mod tests {
         let edited = observe(&quota("kubectl-edit", &Value::Null, "3")).expect("edited and in use");
         assert_eq!((edited.edited["pods"].as_str(), edited.used["pods"].as_str()), ("16", "3"));
         assert_eq!(edited.editors, ["kubectl-edit"]);
-        assert_eq!(observe(&json!({"kind": "LimitRange"})), None);
     }
 }

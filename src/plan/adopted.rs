@@ -57,8 +57,7 @@ impl std::fmt::Display for Unowned {
 /// namespaces only where a class adopts them.
 #[must_use]
 pub fn is_of_others(key: &ObjectKey, is_own: impl Fn(&str) -> bool) -> bool {
-    let kinds = ["RoleBinding", "ResourceQuota", "LimitRange", "NetworkPolicy"];
-    kinds.contains(&key.kind.as_str()) && key.namespace.as_deref().is_some_and(|there| !is_own(there))
+    key.kind.in_adopted() && key.namespace.as_deref().is_some_and(|there| !is_own(there))
 }
 
 /// What this look at the clusters changes. One that does not answer changes nothing.

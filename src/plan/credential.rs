@@ -199,6 +199,7 @@ mod tests {
 
     use super::*;
     use crate::identity::AccountKind;
+    use crate::kinds::ManagedKind;
     use crate::ledger::change::Change;
     use crate::ledger::{Note, Order, OrderKind};
     use crate::plan::testing::World;
@@ -256,13 +257,13 @@ mod tests {
         let place = |is: &dyn Fn(&Action) -> bool| actions.iter().position(is).expect("an action");
         let proved =
             place(&|it| matches!(it, Action::ProveRevoked { user, .. } if user.ends_with(&before.to_string())));
-        let gone = place(&|it| matches!(it, Action::Delete { key, .. } if key.kind == "ServiceAccount"));
-        let bound = place(&|it| matches!(it, Action::Apply { key, .. } if key.kind == "RoleBinding"));
+        let gone = place(&|it| matches!(it, Action::Delete { key, .. } if key.kind == ManagedKind::ServiceAccount));
+        let bound = place(&|it| matches!(it, Action::Apply { key, .. } if key.kind == ManagedKind::RoleBinding));
         let delivered = place(&|it| matches!(it, Action::Deliver { .. }));
         assert!(bound < gone && gone < proved && proved < delivered, "{plan}");
         world.cycle();
         let accounts = |world: &World| {
-            let objects = world.ledger.objects.keys().filter(|key| key.kind == "ServiceAccount");
+            let objects = world.ledger.objects.keys().filter(|key| key.kind == ManagedKind::ServiceAccount);
             objects.map(|key| key.name.clone()).collect::<Vec<_>>()
         };
         assert_eq!(accounts(&world), [format!("bursar-g{}", world.ledger.accounts[&foo].generation)]);

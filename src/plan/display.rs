@@ -16,12 +16,12 @@ use super::pace::Progress;
 use super::realm::RealmPlan;
 use super::reaper::Waiting;
 use super::revocation;
-use super::wording::{counted, noun, number, objects};
+use super::wording::{counted, number, objects};
 use super::{AccountPlan, Action, Notice, Plan, Reason};
 use crate::desired::{DesiredCredential, Proof, Regeneration, Transition};
 use crate::directory::{Completeness, RejectedEntry};
 use crate::identity::AccountKind;
-use crate::kinds::ObjectKey;
+use crate::kinds::{Detail, ObjectKey};
 use crate::ledger::{Ending, LedgerState, Lifecycle, Note, SourceState, Suspension};
 
 /// Everything that `bursar plan` shows.
@@ -346,7 +346,7 @@ fn only_reason(plan: &AccountPlan) -> (char, String) {
     let mut gone = !plan.actions.is_empty();
     for action in &plan.actions {
         let (thing, reason) = match action {
-            Action::Apply { key, reason, .. } | Action::Delete { key, reason, .. } => (noun(&key.kind), reason),
+            Action::Apply { key, reason, .. } | Action::Delete { key, reason, .. } => (key.kind.noun(), reason),
             Action::Deliver { credential, reason, .. } => (credential.proof.noun(), reason),
             Action::RemoveKubeconfig { reason, .. } => ("kubeconfig", reason),
             Action::SshKeys { reason: Some(reason), .. } => ("SSH keys", reason),
@@ -491,7 +491,7 @@ fn placed<'a>(plan: &AccountPlan, keys: impl Iterator<Item = &'a ObjectKey>) -> 
 
 fn amounts<'a>(key: &ObjectKey, reason: &'a Reason) -> &'a [String] {
     match reason {
-        Reason::Changed(fields) | Reason::Drifted(fields) if key.kind == "ResourceQuota" => fields,
+        Reason::Changed(fields) | Reason::Drifted(fields) if key.kind.detail() == Detail::QuotaHard => fields,
         _ => &[],
     }
 }

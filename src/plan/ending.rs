@@ -5,7 +5,7 @@ use super::Action;
 use super::tenant::Look;
 use crate::desired::EndOfTenant;
 use crate::identity::{ClusterName, NamespaceName};
-use crate::kinds::ObjectKey;
+use crate::kinds::{Data, ObjectKey};
 
 /// The namespace into a file, if that is due.
 pub(super) fn archive(look: Look<'_>) -> Option<Action> {
@@ -19,7 +19,7 @@ pub(super) fn archive(look: Look<'_>) -> Option<Action> {
 pub(super) fn deletion(look: Look<'_>, deletes: Vec<Action>) -> Vec<Action> {
     let namespace = look.tenant.namespace.as_ref().and_then(|namespace| of_namespace(look, namespace));
     let is_outside = |action: &Action| {
-        matches!(action, Action::Delete { key, .. } if !["PersistentVolume", "PersistentVolumeClaim"].contains(&key.kind.as_str())
+        matches!(action, Action::Delete { key, .. } if key.kind.data() == Data::None
             && (key.namespace.is_none() || key.namespace.as_deref() != look.tenant.namespace.as_ref().map(NamespaceName::as_str)))
     };
     let outside = deletes.into_iter().filter(is_outside);

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::{AccountPlan, Action};
 use crate::contract::follows_the_generation;
 use crate::desired::{Transition, generation_group};
-use crate::kinds::{ObjectKey, apply_order};
+use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::Suspension;
 use crate::observed::digest::digest;
 
@@ -58,10 +58,10 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
         let cluster = &action.cluster().0;
         match action {
             // Others are repairs, which are done whether or not the removal is.
-            Action::Apply { key, manifest, .. } if matches!(apply_order(&key.kind), 0 | 4) => {
-                Some(line(cluster, &key.kind, object(key), stable_digest(manifest, plan)))
+            Action::Apply { key, manifest, .. } if is_of_a_removal(key.kind.stage()) => {
+                Some(line(cluster, key.kind.as_str(), object(key), stable_digest(manifest, plan)))
             }
-            Action::Delete { key, .. } => Some(line(cluster, &key.kind, object(key), "delete".to_owned())),
+            Action::Delete { key, .. } => Some(line(cluster, key.kind.as_str(), object(key), "delete".to_owned())),
             Action::StopWorkloads { namespace, .. } => {
                 Some(line(cluster, "Workloads", namespace.to_string(), "stop".to_owned()))
             }
@@ -72,7 +72,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
                 Some(line("", "SshKeys", home.home.display().to_string(), "remove".to_owned()))
             }
             Action::DeleteNamespace { namespace, .. } => {
-                Some(line(cluster, "Namespace", namespace.to_string(), "delete".to_owned()))
+                Some(line(cluster, ManagedKind::Namespace.row().kind, namespace.to_string(), "delete".to_owned()))
             }
             // What a removal does not do, and renewals.
             Action::Apply { .. }
@@ -97,8 +97,16 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
     actions.chain(members).chain(suspension).collect()
 }
 
+/// Whether a removal of access applies objects of this stage: the namespace's seal, and bindings to the new generation.
+const fn is_of_a_removal(stage: Stage) -> bool {
+    match stage {
+        Stage::Namespace | Stage::Access => true,
+        Stage::Limits | Stage::Volume | Stage::Content => false,
+    }
+}
+
 fn object(key: &ObjectKey) -> String {
-    format!("{}/{}/{}", key.api_version, key.namespace.as_deref().unwrap_or_default(), key.name)
+    format!("{}/{}/{}", key.kind.api_version(), key.namespace.as_deref().unwrap_or_default(), key.name)
 }
 
 fn cause(why: &Suspension) -> &'static str {

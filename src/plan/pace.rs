@@ -14,7 +14,7 @@ use super::guard::Bounds;
 use super::{AccountPlan, Action, Reason};
 use crate::desired::DesiredTenant;
 use crate::identity::{AccountId, AccountName, ClusterName};
-use crate::kinds::ObjectKey;
+use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::LedgerState;
 use crate::ledger::change::Event;
 use crate::ledger::pace::PaceRecord;
@@ -111,8 +111,7 @@ pub(super) fn is_policy(
 fn volume_key(cluster: &ClusterName, name: &str) -> ObjectKey {
     ObjectKey {
         cluster: cluster.clone(),
-        api_version: "v1".to_owned(),
-        kind: "PersistentVolume".to_owned(),
+        kind: ManagedKind::PersistentVolume.into(),
         namespace: None,
         name: name.to_owned(),
     }

@@ -11,6 +11,7 @@ use super::{Action, compare, hash};
 use crate::desired::{Deriver, Transition};
 use crate::directory::Completeness;
 use crate::identity::{AccountId, AccountKind, DirectoryId};
+use crate::kinds::Stage;
 use crate::ledger::{Absence, Failure, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::policy::Limit;
 
@@ -205,7 +206,7 @@ proptest! {
             prop_assert!(!refusals.is_empty() || world.plan().is_empty(), "{}", world.plan());
             for account in world.ledger.accounts.values().filter(|it| !world.ledger.holds.contains_key(&it.id)) {
                 let bound = world.ledger.objects.iter().any(|(key, record)| {
-                    record.account == account.id && key.kind.ends_with("RoleBinding")
+                    record.account == account.id && key.kind.stage() == Stage::Access
                 });
                 let served = account.state == Lifecycle::Active;
                 prop_assert_eq!(bound, served, "{} is {:?}", &account.name, account.state);

@@ -23,7 +23,7 @@ use super::testing::{World, entry_of, prod};
 use crate::control::api::{OrderRequest, QuotaSet, QuotaUnset, Target};
 use crate::directory::{Completeness, Entry};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
-use crate::kinds::ObjectKey;
+use crate::kinds::{DriftKey, ManagedKind, ObjectKey};
 use crate::ledger::change::Event;
 use crate::ledger::{Absence, Failure, Note, Order, OrderKind};
 use crate::observed::HomeFinding;
@@ -135,7 +135,7 @@ impl Story {
             ["cluster", "out", name] => self.world.without_cluster(name),
             ["class", class, "adopt", "quota"] => {
                 let class = self.world.policy.classes.get_mut(*class).expect("a class");
-                class.drift.insert("quota".to_owned(), DriftMode::Adopt);
+                class.drift.insert(DriftKey::Quota, DriftMode::Adopt);
             }
             ["class", class, "on-demand"] => {
                 let class = self.world.policy.classes.get_mut(*class).expect("a class");
@@ -164,7 +164,7 @@ impl Story {
             }
             ["class", class, "report", kind] => {
                 let class = self.world.policy.classes.get_mut(*class).expect("a class");
-                class.drift.insert((*kind).to_owned(), DriftMode::Report);
+                class.drift.insert(DriftKey::named(kind).expect("a key of drift"), DriftMode::Report);
             }
             ["class", class, "namespace", pattern] => {
                 let class = self.world.policy.classes.get_mut(*class).expect("a class");
@@ -296,7 +296,7 @@ impl Story {
         let records = &self.world.ledger.objects;
         let (key, _) = records
             .iter()
-            .find(|(key, record)| record.account == *id && key.kind == kind && key.name == name)
+            .find(|(key, record)| record.account == *id && key.kind.as_str() == kind && key.name == name)
             .expect("an object of the account");
         let key = key.clone();
         let objects = &mut self.world.cluster().objects;
@@ -434,7 +434,7 @@ impl Story {
         let cluster = cluster.map_or_else(prod, |name| ClusterName(name.to_owned()));
         let (resource, amount) = amount.split_once('=').expect("an amount");
         let wanted = self.world.desired().accounts[id].clusters[&cluster].objects.clone();
-        let (_, quota) = wanted.iter().find(|(key, _)| key.kind == "ResourceQuota").expect("a quota");
+        let (_, quota) = wanted.iter().find(|(key, _)| key.kind == ManagedKind::ResourceQuota).expect("a quota");
         let mut hard: BTreeMap<String, String> =
             serde_json::from_value(quota.manifest["spec"]["hard"].clone()).expect("amounts");
         hard.insert(resource.to_owned(), amount.to_owned());
@@ -451,7 +451,7 @@ impl Story {
 
     fn quota_key(&self, id: &AccountId, cluster: &ClusterName) -> ObjectKey {
         let mut records = self.world.ledger.objects.iter();
-        let of = |key: &ObjectKey| key.kind == "ResourceQuota" && key.cluster == *cluster;
+        let of = |key: &ObjectKey| key.kind == ManagedKind::ResourceQuota && key.cluster == *cluster;
         let (key, _) = records.find(|(key, record)| record.account == *id && of(key)).expect("a quota");
         key.clone()
     }
@@ -468,11 +468,15 @@ impl Story {
         let objects = &mut self.world.cluster().objects;
         let going: BTreeSet<String> = objects
             .iter()
-            .filter(|(key, found)| key.kind == "Namespace" && found.deleting && !hold)
+            .filter(|(key, found)| key.kind == ManagedKind::Namespace && found.deleting && !hold)
             .map(|(key, _)| key.name.clone())
             .collect();
         let is_in = |key: &ObjectKey| {
-            going.contains(key.namespace.as_deref().unwrap_or(if key.kind == "Namespace" { &key.name } else { "" }))
+            going.contains(key.namespace.as_deref().unwrap_or(if key.kind == ManagedKind::Namespace {
+                &key.name
+            } else {
+                ""
+            }))
         };
         objects.retain(|key, _| !is_in(key));
     }

@@ -13,7 +13,7 @@ use super::scan::Scan;
 use super::{Action, Reason, adopted, ending, volume};
 use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Transition};
 use crate::identity::{AccountId, ClusterName, NamespaceName};
-use crate::kinds::{ObjectKey, apply_order};
+use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, Stage};
 use crate::ledger::{LedgerState, ObjectRecord};
 use crate::observed::{ClusterInventory, Inventory, ObservedObject};
 use crate::policy::DriftMode;
@@ -68,14 +68,16 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     }
     let applies = if settled { Vec::new() } else { applies(look, &mut found) };
     let (elsewhere, applies): (Vec<_>, Vec<_>) = applies.into_iter().partition(|action| is_new_elsewhere(look, action));
-    let (namespace, applies): (Vec<_>, Vec<_>) = applies.into_iter().partition(|action| order(action) == Some(0));
-    let (bindings, applies): (Vec<_>, Vec<_>) = applies.into_iter().partition(|action| order(action) == Some(4));
+    let (namespace, applies): (Vec<_>, Vec<_>) =
+        applies.into_iter().partition(|action| stage(action) == Some(Stage::Namespace));
+    let (bindings, applies): (Vec<_>, Vec<_>) =
+        applies.into_iter().partition(|action| stage(action) == Some(Stage::Access));
     // A binding that is there is changed first: it may name an older generation, and a tenant who makes another step
     // fail must not keep a revoked certificate alive by it.
     let (narrowed, bindings): (Vec<_>, Vec<_>) =
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) =
-        deletes(look, &mut found.notices).into_iter().partition(|action| order(action) == Some(4));
+        deletes(look, &mut found.notices).into_iter().partition(|action| stage(action) == Some(Stage::Access));
     let stop = stop(look, !namespace.is_empty());
     let Standing { remove, prove, deliver, inspect } = credential::actions(look, &mut found.notices);
     let directories = directories(look, &applies);
@@ -99,15 +101,15 @@ fn is_new_elsewhere(look: Look<'_>, action: &Action) -> bool {
     matches!(action, Action::Apply { key, uid: None, .. } if adopted::is_of_others(key, |there| own == Some(there)))
 }
 
-fn order(action: &Action) -> Option<u8> {
+fn stage(action: &Action) -> Option<Stage> {
     match action {
-        Action::Apply { key, .. } | Action::Delete { key, .. } => Some(apply_order(&key.kind)),
+        Action::Apply { key, .. } | Action::Delete { key, .. } => Some(key.kind.stage()),
         _ => None,
     }
 }
 
 fn namespace_on_its_way_out(look: Look<'_>) -> Option<String> {
-    let namespace = look.tenant.objects.keys().find(|key| key.kind == "Namespace")?;
+    let namespace = look.tenant.objects.keys().find(|key| key.kind == ManagedKind::Namespace)?;
     look.there.objects.get(namespace).filter(|found| found.deleting).map(|_| {
         format!(
             "namespace {} in cluster {} is being deleted by somebody; it is made again when it is gone",
@@ -116,10 +118,10 @@ fn namespace_on_its_way_out(look: Look<'_>) -> Option<String> {
     })
 }
 
-/// In the order of [`apply_order`], then by name.
+/// In the order of [`Stage`], then by name.
 fn applies(look: Look<'_>, found: &mut Found) -> Vec<Action> {
     let mut objects: Vec<_> = look.tenant.objects.iter().collect();
-    objects.sort_by_key(|(key, _)| apply_order(&key.kind));
+    objects.sort_by_key(|(key, _)| key.kind.stage());
     objects.into_iter().filter_map(|(key, object)| apply(look, key, object, found)).collect()
 }
 
@@ -140,7 +142,7 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
                 said.notices.push(why);
                 return None;
             }
-            let before = record.detail.as_ref().filter(|_| key.kind == "ResourceQuota");
+            let before = record.detail.as_ref().filter(|_| key.kind.detail() == Detail::QuotaHard);
             Reason::Changed(before.map(|before| quota::changed(look, object, before)).unwrap_or_default())
         }
         (Some(_), Some(_)) if object.drift == DriftMode::Report => {
@@ -148,7 +150,7 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
                 "{} was edited by somebody else, and its class says report: it stays; to write ours back, drift = \
                  {{ {} = \"revert\" }}",
                 described(key),
-                crate::kinds::drift_key(&key.kind)
+                key.kind.drift().as_str()
             ));
             return None;
         }
@@ -166,7 +168,7 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
 /// The directories of volumes that are about to be made.
 fn directories(look: Look<'_>, applies: &[Action]) -> Vec<Action> {
     let new = applies.iter().filter_map(|action| match action {
-        Action::Apply { key, uid: None, .. } if key.kind == "PersistentVolume" => {
+        Action::Apply { key, uid: None, .. } if key.kind.data() == Data::Volume => {
             look.tenant.directories.get(&key.name)
         }
         _ => None,
@@ -194,10 +196,10 @@ fn deletes(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
         .orphans(look.id, look.cluster)
         .iter()
         .copied()
-        .filter(|key| key.kind != "Namespace" && !look.tenant.objects.contains_key(key))
-        .filter(|key| !look.tenant.keep_unknown || apply_order(&key.kind) == 4)
+        .filter(|key| key.kind != ManagedKind::Namespace && !look.tenant.objects.contains_key(key))
+        .filter(|key| !look.tenant.keep_unknown || key.kind.stage() == Stage::Access)
         .collect();
-    orphans.sort_by_key(|key| std::cmp::Reverse(apply_order(&key.kind)));
+    orphans.sort_by_key(|key| std::cmp::Reverse(key.kind.stage()));
     let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
     orphans
         .into_iter()
@@ -257,8 +259,7 @@ fn resume(look: Look<'_>) -> Vec<Action> {
 fn first_key() -> ObjectKey {
     ObjectKey {
         cluster: ClusterName(String::new()),
-        api_version: String::new(),
-        kind: String::new(),
+        kind: ObjectKind::of("", ""),
         namespace: None,
         name: String::new(),
     }

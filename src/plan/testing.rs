@@ -16,7 +16,7 @@ use crate::desired::{DesiredState, derive, detail};
 use crate::directory::merge::merge;
 use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead, Way};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
-use crate::kinds::ObjectKey;
+use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::transition::{Transition, transition};
@@ -256,7 +256,7 @@ impl World {
     }
 
     fn binds(&mut self, key: &ObjectKey, manifest: &Value) {
-        if key.kind == "RoleBinding" {
+        if key.kind == ManagedKind::RoleBinding {
             let subjects = manifest["subjects"].as_array().expect("subjects").iter();
             let names = subjects.filter_map(|subject| subject["name"].as_str().map(str::to_owned)).collect();
             self.bound.insert(key.clone(), names);
@@ -280,7 +280,7 @@ impl World {
                 let found =
                     ObservedObject { uid: uid.clone(), digest: observed.clone(), quota, ..ObservedObject::default() };
                 self.in_cluster(&key.cluster).objects.insert(key.clone(), found);
-                let detail = detail(manifest);
+                let detail = detail(&key.kind, manifest);
                 let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }
@@ -309,7 +309,7 @@ impl World {
             Action::Delete { key, uid, .. } => {
                 let gone = self.in_cluster(&key.cluster).objects.remove(key);
                 assert_eq!(gone.map(|found| found.uid).as_ref(), Some(uid), "{key:?} is there and is the one meant");
-                assert_ne!(key.kind, "Namespace", "no namespace is deleted");
+                assert!(key.kind != ManagedKind::Namespace, "no namespace is deleted");
                 self.bound.remove(key);
                 vec![Change::Object(key.clone(), None)]
             }
@@ -326,8 +326,7 @@ impl World {
             Action::StopWorkloads { cluster, namespace } => {
                 let key = ObjectKey {
                     cluster: cluster.clone(),
-                    api_version: "apps/v1".to_owned(),
-                    kind: "Deployment".to_owned(),
+                    kind: ObjectKind::of("apps/v1", "Deployment"),
                     namespace: Some(namespace.to_string()),
                     name: "web".to_owned(),
                 };

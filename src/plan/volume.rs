@@ -6,16 +6,16 @@ use std::cmp::Ordering;
 use serde_json::Value;
 
 use crate::desired::volume::{PERSONAL_NAMESPACE, fixed};
-use crate::kinds::ObjectKey;
+use crate::kinds::{Data, ObjectKey};
 use crate::ledger::ObjectRecord;
 use crate::quantity::compare;
 
 /// Why a volume or claim that is there cannot become what is wanted, and what to do; `None`: it can.
 pub(super) fn immovable(key: &ObjectKey, record: &ObjectRecord, manifest: &Value) -> Option<String> {
     let was = record.detail.as_ref()?;
-    let wanted = fixed(manifest)?;
+    let wanted = fixed(&key.kind, manifest)?;
     let cluster = &key.cluster;
-    if key.kind == "PersistentVolume" {
+    if key.kind.data() == Data::Volume {
         let named = |nfs: &Value| format!("{}:{}", text(&nfs["server"]), text(&nfs["path"]));
         let claim = |of: &Value| format!("{}/{}", text(&of["namespace"]), text(&of["name"]));
         let (holder, new) = (claim(&was["claim"]), claim(&wanted["claim"]));
@@ -74,12 +74,12 @@ pub(super) fn kept(key: &ObjectKey) -> String {
 /// Whether deleting it would, or could, delete data: a claim of a storage class, and what outlives the account.
 pub(super) fn holds_data(key: &ObjectKey, record: &ObjectRecord) -> bool {
     let detail = |field: &str| record.detail.as_ref().map(|detail| &detail[field]);
-    match key.kind.as_str() {
-        "PersistentVolumeClaim" => {
+    match key.kind.data() {
+        Data::Claim => {
             key.namespace.as_deref() == Some(PERSONAL_NAMESPACE) || !detail("volumeName").is_some_and(Value::is_string)
         }
-        "PersistentVolume" => detail("claim").is_some_and(|claim| text(&claim["namespace"]) == PERSONAL_NAMESPACE),
-        _ => false,
+        Data::Volume => detail("claim").is_some_and(|claim| text(&claim["namespace"]) == PERSONAL_NAMESPACE),
+        Data::None => false,
     }
 }
 
@@ -93,12 +93,12 @@ mod tests {
 
     use super::*;
     use crate::identity::{AccountId, ClusterName};
+    use crate::kinds::{ManagedKind, ObjectKind};
 
-    fn key(kind: &str, namespace: Option<&str>) -> ObjectKey {
+    fn key(kind: ManagedKind, namespace: Option<&str>) -> ObjectKey {
         ObjectKey {
             cluster: ClusterName("prod".to_owned()),
-            api_version: "v1".to_owned(),
-            kind: kind.to_owned(),
+            kind: kind.into(),
             namespace: namespace.map(str::to_owned),
             name: "home".to_owned(),
         }
@@ -107,22 +107,28 @@ mod tests {
     fn record(manifest: &Value) -> ObjectRecord {
         let text = String::new;
         let account = AccountId("a".to_owned());
-        ObjectRecord { account, uid: text(), wanted: text(), observed: text(), detail: fixed(manifest) }
+        ObjectRecord {
+            account,
+            uid: text(),
+            wanted: text(),
+            observed: text(),
+            detail: fixed(&ObjectKind::of_manifest(manifest), manifest),
+        }
     }
 
     fn claim(size: &str, class: &str) -> Value {
         let spec = json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}},
             "storageClassName": class});
-        json!({"kind": "PersistentVolumeClaim", "spec": spec})
+        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": spec})
     }
 
     #[test]
     fn a_volume_does_not_move_and_its_owner_is_told_how() {
         let volume = |path: &str| {
-            json!({"kind": "PersistentVolume", "spec": {"nfs": {"server": "nfs", "path": path},
+            json!({"apiVersion": "v1", "kind": "PersistentVolume", "spec": {"nfs": {"server": "nfs", "path": path},
                 "claimRef": {"name": "home", "namespace": "tool-foo"}}})
         };
-        let key = key("PersistentVolume", None);
+        let key = key(ManagedKind::PersistentVolume, None);
         assert_eq!(immovable(&key, &record(&volume("/a")), &volume("/a")), None);
         let why = immovable(&key, &record(&volume("/a")), &volume("/b")).expect("refused");
         for part in ["nfs:/a", "nfs:/b", "kubectl delete pvc home -n tool-foo", "kubectl delete pv home"] {
@@ -132,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_claim_grows_and_neither_shrinks_nor_changes_its_class() {
-        let key = key("PersistentVolumeClaim", Some("tool-foo"));
+        let key = key(ManagedKind::PersistentVolumeClaim, Some("tool-foo"));
         let look = |was: &Value, wanted: &Value| immovable(&key, &record(was), wanted);
         for (was, wanted, refused) in [
             ("1Gi", "2Gi", false),
@@ -150,11 +156,11 @@ mod tests {
 
     #[test]
     fn only_a_claim_of_a_volume_that_is_kept_may_be_deleted() {
-        let tenants = key("PersistentVolumeClaim", Some("tool-foo"));
+        let tenants = key(ManagedKind::PersistentVolumeClaim, Some("tool-foo"));
         let mut bound = claim("1Gi", "");
         bound["spec"]["volumeName"] = json!("bursar-tool-foo.home");
         assert!(!holds_data(&tenants, &record(&bound)));
         assert!(holds_data(&tenants, &record(&claim("1Gi", "fast"))));
-        assert!(holds_data(&key("PersistentVolumeClaim", Some(PERSONAL_NAMESPACE)), &record(&bound)));
+        assert!(holds_data(&key(ManagedKind::PersistentVolumeClaim, Some(PERSONAL_NAMESPACE)), &record(&bound)));
     }
 }

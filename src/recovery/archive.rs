@@ -12,7 +12,7 @@ use crate::execute::StepError;
 use crate::execute::listing::everything;
 use crate::execute::request::{ApiServer, Ask, RequestError};
 use crate::execute::workloads::PARKED;
-use crate::kinds::Kind;
+use crate::kinds::{Data, ObjectKind, ServedKind};
 use crate::report::chain;
 
 /// Why nothing was made.
@@ -187,7 +187,7 @@ fn path(kind: &str, object: &Value, about: &About) -> String {
     let plural = kind.split('.').next().unwrap_or(kind);
     let text = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
     let kind =
-        Kind { api_version: text("apiVersion"), kind: text("kind"), plural: plural.to_owned(), namespaced: true };
+        ServedKind { api_version: text("apiVersion"), kind: text("kind"), plural: plural.to_owned(), namespaced: true };
     kind.path(Some(about.namespace.as_str()), None)
 }
 
@@ -243,7 +243,8 @@ fn forget(object: &mut Value, at: &str, keys: &[&str], keep: impl Fn(&Value) -> 
 
 /// A claim of a volume that was kept: the volume remembers the claim that is gone.
 fn waits(object: &Value) -> Option<String> {
-    let volume = object["spec"]["volumeName"].as_str().filter(|_| object["kind"] == "PersistentVolumeClaim")?;
+    let volume =
+        object["spec"]["volumeName"].as_str().filter(|_| ObjectKind::of_manifest(object).data() == Data::Claim)?;
     let claim = object["metadata"]["name"].as_str()?;
     Some(format!(
         "claim {claim} waits for volume {volume}: kubectl patch pv {volume} --type=json -p \

@@ -9,7 +9,6 @@ use crate::desired::quota::class_of;
 use crate::desired::{classes_of, credential};
 use crate::directory::{Completeness, selects};
 use crate::identity::{AccountId, AccountKind, DirectoryId};
-use crate::kinds::drift_key;
 use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::realm::RealmAccount;
@@ -254,7 +253,7 @@ fn objects(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let objects = ledger.objects.iter().filter(|(_, record)| record.account == account.id);
     let steps: Vec<Step> = objects
         .map(|(key, _)| {
-            let from = if credential::is_ours(key) { "credential" } else { drift_key(&key.kind) };
+            let from = if credential::is_ours(key) { "credential" } else { key.kind.drift().as_str() };
             let adopted = ledger.adopted.iter().find(|((cluster, namespace), _)| {
                 *cluster == key.cluster && key.namespace.as_deref() == Some(namespace.as_str())
             });
@@ -262,7 +261,7 @@ fn objects(account: &Account, ledger: &LedgerState) -> Vec<Step> {
             let class = class.unwrap_or_else(|| "?".to_owned());
             let place = key.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
             let text = format!("{place}{} in {}, from class.{class}.{from}", key.name, key.cluster);
-            Step::new(&key.kind, true, text)
+            Step::new(key.kind.as_str(), true, text)
         })
         .collect();
     if steps.is_empty() { vec![Step::new("objects", false, "none were made yet")] } else { steps }

@@ -12,6 +12,7 @@ use super::profile;
 use super::table::{Kind, PATH, Table, is_none_of};
 use super::volume;
 use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
+use crate::kinds::DriftKey;
 use crate::policy::{
     Class, Cluster, DriftMode, From, FromWorkspaces, HomeRule, Pattern, PodSecurity, Provision, When, Workspace,
 };
@@ -73,8 +74,6 @@ pub(super) const KUBECONFIG: &str = ".kube/config";
 
 const PATTERN: Kind = Kind("a regular expression", "\"^[a-z][a-z0-9-]{1,50}$\"");
 const RELATIVE: Kind = Kind("a path within the home", "\".kube/config\"");
-/// What `drift` may speak of.
-const DRIFT: [&str; 7] = ["namespace", "quota", "limits", "network", "roles", "volumes", "manifests"];
 
 /// What a class may name.
 pub(super) struct Known<'a> {
@@ -273,14 +272,14 @@ fn impersonate(table: &Table<'_>) -> Vec<String> {
     users
 }
 
-fn drift(table: &Table<'_>) -> BTreeMap<String, DriftMode> {
-    table.only(&DRIFT);
+fn drift(table: &Table<'_>) -> BTreeMap<DriftKey, DriftMode> {
+    table.only(&DriftKey::ALL.map(DriftKey::as_str));
     let modes = [("revert", DriftMode::Revert), ("report", DriftMode::Report), ("adopt", DriftMode::Adopt)];
     let mut drift = BTreeMap::new();
-    for key in table.keys() {
-        match table.choice(&key, &modes) {
-            Some(DriftMode::Adopt) if key != "quota" => {
-                table.wrong(&key, "only a quota is adopted; one of: revert, report");
+    for key in table.keys().iter().filter_map(|key| DriftKey::named(key)) {
+        match table.choice(key.as_str(), &modes) {
+            Some(DriftMode::Adopt) if key != DriftKey::Quota => {
+                table.wrong(key.as_str(), "only a quota is adopted; one of: revert, report");
             }
             Some(mode) => drop(drift.insert(key, mode)),
             None => {}

@@ -5,19 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::table::Table;
-
-/// Kinds that no tenant gets: cluster-scoped ones, and those by which a tenant would become another.
-const FORBIDDEN: [&str; 9] = [
-    "Namespace",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "CustomResourceDefinition",
-    "Node",
-    "PersistentVolume",
-    "StorageClass",
-    "ValidatingWebhookConfiguration",
-    "MutatingWebhookConfiguration",
-];
+use crate::kinds::{ObjectKind, Watch};
 
 /// The documents of the class `name`, in the order of their files.
 pub(super) fn manifests(root: &Table<'_>, folder: &Path, name: &str) -> Vec<Value> {
@@ -69,14 +57,14 @@ fn wrong(document: &Value) -> Option<String> {
             return Some(format!("a document has no {}", pointer[1..].replace('/', ".")));
         }
     }
-    let kind = document["kind"].as_str().unwrap_or_default();
-    if FORBIDDEN.contains(&kind) {
+    let kind = ObjectKind::of_manifest(document);
+    if !kind.site_may_bring() {
         return Some(format!("a {kind} is not a tenant's; put only what lives in its namespace here"));
     }
     // The daemon is given rights to Secrets by their names, or it could read all of a tenant's.
     let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-    if kind == "Secret" && name.contains('{') {
-        return Some(format!("a Secret's name must be the same for every tenant, and {name:?} is not"));
+    if kind.watch() == Watch::ByName && name.contains('{') {
+        return Some(format!("a {kind}'s name must be the same for every tenant, and {name:?} is not"));
     }
     document.to_string().contains("{credential:").then(|| "not in this version: {credential:NAME}".to_owned())
 }

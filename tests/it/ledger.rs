@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use bursar::directory::Role;
 use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
-use bursar::kinds::ObjectKey;
+use bursar::kinds::{ManagedKind, ObjectKey};
 use bursar::ledger::change::{Change, Event};
 use bursar::ledger::idle::Idleness;
 use bursar::ledger::quota::{OverrideKey, QuotaOverride};
@@ -112,8 +112,7 @@ fn certificate(account: &Account, digits: &str, not_after: &str, renew_after: &s
 fn quota(account: &Account, namespace: &str) -> Change {
     let key = ObjectKey {
         cluster: ClusterName("prod".to_owned()),
-        api_version: "v1".to_owned(),
-        kind: "ResourceQuota".to_owned(),
+        kind: ManagedKind::ResourceQuota.into(),
         namespace: Some(namespace.to_owned()),
         name: "bursar".to_owned(),
     };

@@ -4,12 +4,16 @@
 
 use super::{text, texts};
 use crate::bootstrap::needs::{Adopting, Needs};
+use crate::kinds::ManagedKind;
 use crate::policy::Requirement;
 
 /// What the daemon may take away wherever it is, as far as it carries its label: a namespace that is adopted no more
 /// has labels by which nobody knows that it was.
-pub(super) const LEFT_BEHIND: &str =
-    "request.resource.resource in ['rolebindings', 'resourcequotas', 'limitranges', 'networkpolicies']";
+pub(super) fn left_behind() -> String {
+    let kinds = ManagedKind::ALL.iter().map(|kind| kind.row()).filter(|row| row.in_adopted);
+    let resources: Vec<String> = kinds.map(|row| row.plural.to_owned()).collect();
+    format!("request.resource.resource in {}", texts(&resources))
+}
 
 /// Whether the request is one that the daemon may make in a namespace of others.
 pub(super) fn place(needs: &Needs) -> String {
@@ -44,5 +48,17 @@ fn requirement(requirement: &Requirement) -> String {
         Requirement::NotIn(key, values) => format!("!{}", is_one(key, values)),
         Requirement::Exists(key) => format!("{} in {labels}", text(key)),
         Requirement::Absent(key) => format!("!({} in {labels})", text(key)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The policy of a cluster is compared with this text.
+    #[test]
+    fn what_is_left_behind_is_listed_in_the_order_of_the_table() {
+        let resources = "['rolebindings', 'resourcequotas', 'limitranges', 'networkpolicies']";
+        assert_eq!(left_behind(), format!("request.resource.resource in {resources}"));
     }
 }

@@ -29,14 +29,14 @@ pub use self::keep::{Kept, keep};
 pub(super) use self::manifests::identity;
 pub use self::outside::install_outside;
 pub use self::selftest::{Tried, selftest};
-use super::roles::MANAGED;
+use super::roles::managed;
 use super::{AccessError, answered, owner};
 use crate::admission::rules::Rules;
 use crate::admission::server::files::seal_text;
 use crate::contract::{MANAGED_BY, Sealer};
 use crate::desired::rules::rules;
 use crate::identity::ClusterName;
-use crate::kinds::Kind;
+use crate::kinds::{ObjectKind, ServedKind};
 use crate::ledger::LedgerState;
 use crate::observed::discovery::{Kinds, resource};
 use crate::observed::watched::site_kinds;
@@ -141,14 +141,12 @@ impl WebhookRequest<'_> {
 
     /// API group and plural of what tenants are given.
     async fn objects(&self, client: &Client) -> Result<Vec<(String, String)>, AccessError> {
-        let managed = MANAGED.iter().flat_map(|(group, plurals)| plurals.iter().map(move |plural| (*group, *plural)));
         let mut objects: Vec<(String, String)> =
-            managed.map(|(group, plural)| (group.to_owned(), plural.to_owned())).collect();
+            managed().map(|kind| (kind.group().to_owned(), kind.row().plural.to_owned())).collect();
         for site in site_kinds(self.policy, self.ledger, self.cluster) {
             // A kind that is gone has no objects.
-            if let Some(kind) = resolve(client, &site.api_version, &site.kind).await? {
-                let group = site.api_version.split_once('/').map_or("", |(group, _)| group);
-                objects.push((group.to_owned(), kind.plural));
+            if let Some(kind) = resolve(client, &site.kind).await? {
+                objects.push((kind.group().to_owned(), kind.plural));
             }
         }
         objects.sort();
@@ -195,11 +193,11 @@ fn labels() -> Value {
 
 /// Whether this server has mutating policies.
 pub(super) async fn mutates(client: &Client) -> Result<bool, AccessError> {
-    Ok(resolve(client, GROUP, "MutatingAdmissionPolicy").await?.is_some())
+    Ok(resolve(client, &ObjectKind::of(GROUP, "MutatingAdmissionPolicy")).await?.is_some())
 }
 
-async fn resolve(client: &Client, api_version: &str, kind: &str) -> Result<Option<Kind>, AccessError> {
-    answered(&format!("kind {kind} in {api_version}"), Kinds::default().resolve(client, api_version, kind)).await
+async fn resolve(client: &Client, kind: &ObjectKind) -> Result<Option<ServedKind>, AccessError> {
+    answered(&format!("kind {kind} in {}", kind.api_version()), Kinds::default().resolve(client, kind)).await
 }
 
 /// Makes an object as `manifest` says, with its fields ours.
@@ -240,7 +238,7 @@ async fn api(
     kind: &str,
     namespace: Option<&str>,
 ) -> Result<Option<Api<DynamicObject>>, AccessError> {
-    let Some(kind) = resolve(client, api_version, kind).await? else { return Ok(None) };
+    let Some(kind) = resolve(client, &ObjectKind::of(api_version, kind)).await? else { return Ok(None) };
     let resource = resource(&kind);
     Ok(Some(match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::interval::OPEN_END;
 use super::table::Table;
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid};
-use crate::kinds::ObjectKey;
+use crate::kinds::{ObjectKey, ObjectKind};
 use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
@@ -274,14 +274,25 @@ pub struct KeyColumns {
 }
 
 impl From<ObjectKey> for KeyColumns {
-    fn from(ObjectKey { cluster, api_version, kind, namespace, name }: ObjectKey) -> Self {
-        Self { cluster, api_version, kind, namespace: namespace.unwrap_or_default(), name }
+    fn from(ObjectKey { cluster, kind, namespace, name }: ObjectKey) -> Self {
+        Self {
+            cluster,
+            api_version: kind.api_version().to_owned(),
+            kind: kind.as_str().to_owned(),
+            namespace: namespace.unwrap_or_default(),
+            name,
+        }
     }
 }
 
 impl From<KeyColumns> for ObjectKey {
     fn from(KeyColumns { cluster, api_version, kind, namespace, name }: KeyColumns) -> Self {
-        Self { cluster, api_version, kind, namespace: Some(namespace).filter(|n| !n.is_empty()), name }
+        Self {
+            cluster,
+            kind: ObjectKind::of(&api_version, &kind),
+            namespace: Some(namespace).filter(|n| !n.is_empty()),
+            name,
+        }
     }
 }
 

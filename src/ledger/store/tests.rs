@@ -10,7 +10,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use super::*;
 use crate::directory::{Completeness, RejectedEntry, Role};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, HostName, PosixIdentity};
-use crate::kinds::ObjectKey;
+use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::change::{Change, Event, RefusalRecord};
 use crate::ledger::idle::Idleness;
 use crate::ledger::pace::PaceRecord;
@@ -127,8 +127,7 @@ fn change() -> impl Strategy<Value = Change> {
         (id(), any::<bool>(), 0_u64..3).prop_map(move |(id, there, n)| Change::Object(
             ObjectKey {
                 cluster: cluster(),
-                api_version: "v1".to_owned(),
-                kind: "ResourceQuota".to_owned(),
+                kind: ManagedKind::ResourceQuota.into(),
                 namespace: (n > 0).then(|| format!("ns{n}")),
                 name: "bursar".to_owned()
             },
@@ -192,8 +191,7 @@ fn change() -> impl Strategy<Value = Change> {
             id,
             ObjectKey {
                 cluster: cluster(),
-                api_version: "apps/v1".to_owned(),
-                kind: "Deployment".to_owned(),
+                kind: ObjectKind::of("apps/v1", "Deployment"),
                 namespace: Some("ns1".to_owned()),
                 name: "web".to_owned()
             },

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bursar::archive::Archives;
 use bursar::execute::{Effects, Extent, Recorder, Run, execute};
 use bursar::homes::client::HomedClient;
-use bursar::kinds::{ObjectKey, WatchedKind};
+use bursar::kinds::{ObjectKey, ObjectKind, WatchedKind};
 use bursar::ledger::LedgerState;
 use bursar::observed::cluster::{ClusterWatch, connect};
 use bursar::observed::watched::managed_kinds;
@@ -335,8 +335,7 @@ async fn cluster_that_is_down_has_no_inventory_and_says_why() {
 async fn kind_that_the_cluster_does_not_have_holds_up_nobody() {
     let mut kinds = managed_kinds();
     let listing = |api_version: &str, kind: &str, only: Option<&str>| WatchedKind {
-        api_version: api_version.to_owned(),
-        kind: kind.to_owned(),
+        kind: ObjectKind::of(api_version, kind),
         only: only.map(str::to_owned),
     };
     kinds.push(listing("monitoring.example.org/v1", "ServiceMonitor", None));

@@ -9,7 +9,7 @@ use bursar::execute::request::ApiServer;
 use bursar::execute::{ClusterEffects, Effects, Extent, Recorder, Report, Run, execute};
 use bursar::homes::client::HomedClient;
 use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
-use bursar::kinds::{ObjectKey, WatchedKind};
+use bursar::kinds::{ObjectKey, ObjectKind, WatchedKind, everywhere};
 use bursar::ledger::change::Event;
 use bursar::ledger::{Account, Failure, LedgerState, Lifecycle};
 use bursar::observed::ObservedObject;
@@ -65,11 +65,11 @@ impl World {
     }
 
     pub fn key(&self, api_version: &str, kind: &str, name: &str) -> ObjectKey {
-        let namespaced = !matches!(kind, "Namespace" | "PersistentVolume");
+        let kind = ObjectKind::of(api_version, kind);
+        let namespaced = everywhere(&kind).is_none_or(|kind| kind.namespaced);
         ObjectKey {
             cluster: cluster(),
-            api_version: api_version.to_owned(),
-            kind: kind.to_owned(),
+            kind,
             namespace: namespaced.then(|| self.namespace.clone()),
             name: name.to_owned(),
         }

@@ -1,0 +1,402 @@
+//! The table of the kinds that Bursar creates: one row per kind. Code outside this module that differs by kind reads a
+//! column or matches on [`ManagedKind`] exhaustively. PURE: no runtime, no client, no file system, no clock.
+
+#![allow(missing_docs, reason = "rows and variants say it by their names")]
+
+/// A kind of object that Bursar creates for tenants.
+///
+/// The order of the variants is the order in which roles and the daemon's admission policy list them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ManagedKind {
+    Namespace,
+    RoleBinding,
+    ResourceQuota,
+    LimitRange,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    NetworkPolicy,
+    ClusterRoleBinding,
+    ServiceAccount,
+    Secret,
+    #[cfg(bursar_new_kind)]
+    NewKind,
+}
+
+/// What is the same for all objects of a kind.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a column of its own")]
+pub struct Row {
+    /// `v1`, `rbac.authorization.k8s.io/v1`.
+    pub api_version: &'static str,
+    /// `RoleBinding`.
+    pub kind: &'static str,
+    /// `rolebindings`.
+    pub plural: &'static str,
+    pub namespaced: bool,
+    /// When objects are applied and deleted.
+    pub stage: Stage,
+    /// The key of a class's `drift` that decides about edits by others.
+    pub drift: DriftKey,
+    /// One object, in plans: `quota`.
+    pub noun: &'static str,
+    /// Several objects, in plans.
+    pub nouns: &'static str,
+    /// The place among other kinds in a list of a plan; kinds of one place keep the order of the actions.
+    pub place_in_text: u8,
+    pub watch: Watch,
+    /// What the daemon's role allows it.
+    pub verbs: &'static [&'static str],
+    /// Whether the daemon creates objects of this kind in namespaces that a class adopts.
+    pub in_adopted: bool,
+    pub data: Data,
+    pub detail: Detail,
+    /// Whether `bursar-tenant` keeps the verbs that this server's `edit` has; if not, tenants only read.
+    pub tenants_may_write: bool,
+    /// Whether a class may have manifests of this kind.
+    pub site_may_bring: bool,
+}
+
+/// Objects are applied in this order and deleted in the reverse order: a namespace before its content, and access last,
+/// so that nobody works in a namespace whose quota and policies are missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    Namespace,
+    Limits,
+    Volume,
+    Content,
+    /// Bindings. A suspension removes them, and an approval of a removal names them.
+    Access,
+}
+
+/// A key of `[class.NAME.drift]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DriftKey {
+    Namespace,
+    Quota,
+    Limits,
+    Network,
+    Roles,
+    Volumes,
+    Manifests,
+}
+
+/// How the daemon hears of changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watch {
+    /// All objects with our label, in every cluster.
+    ByLabel,
+    /// Each object by its name, so that the daemon needs no right to read others' (RBAC `resourceNames`).
+    ByName,
+    /// All objects with our label, in clusters where the configuration or the ledger has some.
+    IfUsed,
+}
+
+/// What a deletion can destroy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Data {
+    None,
+    Volume,
+    Claim,
+}
+
+/// What the ledger keeps of an applied object beside its digests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    None,
+    /// `spec.hard`.
+    QuotaHard,
+    /// What Kubernetes lets nobody change afterwards.
+    VolumeFixed,
+}
+
+/// The verbs for what the daemon watches, applies (creates and patches) and prunes.
+pub const APPLIED: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
+
+impl ManagedKind {
+    /// Every kind, in the order of the variants.
+    pub const ALL: &[Self] = &[
+        Self::Namespace,
+        Self::RoleBinding,
+        Self::ResourceQuota,
+        Self::LimitRange,
+        Self::PersistentVolume,
+        Self::PersistentVolumeClaim,
+        Self::NetworkPolicy,
+        Self::ClusterRoleBinding,
+        Self::ServiceAccount,
+        Self::Secret,
+    ];
+
+    /// The kind of this API and name.
+    #[must_use]
+    pub fn of(api_version: &str, kind: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|known| known.row().kind == kind && known.row().api_version == api_version)
+    }
+
+    /// The kind of this name, whatever its API.
+    pub(super) fn named(kind: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|known| known.row().kind == kind)
+    }
+
+    /// The API group; empty for the core API.
+    #[must_use]
+    pub fn group(self) -> &'static str {
+        super::group(self.row().api_version)
+    }
+
+    /// Its row of the table.
+    #[must_use]
+    pub const fn row(self) -> &'static Row {
+        match self {
+            Self::Namespace => &NAMESPACE,
+            Self::RoleBinding => &ROLE_BINDING,
+            Self::ResourceQuota => &RESOURCE_QUOTA,
+            Self::LimitRange => &LIMIT_RANGE,
+            Self::PersistentVolume => &PERSISTENT_VOLUME,
+            Self::PersistentVolumeClaim => &PERSISTENT_VOLUME_CLAIM,
+            Self::NetworkPolicy => &NETWORK_POLICY,
+            Self::ClusterRoleBinding => &CLUSTER_ROLE_BINDING,
+            Self::ServiceAccount => &SERVICE_ACCOUNT,
+            Self::Secret => &SECRET,
+        }
+    }
+}
+
+const NAMESPACE: Row = Row {
+    api_version: "v1",
+    kind: "Namespace",
+    plural: "namespaces",
+    namespaced: false,
+    stage: Stage::Namespace,
+    drift: DriftKey::Namespace,
+    noun: "namespace",
+    nouns: "namespaces",
+    place_in_text: 0,
+    watch: Watch::ByLabel,
+    verbs: APPLIED,
+    in_adopted: false,
+    data: Data::None,
+    detail: Detail::None,
+    tenants_may_write: true,
+    site_may_bring: false,
+};
+
+const ROLE_BINDING: Row = Row {
+    api_version: "rbac.authorization.k8s.io/v1",
+    kind: "RoleBinding",
+    plural: "rolebindings",
+    namespaced: true,
+    stage: Stage::Access,
+    drift: DriftKey::Roles,
+    noun: "role binding",
+    nouns: "role bindings",
+    place_in_text: 7,
+    watch: Watch::ByLabel,
+    verbs: APPLIED,
+    in_adopted: true,
+    data: Data::None,
+    detail: Detail::None,
+    tenants_may_write: true,
+    site_may_bring: true,
+};
+
+const RESOURCE_QUOTA: Row = Row {
+    api_version: "v1",
+    kind: "ResourceQuota",
+    plural: "resourcequotas",
+    namespaced: true,
+    stage: Stage::Limits,
+    drift: DriftKey::Quota,
+    noun: "quota",
+    nouns: "quota",
+    place_in_text: 1,
+    watch: Watch::ByLabel,
+    verbs: APPLIED,
+    in_adopted: true,
+    data: Data::None,
+    detail: Detail::QuotaHard,
+    tenants_may_write: false,
+    site_may_bring: true,
+};
+
+const LIMIT_RANGE: Row = Row {
+    api_version: "v1",
+    kind: "LimitRange",
+    plural: "limitranges",
+    namespaced: true,
+    stage: Stage::Limits,
+    drift: DriftKey::Limits,
+    noun: "limits",
+    nouns: "limits",
+    place_in_text: 2,
+    watch: Watch::ByLabel,
+    verbs: APPLIED,
+    in_adopted: true,
+    data: Data::None,
+    detail: Detail::None,
+    tenants_may_write: false,
+    site_may_bring: true,
+};
+
+const PERSISTENT_VOLUME: Row = Row {
+    api_version: "v1",
+    kind: "PersistentVolume",
+    plural: "persistentvolumes",
+    namespaced: false,
+    stage: Stage::Volume,
+    drift: DriftKey::Volumes,
+    noun: "volume",
+    nouns: "volumes",
+    place_in_text: 4,
+    watch: Watch::ByLabel,
+    verbs: APPLIED,
+    in_adopted: false,
+    data: Data::Volume,
+    detail: Detail::VolumeFixed,
+    tenants_may_write: true,
+    site_may_bring: false,
+};
+
+const PERSISTENT_VOLUME_CLAIM: Row = Row {
+    api_version: "v1",
+    kind: "PersistentVolumeClaim",
+    plural: "persistentvolumeclaims",
+    namespaced: true,
+    stage: Stage::Content,
+    drift: DriftKey::Volumes,
+    noun: "claim",
+    nouns: "claims",
+    place_in_text: 5,
+    watch: Watch::ByLabel,
+    verbs: APPLIED,
+    in_adopted: false,
+    data: Data::Claim,
+    detail: Detail::VolumeFixed,
+    tenants_may_write: true,
+    site_may_bring: true,
+};
+
+const NETWORK_POLICY: Row = Row {
+    api_version: "networking.k8s.io/v1",
+    kind: "NetworkPolicy",
+    plural: "networkpolicies",
+    namespaced: true,
+    stage: Stage::Limits,
+    drift: DriftKey::Network,
+    noun: "network policy",
+    nouns: "network policies",
+    place_in_text: 3,
+    watch: Watch::ByLabel,
+    verbs: APPLIED,
+    in_adopted: true,
+    data: Data::None,
+    detail: Detail::None,
+    tenants_may_write: false,
+    site_may_bring: true,
+};
+
+const CLUSTER_ROLE_BINDING: Row = Row {
+    api_version: "rbac.authorization.k8s.io/v1",
+    kind: "ClusterRoleBinding",
+    plural: "clusterrolebindings",
+    namespaced: false,
+    stage: Stage::Access,
+    drift: DriftKey::Roles,
+    noun: "cluster role binding",
+    nouns: "cluster role bindings",
+    place_in_text: 7,
+    watch: Watch::ByLabel,
+    verbs: APPLIED,
+    in_adopted: false,
+    data: Data::None,
+    detail: Detail::None,
+    tenants_may_write: true,
+    site_may_bring: false,
+};
+
+const SERVICE_ACCOUNT: Row = Row {
+    api_version: "v1",
+    kind: "ServiceAccount",
+    plural: "serviceaccounts",
+    namespaced: true,
+    stage: Stage::Content,
+    drift: DriftKey::Manifests,
+    noun: "service account",
+    nouns: "service accounts",
+    place_in_text: OTHERS_IN_TEXT,
+    watch: Watch::IfUsed,
+    verbs: APPLIED,
+    in_adopted: false,
+    data: Data::None,
+    detail: Detail::None,
+    tenants_may_write: true,
+    site_may_bring: true,
+};
+
+const SECRET: Row = Row {
+    api_version: "v1",
+    kind: "Secret",
+    plural: "secrets",
+    namespaced: true,
+    stage: Stage::Content,
+    drift: DriftKey::Manifests,
+    noun: "secret",
+    nouns: "secrets",
+    place_in_text: OTHERS_IN_TEXT,
+    watch: Watch::ByName,
+    verbs: APPLIED,
+    in_adopted: false,
+    data: Data::None,
+    detail: Detail::None,
+    tenants_may_write: true,
+    site_may_bring: true,
+};
+
+/// [`Row::place_in_text`] of kinds that are not Bursar's.
+pub(super) const OTHERS_IN_TEXT: u8 = 6;
+
+impl DriftKey {
+    /// Every key.
+    pub const ALL: [Self; 7] =
+        [Self::Namespace, Self::Quota, Self::Limits, Self::Network, Self::Roles, Self::Volumes, Self::Manifests];
+
+    /// As the configuration writes it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespace",
+            Self::Quota => "quota",
+            Self::Limits => "limits",
+            Self::Network => "network",
+            Self::Roles => "roles",
+            Self::Volumes => "volumes",
+            Self::Manifests => "manifests",
+        }
+    }
+
+    /// The key that is written so.
+    #[must_use]
+    pub fn named(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|key| key.as_str() == text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_lists_each_kind_once_in_the_order_of_the_variants() {
+        assert!(ManagedKind::ALL.is_sorted_by(|one, other| one < other));
+        for kind in ManagedKind::ALL {
+            assert_eq!(ManagedKind::of(kind.row().api_version, kind.row().kind), Some(*kind));
+        }
+    }
+
+    /// A class's manifests are applied in the tenant's own namespace.
+    #[test]
+    fn no_manifest_of_a_class_is_cluster_wide() {
+        let wide = ManagedKind::ALL.iter().filter(|kind| kind.row().site_may_bring && !kind.row().namespaced);
+        assert_eq!(wide.count(), 0);
+    }
+}

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::identity::{ClusterName, NamespaceName};
 
-pub use managed::{APPLIED, Data, Detail, DriftKey, ManagedKind, Row, Stage, Watch};
+pub use managed::{Data, Detail, DriftKey, MANAGED_VERBS, ManagedKind, Row, Stage, Watch};
 
 /// Names one object of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -11,7 +11,7 @@ use crate::contract::{CLASS, MANAGED_BY, SELFTEST};
 use crate::desired::rbac::impersonation_role;
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::SIGNER;
-use crate::kinds::{APPLIED, ManagedKind, Row, ServedKind, Stage, Watch};
+use crate::kinds::{MANAGED_VERBS, ManagedKind, Row, ServedKind, Stage, Watch};
 use crate::policy::DAEMON_USER;
 
 /// Field manager of what `init` makes, and its label. Not the daemon's: what carries that is a tenant's.
@@ -116,7 +116,7 @@ pub fn daemon(needs: &Needs, manifest_kinds: &[ServedKind]) -> Value {
         }),
     ];
     rules.extend(managed_rules());
-    rules.extend(manifest_kinds.iter().map(|kind| rule(kind.group(), &[&kind.plural], APPLIED)));
+    rules.extend(manifest_kinds.iter().map(|kind| rule(kind.group(), &[&kind.plural], MANAGED_VERBS)));
     if !needs.secrets.is_empty() {
         let Row { plural, verbs, .. } = ManagedKind::Secret.row();
         rules.push(named(ManagedKind::Secret.group(), plural, &needs.secrets, verbs));

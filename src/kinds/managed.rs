@@ -1,8 +1,6 @@
 //! The table of the kinds that Bursar creates: one row per kind. Code outside this module that differs by kind reads a
 //! column or matches on [`ManagedKind`] exhaustively. PURE: no runtime, no client, no file system, no clock.
 
-#![allow(missing_docs, reason = "rows and variants say it by their names")]
-
 /// A kind of object that Bursar creates for tenants.
 ///
 /// The order of the variants is the order in which roles and the daemon's admission policy list them.
@@ -110,7 +108,7 @@ pub enum Detail {
 }
 
 /// The verbs for what the daemon watches, applies (creates and patches) and prunes.
-pub const APPLIED: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
+pub const MANAGED_VERBS: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
 
 impl ManagedKind {
     /// Every kind, in the order of the variants.
@@ -173,7 +171,7 @@ const NAMESPACE: Row = Row {
     nouns: "namespaces",
     place_in_text: 0,
     watch: Watch::ByLabel,
-    verbs: APPLIED,
+    verbs: MANAGED_VERBS,
     in_adopted: false,
     data: Data::None,
     detail: Detail::None,
@@ -192,7 +190,7 @@ const ROLE_BINDING: Row = Row {
     nouns: "role bindings",
     place_in_text: 7,
     watch: Watch::ByLabel,
-    verbs: APPLIED,
+    verbs: MANAGED_VERBS,
     in_adopted: true,
     data: Data::None,
     detail: Detail::None,
@@ -211,7 +209,7 @@ const RESOURCE_QUOTA: Row = Row {
     nouns: "quota",
     place_in_text: 1,
     watch: Watch::ByLabel,
-    verbs: APPLIED,
+    verbs: MANAGED_VERBS,
     in_adopted: true,
     data: Data::None,
     detail: Detail::QuotaHard,
@@ -230,7 +228,7 @@ const LIMIT_RANGE: Row = Row {
     nouns: "limits",
     place_in_text: 2,
     watch: Watch::ByLabel,
-    verbs: APPLIED,
+    verbs: MANAGED_VERBS,
     in_adopted: true,
     data: Data::None,
     detail: Detail::None,
@@ -249,7 +247,7 @@ const PERSISTENT_VOLUME: Row = Row {
     nouns: "volumes",
     place_in_text: 4,
     watch: Watch::ByLabel,
-    verbs: APPLIED,
+    verbs: MANAGED_VERBS,
     in_adopted: false,
     data: Data::Volume,
     detail: Detail::VolumeFixed,
@@ -268,7 +266,7 @@ const PERSISTENT_VOLUME_CLAIM: Row = Row {
     nouns: "claims",
     place_in_text: 5,
     watch: Watch::ByLabel,
-    verbs: APPLIED,
+    verbs: MANAGED_VERBS,
     in_adopted: false,
     data: Data::Claim,
     detail: Detail::VolumeFixed,
@@ -287,7 +285,7 @@ const NETWORK_POLICY: Row = Row {
     nouns: "network policies",
     place_in_text: 3,
     watch: Watch::ByLabel,
-    verbs: APPLIED,
+    verbs: MANAGED_VERBS,
     in_adopted: true,
     data: Data::None,
     detail: Detail::None,
@@ -306,7 +304,7 @@ const CLUSTER_ROLE_BINDING: Row = Row {
     nouns: "cluster role bindings",
     place_in_text: 7,
     watch: Watch::ByLabel,
-    verbs: APPLIED,
+    verbs: MANAGED_VERBS,
     in_adopted: false,
     data: Data::None,
     detail: Detail::None,
@@ -325,7 +323,7 @@ const SERVICE_ACCOUNT: Row = Row {
     nouns: "service accounts",
     place_in_text: OTHERS_IN_TEXT,
     watch: Watch::IfUsed,
-    verbs: APPLIED,
+    verbs: MANAGED_VERBS,
     in_adopted: false,
     data: Data::None,
     detail: Detail::None,
@@ -344,7 +342,7 @@ const SECRET: Row = Row {
     nouns: "secrets",
     place_in_text: OTHERS_IN_TEXT,
     watch: Watch::ByName,
-    verbs: APPLIED,
+    verbs: MANAGED_VERBS,
     in_adopted: false,
     data: Data::None,
     detail: Detail::None,

@@ -240,3 +240,49 @@ fn every_file_of_a_stage_that_decides_says_that_it_is_pure() {
         .collect();
     assert!(silent.is_empty(), "not PURE: {silent:?}");
 }
+
+/// Files that meet tenants' objects of any kind, with the reason why a kind's name is looked at there.
+const ANY_KIND: [(&str, &str); 2] = [
+    ("recovery/archive.rs", "what an archive holds is a tenant's, and mostly of kinds that Bursar does not create"),
+    ("execute/reap.rs", "what belongs to a job is deleted by its label, unread"),
+];
+
+/// Whether the code compares with the name: `== "Name"`, an arm of a `match`, or an element of a list of names.
+fn compares_with(code: &str, name: &str) -> bool {
+    let quoted = format!("\"{name}\"");
+    code.match_indices(&quoted).any(|(at, _)| {
+        let (before, after) = (code[..at].trim_end(), code[at + quoted.len()..].trim_start());
+        ["==", "!=", "|", "[", "Some("].iter().any(|sign| before.ends_with(sign))
+            || ["==", "!=", "=>", "|", "if ", "]"].iter().any(|sign| after.starts_with(sign))
+    })
+}
+
+#[test]
+fn comparisons_with_a_name_are_found() {
+    for code in [
+        "if key.kind == \"Secret\" {",
+        "match kind {\n    \"Secret\" => 1,",
+        "matches!(kind, \"Secret\" | \"Pod\")",
+        "[\"Secret\", \"Pod\"].contains(&kind)",
+        "Some(\"Secret\") if x",
+    ] {
+        assert!(compares_with(code, "Secret"), "{code}");
+    }
+    assert!(!compares_with("json!({\"kind\": \"Secret\", \"name\": name})", "Secret"));
+}
+
+#[test]
+fn no_kind_is_compared_as_a_string_outside_the_table() {
+    let mut wrong = Vec::new();
+    let is_table = |source: &Source| source.module == "kinds" || source.module.starts_with("kinds::");
+    let is_any = |file: &Path| ANY_KIND.iter().any(|(known, _)| file == Path::new(known));
+    for (file, source) in sources().into_iter().filter(|(file, source)| !is_table(source) && !is_any(file)) {
+        for kind in bursar::kinds::ManagedKind::ALL {
+            let name = kind.row().kind;
+            if compares_with(&source.text, name) {
+                wrong.push(format!("{}: compares with {name:?}; use ManagedKind::{name}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

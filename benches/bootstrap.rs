@@ -25,12 +25,11 @@ use std::time::{Duration, Instant};
 use bare::How;
 use bursar::contract::Sealer;
 use bursar::desired::derive;
-use bursar::ledger::store::ReadStore;
+use bursar::store::ReadStore;
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::tool_ldif;
 use bursar_testkit::ready::wait_for;
 use serde_json::Value;
-
 use world::World;
 
 /// New tools of each run.

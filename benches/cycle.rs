@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use bursar::ledger::store::FILE;
+use bursar::store::FILE;
 use bursar_testkit::folder::Folder;
 
 use figures::{median, milliseconds, peak_memory};

@@ -15,10 +15,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bursar::directory::Role;
 use bursar::ledger::change::{Change, Event};
-use bursar::ledger::store::FILE;
 use bursar::ledger::{Account, Certificate, CredentialKey, Delivery};
+use bursar::snapshot::Role;
+use bursar::store::FILE;
 use bursar_testkit::folder::Folder;
 use jiff::SignedDuration;
 use serde_json::{Value, json};

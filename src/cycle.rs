@@ -1,23 +1,23 @@
 //! One cycle: the product as a table of contents. Each line is a stage; the comment says what it touches.
 
-use crate::control::api::{CycleReport, PlanAnswer, Trigger};
+use crate::control::api::{CycleReport, PlanAnswer};
 use crate::desired::DesiredState;
-use crate::directory::{self, DirectorySnapshot};
+use crate::directory;
 use crate::engine::{Engine, EngineError, tell_repairs};
 use crate::execute::{self, Extent, Recorder, Run};
+use crate::inventory::Inventory;
 use crate::ledger::LedgerState;
 use crate::ledger::transition::transition;
-use crate::observed::Inventory;
-use crate::plan::adopted;
+use crate::orders::request::Trigger;
 use crate::plan::display::Preview;
 use crate::plan::guard::{Bounds, guard};
-use crate::plan::idle;
 use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
-use crate::plan::{self, ApprovedPlan, Plan, Refusal};
+use crate::plan::{self, ApprovedPlan, Plan, Refusal, adopted, idle};
 use crate::policy::Policy;
 use crate::report;
+use crate::snapshot::DirectorySnapshot;
 
 /// Runs one cycle to its end: certificates delivered or failed. `engine.cut` ends it early, between two accounts.
 ///

@@ -21,12 +21,13 @@ use tokio_util::sync::CancellationToken;
 
 use self::inbox::{Event, Inbox, UnderWay, health, notify};
 use self::schedule::schedule;
-use crate::control::api::{CycleReport, OrderAnswer, Trigger};
+use crate::control::api::{CycleReport, OrderAnswer};
 use crate::control::server::{self, Question, Reply, Request};
 use crate::cycle;
 use crate::engine::{Engine, EngineError};
+use crate::errors::chain;
 use crate::execute::Extent;
-use crate::report;
+use crate::orders::request::Trigger;
 use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::Metrics;
 
@@ -255,7 +256,9 @@ impl Loop {
                 self.due.insert(Trigger::Reload);
                 tracing::info!("configuration reloaded");
             }
-            Err(errors) => tracing::error!(error = %report::chain(&errors), "the old configuration stays in force"),
+            Err(errors) => {
+                tracing::error!(error = %chain(&errors), "the old configuration stays in force");
+            }
         }
         notify(&[NotifyState::Ready]);
         Ok(())

@@ -21,20 +21,22 @@ pub(crate) use self::ask::tell_repairs;
 pub use self::health::back_up;
 use crate::bootstrap::{Ownership, SEAL_KEY};
 use crate::contract::Sealer;
-use crate::control::api::{ClusterStatus, CycleReport, Failing, OrderAnswer, OrderRequest, Status};
+use crate::control::api::{ClusterStatus, CycleReport, Failing, OrderAnswer, Status};
 use crate::desired::Deriver;
 use crate::directory::{Memory, SourceConfig};
+use crate::errors::chain;
 use crate::execute::{self, Effects};
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
+use crate::inventory::Inventory;
 use crate::ledger::change::Event;
-use crate::ledger::store::{CycleEnd, CycleLock, Store, StoreError, holding_the_wal};
-use crate::observed::Inventory;
+use crate::orders::request::OrderRequest;
 use crate::orders::{self, Written};
 use crate::plan;
 use crate::policy::Policy;
 use crate::report;
 use crate::settings::{Settings, SettingsErrors};
+use crate::store::{CycleEnd, CycleLock, Store, StoreError, holding_the_wal};
 use crate::telemetry::SharedMetrics;
 
 /// How long the first listing of a cluster may take before a cycle goes on without it.
@@ -167,7 +169,7 @@ impl Engine {
         engine.connect().await?;
         for cluster in engine.effects.clusters.values() {
             if let Err(error) = cluster.watch.wait_until_ready(FIRST_LISTING).await {
-                tracing::warn!(error = %report::chain(&error), "cluster");
+                tracing::warn!(error = %chain(&error), "cluster");
             }
             if let Some(adopted) = &cluster.adopted {
                 adopted.wait_until_ready(FIRST_LISTING).await;

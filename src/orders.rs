@@ -5,6 +5,7 @@ mod adopt;
 pub mod ensure;
 pub mod own;
 mod quota;
+pub mod request;
 mod revocation;
 
 use std::borrow::Cow;
@@ -12,10 +13,10 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::control::api::{OrderRequest, Refusal, RevokeClass, Target};
 use crate::identity::{AccountKind, AccountName, kubernetes_name};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
+use crate::orders::request::{OrderRequest, Refusal, RevokeClass, Target};
 use crate::plan::guard;
 use crate::policy::Policy;
 

@@ -14,9 +14,9 @@ use regex::Regex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::admission::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 use crate::identity::{AccountKind, ClusterName};
 use crate::kinds::DriftKey;
+use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 
 pub use self::adopts::{Adopts, Requirement, Selector};
 pub use self::credential::{CredentialKind, CredentialRule, Grant, OidcRule, TOKEN_LIFETIME_MAX};

@@ -4,16 +4,16 @@
 pub mod why;
 
 use std::collections::BTreeMap;
-use std::error::Error;
 
 use jiff::Timestamp;
 
-use crate::control::api::{BackupStatus, ClusterStatus, CycleReport, Failing, Status, Trigger};
-use crate::directory::Completeness;
+use crate::control::api::{BackupStatus, ClusterStatus, CycleReport, Failing, Status};
 use crate::ledger::LedgerState;
+use crate::orders::request::Trigger;
 use crate::plan::adopted::Unowned;
 use crate::plan::pace::Progress;
 use crate::plan::{ApprovedPlan, Plan, Refusal, revocation};
+use crate::snapshot::Completeness;
 
 /// A cycle that ended; its number is given when it is stored, and what was done of it by who did it.
 #[must_use]
@@ -101,19 +101,6 @@ pub fn failing(ledger: &LedgerState) -> Vec<Failing> {
     let mut failing: Vec<_> = failures.collect();
     failing.sort_by(|a, b| (&a.account, &a.cluster).cmp(&(&b.account, &b.cluster)));
     failing
-}
-
-/// An error and everything that caused it, in one line.
-#[must_use]
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use tracing_subscriber::EnvFilter;
 
-use crate::directory::Way;
 use crate::ledger::change::Event;
 use crate::ledger::{LedgerState, Lifecycle};
+use crate::snapshot::Way;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -12,19 +12,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bursar::contract::Sealer;
-use bursar::control::api::Trigger;
 use bursar::desired::Deriver;
-use bursar::directory::{DirectorySnapshot, Entry, Role, SourceRead};
 use bursar::identity::{AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid};
+use bursar::inventory::{ClusterInventory, Inventory, ObservedObject};
 use bursar::ledger::change::Change;
-use bursar::ledger::store::{CycleEnd, CycleLock, Store};
 use bursar::ledger::transition::transition;
 use bursar::ledger::{Certificate, CredentialKey, Delivery, ObjectRecord};
-use bursar::observed::{ClusterInventory, Inventory, ObservedObject};
+use bursar::orders::request::Trigger;
 use bursar::plan::intents::overcome;
 use bursar::plan::{AccountPlan, Action, ApprovedPlan, Bounds, guard, plan};
 use bursar::policy::Policy;
 use bursar::report;
+use bursar::snapshot::{DirectorySnapshot, Entry, Role, SourceRead};
+use bursar::store::{CycleEnd, CycleLock, Store};
 use bursar_testkit::pki::{Authority, write_public};
 use jiff::{SignedDuration, Timestamp};
 

@@ -13,9 +13,9 @@ use x509_parser::prelude::FromDer as _;
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, list, quoted, text};
 use super::review::{Operation, Review};
-use super::rules::Rules;
 use super::value::Json;
 use crate::identity::{AccountKind, AccountName};
+use crate::rules::Rules;
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";

@@ -6,10 +6,10 @@
 
 use super::decision::{Decision, Finding, PatchOperation, Rule};
 use super::json::{Malformed, at, field, list, object, quoted, text, texts};
-use super::rules::Mode;
 use super::tenant::Tenant;
 use super::value::Json;
 use crate::contract::KEEP_STORAGE_CLASS;
+use crate::rules::Mode;
 
 /// Where a class stood before `spec.storageClassName`; the API server still reads it first.
 const BETA: &str = "volume.beta.kubernetes.io/storage-class";

@@ -7,8 +7,8 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::rules::Mode;
 use super::value::Json;
+use crate::rules::Mode;
 
 /// Findings of one kind that are told. A pod can have thousands of containers, and an answer must fit into an event.
 pub(super) const MOST: usize = 16;

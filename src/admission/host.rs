@@ -4,9 +4,9 @@
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, object, quoted, switch, text};
 use super::pod::{Container, Pod};
-use super::rules::Mode;
 use super::tenant::Tenant;
 use super::value::{Json, Object};
+use crate::rules::Mode;
 
 /// Looks at a pod and its containers.
 pub(super) fn check(

@@ -6,8 +6,8 @@ use std::fmt;
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, field, quoted, text};
 use super::pod::{Container, Pod};
-use super::rules::Mode;
 use super::tenant::Tenant;
+use crate::rules::Mode;
 
 /// Longest text that is looked at: a name has at most 255 characters, a tag 128, a digest 135.
 const LONGEST: usize = 1024;

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, field, list, object, quoted, text, texts};
-use super::rules::Mode;
 use super::tenant::Tenant;
 use super::value::{Json, Object};
+use crate::rules::Mode;
 
 /// Annotations that no controller routes by, and that tools of the field write by themselves.
 const HARMLESS: [&str; 4] = [

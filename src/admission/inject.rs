@@ -6,10 +6,10 @@
 
 use super::json::{at, entries, entry, field, list, set_absent};
 use super::pod::{Container, Pod};
-use super::rules::{Inject, Mode};
 use super::tenant::Tenant;
 use super::value::Json;
 use crate::contract::INJECT;
+use crate::rules::{Inject, Mode};
 
 /// Longest name of a volume (RFC 1123 label).
 const NAME_MAX: usize = 63;

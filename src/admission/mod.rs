@@ -9,15 +9,12 @@ mod claim;
 pub mod decision;
 mod host;
 pub mod image;
-pub mod index;
 mod ingress;
 mod inject;
 mod json;
 mod own_objects;
 mod pod;
 pub mod review;
-pub mod rules;
-pub mod server;
 pub mod tenant;
 mod uid;
 pub mod value;
@@ -25,10 +22,10 @@ mod volume;
 
 pub use decision::{Decision, Finding, PatchOperation, Rule};
 pub use review::{Operation, Review, ReviewError, User, answer};
-pub use rules::{Mode, Rules, RulesError};
 pub use tenant::{Resolved, Unresolved};
 
 use crate::contract::TenantState;
+use crate::rules::Rules;
 use decision::difference;
 use json::{Malformed, at, object, quoted};
 use pod::Pod;

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, field, list, object, quoted};
 use super::review::{Operation, Review};
-use super::rules::Rules;
 use super::value::{Json, Object};
 use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, PREFIX};
+use crate::rules::Rules;
 
 /// Labels by which Kubernetes judges all pods of a namespace.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/";

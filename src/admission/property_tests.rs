@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::tests::{answered, identity, patched, rules};
 use super::*;
+use crate::rules::Mount;
 
 /// The tenant `tool:foo` of the cases.
 const UID: i64 = 52_503;
@@ -206,7 +207,7 @@ fn tenant() -> Resolved {
 fn giving() -> Rules {
     let mut rules = rules();
     if let Some(class) = rules.classes.get_mut("tool") {
-        class.volumes.mounts = vec![rules::Mount { claim: "home".to_owned(), path: "/data/{name}".to_owned() }];
+        class.volumes.mounts = vec![Mount { claim: "home".to_owned(), path: "/data/{name}".to_owned() }];
         class.volumes.home = Some("/data/{name}".to_owned());
         class.volumes.node_selector = [("a/b".to_owned(), "c".to_owned())].into();
     }

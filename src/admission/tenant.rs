@@ -4,7 +4,7 @@
 use crate::contract::{ContractError, Identity, SELFTEST};
 use crate::identity::PosixIdentity;
 
-use super::rules::ClassRules;
+use crate::rules::ClassRules;
 
 /// What is known of a request's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]

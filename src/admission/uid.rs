@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, entry, field, list, number, object, quoted, set_absent, switch, text};
 use super::pod::{Container, Pod};
-use super::rules::Mode;
 use super::tenant::Tenant;
 use super::value::{Json, Object};
 use crate::identity::PosixIdentity;
+use crate::rules::Mode;
 
 const STRICT: &str = "Strict";
 

@@ -6,9 +6,9 @@
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, field, list, quoted, text};
 use super::pod::Pod;
-use super::rules::{AllowedVolume, Mode};
 use super::tenant::Tenant;
 use super::value::{Json, Object};
+use crate::rules::{AllowedVolume, Mode};
 
 /// Sources of `volumes[]` that hold what the namespace has, or nothing. Images are judged by their own rule.
 const OWN: [&str; 8] =

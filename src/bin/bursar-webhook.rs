@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bursar::admission::server::{self, ServerError};
+use bursar::daemon;
+use bursar::errors::chain;
 use bursar::telemetry::{LogFormat, log_to_stderr};
-use bursar::{daemon, report};
+use bursar::webhook::server::{self, ServerError};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -48,7 +49,7 @@ async fn main() -> ExitCode {
     }
     let Arguments { dir, listen, health, .. } = arguments;
     let Err(error) = server::run(&dir, listen, health, daemon::now, stop).await else { return ExitCode::SUCCESS };
-    tracing::error!(error = %report::chain(&error), "stopped");
+    tracing::error!(error = %chain(&error), "stopped");
     let is_configuration = matches!(error, ServerError::Files { .. } | ServerError::ApiServer(_));
     ExitCode::from(if is_configuration { 78 } else { 1 })
 }

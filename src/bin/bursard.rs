@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use bursar::daemon::{self, DaemonError};
 use bursar::engine::EngineError;
-use bursar::ledger::store::StoreError;
+use bursar::errors::chain;
+use bursar::privilege;
+use bursar::store::StoreError;
 use bursar::telemetry::{LogFormat, log_to_stderr};
-use bursar::{privilege, report};
 use clap::Parser;
 
 /// A read of a directory is millions of small values: with the C library's allocator it takes nearly twice the CPU time
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
     match runtime.block_on(daemon::run(arguments.config)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(error = %report::chain(&error), "stopped");
+            tracing::error!(error = %chain(&error), "stopped");
             ExitCode::from(exit_code(&error))
         }
     }

@@ -26,12 +26,12 @@ use super::roles::{self, INIT_MANAGER};
 use super::webhook::{self, backstop, mutates};
 use super::{AccessError, answered, client_of, files, own, owner, read};
 use crate::contract::MANAGED_BY;
+use crate::desired::watched::site_kinds;
 use crate::execute::request::ApiServer;
 use crate::identity::ClusterName;
 use crate::kinds::{ObjectKind, ServedKind};
 use crate::ledger::LedgerState;
 use crate::observed::discovery::{Kinds, resource};
-use crate::observed::watched::site_kinds;
 use crate::policy::Policy;
 use crate::privilege;
 

@@ -16,13 +16,13 @@ use secrecy::SecretString;
 use zeroize::Zeroizing;
 
 use super::{AccessError, answered, client_of, files, read};
-use crate::directory::chain;
+use crate::certificate::{self, Asked, Issued};
+use crate::errors::chain;
 use crate::execute::authority::verified;
 use crate::execute::keypair::{Names, NewKey};
 use crate::execute::request::ApiServer;
 use crate::execute::signing::{Unsigned, sign};
 use crate::identity::ClusterName;
-use crate::observed::certificate::{self, Asked, Issued};
 use crate::policy::{self, DAEMON_USER};
 
 /// Name of our user in the daemon's kubeconfig: a file without it is an administrator's own, and is left alone.

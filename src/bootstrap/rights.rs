@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use super::needs::Needs;
 use super::{AccessError, answered, roles};
+use crate::desired::watched::site_kinds;
 use crate::identity::ClusterName;
 use crate::kinds::ServedKind;
 use crate::ledger::LedgerState;
 use crate::observed::discovery::Kinds;
-use crate::observed::watched::site_kinds;
 use crate::policy::Policy;
 
 /// Reviews under way at a time: a role is about a hundred of them, and each takes a millisecond.

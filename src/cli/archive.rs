@@ -13,14 +13,13 @@ use super::exit::{Exit, Failure};
 use super::recovery::{admin_of, as_bursar, may};
 use super::{order, output};
 use crate::archive::{About, ArchiveError, Identities, Unpacked};
-use crate::bootstrap;
-use crate::control::api::{OrderRequest, Target};
-use crate::engine;
 use crate::execute::request::ApiServer;
-use crate::ledger::store::ReadStore;
+use crate::orders::request::{OrderRequest, Target};
 use crate::recovery::archive::{Applied, RestoreError, apply as make};
 use crate::settings::Settings;
+use crate::store::ReadStore;
 use crate::telemetry::Metrics;
+use crate::{bootstrap, engine};
 
 /// Every archive, or those of `?1` = `tool:foo`.
 const LIST: &str = "SELECT * FROM archives WHERE ?1 IN ('', account) ORDER BY at, file";

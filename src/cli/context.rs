@@ -7,8 +7,8 @@ use nix::unistd::{Uid, User};
 use super::arguments::Global;
 use super::exit::{Exit, Failure};
 use crate::control::client::ControlClient;
-use crate::ledger::store::ReadStore;
 use crate::settings::{CONTROL_SOCKET, Settings};
+use crate::store::ReadStore;
 
 /// What cures it when somebody may not read.
 const READING: &str = "reading needs group bursar";

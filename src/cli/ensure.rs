@@ -9,8 +9,8 @@ use super::arguments::Ensure;
 use super::context::{Context, daemon_for_all};
 use super::exit::{Exit, Failure};
 use super::output;
-use crate::control::api::{EnsureAnswer, EnsureRequest};
 use crate::control::client::ClientError;
+use crate::orders::request::{EnsureAnswer, EnsureRequest};
 
 /// Between two questions.
 const AGAIN: Duration = Duration::from_millis(100);

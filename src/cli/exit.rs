@@ -3,11 +3,11 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use crate::control::api::Refusal;
 use crate::control::client::ClientError;
 use crate::engine::EngineError;
-use crate::ledger::store::StoreError;
+use crate::orders::request::Refusal;
 use crate::settings::SettingsErrors;
+use crate::store::StoreError;
 
 /// Exit codes; scripts are written against them. 64 and above are those of sysexits.h(3head).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

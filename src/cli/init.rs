@@ -14,8 +14,8 @@ use super::output;
 use crate::bootstrap::{self, AccessError, Did, InitReport, InitRequest};
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
-use crate::ledger::store::{ReadStore, Store, StoreError};
 use crate::privilege;
+use crate::store::{ReadStore, Store, StoreError};
 
 pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Failure> {
     let settings = context.settings()?;
@@ -62,7 +62,7 @@ fn make_folder(state_dir: &Path) -> Result<(), Failure> {
 
 /// What the ledger holds; it is made if there is none. One that a daemon writes is only read.
 async fn ledger(state_dir: &Path) -> Result<LedgerState, StoreError> {
-    let path = state_dir.join(crate::ledger::store::FILE);
+    let path = state_dir.join(crate::store::FILE);
     if path.exists() {
         return ReadStore::open(&path).await?.state().await;
     }

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output;
-use crate::ledger::store::{FILE, ReadStore};
+use crate::store::{FILE, ReadStore};
 
 /// `told`: the hash of an event that must be in it.
 pub(super) async fn verify(context: &Context, told: Option<String>) -> Result<Exit, Failure> {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use super::context::{become_bursar, may_act};
 use super::exit::{Exit, Failure};
-use crate::control::api::{CycleReport, OrderAnswer, OrderRequest, PlanAnswer, Trigger};
+use crate::control::api::{CycleReport, OrderAnswer, PlanAnswer};
 use crate::engine::{Engine, EngineError, write_down};
 use crate::execute::Extent;
-use crate::ledger::store::Store;
+use crate::orders::request::{OrderRequest, Trigger};
 use crate::settings::Settings;
+use crate::store::Store;
 use crate::telemetry::Metrics;
 use crate::{cycle, daemon};
 

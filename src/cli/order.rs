@@ -6,9 +6,10 @@ use super::context::{Context, daemon};
 use super::exit::{Exit, Failure};
 use super::output::clean;
 use super::{lines, local, output, sync};
-use crate::control::api::{AdoptObject, OrderAnswer, OrderRequest, Refusal, Target};
+use crate::control::api::OrderAnswer;
 use crate::control::client::ClientError;
 use crate::identity::{AccountKind, AccountName};
+use crate::orders::request::{AdoptObject, OrderRequest, Refusal, Target};
 
 /// The orders that name an account.
 #[derive(Debug, Clone, Copy)]

@@ -17,11 +17,13 @@ pub(super) use self::cluster::cluster;
 pub(super) use self::homes::homes;
 pub(super) use self::realm::realm;
 use crate::control::client::{ClientError, ControlClient};
+use crate::daemon;
 use crate::directory::source::SourceKind;
-use crate::directory::{self, Completeness, Memory, Pass, SourceConfig, SourceRead, Way};
+use crate::directory::{self, Memory, Pass, SourceConfig};
+use crate::errors::chain;
 use crate::observed::prometheus;
 use crate::settings::Settings;
-use crate::{daemon, report};
+use crate::snapshot::{Completeness, SourceRead, Way};
 
 /// An answer that takes longer is none.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -111,7 +113,7 @@ pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
             Ok(in_use) => Finding::good(subject, format!("{}: {} namespaces in use", evidence.url, in_use.len())),
             Err(error) => Finding::bad(
                 subject,
-                format!("{}: {}", evidence.url, report::chain(&error)),
+                format!("{}: {}", evidence.url, chain(&error)),
                 "until it answers no namespace of the cluster counts as idle; see url, ca, token, query, control",
             ),
         });
@@ -131,7 +133,7 @@ pub(super) async fn daemon(settings: &Settings) -> Finding {
         Err(ClientError::Absent { .. }) => {
             Finding::bad("daemon", format!("does not answer at {socket}"), "systemctl enable --now bursard")
         }
-        Err(error) => Finding::bad("daemon", report::chain(&error), "journalctl -u bursard"),
+        Err(error) => Finding::bad("daemon", chain(&error), "journalctl -u bursard"),
     }
 }
 

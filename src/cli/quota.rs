@@ -12,8 +12,8 @@ use super::arguments::{Command, Quota, QuotaList, QuotaSet, QuotaUnset};
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::{lines, order, output};
-use crate::control::api::{self, OrderRequest, Target};
 use crate::identity::ClusterName;
+use crate::orders::request::{OrderRequest, Target};
 
 /// Every override, or those of `?1` = `tool:foo`.
 const LIST: &str =
@@ -38,7 +38,7 @@ pub(super) async fn run(context: &Context, quota: Quota) -> Result<Exit, Failure
 
 fn set(arguments: QuotaSet) -> OrderRequest {
     let QuotaSet { account, amounts, cluster, until, reason, ticket } = arguments;
-    OrderRequest::QuotaSet(api::QuotaSet {
+    OrderRequest::QuotaSet(crate::orders::request::QuotaSet {
         target: Target { kind: account.kind, name: account.name, reason, ticket },
         amounts: amounts.into_iter().collect(),
         until,
@@ -48,7 +48,7 @@ fn set(arguments: QuotaSet) -> OrderRequest {
 
 fn unset(arguments: QuotaUnset) -> OrderRequest {
     let QuotaUnset { account, resources, cluster, reason, ticket } = arguments;
-    OrderRequest::QuotaUnset(api::QuotaUnset {
+    OrderRequest::QuotaUnset(crate::orders::request::QuotaUnset {
         target: Target { kind: account.kind, name: account.name, reason, ticket },
         resources,
         cluster: cluster.map(ClusterName),
@@ -99,7 +99,7 @@ fn of_row(row: &Value) -> Result<OrderRequest, String> {
     let account: crate::identity::AccountName =
         needed("account")?.parse().map_err(|error: crate::identity::IdentityError| error.to_string())?;
     let until = text("until").filter(|until| !until.starts_with("9999-12-31"));
-    Ok(OrderRequest::QuotaSet(api::QuotaSet {
+    Ok(OrderRequest::QuotaSet(crate::orders::request::QuotaSet {
         target: Target { kind: account.kind, name: account.name, reason: text("reason"), ticket: text("ticket") },
         amounts: BTreeMap::from([(needed("resource")?, needed("amount")?)]),
         until: until.map(|until| moment(&until)).transpose()?,

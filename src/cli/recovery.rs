@@ -15,9 +15,9 @@ use crate::bootstrap::{self, InitRequest};
 use crate::engine;
 use crate::identity::ClusterName;
 use crate::ledger::learn::Facts;
-use crate::ledger::store::restore::{RestoreError, Restored, Restoring, restore as put_back};
 use crate::recovery::{self, Rebuilt, RecoveryError, Remembered};
 use crate::settings::Settings;
+use crate::store::restore::{RestoreError, Restored, Restoring, restore as put_back};
 use crate::{daemon, privilege};
 
 /// What comes after the ledger has another id.

@@ -8,8 +8,9 @@ use super::context::{Context, daemon};
 use super::exit::{Exit, Failure};
 use super::order::{asked, printed};
 use super::output;
-use crate::control::api::{OrderAnswer, OrderRequest, RevokeClass, Target};
+use crate::control::api::OrderAnswer;
 use crate::control::client::ControlClient;
+use crate::orders::request::{OrderRequest, RevokeClass, Target};
 use crate::plan::revocation::Progress;
 
 /// Between two looks how far it is.

@@ -8,8 +8,8 @@ use super::context::{Context, daemon_for_all};
 use super::exit::{Exit, Failure};
 use super::output::{self, Row};
 use crate::control::api::OwnRequest;
-use crate::ledger::store::{ReadStore, facts};
 use crate::orders::meant;
+use crate::store::{ReadStore, facts};
 
 pub(super) async fn run(context: &Context, asked: Own) -> Result<Exit, Failure> {
     let read = match asked.account() {

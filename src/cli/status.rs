@@ -8,10 +8,10 @@ use super::output::clean;
 use super::{output, sync};
 use crate::control::api::{BackupStatus, LedgerTrouble, RealmStatus, RealmTrouble, Status};
 use crate::control::client::ClientError;
-use crate::directory::{Comparison, Completeness, Way};
 use crate::ledger::SourceState;
-use crate::ledger::store::backup;
 use crate::report;
+use crate::snapshot::{Comparison, Completeness, Way};
+use crate::store::backup;
 
 pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     let settings = context.settings()?;

@@ -15,8 +15,8 @@ use crate::bootstrap::webhook::{self, Installed, Tried, WebhookRequest, Wrote};
 use crate::contract::Sealer;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
-use crate::ledger::store::ReadStore;
 use crate::settings::Settings;
+use crate::store::ReadStore;
 use crate::{daemon, engine, privilege};
 
 pub(super) async fn run(context: &Context, command: &Webhook) -> Result<Exit, Failure> {

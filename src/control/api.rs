@@ -6,31 +6,31 @@
 //! | `GET /v1/status` | [`Status`] |
 //! | `GET /v1/plan` | [`PlanAnswer`] |
 //! | `POST /v1/sync` | [`CycleReport`], when the cycle that began after the request is done |
-//! | `POST /v1/orders` with an array of [`OrderRequest`] | [`OrderAnswer`] |
-//! | `POST /v1/ensure` with an [`EnsureRequest`] | [`EnsureAnswer`], at once |
+//! | `POST /v1/orders` with an array of `OrderRequest` | [`OrderAnswer`] |
+//! | `POST /v1/ensure` with an `EnsureRequest` | `EnsureAnswer`, at once |
 //! | `POST /v1/own/show` and `/v1/own/why` with an [`OwnRequest`] | as `bursar show` and `why` with `--json`, to anybody, of their own |
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /healthz` | `ok`, `degraded: ` and why the ledger takes no writes, or 503 and why the loop does not turn |
 //!
-//! Everything else than 200 carries a [`Refusal`].
+//! Everything else than 200 carries a `Refusal`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::desired::Notice;
-use crate::directory::RejectedEntry;
-use crate::identity::{AccountKind, AccountName, ClusterName};
+use crate::identity::AccountName;
 use crate::ledger::SourceState;
 use crate::ledger::change::RefusalRecord;
+use crate::orders::request::{Refusal, Trigger};
 use crate::plan::adopted::Unowned;
 use crate::plan::near::LimitUse;
 use crate::plan::pace::Progress;
 use crate::plan::quota::OverQuota;
 use crate::plan::revocation;
+use crate::snapshot::RejectedEntry;
 
 /// Whom somebody asks about who may not read all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,62 +167,6 @@ pub struct Failing {
     pub next_try: Timestamp,
 }
 
-/// What sets a cycle off. What comes first here goes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Trigger {
-    /// An administrator's order.
-    Order,
-    /// The schedule says that directories are to be read in full.
-    #[serde(rename = "full_read")]
-    FullRead,
-    /// The daemon begins.
-    Start,
-    /// Another configuration is in force.
-    Reload,
-    /// Somebody asked for it.
-    Sync,
-    /// The schedule.
-    Schedule,
-    /// A directory told of a change.
-    Change,
-    /// A cluster is no longer as the plan knew it.
-    Drift,
-    /// What is paced goes on.
-    Pace,
-}
-
-impl Trigger {
-    /// Whether directories are read. Orders and drift are about what is known
-    /// already: a directory that hangs must not hold up a revocation, nor be asked whenever somebody deletes a pod.
-    #[must_use]
-    pub const fn asks(self) -> bool {
-        !matches!(self, Self::Order | Self::Drift | Self::Pace)
-    }
-
-    /// Whether clusters that were away are asked, too. A change is not to wait for one of them.
-    #[must_use]
-    pub const fn connects(self) -> bool {
-        self.asks() && !matches!(self, Self::Change)
-    }
-
-    /// As the ledger has it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Order => "order",
-            Self::FullRead => "full_read",
-            Self::Start => "start",
-            Self::Reload => "reload",
-            Self::Sync => "sync",
-            Self::Schedule => "schedule",
-            Self::Change => "change",
-            Self::Drift => "drift",
-            Self::Pace => "pace",
-        }
-    }
-}
-
 /// What a cycle did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CycleReport {
@@ -295,115 +239,6 @@ pub struct PlanAnswer {
     pub exit_code: u8,
 }
 
-/// An administrator's order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", tag = "order")]
-pub enum OrderRequest {
-    /// Suspend until resumed.
-    Suspend(Target),
-    /// End an ordered suspension.
-    Resume(Target),
-    /// Leave alone.
-    Hold(Target),
-    /// End a hold.
-    Release(Target),
-    /// Make every older certificate worth nothing, and deliver a new one.
-    Revoke(Target),
-    /// The same for every account of a class, one first and then at the pace of `limits.change_per_cycle`.
-    #[serde(rename = "revoke class")]
-    RevokeClass(RevokeClass),
-    /// Give other amounts than the class does.
-    #[serde(rename = "quota set")]
-    QuotaSet(QuotaSet),
-    /// Give the class's amounts again.
-    #[serde(rename = "quota unset")]
-    QuotaUnset(QuotaUnset),
-    /// Take the uid that the directory has now.
-    #[serde(rename = "adopt uid")]
-    AdoptUid(Target),
-    /// Give the account to the other entry of the directory that has its name.
-    #[serde(rename = "adopt account")]
-    AdoptAccount(Target),
-    /// Take over what somebody else made where an object of a tenant's should be.
-    #[serde(rename = "adopt object")]
-    AdoptObject(AdoptObject),
-    /// What an archive has was made again: told, for the history.
-    Restored {
-        /// Whose.
-        target: Target,
-        /// Which archive.
-        file: String,
-        /// How many objects were made.
-        objects: u64,
-    },
-    /// Let exactly what was refused through, once, within the hour.
-    Approve {
-        /// As printed by `plan` and `status`.
-        hash: String,
-    },
-}
-
-/// Which object, and whose it becomes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AdoptObject {
-    /// `resourcequota tool-foo/bursar`, `namespace tool-foo`.
-    pub object: String,
-    /// Whose; absent: of whoever it stands in the way.
-    pub owner: Option<AccountName>,
-    /// In the administrator's words.
-    pub reason: Option<String>,
-    /// Their ticket.
-    pub ticket: Option<String>,
-}
-
-/// Whom an order is about, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
-    /// `tool`, `user` or `group`.
-    pub kind: AccountKind,
-    /// Its current name, or the ledger's id of it.
-    pub name: String,
-    /// In the administrator's words; for the history.
-    pub reason: Option<String>,
-    /// The administrator's ticket.
-    pub ticket: Option<String>,
-}
-
-/// `bursar revoke --all`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RevokeClass {
-    /// Whose accounts.
-    pub class: String,
-    /// In the administrator's words; for the history.
-    pub reason: Option<String>,
-    /// The administrator's ticket.
-    pub ticket: Option<String>,
-}
-
-/// `bursar quota set`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QuotaSet {
-    /// Whose.
-    pub target: Target,
-    /// Amounts by resource, as Kubernetes writes both.
-    pub amounts: BTreeMap<String, String>,
-    /// From then on the class's amounts hold again; absent: never.
-    pub until: Option<Timestamp>,
-    /// Only in this cluster.
-    pub cluster: Option<ClusterName>,
-}
-
-/// `bursar quota unset`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QuotaUnset {
-    /// Whose.
-    pub target: Target,
-    /// Which resources.
-    pub resources: Vec<String>,
-    /// Only what was given for this cluster; absent: all of it.
-    pub cluster: Option<ClusterName>,
-}
-
 /// Orders were written down and, where a daemon runs, carried out by the cycle in `report`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OrderAnswer {
@@ -416,36 +251,4 @@ pub struct OrderAnswer {
     pub revoked: Vec<AccountName>,
     /// The cycle that carried it out.
     pub report: Option<CycleReport>,
-}
-
-/// Somebody asks for an account.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EnsureRequest {
-    /// `tool` or `user`.
-    pub kind: AccountKind,
-    /// Its current name, or the ledger's id of it.
-    pub name: String,
-    /// When they began to ask: of whom no later read of the directory knows, nobody knows.
-    #[serde(default)]
-    pub since: Option<Timestamp>,
-}
-
-/// How it is with the account.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EnsureAnswer {
-    /// Its kubeconfig works. If not: ask again.
-    pub ready: bool,
-    /// For people.
-    pub text: String,
-    /// Where it is, once for each cluster.
-    pub kubeconfigs: Vec<PathBuf>,
-}
-
-/// Why a request was not served.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
-    /// The exit code `bursar` should end with: 4 no such account, 64 usage, 77 not allowed, 1 anything else.
-    pub exit_code: u8,
-    /// For people, with the cure.
-    pub text: String,
 }

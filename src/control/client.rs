@@ -9,9 +9,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::api::{
-    CycleReport, EnsureAnswer, EnsureRequest, OrderAnswer, OrderRequest, OwnRequest, PlanAnswer, Refusal, Status,
-};
+use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, Status};
+use crate::orders::request::{EnsureAnswer, EnsureRequest, OrderRequest, Refusal};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]

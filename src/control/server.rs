@@ -18,12 +18,11 @@ use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::api::{
-    CycleReport, EnsureAnswer, EnsureRequest, OrderAnswer, OrderRequest, OwnRequest, PlanAnswer, Refusal, Status,
-};
+use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, Status};
 use super::caller::Caller;
 use super::connections;
 use crate::orders::ensure::Asker;
+use crate::orders::request::{EnsureAnswer, EnsureRequest, OrderRequest, Refusal};
 
 /// Largest request body: an order with a long reason is a few hundred bytes, and there may be one for every account.
 const BODY_LIMIT: usize = 8 << 20;

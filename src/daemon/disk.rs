@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::inbox::{self, Event};
 use super::{DaemonError, Loop};
-use crate::control::api::{OrderAnswer, Refusal, Trigger};
+use crate::control::api::OrderAnswer;
 use crate::cycle;
 use crate::engine::{EngineError, back_up};
-use crate::ledger::store::StoreError;
-use crate::ledger::store::backup::Backup;
-use crate::report;
+use crate::errors::chain;
+use crate::orders::request::{Refusal, Trigger};
+use crate::store::StoreError;
+use crate::store::backup::Backup;
 
 /// Between two looks whether the ledger takes writes again: soon enough that nobody waits, and each costs the opening of
 /// a file.
@@ -53,7 +54,7 @@ impl Loop {
                 let _ = sender.send(Event::TryDisk).await;
             });
         }
-        let text = format!("nothing was done, for the ledger takes no writes: {}", report::chain(error));
+        let text = format!("nothing was done, for the ledger takes no writes: {}", chain(error));
         Refusal { exit_code: 1, text }
     }
 

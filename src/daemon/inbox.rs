@@ -9,11 +9,12 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::control::api::{Refusal, Status};
+use crate::control::api::Status;
 use crate::control::server::Request;
 use crate::engine::{Engine, Progress};
-use crate::ledger::store::StoreError;
-use crate::ledger::store::backup::Backup;
+use crate::orders::request::Refusal;
+use crate::store::StoreError;
+use crate::store::backup::Backup;
 
 /// How long a stopping daemon lets what is under way go on. Below systemd's default `TimeoutStopSec` of 90 s.
 const SOFT_STOP: Duration = Duration::from_mins(1);

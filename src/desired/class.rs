@@ -80,7 +80,7 @@ pub(super) fn taken<'p>(
         policy
             .classes
             .values()
-            .filter(|class| crate::directory::selects(class, account.kind, &account.dn, in_group) && asked_for(class))
+            .filter(|class| crate::select::selects(class, account.kind, &account.dn, in_group) && asked_for(class))
             .collect()
     };
     let now = by(&|group| groups.has(group, &account.directory_id));

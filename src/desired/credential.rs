@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::{DesiredCredential, HomeTarget, Place, Proof, Subject, TokenOf, generation_group};
+use crate::digest::digest;
 use crate::identity::{HostName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::Account;
-use crate::observed::digest::digest;
 use crate::policy::{Cluster, CredentialKind, CredentialRule, Endpoint, HomeRule};
 
 /// How the names of our service accounts begin; the generation follows.

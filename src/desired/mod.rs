@@ -19,6 +19,7 @@ mod ssh;
 mod subject;
 mod tenant;
 pub mod volume;
+pub mod watched;
 mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,11 +31,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::contract::{MANAGED_BY, MANAGER};
+use crate::digest::digest;
 use crate::homes::authorized_keys::AUTHORIZED_KEYS;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, HostName, NamespaceName, PosixIdentity};
 use crate::kinds::{Detail, ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::{Account, Delivery, Note, Suspension};
-use crate::observed::digest::digest;
 use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
 
 pub use class::{Groups, classes_if_asked, classes_of, takes};
@@ -177,7 +178,7 @@ pub enum EndOfTenant {
 pub struct DesiredObject {
     /// The whole manifest, label and all.
     pub manifest: Value,
-    /// [`crate::observed::digest::digest`] of `manifest`.
+    /// [`crate::digest::digest`] of `manifest`.
     pub digest: String,
     /// What to do about somebody's change.
     pub drift: DriftMode,

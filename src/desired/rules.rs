@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::admission::rules::{AllowedVolume, ClassRules, Mount, Rules, VERSION, VolumeRules};
 use crate::identity::ClusterName;
 use crate::policy::{Class, DAEMON_USER, PodSecurity, Policy, VolumeKind, VolumeRule};
+use crate::rules::{AllowedVolume, ClassRules, Mount, Rules, VERSION, VolumeRules};
 
 /// The volume where people's files are: pods that are given it have it as `HOME`.
 const HOME: &str = "home";

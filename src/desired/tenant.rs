@@ -11,10 +11,10 @@ use super::{
     DesiredObject, DesiredTenant, EndOfTenant, Place, credential, manifest, namespace, network, quota, rbac, volume,
 };
 use crate::contract::Sealer;
+use crate::digest::digest;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ObjectKey, ObjectKind, Stage};
 use crate::ledger::Account;
-use crate::observed::digest::digest;
 use crate::policy::{Class, CredentialRule, DriftMode, PodSecurity, Policy};
 
 /// One tenant to be put together.

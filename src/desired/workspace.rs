@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::rbac::role_binding;
 use super::{DesiredAccount, Place, Transition, credential};
-use crate::directory::Role;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity, Uid};
 use crate::ledger::{Account, LedgerState, Lifecycle};
 use crate::policy::{Policy, Workspace};
+use crate::snapshot::Role;
 
 /// One of the people of a workspace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -10,15 +10,15 @@ use std::thread::{self, ScopedJoinHandle};
 
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
-use super::dn::Dn;
 use super::entry::{Candidate, EntryRules, Reading};
 use super::groups::{Closed, Flat, Index, companions_by_name};
 use super::membership::DEPTH;
 use super::numbers::Numbers;
 use super::raw::RawEntry;
 use super::source::{SourceConfig, SourceKind};
-use super::{Completeness, Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountKind, DirectoryId};
+use crate::snapshot::dn::Dn;
+use crate::snapshot::{Completeness, Entry, RejectedEntry, SourceRead};
 
 /// Kinds in the order in which an entry that two trees hold is taken: a tool is not a person as well.
 pub const KINDS: [AccountKind; 3] = [AccountKind::Tool, AccountKind::User, AccountKind::Group];
@@ -401,8 +401,8 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         let text = SITE.replace("cn: staff\n", "cn: staff\nowner: uid=alice,ou=people,dc=x\n");
         let read = read(&source, &text);
         let staff = read.entries.iter().find(|entry| entry.name == "staff").expect("staff");
-        assert_eq!(staff.members.get(&DirectoryId("a".to_owned())), Some(&super::super::Role::Manager));
-        assert_eq!(staff.members.get(&DirectoryId("b".to_owned())), Some(&super::super::Role::Member));
+        assert_eq!(staff.members.get(&DirectoryId("a".to_owned())), Some(&crate::snapshot::Role::Manager));
+        assert_eq!(staff.members.get(&DirectoryId("b".to_owned())), Some(&crate::snapshot::Role::Member));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Comparison, Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountKind, DirectoryId};
+use crate::snapshot::{Comparison, Entry, RejectedEntry, SourceRead};
 
 /// Differences that are told one by one. More are a number: they have one cause.
 const TOLD: usize = 20;

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::dn::{Dn, fold};
 use super::numbers::{Numbers, is_account};
 use super::raw::RawEntry;
 use super::source::AttributeNames;
 use super::windows;
-use super::{Entry, RejectedEntry};
 use crate::homes::authorized_keys::{MAX_KEY_BYTES, MAX_KEYS};
 use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
 use crate::policy::Policy;
+use crate::snapshot::dn::{Dn, fold};
+use crate::snapshot::{Entry, RejectedEntry};
 
 /// Longest name taken. POSIX promises 9 to 32 characters, directories allow more; beyond this it is no name.
 const NAME_MAX: usize = 255;

@@ -13,10 +13,12 @@ use tokio::time::Instant;
 
 use super::assemble::assemble;
 use super::entry::EntryRules;
+use super::incremental;
 use super::kept::Memory;
 use super::source::SourceConfig;
-use super::{DirectorySnapshot, SourceRead, incremental, merge};
+use crate::merge;
 use crate::policy::Policy;
+use crate::snapshot::{DirectorySnapshot, SourceRead};
 
 /// How much a pass asks for.
 #[derive(Debug, Clone)]

@@ -4,8 +4,8 @@
 //! Presence, equality, substrings, `&`, `|` and `!`, compared without case: what the presets and most sites use. An
 //! ordering, approximate or extensible match needs the server's schema, so such a filter is refused, not guessed.
 
-use super::dn::fold;
 use super::raw::RawEntry;
+use crate::snapshot::dn::fold;
 
 /// A filter that can be asked about an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
-use super::Role;
 use super::assemble::GROUP_CLASSES;
-use super::dn::Dn;
 use super::entry::{Candidate, Reading};
 use super::membership::{Groups, Member, closure};
 use super::numbers::{by_sid, is_account, primary_group};
 use super::source::SourceConfig;
 use crate::identity::{AccountKind, DirectoryId, Gid};
+use crate::snapshot::Role;
+use crate::snapshot::dn::Dn;
 
 /// Accounts by DN and by name. Rejected ones too: who maintains a tool does not depend on a readable uid.
 pub(super) struct Index<'a> {

@@ -8,7 +8,8 @@ use super::difference::compare;
 use super::entry::EntryRules;
 use super::kept::{Kept, Memory};
 use super::source::{SourceConfig, SourceKind};
-use super::{Completeness, SourceRead, Way, keycloak, ldap, ldif};
+use super::{keycloak, ldap, ldif};
+use crate::snapshot::{Completeness, SourceRead, Way};
 
 /// All of `source`, as if nothing was known.
 pub(super) async fn full(source: &SourceConfig) -> RawRead {

@@ -12,10 +12,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::assemble::{KINDS, RawRead, RawTree};
-use super::dn::Dn;
 use super::filter::Filter;
 use super::raw::RawEntry;
 use super::source::{LdifConfig, SourceConfig};
+use crate::errors::chain;
+use crate::snapshot::dn::Dn;
 
 /// Why a file gave less than it holds.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +57,7 @@ pub async fn read(config: &LdifConfig, source: &SourceConfig) -> RawRead {
                     read_file(&file, &mut entries, &mut raw.problems).await;
                 }
             }
-            Err(error) => raw.problems.push(super::chain(&error)),
+            Err(error) => raw.problems.push(chain(&error)),
         }
     }
     raw.server = config.paths.first().map(|path| path.display().to_string());
@@ -107,12 +108,12 @@ async fn files(path: &Path) -> Result<Vec<PathBuf>, LdifError> {
 
 async fn read_file(file: &Path, entries: &mut Vec<RawEntry>, problems: &mut Vec<String>) {
     match tokio::fs::read(file).await {
-        Err(source) => problems.push(super::chain(&LdifError::Read { path: file.to_path_buf(), source })),
+        Err(source) => problems.push(chain(&LdifError::Read { path: file.to_path_buf(), source })),
         Ok(bytes) => {
             if let Err(error) = parse(&bytes, entries) {
                 problems.push(match error {
                     LdifError::Malformed { line, why } => format!("{}:{line}: {why}", file.display()),
-                    other => super::chain(&other),
+                    other => chain(&other),
                 });
             }
         }

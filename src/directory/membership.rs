@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use foldhash::{HashMap, HashSet};
 
-use super::dn::Dn;
+use crate::snapshot::dn::Dn;
 
 /// How deep groups may be nested. Real directories stay below ten; a deeper one is a mistake or an attack.
 pub const DEPTH: usize = 32;

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-use super::Way;
 use super::filter::Filter;
 pub use super::keycloak::KeycloakConfig;
 pub use super::mark::{DisabledMark, MarkTest};
 pub use super::numbers::{Ids, SidMapping};
 pub use super::preset::{AttributeNames, PRESETS, Preset};
 use crate::identity::AccountKind;
+use crate::snapshot::Way;
 
 /// Entries asked for in one page. Servers commonly allow 1,000 to 2,000 (Active Directory: 1,000); fewer cost round
 /// trips (100: twice the time of 1,000), more only memory.

@@ -7,13 +7,15 @@ use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Engine, EngineError};
-use crate::control::api::{EnsureAnswer, EnsureRequest, OwnRequest, Refusal, Trigger};
+use crate::control::api::OwnRequest;
 use crate::directory::ldap::follow::follow;
-use crate::directory::{Comparison, DirectorySnapshot, Pass, SourceConfig};
-use crate::ledger::store::{ReadStore, StoreError, facts};
+use crate::directory::{Pass, SourceConfig};
+use crate::errors::chain;
 use crate::orders::ensure::{Asker, Ensured, ensure};
 use crate::orders::own;
-use crate::report;
+use crate::orders::request::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
+use crate::snapshot::{Comparison, DirectorySnapshot};
+use crate::store::{ReadStore, StoreError, facts};
 
 /// A task that keeps what is known of a directory fresh; it ends with its engine.
 pub(super) struct Follower {
@@ -108,7 +110,7 @@ impl Engine {
             let row = facts::named(&mut store, account.kind, &account.id.0).await?.into_iter().next();
             facts::of(&mut store, account.kind, row.unwrap_or_default(), alone).await
         };
-        read.await.map_err(|error: StoreError| Refusal { exit_code: 1, text: report::chain(&error) })
+        read.await.map_err(|error: StoreError| Refusal { exit_code: 1, text: chain(&error) })
     }
 
     /// Why it is as it is.

@@ -6,10 +6,10 @@ use jiff::Timestamp;
 
 use super::{Engine, EngineError};
 use crate::control::api::{BackupStatus, LedgerTrouble};
+use crate::errors::chain;
 use crate::ledger::change::Change;
-use crate::ledger::store::backup::{self, Backup};
-use crate::ledger::store::{ReadStore, StoreError};
-use crate::report;
+use crate::store::backup::{self, Backup};
+use crate::store::{ReadStore, StoreError};
 
 /// What the engine knows of its ledger's file.
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ impl Engine {
 
     /// The ledger did not take a write.
     pub fn is_stuck(&mut self, error: &StoreError) {
-        let why = report::chain(error);
+        let why = chain(error);
         let since = self.health.trouble.as_ref().map_or_else(|| self.now(), |trouble| trouble.since);
         if self.health.trouble.is_none() {
             tracing::error!(error = why, "the ledger takes no writes: nothing is written anywhere until it does");
@@ -87,7 +87,7 @@ impl Engine {
                 self.health.backup = BackupStatus { newest: Some(at), failed: None };
             }
             Err(error) => {
-                let why = report::chain(&error);
+                let why = chain(&error);
                 tracing::error!(error = why, "no backup of the ledger");
                 self.health.backup.failed = Some(why);
             }
@@ -104,6 +104,6 @@ impl Engine {
 
 /// Copies the ledger of `state_dir` into its backups, beside whoever writes it.
 pub async fn back_up(state_dir: std::path::PathBuf, now: Timestamp) -> Result<Backup, StoreError> {
-    let mut ledger = ReadStore::open(&state_dir.join(crate::ledger::store::FILE)).await?;
+    let mut ledger = ReadStore::open(&state_dir.join(crate::store::FILE)).await?;
     backup::nightly(&mut ledger, &state_dir, now).await
 }

@@ -15,11 +15,11 @@ use super::realm::RealmLink;
 use super::{Engine, EngineError};
 use crate::bootstrap::webhook::{self, Kept, WebhookRequest};
 use crate::bootstrap::{self, AccessError, OwnerWatch, Ownership, Renewal};
+use crate::errors::chain;
 use crate::execute::ClusterEffects;
 use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::policy::Cluster;
-use crate::report;
 use crate::settings::{Settings, SettingsErrors};
 
 /// Between two tries to renew the daemon's own certificate: there are days left, and each try may wait for a signer.
@@ -156,8 +156,8 @@ impl Engine {
         let waited = futures::future::join_all(waited).await;
         let answers = waited.into_iter().map(|(cluster, answer)| {
             let answer = match answer {
-                Ok(Ok(answer)) => answer.map_err(|error| report::chain(&error)),
-                Ok(Err(error)) => Err(report::chain(&error)),
+                Ok(Ok(answer)) => answer.map_err(|error| chain(&error)),
+                Ok(Err(error)) => Err(chain(&error)),
                 Err(_) => return (cluster, Err("no answer yet".to_owned())),
             };
             self.reaching.remove(&cluster);
@@ -174,7 +174,9 @@ impl Engine {
             match followed(cluster, kubeconfig, face).await {
                 Ok(true) => drop(self.effects.clusters.remove(cluster)),
                 Ok(false) => {}
-                Err(error) => tracing::warn!(%cluster, error = report::chain(&error), "the daemon's own kubeconfig"),
+                Err(error) => {
+                    tracing::warn!(%cluster, error = chain(&error), "the daemon's own kubeconfig");
+                }
             }
         }
     }
@@ -208,7 +210,7 @@ impl Engine {
                     again
                 }
                 Err(error) => {
-                    tracing::warn!(%cluster, error = report::chain(&error), "the webhook was not looked after");
+                    tracing::warn!(%cluster, error = chain(&error), "the webhook was not looked after");
                     now + RENEWAL_AGAIN
                 }
             });

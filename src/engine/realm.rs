@@ -7,20 +7,22 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{Engine, EngineError};
-use crate::control::api::{RealmStatus, RealmTrouble, Trigger};
+use crate::control::api::{RealmStatus, RealmTrouble};
 use crate::desired::Notice;
 use crate::directory::SourceConfig;
 use crate::directory::keycloak::{Administration, RealmError};
 use crate::directory::source::{KeycloakConfig, SourceKind};
+use crate::errors::chain;
 use crate::execute::Extent;
 use crate::execute::realm::{Run, carry_out, ends_all, failure, intents, is_other_than_seen};
 use crate::execute::record::retry_after;
 use crate::identity::AccountId;
+use crate::inventory::realm::RealmInventory;
 use crate::ledger::LedgerState;
 use crate::ledger::change::Change;
-use crate::observed::realm::{RealmInventory, read};
+use crate::observed::realm::read;
+use crate::orders::request::Trigger;
 use crate::plan::realm::{self as planned, RealmPlan, RealmStep};
-use crate::report;
 use crate::settings::{RealmSettings, Settings, SettingsErrors};
 
 /// How long a cycle writes there before it ends and another goes on: orders and clusters do not wait for 5,000 new users.
@@ -98,7 +100,7 @@ impl RealmLink {
 
     /// Nothing more is done for now; what was seen may not be so any more.
     fn fail(&mut self, error: &RealmError, now: Timestamp) {
-        let why = report::chain(error);
+        let why = chain(error);
         let (since, attempts) = self.trouble.as_ref().map_or((now, 0), |before| (before.since, before.attempts));
         let attempts = attempts + 1;
         tracing::warn!(realm = self.settings.rules.name, error = why, "realm");
@@ -214,7 +216,7 @@ impl Engine {
             && let Err(error) = Box::pin(link.read(ledger, now)).await
         {
             link.fail(&error, now);
-            return Some(Err(format!("realm {}: {}", link.settings.rules.name, report::chain(&error))));
+            return Some(Err(format!("realm {}: {}", link.settings.rules.name, chain(&error))));
         }
         Some(Ok(link.plan(ledger, now)))
     }

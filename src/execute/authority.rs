@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use super::request::{ApiServer, Ask, RequestError};
-use crate::observed::certificate::{Asked, CertificateError, Issued, verify};
+use crate::certificate::{Asked, CertificateError, Issued, verify};
 
 const PATH: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 /// Its key: the file of `--client-ca-file`.

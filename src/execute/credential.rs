@@ -15,6 +15,7 @@ use super::keypair::{Names, NewKey};
 use super::signing::{self, SigningError, Unsigned};
 use super::trial::{self, Endpoints, Old};
 use super::{ClusterEffects, StepError, home, token};
+use crate::certificate::{Asked, CertificateError, Issued};
 use crate::desired::{DesiredCredential, HomeTarget, Proof, Subject};
 use crate::homes::client::HomedClient;
 use crate::homes::{
@@ -23,7 +24,6 @@ use crate::homes::{
 use crate::identity::ClusterName;
 use crate::ledger::change::Change;
 use crate::ledger::{Certificate, CredentialKey};
-use crate::observed::certificate::{Asked, CertificateError, Issued};
 use crate::plan::AccountPlan;
 use crate::policy::OidcRule;
 

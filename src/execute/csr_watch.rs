@@ -13,7 +13,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::contract::{MANAGED_BY, MANAGER};
-use crate::directory::chain;
+use crate::errors::chain;
 
 /// Label with the holder's id: by it requests that were left behind are found.
 pub(super) const HOLDER: &str = "bursar.dev/id";

@@ -13,11 +13,11 @@ use super::tenant::{Done, Place};
 use super::{ClusterEffects, StepError, listing};
 use crate::archive::{About, ArchiveError, Content, Packed, Workload, Written, pack};
 use crate::desired::rbac::{archive_binding, archive_binding_manifest};
+use crate::digest::digest;
 use crate::identity::NamespaceName;
 use crate::kinds::{ObjectKey, ObjectKind};
 use crate::ledger::change::Change;
 use crate::ledger::{Archive, ObjectRecord};
-use crate::observed::digest::digest;
 
 /// An archive that is older is made anew before the deletion: controllers and administrators may have changed what is in
 /// the namespace.

@@ -12,7 +12,7 @@ use kube::client::Body;
 use kube::config::AuthInfo;
 use kube::{Api, Client, Config};
 
-use crate::directory::chain;
+use crate::errors::chain;
 use crate::policy::Endpoint;
 
 /// One review takes milliseconds.

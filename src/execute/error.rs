@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::request::RequestError;
 use crate::archive::ArchiveError;
-use crate::directory::chain;
+use crate::errors::chain;
 use crate::homes::client::HomedClientError;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};

@@ -11,8 +11,8 @@ use crate::homes::{
     Answer, EntryNames, HomeTarget as Target, Inspection, Request, USER_PREFIX, UserProof, Work, Written,
 };
 use crate::identity::ClusterName;
+use crate::inventory::HomeFinding;
 use crate::ledger::Delivery;
-use crate::observed::HomeFinding;
 use crate::plan::Expected;
 use crate::policy::Cluster;
 

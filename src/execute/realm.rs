@@ -5,14 +5,14 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::record::retry_after;
-use crate::directory::keycloak::{Administration, RealmError, RealmRole, RealmUser};
+use crate::directory::keycloak::{Administration, RealmError};
+use crate::errors::chain;
+use crate::inventory::realm::{Holders, RealmInventory, RealmRole, RealmUser};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Failure, LedgerState};
-use crate::observed::realm::{Holders, RealmInventory};
 use crate::plan::realm::{RealmAction, RealmStep, user_of};
 use crate::policy::Realm;
-use crate::report::chain;
 
 /// What all steps share.
 #[derive(Debug)]

@@ -8,12 +8,12 @@ use zeroize::Zeroize as _;
 use super::StepError;
 use super::apply::refused;
 use super::request::{ApiServer, Ask};
+use crate::certificate::Issued;
 use crate::desired::{SERVICE_ACCOUNT, TokenOf};
 use crate::homes::SecretText;
 use crate::homes::token::claims;
 use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::Certificate;
-use crate::observed::certificate::Issued;
 
 /// Why a token is not delivered. The text carries the cure.
 #[derive(Debug, thiserror::Error)]

@@ -19,9 +19,9 @@ use super::{
     Account, Archive, Certificate, CredentialKey, Delivery, Failure, LedgerState, Note, ObjectRecord, Order,
     SourceState, Spending, StoppedWorkload, Tenant,
 };
-use crate::directory::RejectedEntry;
 use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName, Uid};
 use crate::kinds::ObjectKey;
+use crate::snapshot::RejectedEntry;
 
 /// One change; the last value wins. `None` ends what was there.
 #[derive(Debug, Clone, PartialEq)]

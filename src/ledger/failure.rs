@@ -1,4 +1,5 @@
-//! What failed for an account and is tried again; and what has begun and is not to be forgotten.
+//! What failed for an account and is tried again; and what has begun and is not to be forgotten. PURE: no runtime,
+//! no client, no file system, no clock.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,5 @@
-//! What Bursar remembers: accounts, what was delivered to them, what was asked and refused. The types here,
-//! `transition`, `adopted`, `quota`, `pace`, `revocation`, `idle`, `realm`, `gaps` and `chain` are PURE; `store` keeps them in
-//! SQLite.
+//! What Bursar remembers: accounts, what was delivered to them, what was asked and refused. PURE: no runtime,
+//! no client, no file system, no clock.
 //!
 //! [`LedgerState`] is the whole memory a decision may use. The store loads it once and changes it only together
 //! with its rows, so a cycle in which nothing changed reads and writes nothing.
@@ -18,7 +17,6 @@ pub mod pace;
 pub mod quota;
 pub mod realm;
 pub mod revocation;
-pub mod store;
 pub mod transition;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,11 +36,11 @@ use self::pace::PaceRecord;
 use self::quota::{OverrideKey, QuotaOverride};
 use self::realm::RealmAccount;
 use self::revocation::BulkRevocation;
-use crate::directory::{Comparison, Completeness, RejectedEntry, Role, Way};
 use crate::identity::{
     AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid,
 };
 use crate::kinds::ObjectKey;
+use crate::snapshot::{Comparison, Completeness, RejectedEntry, Role, Way};
 
 /// The ledger's content, as the pure stages see it.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -1,4 +1,4 @@
-//! What people order, who they are, and why.
+//! What people order, who they are, and why. PURE: no runtime, no client, no file system, no clock.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

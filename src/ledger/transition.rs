@@ -17,10 +17,10 @@ use self::person::Person;
 use super::change::{Change, Event};
 use super::gaps;
 use super::{Absence, Account, Compared, Ending, LedgerState, Lifecycle, OrderKind, SourceState, Suspension};
-use crate::directory::person::{Same, same_people};
-use crate::directory::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
 use crate::policy::Policy;
+use crate::snapshot::person::{Same, same_people};
+use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 
 /// Absence is written down at most this often (seconds), unless it becomes due: one absent account must not be a row a
 /// minute for 40 days.

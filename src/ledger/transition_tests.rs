@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::directory::Role;
 use crate::identity::{ClusterName, PosixIdentity};
 use crate::ledger::change::Change;
 use crate::ledger::{Note, Order};
 use crate::policy::{Lifecycle as Times, Limit, Limits};
+use crate::snapshot::Role;
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 3600;

@@ -7,18 +7,22 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::PartialObjectMeta;
+use kube::api::{ObjectMeta, PartialObjectMeta};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::adopted::{FoundNamespace, FoundNamespaces, Wanted, observe, together};
-use crate::directory::chain;
+use crate::contract::{CLASS, MANAGED_BY, MANAGER};
+use crate::errors::chain;
 use crate::identity::NamespaceName;
+use crate::inventory::adopted::{FoundNamespace, FoundNamespaces, Wanted, together};
 
 /// After an error they are listed anew: what was missed meanwhile would not be told.
 const AGAIN: Duration = Duration::from_secs(2);
+
+/// So much of an annotation is kept; a name or an address of mail is shorter.
+const KEPT: usize = 320;
 
 /// The watches of one cluster, one for each selector, until it is dropped.
 #[derive(Debug)]
@@ -158,4 +162,27 @@ impl Found {
             Event::Delete(namespace) => seen(&namespace).is_some_and(|(name, _)| self.there.remove(&name).is_some()),
         }
     }
+}
+
+/// A namespace that `selector` takes; `None` for those that are never anybody's, such as Kubernetes' own.
+fn observe(
+    metadata: &ObjectMeta,
+    selector: &str,
+    annotations: &BTreeSet<String>,
+) -> Option<(NamespaceName, FoundNamespace)> {
+    let name = NamespaceName::try_from(metadata.name.clone()?).ok()?;
+    let labels = metadata.labels.as_ref();
+    let label = |key: &str| labels.and_then(|labels| labels.get(key));
+    let said = annotations.iter().filter_map(|key| {
+        let text = metadata.annotations.as_ref()?.get(key)?;
+        Some((key.clone(), text.chars().take(KEPT).collect()))
+    });
+    let found = FoundNamespace {
+        uid: metadata.uid.clone()?,
+        selectors: BTreeSet::from([selector.to_owned()]),
+        annotations: said.collect(),
+        ours: label(CLASS).is_some() || label(MANAGED_BY).is_some_and(|manager| manager == MANAGER),
+        deleting: metadata.deletion_timestamp.is_some(),
+    };
+    Some((name, found))
 }

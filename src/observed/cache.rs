@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::digest::managed_digest;
-use super::{ClusterInventory, ObservedObject};
 use crate::contract::{KEEP, LAST_USE};
+use crate::digest::managed_digest;
 use crate::identity::ClusterName;
+use crate::inventory::{ClusterInventory, ObservedObject};
 use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, WatchedKind};
 
 /// The objects of one cluster that carry our label, kept by events.
@@ -181,7 +181,7 @@ pub fn observe(kind: &ObjectKind, object: &Value) -> ObservedObject {
         spared: of_namespace(KEEP) == Some("true"),
         last_use: of_namespace(LAST_USE).and_then(|text| text.parse().ok()),
         quota: match kind.detail() {
-            Detail::QuotaHard => super::quota::observe(object),
+            Detail::QuotaHard => crate::inventory::quota::observe(object),
             Detail::None | Detail::VolumeFixed => None,
         },
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use kube::core::DynamicObject;
-use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt as _, watcher::watcher};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use serde_json::Value;
 use thiserror::Error;
@@ -18,10 +18,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::cache::{Cache, observe};
 use super::discovery::{Kinds, resource};
-use super::{ClusterInventory, ObservedObject};
 use crate::contract::{MANAGED_BY, MANAGER};
-use crate::directory::chain;
+use crate::errors::chain;
 use crate::identity::ClusterName;
+use crate::inventory::{ClusterInventory, ObservedObject};
 use crate::kinds::{ObjectKey, ServedKind, WatchedKind};
 
 /// Between two questions whether a cluster whose watch broke answers again. The watch itself says nothing when it

@@ -1,88 +1,10 @@
-//! What is there: the state of clusters and homes as plain values. The types here, `cache`, `digest`, `quota`,
-//! `pods`, `adopted`, `watched` and `certificate` are PURE; `cluster`, `adopted_watch` and `pod_watch` watch, `prometheus` and `discovery` ask.
+//! What is there: the watches of clusters, which keep an inventory, and what else is asked. `cache` is PURE; `cluster`,
+//! `adopted_watch` and `pod_watch` watch, `prometheus`, `realm` and `discovery` ask.
 
-pub mod adopted;
 pub mod adopted_watch;
 pub mod cache;
-pub mod certificate;
 pub mod cluster;
-pub mod digest;
 pub mod discovery;
 pub mod pod_watch;
-pub mod pods;
 pub mod prometheus;
-pub mod quota;
 pub mod realm;
-pub mod watched;
-
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-
-use jiff::Timestamp;
-
-use self::adopted::FoundNamespaces;
-use self::pods::PodInventory;
-use self::quota::ObservedQuota;
-use crate::identity::{AccountId, ClusterName};
-use crate::kinds::ObjectKey;
-
-/// What is there, as far as it was looked at.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Inventory {
-    /// Clusters that answer; one that is absent here is not planned for, and its tenants show as waiting.
-    /// Shared with the watch, which does not copy 100,000 objects for each plan.
-    pub clusters: BTreeMap<ClusterName, Arc<ClusterInventory>>,
-    /// Pods of clusters in which a reaper is on; one that is absent here has no evidence of anything.
-    pub pods: BTreeMap<ClusterName, Arc<PodInventory>>,
-    /// Namespaces that a cluster's Prometheus shows in use, where it is asked and answers.
-    pub in_use: BTreeMap<ClusterName, Arc<BTreeSet<String>>>,
-    /// Namespaces that others create, of clusters in which a class adopts some; one that is absent here shows none of
-    /// them, which does not mean that there are none.
-    pub adopted: BTreeMap<ClusterName, FoundNamespaces>,
-    /// What `bursar-homed` answered about kubeconfigs that were inspected since the last cycle.
-    pub homes: BTreeMap<(AccountId, ClusterName), HomeFinding>,
-}
-
-/// The objects of one cluster that carry our label.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ClusterInventory {
-    /// By name.
-    pub objects: BTreeMap<ObjectKey, ObservedObject>,
-}
-
-/// An object with our label: a few dozen bytes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ObservedObject {
-    /// `metadata.uid`.
-    pub uid: String,
-    /// `metadata.resourceVersion`, which orders the states of one object (Kubernetes 1.35, KEP-5504: it is a number that
-    /// grows); 0 where it is none. The plan does not look at it.
-    pub resource_version: u64,
-    /// [`digest::managed_digest`] of it.
-    pub digest: String,
-    /// It is on its way out (`metadata.deletionTimestamp`).
-    pub deleting: bool,
-    /// Of a namespace: it is to be left alone although nothing runs in it.
-    pub spared: bool,
-    /// Of a namespace: when it was used, as whoever lets people in says.
-    pub last_use: Option<Timestamp>,
-    /// Of a quota, if there is anything to say.
-    pub quota: Option<Arc<ObservedQuota>>,
-}
-
-/// What stands in a home, as `bursar-homed` sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HomeFinding {
-    /// Our entry is there and is the delivered certificate, key and all.
-    AsDelivered,
-    /// It is not.
-    Broken {
-        /// For people.
-        why: String,
-    },
-    /// It was not, and is again.
-    Repaired {
-        /// For people.
-        why: String,
-    },
-}

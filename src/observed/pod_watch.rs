@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::ObjectMeta;
 use kube::core::{NotUsed, Object};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
@@ -14,8 +16,9 @@ use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::discovery::resource;
-use super::pods::{ObservedPod, PodInventory, observe};
-use crate::directory::chain;
+use crate::contract::{JOB, LIFETIME, MANAGED_BY, MANAGER};
+use crate::errors::chain;
+use crate::inventory::pods::{Lifetime, ObservedPod, PodInventory};
 use crate::kinds::{ObjectKind, everywhere};
 
 /// After an error the pods are listed anew: what was missed meanwhile would not be told.
@@ -128,4 +131,23 @@ fn seen(pod: &Pod) -> Option<((String, String), Option<ObservedPod>)> {
     let started = status.and_then(|status| status.start_time.as_ref()).map(|time| time.0);
     let phase = status.and_then(|status| status.phase.as_deref());
     Some((key, observe(&pod.metadata, started, phase)))
+}
+
+/// A pod from what the API server shows; `None` for one of ours.
+fn observe(metadata: &ObjectMeta, started: Option<Timestamp>, phase: Option<&str>) -> Option<ObservedPod> {
+    let labels = metadata.labels.as_ref();
+    let label = |key: &str| labels.and_then(|labels| labels.get(key)).filter(|value| !value.is_empty());
+    if label(MANAGED_BY).is_some_and(|manager| manager == MANAGER) {
+        return None;
+    }
+    let said = metadata.annotations.as_ref().and_then(|annotations| annotations.get(LIFETIME));
+    Some(ObservedPod {
+        uid: metadata.uid.clone()?,
+        created: metadata.creation_timestamp.as_ref()?.0,
+        started,
+        lifetime: Lifetime::read(said.map(String::as_str)),
+        job: label(JOB).cloned(),
+        finished: matches!(phase, Some("Succeeded" | "Failed")),
+        deleting: metadata.deletion_timestamp.is_some(),
+    })
 }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::directory::chain;
+use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::policy::{Evidence, NamespaceReaper};
 

@@ -1,27 +1,10 @@
-//! What a realm of Keycloak has, as it was last read and as it was written since.
+//! Reads what a realm of Keycloak has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::directory::keycloak::{Administration, RealmError, RealmUser};
+use crate::directory::keycloak::{Administration, RealmError};
+use crate::inventory::realm::{Holders, RealmInventory};
 use crate::plan::realm::PREFIX;
-
-/// Users, and the roles of workspaces.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RealmInventory {
-    /// By id.
-    pub users: BTreeMap<String, RealmUser>,
-    /// By name; only those that were asked for.
-    pub roles: BTreeMap<String, Holders>,
-}
-
-/// Who has a role.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Holders {
-    /// The role's id.
-    pub id: String,
-    /// Ids of users.
-    pub holders: BTreeSet<String>,
-}
 
 /// Reads it: users in pages, and a list of holders for each role of `known` that is there.
 pub async fn read(

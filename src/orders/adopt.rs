@@ -2,11 +2,11 @@
 //! system, no clock.
 
 use super::{One, event, find, next_id};
-use crate::control::api::{AdoptObject, Refusal};
 use crate::desired::classes_if_asked;
 use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName, name_in};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
+use crate::orders::request::{AdoptObject, Refusal};
 use crate::policy::Policy;
 
 /// The next cycle tries again at once, and takes it over. It is meant for what stands there now: an order that cannot be

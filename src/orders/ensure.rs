@@ -5,11 +5,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::find;
-use crate::control::api::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
 use crate::desired::takes;
 use crate::identity::{AccountId, AccountKind, ClusterName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, CredentialKey, Delivery, LedgerState, Lifecycle, Suspension, Tenant};
+use crate::orders::request::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
 use crate::policy::{CredentialKind, Policy};
 
 /// Within this time a home is believed to be as it was seen, and asking again is asking once: a login hook that waits asks

@@ -3,9 +3,10 @@
 
 use serde_json::{Value, json};
 
-use crate::control::api::{OwnRequest, Refusal};
+use crate::control::api::OwnRequest;
 use crate::identity::{AccountKind, AccountName};
 use crate::ledger::{Account, LedgerState, Lifecycle};
+use crate::orders::request::Refusal;
 use crate::policy::Policy;
 use crate::report::why::{Step, chain};
 

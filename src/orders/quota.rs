@@ -3,13 +3,13 @@
 use serde_json::json;
 
 use super::{One, event};
-use crate::control::api::{QuotaSet, QuotaUnset, Refusal};
 use crate::desired::quota::class_of;
 use crate::desired::{classes_if_asked, classes_of};
 use crate::identity::ClusterName;
 use crate::ledger::change::Change;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::{Account, LedgerState, Lifecycle, Note};
+use crate::orders::request::{QuotaSet, QuotaUnset, Refusal};
 use crate::policy::{Class, Policy};
 use crate::quantity::{is_count, is_counted, is_quantity, is_resource};
 

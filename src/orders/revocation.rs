@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::{One, event, next_id};
-use crate::control::api::Refusal;
 use crate::identity::AccountId;
 use crate::ledger::change::Change;
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind};
+use crate::orders::request::Refusal;
 use crate::policy::{CredentialKind, Policy};
 
 /// Whether one of these classes gives something that can be revoked; `whom` is to be revoked.

@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::desired::Groups;
-use crate::directory::admits;
 use crate::identity::{AccountId, AccountKind, ClusterName, NamespaceName};
+use crate::inventory::Inventory;
+use crate::inventory::adopted::{FoundNamespace, FoundNamespaces};
 use crate::kinds::ObjectKey;
 use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, LedgerState, Lifecycle};
-use crate::observed::Inventory;
-use crate::observed::adopted::{FoundNamespace, FoundNamespaces};
 use crate::policy::{Adopts, Class, Policy};
+use crate::select::admits;
 
 /// A namespace that a class would adopt, and that is nobody's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -7,8 +7,8 @@ use super::tenant::Look;
 use super::{Action, Expected, Reason};
 use crate::desired::{DesiredCredential, HomeTarget, Proof, TokenOf};
 use crate::identity::{AccountId, HostName};
+use crate::inventory::HomeFinding;
 use crate::ledger::{Certificate, CredentialKey, Delivery};
-use crate::observed::HomeFinding;
 
 /// How often each home is looked into. Often enough that a person who broke their kubeconfig gets it back the same day,
 /// seldom enough that 10,000 homes are a look every two seconds.

@@ -19,10 +19,10 @@ use super::revocation;
 use super::wording::{counted, number, objects};
 use super::{AccountPlan, Action, Notice, Plan, Reason};
 use crate::desired::{DesiredCredential, Proof, Regeneration, Transition};
-use crate::directory::{Completeness, RejectedEntry};
 use crate::identity::AccountKind;
 use crate::kinds::{Detail, ObjectKey};
 use crate::ledger::{Ending, LedgerState, Lifecycle, Note, SourceState, Suspension};
+use crate::snapshot::{Completeness, RejectedEntry};
 
 /// Everything that `bursar plan` shows.
 #[derive(Debug, Clone)]

@@ -15,12 +15,12 @@ use super::pace::{Paced, Progress, pace};
 use super::reaper::{Waiting, cap};
 use super::{AccountPlan, Plan, hash};
 use crate::desired::Transition;
-use crate::directory::Completeness;
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::ledger::change::{Change, RefusalRecord};
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::{LedgerState, Lifecycle, Spending, Spent, Suspension};
 use crate::policy::{Limits, Policy};
+use crate::snapshot::Completeness;
 
 /// How long an approval holds: long enough for the next cycle, too short to be forgotten.
 pub const APPROVAL_HOLDS: SignedDuration = SignedDuration::from_hours(1);

@@ -13,9 +13,9 @@ use sha2::{Digest, Sha256};
 use super::{AccountPlan, Action};
 use crate::contract::follows_the_generation;
 use crate::desired::{Transition, generation_group};
+use crate::digest::digest;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::Suspension;
-use crate::observed::digest::digest;
 
 /// Hex digits of a hash that people see and type. It names one of the few sets of one ledger that wait for an approval,
 /// and nobody but the guard makes such sets.

@@ -10,9 +10,9 @@ use proptest::prelude::*;
 
 use super::testing::World;
 use crate::desired::Transition;
-use crate::directory::{Completeness, Entry, Role};
 use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, Uid, kubernetes_name};
 use crate::ledger::{Lifecycle, Note, Order, OrderKind, Suspension};
+use crate::snapshot::{Completeness, Entry, Role};
 
 const DAY: u64 = 24 * 3600;
 /// Short, so that histories of some days have archives and deletions.

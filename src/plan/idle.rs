@@ -11,12 +11,12 @@ use super::tenant::{Found, Look};
 use super::{AccountPlan, Action};
 use crate::desired::Transition;
 use crate::identity::{AccountId, ClusterName};
+use crate::inventory::Inventory;
 use crate::kinds::ObjectKey;
 use crate::ledger::change::Change;
 use crate::ledger::gaps::{self, later};
 use crate::ledger::idle::Idleness;
 use crate::ledger::{LedgerState, Lifecycle, Suspension, Tenant};
-use crate::observed::Inventory;
 use crate::policy::NamespaceReaper;
 
 /// It is written down at most this often (seconds), unless something is due.

@@ -11,9 +11,9 @@ use super::guard::ApprovedPlan;
 use super::{AccountPlan, Plan};
 use crate::desired::{Regeneration, Transition};
 use crate::identity::{AccountId, ClusterName};
+use crate::inventory::Inventory;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note, Suspension};
-use crate::observed::Inventory;
 
 impl ApprovedPlan {
     /// The changes and their history, to be written down in one transaction before anything is done.

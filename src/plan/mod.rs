@@ -49,9 +49,9 @@ pub use quota::{Adoption, OverQuota};
 use self::scan::Scan;
 use crate::desired::{DesiredAccount, DesiredState, DesiredTenant, Regeneration, Transition};
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity};
+use crate::inventory::{ClusterInventory, Inventory};
 use crate::kinds::ObjectKey;
 use crate::ledger::{Account, Failure, LedgerState, Note, Tenant};
-use crate::observed::{ClusterInventory, Inventory};
 use crate::policy::Reapers;
 
 /// Everything that is to be done, tenant by tenant, and what is odd.

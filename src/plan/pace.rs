@@ -14,11 +14,11 @@ use super::guard::Bounds;
 use super::{AccountPlan, Action, Reason};
 use crate::desired::DesiredTenant;
 use crate::identity::{AccountId, AccountName, ClusterName};
+use crate::inventory::ClusterInventory;
 use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::LedgerState;
 use crate::ledger::change::Event;
 use crate::ledger::pace::PaceRecord;
-use crate::observed::ClusterInventory;
 
 /// How far a change of the policy is, for people and programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

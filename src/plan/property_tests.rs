@@ -9,11 +9,11 @@ use proptest::prelude::*;
 use super::testing::{World, prod};
 use super::{Action, compare, hash};
 use crate::desired::{Deriver, Transition};
-use crate::directory::Completeness;
 use crate::identity::{AccountId, AccountKind, DirectoryId};
 use crate::kinds::Stage;
 use crate::ledger::{Absence, Failure, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::policy::Limit;
+use crate::snapshot::Completeness;
 
 /// Something that happens to the account of this number, or to all.
 #[derive(Debug, Clone)]

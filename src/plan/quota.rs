@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use super::tenant::Look;
 use crate::desired::DesiredObject;
 use crate::identity::{AccountName, ClusterName};
+use crate::inventory::ObservedObject;
+use crate::inventory::quota::ObservedQuota;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::quota::{OverrideKey, QuotaOverride, UNKNOWN, day};
 use crate::ledger::{LedgerState, Note, ObjectRecord};
-use crate::observed::ObservedObject;
-use crate::observed::quota::ObservedQuota;
 use crate::policy::DriftMode;
 use crate::quantity::{compare, is_count, is_counted, is_quantity, is_resource};
 

@@ -13,13 +13,12 @@ use serde::Serialize;
 
 use super::Reason;
 use crate::desired::Notice;
-use crate::directory::Role;
-use crate::directory::keycloak::{RealmRole, RealmUser};
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId};
+use crate::inventory::realm::{RealmInventory, RealmRole, RealmUser};
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Account, LedgerState, Lifecycle, Suspension};
-use crate::observed::realm::RealmInventory;
 use crate::policy::Realm;
+use crate::snapshot::Role;
 
 /// Everything that is to be done there.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 
 use super::realm::{RealmAction, RealmPlan, RealmStep, plan, user_of};
 use super::testing::{SOURCE, World, course};
-use crate::directory::keycloak::RealmUser;
 use crate::identity::{AccountId, AccountKind};
+use crate::inventory::realm::{Holders, RealmInventory, RealmUser};
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Failure, Lifecycle, Note, Suspension};
-use crate::observed::realm::{Holders, RealmInventory};
 use crate::policy::Realm;
 
 /// People, a workspace, and a realm that answers.

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::tenant::{Found, Look};
 use super::{AccountPlan, Action, Reason};
 use crate::identity::AccountName;
-use crate::observed::pods::{Lifetime, ObservedPod};
+use crate::inventory::pods::{Lifetime, ObservedPod};
 use crate::policy::PodReaper;
 
 /// What is due, and left to later cycles.

@@ -10,10 +10,10 @@ use std::iter::Peekable;
 
 use crate::desired::{DesiredObject, DesiredState, DesiredTenant};
 use crate::identity::{AccountId, ClusterName};
+use crate::inventory::Inventory;
+use crate::inventory::quota::ObservedQuota;
 use crate::kinds::ObjectKey;
 use crate::ledger::LedgerState;
-use crate::observed::Inventory;
-use crate::observed::quota::ObservedQuota;
 
 /// A tenant's place: whose, and where.
 type PlaceKey<'a> = (&'a AccountId, &'a ClusterName);

@@ -20,16 +20,16 @@ use jiff::SignedDuration;
 use super::display::Preview;
 use super::guard::{Refusal, approve, refused_hash};
 use super::testing::{World, entry_of, prod};
-use crate::control::api::{OrderRequest, QuotaSet, QuotaUnset, Target};
-use crate::directory::{Completeness, Entry};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
+use crate::inventory::HomeFinding;
+use crate::inventory::quota::ObservedQuota;
 use crate::kinds::{DriftKey, ManagedKind, ObjectKey};
 use crate::ledger::change::Event;
 use crate::ledger::{Absence, Failure, Note, Order, OrderKind};
-use crate::observed::HomeFinding;
-use crate::observed::quota::ObservedQuota;
+use crate::orders::request::{OrderRequest, QuotaSet, QuotaUnset, Target};
 use crate::orders::{Written, write_all};
 use crate::policy::{DriftMode, Limit, NfsVolume, Volume, VolumeKind};
+use crate::snapshot::{Completeness, Entry};
 
 fn data(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder)

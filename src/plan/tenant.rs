@@ -13,9 +13,9 @@ use super::scan::Scan;
 use super::{Action, Reason, adopted, ending, volume};
 use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Transition};
 use crate::identity::{AccountId, ClusterName, NamespaceName};
+use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
 use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, Stage};
 use crate::ledger::{LedgerState, ObjectRecord};
-use crate::observed::{ClusterInventory, Inventory, ObservedObject};
 use crate::policy::DriftMode;
 
 /// One place of one account, with everything that is known about it.

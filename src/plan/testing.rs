@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use crate::contract::Sealer;
 use crate::desired::{DesiredState, derive, detail};
-use crate::directory::merge::merge;
-use crate::directory::{Completeness, DirectorySnapshot, Entry, Role, SourceRead, Way};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
+use crate::inventory::quota::ObservedQuota;
+use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
@@ -23,13 +23,13 @@ use crate::ledger::transition::{Transition, transition};
 use crate::ledger::{
     Account, Archive, CredentialKey, Delivery, LedgerState, Lifecycle, ObjectRecord, SourceState, StoppedWorkload,
 };
-use crate::observed::quota::ObservedQuota;
-use crate::observed::{ClusterInventory, Inventory, ObservedObject};
+use crate::merge::merge;
 use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
 use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, Refusal, guard, plan};
 use crate::policy::Policy;
+use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead, Way};
 
 pub(crate) use self::policy::{course, policy, profile};
 

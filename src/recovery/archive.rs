@@ -8,12 +8,12 @@ use thiserror::Error;
 
 use crate::archive::{About, Listed, Workload};
 use crate::contract::{ContractError, MANAGED_BY, MANAGER, TenantState, identity_of};
+use crate::errors::chain;
 use crate::execute::StepError;
 use crate::execute::listing::everything;
 use crate::execute::request::{ApiServer, Ask, RequestError};
 use crate::execute::workloads::PARKED;
 use crate::kinds::{Data, ObjectKind, ServedKind};
-use crate::report::chain;
 
 /// Why nothing was made.
 #[derive(Debug, Error)]

@@ -7,16 +7,16 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 
 use super::RecoveryError;
+use crate::certificate::{self, Asked};
 use crate::desired::{DesiredCredential, DesiredState, DesiredTenant, HomeTarget, Proof, of_generation_group};
-use crate::execute::authority;
+use crate::errors::chain;
 use crate::execute::credential::entries;
-use crate::execute::home;
 use crate::execute::request::ApiServer;
+use crate::execute::{authority, home};
 use crate::homes::client::{HomedClient, HomedClientError};
 use crate::homes::{Answer, Inspection, Request, SecretText, UserProof, Work, kubeconfig};
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::ledger::{Certificate, Delivery};
-use crate::observed::certificate::{self, Asked};
 
 /// Homes looked into at a time: as many as `bursar-homed` takes.
 const AT_A_TIME: usize = crate::homes::client::MAX_CONCURRENT;
@@ -70,7 +70,7 @@ impl Search<'_> {
                 Ok(None) => doubts.push(format!("no good certificate is in the home of {account}: it gets a new one")),
                 Err(error @ HomedClientError::NotListening { .. }) => return Err(RecoveryError::Homes(error)),
                 Err(error) => {
-                    let why = crate::report::chain(&error);
+                    let why = chain(&error);
                     doubts.push(format!("the home of {account} cannot be looked into: {why}"));
                 }
             }

@@ -14,17 +14,19 @@ use super::{RecoveryError, source_of};
 use crate::bootstrap;
 use crate::contract::Sealer;
 use crate::desired::derive;
-use crate::directory::{self, Completeness, DirectorySnapshot, Pass};
+use crate::directory::{self, Pass};
 use crate::engine;
+use crate::errors::chain;
 use crate::execute::request::ApiServer;
 use crate::homes::client::HomedClient;
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::learn::{Facts, learn};
-use crate::ledger::store::{CycleLock, FILE, ReadStore, Store};
 use crate::ledger::transition::transition;
 use crate::ledger::{Account, CredentialKey, LedgerState, Lifecycle, Suspension};
 use crate::settings::Settings;
+use crate::snapshot::{Completeness, DirectorySnapshot};
+use crate::store::{CycleLock, FILE, ReadStore, Store};
 use crate::telemetry::Metrics;
 
 /// What of every ledger that is lost nobody can tell.
@@ -226,7 +228,7 @@ impl Work<'_> {
             let (about, written) = match archives.found(&file) {
                 Ok(found) => found,
                 Err(error) => {
-                    self.doubts.push(format!("archive {file} is not taken: {}", crate::report::chain(&error)));
+                    self.doubts.push(format!("archive {file} is not taken: {}", chain(&error)));
                     continue;
                 }
             };

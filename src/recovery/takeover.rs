@@ -9,8 +9,8 @@ use crate::directory::{self, Pass};
 use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::learn::{Facts, learn};
-use crate::ledger::store::{FILE, Store};
 use crate::settings::Settings;
+use crate::store::{FILE, Store};
 
 /// What the ledger knows now.
 #[derive(Debug, Clone, PartialEq)]

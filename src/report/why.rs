@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::desired::quota::class_of;
 use crate::desired::{classes_of, credential};
-use crate::directory::{Completeness, selects};
 use crate::identity::{AccountId, AccountKind, DirectoryId};
 use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
@@ -15,6 +14,8 @@ use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Account, CredentialKey, Ending, LedgerState, Lifecycle, Suspension};
 use crate::plan::pace::Progress;
 use crate::policy::{Class, Policy, Provision, When};
+use crate::select::selects;
+use crate::snapshot::Completeness;
 
 /// One link of the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

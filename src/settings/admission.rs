@@ -3,8 +3,8 @@
 use super::class::absolute;
 use super::table::{Table, is_name};
 use crate::admission::image::is_place;
-use crate::admission::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 use crate::policy::{Admission, Class, From, VolumeRule};
+use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 
 const RULES: [&str; 7] = ["uid", "host", "images", "hosts", "volumes", "claims", "lifetime"];
 const MODES: [(&str, Mode); 4] =

@@ -6,13 +6,13 @@ use std::str::FromStr as _;
 use super::keycloak;
 use super::secret::SecretPlace;
 use super::table::{DURATION, NUMBER, Table};
-use crate::directory::Way;
 use crate::directory::sid::Sid;
 use crate::directory::source::{
     AttributeNames, ClientIdentity, DisabledMark, Ids, LdapConfig, LdifConfig, PRESETS, Preset, Secret, SidMapping,
     SourceConfig, SourceError, SourceKind, Tree,
 };
 use crate::identity::AccountKind;
+use crate::snapshot::Way;
 
 const KEYS: [&str; 31] = [
     "name",

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::*;
-use crate::directory::Way;
 use crate::directory::source::{Ids, SourceKind};
+use crate::snapshot::Way;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nnot looked into\n-----END CERTIFICATE-----\n";
 /// Everything that the other keys of the tests lean on.
@@ -460,7 +460,7 @@ fn a_class_of_groups_has_people_and_no_holder() {
         (workspace.members.as_slice(), workspace.managers.as_slice()),
         (&["view".to_owned()][..], &["view".to_owned()][..])
     );
-    assert_eq!(loaded.policy.classes["course"].admission.uid.mode, crate::admission::rules::Mode::Off);
+    assert_eq!(loaded.policy.classes["course"].admission.uid.mode, crate::rules::Mode::Off);
     let sources = loaded.sources().expect("sources");
     assert_eq!(sources[0].attributes.managers.as_deref(), Some("owner"));
     for (text, key) in [

@@ -4,8 +4,8 @@
 use std::os::unix::fs::chown;
 use std::time::Duration;
 
-use bursar::control::api::{AdoptObject, OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar::orders::request::{AdoptObject, OrderRequest, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_account_dn, tool_account_ldif};
 use bursar_testkit::ready::poll;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use bursar::control::api::OrderRequest;
+use bursar::orders::request::OrderRequest;
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::tool_account_dn;
 use bursar_testkit::ready::poll;

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::ldif::{disable_ldif, tool_account_dn};

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bursar::cli::arguments::Arguments;
-use bursar::directory::Completeness;
 use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
 use bursar::ledger::{Account, Certificate, CredentialKey, Failure, LedgerState, Lifecycle, SourceState};
+use bursar::snapshot::Completeness;
 use bursar::telemetry::Metrics;
 use clap::CommandFactory as _;
 use jiff::Timestamp;
@@ -167,7 +167,7 @@ fn state() -> LedgerState {
         read_at: at,
         complete_at: Some(at),
         numbers: None,
-        way: bursar::directory::Way::Full,
+        way: bursar::snapshot::Way::Full,
         compared: None,
     };
     LedgerState {
@@ -197,9 +197,9 @@ fn every_metric_of_the_alert_rules_is_exposed() {
     metrics.refused("suspend_per_day");
     metrics.endpoint("prod", "internal", true);
     metrics.backup(Timestamp::from_second(1).ok(), false);
-    let webhook = bursar::admission::server::metrics::Metrics::default();
+    let webhook = bursar::webhook::server::metrics::Metrics::default();
     webhook.decided("validate", &bursar::admission::Decision::default(), std::time::Duration::ZERO);
-    let gauges = bursar::admission::server::metrics::Gauges {
+    let gauges = bursar::webhook::server::metrics::Gauges {
         index_age: std::time::Duration::ZERO,
         namespaces: 0,
         certificate_seconds: 0,

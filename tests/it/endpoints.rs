@@ -6,8 +6,8 @@ mod rollover;
 
 use std::fs;
 
-use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::pki::Authority;
 

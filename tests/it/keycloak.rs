@@ -152,7 +152,7 @@ async fn people_and_groups_within_groups_are_read() {
     assert_eq!(members(&found, "lab"), ["alice"]);
     assert_eq!(members(&found, "staff"), ["alice", "bob"]);
     let staff = found.entries.iter().find(|entry| entry.name == "staff").expect("staff");
-    assert_eq!(staff.members[&bob.id], bursar::directory::Role::Manager);
+    assert_eq!(staff.members[&bob.id], bursar::snapshot::Role::Manager);
     let [carol] = found.rejected.as_slice() else { panic!("{:?}", found.rejected) };
     assert_eq!(carol.why, "uidNumber is missing, or hidden from us");
     assert!(carol.id.is_some(), "she is there all the same");

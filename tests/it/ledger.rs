@@ -7,17 +7,17 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use bursar::directory::Role;
 use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
 use bursar::kinds::{ManagedKind, ObjectKey};
 use bursar::ledger::change::{Change, Event};
 use bursar::ledger::idle::Idleness;
 use bursar::ledger::quota::{OverrideKey, QuotaOverride};
 use bursar::ledger::realm::RealmAccount;
-use bursar::ledger::store::{FILE, Store, holding_the_wal};
 use bursar::ledger::{
     Absence, Account, Archive, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectRecord, Tenant,
 };
+use bursar::snapshot::Role;
+use bursar::store::{FILE, Store, holding_the_wal};
 use bursar_testkit::folder::Folder;
 use jiff::Timestamp;
 use serde_json::json;

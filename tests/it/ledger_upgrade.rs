@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use bursar::ledger::store::{FILE, ReadStore, Store};
+use bursar::store::{FILE, ReadStore, Store};
 use bursar_testkit::folder::Folder;
 use jiff::Timestamp;
 

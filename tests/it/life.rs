@@ -1,7 +1,7 @@
 //! Suspension, resumption, revocation, holds and limits: what an account loses, what comes back, and who decides.
 
-use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, enable_ldif, replace_ldif, tool_account_dn, tool_group_dn};
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
-use bursar::control::api::{OrderRequest, Target};
 use bursar::daemon;
 use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::binaries::made_by;
 use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::keycloak::Keycloak;

@@ -5,8 +5,8 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::ready::poll;
 use serde_json::Value;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use bursar::control::api::Trigger;
-use bursar::directory::Way;
+use bursar::orders::request::Trigger;
+use bursar::snapshot::Way;
 use bursar_testkit::ldif::{disable_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif};
 use bursar_testkit::ready::wait_for;
 use bursar_testkit::sample::sentinel_ldif;

@@ -6,9 +6,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use bursar::control::api::{OrderRequest, Target};
 use bursar::daemon;
 use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::audit::Request;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ldif::{disable_ldif, person_dn, tool_account_dn};

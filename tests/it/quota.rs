@@ -4,9 +4,9 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use bursar::control::api::{OrderRequest, QuotaSet, QuotaUnset, Target};
 use bursar::daemon;
 use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, QuotaSet, QuotaUnset, Target};
 use bursar_testkit::ready::wait_for;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;

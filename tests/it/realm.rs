@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use bursar::control::api::{OrderRequest, Target, Trigger};
 use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target, Trigger};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn, replace_ldif};
 use bursar_testkit::ready::poll;

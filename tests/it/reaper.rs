@@ -137,13 +137,13 @@ fn idle(world: &mut World) {
     for stays in ["foo", "bar", "kept"] {
         assert_eq!(state(world, stays), "active", "{stays}");
     }
-    let target = bursar::control::api::Target {
+    let target = bursar::orders::request::Target {
         kind: bursar::identity::AccountKind::Tool,
         name: "idle".to_owned(),
         reason: None,
         ticket: None,
     };
-    world.order(&bursar::control::api::OrderRequest::Resume(target)).expect("resumed");
+    world.order(&bursar::orders::request::OrderRequest::Resume(target)).expect("resumed");
     assert_eq!(state(world, "idle"), "active");
     let works = world.kubectl_as_tool("idle", &["get", "pods"]);
     assert!(works.status.success(), "{}", crate::world::stderr(&works));

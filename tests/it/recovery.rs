@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
-use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
 use bursar_testkit::process::Process;

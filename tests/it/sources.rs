@@ -4,8 +4,9 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use bursar::control::api::{CycleReport, OrderRequest, Target};
+use bursar::control::api::CycleReport;
 use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{PEOPLE_GID, person_dn, person_ldif, replace_ldif};
 use serde_json::Value;

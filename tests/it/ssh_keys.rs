@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use bursar::control::api::{OrderRequest, Target};
 use bursar::daemon;
 use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, enable_ldif, person_dn, replace_ldif};
 use jiff::{SignedDuration, Timestamp};

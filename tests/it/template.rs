@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bursar::bootstrap::{self, InitRequest};
 use bursar::identity::ClusterName;
-use bursar::ledger::store::Store;
+use bursar::store::Store;
 
 use crate::world::World;
 

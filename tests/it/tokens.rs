@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
-use bursar::control::api::{OrderRequest, Target};
 use bursar::daemon;
 use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ready::wait_for;

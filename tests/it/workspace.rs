@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::Output;
 use std::time::Duration;
 
-use bursar::control::api::{OrderRequest, Target};
 use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn, posix_group_ldif, replace_ldif};
 use bursar_testkit::ready::poll;

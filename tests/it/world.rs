@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bursar::bootstrap::{self, InitRequest};
-use bursar::control::api::{CycleReport, OrderRequest, PlanAnswer, Refusal, Status, Trigger};
+use bursar::control::api::{CycleReport, PlanAnswer, Status};
 use bursar::engine::{Clock, Engine};
 use bursar::execute::Extent;
 use bursar::identity::ClusterName;
-use bursar::ledger::store::{ReadStore, Store};
+use bursar::orders::request::{OrderRequest, Refusal, Trigger};
 use bursar::settings::Settings;
+use bursar::store::{ReadStore, Store};
 use bursar::telemetry::Metrics;
 use bursar::{cycle, daemon};
 use bursar_testkit::Servers;

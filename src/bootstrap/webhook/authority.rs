@@ -18,8 +18,8 @@ use x509_parser::pem::Pem;
 use zeroize::Zeroizing;
 
 use crate::bootstrap::{AccessError, files};
+use crate::certificate::{self, Issued};
 use crate::identity::ClusterName;
-use crate::observed::certificate::{self, Issued};
 
 /// Four years, replaced after two: a certificate of a year (outside of the cluster) never outlives its authority.
 const AUTHORITY: Duration = Duration::from_hours(4 * 365 * 24);

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::configurations::of_tenants;
 use super::labels;
-use crate::admission::rules::{Mode, Rules};
 use crate::bootstrap::roles::labels as labels_of_init;
 use crate::contract::CLASS;
+use crate::rules::{Mode, Rules};
 
 /// The policy of uid, gid and groups, validating and mutating.
 pub const UID: &str = "bursar-uid";

@@ -5,9 +5,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 use super::{SECRET, WEBHOOK, WEBHOOK_USER, labels};
-use crate::admission::server::files::{CERTIFICATE, KEY, RULES, SEAL};
 use crate::bootstrap::NAMESPACE;
 use crate::bootstrap::roles::{cluster_role, labels as labels_of_init};
+use crate::rules::{CERTIFICATE, KEY, RULES, SEAL};
 
 /// Nobody: the image has no users.
 const RUNS_AS: u64 = 65532;

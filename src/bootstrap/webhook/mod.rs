@@ -31,16 +31,15 @@ pub use self::outside::install_outside;
 pub use self::selftest::{Tried, selftest};
 use super::roles::managed;
 use super::{AccessError, answered, owner};
-use crate::admission::rules::Rules;
-use crate::admission::server::files::seal_text;
 use crate::contract::{MANAGED_BY, Sealer};
 use crate::desired::rules::rules;
+use crate::desired::watched::site_kinds;
 use crate::identity::ClusterName;
 use crate::kinds::{ObjectKind, ServedKind};
 use crate::ledger::LedgerState;
 use crate::observed::discovery::{Kinds, resource};
-use crate::observed::watched::site_kinds;
 use crate::policy::Policy;
+use crate::rules::{Rules, seal_text};
 
 /// Deployment, Service, budget, ConfigMap, service account, role and the two configurations; and the field manager of
 /// what the daemon writes of them.

@@ -19,14 +19,14 @@ use super::install::{Times, configure};
 use super::{
     APPROVALS, AccessError, GROUP, Installed, Reached, WEBHOOK_USER, WebhookRequest, found, must_be_ours, remove,
 };
-use crate::admission::server::files::{CERTIFICATE, KEY, KUBECONFIG, RULES, SEAL};
 use crate::bootstrap::{files, own, read};
+use crate::certificate::Asked;
 use crate::execute::authority::verified;
 use crate::execute::keypair::{Names, NewKey};
 use crate::execute::request::ApiServer;
 use crate::execute::signing::{Unsigned, sign};
-use crate::observed::certificate::Asked;
 use crate::privilege;
+use crate::rules::{CERTIFICATE, KEY, KUBECONFIG, RULES, SEAL};
 
 /// What outlives the installation, by name; those that only their owner may read are marked.
 struct Written {

@@ -9,10 +9,10 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::{AccessError, WEBHOOK, WebhookRequest, found, if_outdated, wait_for};
-use crate::admission::rules::{ClassRules, Mode};
 use crate::bootstrap::answered;
 use crate::contract::{self, CLASS, Identity, SELFTEST, TenantState};
 use crate::identity::{AccountId, AccountName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid};
+use crate::rules::{ClassRules, Mode};
 
 /// Whom the namespace is sealed for: nobody has it, for the directory's uids are tenants'.
 const RUNS_AS: u32 = 65533;

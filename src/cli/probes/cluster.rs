@@ -2,16 +2,16 @@
 
 use kube::config::AuthInfo;
 
-use super::Finding;
-use super::authority;
 use super::webhook::webhook;
+use super::{Finding, authority};
+use crate::errors::chain;
 use crate::execute::endpoint::{self, Verdict};
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
-use crate::ledger::store::ReadStore;
 use crate::policy::{Cluster, Endpoint};
 use crate::settings::Settings;
-use crate::{bootstrap, daemon, report};
+use crate::store::ReadStore;
+use crate::{bootstrap, daemon};
 
 /// Seconds. More than this, and certificates are "not yet valid" where they are used: the signer dates them back by five
 /// minutes, other authorities by less.
@@ -66,7 +66,7 @@ async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
     let init = format!("bursar init --admin-kubeconfig FILE --cluster {name}");
     let client = match bootstrap::client(&settings.clusters[name]).await {
         Ok(client) => client,
-        Err(error) => return vec![Finding::bad(&subject, report::chain(&error), init)],
+        Err(error) => return vec![Finding::bad(&subject, chain(&error), init)],
     };
     let ledger = match ledger(settings).await {
         Ok(ledger) => ledger,
@@ -76,7 +76,7 @@ async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
         return vec![finding];
     }
     match bootstrap::missing(&client, &settings.policy, name, &ledger).await {
-        Err(error) => vec![Finding::bad(&subject, report::chain(&error), "see the API server's load and log")],
+        Err(error) => vec![Finding::bad(&subject, chain(&error), "see the API server's load and log")],
         Ok(missing) if !missing.is_empty() => vec![Finding::bad(&subject, may_not(&missing), init)],
         Ok(_) => {
             vec![Finding::good(&subject, "may do what it has to"), webhook(settings, name, &client, init).await]
@@ -94,7 +94,7 @@ fn may_not(missing: &[String]) -> String {
 
 async fn ledger(settings: &Settings) -> Result<LedgerState, Finding> {
     let read = async { ReadStore::open(&settings.ledger()).await?.state().await };
-    read.await.map_err(|error| Finding::bad("ledger", report::chain(&error), "bursar ledger verify"))
+    read.await.map_err(|error| Finding::bad("ledger", chain(&error), "bursar ledger verify"))
 }
 
 /// What is wrong with whose the cluster is.
@@ -108,7 +108,7 @@ async fn owned(subject: &str, client: &kube::Client, ledger: &LedgerState, init:
             "bursar takeover, after the other daemon was stopped",
         )),
         Ok(None) => Some(Finding::bad(subject, "the cluster belongs to no ledger", init)),
-        Err(error) => Some(Finding::bad(subject, report::chain(&error), init)),
+        Err(error) => Some(Finding::bad(subject, chain(&error), init)),
     }
 }
 

@@ -9,10 +9,10 @@ use crate::desired::HomeTarget;
 use crate::execute::home::target;
 use crate::homes::client::{HomedClient, HomedClientError};
 use crate::homes::{HomeError, HomeTarget as Target, Request, UID_FLOOR, Work};
-use crate::ledger::store::ReadStore;
 use crate::ledger::{CredentialKey, LedgerState};
 use crate::policy::{Class, VolumeKind};
 use crate::settings::Settings;
+use crate::store::ReadStore;
 
 /// Homes that are looked into beneath each prefix. What is wrong with one of thousands is the tenant's, and `status` has
 /// it; what is wrong with all of these is the export's.

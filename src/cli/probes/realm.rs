@@ -3,9 +3,9 @@
 use super::{Finding, authority};
 use crate::directory::keycloak::{Administration, RealmError};
 use crate::directory::source::KeycloakConfig;
+use crate::errors::chain;
 use crate::plan::realm::PREFIX;
 use crate::policy::Realm;
-use crate::report;
 use crate::settings::Settings;
 
 /// Of `realm-management`.
@@ -29,7 +29,7 @@ pub(in crate::cli) async fn realm(settings: &Settings) -> Vec<Finding> {
         config.ca_pem.iter().filter_map(|pem| authority::of_source(&subject, pem)).collect();
     findings.extend(look(&subject, &realm.rules, &config).await.unwrap_or_else(|error| {
         let cure = "until then nothing is done there, and all else goes on; see [realm]";
-        vec![Finding::bad(&subject, report::chain(&error), cure)]
+        vec![Finding::bad(&subject, chain(&error), cure)]
     }));
     findings
 }

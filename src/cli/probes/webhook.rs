@@ -4,10 +4,11 @@ use jiff::Timestamp;
 
 use super::Finding;
 use crate::bootstrap::webhook::{self, ENDS_SOON, Found, WebhookRequest};
+use crate::errors::chain;
 use crate::identity::ClusterName;
-use crate::ledger::store::ReadStore;
 use crate::settings::Settings;
-use crate::{daemon, engine, report};
+use crate::store::ReadStore;
+use crate::{daemon, engine};
 
 /// Looks at it; `init`: what gives the daemon its rights.
 pub(super) async fn webhook(
@@ -56,7 +57,7 @@ async fn webhook_found(
     cluster: &ClusterName,
     client: &kube::Client,
 ) -> Result<Option<(Found, bool)>, String> {
-    let chain = |error: &dyn std::error::Error| report::chain(error);
+    let chain = |error: &dyn std::error::Error| chain(error);
     let Some(found) = webhook::found(client).await.map_err(|error| chain(&error))? else { return Ok(None) };
     let sealer = engine::read_seal(&settings.state_dir).map_err(|error| chain(&error))?;
     let mut store = ReadStore::open(&settings.ledger()).await.map_err(|error| chain(&error))?;

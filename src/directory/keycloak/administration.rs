@@ -4,39 +4,14 @@
 use std::collections::BTreeMap;
 
 use reqwest::Method;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::Listed;
 use super::config::KeycloakConfig;
 use super::session::{RealmError, Session};
 use super::{BRIEF, Member};
-
-/// What of a user is compared (`UserRepresentation`).
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RealmUser {
-    /// Immutable.
-    pub id: String,
-    /// In lower case, as Keycloak keeps it.
-    pub username: String,
-    /// May log in.
-    pub enabled: bool,
-    /// In lower case, as Keycloak keeps it.
-    pub email: Option<String>,
-    /// Milliseconds; whoever makes a user may say it.
-    #[serde(rename = "createdTimestamp")]
-    pub created: Option<i64>,
-}
-
-/// A role of the client (`RoleRepresentation`).
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct RealmRole {
-    /// Immutable.
-    pub id: String,
-    /// Unique in its client.
-    pub name: String,
-}
+use crate::inventory::realm::{RealmRole, RealmUser};
 
 impl Listed for RealmUser {
     const WHAT: &'static str = "users";

@@ -11,10 +11,10 @@ use foldhash::{HashMap, HashSet};
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::super::dn::{Dn, escape};
 use super::super::raw::RawEntry;
 use super::super::source::AttributeNames;
 use crate::identity::AccountKind;
+use crate::snapshot::dn::{Dn, escape};
 
 /// Members of a group, by DN: what [`Scribe`] writes them as.
 pub const MEMBER: &str = "member";

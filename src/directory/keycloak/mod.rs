@@ -12,7 +12,7 @@ mod session;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub use self::administration::{Administration, RealmRole, RealmUser};
+pub use self::administration::Administration;
 use self::answer::{Group, GroupCount, Listed as _, Member, Profile, Scribe, User};
 pub use self::answer::{MEMBER, base};
 pub use self::config::{INTERVAL, KeycloakConfig};
@@ -21,6 +21,7 @@ use self::session::Session;
 use super::assemble::{RawRead, RawTree};
 use super::raw::RawEntry;
 use super::source::SourceConfig;
+use crate::errors::chain;
 use crate::identity::AccountKind;
 
 /// Entries with their attributes, and without.
@@ -33,7 +34,7 @@ pub async fn read(config: &KeycloakConfig, source: &SourceConfig) -> RawRead {
     let mut raw = RawRead { trees: trees.into(), ..RawRead::default() };
     if let Err(error) = read_realm(config, source, &mut raw).await {
         let server = raw.server.as_deref().unwrap_or(&config.url);
-        raw.problems.push(format!("{server}: {}", super::chain(&error)));
+        raw.problems.push(format!("{server}: {}", chain(&error)));
     }
     raw
 }

@@ -16,7 +16,6 @@ use ldap3::{Ldap, Scope, SearchResult};
 use tokio::time::timeout;
 
 use super::super::assemble::{KINDS, RawRead};
-use super::super::dn::Dn;
 use super::super::kept::{Kept, Mark};
 use super::super::mirror::{Id, Mirror};
 use super::super::raw::RawEntry;
@@ -25,6 +24,8 @@ use super::connection::{Connection, ReadError, meaning};
 use super::dirsync::{self, Changed};
 use super::moved;
 use super::{open, raw, read_all};
+use crate::errors::chain;
+use crate::snapshot::dn::Dn;
 
 /// The identity of an object in a mirror.
 pub(super) const ID: &str = "objectGUID";
@@ -76,7 +77,7 @@ async fn after(
     source: &SourceConfig,
 ) -> Result<Connection, RawRead> {
     let error = connection.diagnose(error).await;
-    let (server, why) = (&connection.server, super::super::chain(&error));
+    let (server, why) = (&connection.server, chain(&error));
     tracing::warn!(source = source.name, server, why, "changes could not be asked for; all is read");
     if error.ends_connection() { open(config, source).await } else { Ok(connection) }
 }

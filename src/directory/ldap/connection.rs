@@ -14,6 +14,8 @@ use super::super::source::{LdapConfig, Secret, ServerUrl};
 use super::super::tls::{TlsError, client_config};
 use super::super::windows::bind_refusal;
 
+use crate::errors::chain;
+
 /// A silent connection is probed after this long, and again at this interval: a pass lasts seconds, so a server that
 /// lost power must not be waited for through the kernel's two hours.
 const KEEPALIVE: Duration = Duration::from_secs(10);
@@ -128,7 +130,7 @@ pub(super) async fn connect_first(config: &LdapConfig, source: &str, failures: &
                 return Some(connection);
             }
             Err(error) => {
-                failures.push(format!("{server}: {}", super::super::chain(&error)));
+                failures.push(format!("{server}: {}", chain(&error)));
                 if matches!(error, ReadError::BindRefused { for_good: true, .. }) {
                     return None;
                 }

@@ -22,6 +22,7 @@ use super::super::kept::{Kept, Memory};
 use super::super::source::{LdapConfig, SourceConfig, SourceKind};
 use super::connection::{Connection, ReadError, meaning};
 use super::syncrepl::{Told, ask, believe, refresh, taken};
+use crate::errors::chain;
 use crate::identity::AccountKind;
 
 /// A change seldom comes alone (a tool is two entries): what comes within this is one. Nobody notices it.
@@ -88,7 +89,7 @@ async fn follow_once(
         memory.forget(&source.name, &following.known);
     }
     let error = connection.diagnose(error).await;
-    Err(format!("{server}: {}", super::super::chain(&error)))
+    Err(format!("{server}: {}", chain(&error)))
 }
 
 /// The beginning: all that there is, and from where on changes are told.

@@ -23,13 +23,14 @@ use tokio::time::timeout;
 
 use self::connection::{Connection, ReadError, connect_first, meaning};
 use self::range::Part;
-use super::Way;
 use super::assemble::{KINDS, RawRead, RawTree};
 use super::kept::Kept;
 use super::raw::RawEntry;
 use super::source::{LdapConfig, SourceConfig, Tree};
 use super::windows::is_of_no_people;
+use crate::errors::chain;
 use crate::identity::AccountKind;
+use crate::snapshot::Way;
 
 /// How long to let a server go on before its next entries are taken. It sends each by itself, and waking up for every
 /// one of them takes longer than reading it.
@@ -83,7 +84,7 @@ async fn read_all(mut connection: Connection, config: &LdapConfig, source: &Sour
         };
         let error = connection.diagnose(error).await;
         let (server, read) = (&connection.server, into.entries.len());
-        let why = super::chain(&error);
+        let why = chain(&error);
         raw.problems.push(format!("{server}: {kind}s beneath {}: {why} (after {read} entries)", tree.base));
         if error.ends_connection() {
             return raw;

@@ -13,7 +13,6 @@ use foldhash::HashSet;
 use ldap3::{Ldap, ldap_escape};
 
 use super::super::assemble::KINDS;
-use super::super::dn::Dn;
 use super::super::mirror::{Id, Mirror, News};
 use super::super::raw::RawEntry;
 use super::super::source::{LdapConfig, SourceConfig, Tree};
@@ -21,6 +20,7 @@ use super::active_directory::{ID, id_of};
 use super::connection::ReadError;
 use super::{asked, read_matching};
 use crate::identity::AccountKind;
+use crate::snapshot::dn::Dn;
 
 /// The count of a controller's changes that an object had part in last.
 const USN: &str = "uSNChanged";

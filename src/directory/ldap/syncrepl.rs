@@ -25,6 +25,7 @@ use super::super::mirror::{Id, Mirror, News};
 use super::super::raw::RawEntry;
 use super::super::source::{LdapConfig, SourceConfig, Tree};
 use super::connection::{Connection, ReadError, meaning};
+use crate::errors::chain;
 use crate::identity::AccountKind;
 
 /// The control by which a server says that it can (RFC 4533, 2.2).
@@ -85,7 +86,7 @@ async fn tried<T>(
 
 /// `Err`: nothing more can be asked on this connection.
 fn told_not(error: &ReadError, connection: &Connection, source: &SourceConfig) -> Result<(), RawRead> {
-    let (server, why) = (&connection.server, super::super::chain(error));
+    let (server, why) = (&connection.server, chain(error));
     if error.ends_connection() {
         let problems = vec![format!("{server}: changes: {why}")];
         return Err(RawRead { server: Some(server.clone()), problems, ..super::unread(source) });

@@ -7,10 +7,10 @@
 use serde_json::{Value, json};
 
 use super::Memory;
-use crate::directory::Entry;
 use crate::identity::{AccountId, PosixIdentity, kubernetes_name};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, Order, OrderKind};
+use crate::snapshot::Entry;
 
 impl<'a> Memory<'a> {
     pub(super) fn order(&self, account: &AccountId, what: OrderKind) -> Option<&'a Order> {

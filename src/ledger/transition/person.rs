@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 
 use super::Memory;
-use crate::directory::Entry;
 use crate::identity::{AccountId, AccountKind};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Lifecycle, OrderKind};
+use crate::snapshot::Entry;
 
 /// What an entry of an unknown id is, whose person the ledger may know.
 pub(super) enum Person {

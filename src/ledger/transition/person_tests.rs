@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use super::super::tests::policy;
 use super::super::{Transition, transition};
-use crate::directory::merge::merge;
-use crate::directory::{Completeness, DirectorySnapshot, Entry, SourceRead};
 use crate::identity::{AccountKind, PosixIdentity};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, LedgerState, Note, Order, OrderKind};
+use crate::merge::merge;
+use crate::snapshot::{Completeness, DirectorySnapshot, Entry, SourceRead};
 
 type People<'a> = &'a [(&'a str, i64, &'a str)];
 

@@ -2,9 +2,9 @@
 //! clock.
 
 use super::Memory;
-use crate::directory::Entry;
 use crate::identity::AccountId;
 use crate::ledger::Account;
+use crate::snapshot::Entry;
 
 impl Memory<'_> {
     pub(super) fn name_taken(&self, entry: &Entry, owner: &AccountId) -> String {

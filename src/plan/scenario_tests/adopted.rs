@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Story;
 use crate::identity::NamespaceName;
-use crate::observed::adopted::FoundNamespace;
+use crate::inventory::adopted::FoundNamespace;
 use crate::plan::testing::{prod, profile};
 use crate::policy::{Selector, When};
 

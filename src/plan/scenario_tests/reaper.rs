@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use serde_json::json;
-
 use super::{Story, hours_of};
-use crate::contract::LIFETIME;
-use crate::control::api::{OrderRequest, RevokeClass};
+use crate::inventory::pods::{Lifetime, ObservedPod};
 use crate::kinds::ObjectKey;
-use crate::observed::pods::observe;
+use crate::orders::request::{OrderRequest, RevokeClass};
 use crate::orders::write_all;
 use crate::plan::idle::count;
 use crate::plan::testing::prod;
@@ -61,16 +58,15 @@ impl Story {
     /// A pod that began so many hours ago; lifetime and job `-`: it says none.
     fn pod(&mut self, namespace: &str, name: &str, began: &str, lifetime: &str, job: &[&str]) {
         let started = (began != "never").then(|| self.world.now - hours_of(began));
-        let metadata = json!({
-            "name": name,
-            "namespace": namespace,
-            "uid": format!("uid-{name}"),
-            "creationTimestamp": "2026-05-01T00:00:00Z",
-            "annotations": if lifetime == "-" { json!({}) } else { json!({LIFETIME: lifetime}) },
-            "labels": job.first().map(|job| json!({"job": job})),
-        });
-        let metadata = serde_json::from_value(metadata).expect("metadata");
-        let pod = observe(&metadata, started, Some("Running")).expect("not ours");
+        let pod = ObservedPod {
+            uid: format!("uid-{name}"),
+            created: "2026-05-01T00:00:00Z".parse().expect("a time"),
+            started,
+            lifetime: Lifetime::read((lifetime != "-").then_some(lifetime)),
+            job: job.first().map(|job| (*job).to_owned()),
+            finished: false,
+            deleting: false,
+        };
         let pods = self.world.inventory.pods.entry(prod()).or_default();
         Arc::make_mut(pods).pods.insert((namespace.to_owned(), name.to_owned()), pod);
     }

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use super::Story;
-use crate::directory::Role;
 use crate::identity::AccountKind;
 use crate::plan::testing::course;
 use crate::policy::FromWorkspaces;
+use crate::snapshot::Role;
 
 impl Story {
     pub(super) fn workspace(&mut self, words: &[&str]) {

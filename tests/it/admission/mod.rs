@@ -15,6 +15,8 @@ use serde_json::json;
 
 use self::site::{DEADLINE, Site, out, pod, pod_in, said};
 
+use bursar::errors::chain;
+
 #[test]
 fn plain_pod_runs_as_its_tool() {
     let site = Site::shared();
@@ -194,7 +196,7 @@ fn daemon_approves_no_certificate_of_a_stranger() {
         let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests/boss/approval";
         server.ask(path, bursar::execute::request::Ask::Merge(&approval)).await
     });
-    let refused = bursar::report::chain(&refused.expect_err("a stranger"));
+    let refused = chain(&refused.expect_err("a stranger"));
     assert!(refused.contains("approvals.bursar.dev"), "{refused}");
     let deleted = daemon(&["delete", "csr", "boss"], "");
     assert!(deleted.status.success(), "{}", said(&deleted));

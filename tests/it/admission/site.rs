@@ -12,10 +12,11 @@ use bursar::bootstrap::webhook::{WebhookRequest, install_outside};
 use bursar::bootstrap::{self, InitRequest, init};
 use bursar::contract::{Identity, Sealer, TenantState, annotate};
 use bursar::daemon;
+use bursar::errors::chain;
 use bursar::identity::{AccountId, ClusterName, DirectoryId, NamespaceName, PosixIdentity};
 use bursar::ledger::LedgerState;
-use bursar::ledger::store::Store;
 use bursar::settings::Settings;
+use bursar::store::Store;
 use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::folder::Folder;
 use bursar_testkit::ports::free_port;
@@ -151,7 +152,7 @@ impl Site {
             let client = bootstrap::client(kubeconfig).await.expect("a client");
             let (url, dir) = (self.url(), self.dir());
             let installed = install_outside(&client, kubeconfig, request, (&url, &dir)).await;
-            installed.unwrap_or_else(|error| panic!("{}", bursar::report::chain(&error)));
+            installed.unwrap_or_else(|error| panic!("{}", chain(&error)));
         });
     }
 

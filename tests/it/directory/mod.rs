@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use bursar::daemon;
 use bursar::directory::source::{LdapConfig, Secret, SidMapping};
-use bursar::directory::{Completeness, Pass, Preset, SourceConfig, SourceKind, SourceRead, fetch};
+use bursar::directory::{Pass, Preset, SourceConfig, SourceKind, fetch};
 use bursar::identity::AccountKind;
 use bursar::policy::{Lifecycle, Limit, Limits, Policy};
+use bursar::snapshot::{Completeness, SourceRead};
 use bursar_testkit::sample;
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
 

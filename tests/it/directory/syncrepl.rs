@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use bursar::directory::kept::{Kept, Mark};
 use bursar::directory::source::{LdapConfig, SidMapping};
-use bursar::directory::{Memory, Pass, Preset, SourceConfig, SourceKind, SourceRead, Way};
+use bursar::directory::{Memory, Pass, Preset, SourceConfig, SourceKind};
 use bursar::identity::AccountKind;
+use bursar::snapshot::{SourceRead, Way};
 use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif};
 use bursar_testkit::sample::{self, sentinel_ldif};
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};

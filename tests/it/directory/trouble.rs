@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bursar::directory::source::{LdapConfig, Secret};
-use bursar::directory::{Completeness, Pass, Preset, SourceConfig, fetch};
+use bursar::directory::{Pass, Preset, SourceConfig, fetch};
 use bursar::identity::AccountKind;
+use bursar::snapshot::Completeness;
 use bursar_testkit::ldif::person_ldif;
 use bursar_testkit::pki::Authority;
 use bursar_testkit::sample;

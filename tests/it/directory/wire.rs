@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bursar::directory::source::{LdapConfig, SourceConfig};
-use bursar::directory::{Memory, Pass, SourceRead};
+use bursar::directory::{Memory, Pass};
+use bursar::snapshot::SourceRead;
 use bursar_testkit::ldif::{person_dn, person_ldif, tool_ldif};
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

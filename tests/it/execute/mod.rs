@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bursar::archive::Archives;
+use bursar::desired::watched::managed_kinds;
 use bursar::execute::{Effects, Extent, Recorder, Run, execute};
 use bursar::homes::client::HomedClient;
 use bursar::kinds::{ObjectKey, ObjectKind, WatchedKind};
 use bursar::ledger::LedgerState;
 use bursar::observed::cluster::{ClusterWatch, connect};
-use bursar::observed::watched::managed_kinds;
 use bursar::plan::Action;
 use bursar_testkit::Servers;
 use serde_json::json;

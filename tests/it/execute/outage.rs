@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bursar::desired::watched::managed_kinds;
 use bursar::observed::cluster::{ClusterWatch, connect};
-use bursar::observed::watched::managed_kinds;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;

@@ -1,6 +1,6 @@
 //! From a realm to a kubeconfig, and back when somebody is disabled.
 
-use bursar::control::api::Trigger;
+use bursar::orders::request::Trigger;
 use bursar_testkit::Servers;
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bursar::control::api::{OrderRequest, Trigger};
+use bursar::orders::request::{OrderRequest, Trigger};
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn};
 use bursar_testkit::ready::poll;
 

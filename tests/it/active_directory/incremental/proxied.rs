@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use bursar::directory::source::LdapConfig;
-use bursar::directory::{Completeness, SourceRead, Way};
 use bursar::identity::AccountKind;
+use bursar::snapshot::{Completeness, SourceRead, Way};
 use bursar_testkit::samba::{Samba, group_ldif, person_ldif};
 
 use super::{Polled, assert_same, change, delete};

@@ -82,7 +82,9 @@ pub fn fold(value: &str) -> String {
     value.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
-pub(super) fn escape(value: &str) -> String {
+/// `value` with a backslash before each character that has a meaning in a DN.
+#[must_use]
+pub fn escape(value: &str) -> String {
     let mut escaped = String::with_capacity(value.len());
     for character in value.chars() {
         if matches!(character, ',' | '+' | '"' | '\\' | '<' | '>' | ';' | '=' | '#') {

@@ -10,13 +10,13 @@ use hyper::body::{Body as _, Bytes, Incoming};
 use jiff::Timestamp;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::super::decision::{Decision, Finding, Rule};
-use super::super::index::Index;
-use super::super::review::{Review, answer};
-use super::super::rules::Rules;
-use super::super::tenant::{Resolved, Unresolved};
-use super::super::{Operation, decide};
 use super::metrics::{Gauges, Metrics};
+use crate::admission::decision::{Decision, Finding, Rule};
+use crate::admission::review::{Review, answer};
+use crate::admission::tenant::{Resolved, Unresolved};
+use crate::admission::{Operation, decide};
+use crate::rules::Rules;
+use crate::webhook::index::Index;
 
 /// The largest body that is read: a review carries two objects, and the API server takes objects of 3 MiB.
 pub const BODY_LIMIT: usize = 8 << 20;
@@ -283,8 +283,8 @@ fn respond(status: StatusCode, kind: &'static str, body: String) -> Answer {
 mod tests {
     use serde_json::json;
 
-    use super::super::super::decision::PatchOperation;
     use super::*;
+    use crate::admission::decision::PatchOperation;
 
     fn review() -> Review<'static> {
         let body = r#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u",

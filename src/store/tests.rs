@@ -8,7 +8,7 @@ use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 
 use super::*;
-use crate::directory::{Completeness, RejectedEntry, Role};
+use crate::errors::chain;
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, HostName, PosixIdentity};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::change::{Change, Event, RefusalRecord};
@@ -21,6 +21,7 @@ use crate::ledger::{
     Absence, Account, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectRecord, Order, OrderKind,
     SourceState, Spending, StoppedWorkload, Suspension, Tenant,
 };
+use crate::snapshot::{Completeness, RejectedEntry, Role};
 
 fn key(id: &AccountId) -> CredentialKey {
     CredentialKey::new(id.clone(), ClusterName("prod".to_owned()))
@@ -271,7 +272,7 @@ fn cycle_end(ended: Timestamp) -> CycleEnd {
         read_at: at(1),
         complete_at: Some(at(0)),
         numbers: None,
-        way: crate::directory::Way::Full,
+        way: crate::snapshot::Way::Full,
         compared: None,
     };
     CycleEnd {
@@ -379,7 +380,7 @@ async fn a_full_disk_refuses_a_write_memory_stays_as_the_file_and_it_recovers() 
     let many: Vec<_> =
         (10..250).map(|n| Change::Account(Box::new(account(n, &[], false, Lifecycle::New, 0)))).collect();
     let error = store.write(&lock, &many, &[event("seen")], at(1)).await.expect_err("full");
-    assert!(crate::report::chain(&error).contains("disk is full"), "{}", crate::report::chain(&error));
+    assert!(chain(&error).contains("disk is full"), "{}", chain(&error));
     assert!(error.is_of_the_disk() && store.is_stuck());
     assert_eq!(*store.state(), before);
     let refused = store.write(&lock, &many, &[event("seen")], at(2)).await;

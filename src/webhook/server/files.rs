@@ -16,19 +16,8 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::super::index::chain;
-use super::super::rules::Rules;
-
-/// Certificate of the server, PEM, with those between it and the authority.
-pub const CERTIFICATE: &str = "tls.crt";
-/// Its private key, PEM.
-pub const KEY: &str = "tls.key";
-/// What [`Rules::to_json`] writes.
-pub const RULES: &str = "rules.json";
-/// Public keys of the seal: 32 bytes each, base64, a line each.
-pub const SEAL: &str = "seal.pub";
-/// How the API server is reached from outside; absent within the cluster.
-pub const KUBECONFIG: &str = "kubeconfig";
+use crate::errors::chain;
+use crate::rules::{CERTIFICATE, KEY, KUBECONFIG, RULES, Rules, SEAL};
 
 /// What the server shows of itself.
 #[derive(Debug)]
@@ -240,12 +229,6 @@ fn keys(content: &[Vec<u8>]) -> Result<Vec<[u8; 32]>, String> {
     keys.filter(|keys| !keys.is_empty()).ok_or_else(|| "is no list of Ed25519 keys in base64, a line each".to_owned())
 }
 
-/// The text of [`SEAL`].
-#[must_use]
-pub fn seal_text(keys: &[[u8; 32]]) -> String {
-    keys.iter().map(|key| BASE64.encode(key) + "\n").collect()
-}
-
 fn kubeconfig(content: &[Vec<u8>]) -> Result<Option<Kubeconfig>, String> {
     let Some(text) = content.first() else { return Ok(None) };
     Kubeconfig::from_yaml(&String::from_utf8_lossy(text)).map(Some).map_err(|error| chain(&error))
@@ -254,6 +237,7 @@ fn kubeconfig(content: &[Vec<u8>]) -> Result<Option<Kubeconfig>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::seal_text;
 
     fn pair() -> (String, String) {
         let key = rcgen::KeyPair::generate().expect("a key");

@@ -11,30 +11,11 @@ use std::hash::Hash;
 
 use foldhash::{HashMap, HashMapExt as _};
 
-use super::dn::Dn;
-use super::person::{Same, same_people};
-use super::{DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 use crate::identity::{AccountKind, DirectoryId};
-use crate::policy::{Class, Policy, When};
-
-/// Whether `class` is made from an account of this kind, at this DN, in these groups.
-///
-/// `in_group` says whether the account belongs to the directory group of that name, nested groups included. Asked the
-/// same way of a snapshot and of the ledger.
-#[must_use]
-pub fn selects(class: &Class, kind: AccountKind, dn: &str, in_group: impl Fn(&str) -> bool) -> bool {
-    class.from.account_kind() == Some(kind) && admits(class, dn, in_group)
-}
-
-/// Whether `when` of `class` allows an account at this DN, in these groups.
-#[must_use]
-pub fn admits(class: &Class, dn: &str, in_group: impl Fn(&str) -> bool) -> bool {
-    match &class.when {
-        None => true,
-        Some(When::Group(group)) => in_group(group),
-        Some(When::Base(base)) => Dn::parse(dn).is_within(&Dn::parse(base)),
-    }
-}
+use crate::policy::Policy;
+use crate::select::selects;
+use crate::snapshot::person::{Same, same_people};
+use crate::snapshot::{DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 
 /// Makes the snapshot. The order of `reads` stays.
 #[must_use]
@@ -194,10 +175,10 @@ mod tests {
 
     use regex::Regex;
 
-    use super::super::Role;
     use super::*;
     use crate::identity::{Gid, PosixIdentity, Uid};
-    use crate::policy::{From, Lifecycle, Limit, Limits, Pattern, PodSecurity};
+    use crate::policy::{Class, From, Lifecycle, Limit, Limits, Pattern, PodSecurity, When};
+    use crate::snapshot::Role;
 
     fn class(name: &str, from: From, when: Option<When>, pattern: &str) -> Class {
         Class {

@@ -9,8 +9,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::super::decision::Decision;
-use super::super::rules::Mode;
+use crate::admission::decision::Decision;
+use crate::rules::Mode;
 
 /// From the time that a plain pod takes to ten times what is hoped for, and to the API server's own patience.
 const SECONDS: [f64; 12] = [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0, 10.0];

@@ -1,17 +1,14 @@
 //! Pods as the reapers see them: when they began, how long they may live, to what job they belong. PURE: no runtime, no
 //! client, no file system, no clock.
-//!
-//! What tenants write is kept short: a lifetime as a time or as the beginning of what it is instead.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::api::ObjectMeta;
 
-use crate::contract::{JOB, LIFETIME, MANAGED_BY, MANAGER, lifetime};
+use crate::contract::lifetime;
 
-/// So much of a lifetime that is none is shown.
+/// Tenants write lifetimes: so many characters of one that does not parse are kept.
 const SHOWN: usize = 40;
 
 /// Pods of a cluster by namespace and name.
@@ -30,9 +27,9 @@ pub struct ObservedPod {
     pub created: Timestamp,
     /// `status.startTime`: a node has it.
     pub started: Option<Timestamp>,
-    /// Annotation [`LIFETIME`].
+    /// Annotation [`LIFETIME`](crate::contract::LIFETIME).
     pub lifetime: Lifetime,
-    /// Label [`JOB`].
+    /// Label [`JOB`](crate::contract::JOB).
     pub job: Option<String>,
     /// Succeeded or Failed.
     pub finished: bool,
@@ -51,6 +48,16 @@ pub enum Lifetime {
     Unreadable(String),
 }
 
+impl Lifetime {
+    /// Reads annotation [`LIFETIME`](crate::contract::LIFETIME), where there is one.
+    #[must_use]
+    pub fn read(said: Option<&str>) -> Self {
+        said.map_or(Self::Unsaid, |text| {
+            lifetime(text).map_or_else(|| Self::Unreadable(text.chars().take(SHOWN).collect()), Self::For)
+        })
+    }
+}
+
 impl PodInventory {
     /// Pods of a namespace, by name.
     pub fn of_namespace<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = (&'a str, &'a ObservedPod)> {
@@ -58,26 +65,4 @@ impl PodInventory {
         let there = self.pods.range(from..).take_while(move |((place, _), _)| place == namespace);
         there.map(|((_, name), pod)| (name.as_str(), pod))
     }
-}
-
-/// A pod from what the API server shows; `None` for one of ours.
-#[must_use]
-pub fn observe(metadata: &ObjectMeta, started: Option<Timestamp>, phase: Option<&str>) -> Option<ObservedPod> {
-    let labels = metadata.labels.as_ref();
-    let label = |key: &str| labels.and_then(|labels| labels.get(key)).filter(|value| !value.is_empty());
-    if label(MANAGED_BY).is_some_and(|manager| manager == MANAGER) {
-        return None;
-    }
-    let said = metadata.annotations.as_ref().and_then(|annotations| annotations.get(LIFETIME));
-    Some(ObservedPod {
-        uid: metadata.uid.clone()?,
-        created: metadata.creation_timestamp.as_ref()?.0,
-        started,
-        lifetime: said.map_or(Lifetime::Unsaid, |text| {
-            lifetime(text).map_or_else(|| Lifetime::Unreadable(text.chars().take(SHOWN).collect()), Lifetime::For)
-        }),
-        job: label(JOB).cloned(),
-        finished: matches!(phase, Some("Succeeded" | "Failed")),
-        deleting: metadata.deletion_timestamp.is_some(),
-    })
 }

@@ -30,7 +30,7 @@ pub use lock::CycleLock;
 pub use read::{ReadStore, VerifyError};
 pub use readers::holding_the_wal;
 
-use super::LedgerState;
+use crate::ledger::LedgerState;
 
 /// The ledger's file in the state folder.
 pub const FILE: &str = "ledger.db";
@@ -163,7 +163,7 @@ pub struct CycleEnd {
     /// What set it off.
     pub trigger: String,
     /// What each source answered.
-    pub sources: std::collections::BTreeMap<String, super::SourceState>,
+    pub sources: std::collections::BTreeMap<String, crate::ledger::SourceState>,
     /// What came of it, as JSON.
     pub report: serde_json::Value,
 }

@@ -3,14 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::api::ObjectMeta;
-
-use crate::contract::{CLASS, MANAGED_BY, MANAGER};
 use crate::identity::{ClusterName, NamespaceName};
 use crate::policy::{Adopts, Policy};
-
-/// So much of an annotation is kept; a name or an address of mail is shorter.
-const KEPT: usize = 320;
 
 /// Those of one cluster.
 pub type FoundNamespaces = BTreeMap<NamespaceName, FoundNamespace>;
@@ -42,30 +36,6 @@ pub fn wanted(policy: &Policy, cluster: &ClusterName) -> Wanted {
         wanted.entry(selector.as_str().to_owned()).or_default().insert(owner_annotation.clone());
     }
     wanted
-}
-
-/// A namespace that `selector` takes; `None` for those that are never anybody's, such as Kubernetes' own.
-#[must_use]
-pub fn observe(
-    metadata: &ObjectMeta,
-    selector: &str,
-    annotations: &BTreeSet<String>,
-) -> Option<(NamespaceName, FoundNamespace)> {
-    let name = NamespaceName::try_from(metadata.name.clone()?).ok()?;
-    let labels = metadata.labels.as_ref();
-    let label = |key: &str| labels.and_then(|labels| labels.get(key));
-    let said = annotations.iter().filter_map(|key| {
-        let text = metadata.annotations.as_ref()?.get(key)?;
-        Some((key.clone(), text.chars().take(KEPT).collect()))
-    });
-    let found = FoundNamespace {
-        uid: metadata.uid.clone()?,
-        selectors: BTreeSet::from([selector.to_owned()]),
-        annotations: said.collect(),
-        ours: label(CLASS).is_some() || label(MANAGED_BY).is_some_and(|manager| manager == MANAGER),
-        deleting: metadata.deletion_timestamp.is_some(),
-    };
-    Some((name, found))
 }
 
 /// What several selectors found, as one.

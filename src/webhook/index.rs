@@ -14,8 +14,9 @@ use kube::api::{ListParams, PartialObjectMeta, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::Semaphore;
 
-use super::tenant::{Resolved, Unresolved};
+use crate::admission::tenant::{Resolved, Unresolved};
 use crate::contract::{CLASS, identity_of};
+use crate::errors::chain;
 use crate::identity::{ClusterName, NamespaceName};
 
 /// An index that has heard nothing for so long may have missed a suspension. Bookmarks come once a minute; within this
@@ -273,17 +274,6 @@ enum Broken {
     Request(#[source] kube::Error),
     #[error("the history is no longer kept")]
     Expired,
-}
-
-/// An error with its causes, for one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 fn note(known: &mut BTreeMap<Box<str>, Arc<Resolved>>, trust: &Trust, namespace: &PartialObjectMeta<Namespace>) {

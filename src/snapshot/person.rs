@@ -1,4 +1,4 @@
-//! One person in two sources: the same value of the attribute that [`super::source::AttributeNames::person`] names. PURE: no
+//! One person in two sources: the same value of [`Entry::person`]. PURE: no
 //! runtime, no client, no file system, no clock.
 
 use std::collections::BTreeMap;

@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use super::tests::{account, at, event};
 use super::*;
-use crate::directory::Role;
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
 use crate::ledger::change::Change;
 use crate::ledger::{Account, Lifecycle, Tenant};
+use crate::snapshot::Role;
 
 #[derive(Debug, Clone)]
 enum Step {

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 
 use super::table::row;
-use crate::directory::Role;
 use crate::identity::DirectoryId;
 use crate::ledger::{Account, Lifecycle};
+use crate::snapshot::Role;
 
 /// `?1` are the rows, `?2` is now, `?3` the open end.
 const END_MEMBERSHIP: &str = "UPDATE membership SET at_end = ?2 FROM json_each(?1) AS given

@@ -167,7 +167,7 @@ pub struct MembershipRow {
     pub account_id: AccountId,
     pub member: DirectoryId,
     pub at_start: Timestamp,
-    pub role: crate::directory::Role,
+    pub role: crate::snapshot::Role,
     pub leaving_since: Option<Timestamp>,
     pub at_end: String,
 }

@@ -108,7 +108,7 @@ fn file(path: &Path) -> impl Fn(io::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::store::Store;
+    use crate::store::Store;
 
     #[tokio::test]
     async fn fourteen_are_kept_and_nothing_else_is_touched() {

@@ -1,5 +1,5 @@
-//! What the webhook is told of each class: the versioned `rules.json`. PURE: no runtime, no client, no file system, no
-//! clock.
+//! What the webhook is told of each class: the versioned `rules.json`, and the names of the files beside it. PURE: no
+//! runtime, no client, no file system, no clock.
 //!
 //! The daemon makes it from the configuration (`desired::rules`), where every pattern was checked; the webhook
 //! takes it whole or keeps what it has. A key that it does not know is an error: an older webhook must not leave out a
@@ -7,12 +7,31 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::ClusterName;
 
 /// The layout of `rules.json` that this program reads and writes.
 pub const VERSION: u32 = 1;
+
+/// Certificate of the server, PEM, with those between it and the authority.
+pub const CERTIFICATE: &str = "tls.crt";
+/// Its private key, PEM.
+pub const KEY: &str = "tls.key";
+/// What [`Rules::to_json`] writes.
+pub const RULES: &str = "rules.json";
+/// Public keys of the seal: 32 bytes each, base64, a line each.
+pub const SEAL: &str = "seal.pub";
+/// How the API server is reached from outside; absent within the cluster.
+pub const KUBECONFIG: &str = "kubeconfig";
+
+/// The text of [`SEAL`].
+#[must_use]
+pub fn seal_text(keys: &[[u8; 32]]) -> String {
+    keys.iter().map(|key| BASE64.encode(key) + "\n").collect()
+}
 
 /// Everything that a decision needs besides review and identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

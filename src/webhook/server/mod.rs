@@ -29,7 +29,9 @@ use tokio_util::sync::CancellationToken;
 
 use self::desk::{Desk, InForce};
 use self::files::{Changed, Files};
-use super::index::{Index, Trust, chain};
+use crate::webhook::index::{Index, Trust};
+
+use crate::errors::chain;
 
 /// Between two looks at the files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

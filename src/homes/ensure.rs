@@ -12,6 +12,7 @@ use std::path::Path;
 use rustix::fs::{self, AtFlags, Dir, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
+use super::errno::from_errno;
 use super::files::{errno_of, open_beneath};
 use super::{HomeError, HomeTarget, Prefix};
 
@@ -27,13 +28,13 @@ pub(super) fn make_home(prefix: &Prefix, target: &HomeTarget) -> Result<bool, Ho
     match fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(_) => return Ok(false),
         Err(Errno::NOENT) => {}
-        Err(errno) => return Err(HomeError::from_errno("fstatat", home, errno)),
+        Err(errno) => return Err(from_errno("fstatat", home, errno)),
     }
     must_be_roots(prefix, &parent, target)?;
     // Squashed root may not make it: the reason names the command for the file server.
     let failed = |call: &str, errno| match errno {
         Errno::ACCESS | Errno::PERM => not_allowed(),
-        other => HomeError::from_errno(call, home, other),
+        other => from_errno(call, home, other),
     };
     let temporary = temporary(name);
     let made = make_empty(&parent, &temporary, target).map_err(|(call, errno)| failed(call, errno)).and_then(|()| {
@@ -62,7 +63,7 @@ pub(super) fn test_create(prefix: &Prefix, target: &HomeTarget) -> Result<(), Ho
     let _ = fs::unlinkat(&parent, &temporary, AtFlags::REMOVEDIR);
     made.map_err(|(call, errno)| match errno {
         Errno::ACCESS | Errno::PERM => HomeError::Squashed { prefix: prefix.path.clone() },
-        other => HomeError::from_errno(call, &prefix.path, other),
+        other => from_errno(call, &prefix.path, other),
     })
 }
 
@@ -87,7 +88,7 @@ fn must_be_roots(prefix: &Prefix, parent: &OwnedFd, target: &HomeTarget) -> Resu
     if !prefix.allow_create {
         return Err(not_allowed(target));
     }
-    let found = fs::fstat(parent).map_err(|errno| HomeError::from_errno("fstat", path, errno))?;
+    let found = fs::fstat(parent).map_err(|errno| from_errno("fstat", path, errno))?;
     if found.st_uid != rustix::process::geteuid().as_raw() {
         return Err(HomeError::WrongOwner { path: path.to_owned(), found: found.st_uid });
     }
@@ -124,7 +125,7 @@ fn make_empty(parent: &OwnedFd, temporary: &OsStr, target: &HomeTarget) -> Resul
 /// Lets the group of a directory that was made now work in it, and own what is made in it. Done as the user: root
 /// without `CAP_FSETID` may not. One with anything in it, or with another mode, is the user's by now.
 pub(super) fn give_group_on(path: &Path, place: &OwnedFd) -> Result<(), HomeError> {
-    let failed = |call: &str, errno| HomeError::from_errno(call, path, errno);
+    let failed = |call: &str, errno| from_errno(call, path, errno);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = fs::openat(place, ".", flags, Mode::empty()).map_err(|errno| failed("openat", errno))?;
     let found = fs::fstat(&held).map_err(|errno| failed("fstat", errno))?;
@@ -140,7 +141,7 @@ pub(super) fn is_the_groups(prefix: &Path, target: &HomeTarget) -> Result<bool, 
     let relative = path.strip_prefix(prefix).map_err(|_| HomeError::NotBeneathPrefix { home: path.clone() })?;
     let missing = || HomeError::MissingHome { home: path.clone(), uid: target.uid, gid: target.gid };
     let held = open_beneath(prefix, relative, missing)?;
-    let found = fs::fstat(&held).map_err(|errno| HomeError::from_errno("fstat", path, errno))?;
+    let found = fs::fstat(&held).map_err(|errno| from_errno("fstat", path, errno))?;
     let groups = Mode::RWXG | Mode::SGID;
     Ok(found.st_gid == target.gid && Mode::from_raw_mode(found.st_mode).contains(groups))
 }
@@ -153,7 +154,7 @@ const TEMPORARY: &str = ".bursar-skeleton.tmp";
 /// Copies regular files and directories of the skeleton into a home that was made now, or whose copying was cut off, as
 /// the user. What is there already stays, and each file is there as a whole or not at all.
 pub(super) fn copy_skeleton(skeleton: &Path, home: &Path, place: &OwnedFd, created: bool) -> Result<(), HomeError> {
-    let failed = |call: &str, errno| HomeError::from_errno(call, home, errno);
+    let failed = |call: &str, errno| from_errno(call, home, errno);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = fs::openat(place, ".", flags, Mode::empty()).map_err(|errno| failed("openat", errno))?;
     if !(created || fs::statat(&held, UNFINISHED, AtFlags::SYMLINK_NOFOLLOW).is_ok() || is_empty(&held)) {
@@ -173,7 +174,7 @@ fn is_empty(held: &OwnedFd) -> bool {
 }
 
 fn copy_directory(from: &Path, home: &Path, to: &OwnedFd, left: &mut usize, depth: usize) -> Result<(), HomeError> {
-    let unread = |path: &Path, error: &std::io::Error| HomeError::from_errno("read", path, errno_of(error));
+    let unread = |path: &Path, error: &std::io::Error| from_errno("read", path, errno_of(error));
     let _ = fs::unlinkat(to, TEMPORARY, AtFlags::empty());
     for entry in read_dir(from).map_err(|error| unread(from, &error))? {
         let entry = entry.map_err(|error| unread(from, &error))?;
@@ -184,7 +185,7 @@ fn copy_directory(from: &Path, home: &Path, to: &OwnedFd, left: &mut usize, dept
         }
         let found = entry.metadata().map_err(|error| unread(&path, &error))?;
         let mode = Mode::from_raw_mode(found.permissions().mode() & 0o777);
-        let failed = |call: &str, errno| HomeError::from_errno(call, home.join(&name), errno);
+        let failed = |call: &str, errno| from_errno(call, home.join(&name), errno);
         if found.is_dir() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let copied = match fs::mkdirat(to, &name, mode | Mode::RWXU) {

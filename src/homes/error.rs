@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -283,61 +282,9 @@ pub(super) fn shown(path: &Path) -> String {
     })
 }
 
-impl HomeError {
-    /// The reason for an errno of a call on `path`.
-    #[must_use]
-    pub fn from_errno(operation: &str, path: impl Into<PathBuf>, errno: Errno) -> Self {
-        let path = path.into();
-        let message = || std::io::Error::from(errno).kind().to_string();
-        match errno {
-            Errno::NOSPC => Self::NoSpace { path },
-            Errno::DQUOT => Self::Quota { path },
-            Errno::STALE => Self::Stale { path },
-            Errno::ACCESS | Errno::PERM => Self::AccessDenied { path },
-            Errno::NOKEY | Errno::KEYEXPIRED | Errno::KEYREVOKED | Errno::KEYREJECTED => Self::NoTicket { path },
-            Errno::ROFS => Self::ReadOnly { path },
-            Errno::LOOP => Self::Symlink { path },
-            Errno::XDEV => Self::OtherFileSystem { path },
-            Errno::NOTDIR => Self::NotADirectory { path },
-            Errno::ISDIR => Self::NotARegularFile { path, found: "a directory".to_owned() },
-            Errno::NXIO => Self::NotARegularFile { path, found: "a pipe, a socket or a device".to_owned() },
-            Errno::BUSY | Errno::TXTBSY => Self::Busy { path },
-            Errno::NAMETOOLONG => Self::BadPath { path, detail: "longer than the file system allows".to_owned() },
-            Errno::IO | Errno::UCLEAN => Self::Damaged { path },
-            Errno::TIMEDOUT
-            | Errno::NOTCONN
-            | Errno::CONNREFUSED
-            | Errno::CONNRESET
-            | Errno::CONNABORTED
-            | Errno::HOSTDOWN
-            | Errno::HOSTUNREACH
-            | Errno::NETUNREACH
-            | Errno::REMOTEIO => Self::NotConnected { path, message: message() },
-            other => {
-                Self::Io { operation: operation.to_owned(), path, errno: other.raw_os_error(), message: message() }
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_errno_of_a_home_has_its_own_reason() {
-        let reason = |errno| HomeError::from_errno("openat2", "/home/a", errno).reason();
-        assert_eq!(reason(Errno::NOSPC), "no-space");
-        assert_eq!(reason(Errno::DQUOT), "quota");
-        assert_eq!(reason(Errno::STALE), "stale");
-        assert_eq!(reason(Errno::ACCESS), "access-denied");
-        assert_eq!(reason(Errno::LOOP), "symlink");
-        assert_eq!(reason(Errno::IO), "damaged");
-        assert_eq!(reason(Errno::NOTCONN), "not-connected");
-        assert_eq!(reason(Errno::KEYEXPIRED), "no-ticket");
-        assert_eq!(reason(Errno::BUSY), "busy");
-        assert_eq!(reason(Errno::INVAL), "io");
-    }
 
     #[test]
     fn a_missing_home_names_the_command_that_makes_it() {

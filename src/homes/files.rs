@@ -14,6 +14,7 @@ use rustix::fs::{self, AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, 
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
+use super::errno::from_errno;
 use super::{HomeError, HomeTarget};
 
 /// Largest kubeconfig that is read, in bytes; the same as a Secret's limit in Kubernetes. Real ones have some
@@ -54,12 +55,12 @@ pub(super) fn open_beneath(
     let whole = prefix.join(path);
     let above = fs::openat(CWD, prefix, PLACE, Mode::empty()).map_err(|errno| match errno {
         Errno::NOENT | Errno::NOTDIR => HomeError::MissingPrefix { prefix: prefix.to_owned() },
-        other => HomeError::from_errno("openat", prefix, other),
+        other => from_errno("openat", prefix, other),
     })?;
     fs::openat2(&above, path, PLACE, Mode::empty(), BENEATH).map_err(|errno| match errno {
         Errno::NOENT => missing(),
         Errno::XDEV => HomeError::NotBeneathPrefix { home: whole.clone() },
-        other => HomeError::from_errno("openat2", &whole, other),
+        other => from_errno("openat2", &whole, other),
     })
 }
 
@@ -70,7 +71,7 @@ impl Home {
         let relative = path.strip_prefix(prefix).map_err(|_| HomeError::NotBeneathPrefix { home: path.clone() })?;
         let missing = || HomeError::MissingHome { home: path.clone(), uid: target.uid, gid: target.gid };
         let directory = open_beneath(prefix, relative, missing)?;
-        let found = fs::fstat(&directory).map_err(|errno| HomeError::from_errno("fstat", &path, errno))?;
+        let found = fs::fstat(&directory).map_err(|errno| from_errno("fstat", &path, errno))?;
         if found.st_uid != target.uid {
             return Err(HomeError::WrongOwner { path, found: found.st_uid });
         }
@@ -94,7 +95,7 @@ impl Home {
         }
         let mut above = PathBuf::new();
         for component in file.parent().into_iter().flat_map(Path::components) {
-            let missing = || HomeError::from_errno("openat2", self.path.join(&above), Errno::NOENT);
+            let missing = || from_errno("openat2", self.path.join(&above), Errno::NOENT);
             let held = self.open_directory(&above)?.ok_or_else(missing)?;
             let held = Directory { home: self, held, path: self.path.join(&above) };
             match fs::mkdirat(&held.held, component.as_os_str(), Mode::RWXU) {
@@ -102,7 +103,7 @@ impl Home {
                 Err(errno) => return Err(held.failed("mkdirat", Path::new(component.as_os_str()), errno)),
             }
         }
-        self.open_parent(file)?.ok_or_else(|| HomeError::from_errno("openat2", self.path.join(above), Errno::NOENT))
+        self.open_parent(file)?.ok_or_else(|| from_errno("openat2", self.path.join(above), Errno::NOENT))
     }
 
     fn open_parent(&self, file: &Path) -> Result<Option<Directory<'_>>, HomeError> {
@@ -118,7 +119,7 @@ impl Home {
         let mut held: Option<OwnedFd> = None;
         for component in path.components() {
             whole.push(component);
-            let failed = |call: &str, errno| HomeError::from_errno(call, &whole, errno);
+            let failed = |call: &str, errno| from_errno(call, &whole, errno);
             let above = held.as_ref().unwrap_or(&self.directory);
             let place = match fs::openat2(above, component.as_os_str(), PLACE, Mode::empty(), IN_HOME) {
                 Ok(place) => place,
@@ -134,7 +135,7 @@ impl Home {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         fs::openat2(held.as_ref().unwrap_or(&self.directory), ".", flags, Mode::empty(), IN_HOME)
             .map(Some)
-            .map_err(|errno| HomeError::from_errno("openat2", whole, errno))
+            .map_err(|errno| from_errno("openat2", whole, errno))
     }
 }
 
@@ -171,7 +172,7 @@ impl Directory<'_> {
             Errno::NOSPC if has_no_inodes(&self.held) => Some(HomeError::NoInodes { path: self.path.clone() }),
             _ => None,
         }
-        .unwrap_or_else(|| HomeError::from_errno(operation, self.path_of(name), errno))
+        .unwrap_or_else(|| from_errno(operation, self.path_of(name), errno))
     }
 
     /// The mark, if there is one, that even an owner's permissions do not count against.
@@ -314,7 +315,7 @@ impl Directory<'_> {
         match fs::fsync(&self.held) {
             // File systems that cannot sync a directory have nothing to sync in it.
             Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
-            Err(errno) => Err(HomeError::from_errno("fsync", &self.path, errno)),
+            Err(errno) => Err(from_errno("fsync", &self.path, errno)),
         }
     }
 

@@ -17,6 +17,7 @@ mod cure;
 pub mod document;
 mod document_writer;
 mod ensure;
+mod errno;
 mod error;
 pub mod files;
 mod fork;

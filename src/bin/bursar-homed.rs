@@ -1,6 +1,7 @@
 //! Writes in homes, as their owners, on request of `bursard` alone.
 
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use bursar::homes::arguments::Arguments;
 use bursar::homes::{server, spawner};
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let settings = arguments.settings(bursar::daemon::now)?;
+    let settings = arguments.settings(now)?;
     let listener = server::listener(arguments.socket.as_deref())?;
     // One thread: the kernel kills the spawner when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -42,4 +43,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         };
         Ok(server::serve(listener, settings, shutdown).await?)
     })
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where this program reads the wall clock")]
+fn now() -> SystemTime {
+    SystemTime::now()
 }

@@ -1,7 +1,7 @@
 //! The command line of `bursar-homed`, which is all of its configuration.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Parser;
 
@@ -47,7 +47,7 @@ pub struct Arguments {
 
 impl Arguments {
     /// The settings that they say; `clock` is the wall clock.
-    pub fn settings(&self, clock: fn() -> jiff::Timestamp) -> Result<HomedSettings, HomedError> {
+    pub fn settings(&self, clock: fn() -> SystemTime) -> Result<HomedSettings, HomedError> {
         let prefix = |allow_create| move |path: &PathBuf| Prefix { path: path.clone(), allow_create };
         let prefixes = self.prefixes.iter().map(prefix(false)).chain(self.create_prefixes.iter().map(prefix(true)));
         let bounds = Bounds {

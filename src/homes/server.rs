@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -46,13 +46,13 @@ pub struct HomedSettings {
     /// Workers of one prefix at a time [8]: more only queue at the file server.
     pub max_workers: usize,
     /// The wall clock, for the names of backups.
-    pub clock: fn() -> jiff::Timestamp,
+    pub clock: fn() -> SystemTime,
 }
 
 impl HomedSettings {
     /// The defaults, for these bounds and this client.
     #[must_use]
-    pub fn new(bounds: Bounds, client_uid: u32, clock: fn() -> jiff::Timestamp) -> Self {
+    pub fn new(bounds: Bounds, client_uid: u32, clock: fn() -> SystemTime) -> Self {
         Self {
             bounds,
             client_uid,
@@ -402,10 +402,7 @@ impl Server {
     /// Hands order and request to the worker and takes its one line.
     async fn converse(&self, worker: &mut Worker, line: &[u8]) -> Result<Vec<u8>, NoAnswer> {
         let failed = |error: std::io::Error| NoAnswer::Died(error.to_string());
-        let order = Order {
-            bounds: self.settings.bounds.clone(),
-            date: (self.settings.clock)().strftime("%Y%m%dT%H%M%SZ").to_string(),
-        };
+        let order = Order { bounds: self.settings.bounds.clone(), date: basic_format((self.settings.clock)()) };
         let mut order = serde_json::to_vec(&order).map_err(|error| failed(error.into()))?;
         order.push(b'\n');
         let socket = &mut worker.socket;
@@ -429,6 +426,11 @@ impl Server {
         }
         Ok(answer)
     }
+}
+
+/// ISO 8601 in its basic format, `20260131T235959Z`. A clock that was never set says 1970.
+fn basic_format(time: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(time.max(UNIX_EPOCH)).to_string().replace(['-', ':'], "")
 }
 
 fn refuse(detail: String) -> Vec<u8> {
@@ -467,5 +469,16 @@ async fn read_line(
             Ok(_) => give_up = give_up.or(Some(tokio::time::Instant::now() + patience)),
             Err(_) => return Ok(None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_backup_is_the_time_in_basic_format() {
+        assert_eq!(basic_format(UNIX_EPOCH + Duration::from_secs(1_769_903_999)), "20260131T235959Z");
+        assert_eq!(basic_format(UNIX_EPOCH - Duration::from_secs(1)), "19700101T000000Z");
     }
 }

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bursar::homes::client::HomedClient;
-use bursar::homes::{
+use bursar_homed::client::HomedClient;
+use bursar_protocol::{
     ClusterEntry, ContextEntry, HomeTarget, KubeconfigEntries, Request, SecretText, UserEntry, UserProof, Work,
 };
 use futures::StreamExt as _;

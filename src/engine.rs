@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bursar_homed::client::HomedClient;
 use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +27,6 @@ use crate::desired::Deriver;
 use crate::directory::{Memory, SourceConfig};
 use crate::errors::chain;
 use crate::execute::{self, Effects};
-use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::inventory::Inventory;
 use crate::ledger::change::Event;

@@ -19,7 +19,6 @@ pub mod directory;
 pub mod engine;
 pub mod errors;
 pub mod execute;
-pub mod homes;
 pub mod identity;
 pub mod inventory;
 pub mod kinds;

@@ -19,7 +19,7 @@ use crate::kinds::DriftKey;
 use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 
 pub use self::adopts::{Adopts, Requirement, Selector};
-pub use self::credential::{CredentialKind, CredentialRule, Grant, OidcRule, TOKEN_LIFETIME_MAX};
+pub use self::credential::{CredentialKind, CredentialRule, OidcRule, TOKEN_LIFETIME_MAX};
 pub use self::realm::Realm;
 pub use self::workspace::{FromWorkspaces, Workspace};
 

@@ -29,15 +29,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use bursar_protocol::AUTHORIZED_KEYS;
 
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::digest::digest;
-use crate::homes::authorized_keys::AUTHORIZED_KEYS;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, HostName, NamespaceName, PosixIdentity};
 use crate::kinds::{Detail, ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::{Account, Delivery, Note, Suspension};
 use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
-
 pub use class::{Groups, classes_if_asked, classes_of, takes};
 pub use derive::{Deriver, derive};
 pub use ssh::DesiredKeys;

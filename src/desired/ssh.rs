@@ -1,9 +1,9 @@
 //! The SSH keys that should stand in a person's home. PURE: no runtime, no client, no file system, no clock.
 
+use bursar_protocol::{MAX_KEYS, SshKey};
 use sha2::{Digest as _, Sha256};
 
 use super::HomeTarget;
-use crate::homes::authorized_keys::{MAX_KEYS, SshKey};
 use crate::ledger::Account;
 use crate::policy::Class;
 

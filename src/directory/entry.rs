@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
+use bursar_protocol::{MAX_KEYS, MAX_KEY_BYTES};
 
 use super::numbers::{Numbers, is_account};
 use super::raw::RawEntry;
 use super::source::AttributeNames;
 use super::windows;
-use crate::homes::authorized_keys::{MAX_KEY_BYTES, MAX_KEYS};
 use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
 use crate::policy::Policy;
 use crate::snapshot::dn::{Dn, fold};

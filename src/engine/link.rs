@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bursar_homed::client::HomedClient;
 use jiff::{SignedDuration, Timestamp};
 use kube::config::AuthInfo;
 use sha2::{Digest as _, Sha256};
@@ -17,7 +18,6 @@ use crate::bootstrap::webhook::{self, Kept, WebhookRequest};
 use crate::bootstrap::{self, AccessError, OwnerWatch, Ownership, Renewal};
 use crate::errors::chain;
 use crate::execute::ClusterEffects;
-use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::policy::Cluster;
 use crate::settings::{Settings, SettingsErrors};

@@ -7,6 +7,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use bursar_homed::client::HomedClient;
+use bursar_protocol::{
+    Answer, ClusterEntry, ContextEntry, KubeconfigEntries, Login, Request, TokenFiles, UserEntry, UserProof, Work,
+};
 use jiff::Timestamp;
 
 use super::apply::refused;
@@ -17,10 +21,6 @@ use super::trial::{self, Endpoints, Old};
 use super::{ClusterEffects, StepError, home, token};
 use crate::certificate::{Asked, CertificateError, Issued};
 use crate::desired::{DesiredCredential, HomeTarget, Proof, Subject};
-use crate::homes::client::HomedClient;
-use crate::homes::{
-    Answer, ClusterEntry, ContextEntry, KubeconfigEntries, Login, Request, TokenFiles, UserEntry, UserProof, Work,
-};
 use crate::identity::ClusterName;
 use crate::ledger::change::Change;
 use crate::ledger::{Certificate, CredentialKey};

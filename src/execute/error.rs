@@ -1,11 +1,11 @@
 //! Why a step of an account in a cluster failed: what is wrong, and what cures it.
 
 use thiserror::Error;
+use bursar_homed::client::HomedClientError;
 
 use super::request::RequestError;
 use crate::archive::ArchiveError;
 use crate::errors::chain;
-use crate::homes::client::HomedClientError;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 

@@ -1,15 +1,15 @@
 //! What is done in homes besides delivering: our entries taken out, and a look at what stands there. `bursar-homed`
 //! does it; here are its questions and what the answers mean.
 
+use bursar_homed::client::HomedClient;
+use bursar_protocol::{
+    Answer, EntryNames, HomeTarget as Target, Inspection, Request, USER_PREFIX, UserProof, Work, Written,
+};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::StepError;
 use crate::desired::{DesiredCredential, DirectoryTarget, HomeTarget, Proof};
-use crate::homes::client::HomedClient;
-use crate::homes::{
-    Answer, EntryNames, HomeTarget as Target, Inspection, Request, USER_PREFIX, UserProof, Work, Written,
-};
 use crate::identity::ClusterName;
 use crate::inventory::HomeFinding;
 use crate::ledger::Delivery;

@@ -1,9 +1,8 @@
 //! A new private key and the request for a certificate of it. The key is overwritten when it is dropped.
 
+use bursar_protocol::SecretText;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData as _};
 use zeroize::Zeroizing;
-
-use crate::homes::SecretText;
 
 /// OID of `O` and of `serialNumber` (RFC 4519, 2.19 and 2.31). rcgen keeps attributes in a map, and a second `O` under
 /// [`DnType::OrganizationName`] would replace the first; spelled out it is another key.

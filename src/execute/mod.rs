@@ -37,15 +37,14 @@ use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use bursar_homed::client::HomedClient;
 
 pub use error::StepError;
 pub use record::{Record, Recorder};
-
 use self::request::ApiServer;
 use self::tenant::Place;
 use crate::archive::Archives;
 use crate::desired::watched::{managed_kinds, site_kinds};
-use crate::homes::client::HomedClient;
 use crate::identity::ClusterName;
 use crate::inventory::adopted;
 use crate::ledger::LedgerState;

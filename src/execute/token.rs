@@ -4,14 +4,13 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use zeroize::Zeroize as _;
+use bursar_protocol::{SecretText, claims};
 
 use super::StepError;
 use super::apply::refused;
 use super::request::{ApiServer, Ask};
 use crate::certificate::Issued;
 use crate::desired::{SERVICE_ACCOUNT, TokenOf};
-use crate::homes::SecretText;
-use crate::homes::token::claims;
 use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::Certificate;
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bursar_protocol::UserProof;
 use kube::config::AuthInfo;
 use secrecy::SecretString;
 use sha2::{Digest as _, Sha256};
@@ -22,7 +23,6 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use super::endpoint::{Verdict, verdict};
-use crate::homes::UserProof;
 use crate::policy::Endpoint;
 
 /// How long an answer is believed: long enough that renewing 10,000 asks a handful of times, short enough that a change

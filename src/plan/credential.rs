@@ -197,13 +197,15 @@ fn last_slot(id: &AccountId, now: Timestamp) -> i64 {
 mod tests {
     use std::time::Duration;
 
+    use bursar_protocol::Grant;
+
     use super::*;
     use crate::identity::AccountKind;
     use crate::kinds::ManagedKind;
     use crate::ledger::change::Change;
     use crate::ledger::{Note, Order, OrderKind};
     use crate::plan::testing::World;
-    use crate::policy::{CredentialKind, Grant, OidcRule};
+    use crate::policy::{CredentialKind, OidcRule};
 
     fn world(kind: CredentialKind) -> (World, AccountId) {
         let mut world = World::new();

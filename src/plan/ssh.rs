@@ -2,11 +2,12 @@
 //!
 //! Homes are of no cluster: it is done with the first of the account's clusters that answers.
 
+use bursar_protocol::USUAL_KUBECONFIG;
+
 use super::credential::is_due;
 use super::tenant::{Found, Look};
 use super::{Action, Reason};
 use crate::desired::HomeTarget;
-use crate::homes::USUAL_KUBECONFIG;
 use crate::ledger::Delivery;
 
 pub(super) fn actions(look: Look<'_>, found: &mut Found) {

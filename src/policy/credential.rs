@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bursar_protocol::Grant;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::HostName;
@@ -55,28 +56,6 @@ pub struct OidcRule {
     pub grant: Grant,
     /// The name that the API server knows somebody by, with `{name}`.
     pub user: String,
-}
-
-/// How kubelogin gets a token.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Grant {
-    /// By a browser where there is one, else by the keyboard.
-    #[default]
-    Auto,
-    /// By a browser on any other device: for hosts without one (RFC 8628).
-    DeviceCode,
-}
-
-impl Grant {
-    /// The value of `--grant-type`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::DeviceCode => "device-code",
-        }
-    }
 }
 
 impl CredentialRule {

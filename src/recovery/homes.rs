@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
+use bursar_homed::client::{HomedClient, HomedClientError};
+use bursar_homed::kubeconfig;
+use bursar_protocol::{Answer, Inspection, Request, SecretText, UserProof, Work};
 
 use super::RecoveryError;
 use crate::certificate::{self, Asked};
@@ -13,13 +16,11 @@ use crate::errors::chain;
 use crate::execute::credential::entries;
 use crate::execute::request::ApiServer;
 use crate::execute::{authority, home};
-use crate::homes::client::{HomedClient, HomedClientError};
-use crate::homes::{Answer, Inspection, Request, SecretText, UserProof, Work, kubeconfig};
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::ledger::{Certificate, Delivery};
 
 /// Homes looked into at a time: as many as `bursar-homed` takes.
-const AT_A_TIME: usize = crate::homes::client::MAX_CONCURRENT;
+const AT_A_TIME: usize = bursar_homed::client::MAX_CONCURRENT;
 
 /// What a home holds.
 #[derive(Debug, Clone, PartialEq)]

@@ -10,11 +10,11 @@ mod takeover;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use bursar_homed::client::HomedClientError;
 use thiserror::Error;
 
 use crate::bootstrap::AccessError;
 use crate::engine::EngineError;
-use crate::homes::client::HomedClientError;
 use crate::identity::{ClusterName, DirectoryId};
 use crate::settings::{Settings, SettingsErrors};
 use crate::snapshot::DirectorySnapshot;

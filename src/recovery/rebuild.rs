@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use bursar_homed::client::HomedClient;
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::json;
@@ -18,7 +19,6 @@ use crate::directory::{self, Pass};
 use crate::engine;
 use crate::errors::chain;
 use crate::execute::request::ApiServer;
-use crate::homes::client::HomedClient;
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::learn::{Facts, learn};

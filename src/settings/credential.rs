@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bursar_protocol::Grant;
 use regex::Regex;
 
 use super::class::{Known, absolute, unknown};
 use super::table::{PATH, Table};
 use crate::identity::{ClusterName, HostName};
-use crate::policy::{Cluster, CredentialKind, CredentialRule, From, Grant, OidcRule, TOKEN_LIFETIME_MAX};
+use crate::policy::{Cluster, CredentialKind, CredentialRule, From, OidcRule, TOKEN_LIFETIME_MAX};
 
 /// A week: short enough that a lost certificate is worth little, long enough to survive a long weekend.
 pub(super) const LIFETIME: Duration = Duration::from_hours(7 * 24);
@@ -129,7 +130,7 @@ fn directory(fields: &Table<'_>, hosts: &[HostName], known: &Known<'_>) -> Optio
 
 fn oidc(fields: &Table<'_>) -> Option<OidcRule> {
     let issuer = fields.required("issuer", "https://sso.example.org/realms/site");
-    if let Some(issuer) = issuer.as_ref().filter(|issuer| !crate::homes::is_issuer(issuer)) {
+    if let Some(issuer) = issuer.as_ref().filter(|issuer| !bursar_protocol::is_issuer(issuer)) {
         fields.wrong(
             "issuer",
             format!("{issuer:?} is no https URL; for example \"https://sso.example.org/realms/site\""),
@@ -138,7 +139,7 @@ fn oidc(fields: &Table<'_>) -> Option<OidcRule> {
     let client_id = fields.required("client_id", "kubernetes");
     let scopes = fields.texts("scopes").unwrap_or_default();
     for (key, word) in client_id.iter().map(|id| ("client_id", id)).chain(scopes.iter().map(|it| ("scopes", it))) {
-        if !crate::homes::is_word(word) {
+        if !bursar_protocol::is_word(word) {
             fields.wrong(key, format!("{word:?} has other than letters, digits and any of . _ : / + -"));
         }
     }

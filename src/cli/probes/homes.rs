@@ -3,12 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bursar_homed::client::{HomedClient, HomedClientError};
+use bursar_protocol::{HomeError, HomeTarget as Target, Request, UID_FLOOR, Work};
+
 use super::mounts::{self, Mount};
 use super::{Finding, PATIENCE};
 use crate::desired::HomeTarget;
 use crate::execute::home::target;
-use crate::homes::client::{HomedClient, HomedClientError};
-use crate::homes::{HomeError, HomeTarget as Target, Request, UID_FLOOR, Work};
 use crate::ledger::{CredentialKey, LedgerState};
 use crate::policy::{Class, VolumeKind};
 use crate::settings::Settings;

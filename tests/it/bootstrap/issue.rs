@@ -17,17 +17,17 @@ use bursar::execute::credential::{Delivering, deliver};
 use bursar::execute::request::ApiServer;
 use bursar::execute::trial::Old;
 use bursar::execute::{ClusterEffects, Effects, StepError};
-use bursar::homes::client::HomedClient;
 use bursar::identity::{Gid, HostName, NamespaceName, PosixIdentity, Uid};
 use bursar::ledger::change::Change;
 use bursar::observed::cluster::ClusterWatch;
 use bursar::policy::{Cluster, Endpoint};
-use bursar_testkit::process::Process;
-use bursar_testkit::ready::wait_for;
 use jiff::Timestamp;
 use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
+use bursar_homed::client::HomedClient;
+use bursar_testkit::process::Process;
+use bursar_testkit::ready::wait_for;
 
 use super::site::{Site, name, request};
 use crate::execute::world::approved;
@@ -48,7 +48,7 @@ impl World {
         let site = Site::shared();
         let folder = TempDir::new().expect("a folder");
         let socket = folder.path().join("homed.sock");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-homed"));
+        let mut command = Command::new(program("bursar-homed"));
         command
             .arg("--socket")
             .arg(&socket)

@@ -11,14 +11,14 @@ use std::time::Duration;
 use bursar::archive::Archives;
 use bursar::desired::watched::managed_kinds;
 use bursar::execute::{Effects, Extent, Recorder, Run, execute};
-use bursar::homes::client::HomedClient;
 use bursar::kinds::{ObjectKey, ObjectKind, WatchedKind};
 use bursar::ledger::LedgerState;
 use bursar::observed::cluster::{ClusterWatch, connect};
 use bursar::plan::Action;
-use bursar_testkit::Servers;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use bursar_homed::client::HomedClient;
+use bursar_testkit::Servers;
 
 use self::world::{NOW, World, approved, cluster, kubectl, manifest, quota};
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bursar::homes::client::HomedClient;
-use bursar::homes::{HomeTarget, Request};
+use bursar_homed::client::HomedClient;
+use bursar_protocol::{HomeTarget, Request};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Homed, UID, command, entries, folder, make_directory, status_of, wait_for, write};

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use bursar::homes::{Answer, HomeError, HomeTarget, Work};
+use bursar_protocol::{Answer, HomeError, HomeTarget, Work};
 
 use super::hostile_cases::{CASES, Expect};
 use super::{Homed, UID, entries, make_directory, parses, write};

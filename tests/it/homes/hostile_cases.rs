@@ -25,7 +25,7 @@ pub struct Case {
 /// What comes of a delivery.
 #[derive(Clone, Copy, Debug)]
 pub enum Expect {
-    /// [`bursar::homes::HomeError::reason`]; nothing is changed.
+    /// [`bursar_protocol::HomeError::reason`]; nothing is changed.
     Refused(&'static str),
     /// Delivered, and then this holds.
     Written(fn(&Plot)),

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bursar::homes::client::HomedClient;
-use bursar::homes::{HomeError, HomeTarget, Request};
+use bursar_homed::client::HomedClient;
+use bursar_protocol::{HomeError, HomeTarget, Request};
 use futures::StreamExt as _;
 use rustix::process::Signal;
 

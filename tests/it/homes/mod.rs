@@ -20,8 +20,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bursar::homes::client::{HomedClient, HomedClientError};
-use bursar::homes::{
+use bursar_homed::client::{HomedClient, HomedClientError};
+use bursar_protocol::{
     Answer, ClusterEntry, ContextEntry, HomeError, HomeTarget, KubeconfigEntries, Request, SecretText, UserEntry,
     UserProof, Work,
 };

@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use bursar::homes::{HomeTarget, Work};
+use bursar_protocol::{HomeTarget, Work};
 
 use super::{Homed, UID, command, entries, folder, names_in, parses, soak, write};
 

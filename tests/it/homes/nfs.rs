@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bursar::homes::{HomeTarget, Work};
+use bursar_protocol::{HomeTarget, Work};
 
 use super::{Homed, UID, entries, make_directory, names_in, parses, soak, write};
 

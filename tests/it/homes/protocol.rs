@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use bursar::homes::{Answer, EntryNames, HomeError, HomeTarget, Request, Response, SecretText, UserProof, Work};
+use bursar_protocol::{Answer, EntryNames, HomeError, HomeTarget, Request, Response, SecretText, UserProof, Work};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bursar::homes::{Answer, HomeTarget, Work};
+use bursar_protocol::{Answer, HomeTarget, Work};
 use rustix::process::Signal;
 
 use super::{Homed, UID, children_of, command, entries, folder, signal, status_of, wait_for, workers_of, write};

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 
 use base64::Engine as _;
-use bursar::homes::{Answer, HomeTarget, Work};
+use bursar_protocol::{Answer, HomeTarget, Work};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::{Homed, UID, make_directory, make_file, names_in};

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bursar::homes::client::MAX_CONCURRENT;
-use bursar::homes::{HomeError, HomeTarget};
+use bursar_homed::client::MAX_CONCURRENT;
+use bursar_protocol::{HomeError, HomeTarget};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::{Homed, UID, entries, make_directory, make_file, names_in, write};

@@ -1,10 +1,10 @@
 //! Tests of the merge: our entry comes and goes, and all else of a kubeconfig stays as it was.
 
+use bursar_protocol::{ClusterEntry, ContextEntry, SecretText, UserEntry, UserProof};
 use proptest::prelude::*;
 
-use super::super::document::tests::any_node;
-use super::super::{ClusterEntry, ContextEntry, SecretText, UserEntry, UserProof};
 use super::*;
+use crate::document::tests::any_node;
 
 fn entries() -> KubeconfigEntries {
     let cluster = |name: &str, server: &str| ClusterEntry {

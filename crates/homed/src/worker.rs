@@ -1,6 +1,6 @@
 //! The process that becomes the user: one order and one request over its socket, one answer back.
 //!
-//! A copy of the [`spawner`](super::spawner), forked for one request. It makes a missing home as root if that was asked and
+//! A copy of the [`spawner`](crate::spawner), forked for one request. It makes a missing home as root if that was asked and
 //! allowed, then gives up root for good, makes sure that it did, and only then opens the home. Nothing of a request is ever
 //! in its arguments or environment, and nothing of another request in its memory.
 
@@ -10,19 +10,21 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use bursar_protocol::{
+    AUTHORIZED_KEYS, Answer, EntryNames, HomeError, Inspection, KubeconfigEntries, MAX_KEYS, MAX_REQUEST_BYTES,
+    PROTOCOL_VERSION, Request, Response, SshKey, TOKEN, TOKEN_FILES, TokenFiles, USUAL_REQUEST_BYTES, UserProof, Work,
+    Written, claims, folder,
+};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::authorized_keys::{self, AUTHORIZED_KEYS, MAX_KEYS, SshKey};
-use super::document::DocumentError;
-use super::files::{Existing, Home};
-use super::kubeconfig::{self, KubeconfigError};
-use super::{
-    Answer, Bounds, EntryNames, HomeError, Inspection, KubeconfigEntries, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request,
-    Response, TokenFiles, USUAL_REQUEST_BYTES, UserProof, Work, Written, ensure, proof, token,
-};
+use crate::bounds::Bounds;
+use crate::document::DocumentError;
+use crate::files::{Existing, Home};
+use crate::kubeconfig::{self, KubeconfigError};
+use crate::{authorized_keys, ensure};
 
 /// The first line, from the server; the second is the request as the client sent it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -208,20 +210,20 @@ fn inspect(home: &Home, file: &Path, names: &EntryNames) -> Result<Inspection, H
 
 /// A file in the folder beside the kubeconfig that is our user's.
 fn beside(file: &Path, user: &str, name: &str) -> Option<PathBuf> {
-    Some(file.parent()?.join(proof::folder(user)?).join(name))
+    Some(file.parent()?.join(folder(user)?).join(name))
 }
 
 fn token_id(home: &Home, file: &Path, user: &str) -> Result<Option<String>, HomeError> {
-    let Some(path) = beside(file, user, proof::TOKEN) else { return Ok(None) };
+    let Some(path) = beside(file, user, TOKEN) else { return Ok(None) };
     let Some(directory) = home.directory_of(&path)? else { return Ok(None) };
     let Some(existing) = directory.read(name_of(&path))? else { return Ok(None) };
-    Ok(std::str::from_utf8(&existing.content).ok().and_then(token::claims).map(|claims| claims.id))
+    Ok(std::str::from_utf8(&existing.content).ok().and_then(claims).map(|claims| claims.id))
 }
 
 /// Before the kubeconfig that points to it. `true` if anything was changed.
 fn write_token(home: &Home, file: &Path, user: &str, files: &TokenFiles) -> Result<bool, HomeError> {
     let mut changed = false;
-    for name in proof::TOKEN_FILES {
+    for name in TOKEN_FILES {
         let Some(path) = beside(file, user, name) else { continue };
         let directory = home.make_directory_of(&path)?;
         changed |= directory.keep_at(name_of(&path), files.content(name).as_bytes())?;
@@ -231,12 +233,12 @@ fn write_token(home: &Home, file: &Path, user: &str, files: &TokenFiles) -> Resu
 
 fn remove_token(home: &Home, file: &Path, user: &str) -> Result<bool, HomeError> {
     let mut changed = false;
-    for name in proof::TOKEN_FILES {
+    for name in TOKEN_FILES {
         let Some(path) = beside(file, user, name) else { continue };
         let Some(directory) = home.directory_of(&path)? else { return Ok(changed) };
         changed |= directory.remove(name_of(&path))?;
     }
-    if let (Some(above), Some(folder)) = (home.directory_of(file)?, proof::folder(user)) {
+    if let (Some(above), Some(folder)) = (home.directory_of(file)?, folder(user)) {
         above.remove_directory(Path::new(folder))?;
     }
     Ok(changed)

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
+use bursar_protocol::HomeError;
 use rustix::io::Errno;
-
-use super::HomeError;
 
 /// The reason for an errno of a call on `path`.
 pub(super) fn from_errno(operation: &str, path: impl Into<PathBuf>, errno: Errno) -> HomeError {

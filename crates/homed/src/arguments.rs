@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use bursar_protocol::USUAL_KUBECONFIG;
 use clap::Parser;
 
-use super::breaker::BreakerSettings;
-use super::server::{self, HomedError, HomedSettings};
-use super::{Bounds, Prefix, USUAL_KUBECONFIG};
+use crate::bounds::{Bounds, Prefix};
+use crate::breaker::BreakerSettings;
+use crate::server::{self, HomedError, HomedSettings};
 
 /// Writes kubeconfigs in homes, as their owners, on request of bursard alone.
 #[derive(Clone, Debug, Parser)]

@@ -2,7 +2,7 @@
 //!
 //! To start a program for each request would cost several times what the request does. So the server starts
 //! `bursar-homed spawner` once, with an empty environment, one thread and nothing in its memory, and hands it two sockets
-//! for each request: one for the copy ([`worker`](super::worker)), over which that is asked and answers; and one by which the
+//! for each request: one for the copy ([`worker`](crate::worker)), over which that is asked and answers; and one by which the
 //! server is told which process it is, should it have to be killed. Nobody waits for the spawner, and it sees no request.
 //! It ends with the server, its copies end with it, and the server starts another if it ends by itself.
 
@@ -21,8 +21,8 @@ use rustix::process::{PidfdFlags, Signal, WaitOptions};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-use super::fork::{SingleThreaded, fork};
-use super::worker;
+use crate::fork::{SingleThreaded, fork};
+use crate::worker;
 
 /// The argument with which the server starts this very program, also after an upgrade of the package.
 pub const ARGUMENT: &str = "spawner";

@@ -1,5 +1,4 @@
-//! A person's public SSH keys as a marked block in `authorized_keys`, and everything else in that file as it was. PURE: no
-//! runtime, no client, no file system, no clock.
+//! Public SSH keys that may be written in homes.
 //!
 //! Of sshd's format (sshd(8), `AUTHORIZED_KEYS FILE FORMAT`) only `type base64 [comment]` is written: an option that came
 //! out of a directory could be `command=`.
@@ -15,11 +14,6 @@ pub const MAX_KEYS: usize = 64;
 
 /// Longest line of a key: RSA of 16384 bits and a comment.
 pub const MAX_KEY_BYTES: usize = 4096;
-
-const BEGIN: &str = "# BEGIN bursar";
-const END: &str = "# END bursar";
-/// What stands behind [`BEGIN`], for people.
-const ADVICE: &str = ": from the directory, written anew; own keys go above or below";
 
 /// Types of keys that are taken: no DSA, and no certificates, which are for `TrustedUserCAKeys`.
 const KINDS: [&str; 7] = [
@@ -129,42 +123,8 @@ fn bits(number: &[u8]) -> Option<usize> {
     Some(number.len() * 8 - zeros)
 }
 
-/// The file with exactly these keys in our block, or without a block if there are none. `None`: it says so already.
-/// Everything else stays byte for byte; a last line without its end gets one. `Err`: the block cannot be told.
-pub fn merge(existing: &[u8], keys: &[SshKey]) -> Result<Option<Vec<u8>>, String> {
-    let lines: Vec<&[u8]> = existing.split_inclusive(|byte| *byte == b'\n').collect();
-    let at = |mark: &str| -> Vec<usize> {
-        lines.iter().enumerate().filter(|(_, line)| is(line, mark)).map(|(place, _)| place).collect()
-    };
-    let (above, below) = match (&at(BEGIN)[..], &at(END)[..]) {
-        ([], []) => (&lines[..], &lines[..0]),
-        ([begin], [end]) if begin < end => (&lines[..*begin], &lines[end + 1..]),
-        (begins, ends) => {
-            return Err(format!("Bursar's block begins {} times and ends {} times", begins.len(), ends.len()));
-        }
-    };
-    let mut merged = above.concat();
-    if !keys.is_empty() {
-        if merged.last().is_some_and(|last| *last != b'\n') {
-            merged.push(b'\n');
-        }
-        let block: Vec<&str> = keys.iter().map(SshKey::line).collect();
-        merged.extend(format!("{BEGIN}{ADVICE}\n{}\n{END}\n", block.join("\n")).bytes());
-    }
-    merged.extend(below.concat());
-    Ok((merged != existing).then_some(merged))
-}
-
-/// Whether a line is this mark, whatever a person wrote behind it.
-fn is(line: &[u8], mark: &str) -> bool {
-    let rest = line.trim_ascii().strip_prefix(mark.as_bytes());
-    rest.is_some_and(|rest| rest.first().is_none_or(|next| !next.is_ascii_alphanumeric()))
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     fn line(kind: &str, parts: &[&[u8]]) -> String {
@@ -174,10 +134,6 @@ mod tests {
             blob.extend(*part);
         }
         format!("{kind} {}", STANDARD.encode(blob))
-    }
-
-    fn key(byte: u8) -> SshKey {
-        SshKey::parse(&line("ssh-ed25519", &[&[byte; 32]])).expect("a key")
     }
 
     fn rsa(bytes: usize, first: u8) -> String {
@@ -232,49 +188,5 @@ mod tests {
         assert!(parsed.line().starts_with(&format!("{good} ann@laptop ssh-ed25519 ")), "{parsed:?}");
         let long = SshKey::parse(&format!("{good} {}", "c".repeat(500))).expect("a key");
         assert_eq!(long.line().len(), good.len() + 1 + COMMENT_MAX);
-    }
-
-    #[test]
-    fn the_block_comes_changes_and_goes_and_the_rest_stays() {
-        let own = b"# mine\r\nssh-rsa AAAA me\r\nno end";
-        let with = merge(own, &[key(1), key(2)]).expect("no block").expect("a change");
-        let text = String::from_utf8(with.clone()).expect("text");
-        assert!(text.starts_with("# mine\r\nssh-rsa AAAA me\r\nno end\n# BEGIN bursar"), "{text}");
-        assert!(text.ends_with(&format!("\n{}\n{}\n# END bursar\n", key(1).line(), key(2).line())), "{text}");
-        assert_eq!(merge(&with, &[key(1), key(2)]), Ok(None));
-
-        let below = [&with[..], b"theirs\n"].concat();
-        let other = merge(&below, &[key(3)]).expect("a block").expect("a change");
-        assert!(other.ends_with(b"# END bursar\ntheirs\n"));
-        let without = merge(&other, &[]).expect("a block").expect("a change");
-        assert_eq!(without, b"# mine\r\nssh-rsa AAAA me\r\nno end\ntheirs\n");
-        assert_eq!(merge(&without, &[]), Ok(None));
-        assert_eq!(merge(b"", &[]), Ok(None));
-    }
-
-    #[test]
-    fn a_block_that_cannot_be_told_is_refused() {
-        for broken in [
-            "# BEGIN bursar\nx\n",
-            "# END bursar\n",
-            "# END bursar\n# BEGIN bursar\n",
-            "# BEGIN bursar\n# END bursar\n# BEGIN bursar\n# END bursar\n",
-            "# BEGIN bursar\n# BEGIN bursar: x\r\n# END bursar\n",
-        ] {
-            assert!(merge(broken.as_bytes(), &[key(1)]).is_err(), "{broken}");
-        }
-        assert!(merge(b"# BEGIN bursary\n", &[key(1)]).is_ok_and(|merged| merged.is_some()));
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_is_in_the_file_stays(own in "[a-z# \r\n]{0,60}", count in 0..3_u8) {
-            let keys: Vec<SshKey> = (0..count).map(key).collect();
-            let with = merge(own.as_bytes(), &keys).expect("no block").unwrap_or_else(|| own.clone().into_bytes());
-            let back = merge(&with, &[]).expect("one block").unwrap_or(with.clone());
-            let back = String::from_utf8_lossy(&back);
-            prop_assert_eq!(back.trim_end_matches('\n'), own.trim_end_matches('\n'));
-            prop_assert_eq!(merge(&with, &keys), Ok(None));
-        }
     }
 }

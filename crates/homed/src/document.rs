@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, StrInput, Tag};
 use thiserror::Error;
 
-use super::document_writer::{write_json, write_yaml};
+use crate::document_writer::{write_json, write_yaml};
 
-/// Most nodes after aliases are replaced. A kubeconfig of [1 MiB](super::files::MAX_FILE_BYTES) has fewer than
+/// Most nodes after aliases are replaced. A kubeconfig of [1 MiB](crate::files::MAX_FILE_BYTES) has fewer than
 /// 100,000; nine lines of nested aliases ("billion laughs") have 10^9.
 pub const MAX_NODES: usize = 200_000;
 

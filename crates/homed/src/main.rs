@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use bursar::homes::arguments::Arguments;
-use bursar::homes::{server, spawner};
+use bursar_homed::arguments::Arguments;
+use bursar_homed::{server, spawner};
 use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -10,12 +10,12 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use bursar_protocol::{HomeError, HomeTarget};
 use rustix::fs::{self, AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
-use super::errno::from_errno;
-use super::{HomeError, HomeTarget};
+use crate::errno::from_errno;
 
 /// Largest kubeconfig that is read, in bytes; the same as a Secret's limit in Kubernetes. Real ones have some
 /// kilobytes; a sparse file of a terabyte costs a user nothing and must cost us nothing.

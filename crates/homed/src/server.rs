@@ -1,6 +1,6 @@
 //! The root half of `bursar-homed`: who asks, is it admitted, and one process for each request.
 //!
-//! Requests come in over a Unix socket, one line each, and are handed on to a [`worker`](super::worker) unread apart
+//! Requests come in over a Unix socket, one line each, and are handed on to a [`worker`](crate::worker) unread apart
 //! from their target: the server never decodes a private key and never touches a home, so a file server that hangs
 //! cannot hang it. A worker that is late is killed; one that cannot be killed (stuck in the kernel) keeps its place
 //! among the workers of its prefix until it is gone, and no other prefix's.
@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bursar_protocol::{
+    HomeError, HomeTarget, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Response, USUAL_REQUEST_BYTES,
+};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use thiserror::Error;
@@ -22,13 +25,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
-use super::breaker::{Breaker, BreakerSettings};
-use super::spawner::{Spawner, Worker};
-use super::worker::{Order, place};
-use super::{
-    Bounds, HomeError, HomeTarget, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Prefix, Response,
-    USUAL_REQUEST_BYTES,
-};
+use crate::bounds::{Bounds, Prefix};
+use crate::breaker::{Breaker, BreakerSettings};
+use crate::spawner::{Spawner, Worker};
+use crate::worker::{Order, place};
 
 /// How the server is to run. All of it comes from the command line of the unit.
 #[derive(Clone, Debug)]

@@ -5,9 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::SecretText;
-use super::ownership::is_our_user;
-use crate::policy::Grant;
+use crate::{SecretText, is_our_user};
 
 /// `users[]` of a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +17,7 @@ pub struct UserEntry {
     pub proof: UserProof,
 }
 
-/// See the module. Tagged from outside, for the reason of [`super::Work`].
+/// See the module. Tagged from outside, for the reason of [`Work`](crate::Work).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum UserProof {
@@ -67,14 +65,36 @@ pub struct Login {
     pub grant: Grant,
 }
 
+/// How kubelogin gets a token.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Grant {
+    /// By a browser where there is one, else by the keyboard.
+    #[default]
+    Auto,
+    /// By a browser on any other device: for hosts without one (RFC 8628).
+    DeviceCode,
+}
+
+impl Grant {
+    /// The value of `--grant-type`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::DeviceCode => "device-code",
+        }
+    }
+}
+
 /// Names of the files in a folder of [`TokenFiles`]. The token is the last: who finds it finds the others.
-pub(super) const TOKEN_FILES: [&str; 4] = ["ca.crt", "namespace", "kubernetes.env", TOKEN];
+pub const TOKEN_FILES: [&str; 4] = ["ca.crt", "namespace", "kubernetes.env", TOKEN];
 /// The one that is a secret.
-pub(super) const TOKEN: &str = "token";
+pub const TOKEN: &str = "token";
 
 impl UserEntry {
     /// Whether it can be written; if not, what is wrong.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         let wrong = |what: &str| Err(what.to_owned());
         match &self.proof {
             UserProof::Token(_) if folder(&self.name).is_none() => {
@@ -91,7 +111,8 @@ impl UserEntry {
 }
 
 /// The folder of a user's files, beside the kubeconfig; `None` if its name would lead elsewhere.
-pub(super) fn folder(user: &str) -> Option<&str> {
+#[must_use]
+pub fn folder(user: &str) -> Option<&str> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (is_our_user(user) && user.bytes().all(plain)).then_some(user)
 }
@@ -110,7 +131,8 @@ impl TokenFiles {
     }
 
     /// The content of one of [`TOKEN_FILES`].
-    pub(super) fn content(&self, file: &str) -> zeroize::Zeroizing<String> {
+    #[must_use]
+    pub fn content(&self, file: &str) -> zeroize::Zeroizing<String> {
         zeroize::Zeroizing::new(match file {
             "ca.crt" => self.ca_pem.clone(),
             "namespace" => self.namespace.clone(),
@@ -125,7 +147,8 @@ impl TokenFiles {
 
 impl Login {
     /// What kubectl runs, after its own name.
-    pub(super) fn arguments(&self) -> Vec<String> {
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
         let mut arguments = vec![
             "oidc-login".to_owned(),
             "get-token".to_owned(),

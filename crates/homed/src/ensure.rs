@@ -9,12 +9,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use bursar_protocol::{HomeError, HomeTarget};
 use rustix::fs::{self, AtFlags, Dir, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
-use super::errno::from_errno;
-use super::files::{errno_of, open_beneath};
-use super::{HomeError, HomeTarget, Prefix};
+use crate::bounds::Prefix;
+use crate::errno::from_errno;
+use crate::files::{errno_of, open_beneath};
 
 /// Files and directories of a skeleton that are copied at most, and how deep. `/etc/skel` has about five.
 const MAX_SKELETON_ENTRIES: usize = 500;

@@ -1,63 +1,37 @@
-//! The only part of Bursar that writes in homes: the requests that `bursar-homed` obeys, and their answers.
+//! What `bursard` asks of `bursar-homed`, and what it is answered.
 //!
 //! A request is one line of JSON over a Unix stream socket, an answer is one line of JSON. The list of requests is
-//! closed: there is no "write this file", only "make our entries be in the kubeconfig of this home". The daemon asks
-//! ([`client`]); the server ([`server`]) checks who asks and has a process forked for it ([`spawner`]),
-//! which becomes the owner of the home and only then touches a file ([`worker`], [`files`]). The merge ([`kubeconfig`]) happens in that child, so that a
-//! user's other credentials never reach the server or the daemon.
+//! closed: there is no "write this file", only "make our entries be in the kubeconfig of this home".
 //!
-//! Here are types only: no file, no socket, no clock.
+//! This crate has types, limits and checks of values only: no file, no socket, no clock. The daemon's decisions and
+//! `bursar-homed`, which runs as root, share it and nothing else; so it depends on serde and small helpers alone.
 
-pub mod arguments;
-pub mod authorized_keys;
-mod bounds;
-pub mod breaker;
-pub mod client;
 mod cure;
-pub mod document;
-mod document_writer;
-mod ensure;
-mod errno;
+mod entries;
 mod error;
-pub mod files;
-mod fork;
-mod keypair;
-pub mod kubeconfig;
-mod ownership;
+mod limits;
 mod proof;
 mod secret;
-pub mod server;
-pub mod spawner;
-pub mod token;
-mod worker;
+mod ssh_key;
+mod token;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use bounds::{Bounds, GID_FLOOR, MAX_GROUPS, Prefix, UID_FLOOR, USUAL_KUBECONFIG};
-pub use error::HomeError;
-pub use ownership::USER_PREFIX;
-pub use proof::{Login, TokenFiles, UserEntry, UserProof, is_issuer, is_word};
-pub use secret::SecretText;
+pub use crate::entries::{ClusterEntry, ContextEntry, EntryNames, KubeconfigEntries, USER_PREFIX, is_our_user};
+pub use crate::error::{HomeError, shown};
+pub use crate::limits::{
+    GID_FLOOR, MAX_ANSWER_BYTES, MAX_GROUPS, MAX_REQUEST_BYTES, UID_FLOOR, USUAL_KUBECONFIG, USUAL_REQUEST_BYTES,
+};
+pub use crate::proof::{Grant, Login, TOKEN, TOKEN_FILES, TokenFiles, UserEntry, UserProof, folder, is_issuer, is_word};
+pub use crate::secret::SecretText;
+pub use crate::ssh_key::{AUTHORIZED_KEYS, MAX_KEY_BYTES, MAX_KEYS, SshKey};
+pub use crate::token::{Claims, claims};
 
 /// Version of requests and answers. Server and client come from one package, but a daemon that was not restarted
 /// after an upgrade may speak the older one; it is then told so instead of being misread.
 pub const PROTOCOL_VERSION: u32 = 2;
-
-/// Longest request line, in bytes. A CA bundle of a hundred certificates, key and certificate for a handful of
-/// endpoints stay below it; a larger one is an error of ours or an attack on the memory of a root process.
-pub const MAX_REQUEST_BYTES: usize = 512 * 1024;
-
-/// Room for a usual request with two endpoints: buffers begin with it, because one that grows leaves copies of a key
-/// behind, and do not begin with more, because all of it is overwritten afterwards.
-const USUAL_REQUEST_BYTES: usize = 16 * 1024;
-
-/// Longest answer line, in bytes: an answer carries at most one certificate and some names.
-pub const MAX_ANSWER_BYTES: usize = 256 * 1024;
-
-/// Longest name of an entry, in bytes: that of a cluster and that of an endpoint, each a Kubernetes name.
-const MAX_NAME_BYTES: usize = 253;
 
 /// Whose home, and which file in it. Every request carries it and every request is checked against it again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,7 +127,7 @@ pub enum Work {
     /// Exactly these keys are in our block of `.ssh/authorized_keys`, everything else in it stays. Without any there is no
     /// block; with some only if root allowed it, for who may write keys may become the user wherever sshd is.
     SshKeys {
-        /// Lines that [`authorized_keys::SshKey::parse`] takes.
+        /// Lines that [`SshKey::parse`] takes.
         keys: Vec<String>,
     },
 }
@@ -171,114 +145,6 @@ impl Work {
             Self::WriteKubeconfig { .. } => "write_kubeconfig",
             Self::RemoveKubeconfig { .. } => "remove_kubeconfig",
             Self::SshKeys { .. } => "ssh_keys",
-        }
-    }
-}
-
-/// The entries that we own in a kubeconfig: one cluster and one context for each endpoint, and one user.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KubeconfigEntries {
-    /// Clusters, one for each endpoint.
-    pub clusters: Vec<ClusterEntry>,
-    /// The user with the credential.
-    pub user: UserEntry,
-    /// Contexts; the first becomes `current-context` of a file that has none.
-    pub contexts: Vec<ContextEntry>,
-}
-
-/// `clusters[]` of a kubeconfig (client-go `clientcmd/api/v1.NamedCluster`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ClusterEntry {
-    /// The entry's name, by which it is found again.
-    pub name: String,
-    /// URL of the API server.
-    pub server: String,
-    /// CA bundle, PEM (not base64 of it).
-    pub ca_pem: String,
-    /// `tls-server-name`, where the URL's host is not in the certificate.
-    #[serde(default)]
-    pub tls_server_name: Option<String>,
-    /// `proxy-url`.
-    #[serde(default)]
-    pub proxy: Option<String>,
-}
-
-/// `contexts[]` of a kubeconfig.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ContextEntry {
-    /// The entry's name, by which it is found again.
-    pub name: String,
-    /// Name of one of our clusters.
-    pub cluster: String,
-    /// Name of our user.
-    pub user: String,
-    /// The tenant's namespace.
-    #[serde(default)]
-    pub namespace: Option<String>,
-}
-
-/// The names by which our entries are found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EntryNames {
-    /// Our clusters.
-    pub clusters: Vec<String>,
-    /// Our user.
-    pub user: String,
-    /// Our contexts.
-    pub contexts: Vec<String>,
-}
-
-impl EntryNames {
-    /// Whether they can be ours; if not, what is wrong.
-    pub fn check(&self) -> Result<(), String> {
-        let mut all = self.clusters.iter().chain(&self.contexts).chain([&self.user]);
-        if !ownership::is_our_user(&self.user) {
-            return Err(format!("the name of a user of ours begins with {USER_PREFIX}"));
-        }
-        if all.any(|name| name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(char::is_control)) {
-            return Err("an entry without a name, or with an impossible one".to_owned());
-        }
-        Ok(())
-    }
-}
-
-impl KubeconfigEntries {
-    /// Whether they make sense together; if not, what is wrong.
-    pub fn check(&self) -> Result<(), String> {
-        let names = self.names();
-        for (index, context) in self.contexts.iter().enumerate() {
-            if !names.clusters.contains(&context.cluster) || names.user != context.user {
-                return Err(format!(
-                    "context `{}` names a cluster or user that is not among the entries",
-                    context.name
-                ));
-            }
-            if names.contexts[..index].contains(&context.name) {
-                return Err(format!("context `{}` is there twice", context.name));
-            }
-        }
-        if names.clusters.iter().enumerate().any(|(index, name)| names.clusters[..index].contains(name)) {
-            return Err("a cluster is there twice".to_owned());
-        }
-        names.check()?;
-        self.user.check()?;
-        if names.clusters.is_empty() || names.contexts.is_empty() {
-            return Err("no cluster or no context".to_owned());
-        }
-        Ok(())
-    }
-
-    /// The names of these entries.
-    #[must_use]
-    pub fn names(&self) -> EntryNames {
-        EntryNames {
-            clusters: self.clusters.iter().map(|cluster| cluster.name.clone()).collect(),
-            user: self.user.name.clone(),
-            contexts: self.contexts.iter().map(|context| context.name.clone()).collect(),
         }
     }
 }

@@ -5,15 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use bursar_protocol::{
+    Answer, HomeError, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request, Response, USUAL_REQUEST_BYTES,
+};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
-
-use super::{
-    Answer, HomeError, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request, Response, USUAL_REQUEST_BYTES,
-};
 
 /// Requests under way at a time for one prefix: as many as the server has workers for it. More would wait there, and
 /// what hangs at one export would take the places of the others.

@@ -271,7 +271,8 @@ pub enum HomeError {
 }
 
 /// A path for people. It came from a directory or a home: its control characters are shown, not obeyed.
-pub(super) fn shown(path: &Path) -> String {
+#[must_use]
+pub fn shown(path: &Path) -> String {
     path.to_string_lossy().chars().fold(String::new(), |mut text, c| {
         if c.is_control() {
             text.extend(c.escape_default());

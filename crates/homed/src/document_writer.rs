@@ -1,8 +1,8 @@
-//! A tree of [`document`](super::document) as YAML or JSON text. That it reads the same is for the caller to see.
+//! A tree of [`document`](crate::document) as YAML or JSON text. That it reads the same is for the caller to see.
 
 use std::fmt::Write as _;
 
-use super::document::{DocumentError, Node, Style, Value};
+use crate::document::{DocumentError, Node, Style, Value};
 
 /// Where a node is written: decides what separates it from what is before it.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -6,15 +6,13 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bursar_protocol::{EntryNames, Inspection, KubeconfigEntries, TOKEN, UserEntry, UserProof};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::document::{Document, DocumentError, Language, Node, Value};
-use super::keypair;
-use super::ownership;
-use super::proof::TOKEN;
-use super::{EntryNames, Inspection, KubeconfigEntries, UserEntry, UserProof};
+use crate::document::{Document, DocumentError, Language, Node, Value};
+use crate::{keypair, ownership};
 
 /// Why a text cannot be merged into.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -1,7 +1,6 @@
 //! The word for each reason, and what an administrator can do about it.
 
-use super::HomeError;
-use super::error::shown;
+use crate::{HomeError, shown};
 
 impl HomeError {
     /// One word for ledger, metrics and logs.

@@ -4,11 +4,9 @@
 //! what it is must not depend on it. So our users have a prefix that nobody else's have, a context is ours if it names
 //! such a user, and a cluster is ours if one of our contexts leads to it.
 
-use super::document::{Node, Value};
-use super::{EntryNames, KubeconfigEntries};
+use bursar_protocol::{EntryNames, KubeconfigEntries, USER_PREFIX, is_our_user};
 
-/// How the names of our users begin. Nobody types them, so they need not be short.
-pub const USER_PREFIX: &str = "bursar-";
+use crate::document::{Node, Value};
 
 type Pairs = Vec<(Node, Node)>;
 
@@ -83,11 +81,6 @@ pub(super) fn removable(pairs: &Pairs, names: &EntryNames) -> EntryNames {
     };
     let clusters = names.clusters.iter().filter(|name| leads_to(pairs, name) && !is_needed(name)).cloned().collect();
     EntryNames { clusters, user: names.user.clone(), contexts }
-}
-
-/// Whether the name of a user is one of ours.
-pub(super) fn is_our_user(name: &str) -> bool {
-    name.starts_with(USER_PREFIX)
 }
 
 fn is_our_context(context: &Node) -> bool {

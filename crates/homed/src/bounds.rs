@@ -4,13 +4,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use bursar_protocol::{GID_FLOOR, HomeError, HomeTarget, MAX_GROUPS, UID_FLOOR, USUAL_KUBECONFIG};
 use serde::{Deserialize, Serialize};
-
-use super::{HomeError, HomeTarget};
-
-/// Most supplementary groups of a request; NFS with `sec=sys` carries only 16 of them to the server anyway, the rest
-/// is for local file systems.
-pub const MAX_GROUPS: usize = 1024;
 
 /// Where homes may be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,14 +37,6 @@ pub struct Bounds {
     #[serde(default)]
     pub ssh_keys: bool,
 }
-
-/// Where kubectl looks.
-pub const USUAL_KUBECONFIG: &str = ".kube/config";
-
-/// Smallest uid that anything is ever done as, whatever the settings say (Debian policy 9.2.2, `UID_MIN`).
-pub const UID_FLOOR: u32 = 1000;
-/// Smallest gid, whatever the settings say (Debian policy 9.2.2: 0 to 99 are globally allocated to the system).
-pub const GID_FLOOR: u32 = 100;
 
 impl Bounds {
     /// These prefixes, the usual lower ends.

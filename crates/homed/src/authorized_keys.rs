@@ -1,0 +1,99 @@
+//! A person's public SSH keys as a marked block in `authorized_keys`, and everything else in that file as it was. PURE: no
+//! runtime, no client, no file system, no clock.
+
+use bursar_protocol::SshKey;
+
+const BEGIN: &str = "# BEGIN bursar";
+const END: &str = "# END bursar";
+/// What stands behind [`BEGIN`], for people.
+const ADVICE: &str = ": from the directory, written anew; own keys go above or below";
+
+/// The file with exactly these keys in our block, or without a block if there are none. `None`: it says so already.
+/// Everything else stays byte for byte; a last line without its end gets one. `Err`: the block cannot be told.
+pub fn merge(existing: &[u8], keys: &[SshKey]) -> Result<Option<Vec<u8>>, String> {
+    let lines: Vec<&[u8]> = existing.split_inclusive(|byte| *byte == b'\n').collect();
+    let at = |mark: &str| -> Vec<usize> {
+        lines.iter().enumerate().filter(|(_, line)| is(line, mark)).map(|(place, _)| place).collect()
+    };
+    let (above, below) = match (&at(BEGIN)[..], &at(END)[..]) {
+        ([], []) => (&lines[..], &lines[..0]),
+        ([begin], [end]) if begin < end => (&lines[..*begin], &lines[end + 1..]),
+        (begins, ends) => {
+            return Err(format!("Bursar's block begins {} times and ends {} times", begins.len(), ends.len()));
+        }
+    };
+    let mut merged = above.concat();
+    if !keys.is_empty() {
+        if merged.last().is_some_and(|last| *last != b'\n') {
+            merged.push(b'\n');
+        }
+        let block: Vec<&str> = keys.iter().map(SshKey::line).collect();
+        merged.extend(format!("{BEGIN}{ADVICE}\n{}\n{END}\n", block.join("\n")).bytes());
+    }
+    merged.extend(below.concat());
+    Ok((merged != existing).then_some(merged))
+}
+
+/// Whether a line is this mark, whatever a person wrote behind it.
+fn is(line: &[u8], mark: &str) -> bool {
+    let rest = line.trim_ascii().strip_prefix(mark.as_bytes());
+    rest.is_some_and(|rest| rest.first().is_none_or(|next| !next.is_ascii_alphanumeric()))
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(byte: u8) -> SshKey {
+        let blob = [&[0, 0, 0, 11], &b"ssh-ed25519"[..], &[0, 0, 0, 32], &[byte; 32]].concat();
+        SshKey::parse(&format!("ssh-ed25519 {}", STANDARD.encode(blob))).expect("a key")
+    }
+
+    #[test]
+    fn the_block_comes_changes_and_goes_and_the_rest_stays() {
+        let own = b"# mine\r\nssh-rsa AAAA me\r\nno end";
+        let with = merge(own, &[key(1), key(2)]).expect("no block").expect("a change");
+        let text = String::from_utf8(with.clone()).expect("text");
+        assert!(text.starts_with("# mine\r\nssh-rsa AAAA me\r\nno end\n# BEGIN bursar"), "{text}");
+        assert!(text.ends_with(&format!("\n{}\n{}\n# END bursar\n", key(1).line(), key(2).line())), "{text}");
+        assert_eq!(merge(&with, &[key(1), key(2)]), Ok(None));
+
+        let below = [&with[..], b"theirs\n"].concat();
+        let other = merge(&below, &[key(3)]).expect("a block").expect("a change");
+        assert!(other.ends_with(b"# END bursar\ntheirs\n"));
+        let without = merge(&other, &[]).expect("a block").expect("a change");
+        assert_eq!(without, b"# mine\r\nssh-rsa AAAA me\r\nno end\ntheirs\n");
+        assert_eq!(merge(&without, &[]), Ok(None));
+        assert_eq!(merge(b"", &[]), Ok(None));
+    }
+
+    #[test]
+    fn a_block_that_cannot_be_told_is_refused() {
+        for broken in [
+            "# BEGIN bursar\nx\n",
+            "# END bursar\n",
+            "# END bursar\n# BEGIN bursar\n",
+            "# BEGIN bursar\n# END bursar\n# BEGIN bursar\n# END bursar\n",
+            "# BEGIN bursar\n# BEGIN bursar: x\r\n# END bursar\n",
+        ] {
+            assert!(merge(broken.as_bytes(), &[key(1)]).is_err(), "{broken}");
+        }
+        assert!(merge(b"# BEGIN bursary\n", &[key(1)]).is_ok_and(|merged| merged.is_some()));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_in_the_file_stays(own in "[a-z# \r\n]{0,60}", count in 0..3_u8) {
+            let keys: Vec<SshKey> = (0..count).map(key).collect();
+            let with = merge(own.as_bytes(), &keys).expect("no block").unwrap_or_else(|| own.clone().into_bytes());
+            let back = merge(&with, &[]).expect("one block").unwrap_or(with.clone());
+            let back = String::from_utf8_lossy(&back);
+            prop_assert_eq!(back.trim_end_matches('\n'), own.trim_end_matches('\n'));
+            prop_assert_eq!(merge(&with, &keys), Ok(None));
+        }
+    }
+}

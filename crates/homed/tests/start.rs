@@ -1,0 +1,45 @@
+//! What `bursar-homed` says when it cannot start. As long as this file is here, `cargo test` builds the program, which
+//! the tests of the whole run.
+
+use std::process::{Command, Output};
+
+fn homed(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-homed"));
+    command.args(arguments).env_remove("LISTEN_FDS").output().expect("bursar-homed starts")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn an_unknown_argument_is_a_usage_error() {
+    let output = homed(&["--prefixes", "/home"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(said(&output).contains("unexpected argument '--prefixes'"), "{}", said(&output));
+}
+
+#[test]
+fn the_version_is_not_an_error() {
+    let output = homed(&["--version"]);
+    assert_eq!(output.status.code(), Some(0));
+    let version = concat!("bursar-homed ", env!("CARGO_PKG_VERSION"), "\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), version);
+}
+
+#[test]
+fn what_root_must_set_up_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("homed.sock");
+    let socket = socket.to_str().expect("UTF-8");
+    for (arguments, message) in [
+        (&["--client-user", "nobody-of-that-name"][..], "no user `nobody-of-that-name` in /etc/passwd"),
+        (&["--client-user", "0", "--prefix", "/home"], "no socket: start bursar-homed.socket, or give --socket PATH"),
+        (&["--client-user", "0", "--socket", socket], "no prefix: without --prefix PATH no home may be touched"),
+        (&["--client-user", "0", "--socket", socket, "--prefix", "/"], "prefix `/` must be an absolute path"),
+    ] {
+        let output = homed(arguments);
+        assert_eq!(output.status.code(), Some(78), "{arguments:?}");
+        assert!(said(&output).contains(message), "{arguments:?}: {}", said(&output));
+    }
+}

@@ -1,0 +1,73 @@
+//! What each crate depends on, as Cargo resolves it: what must not be there, and the whole list of `bursar-homed`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+/// Crates, and what nothing below them may bring in: a name, or the beginning of one before a `-`.
+const MUST_NOT: [(&str, &[&str]); 2] = [
+    // Beyond its direct dependencies, which are listed below.
+    ("bursar-protocol", &["tokio", "kube", "sqlx", "ldap3", "reqwest", "rustix", "ring", "rcgen", "jiff"]),
+    ("bursar-homed", &["sqlx", "kube", "k8s-openapi", "ldap3", "reqwest", "rcgen", "rustls", "hyper", "openssl"]),
+];
+
+/// All that core and `bursar-homed` may share besides the protocol: serde and small helpers.
+const PROTOCOL: [&str; 7] = ["base64", "hex", "serde", "serde_json", "sha2", "thiserror", "zeroize"];
+
+/// Columns of a list in ARCHITECTURE.md, and the width of each.
+const COLUMNS: usize = 5;
+const WIDTH: usize = 24;
+
+/// Names of the crates that a package is built from on Linux, itself apart.
+fn tree(package: &str, depth: &str) -> BTreeSet<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).args(["tree", "--offline", "--locked", "--prefix", "none"]);
+    command.args(["-p", package, "-e", "normal", "--depth", depth, "--target", "x86_64-unknown-linux-gnu"]);
+    let output = command.output().expect("cargo starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let names = text.lines().filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != package).map(str::to_owned).collect()
+}
+
+/// Names in columns, from left to right.
+fn columns(names: &BTreeSet<String>) -> String {
+    let names: Vec<&String> = names.iter().collect();
+    let line = |names: &[&String]| {
+        let line: String = names.iter().map(|name| format!("{name:WIDTH$}")).collect();
+        format!("    {}\n", line.trim_end())
+    };
+    names.chunks(COLUMNS).map(line).collect()
+}
+
+#[test]
+fn no_crate_depends_on_what_it_must_not() {
+    let mut wrong = Vec::new();
+    for (package, banned) in MUST_NOT {
+        for name in tree(package, "64") {
+            let is = |banned: &&&str| name.strip_prefix(**banned).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+            if banned.iter().any(|banned| is(&banned)) {
+                wrong.push(format!("{package}: {name} (cargo tree -p {package} -i {name})"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_protocol_has_small_helpers_only() {
+    let direct = tree("bursar-protocol", "1");
+    assert!(direct.iter().map(String::as_str).eq(PROTOCOL), "{direct:?}");
+}
+
+#[test]
+fn architecture_prints_what_homed_is_built_from() {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md");
+    let document = std::fs::read_to_string(document).expect("a document");
+    for (what, depth) in [("It names", "1"), ("Its whole tree", "64")] {
+        let names = tree("bursar-homed", depth);
+        let expected = format!("{what} ({}):\n\n{}\n", names.len(), columns(&names));
+        assert!(document.contains(&expected), "ARCHITECTURE.md should say:\n\n{expected}");
+    }
+}

@@ -19,6 +19,7 @@ use bursar_homed::client::HomedClient;
 use bursar_protocol::{
     ClusterEntry, ContextEntry, HomeTarget, KubeconfigEntries, Request, SecretText, UserEntry, UserProof, Work,
 };
+use bursar_testkit::binaries::program;
 use futures::StreamExt as _;
 use rustix::fs::{Gid, Uid};
 use rustix::process::{WaitOptions, wait};
@@ -191,7 +192,7 @@ async fn measure() {
 
     let runtime = tempfile::tempdir().expect("a folder");
     let socket = runtime.path().join("homed.sock");
-    let mut server = Command::new(env!("CARGO_BIN_EXE_bursar-homed"))
+    let mut server = Command::new(program("bursar-homed"))
         .arg("--socket")
         .arg(&socket)
         .arg("--prefix")

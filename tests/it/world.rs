@@ -18,15 +18,16 @@ use bursar::settings::Settings;
 use bursar::store::{ReadStore, Store};
 use bursar::telemetry::Metrics;
 use bursar::{cycle, daemon};
-use bursar_testkit::Servers;
+use serde_json::{Map, Value};
+use sqlx::SqlSafeStr;
+use bursar_testkit::binaries::program;
 use bursar_testkit::control_plane::ControlPlane;
 use bursar_testkit::ldif::{PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
 use bursar_testkit::process::Process;
 use bursar_testkit::ready::wait_for;
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
-use serde_json::{Map, Value};
-use sqlx::SqlSafeStr;
+use bursar_testkit::Servers;
 
 const DEADLINE: Duration = Duration::from_mins(1);
 
@@ -317,7 +318,7 @@ impl World {
 
     fn start_homed(&mut self, more: &[&str]) {
         let socket = self.folder.join("homed.sock");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-homed"));
+        let mut command = Command::new(program("bursar-homed"));
         command.arg("--socket").arg(&socket).args(["--client-user", "0", "--ssh-keys"]);
         for prefix in ["homes/data/project", "homes/home"] {
             command.arg("--prefix").arg(self.folder.join(prefix));

@@ -26,6 +26,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 use bursar_homed::client::HomedClient;
+use bursar_testkit::binaries::program;
 use bursar_testkit::process::Process;
 use bursar_testkit::ready::wait_for;
 

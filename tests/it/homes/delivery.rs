@@ -9,9 +9,10 @@ use std::process::Command;
 use bursar_protocol::{
     Answer, HomeTarget, Inspection, KubeconfigEntries, SecretText, TokenFiles, UserProof, Work, Written,
 };
+use bursar_testkit::binaries::program;
 
 use super::{
-    Homed, OUR_USER, PROGRAM, UID, command, entries, folder, make_directory, make_file, names_in, parses, wait_for,
+    Homed, OUR_USER, UID, command, entries, folder, make_directory, make_file, names_in, parses, wait_for,
     write,
 };
 
@@ -218,7 +219,9 @@ async fn the_socket_of_systemd_is_taken_over_and_sigterm_ends_it_well() {
     // As systemd does: the socket is descriptor 3 and LISTEN_PID is the process itself.
     let script = r#"exec 3<&0 </dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@""#;
     let child = Command::new("sh")
-        .args(["-c", script, "sh", PROGRAM, "--client-user", "0", "--prefix"])
+        .args(["-c", script, "sh"])
+        .arg(program("bursar-homed"))
+        .args(["--client-user", "0", "--prefix"])
         .arg(folder.path().join("homes"))
         .stdin(std::os::fd::OwnedFd::from(listener))
         .spawn()
@@ -228,19 +231,4 @@ async fn the_socket_of_systemd_is_taken_over_and_sigterm_ends_it_well() {
     let pid = i32::try_from(homed.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("pid");
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("told to end");
     assert_eq!(homed.child.wait().expect("ends").code(), Some(0));
-}
-
-#[test]
-fn wrong_arguments_and_settings_have_their_exit_codes() {
-    let code = |arguments: &[&str]| {
-        let output = Command::new(PROGRAM).args(arguments).output().expect("runs");
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    assert_eq!(code(&["--prefx", "/home"]).0, Some(64));
-    let (status, text) = code(&["--client-user", "0", "--prefix", "/srv"]);
-    assert_eq!(status, Some(78), "{text}");
-    assert!(text.contains("bursar-homed.socket"), "{text}");
-    let (status, text) = code(&["--client-user", "no-such-user", "--prefix", "/srv"]);
-    assert_eq!(status, Some(78), "{text}");
-    assert!(text.contains("no-such-user"), "{text}");
 }

@@ -25,10 +25,10 @@ use bursar_protocol::{
     Answer, ClusterEntry, ContextEntry, HomeError, HomeTarget, KubeconfigEntries, Request, SecretText, UserEntry,
     UserProof, Work,
 };
+use bursar_testkit::binaries::program;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_bursar-homed");
 const UID: u32 = 52503;
 /// The name of our user in a kubeconfig.
 const OUR_USER: &str = "bursar-toolforge";
@@ -94,7 +94,7 @@ fn folder() -> TempDir {
 }
 
 fn command(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(program("bursar-homed"));
     command.arg("--socket").arg(folder.join("homed.sock")).arg("--prefix").arg(folder.join("homes"));
     if !arguments.contains(&"--client-user") {
         command.args(["--client-user", "0"]);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bursar_protocol::Grant;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::identity::HostName;
 

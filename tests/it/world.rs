@@ -18,8 +18,7 @@ use bursar::settings::Settings;
 use bursar::store::{ReadStore, Store};
 use bursar::telemetry::Metrics;
 use bursar::{cycle, daemon};
-use serde_json::{Map, Value};
-use sqlx::SqlSafeStr;
+use bursar_testkit::Servers;
 use bursar_testkit::binaries::program;
 use bursar_testkit::control_plane::ControlPlane;
 use bursar_testkit::ldif::{PEOPLE_GID, group_ldif, person_ldif, tool_ldif, toolforge_units_ldif, unit_ldif};
@@ -27,7 +26,8 @@ use bursar_testkit::process::Process;
 use bursar_testkit::ready::wait_for;
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD};
-use bursar_testkit::Servers;
+use serde_json::{Map, Value};
+use sqlx::SqlSafeStr;
 
 const DEADLINE: Duration = Duration::from_mins(1);
 

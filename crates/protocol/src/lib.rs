@@ -24,7 +24,9 @@ pub use crate::error::{HomeError, shown};
 pub use crate::limits::{
     GID_FLOOR, MAX_ANSWER_BYTES, MAX_GROUPS, MAX_REQUEST_BYTES, UID_FLOOR, USUAL_KUBECONFIG, USUAL_REQUEST_BYTES,
 };
-pub use crate::proof::{Grant, Login, TOKEN, TOKEN_FILES, TokenFiles, UserEntry, UserProof, folder, is_issuer, is_word};
+pub use crate::proof::{
+    Grant, Login, TOKEN, TOKEN_FILES, TokenFiles, UserEntry, UserProof, folder, is_issuer, is_word,
+};
 pub use crate::secret::SecretText;
 pub use crate::ssh_key::{AUTHORIZED_KEYS, MAX_KEY_BYTES, MAX_KEYS, SshKey};
 pub use crate::token::{Claims, claims};

@@ -46,7 +46,9 @@ fn no_crate_depends_on_what_it_must_not() {
     let mut wrong = Vec::new();
     for (package, banned) in MUST_NOT {
         for name in tree(package, "64") {
-            let is = |banned: &&&str| name.strip_prefix(**banned).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+            let is = |banned: &&&str| {
+                name.strip_prefix(**banned).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+            };
             if banned.iter().any(|banned| is(&banned)) {
                 wrong.push(format!("{package}: {name} (cargo tree -p {package} -i {name})"));
             }

@@ -21,14 +21,14 @@ use bursar::identity::{Gid, HostName, NamespaceName, PosixIdentity, Uid};
 use bursar::ledger::change::Change;
 use bursar::observed::cluster::ClusterWatch;
 use bursar::policy::{Cluster, Endpoint};
-use jiff::Timestamp;
-use rustix::process::Signal;
-use serde_json::json;
-use tempfile::TempDir;
 use bursar_homed::client::HomedClient;
 use bursar_testkit::binaries::program;
 use bursar_testkit::process::Process;
 use bursar_testkit::ready::wait_for;
+use jiff::Timestamp;
+use rustix::process::Signal;
+use serde_json::json;
+use tempfile::TempDir;
 
 use super::site::{Site, name, request};
 use crate::execute::world::approved;

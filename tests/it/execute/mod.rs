@@ -15,10 +15,10 @@ use bursar::kinds::{ObjectKey, ObjectKind, WatchedKind};
 use bursar::ledger::LedgerState;
 use bursar::observed::cluster::{ClusterWatch, connect};
 use bursar::plan::Action;
-use serde_json::json;
-use tokio_util::sync::CancellationToken;
 use bursar_homed::client::HomedClient;
 use bursar_testkit::Servers;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use self::world::{NOW, World, approved, cluster, kubectl, manifest, quota};
 

@@ -17,12 +17,12 @@ use bursar::ledger::{Account, Failure, LedgerState, Lifecycle};
 use bursar::observed::cluster::{ClusterWatch, connect};
 use bursar::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, guard};
 use bursar::policy::{Cluster, Limit, Limits};
+use bursar_homed::client::HomedClient;
+use bursar_testkit::Servers;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use bursar_homed::client::HomedClient;
-use bursar_testkit::Servers;
 
 const DEADLINE: Duration = Duration::from_mins(1);
 pub const NOW: Timestamp = Timestamp::UNIX_EPOCH;

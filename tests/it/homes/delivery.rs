@@ -12,8 +12,7 @@ use bursar_protocol::{
 use bursar_testkit::binaries::program;
 
 use super::{
-    Homed, OUR_USER, UID, command, entries, folder, make_directory, make_file, names_in, parses, wait_for,
-    write,
+    Homed, OUR_USER, UID, command, entries, folder, make_directory, make_file, names_in, parses, wait_for, write,
 };
 
 #[tokio::test]

@@ -29,9 +29,11 @@ built() { # name of the program, what cargo is told to build
 }
 caching=
 if [ "${1:-}" = bench ]; then
+    "${CARGO:-cargo}" build --locked --quiet --profile bench -p bursar-homed
     test_program=$(built homes bench -p bursar --bench homes)
     run="$test_program --bench"
 else
+    "${CARGO:-cargo}" build --locked --quiet -p bursar-homed
     test_program=$(built it test -p bursar --test it)
     run="$test_program homes::hostile:: && $test_program homes::nfs:: --ignored --test-threads=1"
     # What a test planted as root is seen at once.

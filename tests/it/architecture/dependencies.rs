@@ -35,8 +35,8 @@ fn tree(package: &str, depth: &str) -> BTreeSet<String> {
 fn columns(names: &BTreeSet<String>) -> String {
     let names: Vec<&String> = names.iter().collect();
     let line = |names: &[&String]| {
-        let line: String = names.iter().map(|name| format!("{name:WIDTH$}")).collect();
-        format!("    {}\n", line.trim_end())
+        let line: Vec<String> = names.iter().map(|name| format!("{name:WIDTH$}")).collect();
+        format!("    {}\n", line.concat().trim_end())
     };
     names.chunks(COLUMNS).map(line).collect()
 }

@@ -26,10 +26,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bursar_protocol::AUTHORIZED_KEYS;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use bursar_protocol::AUTHORIZED_KEYS;
 
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::digest::digest;

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use bursar_protocol::{MAX_KEY_BYTES, MAX_KEYS};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
-use bursar_protocol::{MAX_KEYS, MAX_KEY_BYTES};
 
 use super::numbers::{Numbers, is_account};
 use super::raw::RawEntry;

@@ -1,7 +1,7 @@
 //! Why a step of an account in a cluster failed: what is wrong, and what cures it.
 
-use thiserror::Error;
 use bursar_homed::client::HomedClientError;
+use thiserror::Error;
 
 use super::request::RequestError;
 use crate::archive::ArchiveError;

@@ -31,16 +31,14 @@ pub mod workloads;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bursar_homed::client::HomedClient;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use bursar_homed::client::HomedClient;
 
-pub use error::StepError;
-pub use record::{Record, Recorder};
 use self::request::ApiServer;
 use self::tenant::Place;
 use crate::archive::Archives;
@@ -55,6 +53,8 @@ use crate::observed::prometheus::UseWatch;
 use crate::plan::{Action, ApprovedPlan};
 use crate::policy::{Cluster, Policy};
 use crate::telemetry::SharedMetrics;
+pub use error::StepError;
+pub use record::{Record, Recorder};
 
 /// Accounts of one cluster under way at a time. As many as the widest pace: each has at most a few requests open, and
 /// one that waits for a certificate or a home leaves its place in the pace to others.

@@ -1,10 +1,10 @@
 //! A token of a service account from the API server (`TokenRequest`), which ends with a Secret of one host: whoever deletes
 //! the Secret ends it. It goes from here to `bursar-homed` and is overwritten; no plan, ledger, log or error ever has it.
 
+use bursar_protocol::{SecretText, claims};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use zeroize::Zeroize as _;
-use bursar_protocol::{SecretText, claims};
 
 use super::StepError;
 use super::apply::refused;

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures::StreamExt as _;
-use jiff::Timestamp;
 use bursar_homed::client::{HomedClient, HomedClientError};
 use bursar_homed::kubeconfig;
 use bursar_protocol::{Answer, Inspection, Request, SecretText, UserProof, Work};
+use futures::StreamExt as _;
+use jiff::Timestamp;
 
 use super::RecoveryError;
 use crate::certificate::{self, Asked};

@@ -13,15 +13,14 @@ use std::path::PathBuf;
 use bursar_homed::client::HomedClientError;
 use thiserror::Error;
 
+pub use self::rebuild::{Rebuilt, rebuild};
+pub use self::takeover::{Remembered, remember};
 use crate::bootstrap::AccessError;
 use crate::engine::EngineError;
 use crate::identity::{ClusterName, DirectoryId};
 use crate::settings::{Settings, SettingsErrors};
 use crate::snapshot::DirectorySnapshot;
 use crate::store::StoreError;
-
-pub use self::rebuild::{Rebuilt, rebuild};
-pub use self::takeover::{Remembered, remember};
 
 /// Which directory has an entry: the one that was read with it, or the only one there is.
 fn source_of(settings: &Settings, snapshot: &DirectorySnapshot) -> impl Fn(&DirectoryId) -> Option<String> {

@@ -26,10 +26,7 @@ const CORE: [(&str, &[&str]); 17] = [
     ("inventory", &["contract", "identity", "kinds", "policy"]),
     (
         "desired",
-        &[
-            "contract", "digest", "identity", "kinds", "ledger", "policy", "quantity", "rules", "select",
-            "snapshot",
-        ],
+        &["contract", "digest", "identity", "kinds", "ledger", "policy", "quantity", "rules", "select", "snapshot"],
     ),
     (
         "plan",
@@ -335,7 +332,7 @@ fn no_kind_is_compared_as_a_string_outside_the_table() {
     let mut wrong = Vec::new();
     let is_table = |source: &Source| source.module == "kinds" || source.module.starts_with("kinds::");
     let is_any = |file: &Path| ANY_KIND.iter().any(|(known, _)| file == Path::new(known));
-    for (file, source) in sources().into_iter().filter(|(file, source)| !is_table(source) && !is_any(file)) {
+    for (file, source) in own_sources().into_iter().filter(|(file, source)| !is_table(source) && !is_any(file)) {
         for kind in bursar::kinds::ManagedKind::ALL {
             let name = kind.row().kind;
             if compares_with(&source.text, name) {

@@ -1,23 +1,24 @@
 //! One cycle: the product as a table of contents. Each line is a stage; the comment says what it touches.
 
+use jiff::Timestamp;
+
+use crate::contract::Sealer;
 use crate::control::api::{CycleReport, PlanAnswer};
-use crate::desired::DesiredState;
+use crate::desired::Deriver;
 use crate::directory;
-use crate::engine::{Engine, EngineError, tell_repairs};
+use crate::engine::{Clock, Engine, EngineError, Progress, tell_repairs};
+use crate::evolve::{Evolved, Inputs, evolve};
 use crate::execute::{self, Extent, Recorder, Run};
 use crate::inventory::Inventory;
 use crate::ledger::LedgerState;
-use crate::ledger::transition::transition;
+use crate::ledger::change::{Change, Event};
 use crate::orders::request::Trigger;
 use crate::plan::display::Preview;
-use crate::plan::guard::{Bounds, guard};
-use crate::plan::intents::overcome;
-use crate::plan::quota::lapsed;
-use crate::plan::revocation::advance;
-use crate::plan::{self, ApprovedPlan, Plan, Refusal, adopted, idle};
+use crate::plan::{ApprovedPlan, Plan, Refusal};
 use crate::policy::Policy;
 use crate::report;
 use crate::snapshot::DirectorySnapshot;
+use crate::store::{CycleLock, Store, StoreError};
 
 /// Runs one cycle to its end: certificates delivered or failed. `engine.cut` ends it early, between two accounts.
 ///
@@ -28,48 +29,64 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
     let began = engine.now();
     engine.must_own()?;
     engine.must_write().await?; // what cannot be remembered is not done
-    if trigger.asks() || engine.store.state().orders.iter().any(|order| order.what.is_of_reads()) {
-        if trigger.connects() {
-            engine.connect().await?; // clusters that were away: asked whether they are back
-        }
-        if let Some(snapshot) = ask(engine, trigger).await {
-            let seen = transition(engine.store.state(), &snapshot, &engine.settings.policy, engine.now()); // pure
-            engine.store.write(&engine.lock, &seen.changes, &seen.events, engine.now()).await?; // ledger: one transaction
-        }
-    }
+    let heard = hear(engine, trigger).await?; // clusters: connect; directories: read
     engine.progress.step();
 
-    let now = engine.now();
-    let inventory = engine.inventory(); // watch caches: read
-    if let Some(rules) = &engine.settings.policy.reapers.namespaces {
-        let seen = idle::count(engine.store.state(), &inventory, rules, now); // pure
-        engine.store.write(&engine.lock, &seen, &[], now).await?; // ledger: one transaction
-    }
-    let (seen, told) = adopted::look(engine.store.state(), &inventory, &engine.settings.policy, now); // pure
-    engine.store.write(&engine.lock, &seen, &told, now).await?; // ledger: one transaction
-    let desired = engine.deriver.derive(engine.store.state(), &engine.settings.policy, &engine.sealer, now); // pure
-    let Decision { plan, approved, refusals } =
-        decide(desired, engine.store.state(), &inventory, &engine.settings.policy, now); // pure
-
-    let (mut changes, mut events) = approved.intents(now); // pure
-    changes.extend(overcome(&plan, engine.store.state(), &inventory, now)); // pure
-    let (ended, told) = lapsed(engine.store.state(), now); // pure
-    changes.extend(ended);
-    events.extend(told);
-    let (ended, told) = advance(&approved, engine.store.state(), now); // pure
-    changes.extend(ended);
-    events.extend(told);
-    drop(inventory); // a snapshot that is held would be copied at the first write
-    engine.store.write(&engine.lock, &changes, &events, now).await?; // ledger: state and generation, before anything is done
-    let done = carry_out(engine, &approved, extent).await?; // clusters and homes: the only writes to the world
-    engine.count(&events, &done, &refusals);
+    let (inventory, now) = (engine.inventory(), engine.now()); // watch caches: read
+    let readings = Readings { heard, inventory, policy: &engine.settings.policy, sealer: &engine.sealer, now };
+    let mut writer = Writer { store: &mut engine.store, lock: &engine.lock, clock: engine.clock };
+    let decided = decide(&mut writer, &mut engine.deriver, readings).await?; // pure; ledger: two transactions
+    let (effects, stop, progress) = (&engine.effects, &engine.cut, &engine.progress);
+    let done = carry_out(&mut writer, &decided.approved, progress, async |ledger, now, recorder| {
+        let run = Run { ledger, now, extent, stop };
+        execute::execute(&decided.approved, effects, run, &recorder).await // clusters and homes: the only writes to them
+    })
+    .await?;
+    engine.count(&decided.events, &done, &decided.refusals);
     let there = engine.serve_realm(trigger, extent).await?; // the realm: read when due, made as the ledger has it
 
+    let Decided { plan, approved, refusals, events: _ } = decided;
     let times = (began, engine.now());
     let report = report::cycle(trigger, times, engine.store.state(), &plan, &approved, &refusals); // pure
     let report =
         CycleReport { actions: done.actions + there, left: done.left, realm: engine.realm_trouble(), ..report };
     engine.finish(report).await // ledger: the cycle's own row
+}
+
+/// What a cycle would do now, by the same function. Nothing is written, not even what was read.
+pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
+    engine.connect().await?; // clusters that were away: asked whether they are back
+    let pass = engine.pass(Trigger::Sync);
+    let heard = directory::fetch(&engine.all_sources(), &pass, &engine.settings.policy, engine.now()).await;
+    let (inventory, now) = (engine.inventory(), engine.now()); // watch caches: read
+    let readings = Readings { heard: Some(heard), inventory, policy: &engine.settings.policy, sealer: &engine.sealer, now };
+    let evolved = evolve(readings.with(engine.store.state()), &mut engine.deriver); // pure
+    let realm = engine.preview_realm(&evolved.after).await; // the realm: read
+    let Evolved { known, plan, approved, refusals, .. } = &evolved;
+    let preview = Preview { realm: realm.as_ref(), ..Preview::of(known, plan, approved, refusals) };
+    Ok(PlanAnswer { text: preview.to_string(), plan: preview.json(), exit_code: preview.exit_code() })
+}
+
+/// Reads on while the ledger takes no writes: what the directories say, and for how many accounts something waits.
+/// Nothing is written.
+pub async fn read_on(engine: &mut Engine) -> Result<(), EngineError> {
+    let Some(heard) = ask(engine, Trigger::Schedule).await else { return Ok(()) };
+    let (inventory, now) = (engine.inventory(), engine.now()); // watch caches: read
+    let readings = Readings { heard: Some(heard), inventory, policy: &engine.settings.policy, sealer: &engine.sealer, now };
+    let Evolved { seen, approved, .. } = evolve(readings.with(engine.store.state()), &mut engine.deriver); // pure
+    engine.heard(&seen.changes, approved.accounts().len() as u64);
+    Ok(())
+}
+
+/// What the directories answer, if this cycle asks them: who asks for it does, and an order that only a read can carry out.
+async fn hear(engine: &mut Engine, trigger: Trigger) -> Result<Option<DirectorySnapshot>, EngineError> {
+    if !trigger.asks() && !engine.store.state().orders.iter().any(|order| order.what.is_of_reads()) {
+        return Ok(None);
+    }
+    if trigger.connects() {
+        engine.connect().await?; // clusters that were away: asked whether they are back
+    }
+    Ok(ask(engine, trigger).await)
 }
 
 /// Reads the directories, on schedule those that are due. `None`: an order came meanwhile, and is not to wait for a directory that hangs.
@@ -85,94 +102,89 @@ async fn ask(engine: &Engine, trigger: Trigger) -> Option<DirectorySnapshot> {
     }
 }
 
-/// What a cycle would do now. Nothing is written, not even what was read.
-pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
-    engine.connect().await?;
-    let pass = engine.pass(Trigger::Sync);
-    let snapshot = directory::fetch(&engine.all_sources(), &pass, &engine.settings.policy, engine.now()).await;
-    let now = engine.now();
-    let mut ledger = engine.store.state().clone();
-    for change in transition(&ledger, &snapshot, &engine.settings.policy, now).changes {
-        ledger.apply(&change);
-    }
-    let inventory = engine.inventory();
-    for change in adopted::look(&ledger, &inventory, &engine.settings.policy, now).0 {
-        ledger.apply(&change);
-    }
-    let desired = crate::desired::derive(&ledger, &engine.settings.policy, &engine.sealer, now);
-    let Decision { plan, approved, refusals } = decide(&desired, &ledger, &inventory, &engine.settings.policy, now);
-    let mut after = ledger.clone();
-    approved.intents(now).0.iter().for_each(|change| after.apply(change));
-    let realm = engine.preview_realm(&after).await;
-    let preview = Preview { realm: realm.as_ref(), ..Preview::of(&ledger, &plan, &approved, &refusals) };
-    Ok(PlanAnswer { text: preview.to_string(), plan: preview.json(), exit_code: preview.exit_code() })
+/// All that a cycle decides from but the ledger.
+struct Readings<'a> {
+    heard: Option<DirectorySnapshot>,
+    inventory: Inventory,
+    policy: &'a Policy,
+    sealer: &'a Sealer,
+    now: Timestamp,
 }
 
-/// Reads on while the ledger takes no writes: what the directories say, and for how many accounts something waits.
-/// Nothing is written.
-pub async fn read_on(engine: &mut Engine) -> Result<(), EngineError> {
-    let Some(snapshot) = ask(engine, Trigger::Schedule).await else { return Ok(()) };
-    let now = engine.now();
-    let mut ledger = engine.store.state().clone();
-    let seen = transition(&ledger, &snapshot, &engine.settings.policy, now); // pure
-    seen.changes.iter().for_each(|change| ledger.apply(change));
-    let desired = crate::desired::derive(&ledger, &engine.settings.policy, &engine.sealer, now);
-    let Decision { approved, .. } = decide(&desired, &ledger, &engine.inventory(), &engine.settings.policy, now);
-    engine.heard(&seen.changes, approved.accounts().len() as u64);
-    Ok(())
+impl Readings<'_> {
+    fn with<'a>(&'a self, ledger: &'a LedgerState) -> Inputs<'a> {
+        let Self { heard, inventory, policy, sealer, now } = self;
+        Inputs { ledger, heard: heard.as_ref(), inventory, policy, sealer, now: *now }
+    }
 }
 
-/// What is to be done, what of it the guard lets through, and what it holds back.
-struct Decision {
+/// What a cycle carries out, and what it tells of it.
+struct Decided {
     plan: Plan,
     approved: ApprovedPlan,
     refusals: Vec<Refusal>,
+    events: Vec<Event>,
 }
 
-fn decide(
-    desired: &DesiredState,
-    ledger: &LedgerState,
-    inventory: &Inventory,
-    policy: &Policy,
-    now: jiff::Timestamp,
-) -> Decision {
-    let plan = plan::plan(desired, ledger, inventory, now);
-    let (approved, refusals) = guard(plan.clone(), &Bounds::of(ledger, policy), now);
-    Decision { plan, approved, refusals }
+/// The ledger, as the one who may write it.
+struct Writer<'a> {
+    store: &'a mut Store,
+    lock: &'a CycleLock,
+    clock: Clock,
+}
+
+impl Writer<'_> {
+    async fn write(&mut self, changes: &[Change], events: &[Event], now: Timestamp) -> Result<(), StoreError> {
+        self.store.write(self.lock, changes, events, now).await
+    }
+}
+
+/// Decides, and writes down what was seen and what will be done, each in one transaction: before anything is done the ledger
+/// has state and generation of it.
+async fn decide(
+    writer: &mut Writer<'_>,
+    deriver: &mut Deriver,
+    readings: Readings<'_>,
+) -> Result<Decided, StoreError> {
+    let now = readings.now;
+    let evolved = evolve(readings.with(writer.store.state()), deriver);
+    let Evolved { seen, known, plan, approved, refusals, intended, after } = evolved;
+    // What is shared would be copied at the first write.
+    drop((readings, known, after));
+    writer.write(&seen.changes, &seen.events, now).await?;
+    writer.write(&intended.changes, &intended.events, now).await?;
+    Ok(Decided { plan, approved, refusals, events: intended.events })
 }
 
 /// Executes, and stores what was done while it is done. When the ledger does not take it, nothing more is begun.
 async fn carry_out(
-    engine: &mut Engine,
+    writer: &mut Writer<'_>,
     approved: &ApprovedPlan,
-    extent: Extent,
-) -> Result<execute::Report, EngineError> {
+    progress: &Progress,
+    execute: impl AsyncFnOnce(&LedgerState, Timestamp, Recorder) -> execute::Report,
+) -> Result<execute::Report, StoreError> {
     if approved.accounts().is_empty() {
         return Ok(execute::Report::default());
     }
-    engine.store.prove(&engine.lock).await?;
+    writer.store.prove(writer.lock).await?;
     // The run keeps the ledger as the plan saw it; the store goes on with what is done.
-    let ledger = engine.store.state().clone();
+    let (ledger, now) = (writer.store.state().clone(), (writer.clock)());
     let (recorder, mut records) = Recorder::channel();
-    let run = Run { ledger: &ledger, now: engine.now(), extent, stop: &engine.cut };
-    let work = async {
-        let report = execute::execute(approved, &engine.effects, run, &recorder).await;
-        drop(recorder);
-        report
-    };
+    let work = execute(&ledger, now, recorder);
     let store = async {
         let mut waiting = Vec::new();
         while records.recv_many(&mut waiting, RECORDS_AT_A_TIME).await > 0 {
             let changes: Vec<_> = waiting.iter().flat_map(|record| record.changes.iter().cloned()).collect();
             let events: Vec<_> = waiting.iter().flat_map(|record| record.events.iter().cloned()).collect();
-            engine.store.write(&engine.lock, &changes, &events, (engine.clock)()).await?;
-            engine.progress.step();
+            let now = (writer.clock)();
+            writer.write(&changes, &events, now).await?;
+            progress.step();
             for record in waiting.drain(..) {
                 // Whoever no longer waits has nothing left to do.
                 let _ = record.stored.send(());
             }
         }
-        Ok::<(), EngineError>(())
+        Ok::<(), StoreError>(())
     };
     // A store that fails drops the receiver: writers learn that nothing more is stored, and stop.
     let (report, stored) = tokio::join!(work, store);
@@ -182,3 +194,6 @@ async fn carry_out(
 /// Records stored in one transaction. Each transaction costs a sync of the disk (about 1 ms), so what has come together
 /// meanwhile goes together.
 const RECORDS_AT_A_TIME: usize = 64;
+
+#[cfg(test)]
+mod tests;

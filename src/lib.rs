@@ -18,6 +18,7 @@ pub mod digest;
 pub mod directory;
 pub mod engine;
 pub mod errors;
+pub mod evolve;
 pub mod execute;
 pub mod identity;
 pub mod inventory;

@@ -32,7 +32,8 @@ pub fn derive(ledger: &LedgerState, policy: &Policy, sealer: &Sealer, now: Times
     deriver.desired
 }
 
-/// Derives again and again, and remembers what it need not build again. It always gives what [`derive`] gives.
+/// Derives again and again, and remembers what it need not build again. It always gives what [`derive`] gives, also after
+/// a ledger that never came to be.
 #[derive(Debug, Default)]
 pub struct Deriver {
     desired: DesiredState,
@@ -86,6 +87,8 @@ impl Deriver {
         self.desired.notices.sort();
         self.desired.notices.dedup();
         self.desired.accounts.retain(|id, _| ledger.accounts.contains_key(id));
+        // A preview's ledger may have had others; what comes again under an id is built again.
+        self.inputs.retain(|id, _| self.desired.accounts.contains_key(id));
         &self.desired
     }
 

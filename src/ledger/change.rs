@@ -125,6 +125,13 @@ pub struct Event {
 }
 
 impl LedgerState {
+    /// Makes the changes in memory, in this order.
+    pub fn apply_all(&mut self, changes: &[Change]) {
+        for change in changes {
+            self.apply(change);
+        }
+    }
+
     /// Makes the change in memory.
     pub fn apply(&mut self, change: &Change) {
         match change.clone() {

@@ -17,6 +17,7 @@ pub mod pace;
 pub mod quota;
 pub mod realm;
 pub mod revocation;
+mod shared;
 pub mod transition;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,13 +37,14 @@ use self::pace::PaceRecord;
 use self::quota::{OverrideKey, QuotaOverride};
 use self::realm::RealmAccount;
 use self::revocation::BulkRevocation;
+pub use self::shared::SharedMap;
 use crate::identity::{
     AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid,
 };
 use crate::kinds::ObjectKey;
 use crate::snapshot::{Comparison, Completeness, RejectedEntry, Role, Way};
 
-/// The ledger's content, as the pure stages see it.
+/// The ledger's content, as the pure stages see it. What grows with the accounts is shared by its copies.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LedgerState {
     /// Drawn when the ledger was made; the cluster's owner object names it.
@@ -52,11 +54,11 @@ pub struct LedgerState {
     /// What each source last answered.
     pub sources: BTreeMap<String, SourceState>,
     /// Every account ever seen.
-    pub accounts: BTreeMap<AccountId, Account>,
+    pub accounts: SharedMap<AccountId, Account>,
     /// What tells the person of an account apart in every source that has them.
-    pub persons: BTreeMap<AccountId, String>,
+    pub persons: SharedMap<AccountId, String>,
     /// Every uid ever recorded, and whose it is.
-    pub uid_history: BTreeMap<Uid, AccountId>,
+    pub uid_history: SharedMap<Uid, AccountId>,
     /// Tenants an administrator wants left alone.
     pub holds: BTreeMap<AccountId, Note>,
     /// Administrators' orders that the next plan carries out.
@@ -68,41 +70,41 @@ pub struct LedgerState {
     /// What of the limits the last 24 hours used.
     pub spent: Vec<Spent>,
     /// Accounts that were made tenants.
-    pub tenants: BTreeMap<(AccountId, ClusterName), Tenant>,
+    pub tenants: SharedMap<(AccountId, ClusterName), Tenant>,
     /// What of its own each tenant had when all of it was last as it should be
     /// ([`crate::desired::DesiredTenant::own`]); empty where that is not known. A difference of anything else is the
     /// policy's.
-    pub settled: BTreeMap<(AccountId, ClusterName), String>,
+    pub settled: SharedMap<(AccountId, ClusterName), String>,
     /// What administrators gave beside the classes.
-    pub overrides: BTreeMap<OverrideKey, QuotaOverride>,
+    pub overrides: SharedMap<OverrideKey, QuotaOverride>,
     /// Changes of the policy that are under way, by class.
     pub paces: BTreeMap<String, PaceRecord>,
     /// When each account was last asked for.
-    pub last_use: BTreeMap<AccountId, Timestamp>,
+    pub last_use: SharedMap<AccountId, Timestamp>,
     /// Namespaces in which nothing ran when they were last looked at.
-    pub idle: BTreeMap<(AccountId, ClusterName), Idleness>,
+    pub idle: SharedMap<(AccountId, ClusterName), Idleness>,
     /// Namespaces that others created and a class adopts.
-    pub adopted: BTreeMap<(ClusterName, NamespaceName), AdoptedNamespace>,
+    pub adopted: SharedMap<(ClusterName, NamespaceName), AdoptedNamespace>,
     /// Revocations of whole classes that are under way.
     pub revocations: BTreeMap<String, BulkRevocation>,
     /// What the API server was told, and what it answered.
-    pub objects: BTreeMap<ObjectKey, ObjectRecord>,
+    pub objects: SharedMap<ObjectKey, ObjectRecord>,
     /// The newest certificate or token of each account in each cluster, and on each host that has one of its own.
-    pub certificates: BTreeMap<CredentialKey, Certificate>,
+    pub certificates: SharedMap<CredentialKey, Certificate>,
     /// What stands in each home.
-    pub deliveries: BTreeMap<CredentialKey, Delivery>,
+    pub deliveries: SharedMap<CredentialKey, Delivery>,
     /// SSH keys that stand in homes.
-    pub ssh_deliveries: BTreeMap<AccountId, Delivery>,
+    pub ssh_deliveries: SharedMap<AccountId, Delivery>,
     /// Workloads that a suspension stopped.
-    pub stopped: BTreeMap<(AccountId, ObjectKey), StoppedWorkload>,
+    pub stopped: SharedMap<(AccountId, ObjectKey), StoppedWorkload>,
     /// Namespaces in files, by the file's name; none is ever forgotten.
-    pub archives: BTreeMap<String, Archive>,
+    pub archives: SharedMap<String, Archive>,
     /// Entries of the last read that failed a check.
     pub rejected: BTreeSet<RejectedEntry>,
     /// Users that accounts have in realms of Keycloak, by account and realm.
-    pub realm_accounts: BTreeMap<(AccountId, String), RealmAccount>,
+    pub realm_accounts: SharedMap<(AccountId, String), RealmAccount>,
     /// Steps that failed, and when they are tried again.
-    pub failures: BTreeMap<(AccountId, ClusterName), Failure>,
+    pub failures: SharedMap<(AccountId, ClusterName), Failure>,
 }
 
 /// What a source last answered.

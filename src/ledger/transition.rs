@@ -16,7 +16,9 @@ use serde_json::{Map, Value, json};
 use self::person::Person;
 use super::change::{Change, Event};
 use super::gaps;
-use super::{Absence, Account, Compared, Ending, LedgerState, Lifecycle, OrderKind, SourceState, Suspension};
+use super::{
+    Absence, Account, Compared, Ending, LedgerState, Lifecycle, OrderKind, SharedMap, SourceState, Suspension,
+};
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
 use crate::policy::Policy;
 use crate::snapshot::person::{Same, same_people};
@@ -56,7 +58,7 @@ struct Memory<'a> {
     now: Timestamp,
     known: BTreeMap<(&'a str, &'a DirectoryId), &'a Account>,
     names: BTreeMap<(AccountKind, String), AccountId>,
-    uids: BTreeMap<Uid, AccountId>,
+    uids: SharedMap<Uid, AccountId>,
     /// Accounts by what tells their person apart.
     persons: BTreeMap<&'a str, Vec<&'a Account>>,
     same: Same<'a>,

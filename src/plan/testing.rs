@@ -264,7 +264,7 @@ impl World {
     }
 
     /// What the real executor would do and report.
-    fn act(&mut self, account: &AccountPlan, action: &Action) -> Vec<Change> {
+    pub(crate) fn act(&mut self, account: &AccountPlan, action: &Action) -> Vec<Change> {
         let (id, now) = (&account.id, self.now);
         match action {
             Action::Apply { key, manifest, wanted, uid, .. } => {

@@ -278,7 +278,7 @@ impl Work<'_> {
 /// The whole state as what changes an empty one into it.
 fn everything(ledger: LedgerState) -> Vec<Change> {
     let mut changes = vec![Change::LedgerId(ledger.ledger_id), Change::LastGeneration(ledger.last_generation)];
-    changes.extend(ledger.accounts.into_values().map(|account| Change::Account(Box::new(account))));
+    changes.extend(ledger.accounts.into_iter().map(|(_, account)| Change::Account(Box::new(account))));
     changes.extend(ledger.uid_history.into_iter().map(|(uid, account)| Change::Uid(uid, account)));
     for ((account, cluster), tenant) in ledger.tenants {
         // As one of another policy: what differs from today's is changed at the pace of a changed policy.

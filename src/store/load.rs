@@ -28,7 +28,7 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
         ledger_id,
         last_generation: last_generation.unsigned_abs(),
         sources: sources(connection).await?,
-        accounts: accounts(connection).await?,
+        accounts: accounts(connection).await?.into(),
         uid_history: mapped(connection, &UID_HISTORY, |row: UidRow| (row.uid, row.account_id)).await?,
         persons: mapped(connection, &PERSON, |row: PersonRow| (row.account_id, row.value)).await?,
         holds: HOLD
@@ -47,10 +47,8 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
         refusals: REFUSAL.load(connection, "true ORDER BY place").await?,
         spent: SPENT.load(connection, "true ORDER BY rowid").await?,
         tenants: in_clusters(TENANT.load(connection, ALL).await?),
-        settled: in_clusters(SETTLED.load::<InCluster<Own>>(connection, ALL).await?)
-            .into_iter()
-            .map(|(place, own)| (place, own.own))
-            .collect(),
+        settled: mapped(connection, &SETTLED, |row: InCluster<Own>| ((row.account_id, row.cluster), row.value.own))
+            .await?,
         overrides: QUOTA_OVERRIDE
             .load::<OverrideRow>(connection, ALL)
             .await?
@@ -140,6 +138,6 @@ async fn orders(connection: &mut SqliteConnection) -> Result<Vec<Order>, StoreEr
         .collect())
 }
 
-fn in_clusters<T>(rows: Vec<InCluster<T>>) -> BTreeMap<(AccountId, ClusterName), T> {
+fn in_clusters<T, C: FromIterator<((AccountId, ClusterName), T)>>(rows: Vec<InCluster<T>>) -> C {
     rows.into_iter().map(|row| ((row.account_id, row.cluster), row.value)).collect()
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Modules that decide, and what each may use beside itself: only what stands above it. Nothing else of ours: who reads
 /// directories, watches clusters and writes stands on these.
-const CORE: [(&str, &[&str]); 17] = [
+const CORE: [(&str, &[&str]); 18] = [
     ("errors", &[]),
     ("identity", &[]),
     ("quantity", &[]),
@@ -43,6 +43,10 @@ const CORE: [(&str, &[&str]); 17] = [
             "select",
             "snapshot",
         ],
+    ),
+    (
+        "evolve",
+        &["contract", "desired", "inventory", "ledger", "plan", "policy", "snapshot"],
     ),
     ("orders", &["desired", "identity", "kinds", "ledger", "plan", "policy", "quantity"]),
 ];

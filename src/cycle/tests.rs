@@ -1,0 +1,324 @@
+//! Random histories of a site with a real ledger: what `bursar plan` prints is what the next cycle hands to its executor,
+//! and what the ledger has before that is what the preview foresaw.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
+
+use super::*;
+use crate::snapshot::{Completeness, Entry, Role};
+use crate::identity::{AccountKind, ClusterName, DirectoryId, PosixIdentity};
+use crate::store::CycleEnd;
+use crate::ledger::{Note, Order, OrderKind};
+use crate::inventory::ClusterInventory;
+use crate::plan::action::Action;
+use crate::plan::testing::{World, course, prod};
+use crate::policy::{Limit, NamespaceReaper};
+
+/// Something that happens between two cycles.
+#[derive(Debug, Clone)]
+enum Happening {
+    Comes(usize),
+    Goes(usize),
+    Marked(usize, bool),
+    Joins(usize, bool),
+    Ordered(usize, OrderKind),
+    Held(usize, bool),
+    Vanished(usize),
+    Edited(usize),
+    Cluster(bool),
+    Limit(u64),
+    Quota(u8),
+}
+
+/// What happens, how many hours later the directories are asked, and what they answer: nothing, a part, all.
+type Step = (Vec<Happening>, i64, Option<bool>);
+
+/// Three tools, two people and their workspace.
+const ENTRIES: [(AccountKind, &str); 6] = [
+    (AccountKind::Tool, "foo"),
+    (AccountKind::Tool, "bar"),
+    (AccountKind::Tool, "baz"),
+    (AccountKind::User, "alice"),
+    (AccountKind::User, "bob"),
+    (AccountKind::Group, "lab"),
+];
+
+fn step() -> impl Strategy<Value = Step> {
+    let who = 0..ENTRIES.len();
+    let order = prop_oneof![Just(OrderKind::Suspend), Just(OrderKind::Resume), Just(OrderKind::Revoke)];
+    let happening = prop_oneof![
+        2 => who.clone().prop_map(Happening::Comes),
+        3 => who.clone().prop_map(Happening::Goes),
+        1 => (who.clone(), any::<bool>()).prop_map(|(who, on)| Happening::Marked(who, on)),
+        1 => (3_usize..5, any::<bool>()).prop_map(|(who, on)| Happening::Joins(who, on)),
+        1 => (who.clone(), order).prop_map(|(who, order)| Happening::Ordered(who, order)),
+        1 => (who, any::<bool>()).prop_map(|(who, on)| Happening::Held(who, on)),
+        1 => (0_usize..40).prop_map(Happening::Vanished),
+        1 => (0_usize..40).prop_map(Happening::Edited),
+        1 => any::<bool>().prop_map(Happening::Cluster),
+        1 => (0_u64..4).prop_map(Happening::Limit),
+        1 => (1_u8..4).prop_map(Happening::Quota),
+    ];
+    let heard = prop_oneof![1 => Just(None), 1 => Just(Some(false)), 4 => Just(Some(true))];
+    (prop::collection::vec(happening, 0..4), 0_i64..30, heard)
+}
+
+fn entry(who: usize) -> Entry {
+    let (kind, name) = ENTRIES[who];
+    let number = 20_001 + i64::try_from(who).expect("few");
+    let posix = PosixIdentity {
+        uid: number.try_into().expect("in range"),
+        gid: number.try_into().expect("in range"),
+        groups: BTreeSet::new(),
+    };
+    let place = if kind == AccountKind::User { "students".to_owned() } else { format!("{kind}s") };
+    let base = if kind == AccountKind::Tool { "/data/project" } else { "/home" };
+    let has_ids = kind != AccountKind::Group;
+    Entry {
+        posix: has_ids.then_some(posix),
+        home: has_ids.then(|| format!("{base}/{name}").into()),
+        ..Entry::new(kind, format!("{name}-id"), format!("cn={name},ou={place},dc=example,dc=org"), name)
+    }
+}
+
+/// A site: what its servers would answer, and the ledger of its daemon.
+struct Story {
+    world: World,
+    entries: BTreeMap<usize, Entry>,
+    /// The cluster's content while it does not answer.
+    away: Option<Arc<ClusterInventory>>,
+    store: Store,
+    lock: CycleLock,
+    deriver: Deriver,
+}
+
+impl Story {
+    async fn new(folder: &std::path::Path) -> Self {
+        let (store, lock) = Store::open(folder).await.expect("a ledger");
+        let mut world = World::new();
+        let course = course();
+        world.policy.classes.insert(course.name.clone(), course);
+        world.inventory.pods.insert(prod(), Arc::default());
+        world.policy.reapers.namespaces = Some(NamespaceReaper {
+            idle_for: Duration::from_hours(10),
+            warn_for: Duration::from_hours(2),
+            per_cycle: 1,
+            evidence: BTreeMap::new(),
+        });
+        let mut entries: BTreeMap<usize, Entry> = (0..ENTRIES.len()).map(|who| (who, entry(who))).collect();
+        join(&mut entries, 3, true);
+        Self { world, entries, away: None, store, lock, deriver: Deriver::default() }
+    }
+
+    async fn happens(&mut self, what: &Happening) {
+        match what {
+            Happening::Comes(who) => drop(self.entries.entry(*who).or_insert_with(|| entry(*who))),
+            Happening::Goes(who) => drop(self.entries.remove(who)),
+            Happening::Marked(who, on) => {
+                if let Some(entry) = self.entries.get_mut(who) {
+                    entry.disabled = on.then(|| "mark: yes".to_owned());
+                }
+            }
+            Happening::Joins(who, on) => join(&mut self.entries, *who, *on),
+            Happening::Ordered(who, what) => {
+                let id = self.store.state().orders.last().map_or(1, |order| order.id + 1);
+                let order = |account| Order { id, account, what: *what, note: self.note(), bulk: None, object: None };
+                let change = self.account(*who).map(|account| Change::Order(order(account)));
+                self.write(change).await;
+            }
+            Happening::Held(who, on) => {
+                let change = self.account(*who).map(|account| Change::Hold(account, on.then(|| self.note())));
+                self.write(change).await;
+            }
+            Happening::Vanished(nth) if self.away.is_none() => {
+                let key = self.world.cluster().objects.keys().nth(*nth).cloned();
+                key.map(|key| self.world.cluster().objects.remove(&key));
+            }
+            Happening::Edited(nth) if self.away.is_none() => {
+                if let Some(found) = self.world.cluster().objects.values_mut().nth(*nth) {
+                    "edited".clone_into(&mut found.digest);
+                }
+            }
+            Happening::Vanished(_) | Happening::Edited(_) => {}
+            Happening::Cluster(false) => {
+                self.away = self.away.take().or_else(|| self.world.inventory.clusters.remove(&prod()));
+            }
+            Happening::Cluster(true) => {
+                let back = self.away.take().map(|cluster| (prod(), cluster));
+                self.world.inventory.clusters.extend(back);
+            }
+            Happening::Limit(count) => {
+                let limit = Limit { count: *count, percent: None };
+                self.world.policy.limits.suspend_per_cycle = limit;
+                self.world.policy.limits.remove_members_per_day = limit;
+            }
+            Happening::Quota(pods) => {
+                let tool = self.world.policy.classes.get_mut("tool").expect("a class");
+                tool.quota.insert("pods".to_owned(), pods.to_string());
+            }
+        }
+    }
+
+    fn note(&self) -> Note {
+        Note { actor: "root".to_owned(), reason: "because".to_owned(), ticket: None, at: self.world.now }
+    }
+
+    fn account(&self, who: usize) -> Option<crate::identity::AccountId> {
+        let id = entry(who).id;
+        self.store.state().accounts.values().find(|account| account.directory_id == id).map(|it| it.id.clone())
+    }
+
+    async fn write(&mut self, change: Option<Change>) {
+        let changes: Vec<Change> = change.into_iter().collect();
+        self.store.write(&self.lock, &changes, &[], self.world.now).await.expect("written");
+    }
+
+    /// What is read: by a preview and by a cycle at one moment it is the same.
+    fn read(&self, heard: Option<bool>) -> (Option<DirectorySnapshot>, Inventory) {
+        let heard = heard.map(|complete| {
+            let cut = Completeness::Partial { why: "size limit".to_owned() };
+            let completeness = if complete { Completeness::Complete } else { cut };
+            self.world.answer(self.entries.values().cloned().collect(), completeness)
+        });
+        (heard, self.world.inventory.clone())
+    }
+
+    fn evolve(&self, heard: Option<bool>, deriver: &mut Deriver) -> Evolved {
+        let (heard, inventory) = self.read(heard);
+        let World { policy, sealer, now, .. } = &self.world;
+        evolve(Readings { heard, inventory, policy, sealer, now: *now }.with(self.store.state()), deriver)
+    }
+
+    async fn cycle(&mut self, heard: Option<bool>) -> Result<(), TestCaseError> {
+        let mut deriver = std::mem::take(&mut self.deriver);
+        let foreseen = self.evolve(heard, &mut deriver);
+        let anew = self.evolve(heard, &mut Deriver::default());
+        prop_assert_eq!(&foreseen, &anew, "what a deriver has seen before makes no difference");
+        let Evolved { known, plan, approved, refusals, .. } = &foreseen;
+        let printed = Preview::of(known, plan, approved, refusals).to_string();
+
+        let ((heard, inventory), at) = (self.read(heard), self.world.now);
+        let readings =
+            Readings { heard, inventory, policy: &self.world.policy, sealer: &self.world.sealer, now: at };
+        let mut writer = Writer { store: &mut self.store, lock: &self.lock, clock: || Timestamp::UNIX_EPOCH };
+        let decided = decide(&mut writer, &mut deriver, readings).await.expect("written");
+        prop_assert_eq!(writer.store.state(), &foreseen.after, "what both writes make of the ledger");
+
+        let mut executed = Vec::new();
+        let world = &mut self.world;
+        world.ledger = writer.store.state().clone();
+        let answering: BTreeSet<ClusterName> = world.inventory.clusters.keys().cloned().collect();
+        let progress = Progress::default();
+        carry_out(&mut writer, &decided.approved, &progress, async |_, _, recorder| {
+            for account in decided.approved.accounts() {
+                for action in &account.actions {
+                    let changes = world.act(account, action);
+                    recorder.store(changes, Vec::new()).await.expect("stored");
+                    executed.push((account.account.clone(), action.clone()));
+                }
+                let places = account.settles.iter().filter(|(cluster, _)| answering.contains(*cluster));
+                let done = places.flat_map(|(cluster, own)| {
+                    let over = Change::Failure(account.id.clone(), cluster.clone(), None);
+                    [over, Change::Settled(account.id.clone(), cluster.clone(), own.clone())]
+                });
+                recorder.store(done.collect(), Vec::new()).await.expect("stored");
+            }
+            execute::Report::default()
+        })
+        .await
+        .expect("stored");
+        let Decided { plan, approved, refusals, events: _ } = &decided;
+        prop_assert_eq!(printed, Preview::of(known, plan, approved, refusals).to_string());
+        let foreseen: Vec<(_, Action)> = foreseen
+            .approved
+            .accounts()
+            .iter()
+            .flat_map(|account| account.actions.iter().map(|action| (account.account.clone(), action.clone())))
+            .collect();
+        prop_assert_eq!(foreseen, executed);
+
+        let sources = self.store.state().sources.clone();
+        let report = serde_json::Value::Null;
+        let end = CycleEnd { began: at, ended: at, trigger: "sync".to_owned(), sources, report };
+        self.store.finish(&self.lock, end).await.expect("written");
+        self.deriver = deriver;
+        Ok(())
+    }
+}
+
+/// People of this number belong to the workspace, or do not.
+fn join(entries: &mut BTreeMap<usize, Entry>, who: usize, on: bool) {
+    let id: DirectoryId = entry(who).id;
+    let Some(lab) = entries.get_mut(&5) else { return };
+    if on {
+        lab.members.insert(id, Role::Member);
+    } else {
+        lab.members.remove(&id);
+    }
+}
+
+fn histories() -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(16)) }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+proptest! {
+    #![proptest_config(histories())]
+
+    #[test]
+    fn what_plan_prints_is_what_the_next_cycle_executes(history in prop::collection::vec(step(), 1..20)) {
+        let folder = tempfile::tempdir().expect("a folder");
+        runtime().block_on(async {
+            let mut story = Story::new(folder.path()).await;
+            story.cycle(Some(true)).await?;
+            for (happenings, hours, heard) in &history {
+                for what in happenings {
+                    story.happens(what).await;
+                }
+                story.world.now += SignedDuration::from_hours(*hours);
+                story.cycle(*heard).await?;
+            }
+            story.store.close().await.expect("closed");
+            Ok::<(), TestCaseError>(())
+        })?;
+    }
+}
+
+/// A figure of `benches/cycle.rs` says how long it takes; this says why.
+#[tokio::test]
+async fn a_cycle_copies_no_large_map_of_the_ledger_but_what_it_changes_while_it_decides() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut story = Story::new(folder.path()).await;
+    for _ in 0..4 {
+        story.cycle(Some(true)).await.expect("what was foreseen");
+    }
+    story.world.ledger = LedgerState::default();
+    let quiet = story.evolve(Some(true), &mut Deriver::default());
+    assert!(quiet.approved.accounts().is_empty(), "{}", quiet.plan);
+    assert_eq!(addresses(&quiet.after), addresses(story.store.state()), "nothing changed, and nothing is copied");
+    drop(quiet);
+
+    story.happens(&Happening::Marked(0, true)).await;
+    let before = addresses(story.store.state());
+    let (heard, inventory) = story.read(Some(true));
+    let World { policy, sealer, now, .. } = &story.world;
+    let readings = Readings { heard, inventory, policy, sealer, now: *now };
+    let mut writer = Writer { store: &mut story.store, lock: &story.lock, clock: || Timestamp::UNIX_EPOCH };
+    let decided = decide(&mut writer, &mut story.deriver, readings).await.expect("written");
+    assert_eq!(decided.approved.accounts().len(), 1);
+    assert_eq!(addresses(story.store.state()), before, "the store's own maps are changed in place");
+}
+
+fn addresses(ledger: &LedgerState) -> [usize; 6] {
+    let LedgerState { accounts, objects, tenants, settled, certificates, deliveries, .. } = ledger;
+    let credentials = [certificates.address(), deliveries.address()];
+    [accounts.address(), objects.address(), tenants.address(), settled.address(), credentials[0], credentials[1]]
+}

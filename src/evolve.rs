@@ -1,0 +1,122 @@
+//! One cycle as a pure function: from the ledger, and what directories and clusters show, to what will be remembered and
+//! what may be done. `bursar plan` prints its result and a cycle carries it out. PURE: no runtime, no client, no file
+//! system, no clock.
+
+use jiff::Timestamp;
+
+use crate::contract::Sealer;
+use crate::desired::Deriver;
+use crate::snapshot::DirectorySnapshot;
+use crate::ledger::LedgerState;
+use crate::ledger::change::{Change, Event};
+use crate::ledger::transition::{Transition, transition};
+use crate::inventory::Inventory;
+use crate::plan::guard::{Bounds, guard};
+use crate::plan::intents::overcome;
+use crate::plan::quota::lapsed;
+use crate::plan::revocation::advance;
+use crate::plan::{self, ApprovedPlan, Plan, Refusal, adopted, idle};
+use crate::policy::Policy;
+
+/// All that a cycle decides from.
+#[derive(Debug, Clone, Copy)]
+pub struct Inputs<'a> {
+    /// What is remembered.
+    pub ledger: &'a LedgerState,
+    /// What the directories answered; `None`: none was asked.
+    pub heard: Option<&'a DirectorySnapshot>,
+    /// What the clusters show.
+    pub inventory: &'a Inventory,
+    /// The configuration in force.
+    pub policy: &'a Policy,
+    /// Seals what is made.
+    pub sealer: &'a Sealer,
+    /// After all was read.
+    pub now: Timestamp,
+}
+
+/// One transaction of the ledger.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Writes {
+    /// For the state.
+    pub changes: Vec<Change>,
+    /// For the history.
+    pub events: Vec<Event>,
+}
+
+/// What follows. The ledgers are copies: whoever writes drops them first, or the store's own is copied at its first change.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evolved {
+    /// What was observed, to be remembered whatever is decided.
+    pub seen: Writes,
+    /// The ledger with it.
+    pub known: LedgerState,
+    /// What is to be done.
+    pub plan: Plan,
+    /// What of it may be done.
+    pub approved: ApprovedPlan,
+    /// What of it may not.
+    pub refusals: Vec<Refusal>,
+    /// What the ledger must have before any of it is done.
+    pub intended: Writes,
+    /// The ledger with that, too.
+    pub after: LedgerState,
+}
+
+/// Decides. `deriver` only saves work: any gives the same result.
+#[must_use]
+pub fn evolve(inputs: Inputs<'_>, deriver: &mut Deriver) -> Evolved {
+    let Inputs { ledger: _, heard: _, inventory, policy, sealer, now } = inputs;
+    let (seen, known) = observe(inputs);
+    let plan = plan::plan(deriver.derive(&known, policy, sealer, now), &known, inventory, now);
+    let (approved, refusals) = guard(plan.clone(), &Bounds::of(&known, policy), now);
+    let intended = intend(&plan, &approved, &known, inventory, now);
+    let mut after = known.clone();
+    after.apply_all(&intended.changes);
+    Evolved { seen, known, plan, approved, refusals, intended, after }
+}
+
+/// What directories and clusters show, each counted on what was seen before it.
+fn observe(inputs: Inputs<'_>) -> (Writes, LedgerState) {
+    let Inputs { ledger, heard, inventory, policy, sealer: _, now } = inputs;
+    let (mut seen, mut known) = (Writes::default(), ledger.clone());
+    if let Some(snapshot) = heard {
+        let Transition { changes, events } = transition(&known, snapshot, policy, now);
+        seen.take(&mut known, changes, events);
+    }
+    if let Some(rules) = &policy.reapers.namespaces {
+        let changes = idle::count(&known, inventory, rules, now);
+        seen.take(&mut known, changes, Vec::new());
+    }
+    let (changes, events) = adopted::look(&known, inventory, policy, now);
+    seen.take(&mut known, changes, events);
+    (seen, known)
+}
+
+fn intend(
+    plan: &Plan,
+    approved: &ApprovedPlan,
+    known: &LedgerState,
+    inventory: &Inventory,
+    now: Timestamp,
+) -> Writes {
+    let (changes, events) = approved.intents(now);
+    let mut intended = Writes { changes, events };
+    intended.changes.extend(overcome(plan, known, inventory, now));
+    for (changes, events) in [lapsed(known, now), advance(approved, known, now)] {
+        intended.changes.extend(changes);
+        intended.events.extend(events);
+    }
+    intended
+}
+
+impl Writes {
+    fn take(&mut self, known: &mut LedgerState, changes: Vec<Change>, events: Vec<Event>) {
+        known.apply_all(&changes);
+        self.changes.extend(changes);
+        self.events.extend(events);
+    }
+}
+
+#[cfg(test)]
+mod tests;

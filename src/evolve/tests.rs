@@ -1,0 +1,60 @@
+//! What one pure function changed: previews count idle namespaces and adopt as cycles do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+use super::*;
+use crate::desired::Transition as LifeChange;
+use crate::identity::AccountKind;
+use crate::ledger::Suspension;
+use crate::inventory::pods::{Lifetime, ObservedPod};
+use crate::plan::testing::{World, prod};
+use crate::policy::NamespaceReaper;
+
+fn evolved(world: &World) -> Evolved {
+    let World { ledger, inventory, policy, sealer, now, .. } = world;
+    evolve(Inputs { ledger, heard: None, inventory, policy, sealer, now: *now }, &mut Deriver::default())
+}
+
+#[test]
+fn a_namespace_that_is_used_again_is_not_announced_as_idle() {
+    let mut world = World::new();
+    world.add(AccountKind::Tool, "foo", Some(52_503));
+    world.policy.reapers.namespaces = Some(NamespaceReaper {
+        idle_for: Duration::from_hours(4),
+        warn_for: Duration::from_hours(1),
+        per_cycle: 9,
+        evidence: BTreeMap::new(),
+    });
+    world.inventory.pods.insert(prod(), Arc::default());
+    let idle = |world: &World| {
+        let plan = evolved(world).plan;
+        let why = plan.accounts.into_iter().find_map(|account| account.transition);
+        matches!(why, Some(LifeChange::Suspend(Suspension::Idle { .. })))
+    };
+    for _ in 0..12 {
+        let Evolved { approved, known, .. } = evolved(&world);
+        world.ledger = known;
+        if idle(&world) {
+            break;
+        }
+        world.execute(&approved);
+        world.now += SignedDuration::from_hours(1);
+    }
+    assert!(idle(&world), "nothing ran for hours");
+    let pods = Arc::make_mut(world.inventory.pods.get_mut(&prod()).expect("shown"));
+    let pod = ObservedPod {
+        uid: "web".to_owned(),
+        created: world.now,
+        started: Some(world.now),
+        lifetime: Lifetime::Unsaid,
+        job: None,
+        finished: false,
+        deleting: false,
+    };
+    pods.pods.insert(("tool-foo".to_owned(), "web".to_owned()), pod);
+    assert!(!idle(&world), "something runs there now, which no cycle has counted yet");
+}

@@ -7,7 +7,7 @@ use crate::control::api::{CycleReport, PlanAnswer};
 use crate::desired::Deriver;
 use crate::directory;
 use crate::engine::{Clock, Engine, EngineError, Progress, tell_repairs};
-use crate::evolve::{Evolved, Inputs, evolve};
+use crate::evolve::{Evolved, Followed, Inputs, evolve};
 use crate::execute::{self, Extent, Recorder, Run};
 use crate::inventory::Inventory;
 use crate::ledger::LedgerState;
@@ -45,11 +45,15 @@ pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Resul
     engine.count(&decided.events, &done, &decided.refusals);
     let there = engine.serve_realm(trigger, extent).await?; // the realm: read when due, made as the ledger has it
 
-    let Decided { plan, approved, refusals, events: _ } = decided;
-    let times = (began, engine.now());
-    let report = report::cycle(trigger, times, engine.store.state(), &plan, &approved, &refusals); // pure
-    let report =
-        CycleReport { actions: done.actions + there, left: done.left, realm: engine.realm_trouble(), ..report };
+    let (times, refusals) = ((began, engine.now()), [decided.refusals, there.refusals].concat());
+    let report = report::cycle(trigger, times, engine.store.state(), &decided.plan, &decided.approved, &refusals); // pure
+    let report = CycleReport {
+        actions: done.actions + there.actions,
+        left: done.left,
+        near: [report.near, there.near].concat(),
+        realm: engine.realm_trouble(),
+        ..report
+    };
     engine.finish(report).await // ledger: the cycle's own row
 }
 
@@ -59,11 +63,18 @@ pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
     let pass = engine.pass(Trigger::Sync);
     let heard = directory::fetch(&engine.all_sources(), &pass, &engine.settings.policy, engine.now()).await;
     let (inventory, now) = (engine.inventory(), engine.now()); // watch caches: read
-    let readings = Readings { heard: Some(heard), inventory, policy: &engine.settings.policy, sealer: &engine.sealer, now };
+    let readings =
+        Readings { heard: Some(heard), inventory, policy: &engine.settings.policy, sealer: &engine.sealer, now };
     let evolved = evolve(readings.with(engine.store.state()), &mut engine.deriver); // pure
     let realm = engine.preview_realm(&evolved.after).await; // the realm: read
     let Evolved { known, plan, approved, refusals, .. } = &evolved;
-    let preview = Preview { realm: realm.as_ref(), ..Preview::of(known, plan, approved, refusals) };
+    let mut preview = Preview::of(known, plan, approved, refusals);
+    if let Some(realm) = &realm {
+        preview = preview.with_realm(match realm {
+            Ok(Followed { plan, approved, refusals }) => Ok((plan, approved, refusals)),
+            Err(why) => Err(why),
+        });
+    }
     Ok(PlanAnswer { text: preview.to_string(), plan: preview.json(), exit_code: preview.exit_code() })
 }
 
@@ -72,7 +83,8 @@ pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
 pub async fn read_on(engine: &mut Engine) -> Result<(), EngineError> {
     let Some(heard) = ask(engine, Trigger::Schedule).await else { return Ok(()) };
     let (inventory, now) = (engine.inventory(), engine.now()); // watch caches: read
-    let readings = Readings { heard: Some(heard), inventory, policy: &engine.settings.policy, sealer: &engine.sealer, now };
+    let readings =
+        Readings { heard: Some(heard), inventory, policy: &engine.settings.policy, sealer: &engine.sealer, now };
     let Evolved { seen, approved, .. } = evolve(readings.with(engine.store.state()), &mut engine.deriver); // pure
     engine.heard(&seen.changes, approved.accounts().len() as u64);
     Ok(())
@@ -141,11 +153,7 @@ impl Writer<'_> {
 
 /// Decides, and writes down what was seen and what will be done, each in one transaction: before anything is done the ledger
 /// has state and generation of it.
-async fn decide(
-    writer: &mut Writer<'_>,
-    deriver: &mut Deriver,
-    readings: Readings<'_>,
-) -> Result<Decided, StoreError> {
+async fn decide(writer: &mut Writer<'_>, deriver: &mut Deriver, readings: Readings<'_>) -> Result<Decided, StoreError> {
     let now = readings.now;
     let evolved = evolve(readings.with(writer.store.state()), deriver);
     let Evolved { seen, known, plan, approved, refusals, intended, after } = evolved;

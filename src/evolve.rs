@@ -6,17 +6,20 @@ use jiff::Timestamp;
 
 use crate::contract::Sealer;
 use crate::desired::Deriver;
-use crate::snapshot::DirectorySnapshot;
+use crate::inventory::Inventory;
+use crate::inventory::realm::RealmInventory;
 use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::transition::{Transition, transition};
-use crate::inventory::Inventory;
 use crate::plan::guard::{Bounds, guard};
 use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
+use crate::plan::realm::RealmPlan;
+use crate::plan::realm::guard::{ApprovedRealmPlan, RealmBounds};
 use crate::plan::revocation::advance;
 use crate::plan::{self, ApprovedPlan, Plan, Refusal, adopted, idle};
-use crate::policy::Policy;
+use crate::policy::{Policy, Realm};
+use crate::snapshot::DirectorySnapshot;
 
 /// All that a cycle decides from.
 #[derive(Debug, Clone, Copy)]
@@ -76,6 +79,32 @@ pub fn evolve(inputs: Inputs<'_>, deriver: &mut Deriver) -> Evolved {
     Evolved { seen, known, plan, approved, refusals, intended, after }
 }
 
+/// What follows in the realm.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Followed {
+    /// What is to be done there.
+    pub plan: RealmPlan,
+    /// What of it may be done.
+    pub approved: ApprovedRealmPlan,
+    /// What of it may not.
+    pub refusals: Vec<Refusal>,
+}
+
+/// Decides for the realm. It reads of the ledger only what is there before anything is done in clusters, so a preview gives
+/// it [`Evolved::after`] and a cycle what the store has when it was done.
+#[must_use]
+pub fn follow(
+    ledger: &LedgerState,
+    realm: &Realm,
+    seen: &RealmInventory,
+    bounds: &RealmBounds,
+    now: Timestamp,
+) -> Followed {
+    let plan = plan::realm::plan(ledger, realm, seen, now);
+    let (approved, refusals) = plan::realm::guard::guard(plan.clone(), bounds, now);
+    Followed { plan, approved, refusals }
+}
+
 /// What directories and clusters show, each counted on what was seen before it.
 fn observe(inputs: Inputs<'_>) -> (Writes, LedgerState) {
     let Inputs { ledger, heard, inventory, policy, sealer: _, now } = inputs;
@@ -93,13 +122,7 @@ fn observe(inputs: Inputs<'_>) -> (Writes, LedgerState) {
     (seen, known)
 }
 
-fn intend(
-    plan: &Plan,
-    approved: &ApprovedPlan,
-    known: &LedgerState,
-    inventory: &Inventory,
-    now: Timestamp,
-) -> Writes {
+fn intend(plan: &Plan, approved: &ApprovedPlan, known: &LedgerState, inventory: &Inventory, now: Timestamp) -> Writes {
     let (changes, events) = approved.intents(now);
     let mut intended = Writes { changes, events };
     intended.changes.extend(overcome(plan, known, inventory, now));

@@ -367,6 +367,14 @@ pub struct Limits {
     pub remove_members_per_cycle: Limit,
     /// Members removed in a day.
     pub remove_members_per_day: Limit,
+    /// Users disabled in the realm in one cycle.
+    pub realm_disable_per_cycle: Limit,
+    /// Users disabled in the realm in a day.
+    pub realm_disable_per_day: Limit,
+    /// Roles taken from users of the realm in one cycle.
+    pub realm_remove_roles_per_cycle: Limit,
+    /// Roles taken from users of the realm in a day.
+    pub realm_remove_roles_per_day: Limit,
     /// Existing tenants that a policy change may touch in one cycle.
     pub change_per_cycle: Limit,
 }

@@ -9,14 +9,14 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
-use crate::snapshot::{Completeness, Entry, Role};
 use crate::identity::{AccountKind, ClusterName, DirectoryId, PosixIdentity};
-use crate::store::CycleEnd;
-use crate::ledger::{Note, Order, OrderKind};
 use crate::inventory::ClusterInventory;
+use crate::ledger::{Note, Order, OrderKind};
 use crate::plan::action::Action;
 use crate::plan::testing::{World, course, prod};
 use crate::policy::{Limit, NamespaceReaper};
+use crate::snapshot::{Completeness, Entry, Role};
+use crate::store::CycleEnd;
 
 /// Something that happens between two cycles.
 #[derive(Debug, Clone)]
@@ -202,8 +202,7 @@ impl Story {
         let printed = Preview::of(known, plan, approved, refusals).to_string();
 
         let ((heard, inventory), at) = (self.read(heard), self.world.now);
-        let readings =
-            Readings { heard, inventory, policy: &self.world.policy, sealer: &self.world.sealer, now: at };
+        let readings = Readings { heard, inventory, policy: &self.world.policy, sealer: &self.world.sealer, now: at };
         let mut writer = Writer { store: &mut self.store, lock: &self.lock, clock: || Timestamp::UNIX_EPOCH };
         let decided = decide(&mut writer, &mut deriver, readings).await.expect("written");
         prop_assert_eq!(writer.store.state(), &foreseen.after, "what both writes make of the ledger");

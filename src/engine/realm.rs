@@ -13,8 +13,9 @@ use crate::directory::SourceConfig;
 use crate::directory::keycloak::{Administration, RealmError};
 use crate::directory::source::{KeycloakConfig, SourceKind};
 use crate::errors::chain;
+use crate::evolve::{Followed, follow};
 use crate::execute::Extent;
-use crate::execute::realm::{Run, carry_out, ends_all, failure, intents, is_other_than_seen};
+use crate::execute::realm::{Run, carry_out, ends_all, failure, is_other_than_seen};
 use crate::execute::record::retry_after;
 use crate::identity::AccountId;
 use crate::inventory::realm::RealmInventory;
@@ -22,7 +23,11 @@ use crate::ledger::LedgerState;
 use crate::ledger::change::Change;
 use crate::observed::realm::read;
 use crate::orders::request::Trigger;
-use crate::plan::realm::{self as planned, RealmPlan, RealmStep};
+use crate::plan::Refusal;
+use crate::plan::near::LimitUse;
+use crate::plan::realm as planned;
+use crate::plan::realm::guard::{ApprovedStep, RealmBounds, forgotten};
+use crate::policy::Limits;
 use crate::settings::{RealmSettings, Settings, SettingsErrors};
 
 /// How long a cycle writes there before it ends and another goes on: orders and clusters do not wait for 5,000 new users.
@@ -109,19 +114,32 @@ impl RealmLink {
         (self.session, self.seen) = (None, None);
     }
 
-    fn plan(&mut self, ledger: &LedgerState, now: Timestamp) -> RealmPlan {
-        let nothing = RealmInventory::default();
-        planned::plan(ledger, &self.settings.rules, self.seen.as_ref().unwrap_or(&nothing), now)
+    fn follow(&self, ledger: &LedgerState, limits: &Limits, now: Timestamp) -> Followed {
+        let (nothing, rules) = (RealmInventory::default(), &self.settings.rules);
+        let seen = self.seen.as_ref().unwrap_or(&nothing);
+        follow(ledger, rules, seen, &RealmBounds::of(ledger, rules, limits, seen), now)
     }
 }
 
+/// What a cycle did in the realm, and what it was not allowed to do.
+#[derive(Debug, Default)]
+pub(crate) struct RealmReport {
+    pub(crate) actions: u64,
+    pub(crate) refusals: Vec<Refusal>,
+    pub(crate) near: Vec<LimitUse>,
+}
+
 impl Engine {
-    /// Makes the realm as the ledger has it; answers with how much was done.
+    /// Makes the realm as the ledger has it.
     ///
     /// # Errors
     /// Only the ledger's.
-    pub(crate) async fn serve_realm(&mut self, trigger: Trigger, extent: Extent) -> Result<u64, EngineError> {
-        let Some(mut link) = self.realm.take() else { return Ok(0) };
+    pub(crate) async fn serve_realm(&mut self, trigger: Trigger, extent: Extent) -> Result<RealmReport, EngineError> {
+        let Some(mut link) = self.realm.take() else {
+            let changes: Vec<Change> = forgotten(self.store.state()).into_iter().collect();
+            self.store.write(&self.lock, &changes, &[], self.now()).await?;
+            return Ok(RealmReport::default());
+        };
         let done = Box::pin(self.serve(&mut link, trigger, extent)).await;
         if let Some(session) = &mut link.session {
             self.metrics.realm_requests(&link.settings.rules.place().0, session.counted());
@@ -130,43 +148,50 @@ impl Engine {
         done
     }
 
-    async fn serve(&mut self, link: &mut RealmLink, trigger: Trigger, extent: Extent) -> Result<u64, EngineError> {
+    async fn serve(
+        &mut self,
+        link: &mut RealmLink,
+        trigger: Trigger,
+        extent: Extent,
+    ) -> Result<RealmReport, EngineError> {
         let now = self.now();
         if link.waits(trigger, now) {
-            return Ok(0);
+            return Ok(RealmReport::default());
         }
         if link.is_due(trigger, now) {
             let read = tokio::select! {
                 read = link.read(self.store.state(), now) => read,
-                () = self.cut.cancelled() => return Ok(0),
+                () = self.cut.cancelled() => return Ok(RealmReport::default()),
             };
             if let Err(error) = read {
                 link.fail(&error, now);
-                return Ok(0);
+                return Ok(RealmReport::default());
             }
         }
         self.progress.step();
-        let RealmPlan { steps, notices, overcome, .. } = link.plan(self.store.state(), now);
-        link.notices = notices;
-        let place = link.settings.rules.place();
-        let over = overcome.into_iter().map(|id| Change::Failure(id, place.clone(), None));
-        let mut changes: Vec<Change> = over.collect();
-        changes.extend(intents(&steps, self.store.state(), &link.settings.rules, now));
+        let Followed { plan, approved, refusals } = link.follow(self.store.state(), &self.settings.policy.limits, now);
+        link.notices = plan.notices;
+        let changes = approved.intents(self.store.state(), &link.settings.rules, now);
         self.store.write(&self.lock, &changes, &[], now).await?;
-        self.carry_out_there(link, &steps, extent).await
+        for refusal in &refusals {
+            self.metrics.refused(&refusal.limit);
+        }
+        let actions = self.carry_out_there(link, approved.steps(), extent).await?;
+        Ok(RealmReport { actions, refusals, near: approved.near().to_vec() })
     }
 
     #[expect(clippy::disallowed_methods, reason = "measures how long a cycle writes there")]
     async fn carry_out_there(
         &mut self,
         link: &mut RealmLink,
-        steps: &[RealmStep],
+        steps: &[ApprovedStep],
         extent: Extent,
     ) -> Result<u64, EngineError> {
         let (began, mut done) = (Instant::now(), 0);
         let mut failed: Vec<(&AccountId, &str)> = Vec::new();
         let mut mails = true;
-        for (at, step) in steps.iter().enumerate() {
+        for (at, approved) in steps.iter().enumerate() {
+            let step = approved.step();
             let later = extent == Extent::Urgent && !step.action.is_urgent();
             if later || self.cut.is_cancelled() || began.elapsed() > SLICE {
                 link.waiting = (steps.len() - at) as u64;
@@ -182,7 +207,7 @@ impl Engine {
             let now = self.now();
             let (Some(realm), Some(seen)) = (&mut link.session, &mut link.seen) else { break };
             let mut run = Run { realm, seen, rules: &link.settings.rules, ledger: self.store.state(), now };
-            let (changes, events) = match carry_out(step, &mut run).await {
+            let (changes, events) = match carry_out(approved, &mut run).await {
                 Ok(did) => did,
                 Err(error) if ends_all(&step.action, &error) => {
                     link.waiting = (steps.len() - at) as u64;
@@ -208,17 +233,17 @@ impl Engine {
         Ok(done)
     }
 
-    /// What would be done there, were `ledger` the ledger; or why nobody knows.
-    pub(crate) async fn preview_realm(&mut self, ledger: &LedgerState) -> Option<Result<RealmPlan, String>> {
+    /// What would be done there, were `ledger` the ledger; or why nobody knows. It is read as `bursar sync` reads it.
+    pub(crate) async fn preview_realm(&mut self, ledger: &LedgerState) -> Option<Result<Followed, String>> {
         let now = self.now();
         let link = self.realm.as_mut()?;
-        if link.is_due(Trigger::Schedule, now)
+        if link.is_due(Trigger::Sync, now)
             && let Err(error) = Box::pin(link.read(ledger, now)).await
         {
             link.fail(&error, now);
             return Some(Err(format!("realm {}: {}", link.settings.rules.name, chain(&error))));
         }
-        Some(Ok(link.plan(ledger, now)))
+        Some(Ok(link.follow(ledger, &self.settings.policy.limits, now)))
     }
 
     /// Why nothing is done there.

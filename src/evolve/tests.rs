@@ -9,8 +9,8 @@ use jiff::SignedDuration;
 use super::*;
 use crate::desired::Transition as LifeChange;
 use crate::identity::AccountKind;
-use crate::ledger::Suspension;
 use crate::inventory::pods::{Lifetime, ObservedPod};
+use crate::ledger::Suspension;
 use crate::plan::testing::{World, prod};
 use crate::policy::NamespaceReaper;
 

@@ -1,4 +1,4 @@
-//! Carries out one step in a realm of Keycloak, and says what came of it: for the ledger, and in what was seen. It decides
+//! Carries out one approved step in a realm of Keycloak, and says what came of it: for the ledger, and in what was seen. It decides
 //! nothing; who calls it stores what it says before the next step.
 
 use jiff::Timestamp;
@@ -11,6 +11,7 @@ use crate::inventory::realm::{Holders, RealmInventory, RealmRole, RealmUser};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Failure, LedgerState};
+use crate::plan::realm::guard::ApprovedStep;
 use crate::plan::realm::{RealmAction, RealmStep, user_of};
 use crate::policy::Realm;
 
@@ -29,40 +30,12 @@ pub struct Run<'a> {
     pub now: Timestamp,
 }
 
-/// What the ledger must have before users are made: the moment by which each is known again if this is cut off.
-#[must_use]
-pub fn intents(steps: &[RealmStep], ledger: &LedgerState, rules: &Realm, now: Timestamp) -> Vec<Change> {
-    let made = steps.iter().filter_map(|step| match &step.action {
-        RealmAction::RealmCreate { username, email, display_name, .. } => Some((step, username, email, display_name)),
-        _ => None,
-    });
-    let rows = made.zip(now.as_millisecond()..).filter_map(|((step, username, email, display_name), asked)| {
-        let key = (step.id.clone(), rules.name.clone());
-        // What was asked for before may have been made since: its moment stays.
-        if ledger.realm_accounts.get(&key).is_some_and(|row| row.user_id.is_none()) {
-            return None;
-        }
-        let row = RealmAccount {
-            user_id: None,
-            asked,
-            adopted: false,
-            name: username.clone(),
-            mail: email.clone(),
-            display_name: display_name.clone(),
-            enabled: true,
-            mail_due: rules.mail,
-            mailed_at: None,
-        };
-        Some(Change::RealmAccount(key.0, key.1, row))
-    });
-    rows.collect()
-}
-
 /// Does it.
 ///
 /// # Errors
 /// The realm's; [`ends_all`] says whom they are about.
-pub async fn carry_out(step: &RealmStep, run: &mut Run<'_>) -> Result<(Vec<Change>, Vec<Event>), RealmError> {
+pub async fn carry_out(approved: &ApprovedStep, run: &mut Run<'_>) -> Result<(Vec<Change>, Vec<Event>), RealmError> {
+    let step = approved.step();
     let row = run.ledger.realm_accounts.get(&(step.id.clone(), run.rules.name.clone())).cloned();
     let (row, said) = match &step.action {
         RealmAction::RealmUnassign { .. }
@@ -79,6 +52,7 @@ pub async fn carry_out(step: &RealmStep, run: &mut Run<'_>) -> Result<(Vec<Chang
         changes.push(Change::Failure(step.id.clone(), place, None));
     }
     let Some((action, mut detail)) = said else { return Ok((changes, Vec::new())) };
+    changes.extend(approved.used(run.now));
     detail["realm"] = json!(run.rules.name);
     let event = Event {
         actor: "bursar".to_owned(),

@@ -315,6 +315,10 @@ pub enum Spending {
     Delete,
     /// Members removed.
     RemoveMembers,
+    /// Users disabled in the realm.
+    RealmDisable,
+    /// Roles taken from users of the realm.
+    RealmRemoveRoles,
 }
 
 /// One use of a limit's budget.

@@ -27,6 +27,10 @@ pub(super) fn policy(absent_for: i64) -> Policy {
             delete_per_day: limit,
             remove_members_per_cycle: limit,
             remove_members_per_day: limit,
+            realm_disable_per_cycle: limit,
+            realm_disable_per_day: limit,
+            realm_remove_roles_per_cycle: limit,
+            realm_remove_roles_per_day: limit,
             change_per_cycle: limit,
         },
         lifecycle: Times {

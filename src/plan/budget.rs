@@ -4,17 +4,14 @@
 use std::collections::BTreeMap;
 
 use super::guard::Bounds;
+use super::limit::Limited;
 use super::{AccountPlan, Action};
 use crate::desired::Transition;
 use crate::ledger::{Failure, Lifecycle, Spending, Suspension};
-use crate::policy::{Limit, Limits};
 
 /// One budget and what it counts.
 pub(super) struct Budget {
-    pub(super) spending: Spending,
-    pub(super) what: &'static str,
-    pub(super) per_cycle: (&'static str, fn(&Limits) -> Limit),
-    pub(super) per_day: (&'static str, fn(&Limits) -> Limit),
+    pub(super) limited: Limited,
     pub(super) size: fn(&Bounds) -> &BTreeMap<String, u64>,
     /// How much of it an account's plan uses.
     pub(super) amount: fn(&AccountPlan) -> u64,
@@ -24,29 +21,35 @@ pub(super) struct Budget {
 pub(super) const BUDGETS: [Budget; 3] = [SUSPENSIONS, MEMBERS, DELETIONS];
 
 const SUSPENSIONS: Budget = Budget {
-    spending: Spending::Suspend,
-    what: "suspensions",
-    per_cycle: ("suspend_per_cycle", |limits| limits.suspend_per_cycle),
-    per_day: ("suspend_per_day", |limits| limits.suspend_per_day),
+    limited: Limited {
+        spending: Spending::Suspend,
+        what: "suspensions",
+        per_cycle: ("suspend_per_cycle", |limits| limits.suspend_per_cycle),
+        per_day: ("suspend_per_day", |limits| limits.suspend_per_day),
+    },
     size: |bounds| &bounds.tenants,
     amount: |plan| u64::from(is_counted(plan)),
 };
 
 const MEMBERS: Budget = Budget {
-    spending: Spending::RemoveMembers,
-    what: "members",
-    per_cycle: ("remove_members_per_cycle", |limits| limits.remove_members_per_cycle),
-    per_day: ("remove_members_per_day", |limits| limits.remove_members_per_day),
+    limited: Limited {
+        spending: Spending::RemoveMembers,
+        what: "members",
+        per_cycle: ("remove_members_per_cycle", |limits| limits.remove_members_per_cycle),
+        per_day: ("remove_members_per_day", |limits| limits.remove_members_per_day),
+    },
     size: |bounds| &bounds.members,
     amount: |plan| plan.leaving.len() as u64,
 };
 
 /// Counted when it is let through: that it takes several cycles is no further deletion.
 const DELETIONS: Budget = Budget {
-    spending: Spending::Delete,
-    what: "deletions",
-    per_cycle: ("delete_per_cycle", |limits| limits.delete_per_cycle),
-    per_day: ("delete_per_day", |limits| limits.delete_per_day),
+    limited: Limited {
+        spending: Spending::Delete,
+        what: "deletions",
+        per_cycle: ("delete_per_cycle", |limits| limits.delete_per_cycle),
+        per_day: ("delete_per_day", |limits| limits.delete_per_day),
+    },
     size: |bounds| &bounds.tenants,
     amount: |plan| match plan.transition {
         Some(Transition::Delete { namespaces }) => namespaces,

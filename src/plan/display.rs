@@ -3,6 +3,7 @@
 //! One line an account: `+` access comes, `-` access goes, `~` anything else, `!` what nobody can do by planning.
 //! Structs are destructured here, so that a new field cannot be forgotten.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -14,6 +15,7 @@ use super::guard::{ApprovedPlan, COMPLETENESS, Refusal, refused_hash};
 use super::near::LimitUse;
 use super::pace::Progress;
 use super::realm::RealmPlan;
+use super::realm::guard::{ApprovedRealmPlan, ROLES, USERS};
 use super::reaper::Waiting;
 use super::revocation;
 use super::wording::{counted, number, objects};
@@ -40,11 +42,11 @@ pub struct Preview<'a> {
     /// What reapers leave to later cycles.
     pub reaped_later: &'a Waiting,
     /// Limits of which little is left after it.
-    pub near: &'a [LimitUse],
-    /// What the guard holds back of it.
-    pub refusals: &'a [Refusal],
-    /// What follows of it in the realm, or why nobody knows.
-    pub realm: Option<&'a Result<RealmPlan, String>>,
+    pub near: Cow<'a, [LimitUse]>,
+    /// What the guard holds back of it, and of what follows in the realm.
+    pub refusals: Cow<'a, [Refusal]>,
+    /// What follows of it in the realm, before the guard, or why nobody knows.
+    pub realm: Option<Result<&'a RealmPlan, &'a str>>,
 }
 
 impl<'a> Preview<'a> {
@@ -59,9 +61,24 @@ impl<'a> Preview<'a> {
             pace,
             revocations,
             reaped_later: approved.reaped_later(),
-            near,
-            refusals,
+            near: Cow::Borrowed(near),
+            refusals: Cow::Borrowed(refusals),
             realm: None,
+        }
+    }
+
+    /// With what follows in the realm, or why nobody knows.
+    #[must_use]
+    pub fn with_realm(self, realm: Result<(&'a RealmPlan, &ApprovedRealmPlan, &[Refusal]), &'a str>) -> Self {
+        let (plan, near, refusals) = match realm {
+            Ok((plan, approved, refusals)) => (Ok(plan), approved.near(), refusals),
+            Err(why) => (Err(why), &[][..], &[][..]),
+        };
+        Self {
+            near: [&self.near, near].concat().into(),
+            refusals: [&self.refusals, refusals].concat().into(),
+            realm: Some(plan),
+            ..self
         }
     }
 
@@ -81,7 +98,7 @@ impl<'a> Preview<'a> {
     pub fn json(&self) -> Value {
         let Self { sources, rejected, plan, pace, revocations, reaped_later, near, refusals, realm } = self;
         let Plan { accounts, unchanged, waiting, abandoned, notices, over_quota, unowned } = plan;
-        let there = realm.iter().filter_map(|realm| realm.as_ref().ok()).flat_map(RealmPlan::json);
+        let there = realm.iter().filter_map(|realm| realm.as_ref().ok()).flat_map(|realm| realm.json());
         let actions: Vec<Value> = accounts.iter().flat_map(actions_json).chain(there).collect();
         let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
         json!({
@@ -214,10 +231,11 @@ impl fmt::Display for Refusal {
             );
         }
         write!(f, "refused by limit {limit} ({allowed} left): ")?;
-        if what == "members" {
-            write!(f, "{wanted} members leave, held back in {names}")?;
-        } else {
-            write!(f, "{} of {wanted} {what}: {names}", accounts.len())?;
+        match what.as_str() {
+            "members" => write!(f, "{wanted} members leave, held back in {names}")?,
+            USERS => write!(f, "{} of {wanted} users disabled in the realm: {names}", accounts.len())?,
+            ROLES => write!(f, "{wanted} roles are taken in the realm, held back of {names}")?,
+            _ => write!(f, "{} of {wanted} {what}: {names}", accounts.len())?,
         }
         match hash {
             Some(hash) => write!(f, ". To allow exactly these: bursar approve {hash}"),

@@ -10,15 +10,17 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::budget::{BUDGETS, Budget};
+use super::limit::{Limited, Verdict, judge, spent};
 use super::near::{LimitUse, near};
 use super::pace::{Paced, Progress, pace};
+use super::realm::guard::is_of_realm;
 use super::reaper::{Waiting, cap};
 use super::{AccountPlan, Plan, hash};
 use crate::desired::Transition;
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::ledger::change::{Change, RefusalRecord};
 use crate::ledger::pace::PaceRecord;
-use crate::ledger::{LedgerState, Lifecycle, Spending, Spent, Suspension};
+use crate::ledger::{Account, LedgerState, Lifecycle, Spending, Spent, Suspension};
 use crate::policy::{Limits, Policy};
 use crate::snapshot::Completeness;
 
@@ -27,9 +29,6 @@ pub const APPROVAL_HOLDS: SignedDuration = SignedDuration::from_hours(1);
 
 /// What is refused for want of a complete read, instead of a key of `[limits]`.
 pub const COMPLETENESS: &str = "completeness";
-
-/// A day of the limits.
-const DAY: SignedDuration = SignedDuration::from_hours(24);
 
 /// Everything that bounds what may be done at once.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +49,8 @@ pub struct Bounds {
     pub approvals: BTreeMap<String, Timestamp>,
     /// What the last cycle refused.
     pub refusals: Vec<RefusalRecord>,
+    /// What it refused in the realm, which has bounds of its own.
+    pub realm_refusals: Vec<RefusalRecord>,
     /// Changes of the policy that are under way.
     pub paces: BTreeMap<String, PaceRecord>,
     /// Classes of which one that got the newest change fails since.
@@ -68,10 +69,8 @@ impl Bounds {
     /// As the ledger and the configuration say.
     #[must_use]
     pub fn of(ledger: &LedgerState, policy: &Policy) -> Self {
-        let mut first: BTreeMap<&AccountId, &str> = BTreeMap::new();
-        for ((id, _), tenant) in &ledger.tenants {
-            first.entry(id).or_insert(&tenant.class);
-        }
+        let classes = Classes::of(ledger);
+        let (realm_refusals, refusals) = ledger.refusals.iter().cloned().partition(is_of_realm);
         let mut bounds = Self {
             limits: policy.limits.clone(),
             tenants: BTreeMap::new(),
@@ -80,7 +79,8 @@ impl Bounds {
             groups: BTreeMap::new(),
             spent: ledger.spent.clone(),
             approvals: ledger.approvals.clone(),
-            refusals: ledger.refusals.clone(),
+            refusals,
+            realm_refusals,
             paces: ledger.paces.clone(),
             stopped: ledger
                 .paces
@@ -99,8 +99,7 @@ impl Bounds {
                 .collect(),
         };
         for account in ledger.accounts.values() {
-            let class =
-                first.get(&account.id).map_or_else(|| format!("{}s", account.kind), |class| (*class).to_owned());
+            let class = classes.class(account);
             *bounds.members.entry(class.clone()).or_default() += account.members.len() as u64;
             *bounds.tenants.entry(class).or_default() += u64::from(account.state == Lifecycle::Active);
             if account.kind == crate::identity::AccountKind::Group {
@@ -110,17 +109,29 @@ impl Bounds {
         bounds
     }
 
-    pub(super) fn spent(&self, spending: Spending, class: &str, now: Timestamp) -> u64 {
-        let day = self.spent.iter().filter(|spent| spent.spending == spending && spent.class == class);
-        day.filter(|spent| spent.at + DAY > now).map(|spent| spent.amount).sum()
-    }
-
     fn is_complete(&self, source: &str) -> bool {
         self.completeness.get(source) == Some(&Completeness::Complete)
     }
 
     fn approves(&self, hash: &str, now: Timestamp) -> bool {
         self.approvals.get(hash).is_some_and(|until| *until > now)
+    }
+}
+
+/// The class by which `[limits]` counts each account: the first that made it a tenant, or its kind.
+pub(super) struct Classes<'a>(BTreeMap<&'a AccountId, &'a str>);
+
+impl<'a> Classes<'a> {
+    pub(super) fn of(ledger: &'a LedgerState) -> Self {
+        let mut first: BTreeMap<&AccountId, &str> = BTreeMap::new();
+        for ((id, _), tenant) in &ledger.tenants {
+            first.entry(id).or_insert(&tenant.class);
+        }
+        Self(first)
+    }
+
+    pub(super) fn class(&self, account: &Account) -> String {
+        self.0.get(&account.id).map_or_else(|| format!("{}s", account.kind), |class| (*class).to_owned())
     }
 }
 
@@ -135,7 +146,7 @@ pub struct Refusal {
     pub allowed: u64,
     /// How many there were.
     pub wanted: u64,
-    /// `suspensions`, `members` or `deletions`.
+    /// `suspensions`, `members`, `deletions`, `realm users` or `realm roles`.
     pub what: String,
     /// Whom it holds back.
     pub accounts: Vec<AccountName>,
@@ -240,17 +251,17 @@ pub fn refused_hash(refusals: &[Refusal]) -> Option<String> {
 /// Takes out what must not be done now.
 #[must_use]
 pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<Refusal>) {
-    let mut court = Court::new(bounds, now);
+    let mut limits = LimitEvaluator::new(bounds, now);
     let accounts: Vec<AccountPlan> = plan.accounts.into_iter().filter(|plan| plan.held.is_none()).collect();
-    court.completeness(&accounts);
+    limits.completeness(&accounts);
     let idle = super::idle::over(&accounts, bounds.idle_per_cycle);
-    court.refused.extend(idle.iter().map(|plan| plan.id.clone()));
+    limits.refused.extend(idle.iter().map(|plan| plan.id.clone()));
     let idle = idle.iter().map(|plan| plan.account.clone()).collect();
     for budget in &BUDGETS {
-        court.limit(&accounts, budget);
+        limits.limit(&accounts, budget);
     }
-    court.dependants(&accounts);
-    let Court { refusals, refused, spent, used, .. } = court;
+    limits.dependants(&accounts);
+    let LimitEvaluator { refusals, refused, spent, used, .. } = limits;
     let mut accounts: Vec<AccountPlan> = accounts
         .into_iter()
         .filter_map(|plan| if refused.contains(&plan.id) { plan.otherwise.map(|plan| *plan) } else { Some(plan) })
@@ -267,7 +278,7 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
         used,
         paced,
         reaped_later,
-        refusals: (records != bounds.refusals).then_some(records),
+        refusals: (records != bounds.refusals).then(|| [records, bounds.realm_refusals.clone()].concat()),
     };
     (approved, refusals)
 }
@@ -279,8 +290,8 @@ fn precedence(plan: &AccountPlan) -> (bool, std::cmp::Reverse<u64>, &AccountName
     (!disabled, std::cmp::Reverse(absent), &plan.account, &plan.id)
 }
 
-/// The guard at work.
-struct Court<'a> {
+/// What limits and completeness have said so far.
+struct LimitEvaluator<'a> {
     bounds: &'a Bounds,
     now: Timestamp,
     refusals: Vec<Refusal>,
@@ -289,7 +300,7 @@ struct Court<'a> {
     used: BTreeSet<String>,
 }
 
-impl<'a> Court<'a> {
+impl<'a> LimitEvaluator<'a> {
     fn new(bounds: &'a Bounds, now: Timestamp) -> Self {
         Self {
             bounds,
@@ -360,74 +371,34 @@ impl<'a> Court<'a> {
     }
 
     fn limit_class(&mut self, class: &str, plans: &[&AccountPlan], budget: &Budget) {
-        let wanted = plans.iter().map(|plan| (budget.amount)(plan)).sum();
-        let (limit, left) = self.left(class, budget);
-        let over = |budget: &Budget, plans: &[&'_ AccountPlan], mut left: u64| -> BTreeSet<AccountId> {
-            let over = plans.iter().filter(|plan| {
-                let amount = (budget.amount)(plan);
-                let fits = amount <= left;
-                left -= if fits { amount } else { 0 };
-                !fits
-            });
-            over.map(|plan| plan.id.clone()).collect()
-        };
-        let approved = self.approved(plans, &over(budget, plans, left));
-        let used: u64 = plans.iter().filter(|plan| approved.contains(&plan.id)).map(|plan| (budget.amount)(plan)).sum();
-        let others: Vec<&AccountPlan> = plans.iter().copied().filter(|plan| !approved.contains(&plan.id)).collect();
-        let refused = over(budget, &others, left.saturating_sub(used));
-        let (refused, passed): (Vec<&AccountPlan>, Vec<&AccountPlan>) =
-            plans.iter().copied().partition(|plan| refused.contains(&plan.id));
-        let spent: u64 = passed.iter().map(|plan| (budget.amount)(plan)).sum();
-        if spent > 0 {
-            *self.spent.entry((budget.spending, class.to_owned())).or_default() += spent;
+        let amounts: Vec<u64> = plans.iter().map(|plan| (budget.amount)(plan)).collect();
+        let Limited { spending, what, .. } = budget.limited;
+        let size = (budget.size)(self.bounds).get(class).copied().unwrap_or_default();
+        let day = spent(&self.bounds.spent, spending, class, self.now);
+        let (limit, left) = budget.limited.left(&self.bounds.limits, size, day);
+        let approves = |hash: &str| self.bounds.approves(hash, self.now);
+        let Verdict { refused, approved, whole } = judge(&amounts, left, approves, |place| hash::part(plans[place]));
+        self.used.extend(whole);
+        self.used.extend(approved.into_values().filter(|part| self.bounds.approves(part, self.now)));
+        let passed = amounts.iter().enumerate().filter(|(place, _)| !refused.contains(place));
+        let passed: u64 = passed.map(|(_, amount)| amount).sum();
+        if passed > 0 {
+            *self.spent.entry((spending, class.to_owned())).or_default() += passed;
         }
         if !refused.is_empty() {
             let refusal = Refusal {
                 limit: limit.to_owned(),
                 class: class.to_owned(),
                 allowed: left,
-                wanted,
-                what: budget.what.to_owned(),
+                wanted: amounts.iter().sum(),
+                what: what.to_owned(),
                 accounts: Vec::new(),
                 hash: None,
                 parts: Vec::new(),
             };
+            let refused: Vec<&AccountPlan> = refused.iter().map(|place| plans[*place]).collect();
             self.refuse(refusal, &refused);
         }
-    }
-
-    /// The tighter of the two limits, and what it leaves.
-    fn left(&self, class: &str, budget: &Budget) -> (&'static str, u64) {
-        let size = (budget.size)(self.bounds).get(class).copied().unwrap_or_default();
-        let per_cycle = (budget.per_cycle.1)(&self.bounds.limits).allowed(size);
-        let spent = self.bounds.spent(budget.spending, class, self.now);
-        let per_day = (budget.per_day.1)(&self.bounds.limits).allowed(size).saturating_sub(spent);
-        if per_day < per_cycle { (budget.per_day.0, per_day) } else { (budget.per_cycle.0, per_cycle) }
-    }
-
-    /// Who passes by an approval, of its own part or of the whole set that is over the limit.
-    fn approved(&mut self, plans: &[&AccountPlan], over: &BTreeSet<AccountId>) -> BTreeSet<AccountId> {
-        if self.bounds.approvals.is_empty() {
-            return BTreeSet::new();
-        }
-        let over: Vec<(&AccountPlan, String)> =
-            plans.iter().filter(|plan| over.contains(&plan.id)).map(|plan| (*plan, hash::part(plan))).collect();
-        let whole = hash::of_parts(over.iter().map(|(_, part)| part));
-        let whole_approved = self.bounds.approves(&whole, self.now);
-        if whole_approved {
-            self.used.insert(whole);
-        }
-        let mut approved = BTreeSet::new();
-        for (plan, part) in over {
-            let part_approved = self.bounds.approves(&part, self.now);
-            if part_approved {
-                self.used.insert(part);
-            }
-            if whole_approved || part_approved {
-                approved.insert(plan.id.clone());
-            }
-        }
-        approved
     }
 
     /// Who loses something because a group loses them waits for that group.
@@ -439,7 +410,7 @@ impl<'a> Court<'a> {
         self.refused.extend(waiting.iter().map(|plan| plan.id.clone()));
         for plan in waiting {
             for budget in &BUDGETS {
-                if let Some(spent) = self.spent.get_mut(&(budget.spending, plan.class.clone())) {
+                if let Some(spent) = self.spent.get_mut(&(budget.limited.spending, plan.class.clone())) {
                     *spent = spent.saturating_sub((budget.amount)(plan));
                 }
             }

@@ -11,6 +11,7 @@ pub mod guard;
 pub mod hash;
 pub mod idle;
 pub mod intents;
+mod limit;
 pub mod near;
 pub mod pace;
 pub mod quota;

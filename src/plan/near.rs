@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::budget::{BUDGETS, Budget};
+use super::budget::BUDGETS;
 use super::guard::{Bounds, Refusal};
+use super::limit::{Limited, spent};
 use crate::ledger::Spending;
+use crate::policy::{Limit, Limits};
 
 /// A limit is near when this share of it is used: of the 20 suspensions of a day that the default allows, 4 are left.
 const NEAR_PERCENT: u64 = 80;
@@ -20,7 +22,7 @@ pub struct LimitUse {
     pub limit: String,
     /// The class that it counts.
     pub class: String,
-    /// `suspensions`, `members` or `deletions`.
+    /// `suspensions`, `members`, `deletions`, `realm users` or `realm roles`.
     pub what: String,
     /// After this plan; of a day's limit in the last 24 hours.
     pub used: u64,
@@ -42,41 +44,46 @@ impl std::fmt::Display for LimitUse {
 /// Of each class and budget the tighter limit, if it is near and refuses nothing, for then it is said already.
 pub(super) fn near(
     bounds: &Bounds,
-    spent: &BTreeMap<(Spending, String), u64>,
+    by_plan: &BTreeMap<(Spending, String), u64>,
     refusals: &[Refusal],
     now: Timestamp,
 ) -> Vec<LimitUse> {
-    let mut near = Vec::new();
-    for budget in &BUDGETS {
-        for class in bounds.tenants.keys() {
-            let by_plan = spent.get(&(budget.spending, class.clone())).copied().unwrap_or_default();
-            let tighter = uses(bounds, budget, class, by_plan, now).into_iter().min_by_key(left);
-            let said = |found: &LimitUse| {
-                refusals.iter().any(|refusal| refusal.class == found.class && refusal.what == found.what)
-            };
-            near.extend(tighter.filter(|found| is_near(found) && !said(found)));
-        }
-    }
-    near
+    let classes = || bounds.tenants.keys();
+    let uses = BUDGETS.iter().flat_map(|budget| classes().map(move |class| (budget, class))).map(|(budget, class)| {
+        let spending = budget.limited.spending;
+        let by_plan = by_plan.get(&(spending, class.clone())).copied().unwrap_or_default();
+        let size = (budget.size)(bounds).get(class).copied().unwrap_or_default();
+        let day = spent(&bounds.spent, spending, class, now);
+        tighter(&budget.limited, &bounds.limits, class, size, (by_plan, day))
+    });
+    worth_saying(uses, refusals)
 }
 
-/// Of the day first, which takes longer to be free again.
-fn uses(bounds: &Bounds, budget: &Budget, class: &str, by_plan: u64, now: Timestamp) -> [LimitUse; 2] {
-    let size = (budget.size)(bounds).get(class).copied().unwrap_or_default();
-    let of = |(limit, allowed): (&str, u64), used| LimitUse {
+/// Those of which little is left, and that refuse nothing.
+pub(super) fn worth_saying(uses: impl Iterator<Item = LimitUse>, refusals: &[Refusal]) -> Vec<LimitUse> {
+    let said =
+        |found: &LimitUse| refusals.iter().any(|refusal| refusal.class == found.class && refusal.what == found.what);
+    uses.filter(|found| is_near(found) && !said(found)).collect()
+}
+
+/// Of the two limits that of which less is left; of the day's first, which takes longer to be free again.
+pub(super) fn tighter(
+    limited: &Limited,
+    limits: &Limits,
+    class: &str,
+    size: u64,
+    (by_plan, day): (u64, u64),
+) -> LimitUse {
+    let of = |(limit, allowed): (&str, fn(&Limits) -> Limit), used| LimitUse {
         limit: limit.to_owned(),
         class: class.to_owned(),
-        what: budget.what.to_owned(),
+        what: limited.what.to_owned(),
         used,
         now: by_plan,
-        allowed,
+        allowed: allowed(limits).allowed(size),
     };
-    let per_day = (budget.per_day.1)(&bounds.limits).allowed(size);
-    let per_cycle = (budget.per_cycle.1)(&bounds.limits).allowed(size);
-    [
-        of((budget.per_day.0, per_day), bounds.spent(budget.spending, class, now) + by_plan),
-        of((budget.per_cycle.0, per_cycle), by_plan),
-    ]
+    let (per_day, per_cycle) = (of(limited.per_day, day + by_plan), of(limited.per_cycle, by_plan));
+    if left(&per_cycle) < left(&per_day) { per_cycle } else { per_day }
 }
 
 fn left(found: &LimitUse) -> u64 {

@@ -1,10 +1,12 @@
 //! What is to be done in a realm of Keycloak: the difference between what the ledger has of people and workspaces and what
 //! was last seen there. PURE: no runtime, no client, no file system, no clock.
 //!
-//! It is made after the guard, of the states that it let through: what a limit holds back is not done here either. Users
-//! who are not known to be ours, and roles that are of no workspace, are in no step.
+//! It is made after the guard, of the states that it let through: what a limit holds back is not done here either. What of
+//! it takes access away has limits of its own ([`guard`]). Users who are not known to be ours, and roles that are of no
+//! workspace, are in no step.
 
 mod display;
+pub mod guard;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +14,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::Reason;
+use super::guard::Classes;
 use crate::desired::Notice;
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId};
-use crate::inventory::realm::{RealmInventory, RealmRole, RealmUser};
+use crate::inventory::realm::{Holders, RealmInventory, RealmRole, RealmUser};
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Account, LedgerState, Lifecycle, Suspension};
 use crate::policy::Realm;
@@ -49,6 +52,15 @@ pub struct RealmStep {
     /// Why.
     #[serde(flatten)]
     pub reason: Reason,
+    /// The class that counts for limits.
+    #[serde(skip)]
+    pub class: String,
+    /// Since when the account is as it is: who waits longest comes first.
+    #[serde(skip)]
+    pub since: Timestamp,
+    /// How much of a limit it uses: users that are disabled, roles that are taken. What an administrator ordered uses none.
+    #[serde(skip)]
+    pub counts: u64,
 }
 
 /// What is done. Steps are in the order of these.
@@ -182,8 +194,11 @@ fn workspaces(ledger: &LedgerState) -> BTreeMap<&AccountId, &Account> {
 /// Names of all roles that are ours to keep.
 #[must_use]
 pub fn roles(ledger: &LedgerState) -> BTreeSet<String> {
-    let both = |group: &&Account| [Role::Member, Role::Manager].map(|role| role_name(group, role));
-    workspaces(ledger).values().flat_map(both).collect()
+    workspaces(ledger).into_values().flat_map(both_roles).collect()
+}
+
+fn both_roles(group: &Account) -> [String; 2] {
+    [Role::Member, Role::Manager].map(|role| role_name(group, role))
 }
 
 /// The user of an account there, if one is known: of people who come from the realm the one whom they come from.
@@ -214,6 +229,7 @@ pub fn plan(ledger: &LedgerState, rules: &Realm, seen: &RealmInventory, now: Tim
         users: pairs().filter(|(_, user)| seen.users.contains_key(*user)).map(|(it, user)| (&it.id, user)).collect(),
         made: BTreeSet::new(),
         names: seen.users.values().map(|user| (user.username.as_str(), user)).collect(),
+        classes: Classes::of(ledger),
         plan: RealmPlan { realm: rules.name.clone(), ..RealmPlan::default() },
     };
     let people = users().filter(|it| it.state != Lifecycle::New && !ledger.holds.contains_key(&it.id));
@@ -238,12 +254,19 @@ struct Look<'a> {
     made: BTreeSet<&'a AccountId>,
     /// Users by their names.
     names: BTreeMap<&'a str, &'a RealmUser>,
+    classes: Classes<'a>,
     plan: RealmPlan,
 }
 
 impl<'a> Look<'a> {
     fn step(&mut self, account: &Account, action: RealmAction, reason: Reason) {
-        let step = RealmStep { id: account.id.clone(), account: account.account_name(), action, reason };
+        self.counted(account, action, reason, 0);
+    }
+
+    fn counted(&mut self, account: &Account, action: RealmAction, reason: Reason, counts: u64) {
+        let (id, class) = (account.id.clone(), self.classes.class(account));
+        let step =
+            RealmStep { id, account: account.account_name(), action, reason, class, since: account.since, counts };
         self.plan.steps.push(step);
     }
 
@@ -263,7 +286,7 @@ impl<'a> Look<'a> {
         if !may_log_in(person) {
             if user.enabled {
                 let reason = if row.enabled { Reason::Suspended } else { Reason::Drifted(enabled()) };
-                self.step(person, RealmAction::RealmDisable { user: id }, reason);
+                self.counted(person, RealmAction::RealmDisable { user: id }, reason, u64::from(!is_ordered(person)));
             }
             return;
         }
@@ -361,7 +384,7 @@ impl<'a> Look<'a> {
         let accounts = self.ledger.accounts.values().filter(|it| it.kind == AccountKind::User);
         let people: BTreeMap<(&str, &DirectoryId), &Account> =
             accounts.map(|person| ((person.source.as_str(), &person.directory_id), person)).collect();
-        let (mut given, mut taken) = (Given::new(), Taken::new());
+        let (mut given, mut taken) = (Given::new(), BTreeMap::new());
         for (id, group) in workspaces(self.ledger) {
             if self.ledger.holds.contains_key(id) {
                 continue;
@@ -373,8 +396,9 @@ impl<'a> Look<'a> {
                     self.step(group, RealmAction::RealmMakeRole { role: name.clone() }, Reason::Missing);
                 }
                 if group.state == Lifecycle::Deleted {
-                    if there.is_some() {
-                        self.step(group, RealmAction::RealmRemoveRole { role: name }, Reason::Orphaned);
+                    if let Some(there) = there {
+                        let counts = if is_ordered(group) { 0 } else { lost_with(there) };
+                        self.counted(group, RealmAction::RealmRemoveRole { role: name }, Reason::Orphaned, counts);
                     }
                     continue;
                 }
@@ -383,24 +407,23 @@ impl<'a> Look<'a> {
                 let works = |person: &&Account| person.state == Lifecycle::Active;
                 let active = group.state == Lifecycle::Active;
                 let wanted: Vec<&Account> = members.filter(works).filter(|_| active).collect();
-                self.holders(&name, &wanted, !active, (&mut given, &mut taken));
+                self.holders((&name, group), &wanted, (&mut given, &mut taken));
             }
         }
         for (person, roles) in given.into_values() {
             self.step(person, RealmAction::RealmAssign { roles }, Reason::Missing);
         }
-        for (user, (account, roles, reason)) in taken {
-            self.step(account, RealmAction::RealmUnassign { user: user.to_owned(), roles }, reason);
+        for (user, Taken { account, roles, reason, counts }) in taken {
+            self.counted(account, RealmAction::RealmUnassign { user: user.to_owned(), roles }, reason, counts);
         }
     }
 
     /// Who has a role and should not, and the other way round. Whoever is not ours keeps what somebody else gave them.
     fn holders(
         &self,
-        name: &str,
+        (name, group): (&str, &Account),
         wanted: &[&'a Account],
-        suspended: bool,
-        (given, taken): (&mut Given<'a>, &mut Taken<'a>),
+        (given, taken): (&mut Given<'a>, &mut BTreeMap<&'a str, Taken<'a>>),
     ) {
         let held = |person: &Account| self.ledger.holds.contains_key(&person.id);
         let there = self.seen.roles.get(name);
@@ -417,10 +440,12 @@ impl<'a> Look<'a> {
             if held(person) || wanted.iter().any(|it| it.id == person.id) {
                 continue;
             }
-            let reason =
-                if suspended || person.state != Lifecycle::Active { Reason::Suspended } else { Reason::Orphaned };
-            let entry = taken.entry(user).or_insert_with(|| (person, Vec::new(), reason));
-            entry.1.push(RealmRole { id: there.id.clone(), name: name.to_owned() });
+            let suspended = group.state != Lifecycle::Active || person.state != Lifecycle::Active;
+            let reason = if suspended { Reason::Suspended } else { Reason::Orphaned };
+            let entry =
+                taken.entry(user).or_insert_with(|| Taken { account: person, roles: Vec::new(), reason, counts: 0 });
+            entry.roles.push(RealmRole { id: there.id.clone(), name: name.to_owned() });
+            entry.counts += u64::from(!is_ordered(person) && !is_ordered(group));
         }
     }
 
@@ -445,8 +470,25 @@ impl<'a> Look<'a> {
 
 /// Roles to give to people.
 type Given<'a> = BTreeMap<&'a AccountId, (&'a Account, Vec<String>)>;
-/// Roles to take from people, and why.
-type Taken<'a> = BTreeMap<&'a str, (&'a Account, Vec<RealmRole>, Reason)>;
+
+/// Roles to take from somebody, and why.
+struct Taken<'a> {
+    account: &'a Account,
+    roles: Vec<RealmRole>,
+    reason: Reason,
+    /// How many of them no administrator ordered to be taken.
+    counts: u64,
+}
+
+/// An administrator who suspends one account means it: nothing of that is counted.
+fn is_ordered(account: &Account) -> bool {
+    account.state != Lifecycle::Active && matches!(account.suspension, Some(Suspension::Ordered(_)))
+}
+
+/// How many lose a role that is removed; one that nobody has counts, too.
+fn lost_with(role: &Holders) -> u64 {
+    role.holders.len().max(1) as u64
+}
 
 /// Keycloak keeps mails in lower case.
 fn same(one: Option<&String>, other: Option<&String>) -> bool {

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use super::guard::approve;
+use super::realm::guard::RealmBounds;
 use super::realm::{RealmAction, RealmPlan, RealmStep, plan, user_of};
 use super::testing::{SOURCE, World, course};
+use crate::evolve::{Followed, Inputs, evolve, follow};
 use crate::identity::{AccountId, AccountKind};
 use crate::inventory::realm::{Holders, RealmInventory, RealmUser};
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Failure, Lifecycle, Note, Suspension};
-use crate::policy::Realm;
+use crate::policy::{Limit, Realm};
 
 /// People, a workspace, and a realm that answers.
 struct Story {
@@ -128,6 +131,43 @@ impl Story {
             created: Some(5),
         };
         self.seen.users.insert(id.to_owned(), user);
+    }
+
+    /// Somebody with a user in the realm, of the workspace and served.
+    fn another(&mut self, name: &str) -> AccountId {
+        let id = self.world.add(AccountKind::User, name, None);
+        self.world.join(&self.lab.clone(), &id);
+        self.world.account(&id).state = Lifecycle::Active;
+        id
+    }
+
+    fn suspend(&mut self, id: &AccountId, why: Suspension) {
+        let account = self.world.account(id);
+        (account.state, account.suspension) = (Lifecycle::Suspended, Some(why));
+    }
+
+    /// What the guard makes of the plan, with what the ledger then has before anything is done.
+    fn followed(&mut self) -> Followed {
+        let World { ledger, policy, now, .. } = &mut self.world;
+        let bounds = RealmBounds::of(ledger, &self.rules, &policy.limits, &self.seen);
+        let followed = follow(ledger, &self.rules, &self.seen, &bounds, *now);
+        let intents = followed.approved.intents(ledger, &self.rules, *now);
+        ledger.apply_all(&intents);
+        followed
+    }
+
+    /// Does what the guard lets through; answers with what it did not.
+    fn guarded(&mut self) -> Vec<String> {
+        let followed = self.followed();
+        for approved in followed.approved.steps() {
+            self.carry_out(approved.step());
+            self.world.ledger.apply_all(&approved.used(self.world.now));
+        }
+        followed.refusals.iter().map(ToString::to_string).collect()
+    }
+
+    fn may_log_in(&self) -> usize {
+        self.seen.users.values().filter(|user| user.enabled).count()
     }
 
     fn alices(&mut self) -> &mut RealmUser {
@@ -319,4 +359,110 @@ fn what_failed_waits_and_holds_up_nothing_that_takes_access_away() {
     story.world.ledger.failures.insert(key, failure("realm mail"));
     let plan = story.plan();
     assert_eq!((plan.steps.len(), plan.overcome), (1, vec![alice]), "the mail went out, and the name is changed");
+}
+
+const fn count(count: u64) -> Limit {
+    Limit { count, percent: None }
+}
+
+#[test]
+fn users_are_disabled_within_limits_of_their_own() {
+    let mut story = Story::new();
+    let ids: Vec<AccountId> = ["bob", "carol", "dave", "erin"].map(|name| story.another(name)).into();
+    assert!(story.guarded().is_empty());
+    assert_eq!(story.may_log_in(), 5);
+    story.rules.client = None; // roles have a limit of their own
+    story.world.policy.limits.realm_disable_per_cycle = count(1);
+    story.world.policy.limits.realm_disable_per_day = count(3);
+    for (id, minutes) in ids.iter().zip([3, 1, 2, 0]) {
+        story.suspend(id, Suspension::Absent);
+        story.world.account(id).since += jiff::SignedDuration::from_mins(minutes);
+    }
+    let [refused] = story.guarded().try_into().expect("one refusal");
+    let beginning = "refused by limit realm_disable_per_cycle (1 left): 3 of 4 users disabled in the realm: ";
+    assert!(refused.starts_with(&format!("{beginning}carol, dave, bob. To allow exactly these: ")), "{refused}");
+    assert_eq!(story.may_log_in(), 4, "erin waited longest");
+
+    let hash = refused.rsplit(' ').next().expect("a hash").to_owned();
+    let changes = approve(&story.world.ledger, &hash, story.world.now).expect("it waits for an approval");
+    story.world.ledger.apply_all(&changes);
+    story.suspend(&story.alice.clone(), Suspension::Left);
+    let refused = story.guarded();
+    assert!(refused[0].contains("realm_disable_per_cycle (1 left): 1 of 4 users"), "who was added is not let through");
+    assert!(refused[0].contains(": Alice. To allow"), "{refused:?}");
+    assert_eq!(story.may_log_in(), 1);
+    assert!(story.world.ledger.approvals.is_empty(), "each is used up when its step is done");
+
+    story.world.now += jiff::SignedDuration::from_hours(25);
+    assert_eq!(story.guarded(), Vec::<String>::new(), "a day later the limit has room again");
+    assert_eq!(story.may_log_in(), 0);
+    assert!(story.world.ledger.refusals.is_empty());
+}
+
+#[test]
+fn roles_are_taken_within_limits_of_their_own() {
+    let mut story = Story::new();
+    let bob = story.another("bob");
+    assert!(story.guarded().is_empty());
+    assert_eq!(story.seen.roles["workspace-lab:member"].holders.len(), 2);
+    story.world.policy.limits.realm_remove_roles_per_cycle = count(1);
+    let lab = story.lab.clone();
+    story.world.account(&lab).members.clear();
+    let refused = story.guarded();
+    assert!(
+        refused[0].contains("realm_remove_roles_per_cycle (1 left): 2 roles are taken in the realm"),
+        "{refused:?}"
+    );
+    assert_eq!(story.seen.roles["workspace-lab:member"].holders.len(), 1);
+    story.world.ledger.spent.clear();
+    assert!(story.guarded().is_empty());
+    assert!(story.seen.roles["workspace-lab:member"].holders.is_empty());
+
+    // A role goes with its workspace, and with whoever has it.
+    story.seen.roles.get_mut("workspace-lab:member").expect("there").holders = ["x".to_owned(), "y".to_owned()].into();
+    story.world.account(&lab).state = Lifecycle::Deleted;
+    let refused = story.guarded();
+    assert!(refused[0].contains("held back of lab"), "{refused:?}");
+    assert!(story.seen.roles.contains_key("workspace-lab:member") && !bob.0.is_empty());
+}
+
+#[test]
+fn what_an_administrator_orders_is_not_counted_in_the_realm() {
+    let mut story = Story::new();
+    let ids: Vec<AccountId> = ["bob", "carol", "dave"].map(|name| story.another(name)).into();
+    story.guarded();
+    let limits = &mut story.world.policy.limits;
+    (limits.realm_disable_per_cycle, limits.realm_remove_roles_per_cycle) = (count(0), count(0));
+    let note = Note { actor: "root".to_owned(), reason: "x".to_owned(), ticket: None, at: story.world.now };
+    for id in &ids {
+        story.suspend(id, Suspension::Ordered(note.clone()));
+    }
+    assert_eq!(story.guarded(), Vec::<String>::new());
+    assert_eq!(story.may_log_in(), 1);
+    assert!(story.world.ledger.spent.is_empty());
+}
+
+#[test]
+fn a_refusal_in_the_realm_waits_for_its_approval_whatever_is_refused_in_clusters() {
+    let mut story = Story::new();
+    story.guarded();
+    story.world.policy.limits.realm_disable_per_cycle = count(0);
+    story.suspend(&story.alice.clone(), Suspension::Absent);
+    let followed = story.followed();
+    assert!(
+        followed
+            .approved
+            .steps()
+            .iter()
+            .all(|approved| approved.step().counts == 0 || approved.step().action.step() != "realm user")
+    );
+    let refused = story.world.ledger.refusals.clone();
+    assert_eq!(refused.len(), 1);
+    let World { ledger, inventory, policy, sealer, now, .. } = &story.world;
+    let inputs = Inputs { ledger, heard: None, inventory, policy, sealer, now: *now };
+    assert_eq!(evolve(inputs, &mut crate::desired::Deriver::default()).after.refusals, refused);
+    assert!(approve(ledger, &refused[0].hash, *now).is_some());
+    let without = super::realm::guard::forgotten(ledger).expect("the realm's");
+    story.world.ledger.apply(&without);
+    assert!(story.world.ledger.refusals.is_empty());
 }

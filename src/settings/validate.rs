@@ -148,6 +148,10 @@ fn limits(table: &Table<'_>) -> Limits {
         ("delete_per_day", Limit { count: 5, percent: None }),
         ("remove_members_per_cycle", Limit { count: 20, percent: Some(5) }),
         ("remove_members_per_day", Limit { count: 60, percent: Some(10) }),
+        ("realm_disable_per_cycle", Limit { count: 5, percent: Some(1) }),
+        ("realm_disable_per_day", Limit { count: 20, percent: Some(3) }),
+        ("realm_remove_roles_per_cycle", Limit { count: 20, percent: Some(5) }),
+        ("realm_remove_roles_per_day", Limit { count: 60, percent: Some(10) }),
         ("change_per_cycle", Limit { count: 50, percent: None }),
     ];
     table.only(&defaults.map(|(key, _)| key));
@@ -158,6 +162,10 @@ fn limits(table: &Table<'_>) -> Limits {
         delete_per_day,
         members_per_cycle,
         members_per_day,
+        realm_disable_per_cycle,
+        realm_disable_per_day,
+        roles_per_cycle,
+        roles_per_day,
         change,
     ] = defaults.map(|(key, default)| limit(table, key, default));
     Limits {
@@ -167,6 +175,10 @@ fn limits(table: &Table<'_>) -> Limits {
         delete_per_day,
         remove_members_per_cycle: members_per_cycle,
         remove_members_per_day: members_per_day,
+        realm_disable_per_cycle,
+        realm_disable_per_day,
+        realm_remove_roles_per_cycle: roles_per_cycle,
+        realm_remove_roles_per_day: roles_per_day,
         change_per_cycle: change,
     }
 }

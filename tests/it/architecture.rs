@@ -44,10 +44,7 @@ const CORE: [(&str, &[&str]); 18] = [
             "snapshot",
         ],
     ),
-    (
-        "evolve",
-        &["contract", "desired", "inventory", "ledger", "plan", "policy", "snapshot"],
-    ),
+    ("evolve", &["contract", "desired", "inventory", "ledger", "plan", "policy", "snapshot"]),
     ("orders", &["desired", "identity", "kinds", "ledger", "plan", "policy", "quantity"]),
 ];
 

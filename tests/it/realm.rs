@@ -56,6 +56,8 @@ remove_members_per_cycle = {{ count = 9 }}
 remove_members_per_day   = {{ count = 9 }}
 suspend_per_cycle        = {{ count = 9 }}
 suspend_per_day          = {{ count = 99 }}
+realm_remove_roles_per_cycle = {{ count = 9 }}
+realm_remove_roles_per_day   = {{ count = 99 }}
 [class.person]
 from       = "users"
 clusters   = ["test"]
@@ -294,4 +296,37 @@ fn one_realm_is_source_and_target() {
     world.cycle();
     assert_eq!(roles(&realm, "rls-kim"), set(&[]), "disabled in the realm is suspended here");
     assert_eq!(user(&realm, "rls-kim")["enabled"], false, "whose own it is, it says so");
+}
+
+#[test]
+fn what_takes_logins_away_waits_for_its_approval() {
+    let realm = realm("rlg", &[], &RIGHTS);
+    let own = connection(&realm, &realm.server.url, SECRET);
+    let mut world = world("rlg", &format!("[realm]\n{own}[lifecycle]\nabsent_for = \"0s\"\n"));
+    let names = ["rlg-ada", "rlg-bea"];
+    // Without anybody at all the directory would not be believed.
+    for (name, uid) in names.into_iter().chain(["rlg-cee"]).zip(64_501..) {
+        world.person(name, uid);
+    }
+    all_is_well(&world.cycle());
+    for name in names {
+        Servers::shared().slapd.modify_ldif(&format!("dn: {}\nchangetype: delete\n\n", person_dn(&world.base, name)));
+    }
+    let enabled = || names.into_iter().filter(|name| user(&realm, name)["enabled"] == true).count();
+    // The limit of suspensions has room for both; that of the realm, by its default, for one.
+    let planned = world.plan();
+    let limit = "refused by limit realm_disable_per_cycle (1 left): 1 of 2 users disabled in the realm: rlg-bea";
+    assert!(planned.text.contains(limit), "{}", planned.text);
+    assert_eq!(planned.exit_code, 3);
+    let report = world.cycle();
+    assert_eq!((report.refusals.len(), report.exit_code(), enabled()), (1, 3, 1), "{report:#?}");
+    assert_eq!(planned.plan["refused"]["limits"][0]["hash"], report.refusals[0].hash);
+    assert!(world.metrics().contains("bursar_refusals_total{limit=\"realm_disable_per_cycle\"} "));
+    let approved = OrderRequest::Approve { hash: report.refusals[0].hash.clone() };
+    world.order(&approved).expect("approved");
+    assert_eq!(enabled(), 0);
+    all_is_well(&world.cycle());
+    assert!(world.status().refusals.is_empty());
+    let rows = world.rows("SELECT spending, amount FROM spent WHERE spending = 'realm_disable'");
+    assert_eq!(rows.len(), 2, "{rows:?}");
 }

@@ -61,6 +61,10 @@ fn limits() -> Limits {
         delete_per_day: limit(5, None),
         remove_members_per_cycle: limit(20, Some(5)),
         remove_members_per_day: limit(60, Some(10)),
+        realm_disable_per_cycle: limit(5, Some(1)),
+        realm_disable_per_day: limit(20, Some(3)),
+        realm_remove_roles_per_cycle: limit(20, Some(5)),
+        realm_remove_roles_per_day: limit(60, Some(10)),
         change_per_cycle: limit(50, None),
     }
 }

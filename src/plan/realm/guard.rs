@@ -1,0 +1,324 @@
+//! What of a realm's plan may be done: users are disabled and roles taken within limits of their own. PURE: no runtime, no
+//! client, no file system, no clock.
+//!
+//! What is over a limit is refused, that step alone; the rest goes on. Only [`guard`] makes an [`ApprovedRealmPlan`].
+//! A step uses up its budget, and its approval, when it was done: one that fails or is left to the next cycle uses nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use super::{RealmAction, RealmPlan, RealmStep, lost_with, user_of, workspaces};
+use crate::identity::{AccountId, AccountKind, AccountName};
+use crate::inventory::realm::RealmInventory;
+use crate::ledger::change::{Change, RefusalRecord};
+use crate::ledger::realm::RealmAccount;
+use crate::ledger::{LedgerState, Lifecycle, Spending, Spent};
+use crate::plan::guard::{Classes, Refusal};
+use crate::plan::hash;
+use crate::plan::limit::{Limited, Verdict, judge, spent};
+use crate::plan::near::{LimitUse, tighter, worth_saying};
+use crate::policy::{Limits, Realm};
+
+/// [`Refusal::what`] of users that are disabled.
+pub(in crate::plan) const USERS: &str = "realm users";
+/// [`Refusal::what`] of roles that are taken.
+pub(in crate::plan) const ROLES: &str = "realm roles";
+
+/// The budget of users that are disabled.
+static DISABLED: Limited = Limited {
+    spending: Spending::RealmDisable,
+    what: USERS,
+    per_cycle: ("realm_disable_per_cycle", |limits| limits.realm_disable_per_cycle),
+    per_day: ("realm_disable_per_day", |limits| limits.realm_disable_per_day),
+};
+
+/// The budget of roles that are taken.
+static TAKEN: Limited = Limited {
+    spending: Spending::RealmRemoveRoles,
+    what: ROLES,
+    per_cycle: ("realm_remove_roles_per_cycle", |limits| limits.realm_remove_roles_per_cycle),
+    per_day: ("realm_remove_roles_per_day", |limits| limits.realm_remove_roles_per_day),
+};
+
+/// Everything that bounds what may be done at once in a realm.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RealmBounds {
+    limits: Limits,
+    /// Our users there, by class.
+    users: BTreeMap<String, u64>,
+    /// Roles that they have, by class; of workspaces those that others have in them.
+    roles: BTreeMap<String, u64>,
+    spent: Vec<Spent>,
+    approvals: BTreeMap<String, Timestamp>,
+    /// What the last cycle refused there.
+    refusals: Vec<RefusalRecord>,
+    /// What it refused in clusters.
+    others: Vec<RefusalRecord>,
+}
+
+impl RealmBounds {
+    /// As the ledger, the configuration and the realm say.
+    #[must_use]
+    pub fn of(ledger: &LedgerState, realm: &Realm, limits: &Limits, seen: &RealmInventory) -> Self {
+        let classes = Classes::of(ledger);
+        let (mut users, mut roles) = (BTreeMap::<String, u64>::new(), BTreeMap::<String, u64>::new());
+        let people = ledger.accounts.values().filter(|account| account.kind == AccountKind::User);
+        let mut owners = BTreeMap::new();
+        for person in people {
+            let Some(user) = user_of(ledger, realm, person).filter(|user| seen.users.contains_key(*user)) else {
+                continue;
+            };
+            let class = classes.class(person);
+            *users.entry(class.clone()).or_default() += 1;
+            owners.insert(user, class);
+        }
+        for class in seen.roles.values().flat_map(|role| &role.holders).filter_map(|user| owners.get(user.as_str())) {
+            *roles.entry(class.clone()).or_default() += 1;
+        }
+        let deleted = workspaces(ledger).into_values().filter(|group| group.state == Lifecycle::Deleted);
+        for group in deleted {
+            let there = super::both_roles(group).into_iter().filter_map(|name| seen.roles.get(&name));
+            *roles.entry(classes.class(group)).or_default() += there.map(lost_with).sum::<u64>();
+        }
+        let (refusals, others) = ledger.refusals.iter().cloned().partition(is_of_realm);
+        let (spent, approvals) = (ledger.spent.clone(), ledger.approvals.clone());
+        Self { limits: limits.clone(), users, roles, spent, approvals, refusals, others }
+    }
+
+    fn sizes(&self, budget: &Limited) -> &BTreeMap<String, u64> {
+        if budget.spending == Spending::RealmDisable { &self.users } else { &self.roles }
+    }
+
+    fn approves(&self, hash: &str, now: Timestamp) -> bool {
+        self.approvals.get(hash).is_some_and(|until| *until > now)
+    }
+}
+
+/// A realm's plan that may be executed, all of it. Only [`guard`] makes one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApprovedRealmPlan {
+    steps: Vec<ApprovedStep>,
+    overcome: Vec<AccountId>,
+    /// `None`: as the ledger has them.
+    refusals: Option<Vec<RefusalRecord>>,
+    near: Vec<LimitUse>,
+}
+
+/// A step that may be done. Only [`guard`] makes one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApprovedStep {
+    step: RealmStep,
+    /// What it uses up when it is done.
+    spends: Option<Spending>,
+    /// The approval that lets it through.
+    approval: Option<String>,
+}
+
+impl ApprovedRealmPlan {
+    /// What is to be done, in this order.
+    #[must_use]
+    pub fn steps(&self) -> &[ApprovedStep] {
+        &self.steps
+    }
+
+    /// Limits of which little is left after this.
+    #[must_use]
+    pub fn near(&self) -> &[LimitUse] {
+        &self.near
+    }
+
+    /// What the ledger must have before anything is done: what is over, what is refused, and of users who are made the
+    /// moment by which each is known again if that is cut off.
+    #[must_use]
+    pub fn intents(&self, ledger: &LedgerState, rules: &Realm, now: Timestamp) -> Vec<Change> {
+        let Self { steps, overcome, refusals, near: _ } = self;
+        let place = rules.place();
+        let over = overcome.iter().map(|id| Change::Failure(id.clone(), place.clone(), None));
+        let refused = refusals.clone().map(Change::Refusals);
+        let made = steps.iter().filter_map(|ApprovedStep { step, .. }| match &step.action {
+            RealmAction::RealmCreate { username, email, display_name, .. } => {
+                Some((step, username, email, display_name))
+            }
+            _ => None,
+        });
+        let rows = made.zip(now.as_millisecond()..).filter_map(|((step, username, email, display_name), asked)| {
+            let key = (step.id.clone(), rules.name.clone());
+            // What was asked for before may have been made since: its moment stays.
+            if ledger.realm_accounts.get(&key).is_some_and(|row| row.user_id.is_none()) {
+                return None;
+            }
+            let row = RealmAccount {
+                user_id: None,
+                asked,
+                adopted: false,
+                name: username.clone(),
+                mail: email.clone(),
+                display_name: display_name.clone(),
+                enabled: true,
+                mail_due: rules.mail,
+                mailed_at: None,
+            };
+            Some(Change::RealmAccount(key.0, key.1, row))
+        });
+        over.chain(refused).chain(rows).collect()
+    }
+}
+
+impl ApprovedStep {
+    /// What is done.
+    #[must_use]
+    pub const fn step(&self) -> &RealmStep {
+        &self.step
+    }
+
+    /// What it used of limits and approvals, once it was done.
+    #[must_use]
+    pub fn used(&self, now: Timestamp) -> Vec<Change> {
+        let Self { step, spends, approval } = self;
+        let spent = (*spends).map(|spending| Change::Spent(spending, step.class.clone(), step.counts, now));
+        spent.into_iter().chain(approval.clone().map(|part| Change::Approval(part, None))).collect()
+    }
+}
+
+/// Whether a limit of the realm refused it.
+#[must_use]
+pub fn is_of_realm(refusal: &RefusalRecord) -> bool {
+    [&DISABLED, &TAKEN].into_iter().any(|budget| budget.has_key(&refusal.limit))
+}
+
+/// The change by which a ledger forgets what was refused in a realm that the configuration does not name any more.
+#[must_use]
+pub fn forgotten(ledger: &LedgerState) -> Option<Change> {
+    let (of_realm, others): (Vec<_>, Vec<_>) = ledger.refusals.iter().cloned().partition(is_of_realm);
+    (!of_realm.is_empty()).then_some(Change::Refusals(others))
+}
+
+/// Takes out what must not be done now.
+#[must_use]
+pub fn guard(plan: RealmPlan, bounds: &RealmBounds, now: Timestamp) -> (ApprovedRealmPlan, Vec<Refusal>) {
+    let RealmPlan { realm, steps, notices: _, overcome } = plan;
+    let mut limits =
+        LimitEvaluator { realm: &realm, bounds, now, refusals: Vec::new(), refused: BTreeSet::new(), near: Vec::new() };
+    let mut approvals = BTreeMap::new();
+    for budget in [&DISABLED, &TAKEN] {
+        approvals.extend(limits.limit(&steps, budget));
+    }
+    let LimitEvaluator { refusals, refused, near, .. } = limits;
+    let approved = steps.into_iter().enumerate().filter(|(place, _)| !refused.contains(place));
+    let approved = approved.map(|(place, step)| ApprovedStep {
+        spends: budget_of(&step).map(|budget| budget.spending),
+        approval: approvals.remove(&place),
+        step,
+    });
+    let records: Vec<RefusalRecord> = refusals.iter().map(Refusal::record).collect();
+    let approved = ApprovedRealmPlan {
+        steps: approved.collect(),
+        overcome,
+        refusals: (records != bounds.refusals).then(|| [bounds.others.clone(), records].concat()),
+        near: worth_saying(near.into_iter(), &refusals),
+    };
+    (approved, refusals)
+}
+
+/// The budget that a step uses, if it uses one.
+fn budget_of(step: &RealmStep) -> Option<&'static Limited> {
+    if step.counts == 0 {
+        return None;
+    }
+    match step.action {
+        RealmAction::RealmDisable { .. } => Some(&DISABLED),
+        RealmAction::RealmUnassign { .. } | RealmAction::RealmRemoveRole { .. } => Some(&TAKEN),
+        RealmAction::RealmEnable { .. }
+        | RealmAction::RealmRecognise { .. }
+        | RealmAction::RealmAdopt { .. }
+        | RealmAction::RealmCreate { .. }
+        | RealmAction::RealmUpdate { .. }
+        | RealmAction::RealmMakeRole { .. }
+        | RealmAction::RealmAssign { .. }
+        | RealmAction::RealmMail { .. }
+        | RealmAction::RealmRename { .. } => None,
+    }
+}
+
+/// What limits have said so far; steps by their places in the plan.
+struct LimitEvaluator<'a> {
+    realm: &'a str,
+    bounds: &'a RealmBounds,
+    now: Timestamp,
+    refusals: Vec<Refusal>,
+    refused: BTreeSet<usize>,
+    near: Vec<LimitUse>,
+}
+
+impl LimitEvaluator<'_> {
+    /// The approvals of those who pass by one.
+    fn limit(&mut self, steps: &[RealmStep], budget: &Limited) -> BTreeMap<usize, String> {
+        let sizes = self.bounds.sizes(budget);
+        let mut by_class: BTreeMap<&str, Vec<usize>> = sizes.keys().map(|class| (class.as_str(), Vec::new())).collect();
+        for (place, step) in steps.iter().enumerate() {
+            if budget_of(step).is_some_and(|its| its.spending == budget.spending) {
+                by_class.entry(&step.class).or_default().push(place);
+            }
+        }
+        let mut approvals = BTreeMap::new();
+        for (class, mut places) in by_class {
+            let size = sizes.get(class).copied().unwrap_or_default();
+            places.sort_by_key(|place| (steps[*place].since, &steps[*place].account, &steps[*place].id));
+            approvals.extend(self.limit_class((class, size), steps, &places, budget));
+        }
+        approvals
+    }
+
+    fn limit_class(
+        &mut self,
+        (class, size): (&str, u64),
+        steps: &[RealmStep],
+        places: &[usize],
+        budget: &Limited,
+    ) -> BTreeMap<usize, String> {
+        let (realm, bounds, now) = (self.realm, self.bounds, self.now);
+        let day = spent(&bounds.spent, budget.spending, class, now);
+        let (limit, left) = budget.left(&bounds.limits, size, day);
+        let amounts: Vec<u64> = places.iter().map(|place| steps[*place].counts).collect();
+        let approves = |hash: &str| bounds.approves(hash, now);
+        let Verdict { refused, approved, whole: _ } =
+            judge(&amounts, left, approves, |nth| part(realm, &steps[places[nth]]));
+        let passed = amounts.iter().enumerate().filter(|(nth, _)| !refused.contains(nth));
+        let by_plan = passed.map(|(_, amount)| amount).sum();
+        self.near.push(tighter(budget, &bounds.limits, class, size, (by_plan, day)));
+        if !refused.is_empty() {
+            let held: Vec<&RealmStep> = refused.iter().map(|nth| &steps[places[*nth]]).collect();
+            let accounts: Vec<AccountName> = held.iter().map(|step| step.account.clone()).collect();
+            let parts: Vec<String> = held.iter().map(|step| part(realm, step)).collect();
+            self.refusals.push(Refusal {
+                limit: limit.to_owned(),
+                class: class.to_owned(),
+                allowed: left,
+                wanted: amounts.iter().sum(),
+                what: budget.what.to_owned(),
+                accounts,
+                hash: Some(hash::of_parts(&parts)),
+                parts,
+            });
+        }
+        self.refused.extend(refused.into_iter().map(|nth| places[nth]));
+        approved.into_iter().map(|(nth, part)| (places[nth], part)).collect()
+    }
+}
+
+/// The hash of a step, the same in each cycle in which it would do the same.
+fn part(realm: &str, step: &RealmStep) -> String {
+    let (what, roles): (&str, BTreeSet<&str>) = match &step.action {
+        RealmAction::RealmUnassign { roles, .. } => ("take", roles.iter().map(|role| role.name.as_str()).collect()),
+        RealmAction::RealmRemoveRole { role } => ("remove", BTreeSet::from([role.as_str()])),
+        _ => ("disable", BTreeSet::new()),
+    };
+    let mut hash = Sha256::new();
+    for text in ["realm", realm, step.id.0.as_str(), what].into_iter().chain(roles) {
+        hash.update((text.len() as u64).to_be_bytes());
+        hash.update(text);
+    }
+    hex::encode(hash.finalize())
+}

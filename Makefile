@@ -4,7 +4,7 @@ SHELL       := bash
 CARGO       ?= cargo
 DEMO        ?=
 
-.PHONY: test bench soak demo servers packages cluster domain keycloak build demo-build deny release deb rpm image image-test packages-test
+.PHONY: test bench soak demo servers packages cluster domain keycloak new-kind build demo-build deny release deb rpm image image-test packages-test
 .DEFAULT_GOAL := test
 
 # All that must hold on each change. The control plane (Go) and the crates build side by side: the one has long single
@@ -23,7 +23,7 @@ bench:
 
 # The homes' tests with large numbers, and on NFS with Linux's own client in a virtual machine; 2,000 random pods by
 # webhook and backstop; the webhook's properties, raw bodies among them, with large numbers: an hour.
-soak: servers build
+soak: servers build new-kind
 	BURSAR_TEST_PODS=2000 $(CARGO) test --locked -p bursar --test it admission::agreement
 	PROPTEST_CASES=20000 $(CARGO) test --locked -p bursar --lib admission::property_tests
 	BURSAR_SOAK=1 $(CARGO) test --locked -p bursar --test it homes::
@@ -54,6 +54,10 @@ keycloak: packages
 	@tests/cluster/apt.sh openjdk-17-jre-headless maven
 	@tests/keycloak/fetch.sh >/dev/null
 	@tests/keycloak/kubelogin.sh >/dev/null
+
+# Where the compiler asks for a new kind of object.
+new-kind:
+	@tests/new-kind.sh
 
 # Everything that `test` runs, compiled; nothing run.
 build:

@@ -1,11 +1,25 @@
 //! The table of the kinds that Bursar creates: one row per kind. Code outside this module that differs by kind reads a
 //! column or matches on [`ManagedKind`] exhaustively. PURE: no runtime, no client, no file system, no clock.
 
-/// A kind of object that Bursar creates for tenants.
-///
-/// The order of the variants is the order in which roles and the daemon's admission policy list them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ManagedKind {
+/// Declares the enum and the list of its variants together, so that no kind is missing from the list.
+macro_rules! managed_kinds {
+    ($($(#[$attribute:meta])* $kind:ident),* $(,)?) => {
+        /// A kind of object that Bursar creates for tenants.
+        ///
+        /// The order of the variants is the order in which roles and the daemon's admission policy list them.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum ManagedKind {
+            $($(#[$attribute])* $kind),*
+        }
+
+        impl ManagedKind {
+            /// Every kind, in the order of the variants.
+            pub const ALL: &[Self] = &[$($(#[$attribute])* Self::$kind),*];
+        }
+    };
+}
+
+managed_kinds! {
     Namespace,
     RoleBinding,
     ResourceQuota,
@@ -16,6 +30,7 @@ pub enum ManagedKind {
     ClusterRoleBinding,
     ServiceAccount,
     Secret,
+    // Without a row: `make new-kind` lists the places where the compiler asks for one.
     #[cfg(bursar_new_kind)]
     NewKind,
 }
@@ -111,20 +126,6 @@ pub enum Detail {
 pub const MANAGED_VERBS: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
 
 impl ManagedKind {
-    /// Every kind, in the order of the variants.
-    pub const ALL: &[Self] = &[
-        Self::Namespace,
-        Self::RoleBinding,
-        Self::ResourceQuota,
-        Self::LimitRange,
-        Self::PersistentVolume,
-        Self::PersistentVolumeClaim,
-        Self::NetworkPolicy,
-        Self::ClusterRoleBinding,
-        Self::ServiceAccount,
-        Self::Secret,
-    ];
-
     /// The kind of this API and name.
     #[must_use]
     pub fn of(api_version: &str, kind: &str) -> Option<Self> {
@@ -384,8 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_lists_each_kind_once_in_the_order_of_the_variants() {
-        assert!(ManagedKind::ALL.is_sorted_by(|one, other| one < other));
+    fn no_two_kinds_share_api_and_name() {
         for kind in ManagedKind::ALL {
             assert_eq!(ManagedKind::of(kind.row().api_version, kind.row().kind), Some(*kind));
         }

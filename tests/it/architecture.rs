@@ -2,7 +2,7 @@
 
 mod dependencies;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -96,6 +96,16 @@ struct Source {
 /// All of the root's `src`.
 fn own_sources() -> BTreeMap<PathBuf, Source> {
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"))
+}
+
+/// All of the workspace's crates, whose paths begin in their `src`.
+fn all_sources() -> Vec<(PathBuf, Source)> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
+    let crates = fs::read_dir(crates).expect("a folder").map(|entry| entry.expect("an entry").path().join("src"));
+    own_sources()
+        .into_iter()
+        .chain(crates.filter(|folder| folder.is_dir()).flat_map(|folder| sources(&folder)))
+        .collect()
 }
 
 /// All of a folder, without tests: what a file says before its `mod tests`.
@@ -333,7 +343,7 @@ fn no_kind_is_compared_as_a_string_outside_the_table() {
     let mut wrong = Vec::new();
     let is_table = |source: &Source| source.module == "kinds" || source.module.starts_with("kinds::");
     let is_any = |file: &Path| ANY_KIND.iter().any(|(known, _)| file == Path::new(known));
-    for (file, source) in own_sources().into_iter().filter(|(file, source)| !is_table(source) && !is_any(file)) {
+    for (file, source) in all_sources().into_iter().filter(|(file, source)| !is_table(source) && !is_any(file)) {
         for kind in bursar::kinds::ManagedKind::ALL {
             let name = kind.row().kind;
             if compares_with(&source.text, name) {
@@ -342,4 +352,17 @@ fn no_kind_is_compared_as_a_string_outside_the_table() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Code that names every kind: the compiler asks for these files when a kind is added. `make new-kind` asks the compiler.
+#[test]
+fn few_files_name_every_kind() {
+    let names_all = |source: &Source| {
+        let mut kinds = bursar::kinds::ManagedKind::ALL.iter().map(|kind| kind.row().kind);
+        kinds.all(|name| source.text.contains(&format!("ManagedKind::{name}")))
+    };
+    let found: BTreeSet<_> =
+        all_sources().into_iter().filter(|(_, source)| names_all(source)).map(|(_, source)| source.module).collect();
+    let found: Vec<_> = found.into_iter().collect();
+    assert_eq!(found, ["bootstrap::needs", "desired::credential"], "beside the table, kinds::managed");
 }

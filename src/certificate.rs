@@ -185,7 +185,7 @@ fn certificates(blocks: &[Pem]) -> Result<Vec<X509Certificate<'_>>, CertificateE
 }
 
 /// As the API server does it (Go, `Certificate.Verify`): each is signed by the next one, and one of them by an
-/// authority. Times are not looked at: an authority that has ended is found by the trial.
+/// authority. Times are not looked at: an authority that has ended is found by the endpoint probe.
 fn check_chain(chain: &[X509Certificate<'_>], authorities: &str) -> Result<(), CertificateError> {
     let authorities = blocks(authorities.as_bytes())?;
     let authorities = certificates(&authorities)?;

@@ -124,7 +124,7 @@ impl Engine {
         }
         for (cluster, link) in &self.links {
             if let Some(effects) = self.effects.clusters.get(cluster) {
-                effects.server.trials().look_after(&effects.face.endpoints, &link.credential);
+                effects.server.endpoint_probes().look_after(&effects.face.endpoints, &link.credential);
             }
         }
         if renew {

@@ -21,7 +21,7 @@ pub struct ClientAuthorities(Mutex<Option<Said>>);
 type Said = Option<Arc<str>>;
 
 /// Checks a certificate against what was asked and against those whom the API server believes. An API server that does
-/// not say whom is not held against it: the trial at the endpoints comes after.
+/// not say whom is not held against it: the probe of the endpoints comes after.
 pub async fn verified(server: &ApiServer, pem: &[u8], asked: &Asked<'_>) -> Result<Issued, VerifyError> {
     let against = |said: &Said| verify(pem, &Asked { authorities: said.as_deref(), ..asked.clone() });
     match against(&said(server, false).await?) {

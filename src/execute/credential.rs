@@ -2,7 +2,7 @@
 //! to `bursar-homed` and is overwritten; no plan, ledger, log or error ever has it.
 //!
 //! In this order, so that nothing is asked for in vain: a test write in the home; a key and a request, or a token; a look
-//! at what was issued; a trial of it; the kubeconfig.
+//! at what was issued; a probe of the endpoints with it; the kubeconfig.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use jiff::Timestamp;
 
 use super::apply::refused;
 use super::authority::{self, VerifyError};
+use super::endpoint_probe::{self, Endpoints, Old};
 use super::keypair::{Names, NewKey};
 use super::signing::{self, SigningError, Unsigned};
-use super::trial::{self, Endpoints, Old};
 use super::{ClusterEffects, StepError, home, token};
 use crate::certificate::{Asked, CertificateError, Issued};
 use crate::desired::{DesiredCredential, HomeTarget, Proof, Subject};
@@ -57,7 +57,7 @@ pub enum CredentialError {
     Address(String),
     /// An endpoint does not take it.
     #[error(transparent)]
-    Trial(#[from] trial::TrialError),
+    EndpointProbe(#[from] endpoint_probe::EndpointProbeError),
 }
 
 impl From<CredentialError> for StepError {
@@ -66,7 +66,7 @@ impl From<CredentialError> for StepError {
     }
 }
 
-/// A test write in the home, a credential, a trial of it, and the kubeconfig. Answers with what the ledger keeps.
+/// A test write in the home, a credential, a probe of the endpoints with it, and the kubeconfig. Answers with what the ledger keeps.
 pub async fn deliver(
     effects: &ClusterEffects,
     homes: &HomedClient,
@@ -80,13 +80,13 @@ pub async fn deliver(
         Endpoints { all: &credential.endpoints, default: &credential.default_endpoint, kind: credential.proof.noun() };
     let user = credential.proof.name();
     if user.is_some() {
-        server.trials().recall(endpoints, old).map_err(CredentialError::from)?;
+        server.endpoint_probes().recall(endpoints, old).map_err(CredentialError::from)?;
     }
     prepare(homes, home, credential).await?;
     let (proof, certificate) = obtain(effects, credential, generation).await?;
     if let Some(user) = &user {
-        let tried = trial::Credential { user, proof: &proof };
-        server.trials().attempt(endpoints, tried, old).await.map_err(CredentialError::from)?;
+        let tried = endpoint_probe::Credential { user, proof: &proof };
+        server.endpoint_probes().attempt(endpoints, tried, old).await.map_err(CredentialError::from)?;
     }
     write(homes, home, entries(&server.cluster, credential, proof)).await?;
     let key = CredentialKey::new(account.id.clone(), server.cluster.clone()).on(&credential.host);

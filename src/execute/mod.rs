@@ -10,6 +10,7 @@ pub mod credential;
 pub mod csr_watch;
 mod ending;
 pub mod endpoint;
+pub mod endpoint_probe;
 pub mod error;
 pub mod home;
 pub mod idle;
@@ -25,7 +26,6 @@ pub mod request;
 pub mod signing;
 mod tenant;
 pub mod token;
-pub mod trial;
 pub mod workloads;
 
 use std::collections::BTreeMap;
@@ -124,7 +124,7 @@ impl ClusterEffects {
     /// Endpoints that did not take credentials when they were last asked, with why.
     #[must_use]
     pub fn findings(&self) -> BTreeMap<String, String> {
-        self.server.trials().findings(&self.face.endpoints)
+        self.server.endpoint_probes().findings(&self.face.endpoints)
     }
 }
 

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use super::authority::ClientAuthorities;
 use super::csr_watch::{CsrWatch, LazyCsrWatch};
+use super::endpoint_probe::EndpointProbes;
 use super::pace::{Outcome, Pace};
-use super::trial::Trials;
 use crate::identity::ClusterName;
 use crate::kinds::{ObjectKind, ServedKind};
 use crate::observed::discovery::Kinds;
@@ -51,7 +51,7 @@ pub struct ApiServer {
     pace: Pace,
     kinds: Kinds,
     certificates: LazyCsrWatch,
-    trials: Arc<Trials>,
+    endpoint_probes: Arc<EndpointProbes>,
     authorities: ClientAuthorities,
 }
 
@@ -199,7 +199,7 @@ impl ApiServer {
             pace: Pace::default(),
             kinds: Kinds::default(),
             certificates: LazyCsrWatch::new(),
-            trials: Arc::default(),
+            endpoint_probes: Arc::default(),
             authorities: ClientAuthorities::default(),
         }
     }
@@ -217,8 +217,8 @@ impl ApiServer {
 
     /// What the endpoints said of credentials.
     #[must_use]
-    pub const fn trials(&self) -> &Arc<Trials> {
-        &self.trials
+    pub const fn endpoint_probes(&self) -> &Arc<EndpointProbes> {
+        &self.endpoint_probes
     }
 
     /// Whom it believes about its clients.

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::apply::{Applied, apply};
 use super::credential::{Delivering, deliver};
+use super::endpoint_probe::Old;
 use super::prune::delete;
 use super::record::failure;
-use super::trial::Old;
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, reap, refusal, workloads};
 use crate::desired::{DesiredCredential, HomeTarget, Proof, Regeneration, Transition, detail};
 use crate::identity::{ClusterName, HostName, NamespaceName};

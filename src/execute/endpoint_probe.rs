@@ -39,7 +39,7 @@ const LOOK_EVERY: Duration = Duration::from_mins(15);
     "endpoint {endpoint} ({url}) does not take the credential: {why}; the old kubeconfig is kept; \
      check the endpoint's url, ca, tls_server_name and proxy in bursar.toml"
 )]
-pub struct TrialError {
+pub struct EndpointProbeError {
     /// Its name.
     pub endpoint: String,
     /// Where it is.
@@ -70,7 +70,7 @@ pub enum Old {
 
 /// What the endpoints of one cluster said lately.
 #[derive(Debug, Default)]
-pub struct Trials {
+pub struct EndpointProbes {
     said: Mutex<BTreeMap<Key, Said>>,
     /// Held while something is tried; all others wait for it.
     turn: tokio::sync::Mutex<()>,
@@ -114,9 +114,9 @@ impl Credential<'_> {
     }
 }
 
-impl Trials {
+impl EndpointProbes {
     /// Whether a credential was refused a moment ago: then there is no sense in asking for another.
-    pub fn recall(&self, endpoints: Endpoints<'_>, old: Old) -> Result<(), TrialError> {
+    pub fn recall(&self, endpoints: Endpoints<'_>, old: Old) -> Result<(), EndpointProbeError> {
         let said = self.lock();
         objection(endpoints, old, |endpoint| tried(&said, endpoints.kind, endpoint))
     }
@@ -127,7 +127,7 @@ impl Trials {
         endpoints: Endpoints<'_>,
         credential: Credential<'_>,
         old: Old,
-    ) -> Result<(), TrialError> {
+    ) -> Result<(), EndpointProbeError> {
         let _turn = self.turn.lock().await;
         let unknown: Vec<&Endpoint> = {
             let said = self.lock();
@@ -137,7 +137,7 @@ impl Trials {
             (key(endpoints.kind, endpoint), verdict(endpoint, credential.auth(), Some(credential.user)).await)
         });
         let answers = futures::future::join_all(asked).await;
-        self.learn(answers, true);
+        self.record(answers, true);
         let said = self.lock();
         objection(endpoints, old, |endpoint| tried(&said, endpoints.kind, endpoint))
     }
@@ -152,13 +152,13 @@ impl Trials {
         if due.is_empty() {
             return;
         }
-        let (trials, own) = (Arc::clone(self), own.clone());
+        let (endpoint_probes, own) = (Arc::clone(self), own.clone());
         tokio::spawn(async move {
             let asked = due
                 .iter()
                 .map(async |endpoint| (key(CERTIFICATE, endpoint), verdict(endpoint, own.clone(), None).await));
             let answers = futures::future::join_all(asked).await;
-            trials.learn(answers, false);
+            endpoint_probes.record(answers, false);
         });
     }
 
@@ -187,7 +187,7 @@ impl Trials {
     }
 
     #[expect(clippy::disallowed_methods, reason = "says when a verdict was given")]
-    fn learn(&self, answers: Vec<(Key, Verdict)>, tried: bool) {
+    fn record(&self, answers: Vec<(Key, Verdict)>, tried: bool) {
         let at = Instant::now();
         let said = answers.into_iter().map(|(key, verdict)| (key, Said { at, verdict, tried }));
         self.lock().extend(said);
@@ -204,9 +204,9 @@ fn objection<'v>(
     endpoints: Endpoints<'_>,
     old: Old,
     said: impl Fn(&Endpoint) -> Option<&'v Verdict>,
-) -> Result<(), TrialError> {
+) -> Result<(), EndpointProbeError> {
     let error = |name: &String, endpoint: &Endpoint, why: &str| {
-        Err(TrialError { endpoint: name.clone(), url: endpoint.url.clone(), why: why.to_owned() })
+        Err(EndpointProbeError { endpoint: name.clone(), url: endpoint.url.clone(), why: why.to_owned() })
     };
     let mut away = None;
     for (name, endpoint) in endpoints.all {

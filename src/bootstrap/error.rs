@@ -1,4 +1,4 @@
-//! Why the daemon has no access, or `init` could not give it any: what is wrong, and what cures it.
+//! Why the daemon has no access, or `init` could not give it any: what is wrong, and the remedy.
 
 use std::path::PathBuf;
 

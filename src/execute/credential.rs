@@ -40,7 +40,7 @@ pub struct Delivering<'a> {
     pub old: Old,
 }
 
-/// Why an issued certificate is not delivered, or none could be asked for. The text carries the cure.
+/// Why an issued certificate is not delivered, or none could be asked for. The text carries the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
     /// No key or no request; the system's random numbers failed.

@@ -28,12 +28,12 @@ use crate::policy::Endpoint;
 /// How long an answer is believed: long enough that renewing 10,000 asks a handful of times, short enough that a change
 /// of the endpoint is noticed within one round of failures.
 const BELIEVED: Duration = Duration::from_mins(5);
-/// How long a refusal is believed, so that whoever cured it need not wait.
+/// How long a refusal is believed, so that a remedy takes effect soon.
 const REFUSAL_BELIEVED: Duration = Duration::from_secs(30);
 /// Between two looks at an endpoint at which nothing was tried meanwhile: nobody renews for hours in a small site.
 const LOOK_EVERY: Duration = Duration::from_mins(15);
 
-/// Why the credential is not delivered. The text carries the cure.
+/// Why the credential is not delivered. The text carries the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "endpoint {endpoint} ({url}) does not take the credential: {why}; the old kubeconfig is kept; \
@@ -162,7 +162,7 @@ impl EndpointProbes {
         });
     }
 
-    /// Endpoints that did not take a credential when they were last asked, with why and the cure.
+    /// Endpoints that did not take a credential when they were last asked, with why and the remedy.
     #[must_use]
     pub fn findings(&self, endpoints: &BTreeMap<String, Endpoint>) -> BTreeMap<String, String> {
         let said = self.lock();

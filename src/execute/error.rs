@@ -1,4 +1,4 @@
-//! Why a step of an account in a cluster failed: what is wrong, and what cures it.
+//! Why a step of an account in a cluster failed: what is wrong, and the remedy.
 
 use bursar_homed::client::HomedClientError;
 use thiserror::Error;
@@ -78,7 +78,7 @@ pub enum StepError {
     /// `bursar-homed` answered another question.
     #[error("bursar-homed gave an answer to another request")]
     HomeAnswer,
-    /// No certificate was issued or delivered; the reason carries its cure.
+    /// No certificate was issued or delivered; the reason carries its remedy.
     #[error(transparent)]
     Credential(Box<dyn std::error::Error + Send + Sync>),
     /// A kind of object could not be listed, so the archive would not be whole.
@@ -167,16 +167,16 @@ impl StepError {
         matches!(self, Self::Terminating { stuck: false, .. })
     }
 
-    /// What is wrong, its cause and the cure: the text of `status`.
+    /// What is wrong, its cause and the remedy: the text of `status`.
     #[must_use]
     pub fn reason(&self) -> String {
-        match self.cure() {
-            Some(cure) => format!("{}; {cure}", chain(self)),
+        match self.remedy() {
+            Some(remedy) => format!("{}; {remedy}", chain(self)),
             None => chain(self),
         }
     }
 
-    fn cure(&self) -> Option<String> {
+    fn remedy(&self) -> Option<String> {
         match self {
             Self::Foreign { key } => Some(adopt(key)),
             Self::Deleting { .. } | Self::NamespaceDeleting { .. } | Self::NoNamespace { .. } => {
@@ -190,8 +190,8 @@ impl StepError {
             Self::UnknownKind { kind, .. } => {
                 Some(format!("install what defines {kind}, or take it out of the class's manifests"))
             }
-            Self::Refused { key, source } | Self::Workload { key, source } => cure_of_refusal(&key.cluster, source),
-            Self::Request(source) => cure_of_request(source),
+            Self::Refused { key, source } | Self::Workload { key, source } => remedy_of_refusal(&key.cluster, source),
+            Self::Request(source) => remedy_of_request(source),
             Self::Home(HomedClientError::Home(error)) => Some(error.cure()),
             Self::HomeAnswer => Some("restart bursard and bursar-homed: they are not of one version".into()),
             Self::StillAllowed { .. } => {
@@ -199,7 +199,7 @@ impl StepError {
             }
             Self::NoCluster(cluster) => Some(format!("see `bursar status` for cluster {cluster}")),
             Self::NotRecorded => Some("see the daemon's log; free space in state_dir if there is none".into()),
-            Self::Listing { cluster, source, .. } => cure_of_refusal(cluster, source)
+            Self::Listing { cluster, source, .. } => remedy_of_refusal(cluster, source)
                 .or_else(|| Some("let that API answer, or remove its APIService; nothing is deleted before".into())),
             Self::Archive(_) => Some("see to state_dir/archive; nothing is deleted before it can be written".into()),
             Self::Data { namespace, claims } => Some(format!(
@@ -242,8 +242,8 @@ fn adopt(key: &ObjectKey) -> String {
     format!("it is left alone; `bursar adopt {object}{}` takes it over", key.said())
 }
 
-fn cure_of_refusal(cluster: &ClusterName, source: &RequestError) -> Option<String> {
-    let RequestError::Refused(status) = source else { return cure_of_request(source) };
+fn remedy_of_refusal(cluster: &ClusterName, source: &RequestError) -> Option<String> {
+    let RequestError::Refused(status) = source else { return remedy_of_request(source) };
     // Kubernetes' authorizer says `User "x" cannot VERB resource`; admission says something else.
     lacks_rights(status)
         .then(|| format!("`bursar init --cluster {cluster}` gives the daemon the rights that this configuration needs"))
@@ -253,7 +253,7 @@ fn lacks_rights(status: &kube::core::Status) -> bool {
     status.code == 403 && status.message.contains(" cannot ")
 }
 
-fn cure_of_request(source: &RequestError) -> Option<String> {
+fn remedy_of_request(source: &RequestError) -> Option<String> {
     match source {
         RequestError::Unreachable { .. } | RequestError::TimedOut { .. } => {
             Some("check that the API server runs and is reached from this host".into())

@@ -280,8 +280,8 @@ pub fn failure(step: &RealmStep, error: &RealmError, run: &Run<'_>) -> Change {
     let attempts = before.filter(|before| before.step == name).map_or(0, |before| before.attempts) + 1;
     let failure = Failure {
         step: name.to_owned(),
-        reason: match cure(&step.action, error) {
-            Some(cure) => format!("{}; {cure}", chain(error)),
+        reason: match remedy(&step.action, error) {
+            Some(remedy) => format!("{}; {remedy}", chain(error)),
             None => chain(error),
         },
         since: before.map_or(run.now, |before| before.since),
@@ -291,7 +291,7 @@ pub fn failure(step: &RealmStep, error: &RealmError, run: &Run<'_>) -> Change {
     Change::Failure(step.id.clone(), place, Some(failure))
 }
 
-fn cure(action: &RealmAction, error: &RealmError) -> Option<&'static str> {
+fn remedy(action: &RealmAction, error: &RealmError) -> Option<&'static str> {
     match (action, status(error)?) {
         (RealmAction::RealmRename { .. }, 400) => Some("let usernames be edited: Realm settings, Login"),
         (RealmAction::RealmMail { .. }, 500) => {

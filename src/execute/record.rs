@@ -13,7 +13,7 @@ const WAITING: usize = 64;
 
 /// The first wait after a failure: a conflict or a restart is over by then.
 const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(5);
-/// The longest: what a person has to cure is noticed to be cured within the hour.
+/// The longest: a remedy by a person is noticed within the hour.
 const LAST_RETRY: SignedDuration = SignedDuration::from_hours(1);
 
 /// What one transaction stores.

@@ -44,7 +44,7 @@ pub struct Unsigned<'a> {
     pub lifetime: Duration,
 }
 
-/// Why there is no certificate. The text carries the cure.
+/// Why there is no certificate. The text carries the remedy.
 #[derive(Debug, Error)]
 pub enum SigningError {
     /// The API server did not carry out a request.

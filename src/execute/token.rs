@@ -14,7 +14,7 @@ use crate::desired::{SERVICE_ACCOUNT, TokenOf};
 use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::Certificate;
 
-/// Why a token is not delivered. The text carries the cure.
+/// Why a token is not delivered. The text carries the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// No token that says whose it is.

@@ -71,7 +71,7 @@ pub struct ClusterHealth {
     pub ready: bool,
     /// Kinds that were not listed yet.
     pub waiting_for: Vec<String>,
-    /// What is wrong at present, with its cause and the cure.
+    /// What is wrong at present, with its cause and the remedy.
     pub error: Option<String>,
     /// Objects of ours.
     pub objects: usize,
@@ -446,9 +446,9 @@ fn explain_watch(cluster: &ClusterName, error: &watcher::Error) -> String {
     }
 }
 
-/// What is wrong, with its cause and the cure.
+/// What is wrong, with its cause and the remedy.
 fn explain(cluster: &ClusterName, cause: &kube::Error, whole: &dyn std::error::Error) -> String {
-    let cure = match cause {
+    let remedy = match cause {
         kube::Error::Api(status) if status.code == 401 => {
             format!("the daemon's credential is not accepted: `bursar init --cluster {cluster}` makes a new one")
         }
@@ -458,5 +458,5 @@ fn explain(cluster: &ClusterName, cause: &kube::Error, whole: &dyn std::error::E
         kube::Error::Api(_) => "see the API server's log".to_owned(),
         _ => "check that the API server runs and is reached from this host; it is tried again by itself".to_owned(),
     };
-    format!("{}; {cure}", chain(whole))
+    format!("{}; {remedy}", chain(whole))
 }

@@ -54,7 +54,7 @@ pub fn program(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("the path of this program");
     // target/debug/deps/it-…, target/debug/examples/demo
     let built = own.parent().and_then(Path::parent).expect("it is in a folder of cargo's").join(name);
-    match up_to_date(&built) {
+    match up_to_date(&built, &files_of(&package_of(name))) {
         Ok(()) => built,
         Err(reason) => panic!("{reason}; build it with `{}`", command(&built, name)),
     }
@@ -66,36 +66,61 @@ fn command(built: &Path, name: &str) -> String {
     format!("cargo build --workspace{} --bin {name}", if is_figure { " --profile bench" } else { "" })
 }
 
-/// Compares a program with the sources that it was made of. Cargo writes their names beside it, those of our other
-/// crates among them.
-fn up_to_date(built: &Path) -> Result<(), String> {
-    let changed = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified());
-    let made = changed(built).map_err(|error| format!("{}: {error}", built.display()))?;
-    let list = built.with_extension("d");
-    let text = std::fs::read_to_string(&list).map_err(|error| format!("{}: {error}", list.display()))?;
-    for source in listed(&text) {
-        let at: SystemTime = changed(&source).map_err(|error| format!("{}: {error}", source.display()))?;
-        if at > made {
+/// Compares a program with the sources that it was made of.
+fn up_to_date(built: &Path, sources: &[PathBuf]) -> Result<(), String> {
+    let changed = |path: &Path| {
+        let at = std::fs::metadata(path).and_then(|metadata| metadata.modified());
+        at.map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let made: SystemTime = changed(built)?;
+    for source in sources {
+        if changed(source)? > made {
             return Err(format!("{} is older than {}", built.display(), source.display()));
         }
     }
     Ok(())
 }
 
-/// The files of a list in the manner of make: `TARGET: FILE FILE…`, where a blank in a name has a backslash before it.
-fn listed(text: &str) -> Vec<PathBuf> {
-    let files = text.lines().next().and_then(|line| line.split_once(": ")).map_or("", |(_, files)| files);
-    let mut found = vec![String::new()];
-    let mut rest = files.chars();
-    while let Some(character) = rest.next() {
-        match (character, found.last_mut()) {
-            ('\\', Some(name)) => name.extend(rest.next()),
-            (' ', _) => found.push(String::new()),
-            (_, Some(name)) => name.push(character),
-            (_, None) => {}
+/// The folder of the package that has a program: `crates/homed` has `bursar-homed`.
+fn package_of(name: &str) -> PathBuf {
+    let member = name.strip_prefix("bursar-").map(|name| sources().join("crates").join(name));
+    member.filter(|folder| folder.exists()).unwrap_or_else(|| sources().to_owned())
+}
+
+/// The files that a package is built from: its own, and those of our crates that it depends on. Those of tests are left
+/// out: a change in them builds no program. Cargo writes a list too, but not for a program that it builds for a test.
+fn files_of(package: &Path) -> Vec<PathBuf> {
+    let (mut packages, mut found) = (vec![package.to_owned()], Vec::new());
+    let mut at = 0;
+    while let Some(folder) = packages.get(at).cloned() {
+        let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
+        let dependencies = manifest.lines().skip_while(|line| *line != "[dependencies]").skip(1);
+        let ours =
+            dependencies.take_while(|line| !line.starts_with('[')).filter_map(|line| line.strip_prefix("bursar-"));
+        for name in ours.filter_map(|line| line.split(['.', ' ']).next()) {
+            let other = sources().join("crates").join(name);
+            if !packages.contains(&other) {
+                packages.push(other);
+            }
+        }
+        rust_files(&folder.join("src"), &mut found);
+        at += 1;
+    }
+    found
+}
+
+fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_name().to_string_lossy().contains("test") {
+            continue;
+        }
+        if path.is_dir() {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
         }
     }
-    found.into_iter().filter(|name| !name.is_empty()).map(PathBuf::from).collect()
 }
 
 #[cfg(test)]
@@ -110,20 +135,25 @@ mod tests {
     fn program_that_is_older_than_a_source_is_stale() {
         let folder = Folder::create("programs");
         let (built, source) = (folder.path().join("tool"), folder.path().join("a file.rs"));
-        assert!(up_to_date(&built).is_err_and(|reason| reason.contains("tool: No such file")), "there is none");
+        let sources = [source.clone()];
+        let missing = up_to_date(&built, &sources);
+        assert!(missing.is_err_and(|reason| reason.contains("tool: No such file")), "there is none");
         write(&source, "").expect("a source");
         write(&built, "").expect("a program");
-        let list = format!("{}: {}\n", built.display(), source.display().to_string().replace(' ', "\\ "));
-        write(folder.path().join("tool.d"), list).expect("its list");
-        assert_eq!(up_to_date(&built), Ok(()));
+        assert_eq!(up_to_date(&built, &sources), Ok(()));
         let later = std::fs::metadata(&built).and_then(|metadata| metadata.modified()).expect("its time");
         let file = File::options().write(true).open(&source).expect("the source");
         file.set_modified(later + Duration::from_secs(1)).expect("a later change");
-        assert!(
-            up_to_date(&built).is_err_and(|reason| reason.contains("is older than")),
-            "the source has changed since"
-        );
-        std::fs::remove_file(&source).expect("it goes");
-        assert!(up_to_date(&built).is_err(), "a source is gone");
+        let stale = up_to_date(&built, &sources);
+        assert!(stale.is_err_and(|reason| reason.contains("is older than")), "the source has changed since");
+    }
+
+    #[test]
+    fn program_is_made_of_its_package_and_of_ours_that_it_needs() {
+        let files = files_of(&package_of("bursar-homed"));
+        let has = |file: &str| files.contains(&sources().join("crates").join(file));
+        assert!(has("homed/src/main.rs") && has("homed/src/server.rs") && has("protocol/src/lib.rs"), "{files:?}");
+        assert!(!has("homed/src/kubeconfig_tests.rs") && !has("homed/tests/start.rs"), "{files:?}");
+        assert!(files_of(&package_of("bursard")).contains(&sources().join("src/bin/bursard.rs")));
     }
 }

@@ -3,7 +3,6 @@
 
 mod adopt;
 pub mod ensure;
-pub mod own;
 mod quota;
 pub mod request;
 mod revocation;

@@ -12,8 +12,8 @@ use crate::directory::ldap::follow::follow;
 use crate::directory::{Pass, SourceConfig};
 use crate::errors::chain;
 use crate::orders::ensure::{Asker, Ensured, ensure};
-use crate::orders::own;
 use crate::orders::request::{EnsureAnswer, EnsureRequest, Refusal, Trigger};
+use crate::report::own;
 use crate::snapshot::{Comparison, DirectorySnapshot};
 use crate::store::{ReadStore, StoreError, facts};
 

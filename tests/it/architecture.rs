@@ -52,7 +52,7 @@ const CORE: [(&str, &[&str]); 18] = [
 const ORDER: [&[&str]; 9] = [
     &["directory", "webhook", "telemetry", "privilege", "archive", "certificate"],
     &["store", "observed"],
-    &["control::api", "report", "orders::own"],
+    &["control::api", "report"],
     &["execute", "bootstrap"],
     &["settings"],
     &["engine", "recovery"],

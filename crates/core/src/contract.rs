@@ -1,5 +1,4 @@
 //! What a namespace says of its tenant: label and annotation keys, and the seal, the daemon's signature over them.
-//! PURE: no runtime, no client, no file system, no clock.
 //!
 //! Daemon and webhook share [`identity_of`], the one function that reads the contract. An annotation that somebody
 //! edited is no identity: the signature does not hold.

@@ -1,5 +1,4 @@
 //! Digests that make "nothing to do" a comparison: of what we want, and of the fields we manage in what is there.
-//! PURE: no runtime, no client, no file system, no clock.
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};

@@ -1,4 +1,4 @@
-//! The one printer of error chains. PURE: no runtime, no client, no file system, no clock.
+//! The one printer of error chains.
 
 /// `error` and its causes in one line, outermost first.
 #[must_use]

@@ -1,5 +1,4 @@
-//! Who somebody is: POSIX numbers, directory ids and names, parsed once at the edge and passed by value from
-//! there on. PURE: no runtime, no client, no file system, no clock.
+//! Who somebody is: POSIX numbers, directory ids and names, parsed once at the edge and passed by value from there on.
 //!
 //! Nothing after `directory/entry.rs` parses a uid; a [`Uid`] that exists is one that may own a pod.
 

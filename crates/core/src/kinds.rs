@@ -1,5 +1,5 @@
 //! Kinds of objects: which Bursar creates ([`ManagedKind`], a table), how the API server addresses any of them, and
-//! which object is meant. PURE: no runtime, no client, no file system, no clock.
+//! which object is meant.
 
 mod managed;
 

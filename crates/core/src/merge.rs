@@ -1,6 +1,5 @@
-//! Reads of several sources, in their order of precedence, become one [`DirectorySnapshot`] in which no name and no
-//! uid is there twice and every name fits the classes that would take it. PURE: no runtime, no client, no file system,
-//! no clock.
+//! Reads of several sources, in their order of precedence, become one [`DirectorySnapshot`] in which no name and no uid
+//! is there twice and every name fits the classes that would take it.
 //!
 //! Who loses is rejected, not dropped: present, shown, and without effect. Collisions with the past (`uid_history`)
 //! are the ledger's business.

@@ -1,5 +1,5 @@
-//! An administrator's order, written down: what the ledger keeps of it and what the history says. PURE: no runtime, no
-//! client, no file system, no clock. The next plan carries it out.
+//! An administrator's order, written down: what the ledger keeps of it and what the history says. The next plan carries
+//! it out.
 
 mod adopt;
 pub mod ensure;

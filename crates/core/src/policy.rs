@@ -1,5 +1,5 @@
-//! What the administrators want: classes, quotas, networks, lifetimes, limits, each validated once by `settings.rs`
-//! so that everything built from it afterwards cannot fail. PURE: no runtime, no client, no file system, no clock.
+//! What the administrators want: classes, quotas, networks, lifetimes, limits, each validated once by `settings.rs` so
+//! that everything built from it afterwards cannot fail.
 
 mod adopts;
 mod credential;

@@ -1,5 +1,4 @@
 //! Amounts and resources as Kubernetes writes them (`k8s.io/apimachinery/pkg/api/resource`, ResourceQuota `spec.hard`).
-//! PURE: no runtime, no client, no file system, no clock.
 
 use std::cmp::Ordering;
 

@@ -1,5 +1,4 @@
-//! What the webhook is told of each class: the versioned `rules.json`, and the names of the files beside it. PURE: no
-//! runtime, no client, no file system, no clock.
+//! What the webhook is told of each class: the versioned `rules.json`, and the names of the files beside it.
 //!
 //! The daemon makes it from the configuration (`desired::rules`), where every pattern was checked; the webhook
 //! takes it whole or keeps what it has. A key that it does not know is an error: an older webhook must not leave out a

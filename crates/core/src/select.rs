@@ -1,5 +1,4 @@
-//! Which accounts a class takes, asked the same way of a snapshot and of the ledger. PURE: no runtime, no client, no file
-//! system, no clock.
+//! Which accounts a class takes, asked the same way of a snapshot and of the ledger.
 
 use crate::identity::AccountKind;
 use crate::policy::{Class, When};

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::sender::{Answer, Sender};
 use super::site::{DEADLINE, Site};
 
-/// What of a file matters here; `src/admission/tests.rs` says what each field is, and checks all of them.
+/// What of a file matters here; `crates/core/src/admission/tests.rs` says what each field is, and checks all of them.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Case {
     #[serde(default)]
@@ -60,7 +60,7 @@ impl Case {
     }
 
     /// `None` of a review that an API server makes of something else: connections, evictions, scales, what has no object,
-    /// and a webhook that was cut off from the API server (`src/admission`, `subresources.rs` and `away.rs` have these).
+    /// and a webhook that was cut off from the API server (`crates/core/src/admission`, `subresources.rs` and `away.rs` have these).
     fn sendable(self) -> Option<Self> {
         let same = |kind: &Value| !["Scale", "Eviction"].contains(&kind["kind"].as_str().unwrap_or_default());
         let either = self.object.as_ref().or(self.old.as_ref())?;

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// Crates, and what nothing below them may bring in: a name, or the beginning of one before a `-`.
-const MUST_NOT: [(&str, &[&str]); 2] = [
+const MUST_NOT: [(&str, &[&str]); 3] = [
+    ("bursar-core", &["tokio", "kube", "k8s-openapi", "sqlx", "ldap3", "reqwest", "rustix", "nix", "hyper", "rustls"]),
     // Beyond its direct dependencies, which are listed below.
     ("bursar-protocol", &["tokio", "kube", "sqlx", "ldap3", "reqwest", "rustix", "ring", "rcgen", "jiff"]),
     ("bursar-homed", &["sqlx", "kube", "k8s-openapi", "ldap3", "reqwest", "rcgen", "rustls", "hyper", "openssl"]),
@@ -71,5 +72,26 @@ fn architecture_prints_what_homed_is_built_from() {
         let names = tree("bursar-homed", depth);
         let expected = format!("{what} ({}):\n\n{}\n", names.len(), columns(&names));
         assert!(document.contains(&expected), "ARCHITECTURE.md should say:\n\n{expected}");
+    }
+}
+
+/// Features of everything that the programs are built from, without what tests turn on.
+fn features(package: &str) -> String {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).args(["tree", "--offline", "--locked", "--prefix", "none"]);
+    command.args(["-p", package, "-e", "normal,features", "--target", "x86_64-unknown-linux-gnu"]);
+    let output = command.output().expect("cargo starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+#[test]
+fn what_is_released_has_no_model_for_tests_and_sorts_its_json() {
+    let features = features("bursar");
+    assert!(features.contains("serde_json feature \"std\""), "{features}");
+    // Digests, hashes of approvals and goldens are of JSON with sorted keys.
+    for unwanted in ["bursar-core feature \"testing\"", "serde_json feature \"preserve_order\""] {
+        assert!(!features.contains(unwanted), "{unwanted} is on (cargo tree -e normal,features)");
     }
 }

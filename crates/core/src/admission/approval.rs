@@ -1,5 +1,4 @@
-//! What the daemon approves: certificates of tenants and of Bursar's own programs, and none of Kubernetes'. PURE: no
-//! runtime, no client, no file system, no clock.
+//! What the daemon approves: certificates of tenants and of Bursar's own programs, and none of Kubernetes'.
 //!
 //! Whoever holds the daemon's key could otherwise ask for `system:masters` and approve it. Defence in depth: admission
 //! configurations themselves are exempt from admission.

@@ -1,5 +1,4 @@
-//! Claims that several nodes write to, and that name no storage class, get the one that can do that. PURE: no runtime, no
-//! client, no file system, no clock.
+//! Claims that several nodes write to, and that name no storage class, get the one that can do that.
 //!
 //! The API server's own plugin writes the cluster's default class before any webhook is asked. Who chose a class is in
 //! `managedFields`, which are made before both: a class that no manager claims was chosen by nobody.

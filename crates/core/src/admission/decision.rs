@@ -1,5 +1,4 @@
 //! What is decided of a review: refusals, warnings and audit annotations, each with what, why and cure, and the patch.
-//! PURE: no runtime, no client, no file system, no clock.
 
 use std::collections::BTreeMap;
 use std::fmt;

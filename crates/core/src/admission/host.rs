@@ -1,5 +1,5 @@
 //! What a pod would have of the node it runs on: namespaces, ports, privileges. Paths are volumes', by the stricter of
-//! both rules. PURE: no runtime, no client, no file system, no clock.
+//! both rules.
 
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, object, quoted, switch, text};

@@ -1,5 +1,4 @@
-//! Where images come from: references as the container runtimes read them, against the class's registries. PURE: no
-//! runtime, no client, no file system, no clock.
+//! Where images come from: references as the container runtimes read them, against the class's registries.
 
 use std::fmt;
 

@@ -1,5 +1,4 @@
-//! Under which names a tenant is served: hosts and annotations of an `Ingress`, an `HTTPRoute` and their like. PURE: no
-//! runtime, no client, no file system, no clock.
+//! Under which names a tenant is served: hosts and annotations of an `Ingress`, an `HTTPRoute` and their like.
 //!
 //! Hosts are compared label by label as they are written. The API server and the controllers know only lower case without
 //! a dot at the end, so everything else is nobody's.

@@ -1,5 +1,4 @@
-//! What a pod is given: the tenant's claims, `HOME`, and the nodes that can mount them. PURE: no runtime, no client, no
-//! file system, no clock.
+//! What a pod is given: the tenant's claims, `HOME`, and the nodes that can mount them.
 //!
 //! A convenience, so whatever a pod says itself stays: a mount at the same path, a `HOME`, a node selector. Its label
 //! [`INJECT`] says whether it wants anything, and whether init and ephemeral containers get it too.

@@ -1,5 +1,4 @@
-//! Raw objects, read by key: a value of another type than Kubernetes gives it is [`Malformed`], never absent. PURE: no
-//! runtime, no client, no file system, no clock.
+//! Raw objects, read by key: a value of another type than Kubernetes gives it is [`Malformed`], never absent.
 
 use super::decision::{Finding, Rule};
 use super::value::{Json, Object};

@@ -1,5 +1,4 @@
-//! Nobody runs as somebody else: a review, the tenant's identity and the rules of its class become a [`Decision`]. PURE:
-//! no runtime, no client, no file system, no clock.
+//! Nobody runs as somebody else: a review, the tenant's identity and the rules of its class become a [`Decision`].
 //!
 //! [`decide`] is total: whatever it is given, it answers. What it cannot read it refuses, and a decision about the object
 //! that its own patch makes is to allow it as it is.

@@ -1,5 +1,5 @@
 //! What is ours stays as we made it: namespaces of tenants and objects with our label are changed by the daemon, by
-//! Kubernetes itself, and by whom the configuration exempts. PURE: no runtime, no client, no file system, no clock.
+//! Kubernetes itself, and by whom the configuration exempts.
 
 use std::collections::BTreeSet;
 

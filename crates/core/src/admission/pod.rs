@@ -1,5 +1,5 @@
 //! The pod specs of a request: a pod's own, or a workload's template. Which rule looks at which part, and what may be
-//! filled in. PURE: no runtime, no client, no file system, no clock.
+//! filled in.
 //!
 //! A new pod is looked at whole and filled in. Of a changed one, only what differs from what it was: an old pod must still
 //! be able to lose its finalizer. A template is looked at so that people see the error at once, and never filled in: that

@@ -1,5 +1,5 @@
 //! A body of the API server becomes a [`Review`], and a [`Decision`] the answer to it (Kubernetes,
-//! `admission.k8s.io/v1`). PURE: no runtime, no client, no file system, no clock.
+//! `admission.k8s.io/v1`).
 //!
 //! Objects stay the JSON they came as: a field that this program does not know is neither lost nor mistaken for absent. The
 //! body is read once, and what has a field twice is no review.

@@ -1,5 +1,4 @@
-//! Whose namespace a request is in, as the seal proves it, and what the placeholders of rules stand for there. PURE: no
-//! runtime, no client, no file system, no clock.
+//! Whose namespace a request is in, as the seal proves it, and what the placeholders of rules stand for there.
 
 use crate::contract::{ContractError, Identity, SELFTEST};
 use crate::identity::PosixIdentity;

@@ -52,7 +52,7 @@ fn create() -> String {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/admission")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/admission")
 }
 
 pub(super) fn rules() -> Rules {

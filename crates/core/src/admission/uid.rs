@@ -1,5 +1,4 @@
-//! Whose processes a pod's are: uid, gid and groups of the tenant, in every container. PURE: no runtime, no client, no
-//! file system, no clock.
+//! Whose processes a pod's are: uid, gid and groups of the tenant, in every container.
 //!
 //! What a container does not say, it has from its pod, and what a pod does not say, from its image: so a new pod says all
 //! of it, by being filled in.

@@ -1,5 +1,4 @@
-//! JSON as it stands in a body: texts are borrowed from there, and nothing is lost. PURE: no runtime, no client, no file
-//! system, no clock.
+//! JSON as it stands in a body: texts are borrowed from there, and nothing is lost.
 //!
 //! `serde_json::Value` would copy each text and key. What has a key twice is an error: another reader could take the other
 //! one.

@@ -1,5 +1,4 @@
-//! What a pod mounts: what is its namespace's own, and from outside what the class allows. PURE: no runtime, no client,
-//! no file system, no clock.
+//! What a pod mounts: what is its namespace's own, and from outside what the class allows.
 //!
 //! Only sources that cannot leave the namespace pass unasked, so one that a later version of Kubernetes adds does not.
 

@@ -1,4 +1,4 @@
-//! Namespaces that others create: what their owner gets in them. PURE: no runtime, no client, no file system, no clock.
+//! Namespaces that others create: what their owner gets in them.
 
 use std::collections::BTreeMap;
 

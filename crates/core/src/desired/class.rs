@@ -1,5 +1,4 @@
-//! Which classes take an account: kind, and group or place in the directory. PURE: no runtime, no client, no file
-//! system, no clock.
+//! Which classes take an account: kind, and group or place in the directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 

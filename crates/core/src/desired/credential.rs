@@ -1,5 +1,5 @@
 //! What a holder proves itself with, whom bindings name for it, and where it is put: the three kinds of credentials in
-//! one place. PURE: no runtime, no client, no file system, no clock.
+//! one place.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! From the ledger and the policy to what should be. PURE: no runtime, no client, no file system, no clock.
+//! From the ledger and the policy to what should be.
 //!
 //! Building and sealing the objects of 10,000 tenants takes a second; looking whether anything they depend on changed
 //! takes milliseconds. So a [`Deriver`] keeps what it derived, and builds again only what has a new input.

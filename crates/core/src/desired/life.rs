@@ -1,5 +1,4 @@
-//! What is due in an account's life: creation, suspension, resumption, its end, another generation. PURE: no runtime, no
-//! client, no file system, no clock.
+//! What is due in an account's life: creation, suspension, resumption, its end, another generation.
 
 use jiff::Timestamp;
 

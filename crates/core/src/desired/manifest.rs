@@ -1,5 +1,4 @@
-//! Site templates: parsed YAML with placeholders in its strings becomes a tenant's object. PURE: no runtime, no client,
-//! no file system, no clock.
+//! Site templates: parsed YAML with placeholders in its strings becomes a tenant's object.
 //!
 //! Values go into strings that were parsed already, never into text, so no value can end its string and become
 //! structure. What a value says is not looked at again: a person named `{uid}` stays that.

@@ -1,5 +1,5 @@
-//! What should be: from accounts and policy to objects, credentials and homes. PURE: no runtime, no client, no file
-//! system, no clock; [`derive()`] cannot fail, for everything it builds from was validated.
+//! What should be: from accounts and policy to objects, credentials and homes. [`derive()`] cannot fail, for everything
+//! it builds from was validated.
 //!
 //! `class` says who is a tenant, `life` what is due in its life, `tenant` puts together what it gets, from the builders
 //! `namespace`, `quota`, `network`, `volume`, `manifest`, `rbac` and `credential`.

@@ -1,5 +1,4 @@
-//! The namespace of a tenant: its sealed identity, its class, its Pod Security level. PURE: no runtime, no client, no
-//! file system, no clock.
+//! The namespace of a tenant: its sealed identity, its class, its Pod Security level.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,4 @@
-//! NetworkPolicies of a tenant: everything denied, then one policy for each peer that the profile allows. PURE: no
-//! runtime, no client, no file system, no clock.
+//! NetworkPolicies of a tenant: everything denied, then one policy for each peer that the profile allows.
 //!
 //! NetworkPolicies only add up, so one for each peer keeps a change of the profile a change of one object.
 

@@ -1,4 +1,4 @@
-//! ResourceQuota and LimitRange of a tenant. PURE: no runtime, no client, no file system, no clock.
+//! ResourceQuota and LimitRange of a tenant.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -1,5 +1,4 @@
-//! Who may do what: bindings of ClusterRoles to a tenant's holders ([`super::credential::holder`]). PURE: no runtime, no
-//! client, no file system, no clock.
+//! Who may do what: bindings of ClusterRoles to a tenant's holders ([`super::credential::holder`]).
 //!
 //! Every binding names something of one generation, never the account: raising the generation and writing the bindings
 //! again takes every older credential's access away. People whom an issuer vouches for have no generation.

@@ -1,5 +1,4 @@
-//! What the webhook of a cluster should be told: the policy's classes as `rules.json`. PURE: no runtime, no client, no
-//! file system, no clock.
+//! What the webhook of a cluster should be told: the policy's classes as `rules.json`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The SSH keys that should stand in a person's home. PURE: no runtime, no client, no file system, no clock.
+//! The SSH keys that should stand in a person's home.
 
 use bursar_protocol::{MAX_KEYS, SshKey};
 use sha2::{Digest as _, Sha256};

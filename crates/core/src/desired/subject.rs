@@ -1,5 +1,4 @@
-//! One account with everything that is said of it: what decides what it should have. PURE: no runtime, no client, no file
-//! system, no clock.
+//! One account with everything that is said of it: what decides what it should have.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Puts together what an account gets in one cluster. PURE: no runtime, no client, no file system, no clock.
+//! Puts together what an account gets in one cluster.
 
 use std::collections::BTreeMap;
 

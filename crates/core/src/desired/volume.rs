@@ -1,5 +1,5 @@
 //! Claims and what stands behind them: NFS volumes that only one claim may bind, claims of a storage class, and storage
-//! that outlives its account. PURE: no runtime, no client, no file system, no clock.
+//! that outlives its account.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Which kinds of a cluster are watched. PURE: no runtime, no client, no file system, no clock.
+//! Which kinds of a cluster are watched.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,4 @@
-//! Workspaces: a tenant for each directory group, in which its people work with credentials of their own. PURE: no
-//! runtime, no client, no file system, no clock.
+//! Workspaces: a tenant for each directory group, in which its people work with credentials of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,4 @@
-//! Namespaces that others create and that a class's selector takes, as the API server shows them. PURE: no runtime, no
-//! client, no file system, no clock.
+//! Namespaces that others create and that a class's selector takes, as the API server shows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

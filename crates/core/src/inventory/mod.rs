@@ -1,5 +1,4 @@
-//! What is there: the state of clusters, homes and a realm as plain values. PURE: no runtime, no client, no file system,
-//! no clock.
+//! What is there: the state of clusters, homes and a realm as plain values.
 
 pub mod adopted;
 pub mod pods;

@@ -1,5 +1,4 @@
-//! Pods as the reapers see them: when they began, how long they may live, to what job they belong. PURE: no runtime, no
-//! client, no file system, no clock.
+//! Pods as the reapers see them: when they began, how long they may live, to what job they belong.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

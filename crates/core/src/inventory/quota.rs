@@ -1,5 +1,5 @@
 //! What is to be known of a ResourceQuota that stands in a cluster: how much of it is in use, and what somebody wrote
-//! into it. PURE: no runtime, no client, no file system, no clock.
+//! into it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

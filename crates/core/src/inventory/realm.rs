@@ -1,5 +1,4 @@
-//! What a realm of Keycloak has, as it was last read and as it was written since. PURE: no runtime, no client, no file
-//! system, no clock.
+//! What a realm of Keycloak has, as it was last read and as it was written since.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
 //! The table of the kinds that Bursar creates: one row per kind. Code outside this module that differs by kind reads a
-//! column or matches on [`ManagedKind`] exhaustively. PURE: no runtime, no client, no file system, no clock.
+//! column or matches on [`ManagedKind`] exhaustively.
 
 /// Declares the enum and the list of its variants together, so that no kind is missing from the list.
 macro_rules! managed_kinds {

@@ -1,5 +1,4 @@
-//! Namespaces that others create and a class adopts: whose each is, or why it is nobody's. PURE: no runtime, no client, no
-//! file system, no clock.
+//! Namespaces that others create and a class adopts: whose each is, or why it is nobody's.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
 //! The hash chain of the history: each row carries the SHA-256 of the one before, so that a changed, missing or
-//! reordered row is found. PURE: no runtime, no client, no file system, no clock.
+//! reordered row is found.
 
 use sha2::{Digest, Sha256};
 

@@ -1,5 +1,5 @@
 //! Every way the ledger can change, as a value: what a read taught, what a plan intends, what came of it, what an
-//! administrator ordered. PURE: no runtime, no client, no file system, no clock.
+//! administrator ordered.
 //!
 //! The store writes the rows of a [`Change`] and calls [`LedgerState::apply`] with the same value, so memory and
 //! file cannot drift apart; a test loads the file and compares.

@@ -1,4 +1,4 @@
-//! What was issued and delivered. PURE: no runtime, no client, no file system, no clock.
+//! What was issued and delivered.
 
 use std::path::PathBuf;
 

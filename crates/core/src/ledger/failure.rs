@@ -1,5 +1,4 @@
-//! What failed for an account and is tried again; and what has begun and is not to be forgotten. PURE: no runtime,
-//! no client, no file system, no clock.
+//! What failed for an account and is tried again; and what has begun and is not to be forgotten.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,4 @@
-//! Time that looks again and again prove, as a sum of the gaps between them: what was not looked at proves nothing. PURE:
-//! no runtime, no client, no file system, no clock.
+//! Time that looks again and again prove, as a sum of the gaps between them: what was not looked at proves nothing.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,4 @@
-//! How long nothing ran in a namespace, and whether its people were warned. PURE: no runtime, no client, no file system, no
-//! clock.
+//! How long nothing ran in a namespace, and whether its people were warned.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

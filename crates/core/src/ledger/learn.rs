@@ -1,5 +1,4 @@
-//! What a cluster still shows of a ledger that was lost, or that is older than what was done since. PURE: no runtime, no
-//! client, no file system, no clock.
+//! What a cluster still shows of a ledger that was lost, or that is older than what was done since.
 //!
 //! The cluster is believed where it is newer: a generation that is higher there was a revocation, a sealed state is what
 //! was in force. Nobody's certificate is revived and nobody is suspended by it.

@@ -1,5 +1,4 @@
-//! What Bursar remembers: accounts, what was delivered to them, what was asked and refused. PURE: no runtime,
-//! no client, no file system, no clock.
+//! What Bursar remembers: accounts, what was delivered to them, what was asked and refused.
 //!
 //! [`LedgerState`] is the whole memory a decision may use. The store loads it once and changes it only together
 //! with its rows, so a cycle in which nothing changed reads and writes nothing.

@@ -1,4 +1,4 @@
-//! What people order, who they are, and why. PURE: no runtime, no client, no file system, no clock.
+//! What people order, who they are, and why.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,4 @@
-//! How far a change of the policy has come among the tenants that were there before it. PURE: no runtime, no client,
-//! no file system, no clock.
+//! How far a change of the policy has come among the tenants that were there before it.
 
 use std::collections::BTreeSet;
 

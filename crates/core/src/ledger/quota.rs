@@ -1,5 +1,4 @@
-//! Quota overrides: what an administrator gave one account beside its class, and until when. PURE: no runtime, no
-//! client, no file system, no clock.
+//! Quota overrides: what an administrator gave one account beside its class, and until when.
 
 use std::collections::BTreeMap;
 

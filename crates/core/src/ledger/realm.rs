@@ -1,5 +1,5 @@
-//! What is remembered of an account's user in a realm of Keycloak: that it is ours, for nothing in the realm itself could
-//! say so that its users could not write. PURE: no runtime, no client, no file system, no clock.
+//! What is remembered of an account's user in a realm of Keycloak: that it is ours, for nothing in the realm itself
+//! could say so that its users could not write.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -51,10 +51,11 @@ impl Failure {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl RealmAccount {
     /// One that is there with all that it can have, or one that is being made.
-    pub(crate) fn sample(there: bool) -> Self {
+    #[must_use]
+    pub fn sample(there: bool) -> Self {
         Self {
             user_id: there.then(|| "u1".to_owned()),
             asked: 1_763_684_479_123,

@@ -1,5 +1,5 @@
-//! The revocation of a whole class: one account first, then so many in a cycle, and no further before the newest have their
-//! new certificates. PURE: no runtime, no client, no file system, no clock.
+//! The revocation of a whole class: one account first, then so many in a cycle, and no further before the newest have
+//! their new certificates.
 
 use std::collections::BTreeSet;
 

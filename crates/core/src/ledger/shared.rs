@@ -1,4 +1,4 @@
-//! A map that copies of a ledger share until one of them changes it. PURE: no runtime, no client, no file system, no clock.
+//! A map that copies of a ledger share until one of them changes it.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -74,10 +74,11 @@ impl<K: Ord, V> FromIterator<(K, V)> for SharedMap<K, V> {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl<K, V> SharedMap<K, V> {
     /// Where the map is: the same as long as nothing copied it.
-    pub(crate) fn address(&self) -> usize {
+    #[must_use]
+    pub fn address(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 }

@@ -1,5 +1,4 @@
-//! What a read of the directories changes in the ledger: who was seen, as what, and who was not. PURE: no runtime, no
-//! client, no file system, no clock.
+//! What a read of the directories changes in the ledger: who was seen, as what, and who was not.
 //!
 //! It only remembers. What follows from it (a suspension, a new generation) is decided by the plan. A read that
 //! changes nothing gives no change.

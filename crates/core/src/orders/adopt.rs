@@ -1,5 +1,4 @@
-//! `bursar adopt namespace|object`: what an execution found to be somebody else's. PURE: no runtime, no client, no file
-//! system, no clock.
+//! `bursar adopt namespace|object`: what an execution found to be somebody else's.
 
 use super::{One, event, find, next_id};
 use crate::desired::classes_if_asked;

@@ -1,5 +1,5 @@
-//! Somebody asks for their account (`bursar ensure`, a login hook): whether they may, what the ledger notes, and whether their
-//! kubeconfig works. PURE: no runtime, no client, no file system, no clock.
+//! Somebody asks for their account (`bursar ensure`, a login hook): whether they may, what the ledger notes, and
+//! whether their kubeconfig works.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Quota overrides that an administrator gives and takes back. PURE: no runtime, no client, no file system, no clock.
+//! Quota overrides that an administrator gives and takes back.
 
 use serde_json::json;
 

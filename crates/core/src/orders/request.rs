@@ -1,5 +1,4 @@
-//! Requests that change what the ledger keeps, as the control socket carries them, and what sets a cycle off. PURE: no
-//! runtime, no client, no file system, no clock.
+//! Requests that change what the ledger keeps, as the control socket carries them, and what sets a cycle off.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The order to revoke a whole class. PURE: no runtime, no client, no file system, no clock.
+//! The order to revoke a whole class.
 
 use std::collections::BTreeSet;
 

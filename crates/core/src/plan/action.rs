@@ -1,5 +1,4 @@
-//! One thing to do, with every choice made and no secret in it, and the reason for it. PURE: no runtime, no client,
-//! no file system, no clock.
+//! One thing to do, with every choice made and no secret in it, and the reason for it.
 
 use std::fmt;
 

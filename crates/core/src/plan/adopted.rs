@@ -1,5 +1,4 @@
-//! Namespaces that others create: whose each is, from what the clusters show and what the ledger remembers. PURE: no
-//! runtime, no client, no file system, no clock.
+//! Namespaces that others create: whose each is, from what the clusters show and what the ledger remembers.
 //!
 //! An annotation is anybody's word who may write it. It is believed only if it names an account that is known, and that
 //! the class allows; and it names whom it named when it was first read, whoever has that name later.

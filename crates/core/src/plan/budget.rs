@@ -1,5 +1,4 @@
-//! The budgets of `[limits]`: what each counts, and what of a plan uses it. PURE: no runtime, no client, no file system, no
-//! clock.
+//! The budgets of `[limits]`: what each counts, and what of a plan uses it.
 
 use std::collections::BTreeMap;
 

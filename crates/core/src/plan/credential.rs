@@ -1,5 +1,4 @@
-//! Credentials and kubeconfigs of one account in one cluster: deliver, remove, look after. PURE: no runtime, no client,
-//! no file system, no clock.
+//! Credentials and kubeconfigs of one account in one cluster: deliver, remove, look after.
 
 use jiff::Timestamp;
 

@@ -1,4 +1,4 @@
-//! A plan as people and programs read it. PURE: no runtime, no client, no file system, no clock.
+//! A plan as people and programs read it.
 //!
 //! One line an account: `+` access comes, `-` access goes, `~` anything else, `!` what nobody can do by planning.
 //! Structs are destructured here, so that a new field cannot be forgotten.
@@ -315,7 +315,8 @@ fn headline(plan: &AccountPlan) -> (char, String) {
 }
 
 /// Where it comes back from.
-pub(crate) fn returned(plan: &AccountPlan) -> &'static str {
+#[must_use]
+pub fn returned(plan: &AccountPlan) -> &'static str {
     match (plan.before.state, plan.before.ending) {
         (Lifecycle::Deleted, _) | (Lifecycle::Archived, Some(Ending::Deletion { .. })) => "back after its deletion",
         (Lifecycle::Archived, _) => "back before its deletion",
@@ -325,7 +326,8 @@ pub(crate) fn returned(plan: &AccountPlan) -> &'static str {
 }
 
 /// What leads to an archive and to a deletion.
-pub(crate) fn waited(plan: &AccountPlan) -> String {
+#[must_use]
+pub fn waited(plan: &AccountPlan) -> String {
     let state = plan.before.state.as_str();
     match plan.before.ending.as_ref().and_then(Ending::counted).map_or(0, |counted| counted.seconds) {
         0 => state.to_owned(),
@@ -341,7 +343,8 @@ fn members(plan: &AccountPlan) -> String {
 }
 
 /// Why an account is, or is to be, suspended, in words.
-pub(crate) fn cause(why: &Suspension, plan: &AccountPlan) -> String {
+#[must_use]
+pub fn cause(why: &Suspension, plan: &AccountPlan) -> String {
     match why {
         Suspension::Absent => match plan.before.absence.map_or(0, |absence| absence.seconds) {
             0 => "absent".to_owned(),

@@ -1,5 +1,4 @@
-//! The end of a tenant in one cluster: its namespace into a file, then its deletion, then the wait until it is gone. PURE:
-//! no runtime, no client, no file system, no clock.
+//! The end of a tenant in one cluster: its namespace into a file, then its deletion, then the wait until it is gone.
 
 use super::Action;
 use super::tenant::Look;

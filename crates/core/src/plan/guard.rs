@@ -1,5 +1,4 @@
-//! What of a plan may be done: limits, completeness, holds, approvals. PURE: no runtime, no client, no file system, no
-//! clock.
+//! What of a plan may be done: limits, completeness, holds, approvals.
 //!
 //! What is over a limit is refused, that account's removal alone; the rest goes on, and so does whatever else the
 //! refused account needs ([`AccountPlan::otherwise`]). Only [`guard`] makes an [`ApprovedPlan`].

@@ -1,5 +1,4 @@
-//! What an administrator approves: the hash of a set of actions, which is the same in the next cycle. PURE: no runtime,
-//! no client, no file system, no clock.
+//! What an administrator approves: the hash of a set of actions, which is the same in the next cycle.
 //!
 //! It is over (cluster, account id, kind, object, desired digest), sorted, without times, generations and renewals.
 //! First each account's part is hashed, then the sorted parts: so the hash of a set can be made of the hashes of its

@@ -1,5 +1,4 @@
-//! What the ledger must know before anything is done: states, generations, places, budgets. PURE: no runtime, no
-//! client, no file system, no clock.
+//! What the ledger must know before anything is done: states, generations, places, budgets.
 //!
 //! A daemon that is killed after this finds the rest by planning again: the state says what should be, and a failure
 //! that only the end of an account's actions clears says where a suspension had begun.

@@ -1,5 +1,4 @@
-//! One limit at work: what it leaves, what fits into that, and what an approval lets through. PURE: no runtime, no client,
-//! no file system, no clock.
+//! One limit at work: what it leaves, what fits into that, and what an approval lets through.
 
 use std::collections::{BTreeMap, BTreeSet};
 

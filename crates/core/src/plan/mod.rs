@@ -1,5 +1,5 @@
 //! What will be done, and why: the difference between what should be and what is, as a value that leaves nothing to
-//! decide while executing. PURE: no runtime, no client, no file system, no clock.
+//! decide while executing.
 
 pub mod action;
 pub mod adopted;
@@ -32,8 +32,14 @@ mod property_tests;
 mod realm_tests;
 #[cfg(test)]
 mod scenario_tests;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+#[allow(
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    clippy::new_without_default,
+    reason = "a model for tests: it panics where the test is wrong"
+)]
+pub mod testing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -167,7 +173,8 @@ impl AccountPlan {
     }
 
     /// There is nothing in it to do or to write down.
-    pub(crate) fn is_idle(&self) -> bool {
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
         self.actions.is_empty() && self.forgotten.is_empty() && !self.changes_something()
     }
 }

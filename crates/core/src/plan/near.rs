@@ -1,5 +1,4 @@
-//! Which limits are nearly used up: said before they refuse anything. PURE: no runtime, no client, no file system, no
-//! clock.
+//! Which limits are nearly used up: said before they refuse anything.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
 //! The pace of a change of the policy: to one tenant first, then to so many in a cycle, and no further while one of the
-//! newest fails. PURE: no runtime, no client, no file system, no clock.
+//! newest fails.
 //!
 //! Only what the policy changed waits. A tenant that waits keeps what it has; its repairs, renewals and orders go on,
 //! and so does what differs because the tenant itself does: its name, its ids, an override.

@@ -1,5 +1,5 @@
-//! What a plan says of quotas: old and new amounts, edits that are adopted, amounts below what is in use, overrides that
-//! end. PURE: no runtime, no client, no file system, no clock.
+//! What a plan says of quotas: old and new amounts, edits that are adopted, amounts below what is in use, overrides
+//! that end.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

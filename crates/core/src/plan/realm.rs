@@ -1,5 +1,5 @@
-//! What is to be done in a realm of Keycloak: the difference between what the ledger has of people and workspaces and what
-//! was last seen there. PURE: no runtime, no client, no file system, no clock.
+//! What is to be done in a realm of Keycloak: the difference between what the ledger has of people and workspaces and
+//! what was last seen there.
 //!
 //! It is made after the guard, of the states that it let through: what a limit holds back is not done here either. What of
 //! it takes access away has limits of its own ([`guard`]). Users who are not known to be ours, and roles that are of no

@@ -1,5 +1,4 @@
-//! What a plan does of the revocation of a class, and how far that is. PURE: no runtime, no client, no file system, no
-//! clock.
+//! What a plan does of the revocation of a class, and how far that is.
 //!
 //! Who comes next is said by [`LedgerState::orders_due`]; here is what the ledger learns of those who came.
 

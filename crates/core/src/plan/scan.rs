@@ -1,5 +1,4 @@
-//! Which tenants need a look: one walk along what the ledger and the clusters hold, both sorted. PURE: no runtime, no
-//! client, no file system, no clock.
+//! Which tenants need a look: one walk along what the ledger and the clusters hold, both sorted.
 //!
 //! With 10,000 tenants and nothing to do, this walk is the whole plan of objects. What it calls settled, the closer
 //! look of `tenant` would find nothing for; a property test holds the two together.

@@ -32,7 +32,7 @@ use crate::policy::{DriftMode, Limit, NfsVolume, Volume, VolumeKind};
 use crate::snapshot::{Completeness, Entry};
 
 fn data(folder: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(folder)
 }
 
 /// Compares with the golden, or writes it.

@@ -1,4 +1,4 @@
-//! SSH keys of one person: write, take out, look after. PURE: no runtime, no client, no file system, no clock.
+//! SSH keys of one person: write, take out, look after.
 //!
 //! Homes are of no cluster: it is done with the first of the account's clusters that answers.
 

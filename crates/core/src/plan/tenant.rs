@@ -1,5 +1,4 @@
-//! What is to be done for one account in one cluster, in the order in which it has to happen. PURE: no runtime, no
-//! client, no file system, no clock.
+//! What is to be done for one account in one cluster, in the order in which it has to happen.
 //!
 //! The namespace first, for its seal says whether pods may start. Then access goes: bindings, workloads, kubeconfig.
 //! Then quota, policies and volumes, and only then access comes: bindings, workloads, certificate. Whatever fails

@@ -31,31 +31,31 @@ use crate::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, Refus
 use crate::policy::Policy;
 use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead, Way};
 
-pub(crate) use self::policy::{course, policy, profile};
+pub use self::policy::{course, policy, profile};
 
-pub(crate) const SOURCE: &str = "people";
+pub const SOURCE: &str = "people";
 
 /// Everything a plan is made of.
 #[derive(Debug)]
-pub(crate) struct World {
-    pub(crate) ledger: LedgerState,
-    pub(crate) inventory: Inventory,
-    pub(crate) policy: Policy,
-    pub(crate) sealer: Sealer,
-    pub(crate) now: Timestamp,
+pub struct World {
+    pub ledger: LedgerState,
+    pub inventory: Inventory,
+    pub policy: Policy,
+    pub sealer: Sealer,
+    pub now: Timestamp,
     /// Namespaces that are deleted stay, for a finalizer holds them.
-    pub(crate) stuck: bool,
+    pub stuck: bool,
     /// Which role bindings of the cluster name whom.
-    pub(crate) bound: BTreeMap<ObjectKey, Vec<String>>,
+    pub bound: BTreeMap<ObjectKey, Vec<String>>,
     uids: u64,
 }
 
-pub(crate) fn prod() -> ClusterName {
+pub fn prod() -> ClusterName {
     ClusterName("prod".to_owned())
 }
 
 impl World {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a time");
         let mut world = Self {
             ledger: LedgerState { ledger_id: "ledger".to_owned(), last_generation: 1000, ..LedgerState::default() },
@@ -72,7 +72,7 @@ impl World {
         world
     }
 
-    pub(crate) fn source(&mut self, completeness: Completeness) {
+    pub fn source(&mut self, completeness: Completeness) {
         let state = SourceState {
             server: Some("ldap1.example.org".to_owned()),
             completeness,
@@ -88,7 +88,7 @@ impl World {
     }
 
     /// A directory entry that the ledger has seen.
-    pub(crate) fn add(&mut self, kind: AccountKind, name: &str, uid: Option<i64>) -> AccountId {
+    pub fn add(&mut self, kind: AccountKind, name: &str, uid: Option<i64>) -> AccountId {
         let directory_id = DirectoryId(format!("{kind}-{name}-id"));
         let id = AccountId::derive("ledger", SOURCE, &directory_id);
         let posix = uid.map(|uid| PosixIdentity {
@@ -126,26 +126,26 @@ impl World {
         id
     }
 
-    pub(crate) fn id(&self, kind: AccountKind, name: &str) -> AccountId {
+    pub fn id(&self, kind: AccountKind, name: &str) -> AccountId {
         let found = self.ledger.accounts.values().find(|account| account.kind == kind && account.name == name);
         found.unwrap_or_else(|| panic!("no {kind} {name}")).id.clone()
     }
 
-    pub(crate) fn account(&mut self, id: &AccountId) -> &mut Account {
+    pub fn account(&mut self, id: &AccountId) -> &mut Account {
         self.ledger.accounts.get_mut(id).expect("an account of this world")
     }
 
-    pub(crate) fn join(&mut self, group: &AccountId, member: &AccountId) {
+    pub fn join(&mut self, group: &AccountId, member: &AccountId) {
         let member = self.account(member).directory_id.clone();
         self.account(group).members.insert(member, Role::Member);
     }
 
-    pub(crate) fn cluster(&mut self) -> &mut ClusterInventory {
+    pub fn cluster(&mut self) -> &mut ClusterInventory {
         Arc::make_mut(self.inventory.clusters.entry(prod()).or_default())
     }
 
     /// Another cluster, in which the tools live too.
-    pub(crate) fn another_cluster(&mut self, name: &str) {
+    pub fn another_cluster(&mut self, name: &str) {
         let name = ClusterName(name.to_owned());
         let face = self.policy.clusters[&prod()].clone();
         self.policy.clusters.insert(name.clone(), face);
@@ -154,7 +154,7 @@ impl World {
     }
 
     /// Somebody takes it out of the configuration.
-    pub(crate) fn without_cluster(&mut self, name: &str) {
+    pub fn without_cluster(&mut self, name: &str) {
         let name = ClusterName(name.to_owned());
         self.policy.clusters.remove(&name);
         self.inventory.clusters.remove(&name);
@@ -163,12 +163,12 @@ impl World {
         }
     }
 
-    pub(crate) fn in_cluster(&mut self, cluster: &ClusterName) -> &mut ClusterInventory {
+    pub fn in_cluster(&mut self, cluster: &ClusterName) -> &mut ClusterInventory {
         Arc::make_mut(self.inventory.clusters.get_mut(cluster).expect("it answers"))
     }
 
     /// What the directory answers that has these entries.
-    pub(crate) fn answer(&self, entries: Vec<Entry>, completeness: Completeness) -> DirectorySnapshot {
+    pub fn answer(&self, entries: Vec<Entry>, completeness: Completeness) -> DirectorySnapshot {
         let read = SourceRead {
             server: Some("ldap1.example.org".to_owned()),
             completeness,
@@ -178,7 +178,7 @@ impl World {
         merge(vec![read], &self.policy)
     }
 
-    pub(crate) fn remember(&mut self, snapshot: &DirectorySnapshot) -> Vec<Event> {
+    pub fn remember(&mut self, snapshot: &DirectorySnapshot) -> Vec<Event> {
         let Transition { changes, events } = transition(&self.ledger, snapshot, &self.policy, self.now);
         for change in &changes {
             self.ledger.apply(change);
@@ -186,20 +186,20 @@ impl World {
         events
     }
 
-    pub(crate) fn desired(&self) -> DesiredState {
+    pub fn desired(&self) -> DesiredState {
         derive(&self.ledger, &self.policy, &self.sealer, self.now)
     }
 
-    pub(crate) fn plan(&self) -> Plan {
+    pub fn plan(&self) -> Plan {
         plan(&self.desired(), &self.ledger, &self.inventory, self.now)
     }
 
-    pub(crate) fn guarded(&self) -> (ApprovedPlan, Vec<Refusal>) {
+    pub fn guarded(&self) -> (ApprovedPlan, Vec<Refusal>) {
         guard(self.plan(), &Bounds::of(&self.ledger, &self.policy), self.now)
     }
 
     /// What the clusters show of namespaces that others created.
-    pub(crate) fn look(&mut self) -> Vec<Event> {
+    pub fn look(&mut self) -> Vec<Event> {
         let (changes, events) = super::adopted::look(&self.ledger, &self.inventory, &self.policy, self.now);
         for change in &changes {
             self.ledger.apply(change);
@@ -208,13 +208,13 @@ impl World {
     }
 
     /// One whole cycle in which everything succeeds.
-    pub(crate) fn cycle(&mut self) -> Vec<Event> {
+    pub fn cycle(&mut self) -> Vec<Event> {
         self.look();
         let (approved, _) = self.guarded();
         self.execute(&approved)
     }
 
-    pub(crate) fn execute(&mut self, approved: &ApprovedPlan) -> Vec<Event> {
+    pub fn execute(&mut self, approved: &ApprovedPlan) -> Vec<Event> {
         let events = self.execute_until(approved, usize::MAX);
         for account in approved.accounts() {
             self.ledger
@@ -231,7 +231,7 @@ impl World {
     }
 
     /// As a daemon that is killed after so many actions.
-    pub(crate) fn execute_until(&mut self, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
+    pub fn execute_until(&mut self, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
         let (mut changes, mut events) = approved.intents(self.now);
         changes.extend(overcome(&self.plan(), &self.ledger, &self.inventory, self.now));
         for (ended, told) in [lapsed(&self.ledger, self.now), advance(approved, &self.ledger, self.now)] {
@@ -264,7 +264,7 @@ impl World {
     }
 
     /// What the real executor would do and report.
-    pub(crate) fn act(&mut self, account: &AccountPlan, action: &Action) -> Vec<Change> {
+    pub fn act(&mut self, account: &AccountPlan, action: &Action) -> Vec<Change> {
         let (id, now) = (&account.id, self.now);
         match action {
             Action::Apply { key, manifest, wanted, uid, .. } => {
@@ -370,7 +370,7 @@ impl World {
 }
 
 /// The entry by which the directory would give the account as it is.
-pub(crate) fn entry_of(account: &Account) -> Entry {
+pub fn entry_of(account: &Account) -> Entry {
     Entry {
         kind: account.kind,
         id: account.directory_id.clone(),

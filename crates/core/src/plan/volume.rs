@@ -1,5 +1,4 @@
-//! What of a volume cannot change, and what is never deleted: told instead of done. PURE: no runtime, no client, no file
-//! system, no clock.
+//! What of a volume cannot change, and what is never deleted: told instead of done.
 
 use std::cmp::Ordering;
 

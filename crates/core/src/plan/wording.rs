@@ -1,4 +1,4 @@
-//! Numbers and objects in words, for plans. PURE: no runtime, no client, no file system, no clock.
+//! Numbers and objects in words, for plans.
 
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 

@@ -1,5 +1,4 @@
-//! Namespaces that others create: which of them a class adopts, and where they say whose they are. PURE: no runtime, no
-//! client, no file system, no clock.
+//! Namespaces that others create: which of them a class adopts, and where they say whose they are.
 
 use std::fmt;
 

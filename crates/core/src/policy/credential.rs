@@ -1,4 +1,4 @@
-//! The kinds of credentials, and what a class says of its own. PURE: no runtime, no client, no file system, no clock.
+//! The kinds of credentials, and what a class says of its own.
 
 use std::path::PathBuf;
 use std::time::Duration;

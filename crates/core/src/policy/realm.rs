@@ -1,4 +1,4 @@
-//! `[realm]`: what a realm of Keycloak is kept at. PURE: no runtime, no client, no file system, no clock.
+//! `[realm]`: what a realm of Keycloak is kept at.
 
 use crate::identity::ClusterName;
 

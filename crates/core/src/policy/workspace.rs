@@ -1,5 +1,4 @@
-//! What the people of a workspace get, there and in their own namespace. PURE: no runtime, no client, no file system, no
-//! clock.
+//! What the people of a workspace get, there and in their own namespace.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! Distinguished names, made comparable: `CN=a\2Cb , DC=x` and `cn=a\,b,dc=x` are one name. PURE: no runtime, no
-//! client, no file system, no clock.
+//! Distinguished names, made comparable: `CN=a\2Cb , DC=x` and `cn=a\,b,dc=x` are one name.
 //!
 //! Follows the string form of RFC 4514, and reads what older servers still write: `;` between names and values in
 //! double quotes (RFC 2253). Values are compared as most naming attributes are (`caseIgnoreMatch`, RFC 4517): without

@@ -1,5 +1,4 @@
-//! What the directories say, as a value: entries, what was wrong with some of them, and whether each read was
-//! complete. PURE: no runtime, no client, no file system, no clock.
+//! What the directories say, as a value: entries, what was wrong with some of them, and whether each read was complete.
 //!
 //! A missing answer is never an empty answer: a read that is not [`Completeness::Complete`] proves nobody's absence.
 

@@ -1,5 +1,4 @@
-//! One person in two sources: the same value of [`Entry::person`]. PURE: no
-//! runtime, no client, no file system, no clock.
+//! One person in two sources: the same value of [`Entry::person`].
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! What an administrator lets an account have, which no read takes by itself: another uid, another entry. PURE: no runtime,
-//! no client, no file system, no clock.
+//! What an administrator lets an account have, which no read takes by itself: another uid, another entry.
 //!
 //! The next read carries such an order out. One that finds the directory otherwise is over: it must not be carried out
 //! months later, with whatever the directory says then.

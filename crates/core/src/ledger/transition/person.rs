@@ -1,5 +1,4 @@
-//! One person in two sources: whose account an entry is, where the attribute that tells people apart says so. PURE: no
-//! runtime, no client, no file system, no clock.
+//! One person in two sources: whose account an entry is, where the attribute that tells people apart says so.
 //!
 //! An account stays with the source that it was recorded with. It passes to another entry of its person only where an
 //! administrator says so: an attribute that people could write must not move an account.

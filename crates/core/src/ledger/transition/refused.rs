@@ -1,5 +1,4 @@
-//! Why an entry is not taken as it says: its name or its uid is somebody's. PURE: no runtime, no client, no file system, no
-//! clock.
+//! Why an entry is not taken as it says: its name or its uid is somebody's.
 
 use super::Memory;
 use crate::identity::AccountId;

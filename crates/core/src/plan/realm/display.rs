@@ -1,4 +1,4 @@
-//! Steps in a realm as people and programs read them. PURE: no runtime, no client, no file system, no clock.
+//! Steps in a realm as people and programs read them.
 
 use std::fmt;
 

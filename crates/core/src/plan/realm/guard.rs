@@ -1,5 +1,4 @@
-//! What of a realm's plan may be done: users are disabled and roles taken within limits of their own. PURE: no runtime, no
-//! client, no file system, no clock.
+//! What of a realm's plan may be done: users are disabled and roles taken within limits of their own.
 //!
 //! What is over a limit is refused, that step alone; the rest goes on. Only [`guard`] makes an [`ApprovedRealmPlan`].
 //! A step uses up its budget, and its approval, when it was done: one that fails or is left to the next cycle uses nothing.

@@ -13,7 +13,7 @@ use crate::policy::{
 };
 
 /// The example site of the tests: tools, admins, and students with volumes and templates.
-pub(crate) fn policy() -> Policy {
+pub fn policy() -> Policy {
     let endpoint = Endpoint {
         url: "https://k8s.example.org:6443".to_owned(),
         ca_pem: "CA".to_owned(),
@@ -162,7 +162,7 @@ fn student() -> Class {
 }
 
 /// A tenant for each group.
-pub(crate) fn course() -> Class {
+pub fn course() -> Class {
     let named = |roles: &[&str]| roles.iter().map(|role| (*role).to_owned()).collect();
     Class {
         namespace: Some("workspace-{name}".to_owned()),
@@ -180,7 +180,7 @@ pub(crate) fn course() -> Class {
 }
 
 /// Namespaces that others create.
-pub(crate) fn profile() -> Class {
+pub fn profile() -> Class {
     let selector = Selector::parse("part-of=profiles").expect("a selector");
     Class {
         adopts: Some(Adopts { selector, owner_annotation: "owner".to_owned() }),

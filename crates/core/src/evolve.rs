@@ -1,6 +1,5 @@
-//! One cycle as a pure function: from the ledger, and what directories and clusters show, to what will be remembered and
-//! what may be done. `bursar plan` prints its result and a cycle carries it out. PURE: no runtime, no client, no file
-//! system, no clock.
+//! One cycle as a pure function: from the ledger, and what directories and clusters show, to what will be remembered
+//! and what may be done. `bursar plan` prints its result and a cycle carries it out.
 
 use jiff::Timestamp;
 

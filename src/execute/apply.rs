@@ -8,7 +8,7 @@
 use serde_json::{Value, json};
 
 use super::StepError;
-use super::request::{Answer, ApiServer, Ask, RequestError};
+use super::request::{ApiAnswer, ApiServer, Ask, RequestError};
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::kinds::{Data, ObjectKey};
 use crate::observed::cache::is_released;
@@ -119,7 +119,7 @@ async fn apply_where(
     manifest: &Value,
     field: &str,
     value: &str,
-) -> Result<Answer, RequestError> {
+) -> Result<ApiAnswer, RequestError> {
     let mut manifest = manifest.clone();
     manifest["metadata"][field] = Value::from(value);
     server.ask(path, Ask::Apply(&manifest)).await

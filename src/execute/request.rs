@@ -129,7 +129,7 @@ impl Ask<'_> {
 
 /// What the server answered to a request that it carried out.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct ApiAnswer {
     /// 201: the object was not there before.
     pub created: bool,
     /// The object, or a `Status`.
@@ -238,7 +238,7 @@ impl ApiServer {
     }
 
     /// Asks, and waits for the answer. `path` is that of [`ServedKind::path`].
-    pub async fn ask(&self, path: &str, ask: Ask<'_>) -> Result<Answer, RequestError> {
+    pub async fn ask(&self, path: &str, ask: Ask<'_>) -> Result<ApiAnswer, RequestError> {
         for _ in 0..TRIES {
             if let Some(answer) = self.attempt(ask.verb(), ask.request(path)?).await? {
                 return Ok(answer);
@@ -262,7 +262,7 @@ impl ApiServer {
         }
     }
 
-    async fn ask_page(&self, path: &str) -> Result<Answer, RequestError> {
+    async fn ask_page(&self, path: &str) -> Result<ApiAnswer, RequestError> {
         for _ in 0..TRIES {
             if let Some(answer) = self.attempt("list", Ask::Get.request(path)?).await? {
                 return Ok(answer);
@@ -273,7 +273,7 @@ impl ApiServer {
 
     /// One try; `None`: the server did nothing and wants to be asked later.
     #[expect(clippy::disallowed_methods, reason = "measures latency, by which the width is found")]
-    async fn attempt(&self, verb: &str, request: Request<Body>) -> Result<Option<Answer>, RequestError> {
+    async fn attempt(&self, verb: &str, request: Request<Body>) -> Result<Option<ApiAnswer>, RequestError> {
         let place = self.pace.enter().await;
         self.metrics.request(&self.cluster.0, verb);
         let began = Instant::now();
@@ -299,7 +299,7 @@ impl ApiServer {
         place.leave(Outcome::Answered(began.elapsed()));
         if status.is_success() {
             let object = serde_json::from_slice(&body).map_err(RequestError::Unreadable)?;
-            return Ok(Some(Answer { created: status == StatusCode::CREATED, object }));
+            return Ok(Some(ApiAnswer { created: status == StatusCode::CREATED, object }));
         }
         Err(RequestError::Refused(Box::new(refusal(status, &body))))
     }

@@ -98,7 +98,7 @@ async fn keep_asking(shared: Arc<Mutex<State>>, evidence: Evidence, every: Durat
 
 /// The answer to an instant query (Prometheus HTTP API, `/api/v1/query`).
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct QueryAnswer {
     status: String,
     error: Option<String>,
     #[serde(default)]
@@ -141,13 +141,13 @@ pub async fn ask(evidence: &Evidence) -> Result<BTreeSet<String>, EvidenceError>
     let answer = request.send().await.map_err(EvidenceError::Request)?;
     let status = answer.status();
     let body = answer.bytes().await.map_err(EvidenceError::Request)?;
-    let answer: Answer =
+    let answer: QueryAnswer =
         serde_json::from_slice(&body).map_err(|error| EvidenceError::Refused(format!("{status}, {error}")))?;
     in_use(answer, &evidence.control)
 }
 
-fn in_use(answer: Answer, control: &[String]) -> Result<BTreeSet<String>, EvidenceError> {
-    let Answer { status, error, warnings, data } = answer;
+fn in_use(answer: QueryAnswer, control: &[String]) -> Result<BTreeSet<String>, EvidenceError> {
+    let QueryAnswer { status, error, warnings, data } = answer;
     if status != "success" || !warnings.is_empty() {
         let why = error.into_iter().chain(warnings).collect::<Vec<_>>().join("; ");
         return Err(EvidenceError::Refused(why));

@@ -113,14 +113,14 @@ struct State {
 
 /// A place among the requests under way.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct RequestSlot<'a> {
     pace: &'a Pace,
 }
 
 impl Pace {
     /// Waits for a place, and for the end of a pause that the server asked for.
     #[expect(clippy::disallowed_methods, reason = "waits out a pause")]
-    pub async fn enter(&self) -> Place<'_> {
+    pub async fn enter(&self) -> RequestSlot<'_> {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
@@ -130,7 +130,7 @@ impl Pace {
                 let pause = state.paused_until.filter(|until| *until > now);
                 if pause.is_none() && state.under_way < state.width.get() {
                     state.under_way += 1;
-                    return Place { pace: self };
+                    return RequestSlot { pace: self };
                 }
                 pause
             };
@@ -152,7 +152,7 @@ impl Pace {
     }
 }
 
-impl Place<'_> {
+impl RequestSlot<'_> {
     /// The request is over; the place is free.
     #[expect(clippy::disallowed_methods, reason = "a pause begins now")]
     pub fn leave(self, outcome: Outcome) {
@@ -166,7 +166,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for RequestSlot<'_> {
     fn drop(&mut self) {
         self.pace.lock().under_way -= 1;
         // All who wait look: the width may have grown by more than this place.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::apply::apply;
 use super::prune::{Deleted, delete};
 use super::request::{ApiServer, Ask};
-use super::tenant::{Done, Place};
+use super::tenant::{Done, TenantExecution};
 use super::{ClusterEffects, StepError, listing};
 use crate::archive::{About, ArchiveError, Content, Packed, Workload, Written, pack};
 use crate::desired::rbac::{archive_binding, archive_binding_manifest};
@@ -28,7 +28,7 @@ const BETWEEN: Duration = Duration::from_millis(250);
 /// Nothing holds a namespace longer than this without something being wrong: its controller tries again each few seconds.
 const SLOW: SignedDuration = SignedDuration::from_mins(2);
 
-impl Place<'_> {
+impl TenantExecution<'_> {
     /// Writes the namespace into a file, and its row into the ledger.
     pub(super) async fn archive(
         &self,

@@ -40,7 +40,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::request::ApiServer;
-use self::tenant::Place;
+use self::tenant::TenantExecution;
 use crate::archive::Archives;
 use crate::desired::watched::{managed_kinds, site_kinds};
 use crate::identity::ClusterName;
@@ -183,7 +183,7 @@ impl Report {
 /// Carries out what the guard let through. What was done is handed to `recorder` tenant by tenant; when the ledger does
 /// not take it, nothing more is begun.
 pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recorder: &Recorder) -> Report {
-    let mut clusters: BTreeMap<&ClusterName, Vec<Place<'_>>> = BTreeMap::new();
+    let mut clusters: BTreeMap<&ClusterName, Vec<TenantExecution<'_>>> = BTreeMap::new();
     // A held account is shown, not touched.
     let touched = plan.accounts().iter().filter(|account| account.held.is_none());
     let (urgent, others): (Vec<_>, Vec<_>) = touched.partition(|account| account.is_urgent());
@@ -193,7 +193,7 @@ pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recor
     };
     for account in urgent.into_iter().chain(others) {
         for (cluster, actions) in by_cluster(&account.actions) {
-            let place = Place { account, plan: plan.hash(), cluster, actions, effects, run, recorder };
+            let place = TenantExecution { account, plan: plan.hash(), cluster, actions, effects, run, recorder };
             clusters.entry(cluster).or_default().push(place);
         }
     }
@@ -208,7 +208,7 @@ pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recor
 }
 
 /// Boxed, so that 10,000 that are not begun take no room, and so that the compiler sees that it can change threads.
-fn begun(place: Place<'_>) -> BoxFuture<'_, Report> {
+fn begun(place: TenantExecution<'_>) -> BoxFuture<'_, Report> {
     Box::pin(place.carry_out())
 }
 

@@ -25,7 +25,7 @@ use crate::policy::Cluster;
 const OBJECTS_AT_A_TIME: usize = 4;
 
 /// One account in one cluster.
-pub(super) struct Place<'a> {
+pub(super) struct TenantExecution<'a> {
     pub(super) account: &'a AccountPlan,
     /// Hash of the plan, for the history.
     pub(super) plan: &'a str,
@@ -47,7 +47,7 @@ pub(super) struct Done {
     reaped: u64,
 }
 
-impl Place<'_> {
+impl TenantExecution<'_> {
     /// Carries it out, and hands over what was done, whatever comes of it.
     pub(super) async fn carry_out(self) -> Report {
         if self.run.stop.is_cancelled() || self.is_away() {

@@ -148,7 +148,7 @@ impl TenantExecution<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    async fn object(&self, effects: &ClusterEffects, action: &Action) -> Result<Written, StepError> {
+    async fn object(&self, effects: &ClusterEffects, action: &Action) -> Result<ObjectOutcome, StepError> {
         match action {
             Action::Apply { key, manifest, wanted, uid, reason } => {
                 let writing = effects.watch.write(key);
@@ -167,7 +167,7 @@ impl TenantExecution<'_> {
                     Applied { adopted: true, .. } => "adopted",
                     Applied { .. } => "applied",
                 };
-                Ok(Written { key: key.clone(), record: Some(record), did, reason: reason.clone() })
+                Ok(ObjectOutcome { key: key.clone(), record: Some(record), did, reason: reason.clone() })
             }
             Action::Delete { key, uid, reason } => {
                 let writing = effects.watch.write(key);
@@ -178,7 +178,7 @@ impl TenantExecution<'_> {
                     // The watch has shown, or will show, the one that stands there.
                     super::prune::Deleted::Replaced => drop(writing),
                 }
-                Ok(Written { key: key.clone(), record: None, did: "deleted", reason: reason.clone() })
+                Ok(ObjectOutcome { key: key.clone(), record: None, did: "deleted", reason: reason.clone() })
             }
             // Only these two have a rank.
             _ => Err(StepError::NoCluster(self.cluster.clone())),
@@ -425,7 +425,7 @@ impl TenantExecution<'_> {
 }
 
 /// An object that was written, or is gone.
-struct Written {
+struct ObjectOutcome {
     key: ObjectKey,
     record: Option<ObjectRecord>,
     /// For the history.
@@ -433,7 +433,7 @@ struct Written {
     reason: Reason,
 }
 
-impl Written {
+impl ObjectOutcome {
     fn add_to(self, done: &mut Done) {
         let Self { key, record, did, reason } = self;
         done.drift_repaired += u64::from(matches!(reason, Reason::Drifted(_)));

@@ -35,14 +35,14 @@ pub struct AdoptedWatch {
 #[derive(Debug)]
 struct Shared {
     /// By selector.
-    found: Mutex<BTreeMap<String, Found>>,
+    found: Mutex<BTreeMap<String, SelectedNamespaces>>,
     ready: watch::Sender<bool>,
     news: Arc<Notify>,
 }
 
 /// What one selector takes.
 #[derive(Debug, Default)]
-struct Found {
+struct SelectedNamespaces {
     there: FoundNamespaces,
     /// What the list that is under way found so far.
     list: FoundNamespaces,
@@ -58,7 +58,7 @@ impl AdoptedWatch {
         if wanted.is_empty() {
             return None;
         }
-        let found = wanted.keys().map(|selector| (selector.clone(), Found::default())).collect();
+        let found = wanted.keys().map(|selector| (selector.clone(), SelectedNamespaces::default())).collect();
         let shared = Arc::new(Shared { found: Mutex::new(found), ready: watch::Sender::new(false), news });
         let tasks = wanted
             .clone()
@@ -95,13 +95,13 @@ impl AdoptedWatch {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Found>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SelectedNamespaces>> {
         // No code panics while it holds the lock; if it did, each value is still whole.
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes what one selector found, and tells of what is new.
-    fn update(&self, selector: &str, change: impl FnOnce(&mut Found) -> bool) {
+    fn update(&self, selector: &str, change: impl FnOnce(&mut SelectedNamespaces) -> bool) {
         let mut found = self.lock();
         let news = found.get_mut(selector).is_some_and(change);
         let ready = found.values().all(|one| one.listed);
@@ -137,7 +137,7 @@ async fn watch(shared: Arc<Shared>, client: Client, selector: String, annotation
     }
 }
 
-impl Found {
+impl SelectedNamespaces {
     /// Whether there is anything new.
     fn take<T>(&mut self, event: Event<T>, seen: impl Fn(&T) -> Option<(NamespaceName, FoundNamespace)>) -> bool {
         match event {

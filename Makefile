@@ -65,7 +65,7 @@ build:
 
 # What the demo runs, and no test.
 demo-build:
-	@$(CARGO) build --locked -p bursar -p bursar-homed --bins --example demo
+	@$(CARGO) build --locked -p bursar -p bursar-homed -p bursar-webhook --bins --example demo
 
 # One TLS stack, licenses that fit, crates from the registry alone: deny.toml.
 deny:

@@ -11,15 +11,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bursar::daemon;
-use bursar::directory::assemble::KINDS;
-use bursar::directory::source::PAGE_SIZE;
-use bursar::directory::{Memory, Pass, SourceConfig, fetch};
 use bursar::policy::Policy;
 use bursar::snapshot::Completeness;
+use bursar_directory::assemble::KINDS;
+use bursar_directory::source::PAGE_SIZE;
+use bursar_directory::{Memory, Pass, SourceConfig, fetch};
 use bursar_testkit::folder::Folder;
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn, person_ldif, tool_ldif, toolforge_units_ldif};
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
-
 use figures::{forget_peak_memory, median, milliseconds, peak_memory, settings};
 
 /// Reads of each; the medians are compared.

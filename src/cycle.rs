@@ -1,11 +1,11 @@
 //! One cycle: the product as a table of contents. Each line is a stage; the comment says what it touches.
 
+use bursar_directory as directory;
 use jiff::Timestamp;
 
 use crate::contract::Sealer;
 use crate::control::api::{CycleReport, PlanAnswer};
 use crate::desired::Deriver;
-use crate::directory;
 use crate::engine::{Clock, Engine, EngineError, Progress, tell_repairs};
 use crate::evolve::{Evolved, Followed, Inputs, evolve};
 use crate::execute::{self, Extent, Recorder, Run};

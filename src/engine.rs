@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bursar_directory::{Memory, SourceConfig};
 use bursar_homed::client::HomedClient;
 use jiff::Timestamp;
 use tokio::sync::Notify;
@@ -24,7 +25,6 @@ use crate::bootstrap::{Ownership, SEAL_KEY};
 use crate::contract::Sealer;
 use crate::control::api::{ClusterStatus, CycleReport, Failing, OrderAnswer, Status};
 use crate::desired::Deriver;
-use crate::directory::{Memory, SourceConfig};
 use crate::errors::chain;
 use crate::execute::{self, Effects};
 use crate::identity::ClusterName;

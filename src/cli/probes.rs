@@ -11,6 +11,8 @@ mod webhook;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bursar_directory::source::SourceKind;
+use bursar_directory::{self as directory, Memory, Pass, SourceConfig};
 use serde::Serialize;
 
 pub(super) use self::cluster::cluster;
@@ -18,8 +20,6 @@ pub(super) use self::homes::homes;
 pub(super) use self::realm::realm;
 use crate::control::client::{ClientError, ControlClient};
 use crate::daemon;
-use crate::directory::source::SourceKind;
-use crate::directory::{self, Memory, Pass, SourceConfig};
 use crate::errors::chain;
 use crate::observed::prometheus;
 use crate::settings::Settings;

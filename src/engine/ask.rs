@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bursar_directory::ldap::follow::follow;
+use bursar_directory::{Pass, SourceConfig};
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Engine, EngineError};
 use crate::control::api::OwnRequest;
-use crate::directory::ldap::follow::follow;
-use crate::directory::{Pass, SourceConfig};
 use crate::errors::chain;
 use crate::orders::ensure::{Asker, Ensured, ensure};
 use crate::orders::request::{EnsureAnswer, EnsureRequest, Refusal, Trigger};

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
+use bursar_directory::SourceConfig;
+use bursar_directory::keycloak::{Administration, RealmError};
+use bursar_directory::source::{KeycloakConfig, SourceKind};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{Engine, EngineError};
 use crate::control::api::{RealmStatus, RealmTrouble};
 use crate::desired::Notice;
-use crate::directory::SourceConfig;
-use crate::directory::keycloak::{Administration, RealmError};
-use crate::directory::source::{KeycloakConfig, SourceKind};
 use crate::errors::chain;
 use crate::evolve::{Followed, follow};
 use crate::execute::Extent;

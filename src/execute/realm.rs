@@ -1,11 +1,11 @@
 //! Carries out one approved step in a realm of Keycloak, and says what came of it: for the ledger, and in what was seen. It decides
 //! nothing; who calls it stores what it says before the next step.
 
+use bursar_directory::keycloak::{Administration, RealmError};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::record::retry_after;
-use crate::directory::keycloak::{Administration, RealmError};
 use crate::errors::chain;
 use crate::inventory::realm::{Holders, RealmInventory, RealmRole, RealmUser};
 use crate::ledger::change::{Change, Event};

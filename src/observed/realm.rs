@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::directory::keycloak::{Administration, RealmError};
+use bursar_directory::keycloak::{Administration, RealmError};
+
 use crate::inventory::realm::{Holders, RealmInventory};
 use crate::plan::realm::PREFIX;
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use bursar_directory::{self as directory, Pass};
 use bursar_homed::client::HomedClient;
 use jiff::Timestamp;
 use kube::Client;
@@ -15,7 +16,6 @@ use super::{RecoveryError, source_of};
 use crate::bootstrap;
 use crate::contract::Sealer;
 use crate::desired::derive;
-use crate::directory::{self, Pass};
 use crate::engine;
 use crate::errors::chain;
 use crate::execute::request::ApiServer;

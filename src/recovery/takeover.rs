@@ -1,11 +1,11 @@
 //! A ledger that came from a backup, or with a disk, becomes the owner: it learns what the clusters know better, and gets
 //! an id that no other copy of it has.
 
+use bursar_directory::{self as directory, Pass};
 use jiff::Timestamp;
 use serde_json::json;
 
 use super::{RecoveryError, source_of};
-use crate::directory::{self, Pass};
 use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::learn::{Facts, learn};

@@ -3,14 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
+use bursar_directory::keycloak::{self, KeycloakConfig};
+use bursar_directory::source::{Preset, SourceKind, Tree};
+
 use super::secret::SecretPlace;
 use super::source::ca;
 use super::table::{DURATION, NUMBER, Table};
-pub(super) use crate::directory::keycloak::INTERVAL;
-use crate::directory::keycloak::{self, KeycloakConfig};
-use crate::directory::source::{Preset, SourceKind, Tree};
 use crate::identity::AccountKind;
 use crate::ledger::gaps;
+pub(super) use bursar_directory::keycloak::INTERVAL;
 
 /// Keys of other sources, and what a realm has instead.
 const OF_OTHERS: [(&str, &str); 14] = [

@@ -25,10 +25,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bursar_directory::source::{KeycloakConfig, SourceConfig};
+
 pub use self::realm::RealmSettings;
 pub use self::secret::SecretPlace;
 use crate::archive::{Archives, Recipient};
-use crate::directory::source::{KeycloakConfig, SourceConfig};
 use crate::identity::ClusterName;
 use crate::policy::Policy;
 

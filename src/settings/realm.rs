@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use bursar_directory::keycloak::KeycloakConfig;
+use bursar_directory::source::{Secret, SourceConfig, SourceError, SourceKind};
+
 use super::keycloak;
 use super::secret::SecretPlace;
 use super::table::{DURATION, Table};
-use crate::directory::keycloak::KeycloakConfig;
-use crate::directory::source::{Secret, SourceConfig, SourceError, SourceKind};
 use crate::policy::Realm;
 
 /// What is wanted of the realm, how often it is read, and how it is reached.

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use crate::directory::source::Secret;
+use bursar_directory::source::Secret;
 
 use super::table::Table;
 

@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 
-use super::keycloak;
-use super::secret::SecretPlace;
-use super::table::{DURATION, NUMBER, Table};
-use crate::directory::sid::Sid;
-use crate::directory::source::{
+use bursar_directory::sid::Sid;
+use bursar_directory::source::{
     AttributeNames, ClientIdentity, DisabledMark, Ids, LdapConfig, LdifConfig, PRESETS, Preset, Secret, SidMapping,
     SourceConfig, SourceError, SourceKind, Tree,
 };
+
+use super::keycloak;
+use super::secret::SecretPlace;
+use super::table::{DURATION, NUMBER, Table};
 use crate::identity::AccountKind;
 use crate::snapshot::Way;
 

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use bursar_directory::source::{Ids, SourceKind};
+
 use super::*;
-use crate::directory::source::{Ids, SourceKind};
 use crate::snapshot::Way;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nnot looked into\n-----END CERTIFICATE-----\n";

@@ -4,13 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bursar_directory::source::SourceConfig;
 use croner::parser::{CronParser, Seconds};
 
 use super::SecretPlace;
 use super::class::{Known, absolute};
 use super::table::{Kind, PATH, Table};
 use super::{Homes, Schedule, Settings, admission, class, cluster, manifests, network, realm, reaper, source};
-use crate::directory::source::SourceConfig;
 use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
 
 const SECTIONS: [&str; 15] = [

@@ -9,10 +9,10 @@ mod proxy;
 use std::time::Duration;
 
 use base64::Engine as _;
-use bursar::directory::sid::Sid;
-use bursar::directory::source::{LdapConfig, Secret, SidMapping};
-use bursar::directory::{Preset, SourceConfig, SourceKind};
 use bursar::identity::AccountKind;
+use bursar_directory::sid::Sid;
+use bursar_directory::source::{LdapConfig, Secret, SidMapping};
+use bursar_directory::{Preset, SourceConfig, SourceKind};
 use bursar_testkit::samba::{DOMAIN_DN, READER, READER_PASSWORD, Samba, password, person_ldif};
 
 use crate::directory::{assert_why, names, read, why};

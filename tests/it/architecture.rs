@@ -50,7 +50,7 @@ const CORE: [(&str, &[&str]); 18] = [
 
 /// Modules of the root: what stands further down may import what stands further up, and what stands beside it.
 const ORDER: [&[&str]; 9] = [
-    &["directory", "webhook", "telemetry", "privilege", "archive", "certificate"],
+    &["telemetry", "privilege", "archive", "certificate"],
     &["store", "observed"],
     &["control::api", "report"],
     &["execute", "bootstrap"],

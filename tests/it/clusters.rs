@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bursar::identity::AccountKind;
 use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::Servers;
+use bursar_testkit::binaries::program;
 use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
 use bursar_testkit::ports::free_port;
@@ -279,7 +280,7 @@ fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
     let install = format!("bursar webhook install --cluster other --url {url} --write {}", folder.display());
     let (code, said) = crate::runbooks::follow(&world, &install);
     assert_eq!(code, Some(0), "{said}");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-webhook"));
+    let mut command = Command::new(program("bursar-webhook"));
     command.arg("--dir").arg(&folder).arg("--listen").arg(format!("127.0.0.1:{port}"));
     command.arg("--health").arg(format!("127.0.0.1:{health}"));
     let webhook = Process::start("bursar-webhook", &command, &world.folder.join("webhook.log"));

@@ -197,9 +197,9 @@ fn every_metric_of_the_alert_rules_is_exposed() {
     metrics.refused("suspend_per_day");
     metrics.endpoint("prod", "internal", true);
     metrics.backup(Timestamp::from_second(1).ok(), false);
-    let webhook = bursar::webhook::server::metrics::Metrics::default();
+    let webhook = bursar_webhook::server::metrics::Metrics::default();
     webhook.decided("validate", &bursar::admission::Decision::default(), std::time::Duration::ZERO);
-    let gauges = bursar::webhook::server::metrics::Gauges {
+    let gauges = bursar_webhook::server::metrics::Gauges {
         index_age: std::time::Duration::ZERO,
         namespaces: 0,
         certificate_seconds: 0,

@@ -4,9 +4,9 @@ mod cycle;
 pub mod proxy;
 mod trouble;
 
-use bursar::directory::source::{KeycloakConfig, Secret, SidMapping};
-use bursar::directory::{Preset, SourceConfig, SourceKind, keycloak};
 use bursar::identity::AccountKind;
+use bursar_directory::source::{KeycloakConfig, Secret, SidMapping};
+use bursar_directory::{Preset, SourceConfig, SourceKind, keycloak};
 use bursar_testkit::keycloak::Keycloak;
 use serde_json::{Value, json};
 

@@ -1,12 +1,12 @@
 //! Whether the authorities that kubeconfigs name hold a while.
 
+use bursar_directory::SourceConfig;
+use bursar_directory::source::{LdapConfig, SourceKind};
 use jiff::Timestamp;
 use x509_parser::pem::Pem;
 
 use super::Finding;
 use crate::daemon;
-use crate::directory::SourceConfig;
-use crate::directory::source::{LdapConfig, SourceKind};
 use crate::execute::endpoint;
 use crate::policy::Endpoint;
 

@@ -1,8 +1,9 @@
 //! Whether the realm that is written to is reached, and lets us do what the configuration asks for. Nothing is written.
 
+use bursar_directory::keycloak::{Administration, RealmError};
+use bursar_directory::source::KeycloakConfig;
+
 use super::{Finding, authority};
-use crate::directory::keycloak::{Administration, RealmError};
-use crate::directory::source::KeycloakConfig;
 use crate::errors::chain;
 use crate::plan::realm::PREFIX;
 use crate::policy::Realm;

@@ -3,10 +3,10 @@
 mod history;
 mod proxied;
 
-use bursar::directory::source::{LdapConfig, Secret};
-use bursar::directory::{Memory, Pass, SourceConfig};
 use bursar::identity::AccountKind;
 use bursar::snapshot::{SourceRead, Way};
+use bursar_directory::source::{LdapConfig, Secret};
+use bursar_directory::{Memory, Pass, SourceConfig};
 use bursar_testkit::samba::{ADMINISTRATOR, ADMINISTRATOR_PASSWORD, Samba, group_ldif, person_ldif};
 
 use super::proxy::Proxy;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use bursar::directory::{SourceConfig, SourceKind};
 use bursar::snapshot::Role;
+use bursar_directory::{SourceConfig, SourceKind};
 use bursar_testkit::samba::{Samba, group_ldif, person_ldif};
 
 use super::source;

@@ -1,8 +1,8 @@
 //! Where uids and gids come from.
 
-use bursar::directory::source::Ids;
 use bursar::identity::AccountKind;
 use bursar::snapshot::SourceRead;
+use bursar_directory::source::Ids;
 use bursar_testkit::samba::{SLICE, Samba, group_ldif, person_ldif};
 
 use super::{rid, source};

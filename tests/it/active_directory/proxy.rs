@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bursar::directory::source::LdapConfig;
+use bursar_directory::source::LdapConfig;
 use bursar_testkit::https::trusting;
 use bursar_testkit::pki::Authority;
 use bursar_testkit::samba::Samba;

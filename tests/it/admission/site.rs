@@ -17,6 +17,7 @@ use bursar::identity::{AccountId, ClusterName, DirectoryId, NamespaceName, Posix
 use bursar::ledger::LedgerState;
 use bursar::settings::Settings;
 use bursar::store::Store;
+use bursar_testkit::binaries::program;
 use bursar_testkit::control_plane::{ControlPlane, ControlPlaneOptions};
 use bursar_testkit::folder::Folder;
 use bursar_testkit::ports::free_port;
@@ -166,7 +167,7 @@ impl Site {
     }
 
     pub fn start_webhook(&mut self) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-webhook"));
+        let mut command = Command::new(program("bursar-webhook"));
         command.arg("--dir").arg(self.dir()).arg("--listen").arg(format!("127.0.0.1:{}", self.port));
         command.arg("--health").arg(format!("127.0.0.1:{}", self.health));
         let webhook = Process::start("bursar-webhook", &command, &self.log());

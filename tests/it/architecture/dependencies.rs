@@ -5,11 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// Crates, and what nothing below them may bring in: a name, or the beginning of one before a `-`.
-const MUST_NOT: [(&str, &[&str]); 3] = [
+const MUST_NOT: [(&str, &[&str]); 5] = [
     ("bursar-core", &["tokio", "kube", "k8s-openapi", "sqlx", "ldap3", "reqwest", "rustix", "nix", "hyper", "rustls"]),
     // Beyond its direct dependencies, which are listed below.
     ("bursar-protocol", &["tokio", "kube", "sqlx", "ldap3", "reqwest", "rustix", "ring", "rcgen", "jiff"]),
     ("bursar-homed", &["sqlx", "kube", "k8s-openapi", "ldap3", "reqwest", "rcgen", "rustls", "hyper", "openssl"]),
+    ("bursar-directory", &["sqlx", "kube", "k8s-openapi", "axum", "rcgen", "age"]),
+    ("bursar-webhook", &["sqlx", "ldap3", "reqwest", "rcgen", "age", "tar", "zstd", "axum", "tikv-jemallocator"]),
 ];
 
 /// All that core and `bursar-homed` may share besides the protocol: serde and small helpers.

@@ -13,11 +13,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bursar::daemon;
-use bursar::directory::source::{LdapConfig, Secret, SidMapping};
-use bursar::directory::{Pass, Preset, SourceConfig, SourceKind, fetch};
 use bursar::identity::AccountKind;
 use bursar::policy::{Lifecycle, Limit, Limits, Policy};
 use bursar::snapshot::{Completeness, SourceRead};
+use bursar_directory::source::{LdapConfig, Secret, SidMapping};
+use bursar_directory::{Pass, Preset, SourceConfig, SourceKind, fetch};
 use bursar_testkit::sample;
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bursar::directory::ldap::follow::follow;
-use bursar::directory::source::LdapConfig;
-use bursar::directory::{Memory, Pass, SourceConfig};
 use bursar::identity::AccountKind;
 use bursar::snapshot::{SourceRead, Way};
+use bursar_directory::ldap::follow::follow;
+use bursar_directory::source::LdapConfig;
+use bursar_directory::{Memory, Pass, SourceConfig};
 use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_ldif, toolforge_units_ldif};
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};

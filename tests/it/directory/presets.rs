@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bursar::directory::source::{ClientIdentity, LdapConfig, Secret};
-use bursar::directory::{Preset, SourceConfig};
 use bursar::identity::AccountKind;
 use bursar::snapshot::SourceRead;
+use bursar_directory::source::{ClientIdentity, LdapConfig, Secret};
+use bursar_directory::{Preset, SourceConfig};
 use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, unit_ldif};
 use bursar_testkit::slapd::{BASE_DN, READER_DN, Slapd, SlapdOptions};
 

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use bursar::directory::source::{LdapConfig, LdifConfig};
-use bursar::directory::{Preset, SourceConfig, SourceKind};
 use bursar::identity::AccountKind;
 use bursar::snapshot::SourceRead;
+use bursar_directory::source::{LdapConfig, LdifConfig};
+use bursar_directory::{Preset, SourceConfig, SourceKind};
 use bursar_testkit::folder::Folder;
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn, person_ldif, unit_ldif};
 use bursar_testkit::sample;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use bursar::directory::{Memory, Pass};
 use bursar::snapshot::Way;
+use bursar_directory::{Memory, Pass};
 use bursar_testkit::ldif::{person_dn, person_ldif, tool_account_dn, tool_group_dn, tool_ldif};
 use bursar_testkit::slapd::{BASE_DN, SlapdOptions};
 

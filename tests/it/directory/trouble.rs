@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bursar::directory::source::{LdapConfig, Secret};
-use bursar::directory::{Pass, Preset, SourceConfig, fetch};
 use bursar::identity::AccountKind;
 use bursar::snapshot::Completeness;
+use bursar_directory::source::{LdapConfig, Secret};
+use bursar_directory::{Pass, Preset, SourceConfig, fetch};
 use bursar_testkit::ldif::person_ldif;
 use bursar_testkit::pki::Authority;
 use bursar_testkit::sample;

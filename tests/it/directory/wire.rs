@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bursar::directory::source::{LdapConfig, SourceConfig};
-use bursar::directory::{Memory, Pass};
 use bursar::snapshot::SourceRead;
+use bursar_directory::source::{LdapConfig, SourceConfig};
+use bursar_directory::{Memory, Pass};
 use bursar_testkit::ldif::{person_dn, person_ldif, tool_ldif};
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bursar::directory::source::KeycloakConfig;
+use bursar_directory::source::KeycloakConfig;
 use reqwest::Certificate;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

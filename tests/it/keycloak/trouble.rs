@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bursar::directory::source::{KeycloakConfig, Secret};
 use bursar::identity::AccountKind;
 use bursar::snapshot::Completeness;
+use bursar_directory::source::{KeycloakConfig, Secret};
 use bursar_testkit::pki::Authority;
 use serde_json::{Value, json};
 

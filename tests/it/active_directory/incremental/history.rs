@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bursar::directory::source::Ids;
+use bursar_directory::source::Ids;
 use bursar_testkit::samba::{Samba, group_ldif, person_ldif};
 
 use super::{Polled, by_usn, change, delete, rename, unit_ldif};

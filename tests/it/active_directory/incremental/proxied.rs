@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use bursar::directory::source::LdapConfig;
 use bursar::identity::AccountKind;
 use bursar::snapshot::{Completeness, SourceRead, Way};
+use bursar_directory::source::LdapConfig;
 use bursar_testkit::samba::{Samba, group_ldif, person_ldif};
 
 use super::{Polled, assert_same, change, delete};

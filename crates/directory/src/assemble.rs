@@ -1,0 +1,426 @@
+//! The trees that one source answered become one [`SourceRead`]: which entry is what, who belongs to whom, and what
+//! may be said about completeness. PURE: no runtime, no client, no file system, no clock.
+//!
+//! Memberships are resolved within one source: its DNs and names mean nothing in another.
+
+use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::thread::{self, ScopedJoinHandle};
+
+use bursar_core::identity::{AccountKind, DirectoryId};
+use bursar_core::snapshot::dn::Dn;
+use bursar_core::snapshot::{Completeness, Entry, RejectedEntry, SourceRead};
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
+
+use super::entry::{Candidate, EntryRules, Reading};
+use super::groups::{Closed, Flat, Index, companions_by_name};
+use super::membership::DEPTH;
+use super::numbers::Numbers;
+use super::raw::RawEntry;
+use super::source::{SourceConfig, SourceKind};
+
+/// Kinds in the order in which an entry that two trees hold is taken: a tool is not a person as well.
+pub const KINDS: [AccountKind; 3] = [AccountKind::Tool, AccountKind::User, AccountKind::Group];
+
+const ACCOUNT_CLASSES: [&str; 2] = ["posixAccount", "user"];
+pub(super) const GROUP_CLASSES: [&str; 5] =
+    ["groupOfNames", "groupOfUniqueNames", "groupOfMembers", "posixGroup", "group"];
+
+/// What a source answered, uninterpreted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RawRead {
+    /// The server that answered, or the file.
+    pub server: Option<String>,
+    /// The trees that were asked for.
+    pub trees: BTreeMap<AccountKind, RawTree>,
+    /// What went wrong; none: the read proves absence.
+    pub problems: Vec<String>,
+}
+
+/// What a source answered for one tree.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RawTree {
+    /// The entries that came.
+    pub entries: Vec<Arc<RawEntry>>,
+    /// Whether they all came.
+    pub whole: bool,
+}
+
+/// Interprets what `source` answered. `took` is zero; the caller knows the time.
+///
+/// In a Partial read `members` and supplementary groups are lower bounds, as the entries themselves are: who is not
+/// there may only not have been read.
+#[must_use]
+pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> SourceRead {
+    let mut problems = std::mem::take(&mut raw.problems);
+    let numbers = Numbers::of(&source.sids, &source.attributes, &raw.trees);
+    let readings = BTreeMap::from(KINDS.map(|kind| (kind, reading(source, kind, &numbers, rules))));
+    let reading_of = |kind: AccountKind| &readings[&kind];
+    let (candidates, companions) = sort_out(source, raw.trees, |kind, raw| reading_of(kind).id(raw));
+    if problems.is_empty() {
+        // After another problem their absence is no news.
+        problems.extend(missing_sentinels(source, candidates.iter().chain(&companions)));
+    }
+
+    // What needs one entry at a time, beside what needs all of them: of many each takes a good part of a second.
+    let (checked, index, hidden, closed) = thread::scope(|scope| {
+        let check = || candidates.iter().map(|candidate| reading_of(candidate.kind).check(candidate)).collect();
+        let checked: ScopedJoinHandle<'_, Vec<_>> = scope.spawn(check);
+        let index = Index::of(&candidates, |candidate| reading_of(candidate.kind).name_of(candidate));
+        let groups = Flat::of(source, &candidates, &companions);
+        let closed = groups.close(&index, &candidates, &companions, reading_of(AccountKind::Group));
+        (checked.join().unwrap_or_else(|panic| resume_unwind(panic)), index, groups.hidden, closed)
+    });
+    if let Some(example) = hidden.first() {
+        let count = hidden.len();
+        problems.push(format!("members are hidden in {count} groups, such as {}", example.canonical()));
+    }
+
+    let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));
+    let mut taken: HashMap<&DirectoryId, &str> = HashMap::with_capacity(candidates.len());
+    let settled = checked.into_iter().zip(&candidates).map(|(checked, candidate)| {
+        let (mut entry, Candidate { kind, dn, id, raw }) = (checked?, candidate);
+        let first = id.as_ref().map(|id| *taken.entry(id).or_insert(&raw.dn));
+        if let Some(other) = first.filter(|first| *first != raw.dn) {
+            let why = format!("{} {} is also that of {other}", source.attributes.id, entry.id);
+            // Without the id: what this one says is not to be taken for what the other says.
+            return Err(Box::new(RejectedEntry { id: None, ..reject(source, &entry, why) }));
+        }
+        let members_of = match kind {
+            AccountKind::Tool => {
+                let full = reading_of(AccountKind::Tool).name_of(candidate);
+                full.and_then(|full| companion_of.get(full).copied())
+            }
+            AccountKind::User => None,
+            AccountKind::Group => Some(dn),
+        };
+        complete(&mut entry, members_of, &closed, &index).map_err(|why| Box::new(reject(source, &entry, why)))?;
+        Ok(entry)
+    });
+    let mut read = SourceRead {
+        server: raw.server,
+        numbers: numbers.source(&source.attributes),
+        ..SourceRead::complete(&source.name, KINDS.into_iter().filter(|kind| source.tree(*kind).is_some()), Vec::new())
+    };
+    read.entries =
+        settled.filter_map(|settled| settled.map_err(|rejected| read.rejected.push(*rejected)).ok()).collect();
+    let nameless: Vec<_> = read.rejected.iter().filter(|rejected| rejected.id.is_none()).collect();
+    if let Some(example) = nameless.first() {
+        // Whoever has no id cannot be recognised, so nobody is known to be absent.
+        let attribute = &source.attributes.id;
+        problems.push(format!("no usable {attribute} in {} entries, such as {}", nameless.len(), example.dn));
+    }
+    if !problems.is_empty() {
+        read.completeness = Completeness::Partial { why: problems.join("; ") };
+    }
+    sort(&mut read.entries);
+    read.rejected.sort();
+    read
+}
+
+/// By kind, name and id. Not the entries themselves are sorted: they are large.
+fn sort(entries: &mut [Entry]) {
+    let mut order: Vec<_> =
+        entries.iter().enumerate().map(|(at, entry)| (entry.kind, &*entry.name, &entry.id, at)).collect();
+    order.sort_unstable();
+    let order: Vec<usize> = order.into_iter().map(|(.., at)| at).collect();
+    for to in 0..order.len() {
+        // Who stood there before has been exchanged with somebody since.
+        let mut from = order[to];
+        while from < to {
+            from = order[from];
+        }
+        entries.swap(from, to);
+    }
+}
+
+fn reading<'a>(
+    source: &'a SourceConfig,
+    kind: AccountKind,
+    numbers: &'a Numbers,
+    rules: &'a EntryRules,
+) -> Reading<'a> {
+    Reading {
+        source: &source.name,
+        attributes: &source.attributes,
+        strip_prefix: source.tree(kind).and_then(|tree| tree.strip_prefix.as_deref()),
+        id_from_dn: matches!(source.kind, SourceKind::Ldif(_)),
+        numbers,
+        rules,
+    }
+}
+
+fn missing_sentinels<'a>(source: &SourceConfig, all: impl Iterator<Item = &'a Candidate>) -> Option<String> {
+    let mut missing: BTreeMap<Dn, &str> =
+        source.sentinels.iter().map(|text| (Dn::parse(text), text.as_str())).collect();
+    for candidate in all {
+        missing.remove(&candidate.dn);
+    }
+    let names: Vec<_> = missing.into_values().collect();
+    (!names.is_empty()).then(|| format!("sentinel not found: {}", names.join(", ")))
+}
+
+/// Which entry is what: accounts and groups, and apart from them the groups that only list a tool's maintainers.
+fn sort_out(
+    source: &SourceConfig,
+    mut trees: BTreeMap<AccountKind, RawTree>,
+    id: impl Fn(AccountKind, &RawEntry) -> Option<DirectoryId>,
+) -> (Vec<Candidate>, Vec<Candidate>) {
+    let count = trees.values().map(|tree| tree.entries.len()).sum();
+    let mut candidates = Vec::with_capacity(count);
+    let mut companions = Vec::new();
+    let mut seen = HashSet::with_capacity(count);
+    // A tree that was not read to its end may hold more than came: what a wider tree shows beneath its base is then
+    // nobody's until a whole read has said whose.
+    let mut unsure: Vec<Dn> = Vec::new();
+    for kind in KINDS {
+        let Some(base) = source.tree(kind).map(|tree| Dn::parse(&tree.base)) else { continue };
+        let tree = trees.remove(&kind).unwrap_or_default();
+        for raw in tree.entries {
+            let dn = Dn::parse(&raw.dn);
+            if unsure.iter().any(|base| dn.is_within(base)) || !seen.insert(dn.clone()) {
+                continue;
+            }
+            let is_account = raw.is_a(&ACCOUNT_CLASSES) || raw.has(&source.attributes.uid);
+            let list = if kind == AccountKind::Tool && !is_account && raw.is_a(&GROUP_CLASSES) {
+                &mut companions
+            } else {
+                &mut candidates
+            };
+            list.push(Candidate { kind, dn, id: id(kind, &raw), raw });
+        }
+        if !tree.whole {
+            unsure.push(base);
+        }
+    }
+    (candidates, companions)
+}
+
+/// Adds to `entry` what other entries say: its members, and the gids of the groups that name it.
+fn complete(entry: &mut Entry, group: Option<&Dn>, closed: &Closed<'_>, index: &Index<'_>) -> Result<(), String> {
+    if let Some(posix) = &mut entry.posix {
+        posix.groups = closed.gids.get(&entry.id).cloned().unwrap_or_default();
+        posix.groups.remove(&posix.gid);
+    }
+    let Some(group) = group else { return Ok(()) };
+    if closed.too_deep.contains(group) {
+        return Err(format!("groups are nested deeper than {DEPTH}"));
+    }
+    entry.members = closed.members.get(group).cloned().unwrap_or_default();
+    if entry.kind == AccountKind::Tool {
+        // One tool may be in another's group; that lets it act there, but makes nobody a maintainer.
+        entry.members.retain(|id, _| index.people.contains(id));
+    }
+    Ok(())
+}
+
+fn reject(source: &SourceConfig, entry: &Entry, why: String) -> RejectedEntry {
+    RejectedEntry {
+        source: source.name.clone(),
+        kind: entry.kind,
+        dn: entry.dn.clone(),
+        name: Some(entry.name.clone()),
+        id: Some(entry.id.clone()),
+        disabled: entry.disabled.clone(),
+        why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use bursar_core::identity::PosixIdentity;
+
+    use super::super::ldif;
+    use super::super::source::{LdapConfig, LdifConfig, Preset, SidMapping};
+    use super::*;
+
+    const SITE: &str = "\
+dn: uid=alice,ou=people,dc=x\nobjectClass: posixAccount\nuid: alice\nuidNumber: 2001\ngidNumber: 500\nentryUUID: a\n
+dn: uid=bob,ou=people,dc=x\nobjectClass: posixAccount\nuid: bob\nuidNumber: 2002\ngidNumber: 500\nentryUUID: b\n
+dn: uid=carol,ou=people,dc=x\nobjectClass: posixAccount\nuid: carol\nentryUUID: c\n
+dn: uid=tools.foo,ou=people,ou=servicegroups,dc=x\nobjectClass: posixAccount\nuid: tools.foo\ncn: tools.foo
+uidNumber: 52503\ngidNumber: 52503\nentryUUID: f\n
+dn: cn=tools.foo,ou=servicegroups,dc=x\nobjectClass: groupOfNames\ncn: tools.foo\nentryUUID: f2\ngidNumber: 52503
+member: UID=Alice, ou=people,dc=x\nmember: uid=carol,ou=people,dc=x\nmember: uid=gone,ou=people,dc=x
+member: uid=tools.bar,ou=people,ou=servicegroups,dc=x\nmember: cn=staff,ou=groups,dc=x\n
+dn: uid=tools.bar,ou=people,ou=servicegroups,dc=x\nobjectClass: posixAccount\nuid: tools.bar\ncn: tools.bar
+uidNumber: 52504\ngidNumber: 52504\nentryUUID: r\n
+dn: cn=staff,ou=groups,dc=x\nobjectClass: posixGroup\ncn: staff\ngidNumber: 3000\nmemberUid: bob\nmemberUid: tools.bar
+entryUUID: s\n
+dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\nmemberUid: bob\nentryUUID: w\n";
+
+    fn source() -> SourceConfig {
+        let tree = |kind, base: &str| Some(Preset::Toolforge.tree(kind, base));
+        SourceConfig {
+            name: "people".to_owned(),
+            kind: SourceKind::Ldap(LdapConfig::new(vec!["ldaps://a".to_owned()])),
+            sentinels: Vec::new(),
+            tools: tree(AccountKind::Tool, "ou=servicegroups,dc=x"),
+            users: tree(AccountKind::User, "ou=people,dc=x"),
+            groups: tree(AccountKind::Group, "ou=groups,dc=x"),
+            attributes: Preset::Toolforge.attributes(),
+            sids: SidMapping::default(),
+        }
+    }
+
+    /// What a server that holds `text` answers to the searches of `source`.
+    fn answer(source: &SourceConfig, text: &str) -> RawRead {
+        let mut entries = Vec::new();
+        ldif::parse(text.as_bytes(), &mut entries).expect("LDIF");
+        let mut raw = RawRead::default();
+        for kind in KINDS {
+            let Some(tree) = source.tree(kind) else { continue };
+            let base = Dn::parse(&tree.base);
+            let filter = super::super::filter::Filter::parse(&tree.filter).expect("a filter");
+            let chosen = entries.iter().filter(|entry| Dn::parse(&entry.dn).is_within(&base) && filter.matches(entry));
+            raw.trees.insert(kind, RawTree { entries: chosen.cloned().map(Arc::new).collect(), whole: true });
+        }
+        raw
+    }
+
+    fn read(source: &SourceConfig, text: &str) -> SourceRead {
+        assemble(source, answer(source, text), &EntryRules::default())
+    }
+
+    fn names(read: &SourceRead) -> Vec<String> {
+        read.entries.iter().map(|entry| format!("{}:{}", entry.kind, entry.name)).collect()
+    }
+
+    fn members(read: &SourceRead, name: &str) -> Vec<String> {
+        let entry = read.entries.iter().find(|entry| entry.name == name).expect("it is there");
+        entry.members.keys().map(|id| id.0.clone()).collect()
+    }
+
+    fn posix(read: &SourceRead, name: &str) -> Option<PosixIdentity> {
+        read.entries.iter().find(|entry| entry.name == name).and_then(|entry| entry.posix.clone())
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn entries_are_in_order_and_none_is_lost(names in proptest::collection::vec("[ab]{1,3}", 0..60)) {
+            let entry = |(at, name): (usize, &String)| Entry::new(AccountKind::User, format!("{at}"), "", name.as_str());
+            let mut entries: Vec<Entry> = names.iter().enumerate().map(entry).collect();
+            let mut expected = entries.clone();
+            expected.sort_by(|a, b| (a.kind, &a.name, &a.id).cmp(&(b.kind, &b.name, &b.id)));
+            sort(&mut entries);
+            proptest::prop_assert_eq!(entries, expected);
+        }
+    }
+
+    #[test]
+    fn a_tool_is_an_account_and_the_group_of_its_name() {
+        let read = read(&source(), SITE);
+        assert_eq!(names(&read), ["tool:bar", "tool:foo", "user:alice", "user:bob", "group:staff"]);
+        assert_eq!(members(&read, "foo"), ["a", "b", "c"], "no strangers, no tools; the rejected carol stays");
+        assert_eq!(members(&read, "bar"), [""; 0], "a tool without a group has no maintainers");
+        assert_eq!(read.completeness, Completeness::Complete);
+    }
+
+    #[test]
+    fn groups_that_name_somebody_give_their_gid() {
+        let read = read(&source(), SITE);
+        let gids = |name| posix(&read, name).map(|posix| posix.groups.iter().map(|gid| gid.get()).collect::<Vec<_>>());
+        assert_eq!(gids("alice"), Some(vec![52503]));
+        assert_eq!(gids("bob"), Some(vec![3000, 52503]), "a gid that may own no pod is left out");
+        assert_eq!(gids("bar"), Some(vec![3000, 52503]));
+        assert_eq!(gids("foo"), Some(vec![]));
+    }
+
+    #[test]
+    fn an_entry_that_hides_its_uid_is_rejected_and_present() {
+        let read = read(&source(), SITE);
+        let rejected: Vec<_> =
+            read.rejected.iter().map(|r| (r.id.as_ref().map(|id| id.0.as_str()), r.why.as_str())).collect();
+        let wheel = (Some("w"), "gid 10 is not in 100..2147483646");
+        assert_eq!(rejected, [(Some("c"), "uidNumber is missing, or hidden from us"), wheel]);
+    }
+
+    #[test]
+    fn a_hidden_id_proves_nobody_absent() {
+        let read = read(&source(), &SITE.replace("entryUUID: b", "description: b"));
+        let why = "no usable entryUUID in 1 entries, such as uid=bob,ou=people,dc=x";
+        assert_eq!(read.completeness, Completeness::Partial { why: why.to_owned() });
+    }
+
+    #[test]
+    fn hidden_members_prove_nobody_absent() {
+        let text = SITE.replace("member: ", "description: ");
+        let why = "members are hidden in 1 groups, such as cn=tools.foo,ou=servicegroups,dc=x";
+        assert_eq!(read(&source(), &text).completeness, Completeness::Partial { why: why.to_owned() });
+        let mut lax = source();
+        lax.attributes.members_required = false;
+        assert_eq!(read(&lax, &text).completeness, Completeness::Complete);
+    }
+
+    #[test]
+    fn a_file_without_ids_has_them_from_its_names() {
+        let mut source = source();
+        source.kind = SourceKind::Ldif(LdifConfig { paths: vec![PathBuf::from("a")] });
+        let read = read(&source, &SITE.replace("entryUUID: b", "description: b"));
+        assert_eq!(read.completeness, Completeness::Complete);
+        assert!(read.entries.iter().any(|entry| entry.name == "bob" && entry.id.0.starts_with("dn:")));
+    }
+
+    #[test]
+    fn two_entries_of_one_id_are_one_entry() {
+        let read = read(&source(), &SITE.replace("entryUUID: b", "entryUUID: a"));
+        assert_eq!(read.rejected[0].why, "entryUUID a is also that of uid=alice,ou=people,dc=x");
+        assert_eq!(read.rejected[0].id, None);
+        assert_ne!(read.completeness, Completeness::Complete);
+    }
+
+    #[test]
+    fn a_read_without_its_sentinel_is_partial() {
+        let mut source = source();
+        source.sentinels = vec!["UID=alice,ou=People,dc=x".to_owned()];
+        assert_eq!(read(&source, SITE).completeness, Completeness::Complete);
+        source.sentinels.push("uid=novaadmin,ou=people,dc=x".to_owned());
+        let why = "sentinel not found: uid=novaadmin,ou=people,dc=x".to_owned();
+        assert_eq!(read(&source, SITE).completeness, Completeness::Partial { why });
+    }
+
+    #[test]
+    fn tools_are_no_people_even_where_a_wider_tree_shows_them() {
+        let mut source = source();
+        source.users = Some(Preset::Toolforge.tree(AccountKind::User, "dc=x"));
+        let whole = read(&source, SITE);
+        assert_eq!(names(&whole), ["tool:bar", "tool:foo", "user:alice", "user:bob", "group:staff"]);
+        let mut half = answer(&source, SITE);
+        half.trees.insert(AccountKind::Tool, RawTree::default());
+        half.problems.push("cut".to_owned());
+        let read = assemble(&source, half, &EntryRules::default());
+        assert_eq!(names(&read), ["user:alice", "user:bob", "group:staff"], "nor where the tools were not read");
+    }
+
+    #[test]
+    fn managers_are_told_from_members() {
+        let mut source = source();
+        source.attributes.managers = Some("owner".to_owned());
+        let text = SITE.replace("cn: staff\n", "cn: staff\nowner: uid=alice,ou=people,dc=x\n");
+        let read = read(&source, &text);
+        let staff = read.entries.iter().find(|entry| entry.name == "staff").expect("staff");
+        assert_eq!(staff.members.get(&DirectoryId("a".to_owned())), Some(&bursar_core::snapshot::Role::Manager));
+        assert_eq!(staff.members.get(&DirectoryId("b".to_owned())), Some(&bursar_core::snapshot::Role::Member));
+    }
+
+    #[test]
+    fn a_group_nested_too_deep_is_rejected_not_shortened() {
+        use std::fmt::Write as _;
+        let mut text = SITE.to_owned();
+        for at in 0..40 {
+            let next = at + 1;
+            let _ = write!(
+                text,
+                "\ndn: cn=g{at},ou=groups,dc=x\nobjectClass: groupOfNames\ncn: g{at}\nentryUUID: g{at}\n\
+                 member: cn=g{next},ou=groups,dc=x\n"
+            );
+        }
+        let read = read(&source(), &text);
+        let why = |name: &str| read.rejected.iter().find(|r| r.name.as_deref() == Some(name)).map(|r| r.why.as_str());
+        assert_eq!(why("g0"), Some("groups are nested deeper than 32"));
+        assert_eq!(why("g20"), None);
+    }
+}

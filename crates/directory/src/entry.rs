@@ -1,0 +1,434 @@
+//! One raw entry becomes a valid [`Entry`], or a [`RejectedEntry`] that says why not. PURE: no runtime, no client, no
+//! file system, no clock.
+//!
+//! Here are the checks that need nothing but the entry itself and the rules. What needs other entries is in
+//! `assemble` (members, groups) and `merge` (names and uids used twice, patterns of classes). Nothing after this file
+//! parses a uid.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use bursar_core::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
+use bursar_core::policy::Policy;
+use bursar_core::snapshot::dn::{Dn, fold};
+use bursar_core::snapshot::{Entry, RejectedEntry};
+use bursar_protocol::{MAX_KEY_BYTES, MAX_KEYS};
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use super::numbers::{Numbers, is_account};
+use super::raw::RawEntry;
+use super::source::AttributeNames;
+use super::windows;
+
+/// Longest name taken. POSIX promises 9 to 32 characters, directories allow more; beyond this it is no name.
+const NAME_MAX: usize = 255;
+
+/// What the policy says about homes, for the kinds of account whose homes somebody uses; and the time of the read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EntryRules {
+    /// Where homes of a kind are if the entry does not say; a kind is here if a class of it has a home.
+    pub homes: BTreeMap<AccountKind, PathBuf>,
+    /// Folders that every home must lie beneath.
+    pub allowed: Vec<PathBuf>,
+    /// Accounts that expired before it are disabled.
+    pub now: Timestamp,
+}
+
+impl EntryRules {
+    /// The rules that `policy` implies. Of several classes of one kind the first by name gives the default home.
+    #[must_use]
+    pub fn of(policy: &Policy, now: Timestamp) -> Self {
+        let mut homes = BTreeMap::new();
+        for class in policy.classes.values() {
+            if let (Some(kind), Some(home)) = (class.from.account_kind(), &class.home) {
+                homes.entry(kind).or_insert_with(|| home.prefix.clone());
+            }
+        }
+        Self { homes, allowed: policy.home_prefixes.clone(), now }
+    }
+}
+
+/// An entry that is, or should be, an account.
+pub(super) struct Candidate {
+    pub(super) kind: AccountKind,
+    pub(super) dn: Dn,
+    /// None: it is missing, or hidden from us.
+    pub(super) id: Option<DirectoryId>,
+    pub(super) raw: Arc<RawEntry>,
+}
+
+/// How a source names and marks its entries.
+#[derive(Debug, Clone, Copy)]
+pub struct Reading<'a> {
+    /// The source's name.
+    pub source: &'a str,
+    /// What its attributes are called.
+    pub attributes: &'a AttributeNames,
+    /// What names begin with and ours do not.
+    pub strip_prefix: Option<&'a str>,
+    /// An entry without an immutable id gets one made of its DN. Only for files that somebody wrote by hand: a rename
+    /// there is a new account. A server that hides the id must never be read so, or all its accounts would change.
+    pub id_from_dn: bool,
+    /// Where its uids and gids come from.
+    pub numbers: &'a Numbers,
+    /// The policy's rules.
+    pub rules: &'a EntryRules,
+}
+
+impl Reading<'_> {
+    /// The immutable id of `raw`. Text as it is, in lower case (UUIDs are compared so); bytes in hex, those of an
+    /// `objectGUID` as Windows writes them.
+    #[must_use]
+    pub fn id(&self, raw: &RawEntry) -> Option<DirectoryId> {
+        let value = raw.values(&self.attributes.id).next();
+        if self.attributes.id.eq_ignore_ascii_case("objectGUID")
+            && let Some(bytes) = value
+        {
+            return windows::guid(bytes).map(DirectoryId);
+        }
+        match value.map(|bytes| std::str::from_utf8(bytes).map_err(|_| bytes)) {
+            Some(Ok(text)) if !text.trim().is_empty() => Some(DirectoryId(text.trim().to_lowercase())),
+            Some(Err(bytes)) => Some(DirectoryId(hex::encode(bytes))),
+            _ if self.id_from_dn => {
+                let digest = Sha256::digest(Dn::parse(&raw.dn).canonical());
+                Some(DirectoryId(format!("dn:{}", hex::encode(&digest[..16]))))
+            }
+            _ => None,
+        }
+    }
+
+    /// The name of `raw` as the directory writes it, prefix and all; memberships by name refer to it.
+    ///
+    /// Of several values the one in the DN is the name (RFC 2307, 5.3).
+    pub fn full_name<'r>(&self, raw: &'r RawEntry, dn: &Dn, kind: AccountKind) -> Result<&'r str, String> {
+        let attribute = match kind {
+            AccountKind::Tool => &self.attributes.tool_name,
+            AccountKind::User => &self.attributes.user_name,
+            AccountKind::Group => &self.attributes.group_name,
+        };
+        let mut values = raw.texts(attribute);
+        match (values.next(), values.next()) {
+            (Some(value), None) => Ok(value),
+            (None, _) => Err(format!("{attribute} is missing, or hidden from us")),
+            (Some(_), Some(_)) => {
+                let named = dn.leaf(&attribute.to_lowercase());
+                raw.texts(attribute)
+                    .find(|value| Some(fold(value)) == named)
+                    .ok_or_else(|| format!("{attribute} has several values, none of them in the DN"))
+            }
+        }
+    }
+
+    /// The same of a candidate; `None` if it has no usable one.
+    pub(super) fn name_of<'c>(&self, candidate: &'c Candidate) -> Option<&'c str> {
+        self.full_name(&candidate.raw, &candidate.dn, candidate.kind).ok()
+    }
+
+    /// Checks one entry. Members and supplementary groups are empty: they need the others.
+    pub(super) fn check(&self, candidate: &Candidate) -> Result<Entry, Box<RejectedEntry>> {
+        let Candidate { kind, dn, id, raw } = candidate;
+        let (kind, id) = (*kind, id.clone());
+        let name = self.full_name(raw, dn, kind).and_then(|full| self.short_name(full, kind));
+        let (disabled, unreadable) = self.marks(raw);
+        let reject = |why: String| {
+            Box::new(RejectedEntry {
+                source: self.source.to_owned(),
+                kind,
+                dn: raw.dn.clone(),
+                name: name.clone().ok(),
+                id: id.clone(),
+                disabled: disabled.clone(),
+                why,
+            })
+        };
+        let Some(known) = id.clone() else {
+            return Err(reject(format!("{} is missing, or hidden from us", self.attributes.id)));
+        };
+        // Not to be read is not to be enabled. What is disabled for another reason, and what is no account, needs none.
+        if is_account(kind) && disabled.is_none() {
+            unreadable.map_or(Ok(()), Err).map_err(reject)?;
+        }
+        let posix = self.posix(raw, kind).map_err(reject)?;
+        let gid = if kind == AccountKind::Group { self.group_gid(raw).map_err(reject)? } else { None };
+        let short = name.clone().map_err(reject)?;
+        let home = self.home(raw, kind, &short).map_err(reject)?;
+        let is_person = kind != AccountKind::Group;
+        let display_names = self.attributes.display_name.iter();
+        Ok(Entry {
+            kind,
+            id: known,
+            dn: raw.dn.clone(),
+            name: short,
+            posix,
+            gid,
+            home,
+            mail: first(raw, &self.attributes.mail).filter(|_| is_person),
+            person: if kind == AccountKind::User { self.person(raw) } else { None },
+            display_name: display_names.filter(|_| is_person).find_map(|attribute| first(raw, attribute)),
+            ssh_keys: if kind == AccountKind::User { self.ssh_keys(raw) } else { BTreeSet::new() },
+            disabled: disabled.clone(),
+            created: raw.texts(&self.attributes.created).find_map(generalized_time),
+            members: BTreeMap::new(),
+        })
+    }
+
+    /// No more and no longer ones than show that there are too many, or that one is too long.
+    fn ssh_keys(&self, raw: &RawEntry) -> BTreeSet<String> {
+        let cut = |key: &str| key.trim().chars().take(MAX_KEY_BYTES + 1).collect();
+        let keys: BTreeSet<String> = raw.texts(&self.attributes.ssh_keys).map(cut).collect();
+        keys.into_iter().take(MAX_KEYS + 1).collect()
+    }
+
+    /// Of several values nobody knows which tells them apart.
+    fn person(&self, raw: &RawEntry) -> Option<String> {
+        let value = raw.only(self.attributes.person.as_deref()?).ok()??;
+        let value = value.trim().to_lowercase();
+        (!value.is_empty()).then_some(value)
+    }
+
+    /// The gid of a group, if it has one.
+    pub fn group_gid(&self, raw: &RawEntry) -> Result<Option<Gid>, String> {
+        self.numbers.group(raw, self.attributes)
+    }
+
+    fn short_name(&self, full: &str, kind: AccountKind) -> Result<String, String> {
+        let prefix = self.strip_prefix.unwrap_or_default();
+        let Some(name) = full.strip_prefix(prefix) else {
+            return Err(format!("name {full:?} does not begin with {prefix:?}"));
+        };
+        if name.is_empty() {
+            return Err(format!("name {full:?} is empty after {prefix:?}"));
+        }
+        let strange = |c: char| c == '/' || c.is_control();
+        if name.len() > NAME_MAX || name.chars().any(strange) || name.trim() != name || name == "." || name == ".." {
+            return Err(format!("name {full:?} is no name"));
+        }
+        let lower = self.attributes.windows && is_account(kind);
+        Ok(if lower { name.to_lowercase() } else { name.to_owned() })
+    }
+
+    /// The mark that disables `raw`; and what is wrong with one that cannot be read.
+    fn marks(&self, raw: &RawEntry) -> (Option<String>, Option<String>) {
+        let mut unreadable = None;
+        for mark in &self.attributes.disabled {
+            match mark.of(raw, self.rules.now) {
+                Ok(None) => {}
+                Ok(disabled) => return (disabled, unreadable),
+                Err(why) => unreadable = Some(why),
+            }
+        }
+        (None, unreadable)
+    }
+
+    fn posix(&self, raw: &RawEntry, kind: AccountKind) -> Result<Option<PosixIdentity>, String> {
+        if kind == AccountKind::Group {
+            return Ok(None);
+        }
+        self.numbers.account(raw, self.attributes).map(Some)
+    }
+
+    /// `homeDirectory`, or the prefix and the name; checked only where a class of this kind uses homes.
+    fn home(&self, raw: &RawEntry, kind: AccountKind, name: &str) -> Result<Option<PathBuf>, String> {
+        if kind == AccountKind::Group {
+            return Ok(None);
+        }
+        let given = raw.only(&self.attributes.home)?.map(Path::new);
+        let Some(prefix) = self.rules.homes.get(&kind) else {
+            return Ok(given.and_then(normal));
+        };
+        let home = given.map_or_else(|| prefix.join(name), Path::to_path_buf);
+        let shown = home.display();
+        let clean = normal(&home).ok_or_else(|| format!("home {shown} is not an absolute path without '..'"))?;
+        let beneath = |prefix: &PathBuf| clean.starts_with(prefix) && clean != *prefix;
+        if self.rules.allowed.iter().any(beneath) {
+            return Ok(Some(clean));
+        }
+        let allowed: Vec<_> = self.rules.allowed.iter().map(|prefix| prefix.display().to_string()).collect();
+        Err(format!("home {shown} is not beneath {}", allowed.join(" or ")))
+    }
+}
+
+/// `path` without doubled and trailing slashes and `.`; `None` if it is relative, climbs, or could not be typed.
+fn normal(path: &Path) -> Option<PathBuf> {
+    if path.to_str()?.chars().any(char::is_control) {
+        return None;
+    }
+    let mut clean = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::RootDir | Component::Normal(_) => clean.push(component),
+            Component::CurDir => {}
+            Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    clean.is_absolute().then_some(clean)
+}
+
+fn first(raw: &RawEntry, attribute: &str) -> Option<String> {
+    raw.texts(attribute).map(str::trim).filter(|value| !value.is_empty()).min().map(str::to_owned)
+}
+
+/// `20261121002119Z`, with a fraction or an offset or without (RFC 4517, 3.3.13; whole hours and minutes are allowed
+/// there, and written by nobody).
+pub(super) fn generalized_time(text: &str) -> Option<Timestamp> {
+    let (digits, zone) = text.split_at_checked(14)?;
+    let zone = zone.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.' || c == ',');
+    let offset = if zone == "Z" { "+0000" } else { zone };
+    Timestamp::strptime("%Y%m%d%H%M%S%z", format!("{digits}{offset}")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::super::source::Preset;
+    use super::*;
+
+    fn rules() -> EntryRules {
+        let home = |path: &str| PathBuf::from(path);
+        EntryRules {
+            homes: BTreeMap::from([(AccountKind::Tool, home("/data/project")), (AccountKind::User, home("/home"))]),
+            allowed: vec![home("/data/project"), home("/home")],
+            now: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    fn candidate(reading: &Reading<'_>, kind: AccountKind, raw: RawEntry) -> Candidate {
+        Candidate { kind, dn: Dn::parse(&raw.dn), id: reading.id(&raw), raw: Arc::new(raw) }
+    }
+
+    /// Checks a tool `tools.foo` in which each named attribute is replaced, or removed if its value is empty.
+    fn tool(changes: &[(&str, &str)]) -> Result<Entry, String> {
+        let defaults = [
+            ("cn", "tools.foo"),
+            ("uidNumber", "52503"),
+            ("gidNumber", "52503"),
+            ("entryUUID", "0A1B"),
+            ("createTimestamp", "20261121002119Z"),
+        ];
+        let kept = defaults.iter().filter(|(name, _)| changes.iter().all(|(changed, _)| changed != name));
+        let pairs: Vec<_> = kept.chain(changes.iter().filter(|(_, value)| !value.is_empty())).copied().collect();
+        let raw = RawEntry::from_texts("cn=tools.foo,ou=servicegroups,dc=x", &pairs);
+        let attributes = Preset::Toolforge.attributes();
+        let rules = rules();
+        let reading = Reading {
+            source: "people",
+            attributes: &attributes,
+            strip_prefix: Some("tools."),
+            id_from_dn: false,
+            numbers: &Numbers::default(),
+            rules: &rules,
+        };
+        reading.check(&candidate(&reading, AccountKind::Tool, raw)).map_err(|rejected| rejected.why)
+    }
+
+    /// Of a file that somebody wrote.
+    fn by_hand<'a>(attributes: &'a AttributeNames, rules: &'a EntryRules) -> Reading<'a> {
+        static NUMBERS: LazyLock<Numbers> = LazyLock::new(Numbers::default);
+        Reading { source: "s", attributes, strip_prefix: None, id_from_dn: true, numbers: &NUMBERS, rules }
+    }
+
+    fn why(changes: &[(&str, &str)]) -> String {
+        tool(changes).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_good_entry_becomes_itself() {
+        let entry = tool(&[]).expect("a good entry");
+        assert_eq!((entry.name.as_str(), entry.id.0.as_str()), ("foo", "0a1b"));
+        assert_eq!(entry.posix.map(|posix| (posix.uid.get(), posix.gid.get())), Some((52503, 52503)));
+        assert_eq!(entry.home, Some(PathBuf::from("/data/project/foo")));
+        assert_eq!(entry.created.map(|at| at.to_string()).as_deref(), Some("2026-11-21T00:21:19Z"));
+    }
+
+    #[test]
+    fn a_uid_that_may_own_no_pod_is_rejected() {
+        assert_eq!(why(&[("uidNumber", "0")]), "uid 0 is not in 1000..2147483646");
+        assert_eq!(why(&[("uidNumber", "2147483647")]), "uid 2147483647 is not in 1000..2147483646");
+        assert_eq!(why(&[("uidNumber", "1e4")]), "uidNumber \"1e4\" is not a number");
+        assert_eq!(why(&[("uidNumber", "99999999999999999999")]), "uidNumber \"99999999999999999999\" is not a number");
+        assert_eq!(why(&[("uidNumber", "5000"), ("uidnumber", "5001")]), "uidNumber has 2 values");
+        assert_eq!(why(&[("uidNumber", "")]), "uidNumber is missing, or hidden from us");
+        assert_eq!(why(&[("gidNumber", "99")]), "gid 99 is not in 100..2147483646");
+        assert_eq!(why(&[("gidNumber", "")]), "gidNumber is missing, or hidden from us");
+    }
+
+    #[test]
+    fn a_home_lies_beneath_an_allowed_prefix() {
+        for wrong in ["/etc", "/home", "/homestead/foo", "/", "/root/.ssh"] {
+            assert_eq!(why(&[("homeDirectory", wrong)]), format!("home {wrong} is not beneath /data/project or /home"));
+        }
+        for wrong in ["/home/../etc", "home/foo", "/home/a\nb"] {
+            assert!(why(&[("homeDirectory", wrong)]).contains("not an absolute path"), "{wrong}");
+        }
+        let home = |path| tool(&[("homeDirectory", path)]).ok().and_then(|entry| entry.home);
+        assert_eq!(home("/home//foo/./x/"), Some(PathBuf::from("/home/foo/x")));
+    }
+
+    #[test]
+    fn a_home_that_no_class_uses_rejects_nobody() {
+        let attributes = Preset::Toolforge.attributes();
+        let rules = EntryRules::default();
+        let reading = by_hand(&attributes, &rules);
+        let pairs = [("uid", "a"), ("uidNumber", "1000"), ("gidNumber", "100"), ("homeDirectory", "/nonexistent")];
+        let raw = RawEntry::from_texts("uid=a", &pairs);
+        assert!(reading.check(&candidate(&reading, AccountKind::User, raw)).is_ok());
+    }
+
+    #[test]
+    fn a_name_is_the_one_in_the_dn() {
+        let name = |changes: &[(&str, &str)]| tool(changes).map(|entry| entry.name);
+        assert_eq!(name(&[("cn", "tools.other"), ("CN", "tools.foo")]), Ok("foo".to_owned()));
+        assert!(why(&[("cn", "tools.a"), ("CN", "tools.b")]).contains("several values"));
+        assert_eq!(why(&[("cn", "foo")]), "name \"foo\" does not begin with \"tools.\"");
+        assert_eq!(why(&[("cn", "")]), "cn is missing, or hidden from us");
+        assert!(why(&[("cn", "tools.")]).contains("is empty"));
+        for wrong in ["tools.../x", "tools.a\nb", "tools...", "tools. a"] {
+            assert!(why(&[("cn", wrong)]).contains("is no name"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_entry_whose_id_is_hidden_has_none() {
+        assert_eq!(why(&[("entryUUID", "")]), "entryUUID is missing, or hidden from us");
+    }
+
+    #[test]
+    fn an_id_made_of_the_dn_survives_another_spelling() {
+        let attributes = Preset::Rfc2307.attributes();
+        let rules = EntryRules::default();
+        let reading = by_hand(&attributes, &rules);
+        let id = |dn: &str| reading.id(&RawEntry::from_texts(dn, &[]));
+        assert_eq!(id("uid=a, DC=x"), id("UID=A,dc=x"));
+        assert_ne!(id("uid=a,dc=x"), id("uid=b,dc=x"));
+        assert!(id("uid=a,dc=x").is_some_and(|id| id.0.starts_with("dn:")));
+    }
+
+    #[test]
+    fn a_disabled_mark_is_kept_as_it_was_written() {
+        let disabled = tool(&[("pwdPolicySubentry", "cn=disabled,ou=ppolicies,dc=x")]).map(|entry| entry.disabled);
+        assert_eq!(disabled, Ok(Some("pwdPolicySubentry: cn=disabled,ou=ppolicies,dc=x".to_owned())));
+    }
+
+    #[test]
+    fn a_rejected_entry_keeps_its_disabled_mark() {
+        let attributes = Preset::Toolforge.attributes();
+        let rules = rules();
+        let reading = by_hand(&attributes, &rules);
+        let raw = RawEntry::from_texts("uid=a", &[("uid", "a"), ("pwdAccountLockedTime", "000001010000Z")]);
+        let rejected = reading.check(&candidate(&reading, AccountKind::User, raw)).err();
+        let mark = rejected.and_then(|rejected| rejected.disabled);
+        assert_eq!(mark.as_deref(), Some("pwdAccountLockedTime: 000001010000Z"));
+    }
+
+    #[test]
+    fn times_are_read_with_fraction_and_offset() {
+        let at = |text| generalized_time(text).map(|at| at.to_string());
+        assert_eq!(at("20261121002119.123Z").as_deref(), Some("2026-11-21T00:21:19Z"));
+        assert_eq!(at("20261121022119+0200").as_deref(), Some("2026-11-21T00:21:19Z"));
+        assert_eq!(at("2026"), None);
+        assert_eq!(at("99999999999999Z"), None);
+    }
+}

@@ -1,0 +1,184 @@
+//! The groups of one source, and whom they mean: from flat reads to the resolved members of each, and the gids that
+//! belonging to them gives. PURE: no runtime, no client, no file system, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bursar_core::identity::{AccountKind, DirectoryId, Gid};
+use bursar_core::snapshot::Role;
+use bursar_core::snapshot::dn::Dn;
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
+
+use super::assemble::GROUP_CLASSES;
+use super::entry::{Candidate, Reading};
+use super::membership::{Groups, Member, closure};
+use super::numbers::{by_sid, is_account, primary_group};
+use super::source::SourceConfig;
+
+/// Accounts by DN and by name. Rejected ones too: who maintains a tool does not depend on a readable uid.
+pub(super) struct Index<'a> {
+    by_dn: HashMap<&'a Dn, &'a DirectoryId>,
+    by_name: HashMap<&'a str, &'a DirectoryId>,
+    pub(super) people: HashSet<&'a DirectoryId>,
+}
+
+impl<'a> Index<'a> {
+    pub(super) fn of(candidates: &'a [Candidate], name: impl Fn(&'a Candidate) -> Option<&'a str>) -> Self {
+        let most = candidates.len();
+        let mut index = Self {
+            by_dn: HashMap::with_capacity(most),
+            by_name: HashMap::with_capacity(most),
+            people: HashSet::with_capacity(most),
+        };
+        for candidate in candidates.iter().filter(|candidate| candidate.kind != AccountKind::Group) {
+            let Some(id) = &candidate.id else { continue };
+            if let Some(name) = name(candidate) {
+                index.by_name.entry(name).or_insert(id);
+            }
+            if candidate.kind == AccountKind::User {
+                index.people.insert(id);
+            }
+            index.by_dn.insert(&candidate.dn, id);
+        }
+        index
+    }
+
+    fn find(&self, member: &Member) -> Option<&'a DirectoryId> {
+        match member {
+            Member::Dn(dn) => self.by_dn.get(dn).copied(),
+            Member::Name(name) => self.by_name.get(name.as_str()).copied(),
+        }
+    }
+}
+
+/// Groups as they were read.
+pub(super) struct Flat {
+    pub(super) groups: Groups,
+    pub(super) managers: BTreeMap<Dn, BTreeSet<Dn>>,
+    /// Groups that must have members and show none.
+    pub(super) hidden: Vec<Dn>,
+}
+
+impl Flat {
+    pub(super) fn of(source: &SourceConfig, candidates: &[Candidate], companions: &[Candidate]) -> Self {
+        let names = &source.attributes;
+        let mut flat = Self { groups: Groups::default(), managers: BTreeMap::new(), hidden: Vec::new() };
+        for candidate in candidates.iter().chain(companions) {
+            let Candidate { dn, raw, .. } = candidate;
+            if is_group(candidate) {
+                let by_dn = names.member_dns.iter().flat_map(|name| raw.texts(name)).map(Dn::parse_with_optional_uid);
+                let by_name = names.member_names.iter().flat_map(|name| raw.texts(name)).map(str::to_owned);
+                let members: BTreeSet<_> = by_dn.map(Member::Dn).chain(by_name.map(Member::Name)).collect();
+                if names.members_required && members.is_empty() && raw.is_a(&["groupOfNames", "groupOfUniqueNames"]) {
+                    flat.hidden.push(dn.clone());
+                }
+                flat.groups.insert(dn.clone(), members);
+            }
+            if let Some(attribute) = &names.managers {
+                flat.managers.insert(dn.clone(), raw.texts(attribute).map(Dn::parse).collect());
+            }
+        }
+        if !names.member_of.is_empty() {
+            flat.add_member_of(source, candidates);
+        }
+        if names.windows {
+            flat.add_primary_groups(candidates);
+        }
+        flat
+    }
+
+    /// Members of groups that show none, by what the accounts and nested groups say (`memberOf`). A group that lists
+    /// members knows better: 389-ds and OpenLDAP keep `memberOf` by a plugin, which may be behind.
+    fn add_member_of(&mut self, source: &SourceConfig, candidates: &[Candidate]) {
+        let silent: HashSet<Dn> =
+            self.groups.iter().filter(|(_, members)| members.is_empty()).map(|(dn, _)| dn.clone()).collect();
+        for Candidate { dn, raw, .. } in candidates {
+            let groups = source.attributes.member_of.iter().flat_map(|name| raw.texts(name)).map(Dn::parse);
+            for group in groups.filter(|group| silent.contains(group)) {
+                self.groups.entry(group).or_default().insert(Member::Dn(dn.clone()));
+            }
+        }
+    }
+
+    /// Accounts belong to their primary group, which does not list them (MS-ADA3 2.120).
+    fn add_primary_groups(&mut self, candidates: &[Candidate]) {
+        let groups = candidates.iter().filter(|candidate| candidate.kind == AccountKind::Group);
+        let by_sid = by_sid(groups.map(|group| (&group.dn, &*group.raw)));
+        for account in candidates.iter().filter(|candidate| is_account(candidate.kind)) {
+            let Ok(Some(sid)) = primary_group(&account.raw) else { continue };
+            if let Some(group) = by_sid.get(&sid) {
+                self.groups.entry(group.clone()).or_default().insert(Member::Dn(account.dn.clone()));
+            }
+        }
+    }
+
+    pub(super) fn close<'a>(
+        &self,
+        index: &Index<'a>,
+        candidates: &'a [Candidate],
+        companions: &'a [Candidate],
+        reading: &Reading<'_>,
+    ) -> Closed<'a> {
+        let mut closed = Closed { members: HashMap::default(), too_deep: HashSet::default(), gids: HashMap::default() };
+        for Candidate { dn, raw, .. } in candidates.iter().chain(companions).filter(|candidate| is_group(candidate)) {
+            let closure = closure(&self.groups, dn);
+            if closure.too_deep {
+                closed.too_deep.insert(dn);
+            }
+            let found = closure.members.into_iter().filter_map(|member| index.find(member));
+            let mut members: BTreeMap<&DirectoryId, Role> = found.map(|id| (id, Role::Member)).collect();
+            for manager in self.managers.get(dn).into_iter().flatten() {
+                if let Some(id) = index.by_dn.get(manager) {
+                    members.insert(id, Role::Manager);
+                }
+            }
+            if let Ok(Some(gid)) = reading.group_gid(raw) {
+                for id in members.keys() {
+                    closed.gids.entry(id).or_default().insert(gid);
+                }
+            }
+            closed.members.insert(dn, members.into_iter().map(|(id, role)| (id.clone(), role)).collect());
+        }
+        closed
+    }
+}
+
+/// Whether others are its members. A tool that lists its own maintainers is a group of them, and of nobody else.
+fn is_group(candidate: &Candidate) -> bool {
+    match candidate.kind {
+        AccountKind::Group => true,
+        AccountKind::Tool => candidate.raw.is_a(&GROUP_CLASSES),
+        AccountKind::User => false,
+    }
+}
+
+/// Groups with their nested members resolved.
+pub(super) struct Closed<'a> {
+    pub(super) members: HashMap<&'a Dn, BTreeMap<DirectoryId, Role>>,
+    pub(super) too_deep: HashSet<&'a Dn>,
+    pub(super) gids: HashMap<&'a DirectoryId, BTreeSet<Gid>>,
+}
+
+/// For each tool's full name the group of that name: from the tools' tree, else from the groups' tree.
+pub(super) fn companions_by_name<'a>(
+    source: &SourceConfig,
+    candidates: &'a [Candidate],
+    companions: &'a [Candidate],
+    reading: &Reading<'_>,
+) -> HashMap<&'a str, &'a Dn> {
+    let mut by_name = HashMap::default();
+    let tools = candidates.iter().filter(|candidate| candidate.kind == AccountKind::Tool);
+    let own = tools
+        .filter(|candidate| candidate.raw.is_a(&GROUP_CLASSES))
+        .map(|tool| (tool.raw.texts(&source.attributes.tool_name).next(), &tool.dn));
+    let groups = candidates.iter().filter(|candidate| candidate.kind == AccountKind::Group);
+    let named = companions
+        .iter()
+        .chain(groups)
+        .map(|group| (reading.full_name(&group.raw, &group.dn, AccountKind::Group).ok(), &group.dn));
+    for (name, dn) in own.chain(named) {
+        if let Some(name) = name {
+            by_name.entry(name).or_insert(dn);
+        }
+    }
+    by_name
+}

@@ -1,0 +1,210 @@
+//! Numbers for accounts that have a SID and no `uidNumber`: the algorithm of SSSD, so that a pod's files belong to the
+//! uid that the same person has where SSSD runs. PURE: no runtime, no client, no file system, no clock.
+//!
+//! Described in sssd-ad(5), ID MAPPING. The numbers from `lower` to `upper` are cut into slices of `size`. The slice of
+//! a domain is the hash of its SID, and the number in it is the RID. A RID that does not fit has a slice of its own, by
+//! the hash of the domain's SID and the first RID that would be in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::sid::Sid;
+
+/// The numbers that are given out: `ldap_idmap_range_min`, `_max` and `_size` of SSSD. Whoever runs SSSD with others
+/// must say the same here, or files belong to somebody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdRange {
+    /// The first.
+    pub lower: u32,
+    /// One after the last.
+    pub upper: u32,
+    /// How many each slice has.
+    pub size: u32,
+}
+
+impl Default for IdRange {
+    /// SSSD's own: 10,000 slices of 200,000.
+    fn default() -> Self {
+        Self { lower: 200_000, upper: 2_000_200_000, size: 200_000 }
+    }
+}
+
+impl IdRange {
+    /// How many whole slices there are; 0 if the range is no range.
+    #[must_use]
+    pub fn slices(&self) -> u32 {
+        self.upper.checked_sub(self.lower).and_then(|all| all.checked_div(self.size)).unwrap_or(0)
+    }
+}
+
+/// How many slices beyond its first SSSD reserves for a domain at once (`ldap_idmap_helper_table_size`). They keep
+/// clear of the domains registered before, later ones of all.
+const HELPERS: u32 = 10;
+/// Start of SSSD's hash.
+const SEED: u32 = 0xdead_beef;
+
+/// Which slice each domain of a source has.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct IdMap {
+    range: IdRange,
+    /// The slices of domains, in the order in which they were taken.
+    taken: Vec<u32>,
+    /// Place in `taken` by domain; or the domain whose slice it would have too.
+    domains: BTreeMap<Sid, Result<usize, Sid>>,
+}
+
+impl IdMap {
+    /// Gives slices: 0 to the default domain (`ldap_idmap_default_domain_sid`), the next free one from its hash to each
+    /// of `listed`, its hash to each other one of `seen`.
+    ///
+    /// Where two domains have one hash, SSSD's answer depends on which it met first. Nothing is guessed: the second has
+    /// no numbers until `listed` says the order.
+    #[must_use]
+    pub fn new(range: IdRange, default: Option<&Sid>, listed: &[Sid], seen: &BTreeSet<Sid>) -> Self {
+        let mut map = Self { range, taken: Vec::new(), domains: BTreeMap::new() };
+        if range.slices() == 0 {
+            return map;
+        }
+        if let Some(default) = default {
+            map.take(default, 0);
+        }
+        for domain in listed {
+            if !map.domains.contains_key(domain) {
+                let slice = map.next_free(map.hash(&domain.to_string()), map.taken.len());
+                map.take(domain, slice);
+            }
+        }
+        for domain in seen {
+            if map.domains.contains_key(domain) {
+                continue;
+            }
+            let slice = map.hash(&domain.to_string());
+            match map.taken.iter().position(|taken| *taken == slice) {
+                None => map.take(domain, slice),
+                Some(place) => {
+                    let holder = map.domains.iter().find(|(_, held)| **held == Ok(place)).map(|(sid, _)| sid.clone());
+                    map.domains.insert(domain.clone(), Err(holder.unwrap_or_else(|| domain.clone())));
+                }
+            }
+        }
+        map
+    }
+
+    /// The number that SSSD gives `sid`; `Err` says why there is none.
+    pub fn id(&self, sid: &Sid) -> Result<u32, String> {
+        let (domain, rid) = sid.in_domain().ok_or_else(|| format!("{sid} belongs to no domain"))?;
+        let place = match self.domains.get(&domain) {
+            Some(Ok(place)) => *place,
+            Some(Err(other)) => {
+                return Err(format!(
+                    "domains {other} and {domain} have one slice of the numbers: name both in idmap.domain_sids, in \
+                     the order in which SSSD met them"
+                ));
+            }
+            None => return Err(format!("domain {domain} has no slice of the numbers")),
+        };
+        let block = rid / self.range.size;
+        let slice = if block == 0 {
+            self.taken[place]
+        } else {
+            let known = if block <= HELPERS { place + 1 } else { self.taken.len() };
+            self.next_free(self.hash(&format!("{domain}-{}", block * self.range.size)), known)
+        };
+        let first = u64::from(self.range.lower) + u64::from(slice) * u64::from(self.range.size);
+        u32::try_from(first + u64::from(rid % self.range.size)).map_err(|_| format!("{sid} has no number below 2^32"))
+    }
+
+    fn take(&mut self, domain: &Sid, slice: u32) {
+        self.domains.insert(domain.clone(), Ok(self.taken.len()));
+        self.taken.push(slice);
+    }
+
+    fn hash(&self, text: &str) -> u32 {
+        murmur3(text.as_bytes(), SEED) % self.range.slices()
+    }
+
+    /// `slice`, or the first after it that none of the first `known` domains has.
+    fn next_free(&self, slice: u32, known: usize) -> u32 {
+        let taken = &self.taken[..known];
+        let slices = self.range.slices();
+        let free = (0..slices).map(|step| (slice + step) % slices).find(|slice| !taken.contains(slice));
+        free.unwrap_or(slice)
+    }
+}
+
+/// `MurmurHash3_x86_32` (Austin Appleby, public domain).
+fn murmur3(bytes: &[u8], seed: u32) -> u32 {
+    let word = |part: &[u8]| part.iter().rev().fold(0, |sum: u32, byte| (sum << 8) | u32::from(*byte));
+    let mixed = |word: u32| word.wrapping_mul(0xcc9e_2d51).rotate_left(15).wrapping_mul(0x1b87_3593);
+    let chunks = bytes.chunks_exact(4);
+    let rest = word(chunks.remainder());
+    let mut hash = chunks.fold(seed, |hash, chunk| {
+        (hash ^ mixed(word(chunk))).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64)
+    });
+    hash ^= mixed(rest);
+    // Its length is 32 bits by definition.
+    hash ^= u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);
+    hash = (hash ^ (hash >> 13)).wrapping_mul(0xc2b2_ae35);
+    hash ^ (hash >> 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sid(text: &str) -> Sid {
+        Sid::parse(text).expect("a SID")
+    }
+
+    #[test]
+    fn numbers_are_those_of_sssd() {
+        let mut compared = 0;
+        for line in include_str!("../../../tests/data/sss_idmap.txt").lines().filter(|line| !line.starts_with('#')) {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let number = |at: usize| fields[at].parse::<u32>().expect("a number");
+            let range = IdRange { lower: number(0), upper: number(1), size: number(2) };
+            let domains: Vec<Sid> = fields[3].split(',').map(sid).collect();
+            let map = IdMap::new(range, None, &domains, &BTreeSet::new());
+            assert_eq!(map.id(&sid(fields[4])).ok(), fields[5].parse().ok(), "{line}");
+            compared += 1;
+        }
+        assert!(compared > 180, "{compared}");
+    }
+
+    #[test]
+    fn the_slice_of_a_domain_is_the_hash_of_its_sid() {
+        let map = IdMap::new(IdRange::default(), None, &[], &BTreeSet::from([sid("S-1-5-21-123-456-789")]));
+        assert_eq!(map.taken, [9212]);
+        assert_eq!(map.id(&sid("S-1-5-21-123-456-789-1103")), Ok(200_000 + 9212 * 200_000 + 1103));
+        assert!(map.id(&sid("S-1-5-32-544")).is_err_and(|why| why.contains("belongs to no domain")));
+        assert!(map.id(&sid("S-1-5-21-1-2-3-500")).is_err_and(|why| why.contains("has no slice")));
+    }
+
+    #[test]
+    fn the_default_domain_has_the_first_slice() {
+        let domain = sid("S-1-5-21-123-456-789");
+        let map = IdMap::new(IdRange::default(), Some(&domain), &[], &BTreeSet::from([domain.clone()]));
+        assert_eq!(map.id(&domain.with_rid(1103)), Ok(201_103));
+    }
+
+    #[test]
+    fn of_two_domains_with_one_slice_the_second_needs_to_be_told() {
+        let (first, second) = (sid("S-1-5-21-123-456-789"), sid("S-1-5-21-1-2-10082"));
+        let range = IdRange { lower: 10_000, upper: 30_000, size: 10_000 };
+        let both = BTreeSet::from([first.clone(), second.clone(), sid("S-1-5-21-1-2-3")]);
+        let untold = IdMap::new(range, None, &[], &both);
+        let refused: Vec<_> = both.iter().filter_map(|domain| untold.id(&domain.with_rid(500)).err()).collect();
+        assert!(!refused.is_empty() && refused[0].contains("idmap.domain_sids"), "{refused:?}");
+        let told = IdMap::new(range, None, &[first.clone(), second.clone()], &BTreeSet::new());
+        assert_ne!(told.id(&first.with_rid(500)), told.id(&second.with_rid(500)));
+        assert!(told.id(&second.with_rid(500)).is_ok());
+    }
+
+    #[test]
+    fn a_range_without_a_slice_gives_no_numbers() {
+        for (lower, upper, size) in [(5, 4, 1), (0, 10, 0), (0, 9, 10)] {
+            let map = IdMap::new(IdRange { lower, upper, size }, None, &[sid("S-1-5-21-1-2-3")], &BTreeSet::new());
+            assert!(map.id(&sid("S-1-5-21-1-2-3-500")).is_err());
+        }
+    }
+}

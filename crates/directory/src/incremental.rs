@@ -1,0 +1,87 @@
+//! How one source is read in one pass: in full, or by what changed since the last one. Whatever fails on the way leaves what is
+//! kept as it was; the pass is then Partial, or reads in full what could not be read by its changes.
+
+use std::sync::Arc;
+
+use bursar_core::snapshot::{Completeness, SourceRead, Way};
+
+use super::assemble::{RawRead, assemble};
+use super::difference::compare;
+use super::entry::EntryRules;
+use super::kept::{Kept, Memory};
+use super::source::{SourceConfig, SourceKind};
+use super::{keycloak, ldap, ldif};
+
+/// All of `source`, as if nothing was known.
+pub(super) async fn full(source: &SourceConfig) -> RawRead {
+    match &source.kind {
+        SourceKind::Ldap(config) => ldap::read(config, source).await,
+        SourceKind::Ldif(config) => ldif::read(config, source).await,
+        SourceKind::Keycloak(config) => keycloak::read(config, source).await,
+    }
+}
+
+/// What the server has told up to now, from `kept` on or, without it, from the beginning. `Err` is the full read that it is
+/// where nothing tells changes.
+async fn refresh(source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
+    match &source.kind {
+        SourceKind::Ldap(config) => ldap::refresh(config, source, kept).await,
+        SourceKind::Ldif(_) | SourceKind::Keycloak(_) => Err(full(source).await),
+    }
+}
+
+/// Reads what changed since the last pass.
+pub(super) async fn changes(source: &SourceConfig, memory: &Memory, rules: &EntryRules) -> SourceRead {
+    if let Some(kept) = memory.live(source) {
+        return told(source, &kept, Way::Persist, rules);
+    }
+    match refresh(source, memory.of(source).as_deref()).await {
+        Ok(kept) => {
+            let read = told(source, &kept, Way::Incremental, rules);
+            memory.keep(&source.name, Arc::new(kept));
+            read
+        }
+        Err(raw) => assemble(source, raw, rules),
+    }
+}
+
+/// Reads in full, and compares with what the changes have made: all differences are repaired, by beginning anew.
+pub(super) async fn whole(source: &SourceConfig, memory: &Memory, rules: &EntryRules) -> SourceRead {
+    let known = memory.of(source);
+    let way = if memory.live(source).is_some() { Way::Persist } else { Way::Incremental };
+    let before = match refresh(source, known.as_deref()).await {
+        Ok(kept) => kept,
+        Err(raw) => return assemble(source, raw, rules),
+    };
+    let full = assemble(source, full(source).await, rules);
+    if full.completeness != Completeness::Complete {
+        return full;
+    }
+    let after = match refresh(source, Some(&before)).await {
+        Ok(kept) => kept,
+        Err(raw) => return assemble(source, raw, rules),
+    };
+    let read = told(source, &after, way, rules);
+    let found = compare(&told(source, &before, way, rules), &full, &read);
+    if found.differences == 0 {
+        memory.keep(&source.name, Arc::new(after));
+        return SourceRead { compared: Some(found), ..read };
+    }
+    if let Some(wrong) = known {
+        memory.forget(&source.name, &wrong);
+    }
+    let read = match refresh(source, None).await {
+        Ok(kept) => {
+            let read = told(source, &kept, Way::Incremental, rules);
+            memory.keep(&source.name, Arc::new(kept));
+            read
+        }
+        Err(_) => full,
+    };
+    SourceRead { compared: Some(found), ..read }
+}
+
+/// What `kept` says.
+fn told(source: &SourceConfig, kept: &Kept, way: Way, rules: &EntryRules) -> SourceRead {
+    SourceRead { way, ..assemble(source, kept.mirror.read(&kept.server), rules) }
+}

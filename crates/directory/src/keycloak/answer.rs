@@ -1,0 +1,397 @@
+//! What Keycloak's administration API answers, and the entries it becomes. PURE: no runtime, no client, no file system,
+//! no clock.
+//!
+//! A realm has no DNs. Its entries get those that one would have given them, so that everything that speaks of DNs
+//! (sentinels, a class's `base`) speaks of realms as well: `uid=alice,ou=users,o=REALM`, and for the group `/staff/lab`
+//! `cn=lab,cn=staff,ou=groups,o=REALM`.
+
+use std::collections::BTreeMap;
+
+use bursar_core::identity::AccountKind;
+use bursar_core::snapshot::dn::{Dn, escape};
+use foldhash::{HashMap, HashSet};
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::super::raw::RawEntry;
+use super::super::source::AttributeNames;
+
+/// Members of a group, by DN: what [`Scribe`] writes them as.
+pub const MEMBER: &str = "member";
+/// What every entry has by itself. A person's own attribute of such a name says nothing.
+const BUILT_IN: [&str; 8] = ["id", "username", "email", "name", "enabled", "createdTimestamp", "path", MEMBER];
+/// Longest text of the server's that is repeated.
+const WORDS: usize = 200;
+
+/// The answer to a login (RFC 6749, 5.1).
+#[derive(Deserialize)]
+pub(super) struct Token {
+    pub(super) access_token: String,
+    /// Seconds.
+    #[serde(default = "Token::lifetime")]
+    pub(super) expires_in: u64,
+}
+
+impl Token {
+    /// The shortest that Keycloak gives by itself.
+    const fn lifetime() -> u64 {
+        60
+    }
+}
+
+/// Why there is no other answer; each part of Keycloak has its own words for it.
+#[derive(Deserialize)]
+pub(super) struct Refusal {
+    error_description: Option<String>,
+    #[serde(rename = "errorMessage")]
+    message: Option<String>,
+    error: Option<String>,
+}
+
+impl Refusal {
+    /// The words in `body`.
+    pub(super) fn of(body: &[u8]) -> String {
+        let refusal = serde_json::from_slice::<Self>(body).ok();
+        let words = refusal.and_then(|it| it.error_description.or(it.message).or(it.error));
+        words.map_or_else(|| "no reason given".to_owned(), |words| words.chars().take(WORDS).collect())
+    }
+}
+
+/// Something that comes in pages.
+pub(super) trait Listed {
+    /// What they are, for people.
+    const WHAT: &'static str;
+    fn id(&self) -> &str;
+}
+
+/// `UserRepresentation`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct User {
+    pub(super) id: String,
+    username: String,
+    // Not to be shown is not to be enabled.
+    enabled: bool,
+    email: Option<String>,
+    first_name: Option<String>,
+    last_name: Option<String>,
+    /// Milliseconds.
+    created_timestamp: Option<i64>,
+    #[serde(default)]
+    attributes: BTreeMap<String, Vec<String>>,
+}
+
+/// `GroupRepresentation`, since Keycloak 23.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Group {
+    pub(super) id: String,
+    name: String,
+    pub(super) sub_group_count: u64,
+    #[serde(default)]
+    attributes: BTreeMap<String, Vec<String>>,
+}
+
+/// What of a group's member matters.
+#[derive(Deserialize)]
+pub(super) struct Member {
+    pub(super) id: String,
+}
+
+impl Listed for User {
+    const WHAT: &'static str = "users";
+    fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Listed for Group {
+    const WHAT: &'static str = "groups";
+    fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Listed for Member {
+    const WHAT: &'static str = "members of a group";
+    fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+/// Groups of a realm, those within others among them.
+#[derive(Deserialize)]
+pub(super) struct GroupCount {
+    pub(super) count: usize,
+}
+
+/// `UPConfig`, since Keycloak 24: which attributes users have, and who may change them.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Profile {
+    #[serde(default)]
+    attributes: Vec<Declared>,
+    /// Of all the others.
+    unmanaged_attribute_policy: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Declared {
+    name: String,
+    #[serde(default)]
+    permissions: Permissions,
+}
+
+#[derive(Deserialize, Default)]
+struct Permissions {
+    #[serde(default)]
+    edit: Vec<String>,
+}
+
+impl Profile {
+    /// Whether people may change their own `attribute`; `None`: nobody can have it.
+    fn is_their_own(&self, attribute: &str) -> Option<bool> {
+        match self.attributes.iter().find(|declared| declared.name == attribute) {
+            Some(declared) => Some(declared.permissions.edit.iter().any(|who| who == "user")),
+            None => self.unmanaged_attribute_policy.as_ref().map(|policy| policy == "ENABLED"),
+        }
+    }
+
+    /// The attributes that make an identity and cannot be believed, because whose they are may change them; and what is
+    /// to be said about those, and about those that nobody can have.
+    pub(super) fn judge(&self, names: &AttributeNames) -> (Vec<String>, Vec<String>) {
+        let (mut unbelieved, mut problems) = (Vec::new(), Vec::new());
+        let identity = [&names.user_name, &names.uid, &names.gid, &names.home];
+        for name in identity.into_iter().chain(&names.person).filter(|name| !BUILT_IN.contains(&name.as_str())) {
+            match self.is_their_own(name) {
+                Some(false) => {}
+                Some(true) => {
+                    problems.push(format!(
+                        "users may change their own {name}, which is not believed: let only admins edit it in the \
+                         realm's user profile, or unmanaged attributes (ADMIN_EDIT)"
+                    ));
+                    unbelieved.push(name.clone());
+                }
+                None if *name == names.home => {}
+                None => problems.push(format!(
+                    "users have no {name}: declare it in the realm's user profile, or let admins edit unmanaged \
+                     attributes (ADMIN_EDIT)"
+                )),
+            }
+        }
+        (unbelieved, problems)
+    }
+}
+
+/// Roles of `realm-management` in an access token (RFC 7519), whose signature is the server's to check.
+pub(super) fn roles(token: &str) -> Option<Vec<String>> {
+    use base64::Engine as _;
+    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let claims: serde_json::Value = serde_json::from_slice(&claims).ok()?;
+    let roles = claims.pointer("/resource_access/realm-management/roles")?.as_array()?;
+    Some(roles.iter().filter_map(|role| role.as_str().map(str::to_owned)).collect())
+}
+
+/// The base of a realm's entries of a kind.
+#[must_use]
+pub fn base(realm: &str, kind: AccountKind) -> String {
+    let unit = if kind == AccountKind::Group { "groups" } else { "users" };
+    format!("ou={unit},o={}", escape(realm))
+}
+
+/// Makes entries of answers.
+pub(super) struct Scribe<'a> {
+    realm: &'a str,
+    names: &'a AttributeNames,
+    /// By id.
+    people: HashMap<String, String>,
+    taken: HashSet<Dn>,
+    wanted_of_users: Vec<String>,
+    wanted_of_groups: Vec<String>,
+}
+
+impl<'a> Scribe<'a> {
+    /// The attributes `unbelieved` of users are left out.
+    pub(super) fn new(realm: &'a str, names: &'a AttributeNames, unbelieved: &[String]) -> Self {
+        let wanted = |kind, without: &[String]| {
+            let mut wanted = names.wanted(kind);
+            let is_other = |name: &String| BUILT_IN.contains(&name.as_str()) || Some(name) == names.managers.as_ref();
+            wanted.retain(|name| !is_other(name) && !without.contains(name));
+            wanted
+        };
+        Self {
+            realm,
+            names,
+            people: HashMap::default(),
+            taken: HashSet::default(),
+            wanted_of_users: wanted(AccountKind::User, unbelieved),
+            wanted_of_groups: wanted(AccountKind::Group, &[]),
+        }
+    }
+
+    pub(super) fn user(&mut self, user: &User) -> RawEntry {
+        let mut raw = RawEntry::new(self.unique(self.person(&user.username), &user.id));
+        raw.add(b"id", user.id.as_bytes());
+        raw.add(b"username", user.username.as_bytes());
+        raw.add(b"enabled", if user.enabled { b"true" } else { b"false" });
+        if let Some(email) = &user.email {
+            raw.add(b"email", email.as_bytes());
+        }
+        let names: Vec<&str> = [&user.first_name, &user.last_name].into_iter().flatten().map(String::as_str).collect();
+        raw.add(b"name", names.join(" ").as_bytes());
+        if let Some(created) = user.created_timestamp.and_then(|at| Timestamp::from_millisecond(at).ok()) {
+            raw.add(b"createdTimestamp", created.strftime("%Y%m%d%H%M%SZ").to_string().as_bytes());
+        }
+        add(&mut raw, &self.wanted_of_users, &user.attributes);
+        self.people.insert(user.id.clone(), raw.dn.clone());
+        raw
+    }
+
+    /// `within`: the group that it is a part of.
+    pub(super) fn group(&mut self, group: &Group, within: Option<&RawEntry>) -> RawEntry {
+        let base = within.map_or_else(|| base(self.realm, AccountKind::Group), |parent| parent.dn.clone());
+        let dn = format!("cn={},{base}", escape(&group.name));
+        let mut raw = RawEntry::new(self.unique(dn, &group.id));
+        raw.add(b"id", group.id.as_bytes());
+        raw.add(b"name", group.name.as_bytes());
+        let above = within.and_then(|parent| parent.texts("path").next());
+        let path = above.map_or_else(|| group.name.clone(), |above| format!("{above}-{}", group.name));
+        raw.add(b"path", path.as_bytes());
+        add(&mut raw, &self.wanted_of_groups, &group.attributes);
+        if let Some(attribute) = &self.names.managers {
+            // A realm's administrators know names, and no DNs.
+            for name in group.attributes.get(attribute).into_iter().flatten() {
+                raw.add(attribute.as_bytes(), self.person(name).as_bytes());
+            }
+        }
+        raw
+    }
+
+    /// Notes that a person belongs to a group. One that was not listed came meanwhile.
+    pub(super) fn member(&self, group: &mut RawEntry, member: &Member) {
+        if let Some(dn) = self.people.get(&member.id) {
+            group.add(MEMBER.as_bytes(), dn.as_bytes());
+        }
+    }
+
+    fn person(&self, name: &str) -> String {
+        format!("uid={},{}", escape(name), base(self.realm, AccountKind::User))
+    }
+
+    /// Groups that differ in case alone are two, and so have two names here.
+    fn unique(&mut self, dn: String, id: &str) -> String {
+        if self.taken.insert(Dn::parse(&dn)) { dn } else { format!("id={},{dn}", escape(id)) }
+    }
+}
+
+/// Adds the attributes of these very names. Keycloak's names have case: who may write `UIDNUMBER` says nothing by it.
+fn add(raw: &mut RawEntry, wanted: &[String], attributes: &BTreeMap<String, Vec<String>>) {
+    for name in wanted {
+        for value in attributes.get(name).into_iter().flatten() {
+            raw.add(name.as_bytes(), value.as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::super::source::Preset;
+    use super::*;
+
+    fn user(more: &Value) -> User {
+        let mut user =
+            json!({"id": "u1", "username": "alice", "enabled": true, "createdTimestamp": 1_763_684_479_123_i64});
+        user.as_object_mut().expect("a table").extend(more.as_object().expect("a table").clone());
+        serde_json::from_value(user).expect("a user")
+    }
+
+    fn group(id: &str, name: &str, attributes: &Value) -> Group {
+        let group = json!({"id": id, "name": name, "subGroupCount": 0, "attributes": attributes});
+        serde_json::from_value(group).expect("a group")
+    }
+
+    fn profile(declared: &[(&str, &[&str])], unmanaged: Option<&str>) -> Profile {
+        let declared: Vec<_> =
+            declared.iter().map(|(name, edit)| json!({"name": name, "permissions": {"edit": edit}})).collect();
+        let profile = json!({"attributes": declared, "unmanagedAttributePolicy": unmanaged});
+        serde_json::from_value(profile).expect("a profile")
+    }
+
+    fn text<'r>(raw: &'r RawEntry, name: &str) -> Vec<&'r str> {
+        raw.texts(name).collect()
+    }
+
+    #[test]
+    fn a_user_becomes_an_entry() {
+        let names = Preset::Keycloak.attributes();
+        let raw = Scribe::new("Lab, 1", &names, &[]).user(&user(&json!({
+            "username": "a+b@example.org", "firstName": "Alice", "lastName": "E", "email": "a@example.org",
+            "attributes": {"uidNumber": ["2001"], "shoe": ["42"]},
+        })));
+        assert_eq!(raw.dn, "uid=a\\+b@example.org,ou=users,o=Lab\\, 1");
+        assert_eq!(text(&raw, "uidNumber"), ["2001"]);
+        assert_eq!(text(&raw, "name"), ["Alice E"]);
+        assert_eq!(text(&raw, "createdTimestamp"), ["20251121002119Z"]);
+        assert!(!raw.has("shoe"), "only what is wanted");
+        assert!(Dn::parse(&raw.dn).is_within(&Dn::parse(&base("Lab, 1", AccountKind::User))));
+    }
+
+    #[test]
+    fn nobody_writes_what_keycloak_says_itself_nor_another_spelling() {
+        let names = Preset::Keycloak.attributes();
+        let attributes =
+            json!({"id": ["x"], "enabled": ["true"], "username": ["root"], "UIDNUMBER": ["1"], "name": ["N"]});
+        let raw = Scribe::new("r", &names, &[]).user(&user(&json!({"enabled": false, "attributes": attributes})));
+        let said = ["id", "enabled", "username", "uidNumber", "name"].map(|name| text(&raw, name));
+        assert_eq!(said, [vec!["u1"], vec!["false"], vec!["alice"], vec![], vec![""]]);
+    }
+
+    #[test]
+    fn what_people_may_change_is_not_who_they_are() {
+        let names = Preset::Keycloak.attributes();
+        let judge = |profile: Profile| {
+            let (unbelieved, problems) = profile.judge(&names);
+            (unbelieved.join(" "), problems.len())
+        };
+        assert_eq!(judge(profile(&[], Some("ADMIN_EDIT"))), (String::new(), 0));
+        assert_eq!(judge(profile(&[], Some("ADMIN_VIEW"))), (String::new(), 0));
+        assert_eq!(judge(profile(&[], Some("ENABLED"))), ("uidNumber gidNumber homeDirectory".to_owned(), 3));
+        assert_eq!(judge(profile(&[], None)), (String::new(), 2), "nobody can have uidNumber or gidNumber");
+        let declared: [(&str, &[&str]); 2] = [("uidNumber", &["admin"]), ("gidNumber", &["admin", "user"])];
+        assert_eq!(judge(profile(&declared, None)), ("gidNumber".to_owned(), 1));
+
+        let (unbelieved, _) = profile(&[], Some("ENABLED")).judge(&names);
+        let user = user(&json!({"attributes": {"uidNumber": ["2001"]}}));
+        assert!(!Scribe::new("r", &names, &unbelieved).user(&user).has("uidNumber"));
+    }
+
+    #[test]
+    fn groups_lie_in_one_another_and_keep_apart() {
+        let mut names = Preset::Keycloak.attributes();
+        names.managers = Some("owner".to_owned());
+        let mut scribe = Scribe::new("r", &names, &[]);
+        let alice = scribe.user(&user(&json!({})));
+        let staff = scribe.group(&group("g1", "staff", &json!({"gidNumber": ["3000"], "owner": ["alice"]})), None);
+        let mut lab = scribe.group(&group("g2", "lab", &json!({})), Some(&staff));
+        let other = scribe.group(&group("g3", "Lab", &json!({})), Some(&staff));
+        assert_eq!(lab.dn, "cn=lab,cn=staff,ou=groups,o=r");
+        assert_eq!(other.dn, "id=g3,cn=Lab,cn=staff,ou=groups,o=r");
+        assert_eq!((text(&lab, "name"), text(&lab, "path")), (vec!["lab"], vec!["staff-lab"]));
+        assert_eq!((text(&staff, "gidNumber"), text(&staff, "owner")), (vec!["3000"], vec![alice.dn.as_str()]));
+        for id in ["u1", "service"] {
+            scribe.member(&mut lab, &Member { id: id.to_owned() });
+        }
+        assert_eq!(text(&lab, MEMBER), [alice.dn]);
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_the_servers_words() {
+        let words = |text: &str| Refusal::of(text.as_bytes());
+        assert_eq!(words(r#"{"error": "a", "error_description": "b"}"#), "b");
+        assert_eq!(words(r#"{"error": "Realm does not exist"}"#), "Realm does not exist");
+        assert_eq!(words("<html>"), "no reason given");
+        assert_eq!(words(&json!({"errorMessage": "x".repeat(1000)}).to_string()).len(), WORDS);
+    }
+}

@@ -1,0 +1,114 @@
+//! The users and groups of a Keycloak realm, by its administration API: paged full reads, for it tells no changes.
+//!
+//! Every failure becomes a reason in [`RawRead::problems`], and so does a list that changed while it was read: the count
+//! before, the count after and what was listed must be one number. What is written to a realm goes through
+//! [`Administration`].
+
+mod administration;
+mod answer;
+mod config;
+mod session;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bursar_core::errors::chain;
+use bursar_core::identity::AccountKind;
+
+pub use self::administration::Administration;
+use self::answer::{Group, GroupCount, Listed as _, Member, Profile, Scribe, User};
+pub use self::answer::{MEMBER, base};
+pub use self::config::{INTERVAL, KeycloakConfig};
+pub use self::session::RealmError;
+use self::session::Session;
+use super::assemble::{RawRead, RawTree};
+use super::raw::RawEntry;
+use super::source::SourceConfig;
+
+/// Entries with their attributes, and without.
+const WHOLE: [(&str, &str); 1] = [("briefRepresentation", "false")];
+const BRIEF: [(&str, &str); 1] = [("briefRepresentation", "true")];
+
+/// Reads the realm.
+pub async fn read(config: &KeycloakConfig, source: &SourceConfig) -> RawRead {
+    let trees = [AccountKind::User, AccountKind::Group].map(|kind| (kind, RawTree::default()));
+    let mut raw = RawRead { trees: trees.into(), ..RawRead::default() };
+    if let Err(error) = read_realm(config, source, &mut raw).await {
+        let server = raw.server.as_deref().unwrap_or(&config.url);
+        raw.problems.push(format!("{server}: {}", chain(&error)));
+    }
+    raw
+}
+
+async fn read_realm(config: &KeycloakConfig, source: &SourceConfig, raw: &mut RawRead) -> Result<(), RealmError> {
+    let mut session = Session::new(config)?;
+    let profile: Profile = session.get(&["users", "profile"], &[]).await?;
+    raw.server = Some(session.server());
+    let (unbelieved, problems) = profile.judge(&source.attributes);
+    raw.problems = problems;
+    let mut scribe = Scribe::new(&config.realm, &source.attributes, &unbelieved);
+    let people = raw.trees.entry(AccountKind::User).or_default();
+    let listed = read_users(&mut session, &mut scribe, &config.made, &mut people.entries).await?;
+    if listed == 0 {
+        raw.problems.push("the realm shows no user at all: does its client have the role view-users?".to_owned());
+    }
+    people.whole = true;
+    let groups = raw.trees.entry(AccountKind::Group).or_default();
+    read_groups(&mut session, &mut scribe, &mut groups.entries).await?;
+    groups.whole = true;
+    Ok(())
+}
+
+/// Answers with how many there are, `made` among them: people of another source, whom Bursar wrote there.
+async fn read_users(
+    session: &mut Session,
+    scribe: &mut Scribe<'_>,
+    made: &BTreeSet<String>,
+    entries: &mut Vec<Arc<RawEntry>>,
+) -> Result<usize, RealmError> {
+    let before: usize = session.get(&["users", "count"], &[]).await?;
+    let listed = session.list(&["users"], &WHOLE, |user: User| {
+        let entry = scribe.user(&user);
+        if !made.contains(&user.id) {
+            entries.push(Arc::new(entry));
+        }
+    });
+    let listed = listed.await?;
+    let after: usize = session.get(&["users", "count"], &[]).await?;
+    // A client that may search for users and see none gets the count of all, and an empty list.
+    let same = listed == 0 || (before == listed && listed == after);
+    if same { Ok(listed) } else { Err(RealmError::Changed(User::WHAT)) }
+}
+
+/// Groups, those within them, and who belongs to each. Whoever belongs to a part of a group belongs to it, as in
+/// Keycloak, where they inherit its attributes and roles.
+async fn read_groups(
+    session: &mut Session,
+    scribe: &mut Scribe<'_>,
+    entries: &mut Vec<Arc<RawEntry>>,
+) -> Result<(), RealmError> {
+    let before: GroupCount = session.get(&["groups", "count"], &[]).await?;
+    let mut groups: Vec<Group> = Vec::new();
+    session.list(&["groups"], &WHOLE, |group| groups.push(group)).await?;
+    entries.extend(groups.iter().map(|group| Arc::new(scribe.group(group, None))));
+    let mut at = 0;
+    while at < groups.len() {
+        let id = groups[at].id.clone();
+        if groups[at].sub_group_count > 0 {
+            let mut parts: Vec<Group> = Vec::new();
+            session.list(&["groups", &id, "children"], &WHOLE, |part| parts.push(part)).await?;
+            for part in &parts {
+                let entry = scribe.group(part, Some(&entries[at]));
+                Arc::make_mut(&mut entries[at]).add(MEMBER.as_bytes(), entry.dn.as_bytes());
+                entries.push(Arc::new(entry));
+            }
+            groups.append(&mut parts);
+        }
+        let group = Arc::make_mut(&mut entries[at]);
+        session.list(&["groups", &id, "members"], &BRIEF, |member: Member| scribe.member(group, &member)).await?;
+        at += 1;
+    }
+    let after: GroupCount = session.get(&["groups", "count"], &[]).await?;
+    let same = before.count == groups.len() && groups.len() == after.count;
+    if same { Ok(()) } else { Err(RealmError::Changed(Group::WHAT)) }
+}

@@ -1,0 +1,275 @@
+//! Changes of an Active Directory, as a domain controller tells them: by `DirSync` ([`super::dirsync`]), else by
+//! `uSNChanged`, its own count of changes (MS-ADTS 3.1.1.1.9).
+//!
+//! Both only say what to look at. Each object is then asked for as in a full read ([`super::moved`]), and what they do not
+//! tell, by comparing names with a list of what is there: objects that left, whose container moved, that we may see now.
+//! Whatever fails leaves what is kept as it was, and all is read anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use bursar_core::errors::chain;
+use bursar_core::snapshot::dn::Dn;
+use futures::FutureExt as _;
+use ldap3::controls::{PagedResults, RawControl};
+use ldap3::{Ldap, Scope, SearchResult};
+use tokio::time::timeout;
+
+use super::super::assemble::{KINDS, RawRead};
+use super::super::kept::{Kept, Mark};
+use super::super::mirror::{Id, Mirror};
+use super::super::raw::RawEntry;
+use super::super::source::{LdapConfig, SourceConfig};
+use super::connection::{Connection, ReadError, meaning};
+use super::dirsync::{self, Changed};
+use super::moved;
+use super::{open, raw, read_all};
+
+/// The identity of an object in a mirror.
+pub(super) const ID: &str = "objectGUID";
+/// The control that makes deleted objects visible to those who may see them (MS-ADTS 3.1.1.3.4.1.14).
+const SHOW_DELETED: &str = "1.2.840.113556.1.4.417";
+/// The container of deleted objects, whatever it is called (MS-ADTS 6.1.1.4).
+const DELETED_OBJECTS: &str = "18e2ea80684f11d2b9aa00c04f79f805";
+/// `FLAG_ATTR_NOT_REPLICATED` and `FLAG_ATTR_IS_CONSTRUCTED` (MS-ADTS 2.2.10): nobody is told when such a value changes.
+const UNTOLD: i64 = 1 | 4;
+/// Never changes, or with the name alone; the schema says it is not replicated.
+const TOLD_OTHERWISE: [&str; 2] = ["objectguid", "distinguishedname"];
+
+/// What the server has told up to now, from `kept` on or, without it, from the beginning; see [`super::super::incremental`].
+pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
+    let mut connection = open(config, source).await?;
+    if let Some(kept) = kept {
+        let advancing = advance(&mut connection.ldap, config, source, kept);
+        match AssertUnwindSafe(advancing).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable)) {
+            Ok(Some((mark, mirror))) => {
+                let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
+                return Ok(Kept { asked: source.clone(), server: connection.server.clone(), mark, mirror });
+            }
+            Ok(None) => tracing::info!(source = source.name, server = connection.server, "changes begin anew"),
+            Err(error) => connection = after(error, connection, config, source).await?,
+        }
+    }
+    // Before all is read: what changes meanwhile is told again.
+    let marking = mark(&mut connection.ldap, config, source);
+    let mark = match AssertUnwindSafe(marking).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable)) {
+        Ok(mark) => mark,
+        Err(error) => {
+            connection = after(error, connection, config, source).await?;
+            None
+        }
+    };
+    let server = connection.server.clone();
+    let read = read_all(connection, config, source).await;
+    match (mark, Mirror::of(&read, id_of)) {
+        (Some(mark), Some(mirror)) => Ok(Kept { asked: source.clone(), server, mark, mirror }),
+        _ => Err(read),
+    }
+}
+
+/// A connection on which all can be read, after changes could not be.
+async fn after(
+    error: ReadError,
+    mut connection: Connection,
+    config: &LdapConfig,
+    source: &SourceConfig,
+) -> Result<Connection, RawRead> {
+    let error = connection.diagnose(error).await;
+    let (server, why) = (&connection.server, chain(&error));
+    tracing::warn!(source = source.name, server, why, "changes could not be asked for; all is read");
+    if error.ends_connection() { open(config, source).await } else { Ok(connection) }
+}
+
+/// The id of an object.
+pub(super) fn id_of(entry: &RawEntry) -> Option<Id> {
+    entry.values(ID).next().filter(|id| id.len() == 16).map(<[u8]>::to_vec)
+}
+
+/// Where the changes begin that are told after this. `None`: what we ask for changes without anybody being told.
+async fn mark(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> Result<Option<Mark>, ReadError> {
+    let Some(controller) = Controller::ask(ldap, config.timeout).await? else { return Ok(None) };
+    let root = Dn::parse(&controller.root);
+    let trees: Vec<_> = KINDS.into_iter().filter_map(|kind| source.tree(kind)).collect();
+    let ours = source.attributes.id.eq_ignore_ascii_case(ID) && trees.iter().all(|tree| within(&tree.base, &root));
+    let asked: BTreeSet<String> = asked(source);
+    let filtered: BTreeSet<String> = trees.iter().flat_map(|tree| named(&tree.filter)).collect();
+    let told = told(ldap, &controller.schema, asked.union(&filtered), config.timeout).await?;
+    // Without objectClass the schema is hidden from us.
+    let hidden = !told.contains_key("objectclass") || asked.iter().any(|name| told.get(name) == Some(&false));
+    if !ours || hidden {
+        tracing::info!(source = source.name, "changes of some attributes are not told; all is read each time");
+        return Ok(None);
+    }
+    let by_usn = Mark::Usn { controller: controller.id.clone(), usn: controller.usn };
+    if !controller.dirsync || !filtered.iter().all(|name| told.get(name) == Some(&true)) {
+        return Ok(Some(by_usn));
+    }
+    match dirsync::now(ldap, &controller.root, config.timeout).await {
+        Ok(cookie) => Ok(Some(Mark::DirSync { controller: controller.id, cookie })),
+        Err(ReadError::Answer(why)) => {
+            tracing::info!(source = source.name, why, "DirSync is refused: uSNChanged instead");
+            Ok(Some(by_usn))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn within(base: &str, root: &Dn) -> bool {
+    Dn::parse(base).is_within(root)
+}
+
+/// What follows `kept`. `None`: nothing can, all must be read anew.
+async fn advance(
+    ldap: &mut Ldap,
+    config: &LdapConfig,
+    source: &SourceConfig,
+    kept: &Kept,
+) -> Result<Option<(Mark, Mirror)>, ReadError> {
+    let Some(now) = Controller::ask(ldap, config.timeout).await? else { return Ok(None) };
+    let (mark, mut changed, list, since) = match &kept.mark {
+        Mark::DirSync { controller, cookie } if *controller == now.id => {
+            let mut attributes = asked(source);
+            attributes
+                .extend(KINDS.into_iter().filter_map(|kind| source.tree(kind)).flat_map(|tree| named(&tree.filter)));
+            attributes.extend(["name".to_owned(), "isdeleted".to_owned()]);
+            let attributes: Vec<String> = attributes.into_iter().collect();
+            let Changed { ids, moved, cookie } =
+                dirsync::since(ldap, &now.root, &attributes, cookie, config.timeout).await?;
+            let list = moved || !sees_deletions(ldap, &now.root, config.timeout).await?;
+            (Mark::DirSync { controller: now.id, cookie }, ids, list, u64::MAX)
+        }
+        // A controller that was set back counts from an earlier number.
+        Mark::Usn { controller, usn } if *controller == now.id && *usn <= now.usn => {
+            (Mark::Usn { controller: now.id, usn: now.usn }, BTreeSet::new(), true, *usn)
+        }
+        _ => return Ok(None),
+    };
+    if list {
+        changed.extend(moved::listed(ldap, config, source, &kept.mirror, since).await?);
+    }
+    let mirror = moved::follow(ldap, config, source, &kept.mirror, changed).await?;
+    Ok(mirror.map(|mirror| (mark, mirror)))
+}
+
+/// Attributes of a full read, in lower case.
+fn asked(source: &SourceConfig) -> BTreeSet<String> {
+    let kinds = KINDS.into_iter().filter(|kind| source.tree(*kind).is_some());
+    kinds.flat_map(|kind| source.attributes.wanted(kind)).map(|name| name.to_lowercase()).collect()
+}
+
+/// The attributes that `filter` (RFC 4515) names, in lower case.
+fn named(filter: &str) -> BTreeSet<String> {
+    let part = |text: &str| {
+        let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '.'))).unwrap_or(text.len());
+        text[..end].to_lowercase()
+    };
+    // A parenthesis in a value is written `\28`.
+    filter.split('(').map(|text| part(text.trim_start())).filter(|name| !name.is_empty()).collect()
+}
+
+/// A domain controller, and where it stands.
+struct Controller {
+    /// Who it is, and which life of its database: both or its numbers mean nothing.
+    id: String,
+    root: String,
+    schema: String,
+    usn: u64,
+    dirsync: bool,
+}
+
+impl Controller {
+    /// `None`: it does not say.
+    async fn ask(ldap: &mut Ldap, limit: Duration) -> Result<Option<Self>, ReadError> {
+        let names =
+            ["defaultNamingContext", "schemaNamingContext", "dsServiceName", "highestCommittedUSN", "supportedControl"];
+        let found = search(ldap, "", Scope::Base, "(objectClass=*)", &names, limit).await?;
+        let Some(root) = found.first() else { return Ok(None) };
+        let text = |name: &str| root.texts(name).next().map(str::to_owned);
+        let fields = (text(names[0]), text(names[1]), text(names[2]), text(names[3]).and_then(|usn| usn.parse().ok()));
+        let (Some(domain), Some(schema), Some(service), Some(usn)) = fields else { return Ok(None) };
+        let dirsync = root.texts("supportedControl").any(|control| control == dirsync::OID);
+        let life = match search(ldap, &service, Scope::Base, "(objectClass=*)", &["invocationId"], limit).await {
+            Ok(found) => found.first().and_then(|entry| entry.values("invocationId").next().map(hex::encode)),
+            Err(ReadError::Answer(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let id = format!("{service} {}", life.unwrap_or_default());
+        Ok(Some(Self { id, root: domain, schema, usn, dirsync }))
+    }
+}
+
+/// Whether anybody is told when the values of an attribute change, of those `names` that are in the schema.
+async fn told(
+    ldap: &mut Ldap,
+    schema: &str,
+    names: impl Iterator<Item = &String>,
+    limit: Duration,
+) -> Result<BTreeMap<String, bool>, ReadError> {
+    let mut any = String::new();
+    for name in names {
+        let _ = write!(any, "(lDAPDisplayName={})", ldap3::ldap_escape(name.as_str()));
+    }
+    let filter = format!("(&(objectClass=attributeSchema)(|{any}))");
+    let wanted = ["lDAPDisplayName", "systemFlags", "linkID"];
+    let number = |entry: &RawEntry, name: &str| entry.texts(name).next().and_then(|text| text.parse::<i64>().ok());
+    let one = |entry: RawEntry| {
+        let name = entry.texts("lDAPDisplayName").next()?.to_lowercase();
+        // An odd number is a link back, which changes with the object at its other end.
+        let untold =
+            number(&entry, "systemFlags").unwrap_or(0) & UNTOLD != 0 || number(&entry, "linkID").unwrap_or(0) & 1 != 0;
+        let told = !untold || TOLD_OTHERWISE.contains(&name.as_str());
+        Some((name, told))
+    };
+    Ok(search(ldap, schema, Scope::OneLevel, &filter, &wanted, limit).await?.into_iter().filter_map(one).collect())
+}
+
+/// Whether deleted objects are shown to us, and so told of: proven by one.
+async fn sees_deletions(ldap: &mut Ldap, root: &str, limit: Duration) -> Result<bool, ReadError> {
+    let show = RawControl { ctype: SHOW_DELETED.to_owned(), crit: true, val: None };
+    ldap.with_controls(vec![show, PagedResults { size: 1, cookie: Vec::new() }.into()]);
+    let base = format!("<WKGUID={DELETED_OBJECTS},{root}>");
+    let SearchResult(found, _) = timeout(limit, ldap.search(&base, Scope::OneLevel, "(objectClass=*)", vec!["1.1"]))
+        .await
+        .map_err(|_| ReadError::Timeout(limit))?
+        .map_err(ReadError::Lost)?;
+    Ok(found.iter().any(|item| !item.is_ref() && !item.is_intermediate()))
+}
+
+/// A small search.
+async fn search(
+    ldap: &mut Ldap,
+    base: &str,
+    scope: Scope,
+    filter: &str,
+    attributes: &[&str],
+    limit: Duration,
+) -> Result<Vec<RawEntry>, ReadError> {
+    let search = ldap.search(base, scope, filter, attributes.to_vec());
+    let SearchResult(found, answer) =
+        timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
+    if answer.rc != 0 {
+        return Err(ReadError::Answer(meaning(&answer)));
+    }
+    let entries = found.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate());
+    entries.map(|item| raw(item.0, |_| ()).ok_or(ReadError::Unparsable)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bursar_core::identity::AccountKind;
+
+    use super::*;
+    use crate::Preset;
+
+    #[test]
+    fn filters_name_their_attributes() {
+        let names = |filter| named(filter).into_iter().collect::<Vec<_>>();
+        assert_eq!(names("objectClass=user"), ["objectclass"]);
+        let person = Preset::Ad.tree(AccountKind::User, "dc=x").filter;
+        assert_eq!(names(&person), ["objectcategory", "objectclass"]);
+        let nested = "(&(objectClass=user)(!(memberOf:1.2.840.113556.1.4.1941:=CN=a\\28b\\29,DC=x))(cn>=a))";
+        assert_eq!(names(nested), ["cn", "memberof", "objectclass"]);
+    }
+}

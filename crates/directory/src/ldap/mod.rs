@@ -1,0 +1,237 @@
+//! Entries from an LDAP server: one connection for a pass, each tree in pages.
+//!
+//! Every failure becomes a reason in [`RawRead::problems`] that names the server; what was read before it is given all
+//! the same. Nothing here decides what an entry is, and nothing is ever written to the directory.
+
+mod active_directory;
+mod connection;
+mod dirsync;
+pub mod follow;
+mod moved;
+pub mod range;
+mod syncrepl;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bursar_core::errors::chain;
+use bursar_core::identity::AccountKind;
+use bursar_core::snapshot::Way;
+use futures::FutureExt as _;
+use ldap3::asn1::StructureTag;
+use ldap3::controls::{Control, ControlType, PagedResults};
+use ldap3::{Ldap, LdapResult, ResultEntry, Scope, SearchStream, parse_refs};
+use tokio::time::timeout;
+
+use self::connection::{Connection, ReadError, connect_first, meaning};
+use self::range::Part;
+use super::assemble::{KINDS, RawRead, RawTree};
+use super::kept::Kept;
+use super::raw::RawEntry;
+use super::source::{LdapConfig, SourceConfig, Tree};
+use super::windows::is_of_no_people;
+
+/// How long to let a server go on before its next entries are taken. It sends each by itself, and waking up for every
+/// one of them takes longer than reading it.
+const COALESCE: Duration = Duration::from_micros(250);
+/// Pages without entries in a row before the server is said to never end. Filters of access rules make a few.
+const EMPTY_PAGES: u32 = 100;
+
+/// Reads all trees of `source` from the first server that lets us in.
+pub async fn read(config: &LdapConfig, source: &SourceConfig) -> RawRead {
+    match open(config, source).await {
+        Ok(connection) => read_all(connection, config, source).await,
+        Err(raw) => raw,
+    }
+}
+
+/// What the server has told up to now, from `kept` on or, without it, from the beginning. `Err` is the read that it is
+/// otherwise: in full from a server that cannot tell its changes, or broken off.
+pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
+    if config.way != Way::Full && source.attributes.windows {
+        active_directory::refresh(config, source, kept).await
+    } else if config.way != Way::Full && source.tells_changes() {
+        syncrepl::refresh(config, source, kept).await
+    } else {
+        Err(read(config, source).await)
+    }
+}
+
+/// Connects to the first server that lets us in; `Err` is the read that it then is.
+async fn open(config: &LdapConfig, source: &SourceConfig) -> Result<Connection, RawRead> {
+    let mut failures = Vec::new();
+    let connection = connect_first(config, &source.name, &mut failures).await;
+    connection.ok_or_else(|| RawRead { problems: failures, ..unread(source) })
+}
+
+/// A read to which nothing was answered.
+fn unread(source: &SourceConfig) -> RawRead {
+    let asked = KINDS.into_iter().filter(|kind| source.tree(*kind).is_some());
+    RawRead { trees: asked.map(|kind| (kind, RawTree::default())).collect(), ..RawRead::default() }
+}
+
+/// Reads all trees of `source` over `connection`.
+async fn read_all(mut connection: Connection, config: &LdapConfig, source: &SourceConfig) -> RawRead {
+    let mut raw = RawRead { server: Some(connection.server.clone()), ..unread(source) };
+    for (kind, into) in &mut raw.trees {
+        let Some(tree) = source.tree(*kind) else { continue };
+        let reading = read_tree(&mut connection.ldap, config, source, *kind, &mut into.entries);
+        let outcome = AssertUnwindSafe(reading).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable));
+        let Err(error) = outcome else {
+            into.whole = true;
+            continue;
+        };
+        let error = connection.diagnose(error).await;
+        let (server, read) = (&connection.server, into.entries.len());
+        let why = chain(&error);
+        raw.problems.push(format!("{server}: {kind}s beneath {}: {why} (after {read} entries)", tree.base));
+        if error.ends_connection() {
+            return raw;
+        }
+    }
+    // Politeness only: what was asked for is here.
+    let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
+    raw
+}
+
+/// Reads the tree of `kind`, into `entries` as they come.
+async fn read_tree(
+    ldap: &mut Ldap,
+    config: &LdapConfig,
+    source: &SourceConfig,
+    kind: AccountKind,
+    entries: &mut Vec<Arc<RawEntry>>,
+) -> Result<(), ReadError> {
+    let Some(tree) = source.tree(kind) else { return Ok(()) };
+    read_matching(ldap, config, source, tree, &asked(config, source, kind), entries).await
+}
+
+/// Reads `attributes` of what `tree` matches page by page (RFC 2696), into `entries` as they come, and what is missing of
+/// long attributes after that.
+///
+/// The pages are asked for here and not by ldap3's adapter: that one looks only at the last page's result, and each
+/// must have answered success, with no referral.
+async fn read_matching(
+    ldap: &mut Ldap,
+    config: &LdapConfig,
+    source: &SourceConfig,
+    tree: &Tree,
+    attributes: &[String],
+    entries: &mut Vec<Arc<RawEntry>>,
+) -> Result<(), ReadError> {
+    let mut pages = Pages { entries, parts: Vec::new(), referrals: Vec::new() };
+    let size = i32::try_from(config.page_size).unwrap_or(i32::MAX);
+    let mut cookie = Vec::new();
+    let mut empty = 0;
+    loop {
+        let before = pages.entries.len();
+        let first = cookie.is_empty();
+        let page = read_page(ldap, PagedResults { size, cookie }, tree, attributes, &mut pages);
+        let answer = timeout(config.timeout, page).await.map_err(|_| ReadError::Timeout(config.timeout))??;
+        pages.referrals.extend(answer.refs.iter().cloned());
+        if answer.rc != 0 {
+            return Err(ReadError::Answer(meaning(&answer)));
+        }
+        let next = answer.ctrls.iter().find_map(|Control(kind, raw)| {
+            matches!(kind, Some(ControlType::PagedResults)).then(|| raw.parse::<PagedResults>().cookie)
+        });
+        match next {
+            Some(next) if !next.is_empty() => cookie = next,
+            None if !first => return Err(ReadError::Answer("paging stopped without an end".to_owned())),
+            _ => break,
+        }
+        empty = if pages.entries.len() == before { empty + 1 } else { 0 };
+        if empty > EMPTY_PAGES {
+            return Err(ReadError::Answer(format!("{EMPTY_PAGES} empty pages in a row")));
+        }
+    }
+    for (at, part) in &pages.parts {
+        range::complete(ldap, Arc::make_mut(&mut pages.entries[*at]), part, config.members_at_once, config.timeout)
+            .await?;
+    }
+    let missed = |referral: &&String| !(source.attributes.windows && is_of_no_people(referral));
+    match pages.referrals.iter().find(missed) {
+        None => Ok(()),
+        Some(referral) => Err(ReadError::Answer(format!("referral to {referral} was not followed"))),
+    }
+}
+
+/// The attributes to ask for; of members only the first part where the configuration says how many at once.
+fn asked(config: &LdapConfig, source: &SourceConfig, kind: AccountKind) -> Vec<String> {
+    let is_long = |name: &String| source.attributes.member_dns.iter().any(|long| long.eq_ignore_ascii_case(name));
+    let part = |name: String| match config.members_at_once {
+        Some(size) if is_long(&name) => range::ask(&name, 0, Some(size)),
+        _ => name,
+    };
+    source.attributes.wanted(kind).into_iter().map(part).collect()
+}
+
+/// What the pages of one tree bring.
+struct Pages<'a> {
+    entries: &'a mut Vec<Arc<RawEntry>>,
+    /// Attributes that come in parts, after the place of their entry.
+    parts: Vec<(usize, Part)>,
+    referrals: Vec<String>,
+}
+
+async fn read_page(
+    ldap: &mut Ldap,
+    page: PagedResults,
+    tree: &Tree,
+    attributes: &[String],
+    into: &mut Pages<'_>,
+) -> Result<LdapResult, ReadError> {
+    ldap.with_controls(page);
+    let mut stream =
+        ldap.streaming_search(&tree.base, Scope::Subtree, &tree.filter, attributes).await.map_err(ReadError::Lost)?;
+    loop {
+        let Some(item) = next(&mut stream).await? else { break };
+        if item.is_ref() {
+            into.referrals.extend(parse_refs(item.0));
+        } else if item.is_intermediate() {
+            // RFC 4511, 4.13: a server sends none that was not asked for. It stands where an entry should.
+            return Err(ReadError::Unparsable);
+        } else {
+            let at = into.entries.len();
+            let entry = raw(item.0, |part| into.parts.push((at, part))).ok_or(ReadError::Unparsable)?;
+            into.entries.push(Arc::new(entry));
+        }
+    }
+    Ok(stream.finish().await)
+}
+
+/// The next of what a search answers; `None` at its end.
+async fn next<'a, S, A>(stream: &mut SearchStream<'a, S, A>) -> Result<Option<ResultEntry>, ReadError>
+where
+    S: AsRef<str> + Send + Sync + 'a,
+    A: AsRef<[S]> + Send + Sync + 'a,
+{
+    let item = if let Some(item) = stream.next().now_or_never() {
+        item
+    } else {
+        // The whole thread, which is the read's own: what comes meanwhile waits in the socket.
+        std::thread::sleep(COALESCE);
+        stream.next().await
+    };
+    item.map_err(ReadError::Lost)
+}
+
+/// An entry as it came (RFC 4511, 4.5.2). Not by ldap3's `SearchEntry`, which copies every value to sort the attributes
+/// by whether all of theirs are text. `parts` is told of attributes that come in parts.
+fn raw(entry: StructureTag, mut parts: impl FnMut(Part)) -> Option<RawEntry> {
+    let mut fields = entry.expect_constructed()?.into_iter();
+    let dn = String::from_utf8(fields.next()?.expect_primitive()?).ok()?;
+    let mut raw = RawEntry::new(dn);
+    for attribute in fields.next()?.expect_constructed()? {
+        let mut fields = attribute.expect_constructed()?.into_iter();
+        let name = fields.next()?.expect_primitive()?;
+        let part = Part::parse(&name);
+        let name = part.as_ref().map_or(name.as_slice(), |part| part.attribute.as_bytes());
+        for value in fields.next()?.expect_constructed()? {
+            raw.add(name, &value.expect_primitive()?);
+        }
+        part.into_iter().for_each(&mut parts);
+    }
+    Some(raw.shrunk())
+}

@@ -1,0 +1,360 @@
+//! Changes as a server tells them by RFC 4533 (OpenLDAP's syncrepl): each search of a tree ends with a cookie, and the next one
+//! that names it is answered with what changed since.
+//!
+//! A refresh is gathered and then taken as a whole. What is not as it should be (a cookie that the server does not know,
+//! an unchanged entry that was never shown) makes it begin anew: with cookies of now, and a full read after them. Nobody is
+//! gone because a server did not name them, from the beginning or beyond its session log: a `slapd` that was killed names
+//! nobody who was written after its last checkpoint (`contextCSN`), until the next write. Then, too, all is read. What cannot
+//! tell changes is read in full each time, and a connection that ends leaves what is kept as it was.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use bursar_core::errors::chain;
+use bursar_core::identity::AccountKind;
+use futures::FutureExt as _;
+use ldap3::controls::{
+    Control, ControlType, EntryState, MakeCritical as _, RefreshMode, SyncDone, SyncInfo, SyncRequest, SyncState,
+    parse_syncinfo,
+};
+use ldap3::{Ldap, ResultEntry, Scope, SearchStream, parse_refs};
+use tokio::time::timeout;
+
+use super::super::assemble::{KINDS, RawRead};
+use super::super::kept::{Kept, Mark};
+use super::super::mirror::{Id, Mirror, News};
+use super::super::raw::RawEntry;
+use super::super::source::{LdapConfig, SourceConfig, Tree};
+use super::connection::{Connection, ReadError, meaning};
+
+/// The control by which a server says that it can (RFC 4533, 2.2).
+const SYNC_REQUEST: &str = "1.3.6.1.4.1.4203.1.9.1.1";
+/// Bytes of an entry's id (RFC 4533, 2.1.1: syncUUID).
+const ID_LENGTH: usize = 16;
+/// How many messages may take as long as one page.
+const PAGE: usize = 1000;
+
+/// What the server has told up to now; see [`super::super::incremental`].
+pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
+    let mut connection = super::open(config, source).await?;
+    let mut cookies = None;
+    if let Some(known) = kept.filter(|kept| kept.server == connection.server) {
+        match tried(&mut connection, async |connection| advance(connection, config, source, known).await).await {
+            Ok(Advance::Told(kept)) => {
+                // Politeness only: all is here.
+                let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
+                return Ok(*kept);
+            }
+            Ok(Advance::Silence(after)) => cookies = Some(after),
+            Err(error) => told_not(&error, &connection, source)?,
+        }
+    }
+    if cookies.is_none() {
+        match tried(&mut connection, async |connection| begin(connection, config, source).await).await {
+            Ok(now) => cookies = Some(now),
+            Err(error) => told_not(&error, &connection, source)?,
+        }
+    }
+    let server = connection.server.clone();
+    let read = super::read_all(connection, config, source).await;
+    match (cookies, Mirror::of(&read, |entry| id_of(source, entry))) {
+        (Some(cookies), Some(mirror)) => {
+            Ok(Kept { asked: source.clone(), server, mark: Mark::Syncrepl(cookies), mirror })
+        }
+        _ => Err(read),
+    }
+}
+
+/// What came of the question what changed.
+enum Advance {
+    Told(Box<Kept>),
+    /// Who is gone was not told, only who is left; from here on changes would be told.
+    Silence(BTreeMap<AccountKind, Vec<u8>>),
+}
+
+/// Malformed messages make ldap3 panic.
+async fn tried<T>(
+    connection: &mut Connection,
+    asking: impl AsyncFnOnce(&mut Connection) -> Result<T, ReadError>,
+) -> Result<T, ReadError> {
+    match AssertUnwindSafe(asking(connection)).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable)) {
+        Ok(told) => Ok(told),
+        Err(error) => Err(connection.diagnose(error).await),
+    }
+}
+
+/// `Err`: nothing more can be asked on this connection.
+fn told_not(error: &ReadError, connection: &Connection, source: &SourceConfig) -> Result<(), RawRead> {
+    let (server, why) = (&connection.server, chain(error));
+    if error.ends_connection() {
+        let problems = vec![format!("{server}: changes: {why}")];
+        return Err(RawRead { server: Some(server.clone()), problems, ..super::unread(source) });
+    }
+    tracing::info!(source = source.name, server, why, "changes are not told: all is read");
+    Ok(())
+}
+
+/// What all trees of `source` are now, from `known` on.
+async fn advance(
+    connection: &mut Connection,
+    config: &LdapConfig,
+    source: &SourceConfig,
+    known: &Kept,
+) -> Result<Advance, ReadError> {
+    let trees = tell(connection, config, source, Some(known)).await?;
+    believe(known, &trees)?;
+    if trees.values().any(|told| told.news.is_by_silence()) {
+        return cookies(&trees).map(Advance::Silence);
+    }
+    taken(source, &connection.server, known, trees).map(|kept| Advance::Told(Box::new(kept)))
+}
+
+/// Up to where the server has told if all is read after this. What it tells is checked, and not kept.
+async fn begin(
+    connection: &mut Connection,
+    config: &LdapConfig,
+    source: &SourceConfig,
+) -> Result<BTreeMap<AccountKind, Vec<u8>>, ReadError> {
+    offered(&mut connection.ldap, config.timeout).await?;
+    cookies(&tell(connection, config, source, None).await?)
+}
+
+/// Up to where each tree was told.
+fn cookies(trees: &BTreeMap<AccountKind, Told>) -> Result<BTreeMap<AccountKind, Vec<u8>>, ReadError> {
+    trees.iter().map(|(kind, told)| Ok((*kind, told.mark()?))).collect()
+}
+
+/// What is told of all trees of `source` since `known`.
+async fn tell(
+    connection: &mut Connection,
+    config: &LdapConfig,
+    source: &SourceConfig,
+    known: Option<&Kept>,
+) -> Result<BTreeMap<AccountKind, Told>, ReadError> {
+    let mut trees = BTreeMap::new();
+    for kind in KINDS {
+        let Some(tree) = source.tree(kind) else { continue };
+        let mut told = Told { keeps: known.is_some(), ..Told::since(known, kind) };
+        let cookie = told.cookie();
+        let mut stream =
+            ask(&mut connection.ldap, source, (kind, tree), RefreshMode::RefreshOnly, cookie, config.timeout).await?;
+        told.refresh(&mut stream, config.timeout).await?;
+        trees.insert(kind, told);
+    }
+    Ok(trees)
+}
+
+/// The id of an entry as RFC 4533 has it (RFC 4530: its text is that of RFC 4122).
+fn id_of(source: &SourceConfig, entry: &RawEntry) -> Option<Id> {
+    let digits: String = entry.texts(&source.attributes.id).next()?.chars().filter(|digit| *digit != '-').collect();
+    let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+    let id: Option<Id> = (0..digits.len()).step_by(2).map(byte).collect();
+    id.filter(|id| id.len() == ID_LENGTH)
+}
+
+/// A cookie that says nothing is answered by `slapd` with all there is, as changes: nobody is then told to be gone.
+pub(super) fn believe(known: &Kept, trees: &BTreeMap<AccountKind, Told>) -> Result<(), ReadError> {
+    let again = |(kind, told): (&AccountKind, &Told)| known.mirror.is_told_again_by(*kind, &told.news);
+    if trees.iter().any(again) {
+        return Err(ReadError::Answer("all is told again, instead of what changed".to_owned()));
+    }
+    Ok(())
+}
+
+/// `known` and what was told since.
+pub(super) fn taken(
+    source: &SourceConfig,
+    server: &str,
+    known: &Kept,
+    trees: BTreeMap<AccountKind, Told>,
+) -> Result<Kept, ReadError> {
+    let mark = Mark::Syncrepl(cookies(&trees)?);
+    let mirror = known.mirror.with(trees.into_iter().map(|(kind, told)| (kind, told.news)).collect());
+    let unknown = || ReadError::Answer("an entry is said to be unchanged that was never shown".to_owned());
+    Ok(Kept { asked: source.clone(), server: server.to_owned(), mark, mirror: mirror.ok_or_else(unknown)? })
+}
+
+/// Whether the server tells changes at all.
+async fn offered(ldap: &mut Ldap, limit: Duration) -> Result<(), ReadError> {
+    let search = ldap.search("", Scope::Base, "(objectClass=*)", vec!["supportedControl"]);
+    let ldap3::SearchResult(found, answer) =
+        timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
+    if answer.rc != 0 {
+        return Err(ReadError::Answer(meaning(&answer)));
+    }
+    for item in found.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate()) {
+        let root = super::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
+        if root.texts("supportedControl").any(|control| control == SYNC_REQUEST) {
+            return Ok(());
+        }
+    }
+    Err(ReadError::Answer("the server does not offer syncrepl".to_owned()))
+}
+
+/// A search whose answer goes on.
+pub(super) type Stream = SearchStream<'static, String, Vec<String>>;
+
+/// Asks for a tree, from `cookie` on.
+pub(super) async fn ask(
+    ldap: &mut Ldap,
+    source: &SourceConfig,
+    (kind, tree): (AccountKind, &Tree),
+    mode: RefreshMode,
+    cookie: Option<Vec<u8>>,
+    limit: Duration,
+) -> Result<Stream, ReadError> {
+    ldap.with_controls(SyncRequest { mode, cookie, reload_hint: false }.critical());
+    let attributes = source.attributes.wanted(kind);
+    let search = ldap.streaming_search(&tree.base, Scope::Subtree, &tree.filter, attributes);
+    timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)
+}
+
+/// What was told of one tree.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) news: News,
+    /// Up to where; the one that was asked with until another comes. Empty ones count: they say that there is none.
+    cookie: Option<Vec<u8>>,
+    /// All that changed before the search began is told.
+    pub(super) refreshed: bool,
+    /// Whether entries are wanted, and not only up to where they are told.
+    keeps: bool,
+}
+
+impl Told {
+    /// Nothing yet, since what is known of the tree of `kind`.
+    pub(super) fn since(known: Option<&Kept>, kind: AccountKind) -> Self {
+        let cookie = known.and_then(|known| match &known.mark {
+            Mark::Syncrepl(cookies) => cookies.get(&kind).cloned(),
+            Mark::DirSync { .. } | Mark::Usn { .. } => None,
+        });
+        let news = if cookie.is_some() { News::default() } else { News::of_everything() };
+        Self { news, cookie, refreshed: false, keeps: true }
+    }
+
+    /// What was told so far, and nothing yet after it.
+    pub(super) fn next(&mut self) -> Self {
+        let next = Self { news: News::default(), cookie: self.cookie.clone(), ..*self };
+        std::mem::replace(self, next)
+    }
+
+    /// The cookie that was sent with the request, or came last.
+    pub(super) fn cookie(&self) -> Option<Vec<u8>> {
+        self.cookie.clone()
+    }
+
+    fn mark(&self) -> Result<Vec<u8>, ReadError> {
+        let none = || ReadError::Answer("the server takes its cookie back".to_owned());
+        self.cookie.clone().filter(|cookie| !cookie.is_empty()).ok_or_else(none)
+    }
+
+    fn set_cookie(&mut self, cookie: Option<Vec<u8>>) {
+        // None: nothing changed, and the old one stays good.
+        self.cookie = cookie.or_else(|| self.cookie.take());
+    }
+
+    /// Takes all that a search answers until it ends.
+    async fn refresh(&mut self, stream: &mut Stream, limit: Duration) -> Result<(), ReadError> {
+        let mut ended = false;
+        while !ended {
+            let page = async {
+                for _ in 0..PAGE {
+                    match super::next(stream).await? {
+                        Some(item) => self.take(item)?,
+                        None => return Ok::<bool, ReadError>(true),
+                    }
+                }
+                Ok(false)
+            };
+            ended = timeout(limit, page).await.map_err(|_| ReadError::Timeout(limit))??;
+        }
+        let answer = stream.finish().await;
+        if answer.rc != 0 {
+            return Err(ReadError::Answer(meaning(&answer)));
+        }
+        let done = answer.ctrls.iter().find_map(|Control(kind, raw)| {
+            matches!(kind, Some(ControlType::SyncDone)).then(|| raw.parse::<SyncDone>())
+        });
+        let done = done.ok_or_else(|| ReadError::Answer("the answer does not say up to where it goes".to_owned()))?;
+        if !done.refresh_deletes {
+            self.only_what_was_told(done.cookie.as_ref())?;
+        }
+        self.set_cookie(done.cookie);
+        self.refreshed = true;
+        Ok(())
+    }
+
+    /// All that is left was named. Where something is gone the server's state is another than before, and has its cookie.
+    fn only_what_was_told(&mut self, cookie: Option<&Vec<u8>>) -> Result<(), ReadError> {
+        if self.cookie.is_some() && cookie.is_none() {
+            return Err(ReadError::Answer("all that is not named is said to be gone, in the state before".to_owned()));
+        }
+        self.news.only([]);
+        Ok(())
+    }
+
+    /// Takes one message. ldap3 panics at some that are malformed.
+    pub(super) fn take(&mut self, item: ResultEntry) -> Result<(), ReadError> {
+        catch_unwind(AssertUnwindSafe(|| self.take_well_formed(item))).unwrap_or(Err(ReadError::Unparsable))
+    }
+
+    fn take_well_formed(&mut self, item: ResultEntry) -> Result<(), ReadError> {
+        if item.is_ref() {
+            let to = parse_refs(item.0).join(" ");
+            return Err(ReadError::Answer(format!("referral to {to} was not followed")));
+        }
+        if item.is_intermediate() {
+            return self.take_info(parse_syncinfo(item));
+        }
+        let state = item.1.iter().find_map(|Control(kind, raw)| {
+            matches!(kind, Some(ControlType::SyncState)).then(|| raw.parse::<SyncState>())
+        });
+        let SyncState { state, entry_uuid, cookie } = state.ok_or(ReadError::Unparsable)?;
+        let [id] = checked([entry_uuid])?.try_into().map_err(|_| ReadError::Unparsable)?;
+        match state {
+            EntryState::Add | EntryState::Modify => {
+                let entry = super::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
+                if self.keeps {
+                    self.news.put(id, entry);
+                }
+            }
+            EntryState::Delete => self.news.remove(id),
+            EntryState::Present => self.news.only([id]),
+        }
+        self.set_cookie(cookie);
+        Ok(())
+    }
+
+    fn take_info(&mut self, info: SyncInfo) -> Result<(), ReadError> {
+        match info {
+            SyncInfo::NewCookie(cookie) => self.set_cookie(Some(cookie)),
+            SyncInfo::RefreshDelete { cookie, refresh_done } => {
+                self.set_cookie(cookie);
+                self.refreshed |= refresh_done;
+            }
+            SyncInfo::RefreshPresent { cookie, refresh_done } => {
+                self.only_what_was_told(cookie.as_ref())?;
+                self.set_cookie(cookie);
+                self.refreshed |= refresh_done;
+            }
+            SyncInfo::SyncIdSet { cookie, refresh_deletes, sync_uuids } => {
+                let ids = checked(sync_uuids)?;
+                if refresh_deletes {
+                    for id in ids {
+                        self.news.remove(id);
+                    }
+                } else {
+                    self.news.only(ids);
+                }
+                self.set_cookie(cookie);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn checked(ids: impl IntoIterator<Item = Id>) -> Result<Vec<Id>, ReadError> {
+    let ids: Vec<Id> = ids.into_iter().collect();
+    if ids.iter().all(|id| id.len() == ID_LENGTH) { Ok(ids) } else { Err(ReadError::Unparsable) }
+}

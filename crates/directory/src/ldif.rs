@@ -1,0 +1,274 @@
+//! Entries from LDIF files (RFC 2849): what `slapcat` and `ldapsearch -LLL` write, and people by hand.
+//!
+//! Content records only. A change record, a value in another file (`<`) or a line that cannot be read makes the read
+//! Partial, with file and line; what stands before it is used all the same.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bursar_core::errors::chain;
+use bursar_core::snapshot::dn::Dn;
+
+use super::assemble::{KINDS, RawRead, RawTree};
+use super::filter::Filter;
+use super::raw::RawEntry;
+use super::source::{LdifConfig, SourceConfig};
+
+/// Why a file gave less than it holds.
+#[derive(Debug, thiserror::Error)]
+pub enum LdifError {
+    /// The file or folder cannot be read.
+    #[error("{}: cannot be read", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A folder without LDIF files is a wrong path, not an empty directory.
+    #[error("{}: holds no *.ldif", path.display())]
+    EmptyFolder {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A line that is no LDIF.
+    #[error("line {line}: {why}")]
+    Malformed {
+        /// Its number, from 1.
+        line: usize,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// Reads all files, and chooses from them what each tree asks for.
+pub async fn read(config: &LdifConfig, source: &SourceConfig) -> RawRead {
+    let mut raw = RawRead::default();
+    let mut entries = Vec::new();
+    for path in &config.paths {
+        match files(path).await {
+            Ok(files) => {
+                for file in files {
+                    read_file(&file, &mut entries, &mut raw.problems).await;
+                }
+            }
+            Err(error) => raw.problems.push(chain(&error)),
+        }
+    }
+    raw.server = config.paths.first().map(|path| path.display().to_string());
+    let mut seen = BTreeSet::new();
+    let entries: Vec<(Dn, Arc<RawEntry>)> =
+        entries.into_iter().map(|entry| (Dn::parse(&entry.dn), Arc::new(entry))).collect();
+    for (dn, entry) in &entries {
+        if !seen.insert(dn) {
+            raw.problems.push(format!("{} is there twice", entry.dn));
+        }
+    }
+    let whole = raw.problems.is_empty();
+    for kind in KINDS {
+        let Some(tree) = source.tree(kind) else { continue };
+        let base = Dn::parse(&tree.base);
+        let beneath: Vec<_> = entries.iter().filter(|(dn, _)| dn.is_within(&base)).collect();
+        if whole && beneath.is_empty() {
+            raw.problems.push(format!("no such base: {}", tree.base));
+        }
+        let Some(filter) = Filter::parse(&tree.filter) else {
+            raw.problems.push(format!("{kind}s: filter {} cannot be used on files", tree.filter));
+            raw.trees.insert(kind, RawTree::default());
+            continue;
+        };
+        let entries =
+            beneath.into_iter().filter(|(_, entry)| filter.matches(entry)).map(|(_, entry)| Arc::clone(entry));
+        raw.trees.insert(kind, RawTree { entries: entries.collect(), whole });
+    }
+    raw
+}
+
+/// `path`, or the `*.ldif` in it by name.
+async fn files(path: &Path) -> Result<Vec<PathBuf>, LdifError> {
+    let failed = |source| LdifError::Read { path: path.to_path_buf(), source };
+    if !tokio::fs::metadata(path).await.map_err(failed)?.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let mut folder = tokio::fs::read_dir(path).await.map_err(failed)?;
+    let mut files = Vec::new();
+    while let Some(item) = folder.next_entry().await.map_err(failed)? {
+        if item.path().extension().is_some_and(|extension| extension.eq_ignore_ascii_case("ldif")) {
+            files.push(item.path());
+        }
+    }
+    files.sort();
+    if files.is_empty() { Err(LdifError::EmptyFolder { path: path.to_path_buf() }) } else { Ok(files) }
+}
+
+async fn read_file(file: &Path, entries: &mut Vec<RawEntry>, problems: &mut Vec<String>) {
+    match tokio::fs::read(file).await {
+        Err(source) => problems.push(chain(&LdifError::Read { path: file.to_path_buf(), source })),
+        Ok(bytes) => {
+            if let Err(error) = parse(&bytes, entries) {
+                problems.push(match error {
+                    LdifError::Malformed { line, why } => format!("{}:{line}: {why}", file.display()),
+                    other => chain(&other),
+                });
+            }
+        }
+    }
+}
+
+/// Appends the content records of `bytes` to `entries`, up to the first line that is wrong.
+pub fn parse(bytes: &[u8], entries: &mut Vec<RawEntry>) -> Result<(), LdifError> {
+    let mut record: Option<RawEntry> = None;
+    let mut begun = false;
+    for (line, text) in unfold(bytes) {
+        let wrong = |why: String| LdifError::Malformed { line, why };
+        if text.is_empty() {
+            entries.extend(record.take());
+            continue;
+        }
+        if text.starts_with(b"#") {
+            continue;
+        }
+        let (name, value) = attribute(&text).map_err(wrong)?;
+        match (&mut record, name.as_str()) {
+            (None, "version") if !begun => {
+                if value != b"1" {
+                    return Err(wrong("only version 1 is known".to_owned()));
+                }
+            }
+            (None, "dn") => {
+                let dn = String::from_utf8(value).map_err(|_| wrong("the dn is not UTF-8".to_owned()))?;
+                record = Some(RawEntry::new(dn));
+            }
+            (None, _) => return Err(wrong(format!("an entry begins with dn:, not with {name}:"))),
+            (Some(_), "changetype" | "control") => {
+                return Err(wrong("this is a change record; only entries as they are can be read".to_owned()));
+            }
+            (Some(_), "dn") => return Err(wrong("an empty line is missing before this dn".to_owned())),
+            (Some(entry), _) => entry.add(name.as_bytes(), &value),
+        }
+        begun = true;
+    }
+    entries.extend(record);
+    Ok(())
+}
+
+/// Lines with their numbers; those that begin with a space belong to the one before.
+fn unfold(bytes: &[u8]) -> Vec<(usize, Vec<u8>)> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let mut lines: Vec<(usize, Vec<u8>)> = Vec::new();
+    for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        match (line.strip_prefix(b" "), lines.last_mut()) {
+            (Some(rest), Some((_, last))) if !last.is_empty() => last.extend_from_slice(rest),
+            _ => lines.push((at + 1, line.to_vec())),
+        }
+    }
+    lines
+}
+
+/// `name: value` or `name:: base64`, the name in lower case.
+fn attribute(line: &[u8]) -> Result<(String, Vec<u8>), String> {
+    let colon = line.iter().position(|byte| *byte == b':').ok_or("neither name: value, nor a comment")?;
+    let (name, rest) = (&line[..colon], &line[colon + 1..]);
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b';');
+    if name.is_empty() || !name.iter().all(plain) {
+        return Err(format!("{:?} is not an attribute", String::from_utf8_lossy(name)));
+    }
+    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+    match rest.first() {
+        Some(b'<') => Err(format!("{name}: a value in another file is not read")),
+        Some(b':') => match STANDARD.decode(rest[1..].trim_ascii()) {
+            Ok(value) => Ok((name, value)),
+            Err(error) => Err(format!("{name}: not base64: {error}")),
+        },
+        _ => Ok((name, rest.iter().skip_while(|byte| **byte == b' ').copied().collect())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(text: &str) -> (Vec<RawEntry>, Option<String>) {
+        let mut entries = Vec::new();
+        let error = parse(text.as_bytes(), &mut entries).err();
+        (entries, error.map(|error| error.to_string()))
+    }
+
+    #[test]
+    fn records_are_unfolded_decoded_and_stripped_of_comments() {
+        let text = "version: 1\r\n# a comment\r\n  that goes on\r\ndn: cn=a,\r\n dc=x\r\ncn:a\r\nsn:: THXEjWnEhw==\r\n\
+                    description:  two\r\n   lines\r\n\r\n\r\ndn:: Y249Yg==\r\nCN: b\r\ncn: c\r\n";
+        let (entries, error) = parsed(text);
+        assert_eq!(error, None);
+        let first = [("cn", "a"), ("sn", "Lučić"), ("description", "two  lines")];
+        let expected =
+            [RawEntry::from_texts("cn=a,dc=x", &first), RawEntry::from_texts("cn=b", &[("cn", "b"), ("cn", "c")])];
+        assert_eq!(entries, expected);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line_and_the_rest_is_kept() {
+        for (text, expected) in [
+            ("dn: cn=a\n\ncn: b\n", "line 3: an entry begins with dn:, not with cn:"),
+            ("dn: cn=a\nnonsense\n", "line 2: neither name: value, nor a comment"),
+            ("dn: cn=a\nb c: d\n", "line 2: \"b c\" is not an attribute"),
+            ("dn: cn=a\njpegPhoto:< file:///etc/passwd\n", "line 2: jpegphoto: a value in another file is not read"),
+            ("version: 2\n", "line 1: only version 1 is known"),
+            ("dn: cn=a\ndn: cn=b\n", "line 2: an empty line is missing before this dn"),
+        ] {
+            assert_eq!(parsed(text).1.as_deref(), Some(expected));
+        }
+        assert!(parsed("dn: cn=a\nchangetype: delete\n").1.is_some_and(|why| why.contains("change record")));
+        assert!(parsed("dn: cn=a\ncn:: ###\n").1.is_some_and(|why| why.starts_with("line 2: cn: not base64")));
+        let (entries, error) = parsed("dn: cn=a\ncn: a\n\ndn: cn=b\ncn: b\n\nbroken");
+        assert_eq!((entries.len(), error.is_some()), (2, true));
+    }
+
+    fn write(entry: &RawEntry, fold_at: usize) -> String {
+        let mut text = String::new();
+        let mut line = |name: &str, value: &[u8]| {
+            let line = format!("{name}:: {}", STANDARD.encode(value));
+            let bytes: Vec<char> = line.chars().collect();
+            for (at, part) in bytes.chunks(fold_at).enumerate() {
+                text.push_str(if at == 0 { "" } else { " " });
+                text.extend(part);
+                text.push('\n');
+            }
+        };
+        line("dn", entry.dn.as_bytes());
+        for (name, value) in entry.pairs() {
+            line(&String::from_utf8_lossy(name), value);
+        }
+        text.push('\n');
+        text
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            dn in "cn=\\PC{1,40}",
+            pairs in proptest::collection::vec(("[a-c]{1,3}", proptest::collection::vec(any::<u8>(), 0..60)), 0..9),
+            fold_at in 12..80_usize,
+        ) {
+            let mut entry = RawEntry::new(dn);
+            for (name, value) in &pairs {
+                entry.add(name.as_bytes(), value);
+            }
+            let text = write(&entry, fold_at).repeat(2);
+            prop_assert_eq!(parsed(&text), (vec![entry.clone(), entry], None));
+        }
+
+        #[test]
+        fn nothing_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&bytes, &mut Vec::new());
+        }
+    }
+}

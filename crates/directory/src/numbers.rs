@@ -1,0 +1,328 @@
+//! Where a source's uids and gids come from: attributes, or SIDs. PURE: no runtime, no client, no file system, no clock.
+//!
+//! Never a mix of the two without being told: a person whose `uidNumber` is taken away would become somebody else, and
+//! a number that was given by hand may be one that a SID has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+
+use bursar_core::identity::{AccountKind, Gid, IdentityError, PosixIdentity, Uid};
+
+use super::assemble::RawTree;
+use super::idmap::{IdMap, IdRange};
+use super::preset::AttributeNames;
+use super::raw::RawEntry;
+use super::sid::Sid;
+
+/// The SID of an object (MS-ADA3 2.237).
+pub(super) const OBJECT_SID: &str = "objectSid";
+/// The RID of an account's primary group, which does not list it among its members (MS-ADA3 2.120).
+pub(super) const PRIMARY_GROUP: &str = "primaryGroupID";
+
+const UNDECIDED: &str = "not all accounts could be read, and none that was has a uidNumber: ids = \"auto\" waits for a \
+                         complete read; \"sid\" or \"attributes\" would not";
+/// What kind of group it is (MS-ADTS 2.2.12).
+pub(super) const GROUP_TYPE: &str = "groupType";
+/// Its bit for groups that rights may be given to.
+const GROUP_TYPE_SECURITY_ENABLED: i64 = 0x8000_0000;
+
+/// What the configuration says about numbers of Active Directory.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SidMapping {
+    /// Where numbers come from.
+    pub ids: Ids,
+    /// The numbers that SIDs become.
+    pub range: IdRange,
+    /// The domain that has the first slice.
+    pub default_domain: Option<Sid>,
+    /// Domains in the order in which SSSD met them: only where two have the same hash.
+    pub domains: Vec<Sid>,
+}
+
+/// Where uids and gids come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ids {
+    /// From attributes if any account that was read has a `uidNumber`, else from SIDs.
+    #[default]
+    Auto,
+    /// `uidNumber` and `gidNumber`.
+    Attributes,
+    /// SIDs alone, as SSSD's `ldap_id_mapping = true`.
+    Sid,
+    /// `uidNumber` where an account has one, else its SID.
+    Mixed,
+}
+
+/// What [`Ids`] comes to in one read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Attributes,
+    Sid,
+    Either,
+    Unknown,
+}
+
+/// How the numbers of one read are found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Numbers {
+    /// What the configuration says; `None`: there are no SIDs, and nothing to say.
+    told: Option<Ids>,
+    by: By,
+    map: IdMap,
+    /// How many accounts were read.
+    accounts: usize,
+    /// How many of them have a uid attribute.
+    numbered: usize,
+}
+
+impl Default for Numbers {
+    /// From attributes, as everywhere but in Active Directory.
+    fn default() -> Self {
+        Self { told: None, by: By::Attributes, map: IdMap::default(), accounts: 0, numbered: 0 }
+    }
+}
+
+impl Numbers {
+    /// Decides what the entries of `trees`, all that one source answered, are numbered by.
+    pub(super) fn of(mapping: &SidMapping, names: &AttributeNames, trees: &BTreeMap<AccountKind, RawTree>) -> Self {
+        if !names.windows {
+            return Self::default();
+        }
+        let (mut accounts, mut numbered) = (0, 0);
+        let mut domains = BTreeSet::new();
+        for (kind, tree) in trees {
+            for raw in &tree.entries {
+                accounts += usize::from(is_account(*kind));
+                numbered += usize::from(is_account(*kind) && raw.has(&names.uid));
+                domains.extend(sid(raw).ok().and_then(|sid| sid.in_domain()).map(|(domain, _)| domain));
+            }
+        }
+        let map = IdMap::new(mapping.range, mapping.default_domain.as_ref(), &mapping.domains, &domains);
+        let whole = trees.iter().all(|(kind, tree)| tree.whole || !is_account(*kind));
+        let by = match mapping.ids {
+            // The first uidNumber may be in what did not come.
+            Ids::Auto if numbered == 0 && !whole => By::Unknown,
+            Ids::Auto if numbered == 0 => By::Sid,
+            Ids::Auto | Ids::Attributes => By::Attributes,
+            Ids::Sid => By::Sid,
+            Ids::Mixed => By::Either,
+        };
+        Self { told: Some(mapping.ids), by, map, accounts, numbered }
+    }
+
+    /// Where they come from, for people; `None` where there is no choice.
+    pub(super) fn source(&self, names: &AttributeNames) -> Option<String> {
+        let Self { numbered, accounts, .. } = self;
+        let uid = &names.uid;
+        Some(match (self.told?, self.by) {
+            (Ids::Auto, By::Sid) => format!("uids from SIDs, because no account has a {uid} (ids = \"auto\")"),
+            (Ids::Auto, By::Unknown) => {
+                format!("uids undecided: no account that was read has a {uid} (ids = \"auto\")")
+            }
+            (Ids::Auto, _) => {
+                format!("uids from attributes, because {numbered} of {accounts} accounts have a {uid} (ids = \"auto\")")
+            }
+            (Ids::Attributes, _) => "uids from attributes".to_owned(),
+            (Ids::Sid, _) => "uids from SIDs".to_owned(),
+            (Ids::Mixed, _) => format!("uids mixed: of {accounts} accounts {numbered} by {uid}, the others by SID"),
+        })
+    }
+
+    /// uid and gid of an account. Supplementary groups are empty: they need the other entries.
+    pub(super) fn account(&self, raw: &RawEntry, names: &AttributeNames) -> Result<PosixIdentity, String> {
+        let (uid, gid) = match self.by {
+            By::Unknown => return Err(UNDECIDED.to_owned()),
+            By::Sid => self.mapped(raw)?,
+            By::Either if !raw.has(&names.uid) => self.mapped(raw)?,
+            By::Either | By::Attributes => self.given(raw, names)?,
+        };
+        Ok(PosixIdentity { uid, gid, groups: BTreeSet::new() })
+    }
+
+    /// The gid of a group, if it has one.
+    pub(super) fn group(&self, raw: &RawEntry, names: &AttributeNames) -> Result<Option<Gid>, String> {
+        if names.windows && is_for_mail_only(raw)? {
+            return Ok(None);
+        }
+        match self.by {
+            By::Sid => self.group_by_sid(raw),
+            By::Either if !raw.has(&names.gid) => self.group_by_sid(raw),
+            By::Either | By::Attributes | By::Unknown => number(raw, &names.gid),
+        }
+    }
+
+    fn given(&self, raw: &RawEntry, names: &AttributeNames) -> Result<(Uid, Gid), String> {
+        let missing = |attribute: &str| match self.told {
+            // Whoever said so needs no hint.
+            Some(Ids::Auto) => format!(
+                "{attribute} is missing, or hidden from us, and {} accounts have {}: ids = \"mixed\" would number it \
+                 by its SID, ids = \"sid\" all",
+                self.numbered, names.uid
+            ),
+            _ => format!("{attribute} is missing, or hidden from us"),
+        };
+        let uid = number(raw, &names.uid)?.ok_or_else(|| missing(&names.uid))?;
+        let gid = number(raw, &names.gid)?.ok_or_else(|| missing(&names.gid))?;
+        Ok((uid, gid))
+    }
+
+    fn mapped(&self, raw: &RawEntry) -> Result<(Uid, Gid), String> {
+        let own = sid(raw)?;
+        let group = primary_group(raw)?.ok_or_else(|| format!("{PRIMARY_GROUP} is missing, or hidden from us"))?;
+        let uid = Uid::try_from(i64::from(self.map.id(&own)?)).map_err(|error| error.to_string())?;
+        let gid = Gid::try_from(i64::from(self.map.id(&group)?)).map_err(|error| error.to_string())?;
+        Ok((uid, gid))
+    }
+
+    /// Groups that every domain has (`BUILTIN`) have no number in SSSD either.
+    fn group_by_sid(&self, raw: &RawEntry) -> Result<Option<Gid>, String> {
+        let sid = sid(raw)?;
+        if sid.in_domain().is_none() {
+            return Ok(None);
+        }
+        Gid::try_from(i64::from(self.map.id(&sid)?)).map(Some).map_err(|error| error.to_string())
+    }
+}
+
+/// Whether a group is a list of addresses: whoever may write it may not give rights, and SSSD gives it
+/// no number.
+fn is_for_mail_only(raw: &RawEntry) -> Result<bool, String> {
+    let Some(text) = raw.only(GROUP_TYPE)? else { return Ok(false) };
+    let bits: i64 = text.parse().map_err(|_| format!("{GROUP_TYPE} {text:?} is not a number"))?;
+    Ok(bits & GROUP_TYPE_SECURITY_ENABLED == 0)
+}
+
+/// The SID of an entry.
+pub(super) fn sid(raw: &RawEntry) -> Result<Sid, String> {
+    let value = raw.values(OBJECT_SID).next().ok_or_else(|| format!("{OBJECT_SID} is missing, or hidden from us"))?;
+    Sid::of_value(value).ok_or_else(|| format!("{OBJECT_SID} {} is no SID", hex::encode(value)))
+}
+
+/// The SID of an account's primary group: a group of the account's own domain.
+pub(super) fn primary_group(raw: &RawEntry) -> Result<Option<Sid>, String> {
+    let Some(rid) = raw.only(PRIMARY_GROUP)? else { return Ok(None) };
+    let rid = rid.parse().map_err(|_| format!("{PRIMARY_GROUP} {rid:?} is not a number"))?;
+    let own = sid(raw)?;
+    let (domain, _) = own.in_domain().ok_or_else(|| format!("{own} belongs to no domain"))?;
+    Ok(Some(domain.with_rid(rid)))
+}
+
+/// The groups of `groups` by SID: for those that are primary ones.
+pub(super) fn by_sid<'a, K: Clone + 'a>(groups: impl Iterator<Item = (&'a K, &'a RawEntry)>) -> BTreeMap<Sid, K> {
+    groups.filter_map(|(key, raw)| Some((sid(raw).ok()?, key.clone()))).collect()
+}
+
+/// Whether `kind` has a uid.
+pub(super) const fn is_account(kind: AccountKind) -> bool {
+    !matches!(kind, AccountKind::Group)
+}
+
+fn number<T: FromStr<Err = IdentityError>>(raw: &RawEntry, attribute: &str) -> Result<Option<T>, String> {
+    let Some(text) = raw.only(attribute)? else { return Ok(None) };
+    text.parse().map(Some).map_err(|error| match error {
+        IdentityError::NotANumber(_) => format!("{attribute} {text:?} is not a number"),
+        other => other.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::Preset;
+    use super::*;
+
+    const DOMAIN: &str = "S-1-5-21-123-456-789";
+    const SLICE: u32 = 1_842_600_000;
+
+    fn account(rid: u32, more: &[(&str, &str)]) -> RawEntry {
+        let sid = format!("{DOMAIN}-{rid}");
+        let pairs = [("objectSid", sid.as_str()), ("primaryGroupID", "513")];
+        RawEntry::from_texts("cn=a", &[&pairs, more].concat())
+    }
+
+    const GIVEN: [(&str, &str); 2] = [("uidNumber", "10001"), ("gidNumber", "20001")];
+
+    fn trees(kind: AccountKind, entries: &[RawEntry], whole: bool) -> BTreeMap<AccountKind, RawTree> {
+        BTreeMap::from([(kind, RawTree { entries: entries.iter().cloned().map(Into::into).collect(), whole })])
+    }
+
+    /// What the accounts become: uid and gid, or why not.
+    fn read(ids: Ids, accounts: &[RawEntry]) -> Vec<Result<(u32, u32), String>> {
+        let names = Preset::Ad.attributes();
+        let mapping = SidMapping { ids, ..SidMapping::default() };
+        let numbers = Numbers::of(&mapping, &names, &trees(AccountKind::User, accounts, true));
+        let both = |posix: PosixIdentity| (posix.uid.get(), posix.gid.get());
+        accounts.iter().map(|raw| numbers.account(raw, &names).map(both)).collect()
+    }
+
+    #[test]
+    fn all_by_sid_or_all_by_attribute() {
+        let (plain, given) = (account(1103, &[]), account(1104, &GIVEN));
+        let mapped = |rid| Ok((SLICE + rid, SLICE + 513));
+        assert_eq!(read(Ids::Auto, std::slice::from_ref(&plain)), [mapped(1103)]);
+        assert_eq!(read(Ids::Auto, std::slice::from_ref(&given)), [Ok((10_001, 20_001))]);
+        let mixed = [plain, given];
+        let found = read(Ids::Auto, &mixed);
+        assert!(
+            found[0].as_ref().is_err_and(|why| why.contains("1 accounts have uidNumber: ids = \"mixed\"")),
+            "{found:?}"
+        );
+        assert_eq!(found[1], Ok((10_001, 20_001)));
+        assert_eq!(read(Ids::Sid, &mixed), [mapped(1103), mapped(1104)]);
+        assert_eq!(read(Ids::Mixed, &mixed), [mapped(1103), Ok((10_001, 20_001))]);
+        let why = Err("uidNumber is missing, or hidden from us".to_owned());
+        assert_eq!(read(Ids::Attributes, &mixed), [why, Ok((10_001, 20_001))]);
+    }
+
+    #[test]
+    fn where_numbers_come_from_is_said() {
+        let names = Preset::Ad.attributes();
+        let said = |ids, accounts: &[RawEntry], whole| {
+            let mapping = SidMapping { ids, ..SidMapping::default() };
+            Numbers::of(&mapping, &names, &trees(AccountKind::User, accounts, whole)).source(&names).expect("a choice")
+        };
+        let (plain, given) = ([account(1103, &[])], [account(1104, &GIVEN)]);
+        assert!(said(Ids::Auto, &plain, true).starts_with("uids from SIDs, because"));
+        assert!(said(Ids::Auto, &plain, false).starts_with("uids undecided"));
+        assert!(said(Ids::Auto, &given, false).starts_with("uids from attributes, because 1 of 1 accounts"));
+        assert_eq!(said(Ids::Sid, &given, true), "uids from SIDs");
+        assert_eq!(said(Ids::Mixed, &given, true), "uids mixed: of 1 accounts 1 by uidNumber, the others by SID");
+        assert_eq!(Numbers::default().source(&names), None);
+    }
+
+    #[test]
+    fn a_sid_that_is_missing_or_strange_is_told() {
+        let why = |pairs: &[(&str, &str)]| read(Ids::Sid, &[RawEntry::from_texts("cn=a", pairs)]).pop();
+        let is = |why: &str| Some(Err(why.to_owned()));
+        assert_eq!(why(&[]), is("objectSid is missing, or hidden from us"));
+        assert_eq!(why(&[("objectSid", "x")]), is("objectSid 78 is no SID"));
+        assert_eq!(why(&[("objectSid", "S-1-5-21-1-2-3-4")]), is("primaryGroupID is missing, or hidden from us"));
+        let group = ("primaryGroupID", "x");
+        assert_eq!(why(&[("objectSid", "S-1-5-21-1-2-3-4"), group]), is("primaryGroupID \"x\" is not a number"));
+        let (system, group) = (("objectSid", "S-1-5-18"), ("primaryGroupID", "513"));
+        assert_eq!(why(&[system, group]), is("S-1-5-18 belongs to no domain"));
+    }
+
+    #[test]
+    fn a_part_of_the_accounts_decides_nothing() {
+        let names = Preset::Ad.attributes();
+        let posix = |accounts: &[RawEntry], ids| {
+            let mapping = SidMapping { ids, ..SidMapping::default() };
+            Numbers::of(&mapping, &names, &trees(AccountKind::User, accounts, false)).account(&accounts[0], &names)
+        };
+        let (plain, given) = (account(1103, &[]), account(1104, &GIVEN));
+        assert_eq!(posix(std::slice::from_ref(&plain), Ids::Auto), Err(UNDECIDED.to_owned()));
+        assert!(posix(std::slice::from_ref(&plain), Ids::Sid).is_ok());
+        assert!(posix(&[given, plain], Ids::Auto).is_ok());
+    }
+
+    #[test]
+    fn a_builtin_group_and_a_list_of_addresses_have_no_number() {
+        let names = Preset::Ad.attributes();
+        let group = |sid, bits| RawEntry::from_texts("cn=a", &[("objectSid", sid), ("groupType", bits)]);
+        let users = "S-1-5-21-123-456-789-513";
+        let groups = [group("S-1-5-32-544", "-2147483643"), group(users, "-2147483646"), group(users, "2")];
+        let numbers = Numbers::of(&SidMapping::default(), &names, &trees(AccountKind::Group, &groups, true));
+        let gid = |at: usize| numbers.group(&groups[at], &names).map(|gid| gid.map(Gid::get));
+        assert_eq!([gid(0), gid(1), gid(2)], [Ok(None), Ok(Some(SLICE + 513)), Ok(None)]);
+    }
+}

@@ -1,0 +1,286 @@
+//! Attribute names and filters of the kinds of directory that are known by name. PURE: no runtime, no client, no file
+//! system, no clock.
+
+use std::str::FromStr;
+
+use bursar_core::identity::AccountKind;
+
+use super::keycloak;
+use super::mark::{DisabledMark, MarkTest};
+use super::numbers::{GROUP_TYPE, OBJECT_SID, PRIMARY_GROUP};
+use super::source::{SourceError, Tree};
+
+/// What the attributes are called, in any case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttributeNames {
+    /// The immutable id.
+    pub id: String,
+    /// When the entry was made.
+    pub created: String,
+    /// A tool's name.
+    pub tool_name: String,
+    /// A person's name.
+    pub user_name: String,
+    /// A group's name.
+    pub group_name: String,
+    /// POSIX user id.
+    pub uid: String,
+    /// POSIX group id.
+    pub gid: String,
+    /// Home directory.
+    pub home: String,
+    /// Mail address.
+    pub mail: String,
+    /// Display name: the first of these that the entry has.
+    pub display_name: Vec<String>,
+    /// Public SSH keys of a person.
+    pub ssh_keys: String,
+    /// Marks that disable an entry; any one is enough.
+    pub disabled: Vec<DisabledMark>,
+    /// Members of a group by DN.
+    pub member_dns: Vec<String>,
+    /// Members of a group by name.
+    pub member_names: Vec<String>,
+    /// Groups of an account by DN: asked of those groups alone that show no members.
+    pub member_of: Vec<String>,
+    /// A groupOfNames has a member (RFC 4519, 3.5), so one that shows none hides them. Not so in 389-ds and `FreeIPA`,
+    /// where such a group may be empty.
+    pub members_required: bool,
+    /// What tells a person apart in every source that has them; absent: people of two sources are two people.
+    pub person: Option<String>,
+    /// Managers of a group or tool by DN (a class's `managers`).
+    pub managers: Option<String>,
+    /// Active Directory: the id is an `objectGUID`, numbers may come from SIDs, and names of accounts, which it compares
+    /// without case, are taken in lower case, as SSSD does.
+    pub windows: bool,
+}
+
+impl AttributeNames {
+    /// The attributes that a search for entries of `kind` asks for, and no others.
+    #[must_use]
+    pub fn wanted(&self, kind: AccountKind) -> Vec<String> {
+        let mut wanted = vec!["objectClass", &self.id, &self.created];
+        let people = [&self.uid, &self.gid, &self.home, &self.mail].into_iter().chain(&self.display_name);
+        let people = people.chain(&self.person);
+        let groups = self.member_dns.iter().chain(&self.member_names).chain(&self.managers);
+        match kind {
+            AccountKind::Tool => {
+                wanted.extend([self.tool_name.as_str(), &self.group_name]);
+                wanted.extend(people.chain(&self.member_of).map(String::as_str));
+                wanted.extend(groups.map(String::as_str));
+            }
+            AccountKind::User => {
+                wanted.extend([self.user_name.as_str(), &self.ssh_keys]);
+                wanted.extend(people.chain(&self.member_of).map(String::as_str));
+            }
+            AccountKind::Group => {
+                wanted.extend([self.group_name.as_str(), &self.gid]);
+                wanted.extend(groups.chain(&self.member_of).map(String::as_str));
+            }
+        }
+        if self.windows {
+            wanted.extend([OBJECT_SID, PRIMARY_GROUP, GROUP_TYPE]);
+        }
+        wanted.extend(self.disabled.iter().map(|mark| mark.attribute.as_str()));
+        let mut names: Vec<String> = wanted.into_iter().map(str::to_owned).collect();
+        names.sort_by_key(|name| name.to_lowercase());
+        names.dedup_by_key(|name| name.to_lowercase());
+        names
+    }
+}
+
+/// Attribute names and filters of a known kind of directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preset {
+    /// Wikimedia Toolforge: a tool is a posixAccount and a groupOfNames of one cn, `tools.NAME`.
+    Toolforge,
+    /// RFC 2307: posixAccount and posixGroup with `memberUid`; `member` and `uniqueMember` are read as well.
+    Rfc2307,
+    /// draft-howard-rfc2307bis: a posixGroup is a groupOfNames or the like as well, and names its members by DN.
+    Rfc2307bis,
+    /// `FreeIPA`, and other 389-ds with its names.
+    FreeIpa,
+    /// Active Directory and Samba.
+    Ad,
+    /// A realm of Keycloak: what is an attribute of its own there has that name, the rest is of RFC 2307.
+    Keycloak,
+}
+
+/// The presets by name.
+pub const PRESETS: [(&str, Preset); 6] = [
+    ("toolforge", Preset::Toolforge),
+    ("rfc2307", Preset::Rfc2307),
+    ("rfc2307bis", Preset::Rfc2307bis),
+    ("freeipa", Preset::FreeIpa),
+    ("ad", Preset::Ad),
+    ("keycloak", Preset::Keycloak),
+];
+
+impl FromStr for Preset {
+    type Err = SourceError;
+
+    fn from_str(text: &str) -> Result<Self, SourceError> {
+        let found = PRESETS.iter().find(|(name, _)| *name == text).map(|(_, preset)| *preset);
+        found.ok_or_else(|| {
+            let names = PRESETS.map(|(name, _)| name).join(", ");
+            SourceError::new("preset", format!("{text:?} is none of: {names}"))
+        })
+    }
+}
+
+impl Preset {
+    /// The attribute names of such a directory.
+    #[must_use]
+    pub fn attributes(self) -> AttributeNames {
+        let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let mark = |attribute: &str, test: MarkTest| DisabledMark { attribute: attribute.to_owned(), test };
+        let value = |text: &str| MarkTest::Value(text.to_owned());
+        // The password policy's mark for "locked until an administrator unlocks it" (draft-behera-ldap-password-policy,
+        // 5.3.3). Any other time is a lockout after wrong passwords, which disables nobody.
+        let locked = mark("pwdAccountLockedTime", value("000001010000Z"));
+        let names = AttributeNames {
+            id: "entryUUID".to_owned(),
+            created: "createTimestamp".to_owned(),
+            tool_name: "uid".to_owned(),
+            user_name: "uid".to_owned(),
+            group_name: "cn".to_owned(),
+            uid: "uidNumber".to_owned(),
+            gid: "gidNumber".to_owned(),
+            home: "homeDirectory".to_owned(),
+            mail: "mail".to_owned(),
+            display_name: texts(&["displayName", "cn"]),
+            // Schema openssh-lpk; SSSD and OpenSSH's helpers for LDAP read it too.
+            ssh_keys: "sshPublicKey".to_owned(),
+            disabled: vec![locked.clone()],
+            member_dns: texts(&["member", "uniqueMember"]),
+            member_names: texts(&["memberUid"]),
+            member_of: Vec::new(),
+            members_required: false,
+            person: None,
+            managers: None,
+            windows: false,
+        };
+        match self {
+            Self::Rfc2307 => names,
+            Self::Toolforge => AttributeNames {
+                tool_name: "cn".to_owned(),
+                disabled: vec![locked, mark("pwdPolicySubentry", value("cn=disabled,*"))],
+                members_required: true,
+                ..names
+            },
+            Self::Rfc2307bis => AttributeNames { member_names: Vec::new(), members_required: true, ..names },
+            Self::FreeIpa => AttributeNames {
+                id: "nsUniqueId".to_owned(),
+                ssh_keys: "ipaSshPubKey".to_owned(),
+                disabled: vec![
+                    mark("nsAccountLock", MarkTest::Present),
+                    mark("krbPrincipalExpiration", MarkTest::Past),
+                ],
+                member_dns: texts(&["member"]),
+                member_names: Vec::new(),
+                member_of: texts(&["memberOf"]),
+                ..names
+            },
+            Self::Ad => AttributeNames {
+                id: "objectGUID".to_owned(),
+                created: "whenCreated".to_owned(),
+                tool_name: "sAMAccountName".to_owned(),
+                user_name: "sAMAccountName".to_owned(),
+                group_name: "sAMAccountName".to_owned(),
+                home: "unixHomeDirectory".to_owned(),
+                // ACCOUNTDISABLE (MS-ADTS 2.2.16). A lockout after wrong passwords is another bit, and disables nobody.
+                disabled: vec![mark("userAccountControl", MarkTest::Bits(2)), mark("accountExpires", MarkTest::Past)],
+                member_dns: texts(&["member"]),
+                member_names: Vec::new(),
+                windows: true,
+                ..names
+            },
+            Self::Keycloak => AttributeNames {
+                id: "id".to_owned(),
+                created: "createdTimestamp".to_owned(),
+                user_name: "username".to_owned(),
+                group_name: "name".to_owned(),
+                mail: "email".to_owned(),
+                display_name: texts(&["displayName", "name"]),
+                disabled: vec![mark("enabled", value("false"))],
+                member_dns: texts(&[keycloak::MEMBER]),
+                member_names: Vec::new(),
+                ..names
+            },
+        }
+    }
+
+    /// The tree of `kind` beneath `base`, with the filter and prefix such a directory has.
+    #[must_use]
+    pub fn tree(self, kind: AccountKind, base: &str) -> Tree {
+        const GROUPS: &str = "(|(objectClass=posixGroup)(objectClass=groupOfNames)(objectClass=groupOfUniqueNames))";
+        const GROUPS_BIS: &str = "(|(objectClass=posixGroup)(objectClass=groupOfNames)(objectClass=groupOfUniqueNames)\
+                                  (objectClass=groupOfMembers))";
+        const GROUPS_IPA: &str = "(|(objectClass=posixGroup)(objectClass=groupOfNames))";
+        // Computers are users as well, and so are the accounts by which domains trust each other: the category tells.
+        const PEOPLE_AD: &str = "(&(objectCategory=person)(objectClass=user))";
+        let (filter, prefix) = match (self, kind) {
+            // There is nothing to choose by: its users and groups are all read.
+            (Self::Keycloak, _) => ("(objectClass=*)", None),
+            (Self::Toolforge, AccountKind::Tool) => ("(cn=tools.*)", Some("tools.")),
+            (Self::Ad, AccountKind::Tool | AccountKind::User) => (PEOPLE_AD, None),
+            (_, AccountKind::Tool | AccountKind::User) => ("(objectClass=posixAccount)", None),
+            (Self::Ad, AccountKind::Group) => ("(objectClass=group)", None),
+            (Self::FreeIpa, AccountKind::Group) => (GROUPS_IPA, None),
+            (Self::Rfc2307bis, AccountKind::Group) => (GROUPS_BIS, None),
+            (Self::Toolforge | Self::Rfc2307, AccountKind::Group) => (GROUPS, None),
+        };
+        Tree { base: base.to_owned(), filter: filter.to_owned(), strip_prefix: prefix.map(str::to_owned) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::super::raw::RawEntry;
+    use super::*;
+
+    #[test]
+    fn a_lockout_is_no_disabled_mark() {
+        let disables = |preset: Preset, attribute: &str, value: &str| {
+            let raw = RawEntry::from_texts("cn=a", &[(attribute, value)]);
+            preset
+                .attributes()
+                .disabled
+                .iter()
+                .any(|mark| mark.of(&raw, Timestamp::UNIX_EPOCH).is_ok_and(|it| it.is_some()))
+        };
+        assert!(disables(Preset::Toolforge, "pwdAccountLockedTime", "000001010000Z"));
+        assert!(!disables(Preset::Toolforge, "pwdAccountLockedTime", "20261121002119Z"));
+        assert!(disables(Preset::Toolforge, "pwdPolicySubentry", "cn=disabled,ou=ppolicies,dc=example,dc=org"));
+        assert!(!disables(Preset::Toolforge, "pwdPolicySubentry", "cn=default,ou=ppolicies,dc=example,dc=org"));
+        assert!(disables(Preset::FreeIpa, "nsAccountLock", "TRUE"));
+        assert!(!disables(Preset::FreeIpa, "nsAccountLock", "FALSE"));
+        assert!(disables(Preset::Ad, "userAccountControl", "514"));
+        assert!(!disables(Preset::Ad, "userAccountControl", "528"));
+    }
+
+    #[test]
+    fn presets_are_found_by_name() {
+        for (name, preset) in PRESETS {
+            assert_eq!(name.parse(), Ok(preset));
+        }
+        assert!("nis".parse::<Preset>().is_err_and(|error| error.why.contains("toolforge, rfc2307, rfc2307bis")));
+    }
+
+    #[test]
+    fn sids_are_asked_of_active_directory_alone() {
+        let asked = |preset: Preset| preset.attributes().wanted(AccountKind::User).contains(&"objectSid".to_owned());
+        assert_eq!([Preset::Ad, Preset::FreeIpa].map(asked), [true, false]);
+    }
+
+    #[test]
+    fn only_what_is_used_is_asked_for() {
+        let names = Preset::Rfc2307.attributes();
+        assert!(!names.wanted(AccountKind::User).contains(&"memberUid".to_owned()));
+        assert!(!names.wanted(AccountKind::Group).contains(&"homeDirectory".to_owned()));
+        let tools = names.wanted(AccountKind::Tool);
+        assert_eq!(tools.iter().filter(|name| *name == "cn").count(), 1);
+    }
+}

@@ -1,0 +1,155 @@
+//! What the webhook counts and measures, as Prometheus text. PURE: no runtime, no client, no file system, no clock.
+
+use std::time::Duration;
+
+use bursar_core::admission::decision::Decision;
+use bursar_core::rules::Mode;
+use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// From the time that a plain pod takes to ten times what is hoped for, and to the API server's own patience.
+const SECONDS: [f64; 12] = [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0, 10.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Found {
+    rule: &'static str,
+    mode: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    phase: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct File {
+    file: &'static str,
+}
+
+/// Everything that is counted as it happens.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    found: Family<Found, Counter>,
+    reviews: Family<Outcome, Counter>,
+    seconds: Histogram,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { found: Family::default(), reviews: Family::default(), seconds: Histogram::new(SECONDS) }
+    }
+}
+
+/// What is read off at a scrape.
+#[derive(Debug, Clone, Copy)]
+pub struct Gauges<'a> {
+    /// Since the API server was last heard of.
+    pub index_age: Duration,
+    /// Namespaces that are known.
+    pub namespaces: usize,
+    /// Until the certificate ends.
+    pub certificate_seconds: i64,
+    /// Files, and whether their newest content is refused.
+    pub wrong: &'a [(&'static str, bool)],
+}
+
+impl Metrics {
+    /// One review that was decided.
+    pub fn decided(&self, phase: &'static str, decision: &Decision, took: Duration) {
+        let outcome = match decision {
+            decision if !decision.is_allowed() => "refused",
+            decision if !decision.patch.is_empty() => "patched",
+            _ => "allowed",
+        };
+        self.reviews.get_or_create(&Outcome { phase, outcome }).inc();
+        self.seconds.observe(took.as_secs_f64());
+        let found =
+            [(Mode::Enforce, &decision.refusals), (Mode::Warn, &decision.warnings), (Mode::Audit, &decision.audit)];
+        for (mode, findings) in found {
+            for finding in findings {
+                let labels = Found { rule: finding.rule.as_str(), mode: mode.as_str() };
+                self.found.get_or_create(&labels).inc();
+            }
+        }
+    }
+
+    /// One body that was none of a review, or too large, or too slow.
+    pub fn unreadable(&self, phase: &'static str) {
+        self.reviews.get_or_create(&Outcome { phase, outcome: "unreadable" }).inc();
+    }
+
+    /// All of it, in the Prometheus text format.
+    #[must_use]
+    pub fn exposition(&self, gauges: Gauges<'_>) -> String {
+        let mut registry = Registry::with_prefix("bursar_webhook");
+        registry.register("decisions", "What rules found, by what was made of it", self.found.clone());
+        registry.register("reviews", "Reviews by how they ended", self.reviews.clone());
+        registry.register_with_unit("review", "Time that a review took here", Unit::Seconds, self.seconds.clone());
+        let seconds = |value: i64| {
+            let gauge = Gauge::<i64>::default();
+            gauge.set(value);
+            gauge
+        };
+        registry.register_with_unit(
+            "index_age",
+            "Since namespaces were last heard of",
+            Unit::Seconds,
+            seconds(i64::try_from(gauges.index_age.as_secs()).unwrap_or(i64::MAX)),
+        );
+        registry.register(
+            "index_namespaces",
+            "Namespaces in the index",
+            seconds(i64::try_from(gauges.namespaces).unwrap_or(i64::MAX)),
+        );
+        registry.register_with_unit(
+            "certificate_expiry",
+            "Until the serving certificate ends",
+            Unit::Seconds,
+            seconds(gauges.certificate_seconds),
+        );
+        let wrong = Family::<File, Gauge>::default();
+        for (file, is_wrong) in gauges.wrong {
+            wrong.get_or_create(&File { file }).set(i64::from(*is_wrong));
+        }
+        registry.register("file_wrong", "1: the newest content of a file is wrong, an older one is in force", wrong);
+        let mut text = String::new();
+        // Writing to a String cannot fail, and half an exposition would be worse than none.
+        if encode(&mut text, &registry).is_err() {
+            text.clear();
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_is_there_before_anything_happened() {
+        let metrics = Metrics::default();
+        metrics.decided("validate", &Decision::default(), Duration::from_millis(1));
+        let gauges = Gauges {
+            index_age: Duration::from_secs(3),
+            namespaces: 2,
+            certificate_seconds: 60,
+            wrong: &[("rules", true)],
+        };
+        let text = metrics.exposition(gauges);
+        for line in [
+            "bursar_webhook_reviews_total{phase=\"validate\",outcome=\"allowed\"} 1",
+            "bursar_webhook_index_age_seconds 3",
+            "bursar_webhook_index_namespaces 2",
+            "bursar_webhook_certificate_expiry_seconds 60",
+            "bursar_webhook_file_wrong{file=\"rules\"} 1",
+            "bursar_webhook_review_seconds_count 1",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! `bursar-webhook`: TLS in, reviews to [`Desk`], answers out; certificate and rules taken over when their files change.
+//! Health and metrics are on a second port, without TLS. It writes nothing anywhere.
+
+pub mod desk;
+pub mod files;
+pub mod metrics;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use bursar_core::errors::chain;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use jiff::Timestamp;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use self::desk::{Desk, InForce};
+use self::files::{Changed, Files};
+use crate::index::{Index, Trust};
+
+/// Between two looks at the files.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Until a TLS handshake is done.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Until a request's headers are there, and until an HTTP/2 peer answers a ping.
+const HEADERS: Duration = Duration::from_secs(10);
+/// How often an HTTP/2 peer that says nothing is asked whether it is there.
+const PING: Duration = Duration::from_secs(30);
+/// Connections at a time; each API server keeps a few.
+const CONNECTIONS: usize = 1024;
+/// Of these, from one address: anybody who reaches the port can connect, and must not keep an API server out.
+const FROM_ONE_ADDRESS: usize = CONNECTIONS / 4;
+/// Reviews at a time on one HTTP/2 connection.
+const STREAMS: u32 = 250;
+/// Open reviews have this long to end at a stop: longer than one may take.
+const GRACE: Duration = Duration::from_secs(15);
+/// An API server that does not take a connection in this time is down.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// What keeps the webhook from working at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// A file of `--dir`.
+    #[error("{dir}: {why}; `bursar webhook install` makes these files", dir = dir.display())]
+    Files {
+        /// The folder.
+        dir: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// No way to the API server.
+    #[error("the API server: {0}; outside of a cluster --dir needs a kubeconfig, which `bursar webhook install` makes")]
+    ApiServer(String),
+    /// A port.
+    #[error("{address}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Serves until `stop`, then finishes the reviews that are open.
+///
+/// # Errors
+/// Only at the start; later everything is a state that `/readyz` and `/metrics` show.
+pub async fn run(
+    dir: &Path,
+    listen: SocketAddr,
+    health: SocketAddr,
+    clock: fn() -> Timestamp,
+    stop: CancellationToken,
+) -> Result<(), ServerError> {
+    let files = Files::open(dir).map_err(|why| ServerError::Files { dir: dir.to_owned(), why })?;
+    let client = client(files.kubeconfig()).await.map_err(ServerError::ApiServer)?;
+    let bind =
+        async |address| TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source });
+    let (reviews, probes) = (bind(listen).await?, bind(health).await?);
+    let index = Arc::new(Index::default());
+    let desk = Arc::new(Desk::new(in_force(&files), Arc::clone(&index), clock));
+    let tls = Arc::new(RwLock::new(Arc::clone(&files.certificate().config)));
+    let watch = tokio::spawn(Arc::clone(&index).watch(client, trust(&files))).abort_handle();
+    let reload = tokio::spawn(keep_up(files, Arc::clone(&desk), Arc::clone(&tls), watch));
+    let probing = tokio::spawn(serve_health(probes, Arc::clone(&desk)));
+    tracing::info!(%listen, %health, "serving");
+    serve(reviews, tls, desk, &stop).await;
+    reload.abort();
+    probing.abort();
+    Ok(())
+}
+
+fn in_force(files: &Files) -> InForce {
+    InForce { rules: files.rules(), not_after: files.certificate().not_after, wrong: files.wrong() }
+}
+
+fn trust(files: &Files) -> Trust {
+    Trust { cluster: files.rules().cluster.clone(), public_keys: files.keys() }
+}
+
+/// Takes over what changes in the files.
+async fn keep_up(mut files: Files, desk: Arc<Desk>, tls: Arc<RwLock<Arc<ServerConfig>>>, mut watch: AbortHandle) {
+    let mut wrong = files.wrong();
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let Changed { answers, index } = files.look();
+        if answers {
+            *tls.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&files.certificate().config);
+        }
+        if answers || wrong != files.wrong() {
+            wrong = files.wrong();
+            desk.put_in_force(in_force(&files));
+        }
+        if index {
+            match client(files.kubeconfig()).await {
+                Ok(client) => {
+                    watch.abort();
+                    watch = tokio::spawn(Arc::clone(&desk.index).watch(client, trust(&files))).abort_handle();
+                }
+                Err(error) => tracing::error!(error, "the old way to the API server stays in use"),
+            }
+        }
+    }
+}
+
+async fn client(kubeconfig: Option<Kubeconfig>) -> Result<Client, String> {
+    let mut config = match kubeconfig {
+        Some(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .map_err(|error| chain(&error))?,
+        None => Config::incluster().map_err(|error| chain(&error))?,
+    };
+    // The index tries again by itself, and has deadlines of its own.
+    config.default_retry = false;
+    config.connect_timeout = Some(CONNECT);
+    Client::try_from(config).map_err(|error| chain(&error))
+}
+
+/// Seats for connections.
+struct Hall {
+    all: Arc<Semaphore>,
+    by_address: Mutex<BTreeMap<IpAddr, usize>>,
+}
+
+/// A seat, until it is dropped.
+struct Seat {
+    hall: Arc<Hall>,
+    address: IpAddr,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Hall {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { all: Arc::new(Semaphore::new(CONNECTIONS)), by_address: Mutex::default() })
+    }
+
+    fn seat(self: &Arc<Self>, place: OwnedSemaphorePermit, address: IpAddr) -> Option<Seat> {
+        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let seats = by_address.entry(address).or_default();
+        if *seats >= FROM_ONE_ADDRESS {
+            return None;
+        }
+        *seats += 1;
+        Some(Seat { hall: Arc::clone(self), address, _place: place })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut by_address = self.hall.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        match by_address.get_mut(&self.address) {
+            Some(seats) if *seats > 1 => *seats -= 1,
+            _ => drop(by_address.remove(&self.address)),
+        }
+    }
+}
+
+async fn serve(listener: TcpListener, tls: Arc<RwLock<Arc<ServerConfig>>>, desk: Arc<Desk>, stop: &CancellationToken) {
+    let open = GracefulShutdown::new();
+    let hall = Hall::new();
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = accept(&listener, &hall) => accepted,
+        };
+        let Some((stream, seat)) = accepted else { continue };
+        let config = Arc::clone(&tls.read().unwrap_or_else(PoisonError::into_inner));
+        tokio::spawn(connection(stream, seat, config, Arc::clone(&desk), open.watcher()));
+    }
+    drop(listener);
+    // Whoever is not done by then hangs, and is cut off.
+    let _ = tokio::time::timeout(GRACE, open.shutdown()).await;
+}
+
+/// The next connection; `None` if it has no seat, and is closed.
+async fn accept(listener: &TcpListener, hall: &Arc<Hall>) -> Option<(TcpStream, Seat)> {
+    let place = Arc::clone(&hall.all).acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, peer)) => {
+            let seat = hall.seat(place, peer.ip())?;
+            // Answers are small, and somebody waits for each.
+            let _ = stream.set_nodelay(true);
+            Some((stream, seat))
+        }
+        Err(error) => {
+            // Too many open files: those that are open end some time.
+            tracing::warn!(%error, "a connection was not accepted");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            None
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, seat: Seat, tls: Arc<ServerConfig>, desk: Arc<Desk>, watcher: Watcher) {
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls).accept(stream)).await else { return };
+    let service = service_fn(move |request| {
+        let desk = Arc::clone(&desk);
+        async move { Ok::<_, Infallible>(desk.review(request).await) }
+    });
+    let http = builder();
+    let connection = http.serve_connection(TokioIo::new(stream), service).into_owned();
+    // A peer that breaks off harms itself only.
+    let _ = watcher.watch(connection).await;
+    drop(seat);
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    http.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    http.http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(HEADERS)
+        .max_concurrent_streams(STREAMS);
+    http
+}
+
+async fn serve_health(listener: TcpListener, desk: Arc<Desk>) {
+    let hall = Hall::new();
+    loop {
+        let Some((stream, seat)) = accept(&listener, &hall).await else { continue };
+        let desk = Arc::clone(&desk);
+        tokio::spawn(async move {
+            let service = service_fn(|request| {
+                let answer = desk.health(&request);
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            let _ = builder().serve_connection(TokioIo::new(stream), service).await;
+            drop(seat);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_cannot_take_all_seats() {
+        let hall = Hall::new();
+        let seat = |last: u8| {
+            let place = Arc::clone(&hall.all).try_acquire_owned().ok()?;
+            hall.seat(place, IpAddr::from([192, 0, 2, last]))
+        };
+        let mut seats: Vec<Seat> = std::iter::from_fn(|| seat(1)).collect();
+        assert_eq!(seats.len(), FROM_ONE_ADDRESS);
+        assert!(seat(2).is_some());
+        seats.pop();
+        assert!(seat(1).is_some());
+        drop(seats);
+        assert!(hall.by_address.lock().expect("a lock").is_empty());
+    }
+}

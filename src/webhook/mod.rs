@@ -1,5 +1,0 @@
-//! The webhook: namespaces of tenants as a watch shows them, and the server that answers reviews with what
-//! [`admission`](crate::admission) decides.
-
-pub mod index;
-pub mod server;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bursar::daemon;
 use bursar::policy::Policy;
 use bursar::snapshot::Completeness;
-use bursar_directory::assemble::KINDS;
+use bursar_directory::entry::assemble::KINDS;
 use bursar_directory::source::PAGE_SIZE;
 use bursar_directory::{Memory, Pass, SourceConfig, fetch};
 use bursar_testkit::folder::Folder;

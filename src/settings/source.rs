@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 
-use bursar_directory::sid::Sid;
+use bursar_directory::entry::sid::Sid;
 use bursar_directory::source::{
     AttributeNames, ClientIdentity, DisabledMark, Ids, LdapConfig, LdifConfig, PRESETS, Preset, Secret, SidMapping,
     SourceConfig, SourceError, SourceKind, Tree,

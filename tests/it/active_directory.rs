@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use bursar::identity::AccountKind;
-use bursar_directory::sid::Sid;
+use bursar_directory::entry::sid::Sid;
 use bursar_directory::source::{LdapConfig, Secret, SidMapping};
 use bursar_directory::{Preset, SourceConfig, SourceKind};
 use bursar_testkit::samba::{DOMAIN_DN, READER, READER_PASSWORD, Samba, password, person_ldif};

@@ -14,11 +14,11 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::assemble::assemble;
-use super::entry::EntryRules;
-use super::incremental;
-use super::kept::Memory;
-use super::source::SourceConfig;
+use crate::entry::EntryRules;
+use crate::entry::assemble::assemble;
+use crate::source::SourceConfig;
+use crate::sync::incremental;
+use crate::sync::kept::Memory;
 
 /// How much a pass asks for.
 #[derive(Debug, Clone)]

@@ -13,10 +13,10 @@ use base64::engine::general_purpose::STANDARD;
 use bursar_core::errors::chain;
 use bursar_core::snapshot::dn::Dn;
 
-use super::assemble::{KINDS, RawRead, RawTree};
-use super::filter::Filter;
-use super::raw::RawEntry;
-use super::source::{LdifConfig, SourceConfig};
+use crate::entry::assemble::{KINDS, RawRead, RawTree};
+use crate::entry::filter::Filter;
+use crate::entry::raw::RawEntry;
+use crate::source::{LdifConfig, SourceConfig};
 
 /// Why a file gave less than it holds.
 #[derive(Debug, thiserror::Error)]

@@ -10,11 +10,11 @@ use bursar_core::identity::AccountKind;
 use bursar_core::snapshot::Way;
 use zeroize::Zeroizing;
 
-use super::filter::Filter;
-pub use super::keycloak::KeycloakConfig;
-pub use super::mark::{DisabledMark, MarkTest};
-pub use super::numbers::{Ids, SidMapping};
-pub use super::preset::{AttributeNames, PRESETS, Preset};
+use crate::entry::filter::Filter;
+pub use crate::entry::mark::{DisabledMark, MarkTest};
+pub use crate::entry::numbers::{Ids, SidMapping};
+pub use crate::entry::preset::{AttributeNames, PRESETS, Preset};
+pub use crate::keycloak::KeycloakConfig;
 
 /// Entries asked for in one page. Servers commonly allow 1,000 to 2,000 (Active Directory: 1,000); fewer cost round
 /// trips (100: twice the time of 1,000), more only memory.

@@ -7,7 +7,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-use super::source::{ClientIdentity, Secret};
+use crate::source::{ClientIdentity, Secret};
 
 /// Why there is nobody to trust.
 #[derive(Debug, thiserror::Error)]

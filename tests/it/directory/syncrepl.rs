@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bursar::identity::AccountKind;
 use bursar::snapshot::{SourceRead, Way};
-use bursar_directory::kept::{Kept, Mark};
 use bursar_directory::source::{LdapConfig, SidMapping};
+use bursar_directory::sync::kept::{Kept, Mark};
 use bursar_directory::{Memory, Pass, Preset, SourceConfig, SourceKind};
 use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif};
 use bursar_testkit::sample::{self, sentinel_ldif};
@@ -106,7 +106,7 @@ async fn what_is_wrong_with_what_is_kept_makes_it_begin_anew() {
         followed.is_right().await;
     }
     followed.spoil(|kept| kept.server = "another.example.org".to_owned());
-    followed.spoil(|kept| kept.mirror = bursar_directory::mirror::Mirror::default());
+    followed.spoil(|kept| kept.mirror = bursar_directory::sync::mirror::Mirror::default());
     followed.is_right().await;
     // Another question, such as another filter, is not answered with what is kept.
     let mut other = Followed { source: followed.source.clone(), memory: followed.memory.clone() };

@@ -13,8 +13,8 @@ use foldhash::{HashMap, HashSet};
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::super::raw::RawEntry;
-use super::super::source::AttributeNames;
+use crate::entry::raw::RawEntry;
+use crate::source::AttributeNames;
 
 /// Members of a group, by DN: what [`Scribe`] writes them as.
 pub const MEMBER: &str = "member";
@@ -297,8 +297,8 @@ fn add(raw: &mut RawEntry, wanted: &[String], attributes: &BTreeMap<String, Vec<
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::super::source::Preset;
     use super::*;
+    use crate::source::Preset;
 
     fn user(more: &Value) -> User {
         let mut user =

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 
-use super::super::source::{CONNECT_TIMEOUT, Secret, SourceError, TIMEOUT};
+use crate::source::{CONNECT_TIMEOUT, Secret, SourceError, TIMEOUT};
 
 /// Between two reads. There is no way to ask Keycloak for changes, and 5,000 people are some seconds of its time.
 pub const INTERVAL: Duration = Duration::from_mins(5);

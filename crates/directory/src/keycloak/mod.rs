@@ -21,9 +21,9 @@ pub use self::answer::{MEMBER, base};
 pub use self::config::{INTERVAL, KeycloakConfig};
 pub use self::session::RealmError;
 use self::session::Session;
-use super::assemble::{RawRead, RawTree};
-use super::raw::RawEntry;
-use super::source::SourceConfig;
+use crate::entry::assemble::{RawRead, RawTree};
+use crate::entry::raw::RawEntry;
+use crate::source::SourceConfig;
 
 /// Entries with their attributes, and without.
 const WHOLE: [(&str, &str); 1] = [("briefRepresentation", "false")];

@@ -11,10 +11,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::super::source::Secret;
-use super::super::tls::{TlsError, client_config};
 use super::answer::{Listed, Refusal, Token};
 use super::config::KeycloakConfig;
+use crate::source::Secret;
+use crate::tls::{TlsError, client_config};
 
 /// What went wrong while talking to a realm.
 #[derive(Debug, thiserror::Error)]

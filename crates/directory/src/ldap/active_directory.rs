@@ -17,15 +17,15 @@ use ldap3::controls::{PagedResults, RawControl};
 use ldap3::{Ldap, Scope, SearchResult};
 use tokio::time::timeout;
 
-use super::super::assemble::{KINDS, RawRead};
-use super::super::kept::{Kept, Mark};
-use super::super::mirror::{Id, Mirror};
-use super::super::raw::RawEntry;
-use super::super::source::{LdapConfig, SourceConfig};
 use super::connection::{Connection, ReadError, meaning};
 use super::dirsync::{self, Changed};
 use super::moved;
 use super::{open, raw, read_all};
+use crate::entry::assemble::{KINDS, RawRead};
+use crate::entry::raw::RawEntry;
+use crate::source::{LdapConfig, SourceConfig};
+use crate::sync::kept::{Kept, Mark};
+use crate::sync::mirror::{Id, Mirror};
 
 /// The identity of an object in a mirror.
 pub(super) const ID: &str = "objectGUID";
@@ -38,7 +38,7 @@ const UNTOLD: i64 = 1 | 4;
 /// Never changes, or with the name alone; the schema says it is not replicated.
 const TOLD_OTHERWISE: [&str; 2] = ["objectguid", "distinguishedname"];
 
-/// What the server has told up to now, from `kept` on or, without it, from the beginning; see [`super::super::incremental`].
+/// What the server has told up to now, from `kept` on or, without it, from the beginning; see [`crate::sync::incremental`].
 pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
     let mut connection = open(config, source).await?;
     if let Some(kept) = kept {

@@ -11,9 +11,9 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::super::source::{LdapConfig, Secret, ServerUrl};
-use super::super::tls::{TlsError, client_config};
-use super::super::windows::bind_refusal;
+use crate::entry::windows::bind_refusal;
+use crate::source::{LdapConfig, Secret, ServerUrl};
+use crate::tls::{TlsError, client_config};
 
 /// A silent connection is probed after this long, and again at this interval: a pass lasts seconds, so a server that
 /// lost power must not be waited for through the kernel's two hours.

@@ -11,9 +11,9 @@ use ldap3::controls::{Control, RawControl};
 use ldap3::{Ldap, Scope};
 use tokio::time::timeout;
 
-use super::super::mirror::Id;
 use super::connection::{ReadError, meaning};
 use super::raw;
+use crate::sync::mirror::Id;
 
 /// The control, of requests and of answers.
 pub(super) const OID: &str = "1.2.840.113556.1.4.841";

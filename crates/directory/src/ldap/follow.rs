@@ -19,11 +19,11 @@ use ldap3::{Ldap, ResultEntry, Scope};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::super::assemble::KINDS;
-use super::super::kept::{Kept, Memory};
-use super::super::source::{LdapConfig, SourceConfig, SourceKind};
 use super::connection::{Connection, ReadError, meaning};
 use super::syncrepl::{Told, ask, believe, refresh, taken};
+use crate::entry::assemble::KINDS;
+use crate::source::{LdapConfig, SourceConfig, SourceKind};
+use crate::sync::kept::{Kept, Memory};
 
 /// A change seldom comes alone (a tool is two entries): what comes within this is one. Nobody notices it.
 const SETTLES: Duration = Duration::from_millis(50);

@@ -26,11 +26,11 @@ use tokio::time::timeout;
 
 use self::connection::{Connection, ReadError, connect_first, meaning};
 use self::range::Part;
-use super::assemble::{KINDS, RawRead, RawTree};
-use super::kept::Kept;
-use super::raw::RawEntry;
-use super::source::{LdapConfig, SourceConfig, Tree};
-use super::windows::is_of_no_people;
+use crate::entry::assemble::{KINDS, RawRead, RawTree};
+use crate::entry::raw::RawEntry;
+use crate::entry::windows::is_of_no_people;
+use crate::source::{LdapConfig, SourceConfig, Tree};
+use crate::sync::kept::Kept;
 
 /// How long to let a server go on before its next entries are taken. It sends each by itself, and waking up for every
 /// one of them takes longer than reading it.

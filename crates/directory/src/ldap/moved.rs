@@ -14,13 +14,13 @@ use bursar_core::snapshot::dn::Dn;
 use foldhash::HashSet;
 use ldap3::{Ldap, ldap_escape};
 
-use super::super::assemble::KINDS;
-use super::super::mirror::{Id, Mirror, News};
-use super::super::raw::RawEntry;
-use super::super::source::{LdapConfig, SourceConfig, Tree};
 use super::active_directory::{ID, id_of};
 use super::connection::ReadError;
 use super::{asked, read_matching};
+use crate::entry::assemble::KINDS;
+use crate::entry::raw::RawEntry;
+use crate::source::{LdapConfig, SourceConfig, Tree};
+use crate::sync::mirror::{Id, Mirror, News};
 
 /// The count of a controller's changes that an object had part in last.
 const USN: &str = "uSNChanged";

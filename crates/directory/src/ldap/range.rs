@@ -8,9 +8,9 @@ use std::time::Duration;
 use ldap3::{Ldap, Scope};
 use tokio::time::timeout;
 
-use super::super::raw::RawEntry;
 use super::connection::{ReadError, meaning};
 use super::raw;
+use crate::entry::raw::RawEntry;
 
 /// Beginnings before the server's answer is said to be none: a group that changes more often is not at rest today.
 const BEGINNINGS: u32 = 4;

@@ -21,12 +21,12 @@ use ldap3::controls::{
 use ldap3::{Ldap, ResultEntry, Scope, SearchStream, parse_refs};
 use tokio::time::timeout;
 
-use super::super::assemble::{KINDS, RawRead};
-use super::super::kept::{Kept, Mark};
-use super::super::mirror::{Id, Mirror, News};
-use super::super::raw::RawEntry;
-use super::super::source::{LdapConfig, SourceConfig, Tree};
 use super::connection::{Connection, ReadError, meaning};
+use crate::entry::assemble::{KINDS, RawRead};
+use crate::entry::raw::RawEntry;
+use crate::source::{LdapConfig, SourceConfig, Tree};
+use crate::sync::kept::{Kept, Mark};
+use crate::sync::mirror::{Id, Mirror, News};
 
 /// The control by which a server says that it can (RFC 4533, 2.2).
 const SYNC_REQUEST: &str = "1.3.6.1.4.1.4203.1.9.1.1";
@@ -35,7 +35,7 @@ const ID_LENGTH: usize = 16;
 /// How many messages may take as long as one page.
 const PAGE: usize = 1000;
 
-/// What the server has told up to now; see [`super::super::incremental`].
+/// What the server has told up to now; see [`crate::sync::incremental`].
 pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
     let mut connection = super::open(config, source).await?;
     let mut cookies = None;

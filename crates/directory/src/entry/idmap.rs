@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::sid::Sid;
+use crate::entry::sid::Sid;
 
 /// The numbers that are given out: `ldap_idmap_range_min`, `_max` and `_size` of SSSD. Whoever runs SSSD with others
 /// must say the same here, or files belong to somebody else.
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn numbers_are_those_of_sssd() {
         let mut compared = 0;
-        for line in include_str!("../../../tests/data/sss_idmap.txt").lines().filter(|line| !line.starts_with('#')) {
+        for line in include_str!("../../../../tests/data/sss_idmap.txt").lines().filter(|line| !line.starts_with('#')) {
             let fields: Vec<&str> = line.split(' ').collect();
             let number = |at: usize| fields[at].parse::<u32>().expect("a number");
             let range = IdRange { lower: number(0), upper: number(1), size: number(2) };

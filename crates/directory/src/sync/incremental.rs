@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use bursar_core::snapshot::{Completeness, SourceRead, Way};
 
-use super::assemble::{RawRead, assemble};
-use super::difference::compare;
-use super::entry::EntryRules;
-use super::kept::{Kept, Memory};
-use super::source::{SourceConfig, SourceKind};
-use super::{keycloak, ldap, ldif};
+use crate::entry::EntryRules;
+use crate::entry::assemble::{RawRead, assemble};
+use crate::source::{SourceConfig, SourceKind};
+use crate::sync::difference::compare;
+use crate::sync::kept::{Kept, Memory};
+use crate::{keycloak, ldap, ldif};
 
 /// All of `source`, as if nothing was known.
-pub(super) async fn full(source: &SourceConfig) -> RawRead {
+pub(crate) async fn full(source: &SourceConfig) -> RawRead {
     match &source.kind {
         SourceKind::Ldap(config) => ldap::read(config, source).await,
         SourceKind::Ldif(config) => ldif::read(config, source).await,
@@ -31,7 +31,7 @@ async fn refresh(source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, Raw
 }
 
 /// Reads what changed since the last pass.
-pub(super) async fn changes(source: &SourceConfig, memory: &Memory, rules: &EntryRules) -> SourceRead {
+pub(crate) async fn changes(source: &SourceConfig, memory: &Memory, rules: &EntryRules) -> SourceRead {
     if let Some(kept) = memory.live(source) {
         return told(source, &kept, Way::Persist, rules);
     }
@@ -46,7 +46,7 @@ pub(super) async fn changes(source: &SourceConfig, memory: &Memory, rules: &Entr
 }
 
 /// Reads in full, and compares with what the changes have made: all differences are repaired, by beginning anew.
-pub(super) async fn whole(source: &SourceConfig, memory: &Memory, rules: &EntryRules) -> SourceRead {
+pub(crate) async fn whole(source: &SourceConfig, memory: &Memory, rules: &EntryRules) -> SourceRead {
     let known = memory.of(source);
     let way = if memory.live(source).is_some() { Way::Persist } else { Way::Incremental };
     let before = match refresh(source, known.as_deref()).await {

@@ -11,7 +11,7 @@ const TOLD: usize = 20;
 
 /// What is one way in `full` and another in `after`, which the changes made. What changed while all was read, between
 /// `before` and `after`, is left out: nobody can say which moment the full read shows.
-pub(super) fn compare(before: &SourceRead, full: &SourceRead, after: &SourceRead) -> Comparison {
+pub(crate) fn compare(before: &SourceRead, full: &SourceRead, after: &SourceRead) -> Comparison {
     let [before, full, after] = [before, full, after].map(rows);
     let keys: BTreeSet<_> = full.keys().chain(after.keys()).collect();
     let differs = |key: &&&Key<'_>| full.get(**key) != after.get(**key) && before.get(**key) == after.get(**key);

@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use bursar_core::identity::AccountKind;
 
-use super::keycloak;
-use super::mark::{DisabledMark, MarkTest};
-use super::numbers::{GROUP_TYPE, OBJECT_SID, PRIMARY_GROUP};
-use super::source::{SourceError, Tree};
+use crate::entry::mark::{DisabledMark, MarkTest};
+use crate::entry::numbers::{GROUP_TYPE, OBJECT_SID, PRIMARY_GROUP};
+use crate::keycloak;
+use crate::source::{SourceError, Tree};
 
 /// What the attributes are called, in any case.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -238,8 +238,8 @@ impl Preset {
 mod tests {
     use jiff::Timestamp;
 
-    use super::super::raw::RawEntry;
     use super::*;
+    use crate::entry::raw::RawEntry;
 
     #[test]
     fn a_lockout_is_no_disabled_mark() {

@@ -5,6 +5,18 @@
 //! `assemble` (members, groups) and `merge` (names and uids used twice, patterns of classes). Nothing after this file
 //! parses a uid.
 
+pub mod assemble;
+pub mod filter;
+pub(crate) mod groups;
+pub mod idmap;
+pub(crate) mod mark;
+pub mod membership;
+pub(crate) mod numbers;
+pub(crate) mod preset;
+pub mod raw;
+pub mod sid;
+pub mod windows;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +29,10 @@ use bursar_protocol::{MAX_KEY_BYTES, MAX_KEYS};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::numbers::{Numbers, is_account};
-use super::raw::RawEntry;
-use super::source::AttributeNames;
-use super::windows;
+use crate::entry::numbers::{Numbers, is_account};
+use crate::entry::raw::RawEntry;
+use crate::entry::windows;
+use crate::source::AttributeNames;
 
 /// Longest name taken. POSIX promises 9 to 32 characters, directories allow more; beyond this it is no name.
 const NAME_MAX: usize = 255;
@@ -51,12 +63,12 @@ impl EntryRules {
 }
 
 /// An entry that is, or should be, an account.
-pub(super) struct Candidate {
-    pub(super) kind: AccountKind,
-    pub(super) dn: Dn,
+pub(crate) struct Candidate {
+    pub(crate) kind: AccountKind,
+    pub(crate) dn: Dn,
     /// None: it is missing, or hidden from us.
-    pub(super) id: Option<DirectoryId>,
-    pub(super) raw: Arc<RawEntry>,
+    pub(crate) id: Option<DirectoryId>,
+    pub(crate) raw: Arc<RawEntry>,
 }
 
 /// How a source names and marks its entries.
@@ -122,12 +134,12 @@ impl Reading<'_> {
     }
 
     /// The same of a candidate; `None` if it has no usable one.
-    pub(super) fn name_of<'c>(&self, candidate: &'c Candidate) -> Option<&'c str> {
+    pub(crate) fn name_of<'c>(&self, candidate: &'c Candidate) -> Option<&'c str> {
         self.full_name(&candidate.raw, &candidate.dn, candidate.kind).ok()
     }
 
     /// Checks one entry. Members and supplementary groups are empty: they need the others.
-    pub(super) fn check(&self, candidate: &Candidate) -> Result<Entry, Box<RejectedEntry>> {
+    pub(crate) fn check(&self, candidate: &Candidate) -> Result<Entry, Box<RejectedEntry>> {
         let Candidate { kind, dn, id, raw } = candidate;
         let (kind, id) = (*kind, id.clone());
         let name = self.full_name(raw, dn, kind).and_then(|full| self.short_name(full, kind));
@@ -272,7 +284,7 @@ fn first(raw: &RawEntry, attribute: &str) -> Option<String> {
 
 /// `20261121002119Z`, with a fraction or an offset or without (RFC 4517, 3.3.13; whole hours and minutes are allowed
 /// there, and written by nobody).
-pub(super) fn generalized_time(text: &str) -> Option<Timestamp> {
+pub(crate) fn generalized_time(text: &str) -> Option<Timestamp> {
     let (digits, zone) = text.split_at_checked(14)?;
     let zone = zone.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.' || c == ',');
     let offset = if zone == "Z" { "+0000" } else { zone };
@@ -283,8 +295,8 @@ pub(super) fn generalized_time(text: &str) -> Option<Timestamp> {
 mod tests {
     use std::sync::LazyLock;
 
-    use super::super::source::Preset;
     use super::*;
+    use crate::source::Preset;
 
     fn rules() -> EntryRules {
         let home = |path: &str| PathBuf::from(path);

@@ -13,18 +13,18 @@ use bursar_core::snapshot::dn::Dn;
 use bursar_core::snapshot::{Completeness, Entry, RejectedEntry, SourceRead};
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
-use super::entry::{Candidate, EntryRules, Reading};
-use super::groups::{Closed, Flat, Index, companions_by_name};
-use super::membership::DEPTH;
-use super::numbers::Numbers;
-use super::raw::RawEntry;
-use super::source::{SourceConfig, SourceKind};
+use crate::entry::groups::{Closed, Flat, Index, companions_by_name};
+use crate::entry::membership::DEPTH;
+use crate::entry::numbers::Numbers;
+use crate::entry::raw::RawEntry;
+use crate::entry::{Candidate, EntryRules, Reading};
+use crate::source::{SourceConfig, SourceKind};
 
 /// Kinds in the order in which an entry that two trees hold is taken: a tool is not a person as well.
 pub const KINDS: [AccountKind; 3] = [AccountKind::Tool, AccountKind::User, AccountKind::Group];
 
 const ACCOUNT_CLASSES: [&str; 2] = ["posixAccount", "user"];
-pub(super) const GROUP_CLASSES: [&str; 5] =
+pub(crate) const GROUP_CLASSES: [&str; 5] =
     ["groupOfNames", "groupOfUniqueNames", "groupOfMembers", "posixGroup", "group"];
 
 /// What a source answered, uninterpreted.
@@ -233,9 +233,9 @@ mod tests {
 
     use bursar_core::identity::PosixIdentity;
 
-    use super::super::ldif;
-    use super::super::source::{LdapConfig, LdifConfig, Preset, SidMapping};
     use super::*;
+    use crate::ldif;
+    use crate::source::{LdapConfig, LdifConfig, Preset, SidMapping};
 
     const SITE: &str = "\
 dn: uid=alice,ou=people,dc=x\nobjectClass: posixAccount\nuid: alice\nuidNumber: 2001\ngidNumber: 500\nentryUUID: a\n
@@ -274,7 +274,7 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
         for kind in KINDS {
             let Some(tree) = source.tree(kind) else { continue };
             let base = Dn::parse(&tree.base);
-            let filter = super::super::filter::Filter::parse(&tree.filter).expect("a filter");
+            let filter = crate::entry::filter::Filter::parse(&tree.filter).expect("a filter");
             let chosen = entries.iter().filter(|entry| Dn::parse(&entry.dn).is_within(&base) && filter.matches(entry));
             raw.trees.insert(kind, RawTree { entries: chosen.cloned().map(Arc::new).collect(), whole: true });
         }

@@ -8,21 +8,21 @@ use std::str::FromStr;
 
 use bursar_core::identity::{AccountKind, Gid, IdentityError, PosixIdentity, Uid};
 
-use super::assemble::RawTree;
-use super::idmap::{IdMap, IdRange};
-use super::preset::AttributeNames;
-use super::raw::RawEntry;
-use super::sid::Sid;
+use crate::entry::assemble::RawTree;
+use crate::entry::idmap::{IdMap, IdRange};
+use crate::entry::preset::AttributeNames;
+use crate::entry::raw::RawEntry;
+use crate::entry::sid::Sid;
 
 /// The SID of an object (MS-ADA3 2.237).
-pub(super) const OBJECT_SID: &str = "objectSid";
+pub(crate) const OBJECT_SID: &str = "objectSid";
 /// The RID of an account's primary group, which does not list it among its members (MS-ADA3 2.120).
-pub(super) const PRIMARY_GROUP: &str = "primaryGroupID";
+pub(crate) const PRIMARY_GROUP: &str = "primaryGroupID";
 
 const UNDECIDED: &str = "not all accounts could be read, and none that was has a uidNumber: ids = \"auto\" waits for a \
                          complete read; \"sid\" or \"attributes\" would not";
 /// What kind of group it is (MS-ADTS 2.2.12).
-pub(super) const GROUP_TYPE: &str = "groupType";
+pub(crate) const GROUP_TYPE: &str = "groupType";
 /// Its bit for groups that rights may be given to.
 const GROUP_TYPE_SECURITY_ENABLED: i64 = 0x8000_0000;
 
@@ -84,7 +84,7 @@ impl Default for Numbers {
 
 impl Numbers {
     /// Decides what the entries of `trees`, all that one source answered, are numbered by.
-    pub(super) fn of(mapping: &SidMapping, names: &AttributeNames, trees: &BTreeMap<AccountKind, RawTree>) -> Self {
+    pub(crate) fn of(mapping: &SidMapping, names: &AttributeNames, trees: &BTreeMap<AccountKind, RawTree>) -> Self {
         if !names.windows {
             return Self::default();
         }
@@ -111,7 +111,7 @@ impl Numbers {
     }
 
     /// Where they come from, for people; `None` where there is no choice.
-    pub(super) fn source(&self, names: &AttributeNames) -> Option<String> {
+    pub(crate) fn source(&self, names: &AttributeNames) -> Option<String> {
         let Self { numbered, accounts, .. } = self;
         let uid = &names.uid;
         Some(match (self.told?, self.by) {
@@ -129,7 +129,7 @@ impl Numbers {
     }
 
     /// uid and gid of an account. Supplementary groups are empty: they need the other entries.
-    pub(super) fn account(&self, raw: &RawEntry, names: &AttributeNames) -> Result<PosixIdentity, String> {
+    pub(crate) fn account(&self, raw: &RawEntry, names: &AttributeNames) -> Result<PosixIdentity, String> {
         let (uid, gid) = match self.by {
             By::Unknown => return Err(UNDECIDED.to_owned()),
             By::Sid => self.mapped(raw)?,
@@ -140,7 +140,7 @@ impl Numbers {
     }
 
     /// The gid of a group, if it has one.
-    pub(super) fn group(&self, raw: &RawEntry, names: &AttributeNames) -> Result<Option<Gid>, String> {
+    pub(crate) fn group(&self, raw: &RawEntry, names: &AttributeNames) -> Result<Option<Gid>, String> {
         if names.windows && is_for_mail_only(raw)? {
             return Ok(None);
         }
@@ -193,13 +193,13 @@ fn is_for_mail_only(raw: &RawEntry) -> Result<bool, String> {
 }
 
 /// The SID of an entry.
-pub(super) fn sid(raw: &RawEntry) -> Result<Sid, String> {
+pub(crate) fn sid(raw: &RawEntry) -> Result<Sid, String> {
     let value = raw.values(OBJECT_SID).next().ok_or_else(|| format!("{OBJECT_SID} is missing, or hidden from us"))?;
     Sid::of_value(value).ok_or_else(|| format!("{OBJECT_SID} {} is no SID", hex::encode(value)))
 }
 
 /// The SID of an account's primary group: a group of the account's own domain.
-pub(super) fn primary_group(raw: &RawEntry) -> Result<Option<Sid>, String> {
+pub(crate) fn primary_group(raw: &RawEntry) -> Result<Option<Sid>, String> {
     let Some(rid) = raw.only(PRIMARY_GROUP)? else { return Ok(None) };
     let rid = rid.parse().map_err(|_| format!("{PRIMARY_GROUP} {rid:?} is not a number"))?;
     let own = sid(raw)?;
@@ -208,12 +208,12 @@ pub(super) fn primary_group(raw: &RawEntry) -> Result<Option<Sid>, String> {
 }
 
 /// The groups of `groups` by SID: for those that are primary ones.
-pub(super) fn by_sid<'a, K: Clone + 'a>(groups: impl Iterator<Item = (&'a K, &'a RawEntry)>) -> BTreeMap<Sid, K> {
+pub(crate) fn by_sid<'a, K: Clone + 'a>(groups: impl Iterator<Item = (&'a K, &'a RawEntry)>) -> BTreeMap<Sid, K> {
     groups.filter_map(|(key, raw)| Some((sid(raw).ok()?, key.clone()))).collect()
 }
 
 /// Whether `kind` has a uid.
-pub(super) const fn is_account(kind: AccountKind) -> bool {
+pub(crate) const fn is_account(kind: AccountKind) -> bool {
     !matches!(kind, AccountKind::Group)
 }
 
@@ -227,8 +227,8 @@ fn number<T: FromStr<Err = IdentityError>>(raw: &RawEntry, attribute: &str) -> R
 
 #[cfg(test)]
 mod tests {
-    use super::super::source::Preset;
     use super::*;
+    use crate::source::Preset;
 
     const DOMAIN: &str = "S-1-5-21-123-456-789";
     const SLICE: u32 = 1_842_600_000;

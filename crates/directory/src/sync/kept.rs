@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bursar_core::identity::AccountKind;
 
-use super::mirror::Mirror;
-use super::source::SourceConfig;
+use crate::source::SourceConfig;
+use crate::sync::mirror::Mirror;
 
 /// Entries, and what to ask the server for next.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 
 use bursar_core::snapshot::dn::fold;
 
-use super::raw::RawEntry;
+use crate::entry::raw::RawEntry;
 
 /// A filter that can be asked about an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]

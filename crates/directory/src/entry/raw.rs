@@ -39,14 +39,14 @@ impl RawEntry {
 
     /// The same without room for more, for who keeps it.
     #[must_use]
-    pub(super) fn shrunk(mut self) -> Self {
+    pub(crate) fn shrunk(mut self) -> Self {
         self.bytes.shrink_to_fit();
         self.ends.shrink_to_fit();
         self
     }
 
     /// Takes all values of `attribute` (any case) away.
-    pub(super) fn remove(&mut self, attribute: &str) {
+    pub(crate) fn remove(&mut self, attribute: &str) {
         let mut kept = Self::new(std::mem::take(&mut self.dn));
         for (name, value) in self.pairs().filter(|(name, _)| !name.eq_ignore_ascii_case(attribute.as_bytes())) {
             kept.add(name, value);

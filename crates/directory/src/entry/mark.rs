@@ -4,10 +4,10 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 
-use super::entry::generalized_time;
-use super::raw::RawEntry;
-use super::source::SourceError;
-use super::windows::file_time;
+use crate::entry::generalized_time;
+use crate::entry::raw::RawEntry;
+use crate::entry::windows::file_time;
+use crate::source::SourceError;
 
 /// An attribute that disables the entry that has it, written `attribute`, `attribute=value`, `attribute=begin*`,
 /// `attribute&bits` or `attribute<now`.

@@ -8,21 +8,21 @@ use bursar_core::snapshot::Role;
 use bursar_core::snapshot::dn::Dn;
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
-use super::assemble::GROUP_CLASSES;
-use super::entry::{Candidate, Reading};
-use super::membership::{Groups, Member, closure};
-use super::numbers::{by_sid, is_account, primary_group};
-use super::source::SourceConfig;
+use crate::entry::assemble::GROUP_CLASSES;
+use crate::entry::membership::{Groups, Member, closure};
+use crate::entry::numbers::{by_sid, is_account, primary_group};
+use crate::entry::{Candidate, Reading};
+use crate::source::SourceConfig;
 
 /// Accounts by DN and by name. Rejected ones too: who maintains a tool does not depend on a readable uid.
-pub(super) struct Index<'a> {
+pub(crate) struct Index<'a> {
     by_dn: HashMap<&'a Dn, &'a DirectoryId>,
     by_name: HashMap<&'a str, &'a DirectoryId>,
-    pub(super) people: HashSet<&'a DirectoryId>,
+    pub(crate) people: HashSet<&'a DirectoryId>,
 }
 
 impl<'a> Index<'a> {
-    pub(super) fn of(candidates: &'a [Candidate], name: impl Fn(&'a Candidate) -> Option<&'a str>) -> Self {
+    pub(crate) fn of(candidates: &'a [Candidate], name: impl Fn(&'a Candidate) -> Option<&'a str>) -> Self {
         let most = candidates.len();
         let mut index = Self {
             by_dn: HashMap::with_capacity(most),
@@ -51,15 +51,15 @@ impl<'a> Index<'a> {
 }
 
 /// Groups as they were read.
-pub(super) struct Flat {
-    pub(super) groups: Groups,
-    pub(super) managers: BTreeMap<Dn, BTreeSet<Dn>>,
+pub(crate) struct Flat {
+    pub(crate) groups: Groups,
+    pub(crate) managers: BTreeMap<Dn, BTreeSet<Dn>>,
     /// Groups that must have members and show none.
-    pub(super) hidden: Vec<Dn>,
+    pub(crate) hidden: Vec<Dn>,
 }
 
 impl Flat {
-    pub(super) fn of(source: &SourceConfig, candidates: &[Candidate], companions: &[Candidate]) -> Self {
+    pub(crate) fn of(source: &SourceConfig, candidates: &[Candidate], companions: &[Candidate]) -> Self {
         let names = &source.attributes;
         let mut flat = Self { groups: Groups::default(), managers: BTreeMap::new(), hidden: Vec::new() };
         for candidate in candidates.iter().chain(companions) {
@@ -111,7 +111,7 @@ impl Flat {
         }
     }
 
-    pub(super) fn close<'a>(
+    pub(crate) fn close<'a>(
         &self,
         index: &Index<'a>,
         candidates: &'a [Candidate],
@@ -152,14 +152,14 @@ fn is_group(candidate: &Candidate) -> bool {
 }
 
 /// Groups with their nested members resolved.
-pub(super) struct Closed<'a> {
-    pub(super) members: HashMap<&'a Dn, BTreeMap<DirectoryId, Role>>,
-    pub(super) too_deep: HashSet<&'a Dn>,
-    pub(super) gids: HashMap<&'a DirectoryId, BTreeSet<Gid>>,
+pub(crate) struct Closed<'a> {
+    pub(crate) members: HashMap<&'a Dn, BTreeMap<DirectoryId, Role>>,
+    pub(crate) too_deep: HashSet<&'a Dn>,
+    pub(crate) gids: HashMap<&'a DirectoryId, BTreeSet<Gid>>,
 }
 
 /// For each tool's full name the group of that name: from the tools' tree, else from the groups' tree.
-pub(super) fn companions_by_name<'a>(
+pub(crate) fn companions_by_name<'a>(
     source: &SourceConfig,
     candidates: &'a [Candidate],
     companions: &'a [Candidate],

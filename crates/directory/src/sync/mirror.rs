@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bursar_core::identity::AccountKind;
 
-use super::assemble::{RawRead, RawTree};
-use super::raw::RawEntry;
+use crate::entry::assemble::{RawRead, RawTree};
+use crate::entry::raw::RawEntry;
 
 /// Between two reads no server writes to so many of its entries that this part of them is told for nothing; and so many are
 /// left of those that a server tells again, unless more were deleted than any site deletes.

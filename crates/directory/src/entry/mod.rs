@@ -31,7 +31,6 @@ use sha2::{Digest, Sha256};
 
 use crate::entry::numbers::{Numbers, is_account};
 use crate::entry::raw::RawEntry;
-use crate::entry::windows;
 use crate::source::AttributeNames;
 
 /// Longest name taken. POSIX promises 9 to 32 characters, directories allow more; beyond this it is no name.

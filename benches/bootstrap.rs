@@ -66,7 +66,7 @@ fn main() {
 /// The ratios to the fastest loop that applies, and to the fastest that posts.
 fn compare(world: &mut World, round: u32) -> [f64; 2] {
     let cluster = &Servers::shared().cluster;
-    // Opens the engine, so that its watches and its connections are there before the clock starts.
+    // Opens the runtime, so that its watches and its connections are there before the clock starts.
     world.cycle();
     add_tools(world, round);
     let mark = cluster.audit_mark();

@@ -1,76 +1,81 @@
 //! One cycle: the product as a table of contents. Each line is a stage; the comment says what it touches.
 
-use bursar_directory as directory;
 use jiff::Timestamp;
 
 use crate::contract::Sealer;
 use crate::control::api::{CycleReport, PlanAnswer};
 use crate::desired::Deriver;
-use crate::engine::{Clock, Engine, EngineError, Progress, tell_repairs};
 use crate::evolve::{Evolved, Followed, Inputs, evolve};
 use crate::execute::{self, Extent, Recorder, Run};
 use crate::inventory::Inventory;
 use crate::ledger::LedgerState;
-use crate::ledger::change::{Change, Event};
+use crate::ledger::change::Event;
 use crate::orders::request::Trigger;
 use crate::plan::display::Preview;
 use crate::plan::{ApprovedPlan, Plan, Refusal};
 use crate::policy::Policy;
 use crate::report;
+use crate::runtime::ledger::Ledger;
+use crate::runtime::realm::{self, Following};
+use crate::runtime::{Progress, Runtime, RuntimeError};
 use crate::snapshot::DirectorySnapshot;
-use crate::store::{CycleLock, Store, StoreError};
+use crate::store::StoreError;
+use crate::telemetry::SharedMetrics;
 
-/// Runs one cycle to its end: certificates delivered or failed. `engine.cut` ends it early, between two accounts.
+/// Runs one cycle to its end: certificates delivered or failed. `work.interrupt` ends it early, between two accounts.
 ///
 /// # Errors
 /// Only if the ledger does not take what happened; then nothing more is begun. Everything else is a state in the ledger: a
 /// source that is Partial, a cluster that is away, a tenant that fails.
-pub async fn run(engine: &mut Engine, trigger: Trigger, extent: Extent) -> Result<CycleReport, EngineError> {
-    let began = engine.now();
-    engine.must_own()?;
-    engine.must_write().await?; // what cannot be remembered is not done
-    let heard = hear(engine, trigger).await?; // clusters: connect; directories: read
-    engine.progress.step();
+pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Result<CycleReport, RuntimeError> {
+    let began = runtime.now();
+    runtime.must_own()?;
+    runtime.ledger.must_write().await?; // what cannot be remembered is not done
+    let heard = hear(runtime, trigger).await?; // clusters: connect; directories: read
+    let Runtime { settings, sealer, deriver, ledger, clusters, realm, work, metrics, .. } = runtime;
+    work.progress.step();
 
-    let (inventory, now) = (engine.inventory(), engine.now()); // watch caches: read
-    let readings = Readings { heard, inventory, policy: &engine.settings.policy, sealer: &engine.sealer, now };
-    let mut writer = Writer { store: &mut engine.store, lock: &engine.lock, clock: engine.clock };
-    let decided = decide(&mut writer, &mut engine.deriver, readings).await?; // pure; ledger: two transactions
-    let (effects, stop, progress) = (&engine.effects, &engine.cut, &engine.progress);
-    let done = carry_out(&mut writer, &decided.approved, progress, async |ledger, now, recorder| {
-        let run = Run { ledger, now, extent, stop };
-        execute::execute(&decided.approved, effects, run, &recorder).await // clusters and homes: the only writes to them
+    let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
+    let readings = Readings { heard, inventory, policy: &settings.policy, sealer, now };
+    let decided = decide(ledger, deriver, readings).await?; // pure; ledger: two transactions
+    let done = carry_out(ledger, &decided.approved, &work.progress, async |ledger, now, recorder| {
+        let run = Run { ledger, now, extent, stop: &work.interrupt };
+        execute::execute(&decided.approved, &clusters.effects, run, &recorder).await // clusters and homes: the only writes to them
     })
     .await?;
-    engine.count(&decided.events, &done, &decided.refusals);
-    let there = engine.serve_realm(trigger, extent).await?; // the realm: read when due, made as the ledger has it
+    count(metrics, &decided, &done);
+    let (limits, changed) = (&settings.policy.limits, &*clusters.changed);
+    let following = Following { ledger: &mut *ledger, limits, work, metrics, changed, trigger, extent };
+    let there = realm::serve(realm.as_deref_mut(), following).await?; // the realm: read when due, made as the ledger has it
 
-    let (times, refusals) = ((began, engine.now()), [decided.refusals, there.refusals].concat());
-    let report = report::cycle(trigger, times, engine.store.state(), &decided.plan, &decided.approved, &refusals); // pure
+    let (times, refusals) = ((began, ledger.now()), [decided.refusals, there.refusals].concat());
+    let report = report::cycle(trigger, times, ledger.state(), &decided.plan, &decided.approved, &refusals); // pure
     let report = CycleReport {
         actions: done.actions + there.actions,
         left: done.left,
         near: [report.near, there.near].concat(),
-        realm: engine.realm_trouble(),
+        realm: realm.as_ref().and_then(|realm| realm.trouble()),
         ..report
     };
-    engine.finish(report).await // ledger: the cycle's own row
+    Ok(ledger.finish(report).await?) // ledger: the cycle's own row
 }
 
 /// What a cycle would do now, by the same function. Nothing is written, not even what was read.
-pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
-    engine.connect().await?; // clusters that were away: asked whether they are back
-    let pass = engine.pass(Trigger::Sync);
-    let heard = directory::fetch(&engine.all_sources(), &pass, &engine.settings.policy, engine.now()).await;
-    let (inventory, now) = (engine.inventory(), engine.now()); // watch caches: read
-    let readings =
-        Readings { heard: Some(heard), inventory, policy: &engine.settings.policy, sealer: &engine.sealer, now };
-    let evolved = evolve(readings.with(engine.store.state()), &mut engine.deriver); // pure
-    let realm = engine.preview_realm(&evolved.after).await; // the realm: read
-    let Evolved { known, plan, approved, refusals, .. } = &evolved;
+pub async fn preview(runtime: &mut Runtime) -> Result<PlanAnswer, RuntimeError> {
+    runtime.connect().await?; // clusters that were away: asked whether they are back
+    let heard = runtime.directories.read_all(runtime.reader()).await; // directories: read
+    let Runtime { settings, sealer, deriver, ledger, clusters, realm, .. } = runtime;
+    let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
+    let readings = Readings { heard: Some(heard), inventory, policy: &settings.policy, sealer, now };
+    let evolved = evolve(readings.with(ledger.state()), deriver); // pure
+    let Evolved { known, plan, approved, refusals, after, .. } = &evolved;
     let mut preview = Preview::of(known, plan, approved, refusals);
-    if let Some(realm) = &realm {
-        preview = preview.with_realm(match realm {
+    let followed = match realm {
+        Some(realm) => Some(realm.preview(after, &settings.policy.limits, now).await), // the realm: read
+        None => None,
+    };
+    if let Some(followed) = &followed {
+        preview = preview.with_realm(match followed {
             Ok(Followed { plan, approved, refusals }) => Ok((plan, approved, refusals)),
             Err(why) => Err(why),
         });
@@ -80,37 +85,42 @@ pub async fn preview(engine: &mut Engine) -> Result<PlanAnswer, EngineError> {
 
 /// Reads on while the ledger takes no writes: what the directories say, and for how many accounts something waits.
 /// Nothing is written.
-pub async fn read_on(engine: &mut Engine) -> Result<(), EngineError> {
-    let Some(heard) = ask(engine, Trigger::Schedule).await else { return Ok(()) };
-    let (inventory, now) = (engine.inventory(), engine.now()); // watch caches: read
-    let readings =
-        Readings { heard: Some(heard), inventory, policy: &engine.settings.policy, sealer: &engine.sealer, now };
-    let Evolved { seen, approved, .. } = evolve(readings.with(engine.store.state()), &mut engine.deriver); // pure
-    engine.heard(&seen.changes, approved.accounts().len() as u64);
+pub async fn read_on(runtime: &mut Runtime) -> Result<(), RuntimeError> {
+    let Some(heard) = ask(runtime, Trigger::Schedule).await else { return Ok(()) }; // directories: read
+    let Runtime { settings, sealer, deriver, ledger, clusters, .. } = runtime;
+    let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
+    let readings = Readings { heard: Some(heard), inventory, policy: &settings.policy, sealer, now };
+    let Evolved { seen, approved, .. } = evolve(readings.with(ledger.state()), deriver); // pure
+    ledger.hear(&seen.changes, approved.accounts().len() as u64);
     Ok(())
 }
 
 /// What the directories answer, if this cycle asks them: who asks for it does, and an order that only a read can carry out.
-async fn hear(engine: &mut Engine, trigger: Trigger) -> Result<Option<DirectorySnapshot>, EngineError> {
-    if !trigger.asks() && !engine.store.state().orders.iter().any(|order| order.what.is_of_reads()) {
+async fn hear(runtime: &mut Runtime, trigger: Trigger) -> Result<Option<DirectorySnapshot>, RuntimeError> {
+    if !trigger.asks() && !runtime.ledger.state().orders.iter().any(|order| order.what.is_of_reads()) {
         return Ok(None);
     }
     if trigger.connects() {
-        engine.connect().await?; // clusters that were away: asked whether they are back
+        runtime.connect().await?; // clusters that were away: asked whether they are back
     }
-    Ok(ask(engine, trigger).await)
+    Ok(ask(runtime, trigger).await)
 }
 
-/// Reads the directories, on schedule those that are due. `None`: an order came meanwhile, and is not to wait for a directory that hangs.
-async fn ask(engine: &Engine, trigger: Trigger) -> Option<DirectorySnapshot> {
-    let (due, unasked) = engine.due(trigger);
-    let (pass, policy) = (engine.pass(trigger), &engine.settings.policy);
+/// Reads the directories, on schedule those that are due. Returns `None` if an order arrived: orders never wait for a
+/// directory that hangs.
+async fn ask(runtime: &Runtime, trigger: Trigger) -> Option<DirectorySnapshot> {
     tokio::select! {
-        read = directory::fetch(&due, &pass, policy, engine.now()) => {
-            tell_repairs(&read);
-            Some(DirectorySnapshot { unasked, ..read })
-        }
-        () = engine.cut.cancelled() => None,
+        read = runtime.directories.read(trigger, runtime.reader()) => Some(read),
+        () = runtime.work.interrupt.cancelled() => None,
+    }
+}
+
+fn count(metrics: &SharedMetrics, decided: &Decided, done: &execute::Report) {
+    metrics.changed(&decided.events);
+    metrics.drift_repaired(done.drift_repaired);
+    metrics.reaped(done.reaped);
+    for refusal in &decided.refusals {
+        metrics.refused(&refusal.limit);
     }
 }
 
@@ -138,35 +148,22 @@ struct Decided {
     events: Vec<Event>,
 }
 
-/// The ledger, as the one who may write it.
-struct Writer<'a> {
-    store: &'a mut Store,
-    lock: &'a CycleLock,
-    clock: Clock,
-}
-
-impl Writer<'_> {
-    async fn write(&mut self, changes: &[Change], events: &[Event], now: Timestamp) -> Result<(), StoreError> {
-        self.store.write(self.lock, changes, events, now).await
-    }
-}
-
 /// Decides, and writes down what was seen and what will be done, each in one transaction: before anything is done the ledger
 /// has state and generation of it.
-async fn decide(writer: &mut Writer<'_>, deriver: &mut Deriver, readings: Readings<'_>) -> Result<Decided, StoreError> {
+async fn decide(ledger: &mut Ledger, deriver: &mut Deriver, readings: Readings<'_>) -> Result<Decided, StoreError> {
     let now = readings.now;
-    let evolved = evolve(readings.with(writer.store.state()), deriver);
+    let evolved = evolve(readings.with(ledger.state()), deriver);
     let Evolved { seen, known, plan, approved, refusals, intended, after } = evolved;
     // What is shared would be copied at the first write.
     drop((readings, known, after));
-    writer.write(&seen.changes, &seen.events, now).await?;
-    writer.write(&intended.changes, &intended.events, now).await?;
+    ledger.write(&seen.changes, &seen.events, now).await?;
+    ledger.write(&intended.changes, &intended.events, now).await?;
     Ok(Decided { plan, approved, refusals, events: intended.events })
 }
 
 /// Executes, and stores what was done while it is done. When the ledger does not take it, nothing more is begun.
 async fn carry_out(
-    writer: &mut Writer<'_>,
+    ledger: &mut Ledger,
     approved: &ApprovedPlan,
     progress: &Progress,
     execute: impl AsyncFnOnce(&LedgerState, Timestamp, Recorder) -> execute::Report,
@@ -174,18 +171,18 @@ async fn carry_out(
     if approved.accounts().is_empty() {
         return Ok(execute::Report::default());
     }
-    writer.store.prove(writer.lock).await?;
+    ledger.prove().await?;
     // The run keeps the ledger as the plan saw it; the store goes on with what is done.
-    let (ledger, now) = (writer.store.state().clone(), (writer.clock)());
+    let (planned, now) = (ledger.state().clone(), ledger.now());
     let (recorder, mut records) = Recorder::channel();
-    let work = execute(&ledger, now, recorder);
+    let work = execute(&planned, now, recorder);
     let store = async {
         let mut waiting = Vec::new();
         while records.recv_many(&mut waiting, RECORDS_AT_A_TIME).await > 0 {
             let changes: Vec<_> = waiting.iter().flat_map(|record| record.changes.iter().cloned()).collect();
             let events: Vec<_> = waiting.iter().flat_map(|record| record.events.iter().cloned()).collect();
-            let now = (writer.clock)();
-            writer.write(&changes, &events, now).await?;
+            let now = ledger.now();
+            ledger.write(&changes, &events, now).await?;
             progress.step();
             for record in waiting.drain(..) {
                 // Whoever no longer waits has nothing left to do.

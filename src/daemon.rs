@@ -4,6 +4,7 @@
 
 mod disk;
 mod inbox;
+mod own;
 mod schedule;
 
 use std::collections::BTreeSet;
@@ -24,10 +25,10 @@ use self::schedule::schedule;
 use crate::control::api::{CycleReport, OrderAnswer};
 use crate::control::server::{self, Question, Reply, Request};
 use crate::cycle;
-use crate::engine::{Engine, EngineError};
 use crate::errors::chain;
 use crate::execute::Extent;
 use crate::orders::request::Trigger;
+use crate::runtime::{Runtime, RuntimeError};
 use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::Metrics;
 
@@ -42,7 +43,7 @@ pub enum DaemonError {
     Settings(#[from] SettingsErrors),
     /// The ledger, the seal or an owner.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Runtime(#[from] RuntimeError),
     /// A socket.
     #[error("{what}")]
     Socket {
@@ -71,22 +72,22 @@ pub fn now() -> Timestamp {
 /// What keeps it from working at all; everything else is a state that `bursar status` shows.
 pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     let settings = Settings::load(&config)?;
-    let mut engine = Engine::open(settings, Arc::new(Metrics::default()), now).await?;
+    let mut runtime = Runtime::open(settings, Arc::new(Metrics::default()), now).await?;
     let stop = CancellationToken::new();
     let (sender, events) = mpsc::channel(64);
     let sources = [
         take_signals(sender.clone())?,
-        tokio::spawn(drift(engine.changed(), engine.soon(), sender.clone())),
-        tokio::spawn(changes(engine.told(), sender.clone())),
+        tokio::spawn(drift(runtime.changed(), runtime.clusters.urgent(), sender.clone())),
+        tokio::spawn(changes(runtime.directories.changed(), sender.clone())),
     ];
-    engine.follow_directories();
-    let listeners = listen(engine.settings(), &sender, &stop).await?;
-    let scheduler = schedule(engine.settings(), &sender).await?;
+    runtime.directories.follow();
+    let listeners = listen(runtime.settings(), &sender, &stop).await?;
+    let scheduler = schedule(runtime.settings(), &sender).await?;
     notify(&[NotifyState::Ready]);
-    tracing::info!(site = %engine.settings().policy.site, "ready");
+    tracing::info!(site = %runtime.settings().policy.site, "ready");
     let (due, waiters) = (BTreeSet::new(), Waiters::default());
     let (inbox, disk) = (Inbox::new(events), disk::Begun::default());
-    let daemon = Loop { config, engine, inbox, scheduler, sender, due, waiters, disk };
+    let daemon = Loop { config, runtime, inbox, scheduler, sender, due, waiters, disk };
     let result = Box::pin(daemon.run()).await;
     notify(&[NotifyState::Stopping]);
     stop.cancel();
@@ -100,7 +101,7 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
 
 struct Loop {
     config: PathBuf,
-    engine: Engine,
+    runtime: Runtime,
     inbox: Inbox,
     scheduler: JobScheduler,
     sender: mpsc::Sender<Event>,
@@ -120,7 +121,7 @@ struct Waiters {
 impl Loop {
     async fn run(mut self) -> Result<(), DaemonError> {
         self.due.insert(Trigger::Start);
-        self.engine.tell_the_head();
+        self.runtime.ledger.tell_the_head();
         loop {
             while let Some(event) = self.inbox.ready() {
                 if self.take(event).await?.is_break() {
@@ -136,8 +137,8 @@ impl Loop {
                 continue;
             }
             self.cycle().await?;
-            if self.engine.stop().is_cancelled() {
-                self.engine.must_own()?;
+            if self.runtime.work.stop.is_cancelled() {
+                self.runtime.must_own()?;
                 return self.end().await;
             }
         }
@@ -146,7 +147,7 @@ impl Loop {
     async fn end(mut self) -> Result<(), DaemonError> {
         self.waiters.tell_that_it_stops();
         self.scheduler.shutdown().await?;
-        Ok(self.engine.close().await?)
+        Ok(self.runtime.close().await?)
     }
 
     /// Answers, or notes that a cycle is due.
@@ -159,7 +160,7 @@ impl Loop {
             Event::Drift => drop(self.due.insert(Trigger::Drift)),
             Event::Backup => self.back_up(),
             Event::BackedUp(result) => self.backed_up(result),
-            Event::Day => self.engine.tell_the_head(),
+            Event::Day => self.runtime.ledger.tell_the_head(),
             Event::TryDisk => self.try_disk().await?,
             Event::Reload => self.reload().await?,
             Event::Asked(request) => self.asked(request).await?,
@@ -170,13 +171,13 @@ impl Loop {
     /// Whoever asked may be gone; then nobody needs the answer.
     async fn asked(&mut self, request: Request) -> Result<(), DaemonError> {
         match request {
-            Request::Alive(reply) => drop(reply.send(Ok(health(&self.engine)))),
-            Request::Status(reply) => drop(reply.send(Ok(self.engine.status()))),
-            Request::Metrics(reply) => drop(reply.send(Ok(self.engine.exposition()))),
+            Request::Alive(reply) => drop(reply.send(Ok(health(&self.runtime)))),
+            Request::Status(reply) => drop(reply.send(Ok(self.runtime.status()))),
+            Request::Metrics(reply) => drop(reply.send(Ok(self.runtime.exposition()))),
             Request::Plan(reply) if reply.is_closed() => {}
             Request::Plan(reply) => {
-                let under_way = UnderWay::begin(&mut self.engine);
-                let answer = self.inbox.during(&under_way, cycle::preview(&mut self.engine)).await?;
+                let under_way = UnderWay::begin(&mut self.runtime);
+                let answer = self.inbox.during(&under_way, cycle::preview(&mut self.runtime)).await?;
                 drop(reply.send(Ok(answer)));
             }
             Request::Sync(reply) => {
@@ -184,22 +185,25 @@ impl Loop {
                 self.due.insert(Trigger::Sync);
             }
             Request::Own(Question::Show, uid, request, reply) => {
-                drop(reply.send(self.engine.show_own(uid, &request).await));
+                drop(reply.send(
+                    own::show(self.runtime.ledger.state(), &self.runtime.settings().ledger(), uid, &request).await,
+                ));
             }
             Request::Own(Question::Why, uid, request, reply) => {
-                drop(reply.send(self.engine.why_own(uid, &request)));
+                drop(reply.send(own::why(self.runtime.ledger.state(), &self.runtime.settings().policy, uid, &request)));
             }
             Request::Ensure(asker, request, reply) => {
-                let (answer, wants) = match self.engine.ensure(&asker, &request).await {
-                    Err(EngineError::Store(error)) if error.is_of_the_disk() => (Err(self.stuck(&error)), None),
-                    answer => answer?,
+                let Runtime { ledger, settings, .. } = &mut self.runtime;
+                let (answer, wants) = match own::ensure(ledger, &settings.policy, &asker, &request).await {
+                    Err(error) if error.is_of_the_disk() => (Err(self.stuck(&error)), None),
+                    answer => answer.map_err(RuntimeError::from)?,
                 };
                 self.due.extend(wants);
                 drop(reply.send(answer));
             }
             Request::Orders(actor, orders, reply) => {
-                let answer = match self.engine.order(&actor, &orders).await {
-                    Err(EngineError::Store(error)) if error.is_of_the_disk() => {
+                let answer = match self.runtime.order(&actor, &orders).await {
+                    Err(RuntimeError::Store(error)) if error.is_of_the_disk() => {
                         drop(reply.send(Err(self.stuck(&error))));
                         return Ok(());
                     }
@@ -221,20 +225,21 @@ impl Loop {
         let Some(trigger) = self.due.pop_first() else { return Ok(()) };
         let others = if trigger == Trigger::Order { BTreeSet::new() } else { std::mem::take(&mut self.due) };
         let extent = if self.due.is_empty() { Extent::All } else { Extent::Urgent };
-        let before = self.engine.revoked();
-        let under_way = UnderWay::begin(&mut self.engine);
-        let report = match self.inbox.during(&under_way, cycle::run(&mut self.engine, trigger, extent)).await {
-            Err(EngineError::Store(error)) if error.is_of_the_disk() => {
+        let before = self.runtime.ledger.revoked();
+        let under_way = UnderWay::begin(&mut self.runtime);
+        let report = match self.inbox.during(&under_way, cycle::run(&mut self.runtime, trigger, extent)).await {
+            Err(RuntimeError::Store(error)) if error.is_of_the_disk() => {
                 return self.without_disk(&error, trigger).await;
             }
             report => report?,
         };
         log(&report);
         // One that came no further waits for the schedule: it would come no further now.
-        if self.engine.revoked() != before || self.engine.hands_over() {
+        let Runtime { ledger, settings, .. } = &self.runtime;
+        if ledger.revoked() != before || ledger.state().hands_over(&settings.policy.clusters) {
             self.due.insert(Trigger::Pace);
         }
-        if under_way.cut.is_cancelled() {
+        if under_way.work.interrupt.is_cancelled() {
             self.due.insert(trigger);
             self.due.extend(others);
         } else if trigger == Trigger::Order {
@@ -248,10 +253,10 @@ impl Loop {
     /// Puts the configuration in force if it is right; keeps the old one if not.
     async fn reload(&mut self) -> Result<(), DaemonError> {
         notify(&[NotifyState::Reloading]);
-        match Settings::load(&self.config).and_then(|settings| self.engine.reload(settings)) {
+        match Settings::load(&self.config).and_then(|settings| self.runtime.reload(settings)) {
             Ok(()) => {
-                self.engine.follow_directories();
-                let next = schedule(self.engine.settings(), &self.sender).await?;
+                self.runtime.directories.follow();
+                let next = schedule(self.runtime.settings(), &self.sender).await?;
                 std::mem::replace(&mut self.scheduler, next).shutdown().await?;
                 self.due.insert(Trigger::Reload);
                 tracing::info!("configuration reloaded");
@@ -316,12 +321,12 @@ fn log(report: &CycleReport) {
     }
 }
 
-async fn drift(changed: Arc<tokio::sync::Notify>, soon: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
+async fn drift(changed: Arc<tokio::sync::Notify>, urgent: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
     loop {
         tokio::select! {
-            () = soon.notified() => {}
+            () = urgent.notified() => {}
             () = changed.notified() => tokio::select! {
-                () = soon.notified() => {}
+                () = urgent.notified() => {}
                 () = tokio::time::sleep(DRIFT_SETTLES) => {}
             },
         }
@@ -332,9 +337,9 @@ async fn drift(changed: Arc<tokio::sync::Notify>, soon: Arc<tokio::sync::Notify>
 }
 
 /// Changes come settled already.
-async fn changes(told: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
+async fn changes(directory_changed: Arc<tokio::sync::Notify>, sender: mpsc::Sender<Event>) {
     loop {
-        told.notified().await;
+        directory_changed.notified().await;
         if sender.send(Event::Change).await.is_err() {
             return;
         }

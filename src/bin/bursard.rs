@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bursar::daemon::{self, DaemonError};
-use bursar::engine::EngineError;
 use bursar::errors::chain;
 use bursar::privilege;
+use bursar::runtime::RuntimeError;
 use bursar::store::StoreError;
 use bursar::telemetry::{LogFormat, log_to_stderr};
 use clap::Parser;
@@ -61,8 +61,10 @@ fn main() -> ExitCode {
 fn exit_code(error: &DaemonError) -> u8 {
     match error {
         DaemonError::Settings(_)
-        | DaemonError::Engine(EngineError::Settings(_) | EngineError::Seal { .. } | EngineError::NotOwner { .. }) => 78,
-        DaemonError::Engine(EngineError::Store(StoreError::Busy)) => 75,
+        | DaemonError::Runtime(RuntimeError::Settings(_) | RuntimeError::Seal { .. } | RuntimeError::NotOwner { .. }) => {
+            78
+        }
+        DaemonError::Runtime(RuntimeError::Store(StoreError::Busy)) => 75,
         _ => 1,
     }
 }

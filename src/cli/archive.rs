@@ -19,7 +19,7 @@ use crate::recovery::archive::{Applied, RestoreError, apply as make};
 use crate::settings::Settings;
 use crate::store::ReadStore;
 use crate::telemetry::Metrics;
-use crate::{bootstrap, engine};
+use crate::{bootstrap, runtime};
 
 /// Every archive, or those of `?1` = `tool:foo`.
 const LIST: &str = "SELECT * FROM archives WHERE ?1 IN ('', account) ORDER BY at, file";
@@ -91,7 +91,7 @@ async fn apply(context: &Context, arguments: ArchiveApply) -> Result<Exit, Failu
     });
     let identities = identities.transpose().map_err(|error| Failure::new(Exit::Failed, error))?;
     let unpacked = as_bursar(read(&settings, &file)).await??;
-    let key = as_bursar(async { engine::read_seal(&settings.state_dir) }).await??.public_key();
+    let key = as_bursar(async { runtime::read_seal(&settings.state_dir) }).await??.public_key();
     let about = &unpacked.about;
     let mut objects = unpacked.objects.clone();
     if let Some(identities) = &identities {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::process::ExitCode;
 
 use crate::control::client::ClientError;
-use crate::engine::EngineError;
 use crate::orders::request::Refusal;
+use crate::runtime::RuntimeError;
 use crate::settings::SettingsErrors;
 use crate::store::StoreError;
 
@@ -111,14 +111,14 @@ impl From<StoreError> for Failure {
     }
 }
 
-impl From<EngineError> for Failure {
-    fn from(error: EngineError) -> Self {
+impl From<RuntimeError> for Failure {
+    fn from(error: RuntimeError) -> Self {
         match error {
-            EngineError::Store(error) => error.into(),
-            EngineError::Settings(errors) => errors.into(),
+            RuntimeError::Store(error) => error.into(),
+            RuntimeError::Settings(errors) => errors.into(),
             other => {
                 let exit = match other {
-                    EngineError::Seal { .. } | EngineError::NotOwner { .. } => Exit::Configuration,
+                    RuntimeError::Seal { .. } | RuntimeError::NotOwner { .. } => Exit::Configuration,
                     _ => Exit::Failed,
                 };
                 Self::new(exit, format!("{:#}", anyhow::Error::new(other)))

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::context::{become_bursar, may_act};
 use super::exit::{Exit, Failure};
 use crate::control::api::{CycleReport, OrderAnswer, PlanAnswer};
-use crate::engine::{Engine, EngineError, write_down};
 use crate::execute::Extent;
 use crate::orders::request::{OrderRequest, Trigger};
+use crate::runtime::ledger::write_down;
+use crate::runtime::{Runtime, RuntimeError};
 use crate::settings::Settings;
 use crate::store::Store;
 use crate::telemetry::Metrics;
@@ -16,33 +17,33 @@ use crate::{cycle, daemon};
 
 /// What a cycle would do now.
 pub(super) async fn plan(settings: Settings) -> Result<PlanAnswer, Failure> {
-    let mut engine = open(settings).await?;
-    let answer = cycle::preview(&mut engine).await;
-    close(engine, answer).await
+    let mut runtime = open(settings).await?;
+    let answer = cycle::preview(&mut runtime).await;
+    close(runtime, answer).await
 }
 
 /// One cycle to its end.
 pub(super) async fn cycle(settings: Settings) -> Result<CycleReport, Failure> {
-    let mut engine = open(settings).await?;
-    let report = cycle::run(&mut engine, Trigger::Sync, Extent::All).await;
-    close(engine, report).await
+    let mut runtime = open(settings).await?;
+    let report = cycle::run(&mut runtime, Trigger::Sync, Extent::All).await;
+    close(runtime, report).await
 }
 
 /// Writes orders down; the next cycle carries them out. That takes the ledger alone: no cluster has to answer.
 pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequest]) -> Result<OrderAnswer, Failure> {
     act(settings)?;
-    let (mut store, lock) = Store::open(&settings.state_dir).await.map_err(EngineError::from)?;
+    let (mut store, lock) = Store::open(&settings.state_dir).await.map_err(RuntimeError::from)?;
     let answer = write_down(&mut store, &lock, &settings.policy, actor, orders, daemon::now())
         .await
-        .map_err(EngineError::from)?;
-    store.close().await.map_err(EngineError::from)?;
+        .map_err(RuntimeError::from)?;
+    store.close().await.map_err(RuntimeError::from)?;
     let later = |text: &str| format!("{text}; the next cycle carries it out");
     Ok(OrderAnswer { text: answer.text.lines().map(later).collect::<Vec<_>>().join("\n"), ..answer })
 }
 
-async fn open(settings: Settings) -> Result<Engine, Failure> {
+async fn open(settings: Settings) -> Result<Runtime, Failure> {
     act(&settings)?;
-    Ok(Engine::open(settings, Arc::new(Metrics::default()), daemon::now).await?.reading_once())
+    Ok(Runtime::open(settings, Arc::new(Metrics::default()), daemon::now).await?.reading_once())
 }
 
 /// Becomes who may write in the state folder.
@@ -58,8 +59,8 @@ fn act(settings: &Settings) -> Result<(), Failure> {
     Err(Failure::new(Exit::Unavailable, text))
 }
 
-async fn close<T>(engine: Engine, result: Result<T, EngineError>) -> Result<T, Failure> {
-    let closed = engine.close().await;
+async fn close<T>(runtime: Runtime, result: Result<T, RuntimeError>) -> Result<T, Failure> {
+    let closed = runtime.close().await;
     let value = result?;
     closed?;
     Ok(value)

@@ -9,7 +9,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     let progress = output::progress("reading directories and clusters");
     let answer = match daemon(&settings)?.plan().await {
-        Err(ClientError::Absent { .. }) => local::plan(settings).await?,
+        Err(ClientError::Absent { .. }) => Box::pin(local::plan(settings)).await?,
         answer => answer?,
     };
     progress.finish_and_clear();

@@ -12,10 +12,10 @@ use super::context::{Context, become_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::output;
 use crate::bootstrap::{self, InitRequest};
-use crate::engine;
 use crate::identity::ClusterName;
 use crate::ledger::learn::Facts;
 use crate::recovery::{self, Rebuilt, RecoveryError, Remembered};
+use crate::runtime;
 use crate::settings::Settings;
 use crate::store::restore::{RestoreError, Restored, Restoring, restore as put_back};
 use crate::{daemon, privilege};
@@ -150,7 +150,7 @@ fn public_keys(state_dir: &Path) -> Result<Vec<[u8; 32]>, Failure> {
     if !state_dir.join(bootstrap::SEAL_KEY).exists() {
         return Ok(Vec::new());
     }
-    Ok(vec![engine::read_seal(state_dir)?.public_key()])
+    Ok(vec![runtime::read_seal(state_dir)?.public_key()])
 }
 
 /// An administrator's kubeconfig for each cluster, as they are `given`: `FILE`, or `NAME=FILE`.
@@ -209,7 +209,7 @@ impl From<RecoveryError> for Failure {
         match error {
             RecoveryError::Settings(errors) => errors.into(),
             RecoveryError::Store(error) => error.into(),
-            RecoveryError::Engine(error) => error.into(),
+            RecoveryError::Runtime(error) => error.into(),
             other => Self::new(Exit::Failed, format!("{:#}", anyhow::Error::new(other))),
         }
     }

@@ -10,7 +10,8 @@ use crate::control::api::{CycleReport, Failing};
 pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     let progress = output::progress("a cycle is under way");
-    let report = if arguments.once { local::cycle(settings).await? } else { daemon(&settings)?.sync().await? };
+    let report =
+        if arguments.once { Box::pin(local::cycle(settings)).await? } else { daemon(&settings)?.sync().await? };
     progress.finish_and_clear();
     if context.global.json {
         output::json(&report)?;

@@ -17,7 +17,7 @@ use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::settings::Settings;
 use crate::store::ReadStore;
-use crate::{daemon, engine, privilege};
+use crate::{daemon, privilege, runtime};
 
 pub(super) async fn run(context: &Context, command: &Webhook) -> Result<Exit, Failure> {
     match command {
@@ -64,7 +64,7 @@ async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Fai
     }
     let opened = privilege::as_bursar(async {
         let client = bootstrap::client(&settings.clusters[&cluster]).await?;
-        let sealer = engine::read_seal(&settings.state_dir)?;
+        let sealer = runtime::read_seal(&settings.state_dir)?;
         let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
         Ok::<_, Failure>((client, sealer, ledger))
     });

@@ -11,12 +11,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::identity::{AccountKind, ClusterName, DirectoryId, PosixIdentity};
 use crate::inventory::ClusterInventory;
+use crate::ledger::change::Change;
 use crate::ledger::{Note, Order, OrderKind};
 use crate::plan::action::Action;
 use crate::plan::testing::{World, course, prod};
 use crate::policy::{Limit, NamespaceReaper};
 use crate::snapshot::{Completeness, Entry, Role};
-use crate::store::CycleEnd;
+use crate::telemetry::Metrics;
 
 /// Something that happens between two cycles.
 #[derive(Debug, Clone)]
@@ -91,14 +92,14 @@ struct Story {
     entries: BTreeMap<usize, Entry>,
     /// The cluster's content while it does not answer.
     away: Option<Arc<ClusterInventory>>,
-    store: Store,
-    lock: CycleLock,
+    daemon: Ledger,
     deriver: Deriver,
 }
 
 impl Story {
     async fn new(folder: &std::path::Path) -> Self {
-        let (store, lock) = Store::open(folder).await.expect("a ledger");
+        let metrics = Arc::new(Metrics::default());
+        let daemon = Ledger::open(folder, || Timestamp::UNIX_EPOCH, &metrics).await.expect("a ledger");
         let mut world = World::new();
         let course = course();
         world.policy.classes.insert(course.name.clone(), course);
@@ -111,7 +112,7 @@ impl Story {
         });
         let mut entries: BTreeMap<usize, Entry> = (0..ENTRIES.len()).map(|who| (who, entry(who))).collect();
         join(&mut entries, 3, true);
-        Self { world, entries, away: None, store, lock, deriver: Deriver::default() }
+        Self { world, entries, away: None, daemon, deriver: Deriver::default() }
     }
 
     async fn happens(&mut self, what: &Happening) {
@@ -125,7 +126,7 @@ impl Story {
             }
             Happening::Joins(who, on) => join(&mut self.entries, *who, *on),
             Happening::Ordered(who, what) => {
-                let id = self.store.state().orders.last().map_or(1, |order| order.id + 1);
+                let id = self.daemon.state().orders.last().map_or(1, |order| order.id + 1);
                 let order = |account| Order { id, account, what: *what, note: self.note(), bulk: None, object: None };
                 let change = self.account(*who).map(|account| Change::Order(order(account)));
                 self.write(change).await;
@@ -169,12 +170,12 @@ impl Story {
 
     fn account(&self, who: usize) -> Option<crate::identity::AccountId> {
         let id = entry(who).id;
-        self.store.state().accounts.values().find(|account| account.directory_id == id).map(|it| it.id.clone())
+        self.daemon.state().accounts.values().find(|account| account.directory_id == id).map(|it| it.id.clone())
     }
 
     async fn write(&mut self, change: Option<Change>) {
         let changes: Vec<Change> = change.into_iter().collect();
-        self.store.write(&self.lock, &changes, &[], self.world.now).await.expect("written");
+        self.daemon.write(&changes, &[], self.world.now).await.expect("written");
     }
 
     /// What is read: by a preview and by a cycle at one moment it is the same.
@@ -190,7 +191,7 @@ impl Story {
     fn evolve(&self, heard: Option<bool>, deriver: &mut Deriver) -> Evolved {
         let (heard, inventory) = self.read(heard);
         let World { policy, sealer, now, .. } = &self.world;
-        evolve(Readings { heard, inventory, policy, sealer, now: *now }.with(self.store.state()), deriver)
+        evolve(Readings { heard, inventory, policy, sealer, now: *now }.with(self.daemon.state()), deriver)
     }
 
     async fn cycle(&mut self, heard: Option<bool>) -> Result<(), TestCaseError> {
@@ -203,16 +204,15 @@ impl Story {
 
         let ((heard, inventory), at) = (self.read(heard), self.world.now);
         let readings = Readings { heard, inventory, policy: &self.world.policy, sealer: &self.world.sealer, now: at };
-        let mut writer = Writer { store: &mut self.store, lock: &self.lock, clock: || Timestamp::UNIX_EPOCH };
-        let decided = decide(&mut writer, &mut deriver, readings).await.expect("written");
-        prop_assert_eq!(writer.store.state(), &foreseen.after, "what both writes make of the ledger");
+        let decided = decide(&mut self.daemon, &mut deriver, readings).await.expect("written");
+        prop_assert_eq!(self.daemon.state(), &foreseen.after, "what both writes make of the ledger");
 
         let mut executed = Vec::new();
         let world = &mut self.world;
-        world.ledger = writer.store.state().clone();
+        world.ledger = self.daemon.state().clone();
         let answering: BTreeSet<ClusterName> = world.inventory.clusters.keys().cloned().collect();
         let progress = Progress::default();
-        carry_out(&mut writer, &decided.approved, &progress, async |_, _, recorder| {
+        carry_out(&mut self.daemon, &decided.approved, &progress, async |_, _, recorder| {
             for account in decided.approved.accounts() {
                 for action in &account.actions {
                     let changes = world.act(account, action);
@@ -240,10 +240,8 @@ impl Story {
             .collect();
         prop_assert_eq!(foreseen, executed);
 
-        let sources = self.store.state().sources.clone();
-        let report = serde_json::Value::Null;
-        let end = CycleEnd { began: at, ended: at, trigger: "sync".to_owned(), sources, report };
-        self.store.finish(&self.lock, end).await.expect("written");
+        let report = report::cycle(Trigger::Sync, (at, at), self.daemon.state(), plan, approved, refusals);
+        self.daemon.finish(report).await.expect("written");
         self.deriver = deriver;
         Ok(())
     }
@@ -285,7 +283,7 @@ proptest! {
                 story.world.now += SignedDuration::from_hours(*hours);
                 story.cycle(*heard).await?;
             }
-            story.store.close().await.expect("closed");
+            story.daemon.close().await.expect("closed");
             Ok::<(), TestCaseError>(())
         })?;
     }
@@ -302,18 +300,17 @@ async fn a_cycle_copies_no_large_map_of_the_ledger_but_what_it_changes_while_it_
     story.world.ledger = LedgerState::default();
     let quiet = story.evolve(Some(true), &mut Deriver::default());
     assert!(quiet.approved.accounts().is_empty(), "{}", quiet.plan);
-    assert_eq!(addresses(&quiet.after), addresses(story.store.state()), "nothing changed, and nothing is copied");
+    assert_eq!(addresses(&quiet.after), addresses(story.daemon.state()), "nothing changed, and nothing is copied");
     drop(quiet);
 
     story.happens(&Happening::Marked(0, true)).await;
-    let before = addresses(story.store.state());
+    let before = addresses(story.daemon.state());
     let (heard, inventory) = story.read(Some(true));
     let World { policy, sealer, now, .. } = &story.world;
     let readings = Readings { heard, inventory, policy, sealer, now: *now };
-    let mut writer = Writer { store: &mut story.store, lock: &story.lock, clock: || Timestamp::UNIX_EPOCH };
-    let decided = decide(&mut writer, &mut story.deriver, readings).await.expect("written");
+    let decided = decide(&mut story.daemon, &mut story.deriver, readings).await.expect("written");
     assert_eq!(decided.approved.accounts().len(), 1);
-    assert_eq!(addresses(story.store.state()), before, "the store's own maps are changed in place");
+    assert_eq!(addresses(story.daemon.state()), before, "the store's own maps are changed in place");
 }
 
 fn addresses(ledger: &LedgerState) -> [usize; 6] {

@@ -6,9 +6,10 @@ use super::inbox::{self, Event};
 use super::{DaemonError, Loop};
 use crate::control::api::OrderAnswer;
 use crate::cycle;
-use crate::engine::{EngineError, back_up};
 use crate::errors::chain;
 use crate::orders::request::{Refusal, Trigger};
+use crate::runtime::RuntimeError;
+use crate::runtime::ledger::back_up;
 use crate::store::StoreError;
 use crate::store::backup::Backup;
 
@@ -31,7 +32,7 @@ impl Loop {
         if std::mem::replace(&mut self.disk.backup, true) {
             return;
         }
-        let (sender, state_dir, now) = (self.sender.clone(), self.engine.settings().state_dir.clone(), super::now());
+        let (sender, state_dir, now) = (self.sender.clone(), self.runtime.settings().state_dir.clone(), super::now());
         tokio::spawn(async move {
             let result = back_up(state_dir, now).await;
             // A loop that is gone need not hear it.
@@ -41,12 +42,12 @@ impl Loop {
 
     pub(super) fn backed_up(&mut self, result: Result<Backup, StoreError>) {
         self.disk.backup = false;
-        self.engine.backed_up(result);
+        self.runtime.ledger.backed_up(result);
     }
 
     /// Notes that the ledger did not take a write, and what whoever asked for one is told.
     pub(super) fn stuck(&mut self, error: &StoreError) -> Refusal {
-        self.engine.is_stuck(error);
+        self.runtime.ledger.is_stuck(error);
         if !std::mem::replace(&mut self.disk.trial, true) {
             let sender = self.sender.clone();
             tokio::spawn(async move {
@@ -69,8 +70,8 @@ impl Loop {
             let _ = reply.send(Ok(OrderAnswer { text, ..answer }));
         }
         if trigger.asks() {
-            let under_way = inbox::UnderWay::begin(&mut self.engine);
-            self.inbox.during(&under_way, cycle::read_on(&mut self.engine)).await?;
+            let under_way = inbox::UnderWay::begin(&mut self.runtime);
+            self.inbox.during(&under_way, cycle::read_on(&mut self.runtime)).await?;
         }
         Ok(())
     }
@@ -78,10 +79,10 @@ impl Loop {
     /// Whether it takes writes again; then the cycles that could not be are made up for by one.
     pub(super) async fn try_disk(&mut self) -> Result<(), DaemonError> {
         self.disk.trial = false;
-        match self.engine.must_write().await {
+        match self.runtime.ledger.must_write().await {
             Ok(()) => drop(self.due.insert(Trigger::Schedule)),
-            Err(EngineError::Store(error)) if error.is_of_the_disk() => drop(self.stuck(&error)),
-            Err(other) => return Err(other.into()),
+            Err(error) if error.is_of_the_disk() => drop(self.stuck(&error)),
+            Err(other) => return Err(RuntimeError::from(other).into()),
         }
         Ok(())
     }

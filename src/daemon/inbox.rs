@@ -7,12 +7,11 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
 
 use crate::control::api::Status;
 use crate::control::server::Request;
-use crate::engine::{Engine, Progress};
 use crate::orders::request::Refusal;
+use crate::runtime::{Progress, Runtime, Work};
 use crate::store::StoreError;
 use crate::store::backup::Backup;
 
@@ -57,23 +56,21 @@ pub(super) struct UnderWay {
     status: Status,
     exposition: String,
     health: String,
-    stop: CancellationToken,
-    pub(super) cut: CancellationToken,
-    progress: Progress,
+    pub(super) work: Work,
 }
 
 impl UnderWay {
-    pub(super) fn begin(engine: &mut Engine) -> Self {
-        let (cut, progress) = engine.begin();
-        let (status, exposition, health) = (engine.status(), engine.exposition(), health(engine));
-        Self { status, exposition, health, stop: engine.stop(), cut, progress }
+    pub(super) fn begin(runtime: &mut Runtime) -> Self {
+        let work = runtime.begin();
+        let (status, exposition, health) = (runtime.status(), runtime.exposition(), health(runtime));
+        Self { status, exposition, health, work }
     }
 }
 
 /// What `/healthz` says of a loop that turns. A ledger that takes no writes is said and is no reason to restart the
 /// daemon: it goes on reading, and recovers by itself.
-pub(super) fn health(engine: &Engine) -> String {
-    match engine.trouble() {
+pub(super) fn health(runtime: &Runtime) -> String {
+    match runtime.ledger.trouble() {
         Some(trouble) => format!("degraded: the ledger takes no writes: {}", trouble.why),
         None => "ok".to_owned(),
     }
@@ -110,7 +107,7 @@ impl Inbox {
 
     /// Does `work` to its end.
     pub(super) async fn during<T>(&mut self, under_way: &UnderWay, work: impl Future<Output = T>) -> T {
-        let UnderWay { status, exposition, health, stop, cut, progress } = under_way;
+        let UnderWay { status, exposition, health, work: Work { interrupt, stop, progress } } = under_way;
         tokio::pin!(work);
         let (mut deadline, mut patience) = (None, None);
         let mut alive = Alive { steps: progress.steps(), since: now() };
@@ -131,7 +128,7 @@ impl Inbox {
                     }
                     event => {
                         match event {
-                            Event::Asked(Request::Orders(..)) => cut.cancel(),
+                            Event::Asked(Request::Orders(..)) => interrupt.cancel(),
                             Event::Asked(Request::Ensure(..)) => {
                                 patience.get_or_insert_with(|| now() + PATIENCE);
                             }
@@ -146,7 +143,7 @@ impl Inbox {
                     Err(refusal) => tracing::error!("{}", refusal.text),
                 },
                 () = at(patience) => {
-                    cut.cancel();
+                    interrupt.cancel();
                     patience = None;
                 }
                 () = at(deadline) => {

@@ -16,8 +16,8 @@ use thiserror::Error;
 pub use self::rebuild::{Rebuilt, rebuild};
 pub use self::takeover::{Remembered, remember};
 use crate::bootstrap::AccessError;
-use crate::engine::EngineError;
 use crate::identity::{ClusterName, DirectoryId};
+use crate::runtime::RuntimeError;
 use crate::settings::{Settings, SettingsErrors};
 use crate::snapshot::DirectorySnapshot;
 use crate::store::StoreError;
@@ -48,7 +48,7 @@ pub enum RecoveryError {
     Store(#[from] StoreError),
     /// The seal's key.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Runtime(#[from] RuntimeError),
     /// There is one.
     #[error("{0} is there: if it is damaged, move it aside, with its -wal and -shm; `bursar ledger verify` checks it")]
     There(PathBuf),

@@ -16,7 +16,6 @@ use super::{RecoveryError, source_of};
 use crate::bootstrap;
 use crate::contract::Sealer;
 use crate::desired::derive;
-use crate::engine;
 use crate::errors::chain;
 use crate::execute::request::ApiServer;
 use crate::identity::{AccountId, ClusterName};
@@ -24,6 +23,7 @@ use crate::ledger::change::{Change, Event};
 use crate::ledger::learn::{Facts, learn};
 use crate::ledger::transition::transition;
 use crate::ledger::{Account, CredentialKey, LedgerState, Lifecycle, Suspension};
+use crate::runtime;
 use crate::settings::Settings;
 use crate::snapshot::{Completeness, DirectorySnapshot};
 use crate::store::{CycleLock, FILE, ReadStore, Store};
@@ -65,7 +65,7 @@ pub async fn rebuild(
     now: Timestamp,
 ) -> Result<Rebuilt, RecoveryError> {
     nothing_is_there(&settings.state_dir).await?;
-    let sealer = engine::read_seal(&settings.state_dir)?;
+    let sealer = runtime::read_seal(&settings.state_dir)?;
     let snapshot = directory::fetch(&settings.sources()?, &Pass::Once, &settings.policy, now).await;
     for read in &snapshot.reads {
         if let Completeness::Partial { why } = &read.completeness {

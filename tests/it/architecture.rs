@@ -55,7 +55,7 @@ const ORDER: [&[&str]; 9] = [
     &["control::api", "report"],
     &["execute", "bootstrap"],
     &["settings"],
-    &["engine", "recovery"],
+    &["runtime", "recovery"],
     &["cycle"],
     &["control", "daemon"],
     &["cli"],

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use bursar::bootstrap::{self, InitRequest};
 use bursar::control::api::{CycleReport, PlanAnswer, Status};
-use bursar::engine::{Clock, Engine};
 use bursar::execute::Extent;
 use bursar::identity::ClusterName;
 use bursar::orders::request::{OrderRequest, Refusal, Trigger};
+use bursar::runtime::{Clock, Runtime as Bursar};
 use bursar::settings::Settings;
 use bursar::store::{ReadStore, Store};
 use bursar::telemetry::Metrics;
@@ -44,7 +44,7 @@ pub struct World {
     /// The time that Bursar is given.
     pub clock: Clock,
     runtime: tokio::runtime::Runtime,
-    engine: Option<Engine>,
+    bursar: Option<Bursar>,
     homed: Option<Process>,
 }
 
@@ -83,7 +83,7 @@ impl World {
             servers,
             clock: daemon::now,
             runtime: runtime.expect("a runtime"),
-            engine: None,
+            bursar: None,
             homed: None,
         };
         world.write_config(more);
@@ -136,23 +136,23 @@ impl World {
     /// One cycle, asked for by this.
     pub fn cycle_by(&mut self, trigger: Trigger) -> CycleReport {
         self.open();
-        let engine = self.engine.as_mut().expect("open");
-        self.runtime.block_on(cycle::run(engine, trigger, Extent::All)).expect("the ledger takes it")
+        let bursar = self.bursar.as_mut().expect("open");
+        self.runtime.block_on(cycle::run(bursar, trigger, Extent::All)).expect("the ledger takes it")
     }
 
     /// What a cycle would do.
     pub fn plan(&mut self) -> PlanAnswer {
         self.open();
-        let engine = self.engine.as_mut().expect("open");
-        self.runtime.block_on(cycle::preview(engine)).expect("a plan")
+        let bursar = self.bursar.as_mut().expect("open");
+        self.runtime.block_on(cycle::preview(bursar)).expect("a plan")
     }
 
     /// An order, and the cycle that carries it out.
     pub fn order(&mut self, order: &OrderRequest) -> Result<CycleReport, Refusal> {
         self.open();
-        let engine = self.engine.as_mut().expect("open");
+        let bursar = self.bursar.as_mut().expect("open");
         let orders = std::slice::from_ref(order);
-        let answer = self.runtime.block_on(engine.order("root", orders)).expect("the ledger takes it");
+        let answer = self.runtime.block_on(bursar.order("root", orders)).expect("the ledger takes it");
         match answer.refused.into_iter().next() {
             Some(refusal) => Err(refusal),
             None => Ok(self.cycle()),
@@ -161,16 +161,16 @@ impl World {
 
     /// Stops Bursar; the next cycle starts it again.
     pub fn stop(&mut self) {
-        if let Some(engine) = self.engine.take() {
-            self.runtime.block_on(engine.close()).expect("closed");
+        if let Some(bursar) = self.bursar.take() {
+            self.runtime.block_on(bursar.close()).expect("closed");
         }
     }
 
     fn open(&mut self) {
-        if self.engine.is_none() {
+        if self.bursar.is_none() {
             let settings = self.settings();
-            let opening = Engine::open(settings, Arc::new(Metrics::default()), self.clock);
-            self.engine = Some(self.runtime.block_on(opening).expect("Bursar starts"));
+            let opening = Bursar::open(settings, Arc::new(Metrics::default()), self.clock);
+            self.bursar = Some(self.runtime.block_on(opening).expect("Bursar starts"));
         }
     }
 
@@ -180,19 +180,19 @@ impl World {
         let settings = self.settings();
         // Watches are begun and ended within a runtime.
         let _entered = self.runtime.enter();
-        self.engine.as_mut().expect("open").reload(settings).expect("the configuration is right");
+        self.bursar.as_mut().expect("open").reload(settings).expect("the configuration is right");
     }
 
     /// How things stand.
     pub fn status(&mut self) -> Status {
         self.open();
-        self.engine.as_ref().expect("open").status()
+        self.bursar.as_ref().expect("open").status()
     }
 
     /// The Prometheus text.
     pub fn metrics(&mut self) -> String {
         self.open();
-        self.engine.as_ref().expect("open").exposition()
+        self.bursar.as_ref().expect("open").exposition()
     }
 
     /// `bursar init` with the configuration as it is now.
@@ -255,7 +255,7 @@ impl World {
     /// Waits until the watches know that something changed in the cluster.
     pub fn wait_for_drift(&mut self) {
         self.open();
-        let changed = self.engine.as_ref().expect("open").changed();
+        let changed = self.bursar.as_ref().expect("open").changed();
         let waiting = async { tokio::time::timeout(DEADLINE, changed.notified()).await };
         self.runtime.block_on(waiting).expect("the watches see it");
     }
@@ -263,14 +263,14 @@ impl World {
     /// What `bursar status` says is wrong with the cluster.
     pub fn trouble(&mut self) -> Option<String> {
         self.open();
-        let status = self.engine.as_ref().expect("open").status();
+        let status = self.bursar.as_ref().expect("open").status();
         status.clusters.into_values().find_map(|cluster| cluster.trouble)
     }
 
     /// The metrics.
     pub fn exposition(&mut self) -> String {
         self.open();
-        self.engine.as_ref().expect("open").exposition()
+        self.bursar.as_ref().expect("open").exposition()
     }
 
     /// The namespace of a tool.

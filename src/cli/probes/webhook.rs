@@ -8,7 +8,7 @@ use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::settings::Settings;
 use crate::store::ReadStore;
-use crate::{daemon, engine};
+use crate::{daemon, runtime};
 
 /// Looks at it; `init`: what gives the daemon its rights.
 pub(super) async fn webhook(
@@ -59,7 +59,7 @@ async fn webhook_found(
 ) -> Result<Option<(Found, bool)>, String> {
     let chain = |error: &dyn std::error::Error| chain(error);
     let Some(found) = webhook::found(client).await.map_err(|error| chain(&error))? else { return Ok(None) };
-    let sealer = engine::read_seal(&settings.state_dir).map_err(|error| chain(&error))?;
+    let sealer = runtime::read_seal(&settings.state_dir).map_err(|error| chain(&error))?;
     let mut store = ReadStore::open(&settings.ledger()).await.map_err(|error| chain(&error))?;
     let ledger = store.state().await.map_err(|error| chain(&error))?;
     let (policy, state_dir, now) = (&settings.policy, settings.state_dir.as_path(), daemon::now());

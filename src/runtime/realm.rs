@@ -7,9 +7,11 @@ use bursar_directory::SourceConfig;
 use bursar_directory::keycloak::{Administration, RealmError};
 use bursar_directory::source::{KeycloakConfig, SourceKind};
 use jiff::Timestamp;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{Engine, EngineError};
+use super::Work;
+use super::ledger::Ledger;
 use crate::control::api::{RealmStatus, RealmTrouble};
 use crate::desired::Notice;
 use crate::errors::chain;
@@ -27,17 +29,19 @@ use crate::plan::Refusal;
 use crate::plan::near::LimitUse;
 use crate::plan::realm as planned;
 use crate::plan::realm::guard::{ApprovedStep, RealmBounds, forgotten};
-use crate::policy::Limits;
+use crate::policy::{Limits, Realm};
 use crate::settings::{RealmSettings, Settings, SettingsErrors};
+use crate::store::StoreError;
+use crate::telemetry::SharedMetrics;
 
 /// How long a cycle writes there before it ends and another goes on: orders and clusters do not wait for 5,000 new users.
 const SLICE: Duration = Duration::from_secs(20);
 
 /// A realm, as the daemon knows it.
-pub(super) struct RealmLink {
+pub struct RealmTarget {
     settings: RealmSettings,
     config: KeycloakConfig,
-    /// Kept for its token; made anew after trouble.
+    /// Kept for its token; made again after trouble.
     session: Option<Administration>,
     seen: Option<RealmInventory>,
     read_at: Option<Timestamp>,
@@ -46,7 +50,7 @@ pub(super) struct RealmLink {
     notices: Vec<Notice>,
 }
 
-impl RealmLink {
+impl RealmTarget {
     /// As it is configured; `before` is kept where it is of the same realm.
     pub(super) fn of(
         settings: &Settings,
@@ -56,7 +60,7 @@ impl RealmLink {
         let (Some(wanted), Some(config)) = (&settings.realm, settings.realm_connection(sources)?) else {
             return Ok(None);
         };
-        let same = before.filter(|link| link.settings == **wanted && link.config == config);
+        let same = before.filter(|target| target.settings == **wanted && target.config == config);
         Ok(same.or_else(|| {
             Some(Box::new(Self {
                 settings: wanted.as_ref().clone(),
@@ -129,74 +133,82 @@ pub(crate) struct RealmReport {
     pub(crate) near: Vec<LimitUse>,
 }
 
-impl Engine {
-    /// Makes the realm as the ledger has it.
-    ///
-    /// # Errors
-    /// Only the ledger's.
-    pub(crate) async fn serve_realm(&mut self, trigger: Trigger, extent: Extent) -> Result<RealmReport, EngineError> {
-        let Some(mut link) = self.realm.take() else {
-            let changes: Vec<Change> = forgotten(self.store.state()).into_iter().collect();
-            self.store.write(&self.lock, &changes, &[], self.now()).await?;
-            return Ok(RealmReport::default());
-        };
-        let done = Box::pin(self.serve(&mut link, trigger, extent)).await;
-        if let Some(session) = &mut link.session {
-            self.metrics.realm_requests(&link.settings.rules.place().0, session.counted());
-        }
-        self.realm = Some(link);
-        done
-    }
+/// What a cycle needs for the realm beside the realm.
+pub(crate) struct Following<'a> {
+    pub(crate) ledger: &'a mut Ledger,
+    pub(crate) limits: &'a Limits,
+    pub(crate) work: &'a Work,
+    pub(crate) metrics: &'a SharedMetrics,
+    /// Notified when a slice is over and more is to be done.
+    pub(crate) changed: &'a Notify,
+    pub(crate) trigger: Trigger,
+    pub(crate) extent: Extent,
+}
 
-    async fn serve(
-        &mut self,
-        link: &mut RealmLink,
-        trigger: Trigger,
-        extent: Extent,
-    ) -> Result<RealmReport, EngineError> {
-        let now = self.now();
-        if link.waits(trigger, now) {
+/// Makes the realm as the ledger has it. Without one, the ledger forgets what was refused in it.
+///
+/// # Errors
+/// Only the ledger's.
+pub(crate) async fn serve(
+    target: Option<&mut RealmTarget>,
+    mut following: Following<'_>,
+) -> Result<RealmReport, StoreError> {
+    let Some(target) = target else {
+        let Following { ledger, .. } = following;
+        let changes: Vec<Change> = forgotten(ledger.state()).into_iter().collect();
+        let now = ledger.now();
+        ledger.write(&changes, &[], now).await?;
+        return Ok(RealmReport::default());
+    };
+    let done = Box::pin(target.serve(&mut following)).await;
+    if let Some(session) = &mut target.session {
+        following.metrics.realm_requests(&target.settings.rules.place().0, session.counted());
+    }
+    done
+}
+
+impl RealmTarget {
+    async fn serve(&mut self, following: &mut Following<'_>) -> Result<RealmReport, StoreError> {
+        let Following { ledger, limits, work, metrics, trigger, .. } = following;
+        let now = ledger.now();
+        if self.waits(*trigger, now) {
             return Ok(RealmReport::default());
         }
-        if link.is_due(trigger, now) {
+        if self.is_due(*trigger, now) {
             let read = tokio::select! {
-                read = link.read(self.store.state(), now) => read,
-                () = self.cut.cancelled() => return Ok(RealmReport::default()),
+                read = self.read(ledger.state(), now) => read,
+                () = work.interrupt.cancelled() => return Ok(RealmReport::default()),
             };
             if let Err(error) = read {
-                link.fail(&error, now);
+                self.fail(&error, now);
                 return Ok(RealmReport::default());
             }
         }
-        self.progress.step();
-        let Followed { plan, approved, refusals } = link.follow(self.store.state(), &self.settings.policy.limits, now);
-        link.notices = plan.notices;
-        let changes = approved.intents(self.store.state(), &link.settings.rules, now);
-        self.store.write(&self.lock, &changes, &[], now).await?;
+        work.progress.step();
+        let Followed { plan, approved, refusals } = self.follow(ledger.state(), limits, now);
+        self.notices = plan.notices;
+        let changes = approved.intents(ledger.state(), &self.settings.rules, now);
+        ledger.write(&changes, &[], now).await?;
         for refusal in &refusals {
-            self.metrics.refused(&refusal.limit);
+            metrics.refused(&refusal.limit);
         }
-        let actions = self.carry_out_there(link, approved.steps(), extent).await?;
+        let actions = self.carry_out(following, approved.steps()).await?;
         Ok(RealmReport { actions, refusals, near: approved.near().to_vec() })
     }
 
     #[expect(clippy::disallowed_methods, reason = "measures how long a cycle writes there")]
-    async fn carry_out_there(
-        &mut self,
-        link: &mut RealmLink,
-        steps: &[ApprovedStep],
-        extent: Extent,
-    ) -> Result<u64, EngineError> {
+    async fn carry_out(&mut self, following: &mut Following<'_>, steps: &[ApprovedStep]) -> Result<u64, StoreError> {
+        let Following { ledger, work, metrics, changed, extent, .. } = following;
         let (began, mut done) = (Instant::now(), 0);
         let mut failed: Vec<(&AccountId, &str)> = Vec::new();
         let mut mails = true;
         for (at, approved) in steps.iter().enumerate() {
             let step = approved.step();
-            let later = extent == Extent::Urgent && !step.action.is_urgent();
-            if later || self.cut.is_cancelled() || began.elapsed() > SLICE {
-                link.waiting = (steps.len() - at) as u64;
+            let later = *extent == Extent::Urgent && !step.action.is_urgent();
+            if later || work.interrupt.is_cancelled() || began.elapsed() > SLICE {
+                self.waiting = (steps.len() - at) as u64;
                 if began.elapsed() > SLICE {
-                    self.changed.notify_one();
+                    changed.notify_one();
                 }
                 return Ok(done);
             }
@@ -204,83 +216,84 @@ impl Engine {
             if failed.contains(&(&step.id, kind)) || (kind == planned::MAIL && !mails) {
                 continue;
             }
-            let now = self.now();
-            let (Some(realm), Some(seen)) = (&mut link.session, &mut link.seen) else { break };
-            let mut run = Run { realm, seen, rules: &link.settings.rules, ledger: self.store.state(), now };
+            let now = ledger.now();
+            let (Some(realm), Some(seen)) = (&mut self.session, &mut self.seen) else { break };
+            let mut run = Run { realm, seen, rules: &self.settings.rules, ledger: ledger.state(), now };
             let (changes, events) = match carry_out(approved, &mut run).await {
                 Ok(did) => did,
                 Err(error) if ends_all(&step.action, &error) => {
-                    link.waiting = (steps.len() - at) as u64;
-                    link.fail(&error, now);
+                    self.waiting = (steps.len() - at) as u64;
+                    self.fail(&error, now);
                     return Ok(done);
                 }
                 Err(error) => {
                     failed.push((&step.id, kind));
                     if is_other_than_seen(&error) {
-                        link.read_at = None;
+                        self.read_at = None;
                     }
                     // The mail server would not take the next one either.
                     mails &= kind != planned::MAIL;
                     (vec![failure(step, &error, &run)], Vec::new())
                 }
             };
-            self.store.write(&self.lock, &changes, &events, now).await?;
-            self.metrics.changed(&events);
-            self.progress.step();
+            ledger.write(&changes, &events, now).await?;
+            metrics.changed(&events);
+            work.progress.step();
             done += events.len() as u64;
         }
-        link.waiting = 0;
+        self.waiting = 0;
         Ok(done)
     }
 
     /// What would be done there, were `ledger` the ledger; or why nobody knows. It is read as `bursar sync` reads it.
-    pub(crate) async fn preview_realm(&mut self, ledger: &LedgerState) -> Option<Result<Followed, String>> {
-        let now = self.now();
-        let link = self.realm.as_mut()?;
-        if link.is_due(Trigger::Sync, now)
-            && let Err(error) = Box::pin(link.read(ledger, now)).await
+    pub(crate) async fn preview(
+        &mut self,
+        ledger: &LedgerState,
+        limits: &Limits,
+        now: Timestamp,
+    ) -> Result<Followed, String> {
+        if self.is_due(Trigger::Sync, now)
+            && let Err(error) = Box::pin(self.read(ledger, now)).await
         {
-            link.fail(&error, now);
-            return Some(Err(format!("realm {}: {}", link.settings.rules.name, chain(&error))));
+            self.fail(&error, now);
+            return Err(format!("realm {}: {}", self.settings.rules.name, chain(&error)));
         }
-        Some(Ok(link.follow(ledger, &self.settings.policy.limits, now)))
+        Ok(self.follow(ledger, limits, now))
+    }
+
+    /// What is wanted of it.
+    pub(crate) const fn rules(&self) -> &Realm {
+        &self.settings.rules
     }
 
     /// Why nothing is done there.
-    pub(crate) fn realm_trouble(&self) -> Option<String> {
-        Some(self.realm.as_ref()?.trouble.as_ref()?.why.clone())
+    pub(crate) fn trouble(&self) -> Option<String> {
+        Some(self.trouble.as_ref()?.why.clone())
     }
 
-    pub(super) fn realm_status(&self) -> Option<RealmStatus> {
-        let link = self.realm.as_deref()?;
-        let RealmLink { settings, read_at, trouble, waiting, notices, .. } = link;
+    pub(super) fn status(&self, ledger: &LedgerState) -> RealmStatus {
+        let Self { settings, read_at, trouble, waiting, notices, .. } = self;
         let name = settings.rules.name.clone();
-        let rows = self.store.state().realm_accounts.iter();
+        let rows = ledger.realm_accounts.iter();
         let ours = rows.filter(|((_, realm), row)| *realm == name && row.user_id.is_some());
-        Some(RealmStatus {
+        RealmStatus {
             users: ours.count() as u64,
             name,
             read_at: *read_at,
             waiting: *waiting,
             trouble: trouble.clone(),
             notices: notices.clone(),
-        })
-    }
-
-    /// A source that reads the realm knows who of it was written there by us.
-    pub(super) fn with_made(&self, source: &SourceConfig) -> SourceConfig {
-        let mut source = source.clone();
-        let rules = self.realm.as_ref().map(|link| &link.settings.rules);
-        let rules = rules.filter(|rules| rules.source.as_ref() == Some(&source.name));
-        if let (Some(rules), SourceKind::Keycloak(config)) = (rules, &mut source.kind) {
-            let rows = self.store.state().realm_accounts.iter().filter(|((_, realm), _)| *realm == rules.name);
-            config.made = rows.filter(|(_, row)| !row.adopted).filter_map(|(_, row)| row.user_id.clone()).collect();
         }
-        source
     }
+}
 
-    /// All sources, as a cycle reads them.
-    pub(crate) fn all_sources(&self) -> Vec<SourceConfig> {
-        self.sources.iter().map(|source| self.with_made(source)).collect()
+/// A source that reads the realm knows who of it was written there by us.
+pub(super) fn with_made(source: &SourceConfig, realm: Option<&Realm>, ledger: &LedgerState) -> SourceConfig {
+    let mut source = source.clone();
+    let rules = realm.filter(|rules| rules.source.as_ref() == Some(&source.name));
+    if let (Some(rules), SourceKind::Keycloak(config)) = (rules, &mut source.kind) {
+        let rows = ledger.realm_accounts.iter().filter(|((_, realm), _)| *realm == rules.name);
+        config.made = rows.filter(|(_, row)| !row.adopted).filter_map(|(_, row)| row.user_id.clone()).collect();
     }
+    source
 }

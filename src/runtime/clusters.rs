@@ -1,10 +1,10 @@
-//! The engine's clusters: connected, kept ours, and connected anew when anything about them changed.
+//! The clusters: connected, kept ours, and connected again when anything about them changed.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bursar_homed::client::HomedClient;
 use jiff::{SignedDuration, Timestamp};
 use kube::config::AuthInfo;
 use sha2::{Digest as _, Sha256};
@@ -12,15 +12,23 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::realm::RealmLink;
-use super::{Engine, EngineError};
+use super::RuntimeError;
 use crate::bootstrap::webhook::{self, Kept, WebhookRequest};
 use crate::bootstrap::{self, AccessError, OwnerWatch, Ownership, Renewal};
+use crate::contract::Sealer;
+use crate::control::api::ClusterStatus;
 use crate::errors::chain;
-use crate::execute::ClusterEffects;
+use crate::execute::{ClusterEffects, Effects};
 use crate::identity::ClusterName;
+use crate::inventory::Inventory;
+use crate::ledger::LedgerState;
 use crate::policy::Cluster;
-use crate::settings::{Settings, SettingsErrors};
+use crate::settings::Settings;
+use crate::telemetry::SharedMetrics;
+use bursar_homed::client::HomedClient;
+
+/// How long the first listing of a cluster may take before a cycle goes on without it.
+const FIRST_LISTING: Duration = Duration::from_secs(30);
 
 /// Between two tries to renew the daemon's own certificate: there are days left, and each try may wait for a signer.
 const RENEWAL_AGAIN: SignedDuration = SignedDuration::from_hours(1);
@@ -33,8 +41,35 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The same for one that was late before.
 const ALREADY_LATE: Duration = Duration::from_secs(1);
 
+/// See the module.
+pub struct Clusters {
+    /// Those that are connected, and what else can be written to.
+    pub(crate) effects: Effects,
+    links: BTreeMap<ClusterName, Link>,
+    reaching: BTreeMap<ClusterName, Reaching>,
+    /// Why the others are not connected.
+    trouble: BTreeMap<ClusterName, String>,
+    /// Notified whenever a cluster is no longer as the plan knew it.
+    pub(crate) changed: Arc<Notify>,
+    urgent: Arc<Notify>,
+    /// Cancelled when another ledger takes a cluster over.
+    stop: CancellationToken,
+}
+
+/// What connecting needs to know of all else.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) ledger: &'a LedgerState,
+    pub(super) sealer: &'a Sealer,
+    pub(super) metrics: &'a SharedMetrics,
+    pub(super) now: Timestamp,
+    /// Whether the ledger takes writes: without them nothing is renewed.
+    pub(super) renew: bool,
+}
+
 /// What keeps a connected cluster ours.
-pub(super) struct Link {
+struct Link {
     owner: OwnerWatch,
     /// When the daemon's own certificate is due; never for an administrator's own kubeconfig.
     renew_after: Option<Timestamp>,
@@ -50,7 +85,7 @@ pub(super) struct Link {
 }
 
 /// A cluster that answered.
-pub(super) struct Reached {
+struct Reached {
     client: kube::Client,
     /// The ledger that owns it.
     owner: String,
@@ -59,26 +94,102 @@ pub(super) struct Reached {
     file: Option<[u8; 32]>,
 }
 
-/// A cluster that is asked; it ends with its engine.
-pub(super) type Reaching = AbortOnDropHandle<Result<Reached, AccessError>>;
+/// A cluster that is asked; it ends with its runtime.
+type Reaching = AbortOnDropHandle<Result<Reached, AccessError>>;
 
 impl Link {
     /// Who owns the cluster, as far as is known.
-    pub(super) fn owner(&self) -> Ownership {
+    fn owner(&self) -> Ownership {
         self.owner.receiver().borrow().clone()
     }
 }
 
-impl Engine {
+impl Clusters {
+    pub(super) fn of(settings: &Settings, stop: CancellationToken) -> Self {
+        let effects = Effects { clusters: BTreeMap::new(), homes: homes(settings), archives: settings.archives() };
+        effects.archives.sweep();
+        Self {
+            effects,
+            links: BTreeMap::new(),
+            reaching: BTreeMap::new(),
+            trouble: BTreeMap::new(),
+            changed: Arc::new(Notify::new()),
+            urgent: Arc::new(Notify::new()),
+            stop,
+        }
+    }
+
+    pub(super) async fn wait_for_first_listing(&self) {
+        for cluster in self.effects.clusters.values() {
+            if let Err(error) = cluster.watch.wait_until_ready(FIRST_LISTING).await {
+                tracing::warn!(error = %chain(&error), "cluster");
+            }
+            if let Some(adopted) = &cluster.adopted {
+                adopted.wait_until_ready(FIRST_LISTING).await;
+            }
+        }
+    }
+
+    /// Notified of a change that is not to wait until others have come.
+    #[must_use]
+    pub fn urgent(&self) -> Arc<Notify> {
+        Arc::clone(&self.urgent)
+    }
+
+    /// Whether every cluster still belongs to the ledger `own`.
+    pub(super) fn must_own(&self, own: &str) -> Result<(), RuntimeError> {
+        self.links.iter().try_for_each(|(cluster, link)| match link.owner() {
+            Ownership::Ledger(owner) => owned_by(cluster, &owner, own),
+            Ownership::Nobody | Ownership::Unknown => Ok(()),
+        })
+    }
+
+    /// What the watches know; a cluster that is not ready is not in it.
+    pub(crate) fn inventory(&self) -> Inventory {
+        fn shown<T>(
+            clusters: &BTreeMap<ClusterName, ClusterEffects>,
+            of: impl Fn(&ClusterEffects) -> Option<T>,
+        ) -> BTreeMap<ClusterName, T> {
+            clusters.iter().filter_map(|(name, cluster)| Some((name.clone(), of(cluster)?))).collect()
+        }
+        let clusters = &self.effects.clusters;
+        Inventory {
+            clusters: shown(clusters, |cluster| cluster.watch.inventory()),
+            pods: shown(clusters, |cluster| cluster.pods.as_ref()?.inventory()),
+            in_use: shown(clusters, |cluster| cluster.in_use.as_ref()?.namespaces()),
+            adopted: shown(clusters, |cluster| cluster.adopted.as_ref()?.inventory()),
+            ..Inventory::default()
+        }
+    }
+
+    /// How each of them is.
+    pub(super) fn status(&self) -> BTreeMap<String, ClusterStatus> {
+        let away = self.trouble.iter().map(|(cluster, why)| {
+            let status = ClusterStatus { ready: false, trouble: Some(why.clone()), ..ClusterStatus::default() };
+            (cluster.to_string(), status)
+        });
+        let there = self.effects.clusters.iter().map(|(cluster, effects)| {
+            let health = effects.watch.health();
+            let waiting = (!health.ready).then(|| format!("waiting for {}", health.waiting_for.join(", ")));
+            let pods = || effects.pods.as_ref()?.error();
+            let in_use = || effects.in_use.as_ref()?.error();
+            let adopted = || effects.adopted.as_ref()?.error();
+            let status = ClusterStatus {
+                ready: health.ready,
+                trouble: health.error.or(waiting).or_else(pods).or_else(in_use).or_else(adopted),
+                objects: health.objects as u64,
+                endpoints: effects.findings(),
+            };
+            (cluster.to_string(), status)
+        });
+        away.chain(there).collect()
+    }
+
     /// Puts another configuration in force. A cluster of which nothing changed stays connected.
-    pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
-        let sources = settings.sources()?;
-        self.realm = RealmLink::of(&settings, &sources, self.realm.take())?;
-        self.sources = sources;
-        self.effects.homes =
-            HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes);
+    pub(super) fn reload(&mut self, settings: &Settings, ledger: &LedgerState) {
+        self.effects.homes = homes(settings);
         self.effects.archives = settings.archives();
-        let known = (&settings.policy, self.store.state());
+        let known = (&settings.policy, ledger);
         let links = &self.links;
         self.effects.clusters.retain(|cluster, effects| {
             let Some(face) = settings.policy.clusters.get(cluster) else { return false };
@@ -95,26 +206,23 @@ impl Engine {
         }
         self.trouble.clear();
         self.reaching.clear();
-        self.settings = settings;
-        Ok(())
     }
 
-    /// Connects the clusters that are not, and those anew whose certificate of the daemon is due.
+    /// Connects the clusters that are not, and those again whose certificate of the daemon is due.
     ///
     /// # Errors
-    /// Only [`EngineError::NotOwner`]: a cluster that is away is asked again in the next cycle.
-    pub async fn connect(&mut self) -> Result<(), EngineError> {
-        let (now, renew) = (self.now(), self.may_write());
-        if renew {
-            self.follow().await;
+    /// Only [`RuntimeError::NotOwner`]: a cluster that is away is asked again in the next cycle.
+    pub(super) async fn connect(&mut self, context: Context<'_>) -> Result<(), RuntimeError> {
+        if context.renew {
+            self.follow(context.settings).await;
         }
-        self.reach(now, renew);
+        self.reach(context);
         for (cluster, answer) in self.reached().await {
             match answer {
                 Ok(reached) => {
-                    self.owned_by(&cluster, &reached.owner)?;
+                    owned_by(&cluster, &reached.owner, &context.ledger.ledger_id)?;
                     self.trouble.remove(&cluster);
-                    self.take(cluster, reached);
+                    self.take(cluster, reached, context);
                 }
                 Err(why) => {
                     tracing::warn!(%cluster, error = why, "not connected");
@@ -127,19 +235,19 @@ impl Engine {
                 effects.server.endpoint_probes().look_after(&effects.face.endpoints, &link.credential);
             }
         }
-        if renew {
-            self.keep_webhooks(now).await;
+        if context.renew {
+            self.keep_webhooks(context).await;
         }
         Ok(())
     }
 
     /// Begins to ask the clusters that are not connected, or are to be anew.
-    fn reach(&mut self, now: Timestamp, renew: bool) {
+    fn reach(&mut self, Context { settings, now, renew, .. }: Context<'_>) {
         let due = |link: &Link| link.renew_after.is_some_and(|due| due <= now);
-        for (cluster, kubeconfig) in &self.settings.clusters {
+        for (cluster, kubeconfig) in &settings.clusters {
             let settled = self.effects.clusters.contains_key(cluster) && !self.links.get(cluster).is_some_and(due);
             if !settled && !self.reaching.contains_key(cluster) {
-                let face = self.settings.policy.clusters[cluster].clone();
+                let face = settings.policy.clusters[cluster].clone();
                 let asked = reach(cluster.clone(), kubeconfig.clone(), face, renew.then_some(now));
                 self.reaching.insert(cluster.clone(), AbortOnDropHandle::new(tokio::spawn(asked)));
             }
@@ -167,28 +275,25 @@ impl Engine {
     }
 
     /// Clusters whose CA is another since the configuration was read anew are connected anew.
-    async fn follow(&mut self) {
+    async fn follow(&mut self, settings: &Settings) {
         for (cluster, link) in self.links.iter_mut().filter(|(_, link)| link.reconfigured) {
             link.reconfigured = false;
-            let (kubeconfig, face) = (&self.settings.clusters[cluster], &self.settings.policy.clusters[cluster]);
+            let (kubeconfig, face) = (&settings.clusters[cluster], &settings.policy.clusters[cluster]);
             match followed(cluster, kubeconfig, face).await {
                 Ok(true) => drop(self.effects.clusters.remove(cluster)),
                 Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!(%cluster, error = chain(&error), "the daemon's own kubeconfig");
-                }
+                Err(error) => tracing::warn!(%cluster, error = chain(&error), "the daemon's own kubeconfig"),
             }
         }
     }
 
     /// Renews what is due of the webhooks. One that cannot be is told of, and tried again: it works until its end.
-    async fn keep_webhooks(&mut self, now: Timestamp) {
+    async fn keep_webhooks(&mut self, Context { settings, ledger, sealer, now, .. }: Context<'_>) {
         let away = |cluster| self.effects.clusters.get(cluster).is_some_and(|it| it.watch.health().error.is_some());
         let due = self.links.iter_mut().filter(|(_, link)| link.webhook_due.is_none_or(|due| due <= now));
         let due = due.filter(|(cluster, _)| !away(cluster));
         for (cluster, link) in due {
-            let (policy, state_dir) = (&self.settings.policy, self.settings.state_dir.as_path());
-            let (ledger, sealer) = (self.store.state(), &self.sealer);
+            let (policy, state_dir) = (&settings.policy, settings.state_dir.as_path());
             let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer, now };
             let again = now + WEBHOOK_AGAIN;
             link.webhook_due = Some(match Box::pin(webhook::keep(&link.client, request)).await {
@@ -218,14 +323,15 @@ impl Engine {
     }
 
     /// A cluster that is ours is watched from now on.
-    fn take(&mut self, cluster: ClusterName, reached: Reached) {
+    fn take(&mut self, cluster: ClusterName, reached: Reached, context: Context<'_>) {
+        let Context { settings, ledger, metrics, now, .. } = context;
         let Reached { client, owner: _, renewal, credential, file } = reached;
         let renew_after = match renewal {
-            None => Some(self.now() + RENEWAL_AGAIN),
+            None => Some(now + RENEWAL_AGAIN),
             Some(Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. }) => Some(renew_after),
             Some(Renewal::Postponed { why, not_after }) => {
                 tracing::warn!(%cluster, error = why, %not_after, "the daemon's own certificate is not renewed");
-                Some(self.now() + RENEWAL_AGAIN)
+                Some(now + RENEWAL_AGAIN)
             }
             Some(Renewal::NotOurs) => None,
         };
@@ -240,17 +346,28 @@ impl Engine {
         };
         tokio::spawn(end_when_taken_over(
             link.owner.receiver(),
-            self.store.state().ledger_id.clone(),
+            ledger.ledger_id.clone(),
             self.stop.clone(),
-            self.changed(),
+            Arc::clone(&self.changed),
         ));
-        let face = self.settings.policy.clusters[&cluster].clone();
-        let known = (&self.settings.policy, self.store.state());
+        let face = settings.policy.clusters[&cluster].clone();
+        let known = (&settings.policy, ledger);
         let effects =
-            ClusterEffects::start(cluster.clone(), client, face, known, &self.metrics, (&self.changed, &self.soon));
+            ClusterEffects::start(cluster.clone(), client, face, known, metrics, (&self.changed, &self.urgent));
         self.effects.clusters.insert(cluster.clone(), effects);
         self.links.insert(cluster, link);
     }
+}
+
+fn homes(settings: &Settings) -> HomedClient {
+    HomedClient::new(&settings.homes.socket, settings.homes.deadline).with_prefixes(&settings.homes.prefixes)
+}
+
+fn owned_by(cluster: &ClusterName, owner: &str, own: &str) -> Result<(), RuntimeError> {
+    if owner == own {
+        return Ok(());
+    }
+    Err(RuntimeError::NotOwner { cluster: cluster.clone(), owner: owner.to_owned(), own: own.to_owned() })
 }
 
 /// Asks a cluster whose it is, with the daemon's own credential, which is renewed before if it is due; `renew`: what that

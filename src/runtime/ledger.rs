@@ -1,0 +1,199 @@
+//! The ledger as its one writer has it: the store and its lock, whether it takes writes, and what its backups are.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::Clock;
+use crate::control::api::{BackupStatus, CycleReport, LedgerTrouble, OrderAnswer};
+use crate::errors::chain;
+use crate::ledger::LedgerState;
+use crate::ledger::change::{Change, Event};
+use crate::orders::request::OrderRequest;
+use crate::orders::{self, Written};
+use crate::policy::Policy;
+use crate::store::backup::{self, Backup};
+use crate::store::{CycleEnd, CycleLock, ReadStore, Store, StoreError};
+use crate::telemetry::SharedMetrics;
+
+/// See the module.
+pub struct Ledger {
+    store: Store,
+    lock: CycleLock,
+    clock: Clock,
+    metrics: SharedMetrics,
+    trouble: Option<LedgerTrouble>,
+    backup: BackupStatus,
+    last_cycle: Option<CycleReport>,
+}
+
+impl Ledger {
+    pub(crate) async fn open(state_dir: &Path, clock: Clock, metrics: &SharedMetrics) -> Result<Self, StoreError> {
+        let (store, lock) = Store::open(state_dir).await?;
+        let backup = BackupStatus { newest: backup::newest(state_dir), failed: None };
+        Ok(Self { store, lock, clock, metrics: Arc::clone(metrics), trouble: None, backup, last_cycle: None })
+    }
+
+    pub(crate) async fn close(self) -> Result<(), StoreError> {
+        self.store.close().await
+    }
+
+    /// What is remembered.
+    #[must_use]
+    pub const fn state(&self) -> &LedgerState {
+        self.store.state()
+    }
+
+    /// Whole seconds.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    pub(crate) async fn write(
+        &mut self,
+        changes: &[Change],
+        events: &[Event],
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.store.write(&self.lock, changes, events, now).await
+    }
+
+    /// That the file takes a write, before anything is done that it has to remember.
+    pub(crate) async fn prove(&mut self) -> Result<(), StoreError> {
+        self.store.prove(&self.lock).await
+    }
+
+    /// Whether what is done can be remembered; tried again where it could not. Without it nothing is written anywhere.
+    ///
+    /// # Errors
+    /// The ledger's; [`StoreError::is_of_the_disk`] while waiting may cure it.
+    pub async fn must_write(&mut self) -> Result<(), StoreError> {
+        if self.store.is_stuck() {
+            self.store.recover(&self.lock).await?;
+        } else {
+            self.store.has_room()?;
+        }
+        if let Some(trouble) = self.trouble.take() {
+            tracing::info!(since = %trouble.since, "the ledger takes writes again");
+        }
+        self.metrics.ledger_stuck(false);
+        Ok(())
+    }
+
+    /// Whether what is done now can be remembered, as far as that is seen without a write.
+    pub(super) fn may_write(&self) -> bool {
+        !self.store.is_stuck() && self.store.has_room().is_ok()
+    }
+
+    /// The ledger did not take a write.
+    pub fn is_stuck(&mut self, error: &StoreError) {
+        let why = chain(error);
+        if self.trouble.is_none() {
+            tracing::error!(error = why, "the ledger takes no writes: nothing is written anywhere until it does");
+        }
+        let (since, waiting) =
+            self.trouble.take().map_or_else(|| (self.now(), 0), |trouble| (trouble.since, trouble.waiting));
+        self.trouble = Some(LedgerTrouble { why, since, waiting });
+        self.metrics.ledger_stuck(true);
+    }
+
+    /// Takes into memory what the directories said while nothing could be written, and for how many accounts something waits.
+    pub(crate) fn hear(&mut self, changes: &[Change], waiting: u64) {
+        self.store.hear(changes);
+        if let Some(trouble) = &mut self.trouble {
+            trouble.waiting = waiting;
+        }
+    }
+
+    /// Why the ledger takes no writes.
+    #[must_use]
+    pub const fn trouble(&self) -> Option<&LedgerTrouble> {
+        self.trouble.as_ref()
+    }
+
+    pub(super) const fn backup(&self) -> &BackupStatus {
+        &self.backup
+    }
+
+    pub(super) const fn last_cycle(&self) -> Option<&CycleReport> {
+        self.last_cycle.as_ref()
+    }
+
+    /// A backup ended.
+    pub fn backed_up(&mut self, result: Result<Backup, StoreError>) {
+        match result {
+            Ok(Backup { path, at, events, head }) => {
+                tracing::info!(file = %path.display(), events, head, "backup");
+                self.backup = BackupStatus { newest: Some(at), failed: None };
+            }
+            Err(error) => {
+                let why = chain(&error);
+                tracing::error!(error = why, "no backup of the ledger");
+                self.backup.failed = Some(why);
+            }
+        }
+    }
+
+    /// Says in the journal where the history ends: whoever keeps the journal can tell later that nothing of it was cut
+    /// off or rewritten.
+    pub fn tell_the_head(&self) {
+        let (events, head) = self.store.head();
+        tracing::info!(ledger = self.state().ledger_id, events, head, "history");
+    }
+
+    /// Ends a cycle with its row.
+    pub(crate) async fn finish(&mut self, mut report: CycleReport) -> Result<CycleReport, StoreError> {
+        report.id = self.store.next_cycle();
+        let end = CycleEnd {
+            began: report.began,
+            ended: report.ended,
+            trigger: report.trigger.name().to_owned(),
+            sources: self.state().sources.clone(),
+            report: serde_json::to_value(&report).unwrap_or_default(),
+        };
+        self.store.finish(&self.lock, end).await?;
+        self.metrics.cycle(["done", "failing", "", "refused"][usize::from(report.exit_code().min(3))]);
+        self.last_cycle = Some(report.clone());
+        Ok(report)
+    }
+
+    /// How many accounts of revocations that are under way were revoked, with how many such revocations there are.
+    #[must_use]
+    pub fn revoked(&self) -> (usize, u64) {
+        let revocations = &self.state().revocations;
+        (revocations.len(), revocations.values().map(|revocation| revocation.done).sum())
+    }
+
+    pub(super) async fn order(
+        &mut self,
+        policy: &Policy,
+        actor: &str,
+        requests: &[OrderRequest],
+    ) -> Result<OrderAnswer, StoreError> {
+        let now = self.now();
+        write_down(&mut self.store, &self.lock, policy, actor, requests, now).await
+    }
+}
+
+/// Writes orders into a ledger, in one transaction, and says what they mean, or why some are none.
+pub async fn write_down(
+    store: &mut Store,
+    lock: &CycleLock,
+    policy: &Policy,
+    actor: &str,
+    requests: &[OrderRequest],
+    now: Timestamp,
+) -> Result<OrderAnswer, StoreError> {
+    let Written { changes, events, texts, revoked, refused } =
+        orders::write_all(store.state(), policy, actor, requests, now);
+    store.write(lock, &changes, &events, now).await?;
+    Ok(OrderAnswer { text: texts.join("\n"), refused, revoked, report: None })
+}
+
+/// Copies the ledger of `state_dir` into its backups, beside whoever writes it.
+pub async fn back_up(state_dir: PathBuf, now: Timestamp) -> Result<Backup, StoreError> {
+    let mut ledger = ReadStore::open(&state_dir.join(crate::store::FILE)).await?;
+    backup::nightly(&mut ledger, &state_dir, now).await
+}

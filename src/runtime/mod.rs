@@ -1,0 +1,216 @@
+//! What a cycle works with, opened once, by what it serves: the ledger, the directories, the clusters, the realm. Each has
+//! its own state and health. `bursard` keeps one for its life, `bursar sync --once` for one cycle.
+
+pub mod clusters;
+pub mod directories;
+pub mod ledger;
+pub mod realm;
+mod status;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use self::clusters::{Clusters, Context};
+use self::directories::{Directories, Reader};
+use self::ledger::Ledger;
+use self::realm::RealmTarget;
+use crate::bootstrap::SEAL_KEY;
+use crate::contract::Sealer;
+use crate::control::api::OrderAnswer;
+use crate::desired::Deriver;
+use crate::identity::ClusterName;
+use crate::orders::request::OrderRequest;
+use crate::settings::{Settings, SettingsErrors};
+use crate::store::StoreError;
+use crate::telemetry::SharedMetrics;
+
+/// Where the time comes from: the daemon's clock in whole seconds, which is what the ledger keeps. A parameter, for the
+/// wall clock is read in `daemon.rs` and `cli` only.
+pub type Clock = fn() -> Timestamp;
+
+/// What keeps Bursar from working at all.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// A password that is not there.
+    #[error(transparent)]
+    Settings(#[from] SettingsErrors),
+    /// The ledger.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The seal's key.
+    #[error("{path} cannot be used; `bursar init` makes it")]
+    Seal {
+        /// Where it should be.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Another ledger owns a cluster.
+    #[error(
+        "cluster {cluster} belongs to the ledger {owner}, and this one is {own}: \
+         two would undo each other's work. If this host is to take over: bursar takeover"
+    )]
+    NotOwner {
+        /// Which.
+        cluster: ClusterName,
+        /// Whose it is.
+        owner: String,
+        /// Who we are.
+        own: String,
+    },
+}
+
+/// See the module.
+pub struct Runtime {
+    pub(crate) settings: Settings,
+    pub(crate) sealer: Sealer,
+    pub(crate) deriver: Deriver,
+    pub(crate) ledger: Ledger,
+    pub(crate) directories: Directories,
+    pub(crate) clusters: Clusters,
+    pub(crate) realm: Option<Box<RealmTarget>>,
+    pub(crate) work: Work,
+    pub(crate) metrics: SharedMetrics,
+}
+
+/// The cycle that runs: how it is ended, and how it says that it goes on.
+#[derive(Debug, Clone, Default)]
+pub struct Work {
+    /// Cancelled: the cycle that runs ends after what is under way. A child of `stop`.
+    pub interrupt: CancellationToken,
+    /// Cancelled: what is under way is finished, nothing more is begun.
+    pub stop: CancellationToken,
+    /// That a cycle goes on.
+    pub progress: Progress,
+}
+
+/// Counts the steps of cycles, so that one that hangs can be told from one that is long.
+#[derive(Debug, Clone, Default)]
+pub struct Progress(Arc<AtomicU64>);
+
+impl Progress {
+    pub(crate) fn step(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Runtime {
+    /// Opens everything. A cluster that does not answer is a state, not an error; it is asked again in each cycle.
+    ///
+    /// # Errors
+    /// The ledger or the seal cannot be used, or another ledger owns a cluster.
+    pub async fn open(settings: Settings, metrics: SharedMetrics, clock: Clock) -> Result<Self, RuntimeError> {
+        let ledger = Ledger::open(&settings.state_dir, clock, &metrics).await?;
+        let sealer = read_seal(&settings.state_dir)?;
+        let sources = settings.sources()?;
+        let realm = RealmTarget::of(&settings, &sources, None)?;
+        let stop = CancellationToken::new();
+        let work = Work { interrupt: stop.child_token(), stop, progress: Progress::default() };
+        let clusters = Clusters::of(&settings, work.stop.clone());
+        let directories = Directories::of(sources);
+        let deriver = Deriver::default();
+        let mut runtime = Self { settings, sealer, deriver, ledger, directories, clusters, realm, work, metrics };
+        runtime.connect().await?;
+        runtime.clusters.wait_for_first_listing().await;
+        Ok(runtime)
+    }
+
+    /// Closes the ledger so that everybody of the group can read it.
+    pub async fn close(self) -> Result<(), RuntimeError> {
+        Ok(self.ledger.close().await?)
+    }
+
+    /// For a process that reads its directories once: nothing of them is kept, and no server asked for what to ask it next.
+    #[must_use]
+    pub fn reading_once(mut self) -> Self {
+        self.directories.keep_nothing();
+        self
+    }
+
+    /// Notified whenever a cluster is no longer as the plan knew it.
+    #[must_use]
+    pub fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.clusters.changed)
+    }
+
+    /// What cuts the next cycle short, and how it says that it goes on.
+    pub fn begin(&mut self) -> Work {
+        self.work.interrupt = self.work.stop.child_token();
+        self.work.clone()
+    }
+
+    /// Whole seconds.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.ledger.now()
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Whether every cluster still belongs to this ledger.
+    ///
+    /// # Errors
+    /// [`RuntimeError::NotOwner`].
+    pub fn must_own(&self) -> Result<(), RuntimeError> {
+        self.clusters.must_own(&self.ledger.state().ledger_id)
+    }
+
+    /// Connects the clusters that are not, and those again whose certificate of the daemon is due.
+    ///
+    /// # Errors
+    /// Only [`RuntimeError::NotOwner`]: a cluster that is away is asked again in the next cycle.
+    pub async fn connect(&mut self) -> Result<(), RuntimeError> {
+        let Self { settings, sealer, ledger, clusters, metrics, .. } = self;
+        let (now, renew) = (ledger.now(), ledger.may_write());
+        clusters.connect(Context { settings, ledger: ledger.state(), sealer, metrics, now, renew }).await
+    }
+
+    /// What a read of the directories needs to know of all else.
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        let realm = self.realm.as_deref().map(RealmTarget::rules);
+        Reader { ledger: self.ledger.state(), policy: &self.settings.policy, realm, now: self.now() }
+    }
+
+    /// Puts another configuration in force. What it leaves as it was goes on: connections, and what is known of sources.
+    pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
+        let sources = settings.sources()?;
+        self.realm = RealmTarget::of(&settings, &sources, self.realm.take())?;
+        self.directories.reload(sources);
+        self.clusters.reload(&settings, self.ledger.state());
+        self.settings = settings;
+        Ok(())
+    }
+
+    /// Writes orders down. The next cycle carries them out.
+    pub async fn order(&mut self, actor: &str, requests: &[OrderRequest]) -> Result<OrderAnswer, RuntimeError> {
+        Ok(self.ledger.order(&self.settings.policy, actor, requests).await?)
+    }
+}
+
+/// The seal's key.
+///
+/// # Errors
+/// It is not there, or no key.
+pub fn read_seal(state_dir: &Path) -> Result<Sealer, RuntimeError> {
+    let path = state_dir.join(SEAL_KEY);
+    let seal = |source| RuntimeError::Seal { path: path.clone(), source };
+    let seed = zeroize::Zeroizing::new(std::fs::read(&path).map_err(seal)?);
+    Sealer::from_seed(&seed).map_err(|error| seal(io::Error::new(io::ErrorKind::InvalidData, error)))
+}

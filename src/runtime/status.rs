@@ -1,0 +1,47 @@
+//! How things stand, put together from each part's own health.
+
+use super::Runtime;
+use crate::control::api::{Failing, Status};
+use crate::report;
+use crate::store::holding_the_wal;
+
+impl Runtime {
+    /// How things stand.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let Self { settings, ledger, clusters, realm, .. } = self;
+        let last_cycle = ledger.last_cycle().cloned();
+        let status = report::status(&settings.policy.site, ledger.state(), clusters.status(), last_cycle);
+        Status {
+            ledger: ledger.trouble().cloned(),
+            wal: holding_the_wal(&settings.state_dir),
+            backup: ledger.backup().clone(),
+            realm: realm.as_ref().map(|realm| realm.status(ledger.state())),
+            ..status
+        }
+    }
+
+    /// The Prometheus text.
+    #[must_use]
+    pub fn exposition(&self) -> String {
+        let Self { ledger, clusters, realm, metrics, .. } = self;
+        metrics.backup(ledger.backup().newest, ledger.backup().failed.is_some());
+        if let Some(realm) = realm.as_ref().map(|realm| realm.status(ledger.state())) {
+            metrics.realm(realm.trouble.is_some(), realm.read_at, realm.waiting);
+        }
+        metrics.forget_endpoints();
+        for (cluster, effects) in &clusters.effects.clusters {
+            let findings = effects.findings();
+            for endpoint in effects.face.endpoints.keys() {
+                metrics.endpoint(&cluster.0, endpoint, findings.contains_key(endpoint));
+            }
+        }
+        metrics.exposition(ledger.state(), ledger.now())
+    }
+
+    /// Tenants that fail now.
+    #[must_use]
+    pub fn failing(&self) -> Vec<Failing> {
+        report::failing(self.ledger.state())
+    }
+}

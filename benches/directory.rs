@@ -15,7 +15,7 @@ use bursar::policy::Policy;
 use bursar::snapshot::Completeness;
 use bursar_directory::entry::assemble::KINDS;
 use bursar_directory::source::PAGE_SIZE;
-use bursar_directory::{Memory, Pass, SourceConfig, fetch};
+use bursar_directory::{Pass, SourceConfig, SyncCache, fetch};
 use bursar_testkit::folder::Folder;
 use bursar_testkit::ldif::{group_of_names_ldif, person_dn, person_ldif, tool_ldif, toolforge_units_ldif};
 use bursar_testkit::slapd::{BASE_DN, READER_DN, READER_PASSWORD, Slapd, SlapdOptions};
@@ -117,7 +117,7 @@ fn measure(what: &str, ldif: String, change: impl FnOnce(&mut SourceConfig)) {
 /// The same by changes: everything once, and then nothing.
 fn by_changes(runtime: &tokio::runtime::Runtime, sources: &[SourceConfig], policy: &Policy) -> String {
     forget_peak_memory();
-    let pass = Pass::Changes(Memory::default());
+    let pass = Pass::Changes(SyncCache::default());
     let first = runtime.block_on(read(sources, &pass, policy));
     let nothing = (0..ROUNDS).map(|_| runtime.block_on(read(sources, &pass, policy))).collect();
     format!(

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bursar_directory::source::SourceKind;
-use bursar_directory::{self as directory, Memory, Pass, SourceConfig};
+use bursar_directory::{self as directory, Pass, SourceConfig, SyncCache};
 use serde::Serialize;
 
 pub(super) use self::cluster::cluster;
@@ -58,7 +58,7 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
             return (errors.0.iter().map(|error| Finding::bad("password", error, cure)).collect(), Vec::new());
         }
     };
-    let pass = Pass::Changes(Memory::default());
+    let pass = Pass::Changes(SyncCache::default());
     let snapshot = directory::fetch(&sources, &pass, &settings.policy, daemon::now()).await;
     let mut findings: Vec<Finding> = sources.iter().filter_map(authority::client_certificate).collect();
     for read in &snapshot.reads {

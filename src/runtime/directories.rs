@@ -13,13 +13,13 @@ use crate::orders::request::Trigger;
 use crate::policy::{Policy, Realm};
 use crate::snapshot::{Comparison, DirectorySnapshot};
 use bursar_directory::ldap::follow::follow;
-use bursar_directory::{Pass, SourceConfig, Memory};
+use bursar_directory::{Pass, SourceConfig, SyncCache};
 
 /// See the module.
 pub struct Directories {
     sources: Vec<SourceConfig>,
     /// What is known of them between two cycles.
-    cache: Option<Memory>,
+    cache: Option<SyncCache>,
     /// Those whose servers tell their changes.
     followers: Vec<Follower>,
     changed: Arc<Notify>,
@@ -43,7 +43,7 @@ pub(crate) struct Reader<'a> {
 
 impl Directories {
     pub(super) fn of(sources: Vec<SourceConfig>) -> Self {
-        Self { sources, cache: Some(Memory::default()), followers: Vec::new(), changed: Arc::new(Notify::new()) }
+        Self { sources, cache: Some(SyncCache::default()), followers: Vec::new(), changed: Arc::new(Notify::new()) }
     }
 
     pub(super) fn keep_nothing(&mut self) {

@@ -18,7 +18,7 @@ use crate::entry::EntryRules;
 use crate::entry::assemble::assemble;
 use crate::source::SourceConfig;
 use crate::sync::incremental;
-use crate::sync::kept::Memory;
+use crate::sync::kept::SyncCache;
 
 /// How much a pass asks for.
 #[derive(Debug, Clone)]
@@ -26,9 +26,9 @@ pub enum Pass {
     /// All, and nothing of it is kept: what a command does that runs once.
     Once,
     /// What changed since the last pass, where a source can say so.
-    Changes(Memory),
+    Changes(SyncCache),
     /// All, compared with what its changes have made of it.
-    Whole(Memory),
+    Whole(SyncCache),
 }
 
 /// One pass over `sources`, which are in their order of precedence. Accounts that expired before `now` are disabled.

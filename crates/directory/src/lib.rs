@@ -13,4 +13,4 @@ pub mod tls;
 
 pub use self::fetch::{Pass, fetch};
 pub use self::source::{Preset, SourceConfig, SourceKind};
-pub use self::sync::kept::Memory;
+pub use self::sync::kept::SyncCache;

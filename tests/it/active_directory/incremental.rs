@@ -6,7 +6,7 @@ mod proxied;
 use bursar::identity::AccountKind;
 use bursar::snapshot::{SourceRead, Way};
 use bursar_directory::source::{LdapConfig, Secret};
-use bursar_directory::{Memory, Pass, SourceConfig};
+use bursar_directory::{Pass, SourceConfig, SyncCache};
 use bursar_testkit::samba::{ADMINISTRATOR, ADMINISTRATOR_PASSWORD, Samba, group_ldif, person_ldif};
 
 use super::proxy::Proxy;
@@ -16,12 +16,12 @@ use crate::directory::{members, names, read, read_by, why};
 /// A source that is polled.
 struct Polled {
     source: SourceConfig,
-    memory: Memory,
+    memory: SyncCache,
 }
 
 impl Polled {
     fn new(source: SourceConfig) -> Self {
-        Self { source, memory: Memory::default() }
+        Self { source, memory: SyncCache::default() }
     }
 
     async fn poll(&self) -> SourceRead {

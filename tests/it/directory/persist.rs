@@ -8,7 +8,7 @@ use bursar::identity::AccountKind;
 use bursar::snapshot::{SourceRead, Way};
 use bursar_directory::ldap::follow::follow;
 use bursar_directory::source::LdapConfig;
-use bursar_directory::{Memory, Pass, SourceConfig};
+use bursar_directory::{Pass, SourceConfig, SyncCache};
 use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_ldif, toolforge_units_ldif};
 use bursar_testkit::sample::sentinel_ldif;
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
@@ -25,7 +25,7 @@ const DEADLINE: Duration = Duration::from_mins(1);
 
 struct Told {
     source: SourceConfig,
-    memory: Memory,
+    memory: SyncCache,
     changed: Arc<Notify>,
     task: JoinHandle<()>,
 }
@@ -45,7 +45,7 @@ impl Told {
     }
 
     fn begin(source: SourceConfig) -> Self {
-        let (memory, changed) = (Memory::default(), Arc::new(Notify::new()));
+        let (memory, changed) = (SyncCache::default(), Arc::new(Notify::new()));
         let task = tokio::spawn(follow(source.clone(), memory.clone(), Arc::clone(&changed)));
         Self { source, memory, changed, task }
     }

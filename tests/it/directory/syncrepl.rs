@@ -7,7 +7,7 @@ use bursar::identity::AccountKind;
 use bursar::snapshot::{SourceRead, Way};
 use bursar_directory::source::{LdapConfig, SidMapping};
 use bursar_directory::sync::kept::{Kept, Mark};
-use bursar_directory::{Memory, Pass, Preset, SourceConfig, SourceKind};
+use bursar_directory::{Pass, Preset, SourceConfig, SourceKind, SyncCache};
 use bursar_testkit::ldif::{person_dn, person_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif};
 use bursar_testkit::sample::{self, sentinel_ldif};
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
@@ -18,12 +18,12 @@ use super::{assert_same, assert_why, ldap, names, read, read_by, site, toolforge
 /// A source, and what is kept of it.
 struct Followed {
     source: SourceConfig,
-    memory: Memory,
+    memory: SyncCache,
 }
 
 impl Followed {
     fn of(ldap: LdapConfig) -> Self {
-        Self { source: toolforge(ldap), memory: Memory::default() }
+        Self { source: toolforge(ldap), memory: SyncCache::default() }
     }
 
     async fn changes(&self) -> SourceRead {
@@ -273,7 +273,7 @@ async fn rfc2307_groups_are_followed_by_name() {
         sids: SidMapping::default(),
         ..toolforge(ldap(&[&slapd.ldaps_url], &slapd))
     };
-    let followed = Followed { source, memory: Memory::default() };
+    let followed = Followed { source, memory: SyncCache::default() };
     followed.is_right().await;
     let group = format!("cn=k8s-admins,ou=groups,{}", sample::RFC2307_BASE);
     slapd.modify_ldif(&replace_ldif(&group, "memberUid", &["olivia", "peggy"]));

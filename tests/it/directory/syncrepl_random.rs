@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use bursar::snapshot::Way;
-use bursar_directory::{Memory, Pass};
+use bursar_directory::{Pass, SyncCache};
 use bursar_testkit::ldif::{person_dn, person_ldif, tool_account_dn, tool_group_dn, tool_ldif};
 use bursar_testkit::slapd::{BASE_DN, SlapdOptions};
 
@@ -243,7 +243,7 @@ async fn after_2000_random_changes_the_changes_made_what_is_there() {
     // Small enough to be too small for about every second batch.
     let slapd = site(SlapdOptions { sessionlog: 40, ..SlapdOptions::default() });
     let source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
-    let memory = Memory::default();
+    let memory = SyncCache::default();
     let mut model = Model::of(seed);
     let mut done = 0;
     while done < changes {

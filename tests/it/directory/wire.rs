@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bursar::snapshot::SourceRead;
 use bursar_directory::source::{LdapConfig, SourceConfig};
-use bursar_directory::{Memory, Pass};
+use bursar_directory::{Pass, SyncCache};
 use bursar_testkit::ldif::{person_dn, person_ldif, tool_ldif};
 use bursar_testkit::slapd::{BASE_DN, Slapd, SlapdOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -208,8 +208,8 @@ impl Site {
     }
 
     /// What is kept after a read, and then some changes.
-    async fn kept(&self) -> Memory {
-        let memory = Memory::default();
+    async fn kept(&self) -> SyncCache {
+        let memory = SyncCache::default();
         self.read(&Pass::Changes(memory.clone()), Fault::None).await;
         self.slapd.add_ldif(&(person_ldif(BASE_DN, "zoe", 2100) + &tool_ldif(BASE_DN, "new", 52600, &["zoe"])));
         for name in ["alice", "bob"] {
@@ -219,8 +219,8 @@ impl Site {
     }
 
     /// The same as `memory` has now, which no read of another one changes.
-    fn copy(&self, memory: &Memory) -> Memory {
-        let copy = Memory::default();
+    fn copy(&self, memory: &SyncCache) -> SyncCache {
+        let copy = SyncCache::default();
         if let Some(kept) = memory.of(&self.source) {
             copy.keep(&self.source.name, kept);
         }
@@ -228,7 +228,7 @@ impl Site {
     }
 
     /// How many bytes such a read takes over a good wire; of a comparison, the longest of its connections.
-    async fn length(&self, how: How, begun: &Memory, truth: &SourceRead) -> usize {
+    async fn length(&self, how: How, begun: &SyncCache, truth: &SourceRead) -> usize {
         self.wire.bytes();
         self.wire.messages();
         assert!(self.survives(how, begun, Fault::None, truth, "a good wire").await);
@@ -236,7 +236,7 @@ impl Site {
     }
 
     /// Reads over a wire with `fault`, then over a good one. `Some`: whether the first read was complete.
-    async fn survives(&self, how: How, begun: &Memory, fault: Fault, truth: &SourceRead, label: &str) -> bool {
+    async fn survives(&self, how: How, begun: &SyncCache, fault: Fault, truth: &SourceRead, label: &str) -> bool {
         let memory = self.copy(begun);
         let pass = match how {
             How::Once => Pass::Once,
@@ -281,11 +281,11 @@ fn tries(count: usize) -> usize {
 }
 
 /// The first read, with nothing kept, and one of changes.
-async fn ways(site: &Site) -> [(How, Memory); 4] {
+async fn ways(site: &Site) -> [(How, SyncCache); 4] {
     let kept = site.kept().await;
     [
-        (How::Once, Memory::default()),
-        (How::Changes, Memory::default()),
+        (How::Once, SyncCache::default()),
+        (How::Changes, SyncCache::default()),
         (How::Changes, kept.clone()),
         (How::Whole, kept),
     ]

@@ -23,7 +23,7 @@ use super::connection::{Connection, ReadError, meaning};
 use super::syncrepl::{Told, ask, believe, refresh, taken};
 use crate::entry::assemble::KINDS;
 use crate::source::{LdapConfig, SourceConfig, SourceKind};
-use crate::sync::kept::{Kept, Memory};
+use crate::sync::kept::{Kept, SyncCache};
 
 /// A change seldom comes alone (a tool is two entries): what comes within this is one. Nobody notices it.
 const SETTLES: Duration = Duration::from_millis(50);
@@ -39,7 +39,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 const GOOD: Duration = Duration::from_mins(1);
 
 /// Follows `source` for ever; drop it to end it. `changed` is told whenever the mirror is another, after it is kept.
-pub async fn follow(source: SourceConfig, memory: Memory, changed: Arc<Notify>) {
+pub async fn follow(source: SourceConfig, memory: SyncCache, changed: Arc<Notify>) {
     let SourceKind::Ldap(config) = &source.kind else { return };
     let _ended = Ended { memory: &memory, source: &source.name };
     let mut pause = FIRST_PAUSE;
@@ -58,7 +58,7 @@ pub async fn follow(source: SourceConfig, memory: Memory, changed: Arc<Notify>) 
 
 /// Whoever no longer follows says so, however it ends.
 struct Ended<'a> {
-    memory: &'a Memory,
+    memory: &'a SyncCache,
     source: &'a str,
 }
 
@@ -72,7 +72,7 @@ impl Drop for Ended<'_> {
 async fn follow_once(
     config: &LdapConfig,
     source: &SourceConfig,
-    memory: &Memory,
+    memory: &SyncCache,
     changed: &Notify,
 ) -> Result<Infallible, String> {
     let mut connection = super::open(config, source).await.map_err(|raw| raw.problems.join("; "))?;
@@ -93,7 +93,12 @@ async fn follow_once(
 }
 
 /// The beginning: all that there is, and from where on changes are told.
-async fn begun(config: &LdapConfig, source: &SourceConfig, memory: &Memory, server: &str) -> Result<Arc<Kept>, String> {
+async fn begun(
+    config: &LdapConfig,
+    source: &SourceConfig,
+    memory: &SyncCache,
+    server: &str,
+) -> Result<Arc<Kept>, String> {
     let kept = refresh(config, source, None).await.map_err(|raw| match raw.problems.as_slice() {
         [] => format!("{server} does not tell changes"),
         problems => problems.join("; "),
@@ -108,7 +113,7 @@ async fn begun(config: &LdapConfig, source: &SourceConfig, memory: &Memory, serv
 
 struct Following<'a> {
     source: &'a SourceConfig,
-    memory: &'a Memory,
+    memory: &'a SyncCache,
     changed: &'a Notify,
     server: &'a str,
     known: Arc<Kept>,

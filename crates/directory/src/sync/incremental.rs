@@ -9,7 +9,7 @@ use crate::entry::EntryRules;
 use crate::entry::assemble::{RawRead, assemble};
 use crate::source::{SourceConfig, SourceKind};
 use crate::sync::difference::compare;
-use crate::sync::kept::{Kept, Memory};
+use crate::sync::kept::{Kept, SyncCache};
 use crate::{keycloak, ldap, ldif};
 
 /// All of `source`, as if nothing was known.
@@ -31,7 +31,7 @@ async fn refresh(source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, Raw
 }
 
 /// Reads what changed since the last pass.
-pub(crate) async fn changes(source: &SourceConfig, memory: &Memory, rules: &EntryRules) -> SourceRead {
+pub(crate) async fn changes(source: &SourceConfig, memory: &SyncCache, rules: &EntryRules) -> SourceRead {
     if let Some(kept) = memory.live(source) {
         return told(source, &kept, Way::Persist, rules);
     }
@@ -46,7 +46,7 @@ pub(crate) async fn changes(source: &SourceConfig, memory: &Memory, rules: &Entr
 }
 
 /// Reads in full, and compares with what the changes have made: all differences are repaired, by beginning anew.
-pub(crate) async fn whole(source: &SourceConfig, memory: &Memory, rules: &EntryRules) -> SourceRead {
+pub(crate) async fn whole(source: &SourceConfig, memory: &SyncCache, rules: &EntryRules) -> SourceRead {
     let known = memory.of(source);
     let way = if memory.live(source).is_some() { Way::Persist } else { Way::Incremental };
     let before = match refresh(source, known.as_deref()).await {

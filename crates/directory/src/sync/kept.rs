@@ -48,7 +48,7 @@ pub enum Mark {
 
 /// What is kept of all sources, by their names. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Memory(Arc<Mutex<BTreeMap<String, Slot>>>);
+pub struct SyncCache(Arc<Mutex<BTreeMap<String, Slot>>>);
 
 #[derive(Debug, Clone, Default)]
 struct Slot {
@@ -57,7 +57,7 @@ struct Slot {
     live: bool,
 }
 
-impl Memory {
+impl SyncCache {
     /// What is kept of `source`, if it was asked as it would be now.
     #[must_use]
     pub fn of(&self, source: &SourceConfig) -> Option<Arc<Kept>> {

@@ -191,6 +191,8 @@ impl Runtime {
     /// Puts another configuration in force. What it leaves as it was goes on: connections, and what is known of sources.
     pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
         let sources = settings.sources()?;
+        // If the realm cannot be configured, the connection that there is stays as it was.
+        settings.realm_connection(&sources)?;
         self.realm = RealmTarget::of(&settings, &sources, self.realm.take())?;
         self.directories.reload(sources);
         self.clusters.reload(&settings, self.ledger.state());

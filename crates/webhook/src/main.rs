@@ -50,6 +50,11 @@ async fn main() -> ExitCode {
         }
     };
     log_to_stderr(arguments.log_format);
+    // It holds keys: no core file has its memory, and no process of its user looks into it.
+    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
+        tracing::error!(%error, "cannot keep the program's memory to itself");
+        return ExitCode::FAILURE;
+    }
     let stop = CancellationToken::new();
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
         let Ok(mut signal) = signal(kind) else { return ExitCode::FAILURE };

@@ -12,9 +12,9 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use self::adopted::left_behind;
-use super::needs::{ARCHIVE_ROLE, Needs};
+use super::approver;
+use super::needs::{ARCHIVE_ROLE, Confinement, Needs};
 use super::roles::{NAMESPACE, OWNER, labels};
-use super::webhook::configurations::by_the_daemon;
 use crate::contract::{ADOPT, CLASS, JOB, MANAGED_BY, MANAGER, SELFTEST, STATE, TenantState};
 use crate::desired::credential::SECRET_PREFIX;
 use crate::desired::volume::PERSONAL_NAMESPACE;
@@ -35,7 +35,7 @@ const SERVICE_ACCOUNT: &str = "^bursar-g[0-9]+$";
 
 /// The policy and its binding.
 #[must_use]
-pub fn daemon_admission_policy(needs: &Needs) -> [Value; 2] {
+pub fn daemon_admission_policy(needs: &Needs, confinement: &Confinement) -> [Value; 2] {
     let policy = json!({
         "apiVersion": API_VERSION,
         "kind": "ValidatingAdmissionPolicy",
@@ -50,12 +50,12 @@ pub fn daemon_admission_policy(needs: &Needs) -> [Value; 2] {
             },
             // Reviews of oneself and of rights are sent by POST, and change nothing.
             "matchConditions": [
-                {"name": "daemon", "expression": format!("request.userInfo.username == {}", text(DAEMON_USER))},
+                {"name": "daemon", "expression": by_the_daemon()},
                 {"name": "writes", "expression":
                     "!(request.resource.group in ['authentication.k8s.io', 'authorization.k8s.io'])"},
             ],
             "variables": variables(needs),
-            "validations": validations(),
+            "validations": validations(needs, confinement),
         },
     });
     let binding = json!({
@@ -65,6 +65,18 @@ pub fn daemon_admission_policy(needs: &Needs) -> [Value; 2] {
         "spec": {"policyName": DAEMON_ADMISSION_POLICY, "validationActions": ["Deny"]},
     });
     [policy, binding]
+}
+
+/// The condition of requests of the daemon: by its user name, and by the group that its rights are bound to. A certificate
+/// with that group and another name has them too.
+#[must_use]
+pub fn by_the_daemon() -> String {
+    format!(
+        "request.userInfo.username == {user} || (has(request.userInfo.groups) && \
+         request.userInfo.groups.exists(g, g.startsWith({group})))",
+        user = text(DAEMON_USER),
+        group = text(&format!("{DAEMON_USER}#"))
+    )
 }
 
 fn variables(needs: &Needs) -> Value {
@@ -79,8 +91,10 @@ fn variables(needs: &Needs) -> Value {
         // Of an object whose name is generated the request has none.
         list(
             "name",
-            "has(request.name) && request.name != '' ? request.name : \
-             (variables.writes ? string(object.?metadata.?name.orValue('')) : '')"
+            // Nor where a whole collection is deleted: there each object is judged as it is stored.
+            "request.operation == 'DELETE' ? string(oldObject.?metadata.?name.orValue('')) : \
+             (has(request.name) && request.name != '' ? request.name : \
+             (variables.writes ? string(object.?metadata.?name.orValue('')) : ''))"
                 .to_owned()
         ),
         list("isNamespace", is(ManagedKind::Namespace)),
@@ -102,7 +116,8 @@ fn variables(needs: &Needs) -> Value {
             "reserved",
             format!(
                 "[variables.place, variables.isNamespace ? variables.name : ''].exists(place, place.startsWith('kube-') || \
-             place == 'default' || (variables.isNamespace && place == {}))",
+             place in ['default', {}] || (variables.isNamespace && place == {}))",
+                text(approver::NAMESPACE),
                 text(NAMESPACE)
             )
         ),
@@ -156,7 +171,7 @@ fn resource(group: &str, resource: &str) -> String {
     format!("request.resource.group == '{group}' && request.resource.resource == '{resource}'")
 }
 
-fn validations() -> Value {
+fn validations(needs: &Needs, confinement: &Confinement) -> Value {
     let rule = |message: &str, expression: String| json!({"message": message, "expression": expression});
     json!([
         rule(
@@ -197,7 +212,11 @@ fn validations() -> Value {
             "bursar-cage: the daemon removes its own bindings only",
             "!variables.isBinding || variables.writes || variables.managedBefore".to_owned()
         ),
-        rule("bursar-cage: the daemon binds admin roles to holders of its credentials only", admin_bindings()),
+        rule(
+            "bursar-cage: the daemon binds admin roles to holders of its credentials only, and where administrators are listed \
+             (bursar init --administrators) to theirs",
+            admin_bindings(needs, confinement)
+        ),
         rule(
             "bursar-cage: the daemon makes NFS volumes of its own only",
             "!variables.isVolume || (variables.managedNow && variables.managedBefore && \
@@ -224,9 +243,10 @@ fn validations() -> Value {
             format!(
                 "!variables.isRequest || (request.operation == 'DELETE' ? variables.managedBefore : \
                 variables.managedNow && object.spec.signerName == {signer} && (variables.new || \
-                (variables.sub == 'approval' && oldObject.spec.username == {daemon})))",
+                ({approves} && variables.sub == 'approval' && oldObject.spec.username == {daemon})))",
                 signer = text(SIGNER),
-                daemon = text(DAEMON_USER)
+                daemon = text(DAEMON_USER),
+                approves = !confinement.approver
             )
         ),
         rule(
@@ -275,14 +295,31 @@ fn bindings() -> String {
     )
 }
 
-/// A service account has no rights in the whole cluster.
-fn admin_bindings() -> String {
+/// A service account has no rights in the whole cluster. With a list of administrators nobody else's credential has any,
+/// however honestly it was issued; and only the kinds of credentials that classes of administrators have.
+fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinement) -> String {
     let [group, _, user] = holders();
+    let subjects = if administrators.is_empty() { format!("{group} || {user}") } else { listed(needs, administrators) };
     format!(
         "!variables.isClusterBinding || (variables.managedNow && variables.managedBefore && \
          variables.name.startsWith('bursar-') && (!variables.writes || (variables.role in variables.adminRoles && \
-         variables.subjects.all(s, {group} || {user}))))"
+         variables.subjects.all(s, {subjects}))))"
     )
+}
+
+/// Credentials of these accounts, as a subject `s`.
+fn listed(needs: &Needs, administrators: &BTreeSet<String>) -> String {
+    let names: Vec<String> = administrators.iter().map(|name| name.replace('.', "[.]")).collect();
+    let names = format!("({})", names.join("|"));
+    let group = needs
+        .admin_groups
+        .then(|| format!("(s.kind == 'Group' && s.name.matches({}))", text(&format!("^bursar:user:{names}#[0-9]+$"))));
+    let users = needs.admin_users.iter().map(|template| {
+        let pattern = format!("^{}$", template.replace('.', "[.]").replace("{name}", &names));
+        format!("(s.kind == 'User' && s.name.matches({}))", text(&pattern))
+    });
+    let subjects: Vec<String> = group.into_iter().chain(users).collect();
+    if subjects.is_empty() { "false".to_owned() } else { subjects.join(" || ") }
 }
 
 /// Of the name of a generation; of tokens those that end with a Secret of a host, and with their time.

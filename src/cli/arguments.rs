@@ -1,6 +1,7 @@
 //! The command line of `bursar`.
 
 mod adopt;
+mod approver;
 mod own;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use clap_complete::Shell;
 use crate::identity::AccountKind;
 
 pub use self::adopt::{Adopt, AdoptNamespace, AdoptObject};
+pub use self::approver::{Approver, ApproverInstall, ApproverUninstall};
 pub use self::own::Own;
 
 /// Keeps the accounts of a shared Kubernetes cluster: directory to namespaces, certificates and homes.
@@ -117,6 +119,9 @@ pub enum Command {
     /// The webhook that refuses pods which would run as somebody else
     #[command(subcommand)]
     Webhook(Webhook),
+    /// The approver of certificate requests, which takes `approve` away from the daemon
+    #[command(subcommand)]
+    Approver(Approver),
     /// The ledger's file
     #[command(subcommand)]
     Ledger(Ledger),
@@ -146,6 +151,10 @@ pub struct Init {
     /// The cluster's name in the configuration
     #[arg(long, value_name = "NAME")]
     pub cluster: String,
+    /// The only accounts that may hold admin and impersonation roles, with commas; kept by a later `init` without it, and
+    /// ended by ""
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub administrators: Option<Vec<String>>,
 }
 
 /// `takeover`.

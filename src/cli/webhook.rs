@@ -74,7 +74,7 @@ async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Fai
     Ok(Site { settings, cluster, client, sealer, ledger })
 }
 
-fn cluster(settings: &Settings, arguments: &WebhookCluster) -> Result<ClusterName, Failure> {
+pub(super) fn cluster(settings: &Settings, arguments: &WebhookCluster) -> Result<ClusterName, Failure> {
     let known: Vec<&str> = settings.clusters.keys().map(|name| name.0.as_str()).collect();
     let usage =
         |text: String| Failure::new(Exit::Usage, format!("{text}; the configuration has: {}", known.join(", ")));

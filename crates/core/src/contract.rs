@@ -52,6 +52,9 @@ const GROUPS: &str = "bursar.dev/groups";
 const GENERATION: &str = "bursar.dev/generation";
 /// Annotation with the state: `active` or `suspended`.
 pub const STATE: &str = "bursar.dev/state";
+/// Annotation of a certificate request: a namespace of the account that it is for. It proves nothing; it says where the
+/// approver finds the seal that does.
+pub const NAMESPACE_HINT: &str = "bursar.dev/namespace";
 const SEAL: &str = "bursar.dev/seal";
 
 /// Separates the seal from every other use of the key, and one version of its layout from the next.

@@ -169,6 +169,14 @@ pub struct Class {
     pub manifests: Vec<Value>,
 }
 
+impl Class {
+    /// Whether its people hold ClusterRoles in the whole cluster.
+    #[must_use]
+    pub fn has_cluster_roles(&self) -> bool {
+        (self.namespace.is_none() && self.adopts.is_none() && !self.roles.is_empty()) || !self.impersonate.is_empty()
+    }
+}
+
 /// When tenants of a class are made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Provision {

@@ -95,7 +95,13 @@ async fn kubeconfig(server: &ApiServer, reached: Cluster) -> Result<(Zeroizing<S
     let key = NewKey::generate().map_err(AccessError::Key)?;
     let names = Names { common_name: WEBHOOK_USER, organizations: [None, None], serial_number: None };
     let request = key.request(names).map_err(AccessError::Key)?;
-    let unsigned = Unsigned { holder: "bursar-webhook", account: WEBHOOK_USER, request: &request, lifetime: OUTSIDE };
+    let unsigned = Unsigned {
+        holder: "bursar-webhook",
+        account: WEBHOOK_USER,
+        request: &request,
+        lifetime: OUTSIDE,
+        namespace: None,
+    };
     let pem = sign(server, unsigned).await.map_err(AccessError::Signing)?;
     let public_key = key.public_key();
     let asked = Asked {

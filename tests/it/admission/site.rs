@@ -130,6 +130,7 @@ impl Site {
                 daemon_kubeconfig: &self.settings.clusters[&name()],
                 state_dir: &self.settings.state_dir,
                 ledger: &ledger,
+                administrators: None,
             };
             init(request).await.unwrap_or_else(|error| panic!("{error:?}"));
             ledger

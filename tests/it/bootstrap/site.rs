@@ -208,6 +208,7 @@ fn init_request<'a>(
         daemon_kubeconfig,
         state_dir: &settings.state_dir,
         ledger,
+        administrators: None,
     }
 }
 

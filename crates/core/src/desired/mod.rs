@@ -5,6 +5,7 @@
 //! `namespace`, `quota`, `network`, `volume`, `manifest`, `rbac` and `credential`.
 
 mod adopted;
+pub mod approver_rules;
 mod class;
 pub mod credential;
 mod derive;

@@ -2,6 +2,7 @@
 
 mod adopt;
 mod approver;
+mod directory;
 mod own;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use crate::identity::AccountKind;
 
 pub use self::adopt::{Adopt, AdoptNamespace, AdoptObject};
 pub use self::approver::{Approver, ApproverInstall, ApproverUninstall};
+pub use self::directory::{Accept, Diff, Directory};
 pub use self::own::Own;
 
 /// Keeps the accounts of a shared Kubernetes cluster: directory to namespaces, certificates and homes.
@@ -111,6 +113,9 @@ pub enum Command {
     /// Let an account have what the directory says now, and Bursar did not take by itself
     #[command(subcommand)]
     Adopt(Adopt),
+    /// What the directories say: whether it is believed, and what another configuration or server would say
+    #[command(subcommand)]
+    Directory(Directory),
     /// Namespaces that were deleted: what is in their files, and the way back
     #[command(subcommand)]
     Archive(Archive),

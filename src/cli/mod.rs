@@ -7,6 +7,7 @@ pub mod arguments;
 mod certs;
 mod check;
 mod context;
+mod directory;
 mod doctor;
 mod ensure;
 pub mod exit;
@@ -99,6 +100,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Quota(arguments) => quota::run(&context, arguments).await,
         Command::Approve { hash } => order::approve(&context, hash).await,
         Command::Adopt(command) => order::adopt(&context, command).await,
+        Command::Directory(command) => directory::run(&context, command).await,
         Command::Archive(command) => archive::run(&context, command).await,
         Command::Approver(command) => approver::run(&context, &command).await,
         Command::Webhook(command) => webhook::run(&context, &command).await,

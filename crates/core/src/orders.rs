@@ -2,6 +2,7 @@
 //! it out.
 
 mod adopt;
+mod directory;
 pub mod ensure;
 mod quota;
 pub mod request;
@@ -106,6 +107,10 @@ fn write(
         OrderRequest::AdoptObject(wanted) => {
             let note = note_of(actor, wanted.reason.as_deref(), wanted.ticket.as_deref(), now, false)?;
             return adopt::object(ledger, policy, wanted, note);
+        }
+        OrderRequest::AcceptDirectory(wanted) => {
+            let note = note_of(actor, wanted.reason.as_deref(), wanted.ticket.as_deref(), now, true)?;
+            return directory::accept(ledger, &wanted.source, &note);
         }
         OrderRequest::Approve { hash } => return approve(ledger, actor, hash, now),
     };

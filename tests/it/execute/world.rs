@@ -228,6 +228,8 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
             realm_disable_per_day: all,
             realm_remove_roles_per_cycle: all,
             realm_remove_roles_per_day: all,
+            resume_per_cycle: all,
+            resume_per_day: all,
             change_per_cycle: all,
         },
         tenants: BTreeMap::new(),
@@ -242,6 +244,7 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         stopped: BTreeSet::new(),
         revisions: BTreeMap::new(),
         failing: BTreeSet::new(),
+        doubts: Vec::new(),
     };
     let account = |(name, actions): (&str, Vec<Action>)| AccountPlan {
         namespaces: BTreeSet::new(),

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::adopted::is_of_others;
-use super::guard::{ApprovedPlan, COMPLETENESS, Refusal, refused_hash};
+use super::guard::{ABSENCE, ATTRIBUTES, ApprovedPlan, COMPLETENESS, IMPORT, Refusal, refused_hash};
 use super::near::LimitUse;
 use super::pace::Progress;
 use super::realm::RealmPlan;
@@ -207,6 +207,8 @@ fn answered(source: &SourceState) -> String {
         complete_at: _,
         way: _,
         compared: _,
+        servers: _,
+        failures: _,
     } = source;
     let server = server.as_deref().unwrap_or("no server");
     let took = format!("{} entries in {}.{} s", number(*entries), took_ms / 1000, took_ms % 1000 / 100);
@@ -214,6 +216,7 @@ fn answered(source: &SourceState) -> String {
     match completeness {
         Completeness::Complete => format!("{server}  complete, {took}{numbers}"),
         Completeness::Partial { why } => format!("{server}  partial, {took}{numbers}: {why}"),
+        Completeness::Stale { server, why } => format!("{server}  stale, not used: {why}"),
     }
 }
 
@@ -230,7 +233,28 @@ impl fmt::Display for Refusal {
                 accounts.len()
             );
         }
-        write!(f, "refused by limit {limit} ({allowed} left): ")?;
+        match limit.as_str() {
+            ATTRIBUTES => {
+                let (before, now) = (number(*wanted), number(*allowed));
+                write!(f, "refused: {what}: {before} accounts of {class} showed it, {now} do now")?;
+                return match hash {
+                    Some(hash) => write!(f, ". What it said stays. If it is really gone: bursar approve {hash}"),
+                    None => write!(f, ". The others keep theirs"),
+                };
+            }
+            IMPORT => {
+                return write!(
+                    f,
+                    "refused: {} {what} of {class} are missing, and others have their names and uids under new ids, such as \
+                     {}: it looks like a new import. Nobody is suspended for it. If they are the same: bursar directory \
+                     imported > FILE; bursar adopt import FILE",
+                    number(*wanted),
+                    accounts.first().map_or("", |account| account.name.as_str())
+                );
+            }
+            ABSENCE => return write!(f, "refused: the servers of {class} disagree whether {names} is there: {what}"),
+            _ => write!(f, "refused by limit {limit} ({allowed} left): ")?,
+        }
         match what.as_str() {
             "members" => write!(f, "{wanted} members leave, held back in {names}")?,
             USERS => write!(f, "{} of {wanted} users disabled in the realm: {names}", accounts.len())?,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::budget::{BUDGETS, Budget};
+use super::budget::{BUDGETS, Budget, RESUMED};
 use super::limit::{Limited, Verdict, judge, spent};
 use super::near::{LimitUse, near};
 use super::pace::{Paced, Progress, pace};
@@ -28,6 +28,14 @@ pub const APPROVAL_HOLDS: SignedDuration = SignedDuration::from_hours(1);
 
 /// What is refused for want of a complete read, instead of a key of `[limits]`.
 pub const COMPLETENESS: &str = "completeness";
+
+/// What is refused because it is doubted, instead of a key of `[limits]`: attributes that vanished, an import, an absence
+/// about which servers disagree.
+pub const ATTRIBUTES: &str = "attributes";
+/// See [`ATTRIBUTES`].
+pub const IMPORT: &str = "import";
+/// See [`ATTRIBUTES`].
+pub const ABSENCE: &str = "absence";
 
 /// Everything that bounds what may be done at once.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,6 +70,8 @@ pub struct Bounds {
     pub pods_per_cycle: u64,
     /// Who fails.
     pub failing: BTreeSet<AccountId>,
+    /// What sources say and is not believed.
+    pub doubts: Vec<Refusal>,
 }
 
 impl Bounds {
@@ -96,6 +106,7 @@ impl Bounds {
                 .filter(|(_, failure)| failure.attempts > 0 && !failure.is_of_realm())
                 .map(|((id, _), _)| id.clone())
                 .collect(),
+            doubts: super::doubt::refusals(ledger),
         };
         for account in ledger.accounts.values() {
             let class = classes.class(account);
@@ -145,7 +156,7 @@ pub struct Refusal {
     pub allowed: u64,
     /// How many there were.
     pub wanted: u64,
-    /// `suspensions`, `members`, `deletions`, `realm users` or `realm roles`.
+    /// `suspensions`, `members`, `deletions`, `resumptions`, `realm users` or `realm roles`; of [`ATTRIBUTES`] the attribute.
     pub what: String,
     /// Whom it holds back.
     pub accounts: Vec<AccountName>,
@@ -229,7 +240,8 @@ impl ApprovedPlan {
 /// of that hash waits.
 #[must_use]
 pub fn approve(ledger: &LedgerState, hash: &str, now: Timestamp) -> Option<Vec<Change>> {
-    let approvable = || ledger.refusals.iter().filter(|refusal| refusal.limit != COMPLETENESS);
+    let approvable =
+        || ledger.refusals.iter().filter(|refusal| refusal.limit != COMPLETENESS && !refusal.parts.is_empty());
     let all: Vec<&String> = approvable().flat_map(|refusal| &refusal.parts).collect();
     let parts = match approvable().find(|refusal| refusal.hash == hash) {
         Some(refusal) => refusal.parts.iter().collect(),
@@ -260,10 +272,17 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
         limits.limit(&accounts, budget);
     }
     limits.dependants(&accounts);
-    let LimitEvaluator { refusals, refused, spent, used, .. } = limits;
+    let LimitEvaluator { mut refusals, refused, not_resumed, spent, used, .. } = limits;
+    refusals.extend(bounds.doubts.iter().cloned());
     let mut accounts: Vec<AccountPlan> = accounts
         .into_iter()
-        .filter_map(|plan| if refused.contains(&plan.id) { plan.otherwise.map(|plan| *plan) } else { Some(plan) })
+        .filter_map(|plan| {
+            if !refused.contains(&plan.id) {
+                return Some(plan);
+            }
+            // Whoever is not resumed stays as they are; all else that they need comes with their access.
+            plan.otherwise.map(|plan| *plan).filter(|plan| !not_resumed.contains(&plan.id))
+        })
         .collect();
     let paced = pace(&mut accounts, bounds, now);
     let reaped_later = Waiting { pods: cap(&mut accounts, bounds.pods_per_cycle), idle };
@@ -295,6 +314,7 @@ struct LimitEvaluator<'a> {
     now: Timestamp,
     refusals: Vec<Refusal>,
     refused: BTreeSet<AccountId>,
+    not_resumed: BTreeSet<AccountId>,
     spent: BTreeMap<(Spending, String), u64>,
     used: BTreeSet<String>,
 }
@@ -306,6 +326,7 @@ impl<'a> LimitEvaluator<'a> {
             now,
             refusals: Vec::new(),
             refused: BTreeSet::new(),
+            not_resumed: BTreeSet::new(),
             spent: BTreeMap::new(),
             used: BTreeSet::new(),
         }
@@ -396,6 +417,9 @@ impl<'a> LimitEvaluator<'a> {
                 parts: Vec::new(),
             };
             let refused: Vec<&AccountPlan> = refused.iter().map(|place| plans[*place]).collect();
+            if what == RESUMED {
+                self.not_resumed.extend(refused.iter().map(|plan| plan.id.clone()));
+            }
             self.refuse(refusal, &refused);
         }
     }

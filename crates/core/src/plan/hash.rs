@@ -91,7 +91,8 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
     let suspension = plan.transition.iter().filter_map(|transition| match transition {
         Transition::Suspend(why) => Some(line("", "Suspension", cause(why).to_owned(), String::new())),
         Transition::Delete { .. } => Some(line("", "Deletion", String::new(), String::new())),
-        Transition::Create | Transition::Resume | Transition::Archive | Transition::Gone => None,
+        Transition::Resume => Some(line("", "Resumption", String::new(), String::new())),
+        Transition::Create | Transition::Archive | Transition::Gone => None,
     });
     actions.chain(members).chain(suspension).collect()
 }

@@ -6,6 +6,7 @@ pub mod adopted;
 mod budget;
 pub mod credential;
 pub mod display;
+mod doubt;
 mod ending;
 pub mod guard;
 pub mod hash;

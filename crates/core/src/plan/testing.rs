@@ -83,6 +83,8 @@ impl World {
             numbers: None,
             way: Way::Full,
             compared: None,
+            servers: BTreeMap::new(),
+            failures: 0,
         };
         self.ledger.sources.insert(SOURCE.to_owned(), state);
     }
@@ -378,6 +380,7 @@ pub fn entry_of(account: &Account) -> Entry {
         name: account.name.clone(),
         posix: account.posix.clone(),
         home: account.home.clone(),
+        home_by_default: false,
         gid: account.gid,
         person: None,
         mail: account.mail.clone(),

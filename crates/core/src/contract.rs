@@ -3,6 +3,7 @@
 //! Daemon and webhook share [`identity_of`], the one function that reads the contract. An annotation that somebody
 //! edited is no identity: the signature does not hold.
 
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
@@ -90,6 +91,12 @@ pub enum TenantState {
     Active,
     /// No new pods.
     Suspended,
+}
+
+/// Whether a namespace's manifest says that its tenant is suspended.
+#[must_use]
+pub fn is_sealed_as_suspended(manifest: &Value) -> bool {
+    manifest["metadata"]["annotations"][STATE] == TenantState::Suspended.as_str()
 }
 
 impl TenantState {

@@ -91,6 +91,6 @@ fn is_counted(plan: &AccountPlan) -> bool {
             }
             Some(_) => false,
             // Its class gave up one of its clusters.
-            None => plan.actions.iter().any(|action| matches!(action, Action::StopWorkloads { .. })),
+            None => plan.steps().any(|action| matches!(action, Action::StopWorkloads { .. })),
         }
 }

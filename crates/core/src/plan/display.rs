@@ -20,6 +20,7 @@ use super::reaper::Waiting;
 use super::revocation;
 use super::wording::{counted, number, objects};
 use super::{AccountPlan, Action, Notice, Plan, Reason};
+use crate::desired::quota::stops_pods;
 use crate::desired::{DesiredCredential, Proof, Regeneration, Transition};
 use crate::identity::AccountKind;
 use crate::kinds::{Detail, ObjectKey};
@@ -133,7 +134,7 @@ impl Serialize for Preview<'_> {
 }
 
 fn actions_json(plan: &AccountPlan) -> Vec<Value> {
-    let shown = plan.actions.iter().filter(|action| !action.is_look());
+    let shown = plan.steps().filter(|action| !action.is_look());
     shown
         .map(|action| {
             let mut value = json!(action);
@@ -149,6 +150,7 @@ fn actions_json(plan: &AccountPlan) -> Vec<Value> {
 fn account_json(plan: &AccountPlan) -> Value {
     let mut value = json!(plan);
     if let Some(fields) = value.as_object_mut() {
+        fields.remove("narrowing");
         fields.remove("actions");
     }
     value
@@ -332,10 +334,14 @@ fn headline(plan: &AccountPlan) -> (char, String) {
         (Some(Transition::Suspend(why)), _) => ('-', cause(why, plan)),
         (None, _) if !plan.leaving.is_empty() => ('-', members(plan)),
         (None, Some(Regeneration::Revoked(note))) => ('~', format!("revoked by {}", note.actor)),
-        (None, _) if matches!(plan.actions.as_slice(), [Action::WarnIdle { .. }]) => ('~', "idle".to_owned()),
-        (None, _) if !plan.adopted.is_empty() && plan.actions.is_empty() => ('~', "quota edited".to_owned()),
+        (None, _) if only_warns(plan) => ('~', "idle".to_owned()),
+        (None, _) if !plan.adopted.is_empty() && plan.steps().next().is_none() => ('~', "quota edited".to_owned()),
         (None, _) => only_reason(plan),
     }
+}
+
+fn only_warns(plan: &AccountPlan) -> bool {
+    plan.narrowing.is_empty() && matches!(plan.actions.as_slice(), [Action::WarnIdle { .. }])
 }
 
 /// Where it comes back from.
@@ -388,8 +394,8 @@ pub fn cause(why: &Suspension, plan: &AccountPlan) -> String {
 /// An account whose life goes on: `quota changed`, or the first reason of several.
 fn only_reason(plan: &AccountPlan) -> (char, String) {
     let mut reasons: BTreeSet<(u8, String)> = BTreeSet::new();
-    let mut gone = !plan.actions.is_empty();
-    for action in &plan.actions {
+    let mut gone = plan.steps().next().is_some();
+    for action in plan.steps() {
         let (thing, reason) = match action {
             Action::Apply { key, reason, .. } | Action::Delete { key, reason, .. } => (key.kind.noun(), reason),
             Action::Deliver { credential, reason, .. } => (credential.proof.noun(), reason),
@@ -439,17 +445,19 @@ fn details(plan: &AccountPlan) -> String {
     let written = written(plan);
     let deleted = placed(
         plan,
-        plan.actions.iter().filter_map(|action| match action {
-            Action::Delete { key, .. } => Some(key),
+        plan.steps().filter_map(|action| match action {
+            Action::Delete { key, .. } if !stops_pods(key) => Some(key),
             _ => None,
         }),
     );
     let deleted = deleted.into_iter().map(|object| format!("{object} removed"));
+    let starts = plan.steps().any(|action| matches!(action, Action::Delete { key, .. } if stops_pods(key)));
+    let deleted = deleted.chain(starts.then(|| "new pods allowed".to_owned()));
     // The people of a group have certificates of their own.
     let holds = plan.account.kind != AccountKind::Group;
     let revoked = holds && matches!(plan.regenerated, Some(Regeneration::Suspended));
     let revoked = revoked.then(|| "certificates revoked".to_owned());
-    let others = plan.actions.iter().filter_map(|action| match action {
+    let others = plan.steps().filter_map(|action| match action {
         Action::Apply { .. }
         | Action::Delete { .. }
         | Action::ProveRevoked { .. }
@@ -505,8 +513,8 @@ fn delivered(credential: &DesiredCredential, reason: &Reason) -> String {
 /// What is applied: of a quota the amounts, where they are known.
 fn written(plan: &AccountPlan) -> Vec<String> {
     let applied = || {
-        plan.actions.iter().filter_map(|action| match action {
-            Action::Apply { key, reason, .. } => Some((key, amounts(key, reason))),
+        plan.steps().filter_map(|action| match action {
+            Action::Apply { key, reason, .. } if !stops_pods(key) => Some((key, amounts(key, reason))),
             _ => None,
         })
     };
@@ -515,7 +523,8 @@ fn written(plan: &AccountPlan) -> Vec<String> {
     });
     let amounts = applied().flat_map(|(_, amounts)| amounts.iter().cloned());
     let others = placed(plan, applied().filter(|(_, amounts)| amounts.is_empty()).map(|(key, _)| key));
-    adopted.chain(amounts).chain(others).collect()
+    let stops = plan.steps().any(|action| matches!(action, Action::Apply { key, .. } if stops_pods(key)));
+    adopted.chain(amounts).chain(others).chain(stops.then(|| "new pods refused".to_owned())).collect()
 }
 
 /// Objects as [`objects`] says them; of those in namespaces that others made, where they are.

@@ -230,8 +230,7 @@ impl ApprovedPlan {
     /// The accounts and clusters that are worked on, for those who show progress.
     #[must_use]
     pub fn places(&self) -> BTreeSet<(&AccountId, &ClusterName)> {
-        let actions =
-            self.accounts.iter().flat_map(|plan| plan.actions.iter().map(|action| (&plan.id, action.cluster())));
+        let actions = self.accounts.iter().flat_map(|plan| plan.steps().map(|action| (&plan.id, action.cluster())));
         actions.collect()
     }
 }

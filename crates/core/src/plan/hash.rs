@@ -53,7 +53,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
     let line = |cluster: &str, kind: &str, object: String, digest: String| {
         (cluster.to_owned(), id.clone(), kind.to_owned(), object, digest)
     };
-    let actions = plan.actions.iter().filter_map(|action| {
+    let actions = plan.steps().filter_map(|action| {
         let cluster = &action.cluster().0;
         match action {
             // Others are repairs, which are done whether or not the removal is.

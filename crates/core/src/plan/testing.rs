@@ -222,7 +222,7 @@ impl World {
             self.ledger
                 .failures
                 .retain(|(id, cluster), _| *id != account.id || !self.inventory.clusters.contains_key(cluster));
-            for action in &account.actions {
+            for action in account.steps() {
                 if let Some(own) = account.settles.get(action.cluster()) {
                     let place = (account.id.clone(), action.cluster().clone());
                     self.ledger.settled.insert(place, own.clone());
@@ -244,7 +244,7 @@ impl World {
             self.ledger.apply(change);
         }
         for account in approved.accounts() {
-            for action in &account.actions {
+            for action in account.steps() {
                 if actions == 0 {
                     return events;
                 }

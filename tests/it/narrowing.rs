@@ -79,3 +79,26 @@ fn a_namespace_that_somebody_is_deleting_keeps_no_kubeconfig_and_no_workload() {
     let none = r#"{"metadata":{"finalizers":null}}"#;
     world.kubectl(&["patch", "deployment", "web", "-n", &namespace, "--type=merge", "-p", none]);
 }
+
+#[test]
+fn a_held_tool_is_revoked_and_suspended_by_order_and_by_nothing_else() {
+    let mut world = World::new("heldorder");
+    world.tool("foo", 62_721, &[]);
+    all_is_well(&world.cycle());
+    let stolen = world.folder.join("stolen");
+    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    world.order(&OrderRequest::Hold(target("foo"))).expect("held");
+    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("revoked"));
+    let refused = world.kubectl_with(&stolen, &["get", "pods"]);
+    assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success(), "the replacement is delivered");
+
+    Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
+    world.cycle();
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success(), "a mark waits for the release");
+    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended");
+    let refused = world.kubectl_with(&stolen, &["get", "pods"]);
+    assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
+    assert_eq!(world.rows("SELECT state FROM tools")[0]["state"], "suspended");
+}

@@ -198,6 +198,13 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
                 None => format!("{name} is not suspended"),
             });
         }
+        // It would grant what the hold keeps back, and wait unseen.
+        OrderKind::Resume if ledger.holds.contains_key(&account.id) => {
+            return refused(format!(
+                "{name} is held, and gets nothing back before `bursar release {} {}`",
+                account.kind, account.name
+            ));
+        }
         OrderKind::Suspend if by_order => return refused(format!("{name} is suspended by an order already")),
         OrderKind::Suspend if is_going(account) => {
             let state = if account.state == Lifecycle::Deleted { "deleted" } else { "being deleted" };

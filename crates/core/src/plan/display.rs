@@ -169,7 +169,8 @@ impl fmt::Display for Preview<'_> {
         }
         let shown = || plan.accounts.iter().filter(|account| account.changes_something());
         let held = shown().filter(|account| account.held.is_some()).count() as u64;
-        let changes = number(shown().count() as u64 - held);
+        let done = shown().filter_map(AccountPlan::done).filter(|account| account.changes_something());
+        let changes = number(done.count() as u64);
         let held = if held == 0 { String::new() } else { format!("{} held, ", number(held)) };
         let rejected = match rejected.len() as u64 {
             0 => String::new(),
@@ -310,8 +311,15 @@ fn line(plan: &AccountPlan) -> Line {
     let (sign, what) = headline(plan);
     let mut detail = details(plan);
     if let Some(Note { actor, reason, .. }) = &plan.held {
-        let done = if detail.is_empty() { String::new() } else { format!(": {detail}") };
-        detail = format!("held by {actor} ({reason}), not done{done}");
+        let shown = |text: &str| if text.is_empty() { String::new() } else { format!(": {text}") };
+        let done = plan.otherwise.as_deref().filter(|done| done.changes_something());
+        detail = match done {
+            None => format!("held by {actor} ({reason}), not done{}", shown(&detail)),
+            Some(done) => {
+                let done = details(done);
+                format!("held by {actor} ({reason}), done nevertheless{}, of{}", shown(&done), shown(&detail))
+            }
+        };
     }
     Line {
         sign,

@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::budget::{BUDGETS, Budget, RESUMED};
+use super::hold::keeps;
 use super::limit::{Limited, Verdict, judge, spent};
 use super::near::{LimitUse, near};
 use super::pace::{Paced, Progress, pace};
@@ -262,7 +263,9 @@ pub fn refused_hash(refusals: &[Refusal]) -> Option<String> {
 #[must_use]
 pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<Refusal>) {
     let mut limits = LimitEvaluator::new(bounds, now);
-    let accounts: Vec<AccountPlan> = plan.accounts.into_iter().filter(|plan| plan.held.is_none()).collect();
+    limits.held =
+        plan.accounts.iter().filter(|plan| plan.held.is_some() && keeps(plan)).map(|it| it.id.clone()).collect();
+    let accounts: Vec<AccountPlan> = plan.accounts.into_iter().filter_map(unless_held).collect();
     limits.completeness(&accounts);
     let idle = super::idle::over(&accounts, bounds.idle_per_cycle);
     limits.refused.extend(idle.iter().map(|plan| plan.id.clone()));
@@ -300,6 +303,11 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
     (approved, refusals)
 }
 
+/// Of a held account what goes through the hold.
+fn unless_held(plan: AccountPlan) -> Option<AccountPlan> {
+    if plan.held.is_some() { plan.otherwise.map(|plan| *plan) } else { Some(plan) }
+}
+
 /// Those who are let through first: disabled, then longest absent, then by name.
 fn precedence(plan: &AccountPlan) -> (bool, std::cmp::Reverse<u64>, &AccountName, &AccountId) {
     let disabled = matches!(plan.transition, Some(Transition::Suspend(Suspension::Disabled { .. })));
@@ -314,6 +322,8 @@ struct LimitEvaluator<'a> {
     refusals: Vec<Refusal>,
     refused: BTreeSet<AccountId>,
     not_resumed: BTreeSet<AccountId>,
+    /// Held accounts whose suspension waits for their release.
+    held: BTreeSet<AccountId>,
     spent: BTreeMap<(Spending, String), u64>,
     used: BTreeSet<String>,
 }
@@ -326,6 +336,7 @@ impl<'a> LimitEvaluator<'a> {
             refusals: Vec::new(),
             refused: BTreeSet::new(),
             not_resumed: BTreeSet::new(),
+            held: BTreeSet::new(),
             spent: BTreeMap::new(),
             used: BTreeSet::new(),
         }
@@ -427,7 +438,8 @@ impl<'a> LimitEvaluator<'a> {
     fn dependants(&mut self, accounts: &[AccountPlan]) {
         let waiting: Vec<&AccountPlan> = accounts
             .iter()
-            .filter(|plan| !self.refused.contains(&plan.id) && plan.rests_on.iter().any(|it| self.refused.contains(it)))
+            .filter(|plan| !self.refused.contains(&plan.id))
+            .filter(|plan| plan.rests_on.iter().any(|it| self.refused.contains(it) || self.held.contains(it)))
             .collect();
         self.refused.extend(waiting.iter().map(|plan| plan.id.clone()));
         for plan in waiting {

@@ -10,6 +10,7 @@ mod doubt;
 mod ending;
 pub mod guard;
 pub mod hash;
+mod hold;
 pub mod idle;
 pub mod intents;
 mod limit;
@@ -99,7 +100,7 @@ pub struct AccountPlan {
     pub generation: u64,
     /// Why the generation is a new one.
     pub regenerated: Option<Regeneration>,
-    /// Shown, not touched.
+    /// Shown, and not touched but by `otherwise`.
     pub held: Option<Note>,
     /// Orders that this carries out.
     pub orders: Vec<i64>,
@@ -158,6 +159,12 @@ impl AccountPlan {
         self.narrowing.iter().chain(&self.actions)
     }
 
+    /// What of it is done if nothing refuses it: of a held account what goes through the hold.
+    #[must_use]
+    pub fn done(&self) -> Option<&Self> {
+        if self.held.is_some() { self.otherwise.as_deref() } else { Some(self) }
+    }
+
     /// Looking into a home changes nothing, and is not what a person calls something to do.
     #[must_use]
     pub fn changes_something(&self) -> bool {
@@ -193,7 +200,7 @@ impl Plan {
     /// Nothing is to be done; homes may still be looked into, and held accounts shown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        !self.accounts.iter().any(|plan| plan.held.is_none() && plan.changes_something())
+        !self.accounts.iter().filter_map(AccountPlan::done).any(AccountPlan::changes_something)
     }
 }
 
@@ -221,9 +228,7 @@ fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, 
             continue;
         };
         plan.unchanged += u64::from(!planned.changes_something());
-        if let Some(kept) = account.otherwise.as_deref() {
-            planned.otherwise = otherwise.account(id, kept, before, &mut Vec::new()).map(Box::new);
-        }
+        planned.otherwise = otherwise.alternative(id, account, before);
         plan.accounts.push(planned);
     }
     plan.accounts.sort_by(|a, b| (&a.account, &a.id).cmp(&(&b.account, &b.id)));
@@ -360,6 +365,17 @@ impl World<'_> {
             otherwise: None,
         };
         (!planned.is_idle()).then_some(planned)
+    }
+
+    /// What is done instead of a removal that is not let through; of a held account what goes through the hold.
+    fn alternative(&self, id: &AccountId, desired: &DesiredAccount, before: &Account) -> Option<Box<AccountPlan>> {
+        let kept = desired.otherwise.as_deref()?;
+        let mut planned = self.account(id, kept, before, &mut Vec::new())?;
+        if desired.held.is_some() {
+            planned = hold::through(planned, self.ledger)?;
+            planned.otherwise = self.alternative(id, kept, before);
+        }
+        Some(Box::new(planned))
     }
 
     /// `None`: the cluster does not answer.

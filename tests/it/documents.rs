@@ -169,8 +169,6 @@ fn state() -> LedgerState {
         numbers: None,
         way: bursar::snapshot::Way::Full,
         compared: None,
-        servers: BTreeMap::new(),
-        failures: 0,
     };
     LedgerState {
         accounts: [(id, account)].into(),

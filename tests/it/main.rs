@@ -34,7 +34,6 @@ mod life;
 mod life_workloads;
 mod logins;
 mod migration;
-mod narrowing;
 mod own;
 mod pace;
 mod persist;

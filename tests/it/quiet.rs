@@ -436,8 +436,7 @@ fn webhook_and_own_certificate_renewed(world: &mut World) {
     });
     let after = until(world);
     assert!(before.1 < after, "{} {after}", before.1);
-    let admin = world.servers.cluster.admin_kubeconfig.to_str().expect("UTF-8");
-    let removed = bursar(world, &["webhook", "uninstall", "--backstop", "--admin-kubeconfig", admin]);
+    let removed = bursar(world, &["webhook", "uninstall", "--backstop"]);
     assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
 }
 

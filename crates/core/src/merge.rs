@@ -226,8 +226,6 @@ mod tests {
                 realm_disable_per_day: limit,
                 realm_remove_roles_per_cycle: limit,
                 realm_remove_roles_per_day: limit,
-                resume_per_cycle: limit,
-                resume_per_day: limit,
                 change_per_cycle: limit,
             },
             lifecycle: Lifecycle {

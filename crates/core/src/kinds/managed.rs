@@ -120,8 +120,6 @@ pub enum Detail {
     QuotaHard,
     /// What Kubernetes lets nobody change afterwards.
     VolumeFixed,
-    /// Whom a binding names.
-    Subjects,
 }
 
 /// The verbs for what the daemon watches, applies (creates and patches) and prunes.
@@ -196,7 +194,7 @@ const ROLE_BINDING: Row = Row {
     verbs: MANAGED_VERBS,
     in_adopted: true,
     data: Data::None,
-    detail: Detail::Subjects,
+    detail: Detail::None,
     tenants_may_write: true,
     site_may_bring: true,
 };
@@ -310,7 +308,7 @@ const CLUSTER_ROLE_BINDING: Row = Row {
     verbs: MANAGED_VERBS,
     in_adopted: false,
     data: Data::None,
-    detail: Detail::Subjects,
+    detail: Detail::None,
     tenants_may_write: true,
     site_may_bring: false,
 };

@@ -32,9 +32,6 @@ const BUFFERED: usize = 64 << 10;
 const LARGE: usize = 256 << 10;
 const LARGE_AT_A_TIME: usize = 2;
 
-/// The media type of metrics.
-pub(super) const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
 /// Characters of a refusal in the log: names in it are a user's, and not yet checked.
 const LOGGED: usize = 300;
 
@@ -188,13 +185,14 @@ impl Desk {
     /// Answers the kubelet and Prometheus.
     #[must_use]
     pub fn health<B>(&self, request: &Request<B>) -> Answer {
+        const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
         match request.uri().path() {
             "/healthz" => text(StatusCode::OK, "ok"),
             "/readyz" => match self.unready() {
                 None => text(StatusCode::OK, "ok"),
                 Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),
             },
-            "/metrics" => respond(StatusCode::OK, METRICS, self.exposition()),
+            "/metrics" => respond(StatusCode::OK, OPENMETRICS, self.exposition()),
             _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics"),
         }
     }
@@ -270,11 +268,11 @@ fn log(review: &Review<'_>, decision: &Decision) {
     );
 }
 
-pub(super) fn text(status: StatusCode, text: &str) -> Answer {
+fn text(status: StatusCode, text: &str) -> Answer {
     respond(status, "text/plain; charset=utf-8", format!("{text}\n"))
 }
 
-pub(super) fn respond(status: StatusCode, kind: &'static str, body: String) -> Answer {
+fn respond(status: StatusCode, kind: &'static str, body: String) -> Answer {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));

@@ -83,6 +83,12 @@ pub enum AccessError {
     /// No certificate was issued.
     #[error("no certificate for bursar:daemon")]
     Signing(#[source] SigningError),
+    /// The webhook's certificate was not signed for the daemon.
+    #[error(
+        "no certificate for bursar:webhook; with --admin-kubeconfig FILE an administrator has it signed, as it must be where \
+         an approver approves, or where the webhook that is in force does not run"
+    )]
+    WebhookSigning(#[source] SigningError),
     /// Another than was asked for was issued.
     #[error("the certificate for bursar:daemon cannot be used")]
     Certificate(#[source] VerifyError),

@@ -141,15 +141,15 @@ fn named(group: &str, resource: &str, names: impl serde::Serialize, verbs: &[&st
     json!({"apiGroups": [group], "resources": [resource], "resourceNames": names, "verbs": verbs})
 }
 
-/// The webhook's configurations and the backstop's bindings, each by its name. Not the policies: of admission's own
-/// objects the admission policy sees none, and a mutating policy could be anything.
+/// The webhook's configurations and the backstop's bindings, each by its name: written, and never removed. Not the policies: of
+/// admission's own objects the admission policy sees none, and a mutating policy could be anything.
 fn webhook_configurations() -> Vec<Value> {
     const GROUP: &str = "admissionregistration.k8s.io";
-    const APPLIED: &[&str] = &["create", "patch", "delete"];
+    const APPLIED: &[&str] = &["create", "patch"];
     let (validating, mutating) = ("ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding");
     vec![
         // What is installed, and until when its certificate is good, is read off this one.
-        named(GROUP, "validatingwebhookconfigurations", [WEBHOOK, APPROVALS], &["get", "create", "patch", "delete"]),
+        named(GROUP, "validatingwebhookconfigurations", [WEBHOOK, APPROVALS], &["get", "create", "patch"]),
         named(GROUP, "mutatingwebhookconfigurations", [WEBHOOK], APPLIED),
         named(GROUP, "validatingadmissionpolicybindings", backstop::names(validating), APPLIED),
         named(GROUP, "mutatingadmissionpolicybindings", backstop::names(mutating), APPLIED),
@@ -160,14 +160,14 @@ fn webhook_configurations() -> Vec<Value> {
 /// writes.
 #[must_use]
 pub fn daemon_in_namespace(ledger_id: &str) -> [Value; 2] {
-    const APPLIED: &[&str] = &["create", "patch", "delete"];
+    const APPLIED: &[&str] = &["create", "patch"];
     let rules = [
         named("", "configmaps", [OWNER], &["get", "list", "watch"]),
         named("", "configmaps", [WEBHOOK], APPLIED),
         named("", "secrets", [SECRET], APPLIED),
         named("", "services", [WEBHOOK], APPLIED),
         named("policy", "poddisruptionbudgets", [WEBHOOK], APPLIED),
-        named("apps", "deployments", [WEBHOOK], &["get", "create", "patch", "delete"]),
+        named("apps", "deployments", [WEBHOOK], &["get", "create", "patch"]),
     ];
     role_of_daemon(ledger_id, NAMESPACE, &rules)
 }

@@ -474,6 +474,10 @@ pub struct WebhookInstall {
     /// With --url: the folder for the files that it needs (`bursar-webhook --dir`)
     #[arg(long, value_name = "FOLDER", requires = "url")]
     pub write: Option<PathBuf>,
+    /// With --write: an administrator's kubeconfig, who has the webhook's certificate signed where the daemon may not: a
+    /// webhook that does not run refuses it, and an approver does. Read once, and not kept
+    #[arg(long, value_name = "FILE", requires = "write")]
+    pub admin_kubeconfig: Option<PathBuf>,
     /// The image; default: [webhook] image of the configuration
     #[arg(long, value_name = "REFERENCE")]
     pub image: Option<String>,
@@ -488,6 +492,10 @@ pub struct WebhookUninstall {
     /// The backstop too: from then on nothing looks at uids
     #[arg(long)]
     pub backstop: bool,
+    /// The administrator's kubeconfig, read once and not kept: the daemon may not remove its webhooks. Without it:
+    /// $KUBECONFIG, or ~/.kube/config
+    #[arg(long, value_name = "FILE")]
+    pub admin_kubeconfig: Option<PathBuf>,
 }
 
 /// `webhook manifests`.

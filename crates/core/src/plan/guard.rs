@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::budget::{BUDGETS, Budget};
+use super::confine::confine;
 use super::limit::{Limited, Verdict, judge, spent};
 use super::near::{LimitUse, near};
 use super::pace::{Paced, Progress, pace};
@@ -62,6 +63,8 @@ pub struct Bounds {
     pub pods_per_cycle: u64,
     /// Who fails.
     pub failing: BTreeSet<AccountId>,
+    /// Clusters in which nothing is granted or repaired.
+    pub unconfined: BTreeSet<ClusterName>,
 }
 
 impl Bounds {
@@ -96,6 +99,7 @@ impl Bounds {
                 .filter(|(_, failure)| failure.attempts > 0 && !failure.is_of_realm())
                 .map(|((id, _), _)| id.clone())
                 .collect(),
+            unconfined: BTreeSet::new(),
         };
         for account in ledger.accounts.values() {
             let class = classes.class(account);
@@ -265,6 +269,7 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
         .into_iter()
         .filter_map(|plan| if refused.contains(&plan.id) { plan.otherwise.map(|plan| *plan) } else { Some(plan) })
         .collect();
+    confine(&mut accounts, &bounds.unconfined);
     let paced = pace(&mut accounts, bounds, now);
     let reaped_later = Waiting { pods: cap(&mut accounts, bounds.pods_per_cycle), idle };
     let records: Vec<RefusalRecord> = refusals.iter().map(Refusal::record).collect();

@@ -23,6 +23,15 @@ pub fn become_bursar() -> nix::Result<()> {
     setresuid(user.uid, user.uid, user.uid)
 }
 
+/// Keeps this program's memory, where keys are, to itself: no core file has it, and no process of the same user may look
+/// into it (`prctl(2)`, `PR_SET_DUMPABLE`).
+///
+/// # Errors
+/// The system refused.
+pub fn keep_memory_private() -> std::io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
+}
+
 /// Does `work` as [`USER`], if this process is root and that user exists, and is root again afterwards. For `init`, which
 /// needs both. The whole process changes, so nothing else may be under way.
 ///

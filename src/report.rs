@@ -29,6 +29,7 @@ pub fn cycle(
     let partial = ledger.sources.iter().filter_map(|(source, state)| match &state.completeness {
         Completeness::Complete => None,
         Completeness::Partial { why } => Some((source.clone(), why.clone())),
+        Completeness::Stale { .. } => Some((source.clone(), state.completeness.to_string())),
     });
     CycleReport {
         id: 0,

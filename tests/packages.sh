@@ -110,6 +110,7 @@ is "the configuration" "$(mode /etc/bursar/bursar.toml)" "-rw-r----- root:bursar
 is "the passwords' folder" "$(mode /etc/bursar/credentials)" "drwxr-x--- root:bursar"
 is "the state folder" "$(mode /var/lib/bursar)" "drwxr-x--- bursar:bursar"
 is "the sockets' folder" "$(mode /run/bursar)" "drwxr-xr-x bursar:bursar"
+is "the folder of homed's socket" "$(mode /run/bursar-homed)" "drwxr-xr-x root:root"
 is "bursard before it is enabled" "$(state bursard.service)" inactive
 within getent group bursar-admin >/dev/null || fail "no group bursar-admin"
 within systemd-analyze verify bursard.service bursar-homed.socket bursar-homed.service 2>"$work/verify" || true
@@ -166,6 +167,7 @@ within systemd-analyze security --no-pager --threshold=20 bursar-homed.service >
 answer=$(asked nobody '{"test_write":{"replace_unparsable":false}}') && fail "nobody may ask bursar-homed: $answer"
 
 say "asking bursard"
+is "homed's socket" "$(mode /run/bursar-homed/homed.sock)" "srw------- bursar:root"
 is "the control socket" "$(mode /run/bursar/control.sock)" "srw-rw-rw- bursar:bursar"
 ends 0 bursar sync
 ends 75 bursar sync --once

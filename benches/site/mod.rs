@@ -78,7 +78,7 @@ impl Site {
         let mut objects = ClusterInventory::default();
         let mut changes = Vec::new();
         for account in approved.accounts() {
-            for action in &account.actions {
+            for action in account.steps() {
                 changes.extend(self.done(account, action, &mut objects));
             }
         }

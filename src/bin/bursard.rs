@@ -42,6 +42,11 @@ fn main() -> ExitCode {
         tracing::error!(%error, "cannot become user bursar");
         return ExitCode::from(77);
     }
+    // After the change of the user, which the kernel answers with a default of its own.
+    if let Err(error) = privilege::keep_memory_private() {
+        tracing::error!(%error, "cannot keep the program's memory to itself");
+        return ExitCode::FAILURE;
+    }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {

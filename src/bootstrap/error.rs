@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::admission::approver::ApproverRulesError;
 use crate::execute::authority::VerifyError;
 use crate::execute::signing::SigningError;
 use crate::kinds::ObjectKind;
@@ -82,9 +83,18 @@ pub enum AccessError {
     /// No certificate was issued.
     #[error("no certificate for bursar:daemon")]
     Signing(#[source] SigningError),
+    /// The webhook's certificate was not signed for the daemon.
+    #[error(
+        "no certificate for bursar:webhook; with --admin-kubeconfig FILE an administrator has it signed, as it must be where \
+         an approver approves, or where the webhook that is in force does not run"
+    )]
+    WebhookSigning(#[source] SigningError),
     /// Another than was asked for was issued.
     #[error("the certificate for bursar:daemon cannot be used")]
     Certificate(#[source] VerifyError),
+    /// Nobody takes the daemon's certificate any more.
+    #[error("the daemon's own certificate ended at {0:.0}; run bursar init")]
+    Ended(jiff::Timestamp),
     /// The new credential is not taken for what it is.
     #[error("the API server takes the holder of the new certificate for {0:?}, not bursar:daemon")]
     Stranger(String),
@@ -118,6 +128,21 @@ pub enum AccessError {
         /// What it says.
         why: String,
     },
+    /// The approver is there, and does not run.
+    #[error(
+        "Deployment bursar-approver in namespace bursar-approver is not available after {} s ({why}); the daemon approves as \
+         before. See `kubectl -n bursar-approver get pods` and the image",
+        waited.as_secs()
+    )]
+    ApproverNotAvailable {
+        /// How long it had.
+        waited: std::time::Duration,
+        /// What it says.
+        why: String,
+    },
+    /// The approver goes by something that this version does not read.
+    #[error("ConfigMap bursar-approver in namespace bursar-approver; run `bursar approver install` again")]
+    ApproverRules(#[source] ApproverRulesError),
     /// Nobody keeps this cluster.
     #[error("the cluster belongs to no ledger yet: run `bursar init`")]
     NoOwner,
@@ -147,4 +172,12 @@ pub enum AccessError {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl AccessError {
+    /// The API server does not have the object.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == 404))
+    }
 }

@@ -19,13 +19,16 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::approver::{self, ApproverRequest};
 use super::daemon_admission_policy::{DAEMON_ADMISSION_POLICY, daemon_admission_policy};
 use super::needs::Needs;
 use super::own::OwnCredential;
+use super::owner::{Said, owner_and_said};
 use super::roles::{self, INIT_MANAGER};
 use super::webhook::{self, backstop, mutates};
 use super::{AccessError, answered, client_of, files, own, owner, read};
-use crate::contract::MANAGED_BY;
+use crate::contract::{MANAGED_BY, Sealer};
+use crate::desired::approver_rules::unknown_classes;
 use crate::desired::watched::site_kinds;
 use crate::execute::request::ApiServer;
 use crate::identity::ClusterName;
@@ -55,6 +58,8 @@ pub struct InitRequest<'a> {
     pub state_dir: &'a Path,
     /// The ledger that is to own the cluster.
     pub ledger: &'a LedgerState,
+    /// Accounts that may hold admin and impersonation roles; `None`: as an administrator said before.
+    pub administrators: Option<&'a BTreeSet<String>>,
 }
 
 /// What `init` did.
@@ -68,6 +73,8 @@ pub struct InitReport {
     pub not_after: Timestamp,
     /// `seal.key` was drawn now.
     pub seal_key_drawn: bool,
+    /// An approver is there that goes by other rules than these: `bursar approver install` tells it.
+    pub approver_outdated: bool,
 }
 
 /// One object.
@@ -114,16 +121,25 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     if !from_anybody {
         nobody_elses(&client, ledger_id).await?;
     }
-    let manifest_kinds = look(&client, &needs).await?;
-    let edit = edit(&client).await?;
-    let backstop = backstop(&client).await?;
-    let manifests = manifests(&needs, &manifest_kinds, &edit, &backstop, ledger_id);
-    let mut made = Vec::new();
-    for manifest in &manifests {
-        made.push(apply(&client, manifest).await?);
+    let mut said = said_before(&client).await?;
+    if let Some(administrators) = request.administrators {
+        said.administrators.clone_from(administrators);
     }
-    made.extend(prune::<ClusterRoleBinding>(&client, &manifests).await?);
-    made.extend(prune::<ClusterRole>(&client, &manifests).await?);
+    if from_anybody && said.approver.is_some() {
+        let public_key = public_key(request.state_dir).await?;
+        let InitRequest { policy, cluster, ledger, admin_kubeconfig, administrators, .. } = request;
+        let handed = ApproverRequest { policy, cluster, ledger, admin_kubeconfig, public_key, administrators };
+        approver::hand_over(handed, &client, &mut said).await?;
+    }
+    let approver_outdated = match &said.approver {
+        Some(rules) => {
+            rules.ledger != *ledger_id
+                || rules.administrators != said.administrators
+                || !unknown_classes(request.policy, request.cluster, rules).is_empty()
+        }
+        None => false,
+    };
+    let made = make_all(&client, &needs, ledger_id, &said).await?;
     let server = ApiServer::new(request.cluster.clone(), client, Arc::default());
     let group = roles::daemon_group(ledger_id);
     let new = own::obtain(&server, reached, Some(&group), request.daemon_kubeconfig).await?;
@@ -134,7 +150,53 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
         kubeconfig: request.daemon_kubeconfig.to_owned(),
         not_after: new.issued.not_after,
         seal_key_drawn,
+        approver_outdated,
     })
+}
+
+/// The seal of this host, drawn if there is none yet.
+async fn public_key(state_dir: &Path) -> Result<[u8; 32], AccessError> {
+    let path = state_dir.join(files::SEAL_KEY);
+    let failed = |source| AccessError::Read { path: path.clone(), source };
+    let read = privilege::as_bursar(async {
+        files::ensure_seal_key(state_dir)?;
+        let seed = zeroize::Zeroizing::new(std::fs::read(&path).map_err(failed)?);
+        let sealer = Sealer::from_seed(&seed);
+        Ok(sealer.map_err(|error| failed(std::io::Error::new(std::io::ErrorKind::InvalidData, error)))?.public_key())
+    });
+    read.await.map_err(|error| failed(error.into()))?
+}
+
+/// What an administrator said of the cluster. An approver is there if its own ConfigMap is: nobody but an administrator
+/// writes that one.
+async fn said_before(client: &Client) -> Result<Said, AccessError> {
+    let mut said = owner_and_said(client).await?.map(|(_, said)| said).unwrap_or_default();
+    if let Some(rules) = approver::found(client).await? {
+        said.approver = Some(rules);
+    } else {
+        (said.approver, said.approver_until) = (None, None);
+    }
+    Ok(said)
+}
+
+/// Makes everything but the credential, as an administrator.
+pub(super) async fn make_all(
+    client: &Client,
+    needs: &Needs,
+    ledger_id: &str,
+    said: &Said,
+) -> Result<Vec<Made>, AccessError> {
+    let manifest_kinds = look(client, needs).await?;
+    let edit = edit(client).await?;
+    let backstop = backstop(client).await?;
+    let manifests = manifests(needs, &manifest_kinds, &edit, &backstop, (ledger_id, said));
+    let mut made = Vec::new();
+    for manifest in &manifests {
+        made.push(apply(client, manifest).await?);
+    }
+    made.extend(prune::<ClusterRoleBinding>(client, &manifests).await?);
+    made.extend(prune::<ClusterRole>(client, &manifests).await?);
+    Ok(made)
 }
 
 /// As the daemon's user, whose files they are.
@@ -153,19 +215,20 @@ fn manifests(
     manifest_kinds: &[ServedKind],
     edit: &[Value],
     backstop: &[Value],
-    ledger_id: &str,
+    (ledger_id, said): (&str, &Said),
 ) -> Vec<Value> {
-    let mut manifests = vec![roles::own_namespace(), owner::manifest(ledger_id)];
+    let confinement = said.confinement();
+    let mut manifests = vec![roles::own_namespace(), owner::manifest(ledger_id, said)];
     if needs.personal_storage {
         manifests.push(roles::personal_namespace());
     }
-    manifests.extend(daemon_admission_policy(needs));
+    manifests.extend(daemon_admission_policy(needs, &confinement));
     manifests.extend_from_slice(backstop);
     manifests.extend(webhook::identity());
     manifests.push(roles::selftest_namespace());
     manifests.extend([roles::tenant(edit), roles::archive()]);
     manifests.extend(roles::impersonation(needs));
-    manifests.push(roles::daemon(needs, manifest_kinds));
+    manifests.push(roles::daemon(needs, &confinement, manifest_kinds));
     manifests.extend(roles::daemon_in_namespace(ledger_id));
     manifests.extend(roles::daemon_in_selftest(ledger_id));
     manifests.push(roles::daemon_reads_authorities(ledger_id));
@@ -235,7 +298,7 @@ fn is_aggregated(aggregation: &AggregationRule, role: &ClusterRole) -> bool {
         .any(|wanted| !wanted.is_empty() && wanted.iter().all(|(key, value)| role.labels().get(key) == Some(value)))
 }
 
-async fn apply(client: &Client, manifest: &Value) -> Result<Made, AccessError> {
+pub(super) async fn apply(client: &Client, manifest: &Value) -> Result<Made, AccessError> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
     let what = format!("{kind} {name}");

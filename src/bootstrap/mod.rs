@@ -7,6 +7,7 @@
 //! and to keep, with the daemon's own credential, and the daemon admission policy holds what it may ask of an API
 //! server.
 
+pub mod approver;
 pub mod daemon_admission_policy;
 mod error;
 mod facts;
@@ -29,8 +30,8 @@ pub use error::AccessError;
 pub use facts::facts;
 pub use files::SEAL_KEY;
 pub use init::{Did, InitReport, InitRequest, Made, init, take_over};
-pub use own::{Renewal, follow, renew};
-pub use owner::{OWNER_KEY, OwnerWatch, Ownership, owner, watch_owner};
+pub use own::{OWN_LIFETIME, Renewal, ended, follow, own_certificate, renew};
+pub use owner::{OWNER_KEY, OwnerWatch, Ownership, Said, owner, owner_and_said, watch_owner};
 pub use rights::missing;
 pub use roles::{NAMESPACE, OWNER};
 

@@ -2,13 +2,14 @@
 //! system, no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::desired::credential;
 pub use crate::desired::rbac::ARCHIVE_ROLE;
 use crate::desired::rbac::impersonation_role;
 use crate::identity::{ClusterName, HostName};
 use crate::kinds::{ManagedKind, ObjectKind, WatchedKind};
-use crate::policy::{Class, CredentialKind, Policy, Selector, VolumeKind};
+use crate::policy::{Class, CredentialKind, PodSecurity, Policy, Selector, VolumeKind};
 
 /// The role that `init` makes of this server's `edit`.
 pub const TENANT_ROLE: &str = "bursar-tenant";
@@ -28,6 +29,15 @@ pub struct Adopting {
     pub resources: BTreeSet<String>,
 }
 
+/// What an administrator said of a cluster at `init` or `approver install`, and no configuration can say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Confinement {
+    /// Names of the accounts that may hold admin and impersonation roles; empty: any account.
+    pub administrators: BTreeSet<String>,
+    /// An approver approves the daemon's certificate requests, and the daemon does not.
+    pub approver: bool,
+}
+
 /// What classes of one cluster name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Needs {
@@ -39,6 +49,14 @@ pub struct Needs {
     pub adopted: BTreeMap<String, Adopting>,
     /// ClusterRoles bound to admins, in the whole cluster.
     pub admin_roles: BTreeSet<String>,
+    /// Whether a class with [`Self::admin_roles`] binds generation groups: its people hold certificates.
+    pub admin_groups: bool,
+    /// The names by which an issuer vouches for people of a class with [`Self::admin_roles`], with `{name}`.
+    pub admin_users: BTreeSet<String>,
+    /// Pod Security levels of classes with namespaces; always with `restricted`, which a namespace without a class has.
+    pub levels: BTreeSet<&'static str>,
+    /// The longest life of a client certificate that a class asks for.
+    pub lifetime: Duration,
     /// Whom a class may impersonate, by class.
     pub impersonated: BTreeMap<String, Vec<String>>,
     /// What site manifests make or made, Secrets apart.
@@ -64,6 +82,7 @@ impl Needs {
         let mut needs = Self {
             reaps_pods: policy.reapers.pods.is_some(),
             reaps_namespaces: policy.reapers.namespaces.is_some(),
+            levels: BTreeSet::from([PodSecurity::Restricted.as_str()]),
             ..Self::default()
         };
         for WatchedKind { kind, only } in site {
@@ -92,6 +111,7 @@ impl Needs {
             };
             self.adopted.insert(class.name.clone(), adopting);
         } else if class.namespace.is_some() {
+            self.levels.insert(class.pod_security.as_str());
             let workspace = class.workspace.iter().flat_map(|roles| roles.members.iter().chain(&roles.managers));
             self.roles.extend(class.roles.iter().chain(workspace).cloned());
             self.service_account_roles.extend(class.service_account_roles.iter().cloned());
@@ -108,7 +128,14 @@ impl Needs {
                 self.secrets.extend(hosts.iter().map(credential::secret));
             }
             Some(CredentialKind::Oidc(oidc)) => drop(self.users.insert(oidc.user.clone())),
-            Some(CredentialKind::Certificate { .. }) | None => {}
+            Some(CredentialKind::Certificate { lifetime }) => self.lifetime = self.lifetime.max(*lifetime),
+            None => {}
+        }
+        if class.has_cluster_roles() {
+            match class.credential.as_ref().map(|rule| &rule.kind) {
+                Some(CredentialKind::Oidc(oidc)) => drop(self.admin_users.insert(oidc.user.clone())),
+                _ => self.admin_groups = true,
+            }
         }
         let personal = class.volumes.iter().any(|volume| matches!(volume.kind, VolumeKind::Personal(_)));
         self.personal_storage |= personal;

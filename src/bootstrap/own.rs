@@ -15,6 +15,7 @@ use kube::{Api, Client};
 use secrecy::SecretString;
 use zeroize::Zeroizing;
 
+use super::owner::owner_and_said;
 use super::{AccessError, answered, client_of, files, read};
 use crate::certificate::{self, Asked, Issued};
 use crate::errors::chain;
@@ -30,7 +31,7 @@ const USER_ENTRY: &str = "bursar-daemon";
 
 /// A month, renewed at 20 days: a daemon that was off for ten days still has access, and a copy of the file that was
 /// lost is worth nothing after a month at most.
-const LIFETIME: Duration = Duration::from_hours(30 * 24);
+pub const OWN_LIFETIME: Duration = Duration::from_hours(30 * 24);
 
 /// A credential that is not yet written.
 pub(super) struct OwnCredential {
@@ -78,6 +79,10 @@ pub async fn renew(kubeconfig: &Path, cluster: &ClusterName, now: Timestamp) -> 
         what: "the daemon's certificate in it cannot be read; `bursar init` makes a new one",
     })?;
     let (renew_after, not_after) = (certificate::renew_after(&issued), issued.not_after);
+    if not_after <= now {
+        // Nobody takes it any more: asking would end in a time-out or in a refusal that does not say why.
+        return Err(AccessError::Ended(not_after));
+    }
     if now < renew_after {
         return Ok(Renewal::NotDue { renew_after, not_after });
     }
@@ -91,6 +96,20 @@ pub async fn renew(kubeconfig: &Path, cluster: &ClusterName, now: Timestamp) -> 
         Err(error) if now < not_after => Ok(Renewal::Postponed { why: chain(&error), not_after }),
         Err(error) => Err(error),
     }
+}
+
+/// Fingerprint and end of the daemon's own certificate; `None`: the kubeconfig is an administrator's own.
+pub fn own_certificate(kubeconfig: &Path) -> Result<Option<(String, Timestamp)>, AccessError> {
+    let file = read(kubeconfig)?;
+    let data = own_user(&file).and_then(|user| user.auth_info.as_ref()?.client_certificate_data.clone());
+    let issued = data.and_then(|data| BASE64.decode(data).ok()).and_then(|pem| certificate::validity(&pem));
+    Ok(issued.map(|issued| (issued.fingerprint, issued.not_after)))
+}
+
+/// What is wrong when the daemon's own certificate ended.
+#[must_use]
+pub fn ended(at: Timestamp) -> String {
+    format!("the daemon's own certificate ended at {at:.0}; run bursar init")
 }
 
 /// Gives the daemon's own kubeconfig the CA bundle that the configuration has for the same URL, if the API server is
@@ -127,7 +146,9 @@ async fn renewed(
 ) -> Result<Issued, AccessError> {
     let reached = reached(&file, path)?;
     let client = client_of(file, path).await?;
+    let said = owner_and_said(&client).await?.map(|(_, said)| said);
     let server = ApiServer::new(cluster.clone(), client, Arc::default());
+    server.let_approve(said.is_none_or(|said| said.approver.is_none()));
     let new = obtain(&server, reached, group, path).await?;
     write(&new.kubeconfig, path)?;
     Ok(new.issued)
@@ -160,7 +181,13 @@ pub(super) async fn obtain(
     let key = NewKey::generate().map_err(AccessError::Key)?;
     let names = Names { common_name: DAEMON_USER, organizations: [group, None], serial_number: None };
     let request = key.request(names).map_err(AccessError::Key)?;
-    let unsigned = Unsigned { holder: USER_ENTRY, account: DAEMON_USER, request: &request, lifetime: LIFETIME };
+    let unsigned = Unsigned {
+        holder: USER_ENTRY,
+        account: DAEMON_USER,
+        request: &request,
+        lifetime: OWN_LIFETIME,
+        namespace: None,
+    };
     let pem = sign(server, unsigned).await.map_err(AccessError::Signing)?;
     let public_key = key.public_key();
     let asked = Asked {

@@ -1,6 +1,10 @@
-//! Whose a cluster is: ConfigMap `bursar-owner` names the one ledger that may write there (§5).
+//! Whose a cluster is: ConfigMap `bursar-owner` names the one ledger that may write there (§5). The daemon reads it and
+//! cannot change it, so it also says what an administrator said at `init` and `approver install`.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt as _;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher::watcher};
@@ -9,11 +13,39 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::needs::Confinement;
 use super::roles::{NAMESPACE, OWNER, labels};
 use super::{AccessError, answered};
+use crate::admission::approver::ApproverRules;
+use crate::identity::ClusterName;
 
 /// Its key.
 pub const OWNER_KEY: &str = "ledger";
+/// Names of the listed administrators, with commas; absent: none is listed.
+const ADMINISTRATORS: &str = "administrators";
+/// What the approver was told, as its `rules.json`; absent: there is none.
+const APPROVER: &str = "approver";
+/// When the kubeconfig of an approver outside of the cluster ends.
+const APPROVER_UNTIL: &str = "approver-until";
+
+/// What an administrator said of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Who may hold admin and impersonation roles; empty: nobody said.
+    pub administrators: BTreeSet<String>,
+    /// What its approver goes by; `None`: there is no approver.
+    pub approver: Option<ApproverRules>,
+    /// When the files of an approver outside of the cluster end.
+    pub approver_until: Option<Timestamp>,
+}
+
+impl Said {
+    /// What the daemon admission policy is made with.
+    #[must_use]
+    pub fn confinement(&self) -> Confinement {
+        Confinement { administrators: self.administrators.clone(), approver: self.approver.is_some() }
+    }
+}
 
 /// What the cluster says of its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,15 +60,24 @@ pub enum Ownership {
 
 /// The id of the ledger that keeps this cluster; `None`: `init` was not run here.
 pub async fn owner(client: &Client) -> Result<Option<String>, AccessError> {
+    Ok(read(client).await?.and_then(|map| ledger_id(&map)))
+}
+
+/// The same, with what an administrator said.
+pub async fn owner_and_said(client: &Client) -> Result<Option<(String, Said)>, AccessError> {
+    Ok(read(client).await?.and_then(|map| Some((ledger_id(&map)?, said(&map)))))
+}
+
+async fn read(client: &Client) -> Result<Option<ConfigMap>, AccessError> {
     let api = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
-    let found = answered("ConfigMap bursar-owner", api.get_opt(OWNER)).await?;
-    Ok(found.and_then(|map| ledger_id(&map)))
+    answered("ConfigMap bursar-owner", api.get_opt(OWNER)).await
 }
 
 /// A watch of the owner, until it is dropped.
 #[derive(Debug)]
 pub struct OwnerWatch {
     receiver: watch::Receiver<Ownership>,
+    said: watch::Receiver<Said>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -46,12 +87,19 @@ impl OwnerWatch {
     pub fn receiver(&self) -> watch::Receiver<Ownership> {
         self.receiver.clone()
     }
+
+    /// What an administrator said, as heard last.
+    #[must_use]
+    pub fn said(&self) -> Said {
+        self.said.borrow().clone()
+    }
 }
 
 /// Watches the owner. While the cluster does not answer, what was heard last stands. Must be called within a runtime.
 #[must_use]
-pub fn watch_owner(client: &Client) -> OwnerWatch {
+pub fn watch_owner(client: &Client, said_before: Said) -> OwnerWatch {
     let (sender, receiver) = watch::channel(Ownership::Unknown);
+    let (tell, said_receiver) = watch::channel(said_before);
     let api = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
     let config = watcher::Config::default().fields(&format!("metadata.name={OWNER}"));
     let task = tokio::spawn(async move {
@@ -65,31 +113,69 @@ pub fn watch_owner(client: &Client) -> OwnerWatch {
                 }
                 Ok(Event::InitApply(map)) => {
                     listed = of(&map);
+                    tell.send_replace(said(&map));
                     continue;
                 }
                 Ok(Event::InitDone) => listed.clone(),
-                Ok(Event::Apply(map)) => of(&map),
+                Ok(Event::Apply(map)) => {
+                    tell.send_replace(said(&map));
+                    of(&map)
+                }
                 Ok(Event::Delete(_)) => Ownership::Nobody,
                 Err(_) => continue,
             };
             sender.send_if_modified(|now| std::mem::replace(now, heard.clone()) != heard);
         }
     });
-    OwnerWatch { receiver, _task: AbortOnDropHandle::new(task) }
+    OwnerWatch { receiver, said: said_receiver, _task: AbortOnDropHandle::new(task) }
 }
 
 /// The ConfigMap of a ledger.
-pub(super) fn manifest(ledger_id: &str) -> Value {
+pub(super) fn manifest(ledger_id: &str, said: &Said) -> Value {
+    let Said { administrators, approver, approver_until } = said;
+    let mut data = json!({OWNER_KEY: ledger_id});
+    if !administrators.is_empty() {
+        let names: Vec<&str> = administrators.iter().map(String::as_str).collect();
+        data[ADMINISTRATORS] = json!(names.join(","));
+    }
+    if let Some(rules) = approver {
+        data[APPROVER] = json!(rules.to_json());
+    }
+    if let Some(until) = approver_until {
+        data[APPROVER_UNTIL] = json!(until.to_string());
+    }
     json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": OWNER, "namespace": NAMESPACE, "labels": labels()},
-        "data": {OWNER_KEY: ledger_id},
+        "data": data,
     })
 }
 
 fn of(map: &ConfigMap) -> Ownership {
     ledger_id(map).map_or(Ownership::Nobody, Ownership::Ledger)
+}
+
+/// Rules that another version of `bursar` wrote say no more than that there is an approver: one without a class.
+fn said(map: &ConfigMap) -> Said {
+    let text = |key: &str| map.data.as_ref()?.get(key).cloned();
+    let administrators = text(ADMINISTRATORS).unwrap_or_default();
+    let administrators = administrators.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
+    let unread = || ApproverRules {
+        version: 0,
+        cluster: ClusterName(String::new()),
+        daemon: String::new(),
+        ledger: String::new(),
+        own_lifetime: 0,
+        classes: BTreeMap::new(),
+        administrators: BTreeSet::new(),
+        seal: Vec::new(),
+    };
+    Said {
+        administrators: administrators.collect(),
+        approver: text(APPROVER).map(|rules| ApproverRules::parse(rules.as_bytes()).unwrap_or_else(|_| unread())),
+        approver_until: text(APPROVER_UNTIL).and_then(|until| until.parse().ok()),
+    }
 }
 
 fn ledger_id(map: &ConfigMap) -> Option<String> {

@@ -8,6 +8,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use super::needs::Needs;
+use super::owner::owner_and_said;
 use super::{AccessError, answered, roles};
 use crate::desired::watched::site_kinds;
 use crate::identity::ClusterName;
@@ -27,7 +28,8 @@ pub async fn missing(
     ledger: &LedgerState,
 ) -> Result<Vec<String>, AccessError> {
     let needs = Needs::of(policy, cluster, site_kinds(policy, ledger, cluster));
-    let mut wanted = wanted(&roles::daemon(&needs, &kinds(client, &needs).await?));
+    let said = owner_and_said(client).await?.map(|(_, said)| said).unwrap_or_default();
+    let mut wanted = wanted(&roles::daemon(&needs, &said.confinement(), &kinds(client, &needs).await?));
     for [role, _] in [roles::daemon_in_namespace(&ledger.ledger_id), roles::daemon_in_selftest(&ledger.ledger_id)] {
         wanted.extend(self::wanted(&role));
     }
@@ -104,13 +106,15 @@ async fn allowed(client: &Client, right: ResourceAttributes) -> Result<bool, Acc
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::needs::Confinement;
 
     #[test]
     fn every_rule_is_asked_for_and_named() {
         let [role, _] = roles::daemon_in_selftest("id");
         let said: Vec<String> = wanted(&role).iter().map(text).collect();
         assert_eq!(said, ["create pods in bursar-selftest"]);
-        let said: Vec<String> = wanted(&roles::daemon(&Needs::default(), &[])).iter().map(text).collect();
+        let said: Vec<String> =
+            wanted(&roles::daemon(&Needs::default(), &Confinement::default(), &[])).iter().map(text).collect();
         for right in ["patch certificatesigningrequests/approval", "bind clusterroles bursar-archive", "list pods"] {
             assert!(said.contains(&right.to_owned()), "{right}: {said:?}");
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::needs::{ARCHIVE_ROLE, CLUSTER_ADMIN_USER, Needs, TENANT_ROLE};
+use super::needs::{ARCHIVE_ROLE, CLUSTER_ADMIN_USER, Confinement, Needs, TENANT_ROLE};
 use super::webhook::{APPROVALS, SECRET, WEBHOOK, backstop};
 use crate::contract::{CLASS, MANAGED_BY, SELFTEST};
 use crate::desired::rbac::impersonation_role;
@@ -86,18 +86,11 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
 
 /// The daemon's ClusterRole. `manifest_kinds` are those of site manifests, as this server calls them.
 #[must_use]
-pub fn daemon(needs: &Needs, manifest_kinds: &[ServedKind]) -> Value {
+pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[ServedKind]) -> Value {
     let mut rules = vec![
         // Deleted are those of tenants that were suspended and archived: the admission policy says so.
         rule_of(ManagedKind::Namespace),
         rule("certificates.k8s.io", &["certificatesigningrequests"], &["get", "list", "watch", "create", "delete"]),
-        rule("certificates.k8s.io", &["certificatesigningrequests/approval"], &["patch"]),
-        json!({
-            "apiGroups": ["certificates.k8s.io"],
-            "resources": ["signers"],
-            "resourceNames": [SIGNER],
-            "verbs": ["approve"],
-        }),
         // A suspension stops workloads, a resumption gives them back what they were.
         rule("apps", &["deployments", "statefulsets", "replicasets"], &["get", "list"]),
         rule("apps", &["deployments/scale", "statefulsets/scale", "replicasets/scale"], &["patch"]),
@@ -136,6 +129,10 @@ pub fn daemon(needs: &Needs, manifest_kinds: &[ServedKind]) -> Value {
         // Deleted by their label, unread: what may list Secrets may read them. The admission policy knows the label.
         rules.push(rule("", &["services", "configmaps", "secrets"], &["deletecollection"]));
     }
+    if !confinement.approver {
+        rules.push(rule("certificates.k8s.io", &["certificatesigningrequests/approval"], &["patch"]));
+        rules.push(named("certificates.k8s.io", "signers", [SIGNER], &["approve"]));
+    }
     rules.extend(webhook_configurations());
     cluster_role(DAEMON_ROLE, &rules)
 }
@@ -144,15 +141,15 @@ fn named(group: &str, resource: &str, names: impl serde::Serialize, verbs: &[&st
     json!({"apiGroups": [group], "resources": [resource], "resourceNames": names, "verbs": verbs})
 }
 
-/// The webhook's configurations and the backstop's bindings, each by its name. Not the policies: of admission's own
-/// objects the admission policy sees none, and a mutating policy could be anything.
+/// The webhook's configurations and the backstop's bindings, each by its name: written, and never removed. Not the policies: of
+/// admission's own objects the admission policy sees none, and a mutating policy could be anything.
 fn webhook_configurations() -> Vec<Value> {
     const GROUP: &str = "admissionregistration.k8s.io";
-    const APPLIED: &[&str] = &["create", "patch", "delete"];
+    const APPLIED: &[&str] = &["create", "patch"];
     let (validating, mutating) = ("ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding");
     vec![
         // What is installed, and until when its certificate is good, is read off this one.
-        named(GROUP, "validatingwebhookconfigurations", [WEBHOOK, APPROVALS], &["get", "create", "patch", "delete"]),
+        named(GROUP, "validatingwebhookconfigurations", [WEBHOOK, APPROVALS], &["get", "create", "patch"]),
         named(GROUP, "mutatingwebhookconfigurations", [WEBHOOK], APPLIED),
         named(GROUP, "validatingadmissionpolicybindings", backstop::names(validating), APPLIED),
         named(GROUP, "mutatingadmissionpolicybindings", backstop::names(mutating), APPLIED),
@@ -163,14 +160,14 @@ fn webhook_configurations() -> Vec<Value> {
 /// writes.
 #[must_use]
 pub fn daemon_in_namespace(ledger_id: &str) -> [Value; 2] {
-    const APPLIED: &[&str] = &["create", "patch", "delete"];
+    const APPLIED: &[&str] = &["create", "patch"];
     let rules = [
         named("", "configmaps", [OWNER], &["get", "list", "watch"]),
         named("", "configmaps", [WEBHOOK], APPLIED),
         named("", "secrets", [SECRET], APPLIED),
         named("", "services", [WEBHOOK], APPLIED),
         named("policy", "poddisruptionbudgets", [WEBHOOK], APPLIED),
-        named("apps", "deployments", [WEBHOOK], &["get", "create", "patch", "delete"]),
+        named("apps", "deployments", [WEBHOOK], &["get", "create", "patch"]),
     ];
     role_of_daemon(ledger_id, NAMESPACE, &rules)
 }
@@ -390,8 +387,22 @@ mod tests {
     }
 
     #[test]
+    fn an_approver_takes_exactly_the_right_to_approve() {
+        let rules = |approver| {
+            let confinement = Confinement { approver, ..Confinement::default() };
+            daemon(&Needs::default(), &confinement, &[])["rules"].as_array().cloned().unwrap_or_default()
+        };
+        let (without, with) = (rules(false), rules(true));
+        let taken: Vec<&Value> = without.iter().filter(|rule| !with.contains(rule)).collect();
+        let approval = rule("certificates.k8s.io", &["certificatesigningrequests/approval"], &["patch"]);
+        let signer = named("certificates.k8s.io", "signers", [SIGNER], &["approve"]);
+        assert_eq!(taken, [&approval, &signer]);
+        assert_eq!(with.len() + 2, without.len());
+    }
+
+    #[test]
     fn nothing_grants_escalation_or_all_secrets() {
-        let text = daemon(&Needs::default(), &[]).to_string();
+        let text = daemon(&Needs::default(), &Confinement::default(), &[]).to_string();
         assert!(!text.contains("escalate") && !text.contains("impersonate"), "{text}");
         assert!(!text.contains("secrets") && !text.contains('*'), "{text}");
     }

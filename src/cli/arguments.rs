@@ -1,6 +1,8 @@
 //! The command line of `bursar`.
 
 mod adopt;
+mod approver;
+mod directory;
 mod own;
 
 use std::path::PathBuf;
@@ -13,6 +15,8 @@ use clap_complete::Shell;
 use crate::identity::AccountKind;
 
 pub use self::adopt::{Adopt, AdoptNamespace, AdoptObject};
+pub use self::approver::{Approver, ApproverInstall, ApproverUninstall};
+pub use self::directory::{Accept, Diff, Directory};
 pub use self::own::Own;
 
 /// Keeps the accounts of a shared Kubernetes cluster: directory to namespaces, certificates and homes.
@@ -109,6 +113,9 @@ pub enum Command {
     /// Let an account have what the directory says now, and Bursar did not take by itself
     #[command(subcommand)]
     Adopt(Adopt),
+    /// What the directories say: whether it is believed, and what another configuration or server would say
+    #[command(subcommand)]
+    Directory(Directory),
     /// Namespaces that were deleted: what is in their files, and the way back
     #[command(subcommand)]
     Archive(Archive),
@@ -117,6 +124,9 @@ pub enum Command {
     /// The webhook that refuses pods which would run as somebody else
     #[command(subcommand)]
     Webhook(Webhook),
+    /// The approver of certificate requests, which takes `approve` away from the daemon
+    #[command(subcommand)]
+    Approver(Approver),
     /// The ledger's file
     #[command(subcommand)]
     Ledger(Ledger),
@@ -146,6 +156,10 @@ pub struct Init {
     /// The cluster's name in the configuration
     #[arg(long, value_name = "NAME")]
     pub cluster: String,
+    /// The only accounts that may hold admin and impersonation roles, with commas; kept by a later `init` without it, and
+    /// ended by ""
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub administrators: Option<Vec<String>>,
 }
 
 /// `takeover`.
@@ -465,6 +479,10 @@ pub struct WebhookInstall {
     /// With --url: the folder for the files that it needs (`bursar-webhook --dir`)
     #[arg(long, value_name = "FOLDER", requires = "url")]
     pub write: Option<PathBuf>,
+    /// With --write: an administrator's kubeconfig, who has the webhook's certificate signed where the daemon may not: a
+    /// webhook that does not run refuses it, and an approver does. Read once, and not kept
+    #[arg(long, value_name = "FILE", requires = "write")]
+    pub admin_kubeconfig: Option<PathBuf>,
     /// The image; default: [webhook] image of the configuration
     #[arg(long, value_name = "REFERENCE")]
     pub image: Option<String>,
@@ -479,6 +497,10 @@ pub struct WebhookUninstall {
     /// The backstop too: from then on nothing looks at uids
     #[arg(long)]
     pub backstop: bool,
+    /// The administrator's kubeconfig, read once and not kept: the daemon may not remove its webhooks. Without it:
+    /// $KUBECONFIG, or ~/.kube/config
+    #[arg(long, value_name = "FILE")]
+    pub admin_kubeconfig: Option<PathBuf>,
 }
 
 /// `webhook manifests`.

@@ -1,5 +1,6 @@
 //! `bursar init`: gives the daemon its access to a cluster, as that cluster's administrator.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
@@ -30,6 +31,7 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
     let ledger = privilege::as_bursar(ledger(&settings.state_dir))
         .await
         .map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))??;
+    let listed = administrators(arguments.administrators.as_deref())?;
     let progress = output::progress("making the daemon's access");
     let report = bootstrap::init(InitRequest {
         policy: &settings.policy,
@@ -38,11 +40,35 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
         daemon_kubeconfig,
         state_dir: &settings.state_dir,
         ledger: &ledger,
+        administrators: listed.as_ref(),
     })
     .await?;
     progress.finish_and_clear();
     print(context, &cluster, &report)?;
     Ok(Exit::Done)
+}
+
+/// The names of the accounts that an administrator lists; they become a part of a pattern.
+pub(super) fn administrators(given: Option<&[String]>) -> Result<Option<BTreeSet<String>>, Failure> {
+    let Some(given) = given else { return Ok(None) };
+    let names: BTreeSet<String> =
+        given.iter().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._@-".contains(&byte);
+    if let Some(wrong) = names.iter().find(|name| !name.bytes().all(is_allowed)) {
+        let text = format!("--administrators: {wrong:?} is no name of an account; for example alice,bob");
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    Ok(Some(names))
+}
+
+/// What was done to an object, for people and programs.
+pub(super) const fn word(did: Did) -> &'static str {
+    match did {
+        Did::Created => "created",
+        Did::Changed => "changed",
+        Did::Kept => "kept",
+        Did::Removed => "removed",
+    }
 }
 
 /// The folder that a package's tmpfiles.d makes; here for who tries a checkout.
@@ -73,13 +99,7 @@ async fn ledger(state_dir: &Path) -> Result<LedgerState, StoreError> {
 }
 
 fn print(context: &Context, cluster: &ClusterName, report: &InitReport) -> anyhow::Result<()> {
-    let InitReport { made, kubeconfig, not_after, seal_key_drawn } = report;
-    let word = |did| match did {
-        Did::Created => "created",
-        Did::Changed => "changed",
-        Did::Kept => "kept",
-        Did::Removed => "removed",
-    };
+    let InitReport { made, kubeconfig, not_after, seal_key_drawn, approver_outdated } = report;
     if context.global.json {
         let made: Vec<_> = made.iter().map(|made| json!({"what": made.what, "did": word(made.did)})).collect();
         return output::json(&json!({
@@ -88,6 +108,7 @@ fn print(context: &Context, cluster: &ClusterName, report: &InitReport) -> anyho
             "kubeconfig": kubeconfig,
             "not_after": not_after,
             "seal_key_drawn": seal_key_drawn,
+            "approver_outdated": approver_outdated,
         }));
     }
     for made in made {
@@ -96,6 +117,11 @@ fn print(context: &Context, cluster: &ClusterName, report: &InitReport) -> anyho
     output::line(format!("created  {}, good until {not_after:.0}; the daemon renews it", kubeconfig.display()));
     if *seal_key_drawn {
         output::line("created  seal.key: it belongs into your backups, apart from the ledger's");
+    }
+    if *approver_outdated {
+        output::line(format!(
+            "the approver goes by older rules: run bursar approver install --cluster {cluster} --admin-kubeconfig FILE"
+        ));
     }
     output::line(format!("cluster {cluster} is ready; next: bursar doctor, bursar plan"));
     Ok(())

@@ -1,11 +1,13 @@
 //! The administrators' command: arguments become one call of the library or of the daemon, and its answer is printed.
 //! Printing lives only here, one file a command; it decides nothing.
 
+mod approver;
 mod archive;
 pub mod arguments;
 mod certs;
 mod check;
 mod context;
+mod directory;
 mod doctor;
 mod ensure;
 pub mod exit;
@@ -98,7 +100,9 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Quota(arguments) => quota::run(&context, arguments).await,
         Command::Approve { hash } => order::approve(&context, hash).await,
         Command::Adopt(command) => order::adopt(&context, command).await,
+        Command::Directory(command) => directory::run(&context, command).await,
         Command::Archive(command) => archive::run(&context, command).await,
+        Command::Approver(command) => approver::run(&context, &command).await,
         Command::Webhook(command) => webhook::run(&context, &command).await,
         Command::Ledger(Ledger::Verify { head }) => ledger::verify(&context, head).await,
         Command::Ledger(Ledger::Backup { file }) => ledger::backup(&context, &file).await,

@@ -79,6 +79,11 @@ pub(super) async fn sources(settings: &Settings) -> (Vec<Finding>, Vec<PathBuf>)
             Completeness::Complete => {
                 Finding::good(&subject, format!("{server}: complete, {count} entries{numbers}{rejected}"))
             }
+            Completeness::Stale { server, why } => Finding::bad(
+                &subject,
+                format!("{server} is behind: {why}"),
+                "let it replicate; if it was restored from a backup on purpose: bursar directory accept",
+            ),
             Completeness::Partial { why } => Finding::bad(
                 &subject,
                 format!("{server}: partial: {why}"),

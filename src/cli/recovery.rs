@@ -106,6 +106,7 @@ pub(super) async fn takeover(context: &Context, arguments: &Takeover) -> Result<
             daemon_kubeconfig: &settings.clusters[cluster],
             state_dir: &settings.state_dir,
             ledger: &ledger,
+            administrators: None,
         })
         .await?;
     }

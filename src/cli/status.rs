@@ -1,6 +1,7 @@
 //! `bursar status`: how things stand, from the daemon, or from the ledger while there is none.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use super::context::{Context, daemon};
 use super::exit::{Exit, Failure};
@@ -150,7 +151,7 @@ fn of_realm(realm: &RealmStatus) -> Vec<String> {
 fn source(name: &str, state: &SourceState) -> String {
     let answered = match &state.completeness {
         Completeness::Complete => "complete".to_owned(),
-        Completeness::Partial { why } => format!("partial: {}", clean(why)),
+        Completeness::Partial { .. } | Completeness::Stale { .. } => clean(&state.completeness.to_string()),
     };
     let server = state.server.as_deref().unwrap_or("no server");
     let numbers = state.numbers.as_ref().map(|numbers| format!(", {numbers}")).unwrap_or_default();
@@ -164,10 +165,15 @@ fn source(name: &str, state: &SourceState) -> String {
         let examples: Vec<String> = examples.iter().map(|example| clean(example)).collect();
         format!("; the full read of {:.0} repaired {differences}: {}", compared.at, examples.join(", "))
     });
-    format!(
+    let mut text = format!(
         "source {name} ({server}): {answered}; {} entries{numbers}, read {:.0}{way}{}",
         state.entries,
         state.read_at,
         repaired.unwrap_or_default()
-    )
+    );
+    for (server, known) in &state.servers {
+        let why = known.why.as_ref().map(|why| format!(", not used: {}", clean(why))).unwrap_or_default();
+        let _ = write!(text, "\n  server {server}: {}{why} (asked {:.0})", known.lag(), known.at);
+    }
+    text
 }

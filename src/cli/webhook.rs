@@ -10,6 +10,7 @@ use super::arguments::{Webhook, WebhookCluster, WebhookInstall, WebhookManifests
 use super::context::{Context, become_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::output;
+use super::recovery::admin_of;
 use crate::bootstrap;
 use crate::bootstrap::webhook::{self, Installed, Tried, WebhookRequest, Wrote};
 use crate::contract::Sealer;
@@ -74,7 +75,7 @@ async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Fai
     Ok(Site { settings, cluster, client, sealer, ledger })
 }
 
-fn cluster(settings: &Settings, arguments: &WebhookCluster) -> Result<ClusterName, Failure> {
+pub(super) fn cluster(settings: &Settings, arguments: &WebhookCluster) -> Result<ClusterName, Failure> {
     let known: Vec<&str> = settings.clusters.keys().map(|name| name.0.as_str()).collect();
     let usage =
         |text: String| Failure::new(Exit::Usage, format!("{text}; the configuration has: {}", known.join(", ")));
@@ -93,8 +94,13 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
     };
     let site = site(context, &arguments.cluster).await?;
     let installed = if let Some((url, folder)) = outside {
+        let admin = match &arguments.admin_kubeconfig {
+            Some(path) => Some(bootstrap::client(path).await?),
+            None => None,
+        };
         let progress = output::progress("making the webhook's files");
-        let installed = webhook::install_outside(&site.client, site.kubeconfig(), site.request(), (&url, folder)).await;
+        let clients = (&site.client, admin.as_ref());
+        let installed = webhook::install_outside(clients, site.kubeconfig(), site.request(), (&url, folder)).await;
         progress.finish_and_clear();
         installed?
     } else {
@@ -160,8 +166,11 @@ fn lines(wrote: &[Wrote]) {
 }
 
 async fn uninstall(context: &Context, arguments: &WebhookUninstall) -> Result<Exit, Failure> {
+    let settings = context.settings()?;
+    let admin = admin_of(&settings, &cluster(&settings, &arguments.cluster)?, arguments.admin_kubeconfig.clone())?;
+    let admin = bootstrap::client(&admin).await?;
     let site = site(context, &arguments.cluster).await?;
-    let wrote = webhook::uninstall(&site.client, site.request(), arguments.backstop).await?;
+    let wrote = webhook::uninstall(&admin, site.request(), arguments.backstop).await?;
     if context.global.json {
         output::json(&json!({"removed": names(&wrote)}))?;
         return Ok(Exit::Done);

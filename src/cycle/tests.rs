@@ -214,7 +214,7 @@ impl Story {
         let progress = Progress::default();
         carry_out(&mut self.daemon, &decided.approved, &progress, async |_, _, recorder| {
             for account in decided.approved.accounts() {
-                for action in &account.actions {
+                for action in account.steps() {
                     let changes = world.act(account, action);
                     recorder.store(changes, Vec::new()).await.expect("stored");
                     executed.push((account.account.clone(), action.clone()));
@@ -236,7 +236,7 @@ impl Story {
             .approved
             .accounts()
             .iter()
-            .flat_map(|account| account.actions.iter().map(|action| (account.account.clone(), action.clone())))
+            .flat_map(|account| account.steps().map(|action| (account.account.clone(), action.clone())))
             .collect();
         prop_assert_eq!(foreseen, executed);
 

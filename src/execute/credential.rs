@@ -21,7 +21,7 @@ use super::signing::{self, SigningError, Unsigned};
 use super::{ClusterEffects, StepError, home, token};
 use crate::certificate::{Asked, CertificateError, Issued};
 use crate::desired::{DesiredCredential, HomeTarget, Proof, Subject};
-use crate::identity::ClusterName;
+use crate::identity::{ClusterName, NamespaceName};
 use crate::ledger::change::Change;
 use crate::ledger::{Certificate, CredentialKey};
 use crate::plan::AccountPlan;
@@ -124,7 +124,8 @@ async fn obtain(
     match &credential.proof {
         Proof::Certificate { subject, lifetime } => {
             let key = NewKey::generate().map_err(CredentialError::Key)?;
-            let (certificate_pem, issued) = certify(effects, subject, *lifetime, &key).await?;
+            let namespace = credential.namespace.as_ref();
+            let (certificate_pem, issued) = certify(effects, subject, *lifetime, (&key, namespace)).await?;
             let certificate = issued.of(subject.common_name.clone(), generation, None);
             Ok((UserProof::Certificate { certificate_pem, key_pem: key.pem() }, Some(certificate)))
         }
@@ -166,7 +167,7 @@ async fn certify(
     effects: &ClusterEffects,
     subject: &Subject,
     lifetime: Duration,
-    key: &NewKey,
+    (key, namespace): (&NewKey, Option<&NamespaceName>),
 ) -> Result<(String, Issued), StepError> {
     let names = Names {
         common_name: &subject.common_name,
@@ -174,8 +175,13 @@ async fn certify(
         serial_number: Some(&subject.serial_number),
     };
     let request = key.request(names).map_err(CredentialError::Key)?;
-    let unsigned =
-        Unsigned { holder: &subject.serial_number, account: &subject.common_name, request: &request, lifetime };
+    let unsigned = Unsigned {
+        holder: &subject.serial_number,
+        account: &subject.common_name,
+        request: &request,
+        lifetime,
+        namespace: namespace.map(NamespaceName::as_str),
+    };
     let cluster = &effects.server.cluster;
     let pem = signing::sign(&effects.server, unsigned).await.map_err(|error| match error {
         SigningError::Request(source) => refused(&signing::key(cluster, unsigned.account), source),

@@ -47,6 +47,7 @@ struct State {
 struct Seen {
     name: String,
     holder: String,
+    approved: bool,
     outcome: Option<Outcome>,
 }
 
@@ -104,6 +105,11 @@ impl CsrWatch {
             None => drop(state.waiters.insert(uid.to_owned(), sender)),
         }
         receiver
+    }
+
+    /// Whether somebody approved the request with this uid.
+    pub(super) fn is_approved(&self, uid: &str) -> bool {
+        self.shared.lock().known.get(uid).is_some_and(|seen| seen.approved)
     }
 
     /// We removed it: the watch need not say so first.
@@ -179,7 +185,8 @@ fn seen(request: CertificateSigningRequest) -> Option<(String, Seen)> {
         .map(Outcome::Denied)
         .or_else(|| condition("Failed").map(Outcome::Failed))
         .or_else(|| status.certificate.clone().map(|certificate| Outcome::Issued(certificate.0)));
-    Some((metadata.uid?, Seen { name: metadata.name?, holder, outcome }))
+    let approved = condition("Approved").is_some();
+    Some((metadata.uid?, Seen { name: metadata.name?, holder, approved, outcome }))
 }
 
 async fn run(shared: Arc<Shared>, client: Client) {

@@ -129,6 +129,12 @@ pub enum StepError {
         /// By which binding, as the API server says it.
         why: String,
     },
+    /// Others are made in the place of workloads that are stopped.
+    #[error("namespace {namespace}: workloads are made again while they are stopped")]
+    Restarting {
+        /// Where.
+        namespace: NamespaceName,
+    },
     /// The ledger did not take what was done.
     #[error("the ledger could not be written")]
     NotRecorded,
@@ -144,7 +150,7 @@ impl StepError {
             Self::VolumeMoved { .. } => "volume",
             Self::Refused { .. } | Self::UnknownKind { .. } => "apply",
             Self::Request(_) | Self::NoCluster(_) => "cluster",
-            Self::Workload { .. } => "workloads",
+            Self::Workload { .. } | Self::Restarting { .. } => "workloads",
             Self::Home(_) | Self::HomeAnswer => "home",
             Self::Credential(_) => "certificate",
             Self::StillAllowed { .. } => "revocation",
@@ -198,6 +204,10 @@ impl StepError {
                 Some("somebody bound its user or its group: take them out of that binding".into())
             }
             Self::NoCluster(cluster) => Some(format!("see `bursar status` for cluster {cluster}")),
+            Self::Restarting { namespace } => Some(format!(
+                "find out who makes them: `kubectl get pods,deployments -n {namespace} -o yaml --show-managed-fields`; it \
+                 is tried again each minute"
+            )),
             Self::NotRecorded => Some("see the daemon's log; free space in state_dir if there is none".into()),
             Self::Listing { cluster, source, .. } => remedy_of_refusal(cluster, source)
                 .or_else(|| Some("let that API answer, or remove its APIService; nothing is deleted before".into())),

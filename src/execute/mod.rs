@@ -2,7 +2,8 @@
 //! order, pace and what happens when something fails.
 //!
 //! Accounts are carried out side by side, each cluster on its own, so that one that hangs holds up nobody else's
-//! tenants. Within one account and cluster the plan's order holds; a failure ends the rest of it there.
+//! tenants. In each cluster what takes access away goes first, of all accounts, and each step of it is tried whatever
+//! comes of the others. Then the plan's order holds within one account; a failure ends the rest of it there.
 
 pub mod apply;
 pub mod authority;
@@ -50,7 +51,7 @@ use crate::observed::adopted_watch::AdoptedWatch;
 use crate::observed::cluster::ClusterWatch;
 use crate::observed::pod_watch::PodWatch;
 use crate::observed::prometheus::UseWatch;
-use crate::plan::{Action, ApprovedPlan};
+use crate::plan::{AccountPlan, Action, ApprovedPlan};
 use crate::policy::{Cluster, Policy};
 use crate::telemetry::SharedMetrics;
 pub use error::StepError;
@@ -184,39 +185,82 @@ impl Report {
 /// not take it, nothing more is begun.
 pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recorder: &Recorder) -> Report {
     let mut clusters: BTreeMap<&ClusterName, Vec<TenantExecution<'_>>> = BTreeMap::new();
-    // A held account is shown, not touched.
-    let touched = plan.accounts().iter().filter(|account| account.held.is_none());
-    let (urgent, others): (Vec<_>, Vec<_>) = touched.partition(|account| account.is_urgent());
-    let (others, left) = match run.extent {
-        Extent::All => (others, 0),
-        Extent::Urgent => (Vec::new(), others.len() as u64),
-    };
+    let (urgent, others): (Vec<_>, Vec<_>) = plan.accounts().iter().partition(|account| account.is_urgent());
+    let mut left = 0;
     for account in urgent.into_iter().chain(others) {
-        for (cluster, actions) in by_cluster(&account.actions) {
-            let place = TenantExecution { account, plan: plan.hash(), cluster, actions, effects, run, recorder };
+        let only_narrowing = run.extent == Extent::Urgent && !account.is_urgent();
+        left += u64::from(only_narrowing && !account.actions.is_empty());
+        for (cluster, steps) in by_cluster(account) {
+            let Steps { narrowing, actions } = steps;
+            let actions = if only_narrowing { Vec::new() } else { actions };
+            let (plan, narrowed, is_whole) = (plan.hash(), None, !only_narrowing);
+            let place = TenantExecution {
+                account,
+                plan,
+                cluster,
+                narrowing,
+                actions,
+                is_whole,
+                narrowed,
+                effects,
+                run,
+                recorder,
+            };
             clusters.entry(cluster).or_default().push(place);
         }
     }
-    let clusters = clusters.into_values().map(|places| {
-        futures::stream::iter(places)
-            .map(begun)
-            .buffer_unordered(ACCOUNTS_AT_A_TIME)
-            .fold(Report::default(), |sum, one| std::future::ready(sum.add(one)))
-    });
+    let clusters = clusters.into_values().map(in_cluster);
     let begin = Report { left, ..Report::default() };
     futures::future::join_all(clusters).await.into_iter().fold(begin, Report::add)
 }
 
+/// With its place among all.
+type Numbered<'a> = (usize, TenantExecution<'a>);
+
+/// What takes access away of all accounts, then everything else.
+async fn in_cluster(places: Vec<TenantExecution<'_>>) -> Report {
+    let (narrowing, others): (Vec<_>, Vec<_>) =
+        places.into_iter().enumerate().partition(|(_, place)| !place.narrowing.is_empty());
+    let narrowed: Vec<_> =
+        futures::stream::iter(narrowing).map(narrow).buffer_unordered(ACCOUNTS_AT_A_TIME).collect().await;
+    let (reports, rests): (Vec<Report>, Vec<_>) = narrowed.into_iter().unzip();
+    let mut rest: Vec<_> = rests.into_iter().flatten().chain(others).collect();
+    rest.sort_by_key(|(number, _)| *number);
+    let begin = reports.into_iter().fold(Report::default(), Report::add);
+    futures::stream::iter(rest)
+        .map(begun)
+        .buffer_unordered(ACCOUNTS_AT_A_TIME)
+        .fold(begin, |sum, one| std::future::ready(sum.add(one)))
+        .await
+}
+
 /// Boxed, so that 10,000 that are not begun take no room, and so that the compiler sees that it can change threads.
-fn begun(place: TenantExecution<'_>) -> BoxFuture<'_, Report> {
+fn narrow((number, place): Numbered<'_>) -> BoxFuture<'_, (Report, Option<Numbered<'_>>)> {
+    Box::pin(async move {
+        let (report, rest) = place.narrow().await;
+        (report, rest.map(|rest| (number, rest)))
+    })
+}
+
+/// Boxed for the same reasons.
+fn begun((_, place): Numbered<'_>) -> BoxFuture<'_, Report> {
     Box::pin(place.carry_out())
 }
 
-/// The actions of each cluster, in the plan's order.
-fn by_cluster(actions: &[Action]) -> BTreeMap<&ClusterName, Vec<&Action>> {
-    let mut clusters: BTreeMap<&ClusterName, Vec<&Action>> = BTreeMap::new();
-    for action in actions {
-        clusters.entry(action.cluster()).or_default().push(action);
+/// What is to be done in one cluster, in the plan's order.
+#[derive(Default)]
+struct Steps<'a> {
+    narrowing: Vec<&'a Action>,
+    actions: Vec<&'a Action>,
+}
+
+fn by_cluster(account: &AccountPlan) -> BTreeMap<&ClusterName, Steps<'_>> {
+    let mut clusters: BTreeMap<&ClusterName, Steps<'_>> = BTreeMap::new();
+    for action in &account.narrowing {
+        clusters.entry(action.cluster()).or_default().narrowing.push(action);
+    }
+    for action in &account.actions {
+        clusters.entry(action.cluster()).or_default().actions.push(action);
     }
     clusters
 }

@@ -5,8 +5,8 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use super::StepError;
-use crate::ledger::Failure;
 use crate::ledger::change::{Change, Event};
+use crate::ledger::{Failure, REMOVAL};
 
 /// Records that may wait for the store. Each writer waits for its own anyway.
 const WAITING: usize = 64;
@@ -15,6 +15,8 @@ const WAITING: usize = 64;
 const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(5);
 /// The longest: a remedy by a person is noticed within the hour.
 const LAST_RETRY: SignedDuration = SignedDuration::from_hours(1);
+/// The longest for what takes access away: until then somebody has access who should have none.
+const LAST_REMOVAL_RETRY: SignedDuration = SignedDuration::from_mins(1);
 
 /// What one transaction stores.
 #[derive(Debug)]
@@ -67,6 +69,20 @@ pub fn failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> F
         since: before.map_or(now, |before| before.since),
         attempts,
         next_try: now.saturating_add(retry_after(attempts)).unwrap_or(Timestamp::MAX),
+    }
+}
+
+/// The failure of a step that takes access away: its backoff is its own, and short.
+#[must_use]
+pub fn removal_failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> Failure {
+    let before = before.filter(|before| before.is_of_removal());
+    let attempts = before.map_or(0, |before| before.attempts) + 1;
+    Failure {
+        step: REMOVAL.to_owned(),
+        reason: error.reason(),
+        since: before.map_or(now, |before| before.since),
+        attempts,
+        next_try: now.saturating_add(retry_after(attempts).min(LAST_REMOVAL_RETRY)).unwrap_or(Timestamp::MAX),
     }
 }
 

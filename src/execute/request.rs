@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{Method, Request, StatusCode, header};
@@ -53,6 +54,7 @@ pub struct ApiServer {
     certificates: LazyCsrWatch,
     endpoint_probes: Arc<EndpointProbes>,
     authorities: ClientAuthorities,
+    approves: AtomicBool,
 }
 
 impl fmt::Debug for ApiServer {
@@ -201,7 +203,19 @@ impl ApiServer {
             certificates: LazyCsrWatch::new(),
             endpoint_probes: Arc::default(),
             authorities: ClientAuthorities::default(),
+            approves: AtomicBool::new(true),
         }
+    }
+
+    /// Whether certificate requests are approved here; else an approver does.
+    #[must_use]
+    pub fn approves(&self) -> bool {
+        self.approves.load(Ordering::Relaxed)
+    }
+
+    /// Says whether they are.
+    pub fn let_approve(&self, approves: bool) {
+        self.approves.store(approves, Ordering::Relaxed);
     }
 
     /// The pace, to be looked at.

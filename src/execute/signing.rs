@@ -13,12 +13,14 @@ use thiserror::Error;
 
 use super::csr_watch::{HOLDER, Outcome};
 use super::request::{ApiServer, Ask, RequestError};
-use crate::contract::{MANAGED_BY, MANAGER};
+use crate::contract::{MANAGED_BY, MANAGER, NAMESPACE_HINT};
 use crate::identity::{ClusterName, kubernetes_name};
 use crate::kinds::{ObjectKey, ObjectKind};
 
 /// The signer whose certificates the API server takes from clients (Kubernetes, "Certificates and CSRs").
 pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+/// What the certificates of clients are for.
+pub const USAGES: [&str; 2] = ["client auth", "digital signature"];
 /// Annotation with the holder's name.
 const ACCOUNT: &str = "bursar.dev/account";
 
@@ -42,6 +44,8 @@ pub struct Unsigned<'a> {
     pub request: &'a str,
     /// Asked of the signer.
     pub lifetime: Duration,
+    /// A namespace of the holder, where the approver finds its seal.
+    pub namespace: Option<&'a str>,
 }
 
 /// Why there is no certificate. The text carries the remedy.
@@ -69,6 +73,13 @@ pub enum SigningError {
         DEADLINE.as_secs()
     )]
     NotSigned,
+    /// The approver let it wait.
+    #[error(
+        "the approver did not approve the request within {} s; see its log (Deployment bursar-approver in namespace \
+         bursar-approver, or where `bursar-webhook approve` runs); after a change of classes run `bursar approver install`",
+        DEADLINE.as_secs()
+    )]
+    NotApproved,
     /// The requests in the cluster cannot be watched.
     #[error("certificate requests of cluster {cluster} cannot be watched: {why}")]
     NotWatched {
@@ -109,12 +120,14 @@ pub fn key(cluster: &ClusterName, account: &str) -> ObjectKey {
     }
 }
 
-fn name(account: &str) -> String {
+/// The name of the request for an account's certificate.
+#[must_use]
+pub fn name(account: &str) -> String {
     format!("bursar-{}", kubernetes_name(account))
 }
 
 async fn create(server: &ApiServer, name: &str, unsigned: Unsigned<'_>) -> Result<String, SigningError> {
-    let object = json!({
+    let mut object = json!({
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {
@@ -126,9 +139,12 @@ async fn create(server: &ApiServer, name: &str, unsigned: Unsigned<'_>) -> Resul
             "request": BASE64.encode(unsigned.request),
             "signerName": SIGNER,
             "expirationSeconds": i32::try_from(unsigned.lifetime.as_secs()).unwrap_or(i32::MAX),
-            "usages": ["client auth", "digital signature"],
+            "usages": USAGES,
         },
     });
+    if let Some(namespace) = unsigned.namespace {
+        object["metadata"]["annotations"][NAMESPACE_HINT] = json!(namespace);
+    }
     match server.ask(PATH, Ask::Create(&object)).await {
         Ok(made) => Ok(uid(&made.object)),
         Err(error) if error.code() == Some(409) => {
@@ -157,7 +173,14 @@ async fn approved(server: &ApiServer, name: &str, uid: &str) -> Result<Vec<u8>, 
         "type": "Approved", "status": "True", "reason": "BursarApproved", "message": "asked for by Bursar itself",
     }]}});
     let outcome = server.certificates().outcome(uid);
-    server.ask(&format!("{PATH}/{name}/approval"), Ask::Merge(&approval)).await?;
+    let by_us = server.approves();
+    if by_us {
+        match server.ask(&format!("{PATH}/{name}/approval"), Ask::Merge(&approval)).await {
+            // An approver was installed a moment ago: what is asked for waits for it.
+            Err(error) if is_not_ours_to_do(&error) => server.let_approve(false),
+            approved => drop(approved?),
+        }
+    }
     match tokio::time::timeout(DEADLINE, outcome).await {
         Ok(Ok(Outcome::Issued(certificate))) => Ok(certificate),
         Ok(Ok(Outcome::Denied(why))) => Err(SigningError::Denied(why)),
@@ -167,9 +190,17 @@ async fn approved(server: &ApiServer, name: &str, uid: &str) -> Result<Vec<u8>, 
         // A watch that is broken does not show what was signed.
         Err(_) => match server.certificates().trouble() {
             Some(why) => Err(SigningError::NotWatched { cluster: server.cluster.clone(), why }),
-            None => Err(SigningError::NotSigned),
+            None if server.approves() || server.certificates().is_approved(uid) => Err(SigningError::NotSigned),
+            None => Err(SigningError::NotApproved),
         },
     }
+}
+
+/// RBAC refuses an approval: it is an approver's.
+fn is_not_ours_to_do(error: &RequestError) -> bool {
+    let RequestError::Refused(status) = error else { return false };
+    let by_rbac = ["cannot patch resource", "not permitted to approve"];
+    status.code == 403 && by_rbac.iter().any(|text| status.message.contains(text))
 }
 
 async fn remove(server: &ApiServer, name: &str, uid: &str) -> Result<(), SigningError> {

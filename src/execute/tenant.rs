@@ -1,5 +1,6 @@
-//! The plan of one account in one cluster, carried out in its order: objects of one rank side by side, all else one
-//! after the other, and what was done handed to the ledger before something else rests on it.
+//! The plan of one account in one cluster: first what takes access away, each step whatever comes of the others, then
+//! everything else in its order: objects of one rank side by side, all else one after the other. What was done is handed
+//! to the ledger before something else rests on it.
 
 use futures::StreamExt as _;
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use super::apply::{Applied, apply};
 use super::credential::{Delivering, deliver};
 use super::endpoint_probe::Old;
 use super::prune::delete;
-use super::record::failure;
+use super::record::{failure, removal_failure};
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, reap, refusal, workloads};
 use crate::desired::{DesiredCredential, HomeTarget, Proof, Regeneration, Transition, detail};
 use crate::identity::{ClusterName, HostName, NamespaceName};
@@ -23,6 +24,11 @@ use crate::policy::Cluster;
 
 /// Objects of one account under way at a time: a tenant has about ten, and a new one is complete in three waits.
 const OBJECTS_AT_A_TIME: usize = 4;
+/// The same of what takes access away: one that hangs holds up none of the others.
+const NARROWING_AT_A_TIME: usize = 16;
+
+/// How often workloads are looked for: each time somebody put another in the place of one that was being stopped.
+const STOPS: usize = 5;
 
 /// One account in one cluster.
 pub(super) struct TenantExecution<'a> {
@@ -30,7 +36,14 @@ pub(super) struct TenantExecution<'a> {
     /// Hash of the plan, for the history.
     pub(super) plan: &'a str,
     pub(super) cluster: &'a ClusterName,
+    /// What takes access away.
+    pub(super) narrowing: Vec<&'a Action>,
+    /// Everything else.
     pub(super) actions: Vec<&'a Action>,
+    /// Nothing of the plan is left to a later cycle.
+    pub(super) is_whole: bool,
+    /// A home that kept what should be taken out of it: the only failure of `narrowing` after which `actions` go on.
+    pub(super) narrowed: Option<Failure>,
     pub(super) effects: &'a Effects,
     pub(super) run: Run<'a>,
     pub(super) recorder: &'a Recorder,
@@ -48,7 +61,89 @@ pub(super) struct Done {
 }
 
 impl TenantExecution<'_> {
-    /// Carries it out, and hands over what was done, whatever comes of it.
+    /// Takes access away, and gives back what is left to do. A failure is written down; after one in the cluster nothing
+    /// is granted.
+    pub(super) async fn narrow(mut self) -> (Report, Option<Self>) {
+        if self.run.stop.is_cancelled() || self.is_away() {
+            return (Report { left: 1, ..Report::default() }, None);
+        }
+        let mut done = Done::default();
+        let errors = self.narrowing(&mut done).await;
+        let (actions, drift_repaired) = (self.narrowing.len() as u64, done.drift_repaired);
+        let counted = Report { actions, drift_repaired, ..Report::default() };
+        let goes_on = !self.actions.is_empty() && errors.iter().all(is_of_homes);
+        let failed = errors.iter().find(|error| !is_of_homes(error)).or(errors.first());
+        if let (Some(error), Some(effects)) = (failed, self.effects.clusters.get(self.cluster))
+            && error.is_loss()
+        {
+            effects.watch.suspect(&error.reason());
+        }
+        let failure = failed.map(|error| removal_failure(error, self.before(), self.run.now));
+        let is_over = failure.is_none();
+        match &failure {
+            Some(failure) => self.write_down(&mut done, failure),
+            None if !goes_on => self.narrowed_all(&mut done),
+            None => {}
+        }
+        self.narrowed = failure;
+        if self.hand_over(&mut done).await.is_err() {
+            // What cannot be remembered must not be done.
+            self.run.stop.cancel();
+            return (Report { failed: 1, ..counted }, None);
+        }
+        if goes_on {
+            return (counted, Some(self));
+        }
+        (Report { done: u64::from(is_over), failed: u64::from(!is_over), ..counted }, None)
+    }
+
+    /// All errors; without an error everything that takes access away is done.
+    async fn narrowing(&self, done: &mut Done) -> Vec<StepError> {
+        let Some(effects) = self.effects.clusters.get(self.cluster) else {
+            return self.in_homes(&self.narrowing, done).await;
+        };
+        let (objects, steps): (Vec<&Action>, Vec<&Action>) =
+            self.narrowing.iter().partition(|action| rank(action).is_some());
+        let begun: Vec<_> = objects.into_iter().map(|action| self.object(effects, action)).collect();
+        let mut outcomes = futures::stream::iter(begun).buffer_unordered(NARROWING_AT_A_TIME);
+        let mut errors = Vec::new();
+        while let Some(outcome) = outcomes.next().await {
+            match outcome {
+                Ok(written) => written.add_to(done),
+                Err(error) => errors.push(error),
+            }
+        }
+        for action in steps {
+            // A cluster that gave no answer is not asked for workloads.
+            if matches!(action, Action::StopWorkloads { .. }) && errors.iter().any(StepError::is_loss) {
+                continue;
+            }
+            errors.extend(self.step(effects, action, done).await.err());
+            errors.extend(self.hand_over(done).await.err());
+        }
+        errors
+    }
+
+    /// All of the plan was taken away, and nothing else is to be done now.
+    fn narrowed_all(&self, done: &mut Done) {
+        // Steps of the other side that failed wait for their next try; they are not in the plan.
+        let waits = self
+            .before()
+            .is_some_and(|before| before.next_try > self.run.now && !before.is_of_removal() && !before.is_begun());
+        if waits || !self.is_whole {
+            return;
+        }
+        self.settle(done);
+        if self.before().is_some() {
+            done.changes.push(Change::Failure(self.account.id.clone(), self.cluster.clone(), None));
+        }
+    }
+
+    fn before(&self) -> Option<&Failure> {
+        self.run.ledger.failures.get(&(self.account.id.clone(), self.cluster.clone()))
+    }
+
+    /// Carries out everything else, and hands over what was done, whatever comes of it.
     pub(super) async fn carry_out(self) -> Report {
         if self.run.stop.is_cancelled() || self.is_away() {
             return Report { left: 1, ..Report::default() };
@@ -56,7 +151,7 @@ impl TenantExecution<'_> {
         let mut done = Done::default();
         let result = self.all(&mut done).await;
         let counted = Report { drift_repaired: done.drift_repaired, reaped: done.reaped, ..Report::default() };
-        let failed = result.is_err();
+        let failed = result.is_err() || self.narrowed.is_some();
         if let (Err(error), Some(effects)) = (&result, self.effects.clusters.get(self.cluster))
             && error.is_loss()
         {
@@ -78,7 +173,9 @@ impl TenantExecution<'_> {
     }
 
     async fn all(&self, done: &mut Done) -> Result<(), StepError> {
-        let Some(effects) = self.effects.clusters.get(self.cluster) else { return self.in_homes(done).await };
+        let Some(effects) = self.effects.clusters.get(self.cluster) else {
+            return self.in_homes(&self.actions, done).await.into_iter().next().map_or(Ok(()), Err);
+        };
         for group in self.actions.chunk_by(|one, next| rank(one).is_some() && rank(one) == rank(next)) {
             if rank(group[0]).is_some() {
                 self.objects(effects, group, done).await?;
@@ -98,15 +195,17 @@ impl TenantExecution<'_> {
     }
 
     /// All that is left to do for a cluster that is not in the configuration any more.
-    async fn in_homes(&self, done: &mut Done) -> Result<(), StepError> {
-        for action in &self.actions {
+    async fn in_homes(&self, actions: &[&Action], done: &mut Done) -> Vec<StepError> {
+        let mut errors = Vec::new();
+        for action in actions {
             let Action::RemoveKubeconfig { host, home, reason, .. } = action else {
-                return Err(StepError::NoCluster(self.cluster.clone()));
+                errors.push(StepError::NoCluster(self.cluster.clone()));
+                continue;
             };
-            self.remove_kubeconfig(None, (host, home, reason), done).await?;
-            self.hand_over(done).await?;
+            errors.extend(self.remove_kubeconfig(None, (host, home, reason), done).await.err());
+            errors.extend(self.hand_over(done).await.err());
         }
-        Ok(())
+        errors
     }
 
     async fn remove_kubeconfig(
@@ -286,10 +385,23 @@ impl TenantExecution<'_> {
         namespace: &NamespaceName,
         done: &mut Done,
     ) -> Result<(), StepError> {
-        let found = workloads::find(&effects.server, namespace, self.run.now).await?;
-        if found.is_empty() {
-            return Ok(());
+        for _ in 0..STOPS {
+            let found = workloads::find(&effects.server, namespace, self.run.now).await?;
+            if found.is_empty() || self.stop_found(effects, &found, done).await?.is_empty() {
+                return Ok(());
+            }
         }
+        // Something is made again and again under the name of what was stopped.
+        Err(StepError::Restarting { namespace: namespace.clone() })
+    }
+
+    /// Gives back those in whose place others stand by now.
+    async fn stop_found(
+        &self,
+        effects: &ClusterEffects,
+        found: &[(ObjectKey, StoppedWorkload)],
+        done: &mut Done,
+    ) -> Result<Vec<ObjectKey>, StepError> {
         let stopped = found
             .iter()
             .map(|(key, workload)| Change::Stopped(self.account.id.clone(), key.clone(), Some(workload.clone())));
@@ -301,7 +413,7 @@ impl TenantExecution<'_> {
         done.events.push(self.event("workloads stopped", self.cause().1, json!({"workloads": names})));
         // First written down, then done: a daemon that is killed in between still knows what they were.
         self.hand_over(done).await?;
-        workloads::stop(&effects.server, &found).await
+        workloads::stop(&effects.server, found).await
     }
 
     async fn resume_workloads(
@@ -324,24 +436,33 @@ impl TenantExecution<'_> {
 
     /// The end: a failure is written down, or the one of before is over.
     fn conclude(&self, done: &mut Done, error: Option<StepError>) {
-        let place = (self.account.id.clone(), self.cluster.clone());
-        let before = self.run.ledger.failures.get(&place);
+        let before = self.before();
         let Some(error) = error else {
+            if self.narrowed.is_some() {
+                return;
+            }
             // What failed and still waits for its next try was not done; all else that was written down as failing, or
             // as begun, so that one that was cut short is found out, is over.
             let waits = |before: &Failure| before.next_try > self.run.now && before.is_of_delivery();
             if before.is_some_and(|before| !waits(before)) {
-                done.changes.push(Change::Failure(place.0, place.1, None));
+                done.changes.push(Change::Failure(self.account.id.clone(), self.cluster.clone(), None));
             }
             return;
         };
-        let failure = failure(&error, before, self.run.now);
+        // What could not be taken away is tried again sooner, and the rest with it.
+        if self.narrowed.is_none() {
+            self.write_down(done, &failure(&error, before, self.run.now));
+        }
+    }
+
+    fn write_down(&self, done: &mut Done, failure: &Failure) {
         // The history has what is new; that it lasts is in the ledger.
-        if before.is_none_or(|before| before.reason != failure.reason) {
+        if self.before().is_none_or(|before| before.reason != failure.reason) {
             let detail = json!({"step": failure.step});
             done.events.push(self.event("failed", failure.reason.clone(), detail));
         }
-        done.changes.push(Change::Failure(place.0, place.1, Some(failure)));
+        let place = (self.account.id.clone(), self.cluster.clone());
+        done.changes.push(Change::Failure(place.0, place.1, Some(failure.clone())));
     }
 
     /// Stores what was done so far.
@@ -422,6 +543,11 @@ impl TenantExecution<'_> {
         };
         ("bursar".to_owned(), reason, None)
     }
+}
+
+/// A home kept what should be taken out of it. A tenant can see to that, so it holds up nothing else.
+fn is_of_homes(error: &StepError) -> bool {
+    matches!(error, StepError::Home(_) | StepError::HomeAnswer)
 }
 
 /// An object that was written, or is gone.

@@ -1,8 +1,11 @@
-//! Stops the workloads of a suspended tenant and gives them back what they were (§3). Only what nobody controls:
-//! what a controller of the tenant's makes follows it.
+//! Stops the workloads of a suspended tenant and gives them back what they were (§3). What a controller made follows it
+//! only if that controller is stopped itself: tenants write `ownerReferences`, so one that names anything else excuses
+//! nothing.
 //!
 //! Finding comes first and stopping second, so that what they were is stored in between: a daemon that is killed
 //! while it stops them still knows it.
+
+use std::collections::HashMap;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -51,22 +54,78 @@ pub async fn find(
     namespace: &NamespaceName,
     now: Timestamp,
 ) -> Result<Vec<(ObjectKey, StoppedWorkload)>, StepError> {
-    let mut found = Vec::new();
+    let mut listed: Vec<Listed> = Vec::new();
     for (api_version, kind, how) in WORKLOADS {
         let Some(known) = everywhere(&ObjectKind::of(api_version, kind)) else { continue };
-        let listed = server.list(&known.path(Some(namespace.as_str()), None)).await?;
-        let running = listed.iter().filter(|object| is_top_level(kind, object) && runs(*how, object));
-        found.extend(running.map(|object| {
-            let replicas = (*how == How::Scale).then(|| replicas(object));
-            let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-            (key(&server.cluster, api_version, kind, object), StoppedWorkload { uid, replicas, at: now })
-        }));
+        let objects = server.list(&known.path(Some(namespace.as_str()), None)).await?;
+        listed.extend(objects.into_iter().map(|object| Listed { api_version, kind, how: *how, object }));
     }
-    Ok(found)
+    Ok(to_stop(&listed).map(|it| it.stopped(&server.cluster, now)).collect())
 }
 
-/// Stops what [`find`] found. What is gone meanwhile, or is another object by now, needs no stopping.
-pub async fn stop(server: &ApiServer, found: &[(ObjectKey, StoppedWorkload)]) -> Result<(), StepError> {
+/// One workload of a namespace.
+struct Listed {
+    api_version: &'static str,
+    kind: &'static str,
+    how: How,
+    object: Value,
+}
+
+impl Listed {
+    fn uid(&self) -> &str {
+        self.object["metadata"]["uid"].as_str().unwrap_or_default()
+    }
+
+    fn stopped(&self, cluster: &ClusterName, now: Timestamp) -> (ObjectKey, StoppedWorkload) {
+        let replicas = (self.how == How::Scale).then(|| replicas(&self.object));
+        let stopped = StoppedWorkload { uid: self.uid().to_owned(), replicas, at: now };
+        (key(cluster, self.api_version, self.kind, &self.object), stopped)
+    }
+}
+
+/// What runs, and does not end with a controller that is stopped.
+fn to_stop(listed: &[Listed]) -> impl Iterator<Item = &Listed> {
+    let by_uid: HashMap<&str, &Listed> = listed.iter().map(|one| (one.uid(), one)).collect();
+    listed.iter().filter(move |one| runs(one.how, &one.object) && !follows(one, &by_uid))
+}
+
+/// Whether it ends with its controller: one of the kind that makes such objects, in the same listing, that selects it and
+/// is no finished `Job`. Whatever of the listing runs is stopped, so that controller is.
+fn follows(one: &Listed, by_uid: &HashMap<&str, &Listed>) -> bool {
+    let owners = one.object["metadata"]["ownerReferences"].as_array();
+    let Some(owner) = owners.into_iter().flatten().find(|owner| owner["controller"] == true) else { return false };
+    let uid = owner["uid"].as_str().unwrap_or_default();
+    let Some(controller) = by_uid.get(uid).filter(|known| makes(known.kind, one.kind)) else { return false };
+    let ends = controller.object["metadata"]["deletionTimestamp"].is_string();
+    let is_over = controller.how == How::Suspend && is_finished(&controller.object);
+    !ends && !is_over && selects(&controller.object, &one.object)
+}
+
+/// Whether the controller manager makes the one for the other. A `Job` of a `CronJob` is stopped itself: its maker does
+/// not stop it when it is suspended.
+fn makes(controller: &str, kind: &str) -> bool {
+    match kind {
+        "Pod" => ["ReplicaSet", "StatefulSet", "ReplicationController", "DaemonSet", "Job"].contains(&controller),
+        "ReplicaSet" => controller == "Deployment",
+        _ => false,
+    }
+}
+
+/// A controller lets go of what its selector does not match.
+fn selects(controller: &Value, object: &Value) -> bool {
+    let selector = &controller["spec"]["selector"];
+    // That of a `ReplicationController` is the labels themselves.
+    let labels = selector.get("matchLabels").unwrap_or(selector).as_object();
+    labels.is_some_and(|labels| {
+        let mut wanted = labels.iter().filter(|(_, value)| value.is_string());
+        wanted.all(|(label, value)| object["metadata"]["labels"][label] == *value)
+    })
+}
+
+/// Stops what [`find`] found, each whatever comes of the others, and gives back those in whose place another object stands
+/// by now: these still run. What is gone meanwhile needs no stopping.
+pub async fn stop(server: &ApiServer, found: &[(ObjectKey, StoppedWorkload)]) -> Result<Vec<ObjectKey>, StepError> {
+    let (mut replaced, mut failed) = (Vec::new(), None);
     for (key, workload) in found {
         let Some(path) = path(key) else { continue };
         let stopped = match how(key) {
@@ -77,11 +136,14 @@ pub async fn stop(server: &ApiServer, found: &[(ObjectKey, StoppedWorkload)]) ->
             None => Ok(()),
         };
         match stopped {
-            Err(error) if !is_gone(&error) => return Err(StepError::Workload { key: key.clone(), source: error }),
+            Err(error) if error.is_other_uid() => replaced.push(key.clone()),
+            Err(error) if error.code() != Some(404) => {
+                failed = failed.or(Some(StepError::Workload { key: key.clone(), source: error }));
+            }
             _ => {}
         }
     }
-    Ok(())
+    failed.map_or(Ok(replaced), Err)
 }
 
 /// Gives one workload back what it was, unless it is gone or somebody has started it since. A bare pod is not made
@@ -135,13 +197,6 @@ fn is_gone(error: &RequestError) -> bool {
     error.code() == Some(404) || error.is_other_uid()
 }
 
-/// Nobody controls it. A `Job` of a `CronJob` counts too: its maker does not stop it when it is suspended itself.
-fn is_top_level(kind: &str, object: &Value) -> bool {
-    let owners = object["metadata"]["ownerReferences"].as_array();
-    let controller = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
-    controller.is_none_or(|controller| kind == "Job" && controller["kind"] == "CronJob")
-}
-
 fn runs(how: How, object: &Value) -> bool {
     let ends = object["metadata"]["deletionTimestamp"].is_string();
     !ends
@@ -185,15 +240,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_nobody_controls_is_stopped() {
-        let owned = |kind: &str| json!({"metadata": {"ownerReferences": [{"kind": kind, "controller": true}]}});
-        assert!(is_top_level("ReplicaSet", &json!({"metadata": {}})));
-        assert!(!is_top_level("ReplicaSet", &owned("Deployment")));
-        assert!(!is_top_level("Pod", &owned("ReplicaSet")));
-        assert!(is_top_level("Job", &owned("CronJob")));
-        assert!(!is_top_level("Job", &owned("Workflow")));
-        let watcher = json!({"metadata": {"ownerReferences": [{"kind": "Chart", "controller": false}]}});
-        assert!(is_top_level("Deployment", &watcher));
+    fn only_a_controller_that_is_stopped_itself_excuses_what_it_made() {
+        let one = |kind: &str, name: &str, owner: Option<&str>| {
+            let (api_version, kind, how) = *WORKLOADS.iter().find(|known| known.1 == kind).expect("a kind");
+            let owners: Vec<Value> = owner.map(|uid| json!({"uid": uid, "controller": true})).into_iter().collect();
+            let object = json!({
+                "metadata": {"name": name, "uid": name, "labels": {"app": "web"}, "ownerReferences": owners},
+                "spec": {"selector": {"matchLabels": {"app": "web"}}},
+            });
+            Listed { api_version, kind, how, object }
+        };
+        let mut stray = one("Pod", "stray", Some("rs"));
+        stray.object["metadata"]["labels"] = json!({"app": "other"});
+        let mut finished = one("Job", "finished", None);
+        finished.object["status"] = json!({"conditions": [{"type": "Complete", "status": "True"}]});
+        let mut watched = one("StatefulSet", "watched", Some("sts"));
+        watched.object["metadata"]["ownerReferences"][0]["controller"] = json!(false);
+        let listed = [
+            one("Deployment", "web", None),
+            one("ReplicaSet", "rs", Some("web")),
+            one("Pod", "pod", Some("rs")),
+            one("CronJob", "nightly", None),
+            one("Job", "of-nightly", Some("nightly")),
+            one("Deployment", "of-a-config-map", Some("nobody")),
+            one("Pod", "of-nobody", Some("nobody")),
+            one("Pod", "of-a-deployment", Some("web")),
+            one("Pod", "of-a-finished-job", Some("finished")),
+            one("ReplicaSet", "of-a-replica-set", Some("rs")),
+            stray,
+            finished,
+            watched,
+        ];
+        let names: Vec<&str> = to_stop(&listed).map(Listed::uid).collect();
+        let expected = [
+            "web",
+            "nightly",
+            "of-nightly",
+            "of-a-config-map",
+            "of-nobody",
+            "of-a-deployment",
+            "of-a-finished-job",
+            "of-a-replica-set",
+            "stray",
+            "watched",
+        ];
+        assert_eq!(names, expected);
     }
 
     #[test]

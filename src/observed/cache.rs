@@ -182,7 +182,7 @@ pub fn observe(kind: &ObjectKind, object: &Value) -> ObservedObject {
         last_use: of_namespace(LAST_USE).and_then(|text| text.parse().ok()),
         quota: match kind.detail() {
             Detail::QuotaHard => crate::inventory::quota::observe(object),
-            Detail::None | Detail::VolumeFixed => None,
+            Detail::None | Detail::VolumeFixed | Detail::Subjects => None,
         },
     }
 }

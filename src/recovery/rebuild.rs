@@ -25,7 +25,7 @@ use crate::ledger::transition::transition;
 use crate::ledger::{Account, CredentialKey, LedgerState, Lifecycle, Suspension};
 use crate::runtime;
 use crate::settings::Settings;
-use crate::snapshot::{Completeness, DirectorySnapshot};
+use crate::snapshot::DirectorySnapshot;
 use crate::store::{CycleLock, FILE, ReadStore, Store};
 use crate::telemetry::Metrics;
 
@@ -68,7 +68,7 @@ pub async fn rebuild(
     let sealer = runtime::read_seal(&settings.state_dir)?;
     let snapshot = directory::fetch(&settings.sources()?, &Pass::Once, &settings.policy, now).await;
     for read in &snapshot.reads {
-        if let Completeness::Partial { why } = &read.completeness {
+        if let Some(why) = read.completeness.trouble() {
             return Err(RecoveryError::Partial { name: read.source.clone(), why: why.clone() });
         }
     }

@@ -47,6 +47,7 @@ pub fn unknown(kind: AccountKind, name: &str, ledger: &LedgerState) -> Vec<Step>
             let why = match &state.completeness {
                 Completeness::Complete => "has no such entry".to_owned(),
                 Completeness::Partial { why } => format!("is partial, and may have it: {why}"),
+                Completeness::Stale { server, why } => format!("did not answer, for {server} is behind: {why}"),
             };
             Step::new(format!("source {source}"), false, format!("{why} (read {:.0})", state.read_at))
         }));

@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::RuntimeError;
 use crate::bootstrap::webhook::{self, Kept, WebhookRequest};
-use crate::bootstrap::{self, AccessError, OwnerWatch, Ownership, Renewal};
+use crate::bootstrap::{self, AccessError, OwnerWatch, Ownership, Renewal, Said};
 use crate::contract::Sealer;
 use crate::control::api::ClusterStatus;
 use crate::errors::chain;
@@ -89,6 +89,8 @@ struct Reached {
     client: kube::Client,
     /// The ledger that owns it.
     owner: String,
+    /// What an administrator said of it.
+    said: Said,
     renewal: Option<Renewal>,
     credential: AuthInfo,
     file: Option<[u8; 32]>,
@@ -232,6 +234,7 @@ impl Clusters {
         }
         for (cluster, link) in &self.links {
             if let Some(effects) = self.effects.clusters.get(cluster) {
+                effects.server.let_approve(link.owner.said().approver.is_none());
                 effects.server.endpoint_probes().look_after(&effects.face.endpoints, &link.credential);
             }
         }
@@ -325,7 +328,7 @@ impl Clusters {
     /// A cluster that is ours is watched from now on.
     fn take(&mut self, cluster: ClusterName, reached: Reached, context: Context<'_>) {
         let Context { settings, ledger, metrics, now, .. } = context;
-        let Reached { client, owner: _, renewal, credential, file } = reached;
+        let Reached { client, owner: _, said, renewal, credential, file } = reached;
         let renew_after = match renewal {
             None => Some(now + RENEWAL_AGAIN),
             Some(Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. }) => Some(renew_after),
@@ -336,7 +339,7 @@ impl Clusters {
             Some(Renewal::NotOurs) => None,
         };
         let link = Link {
-            owner: bootstrap::watch_owner(&client),
+            owner: bootstrap::watch_owner(&client, said),
             renew_after,
             client: client.clone(),
             credential,
@@ -386,10 +389,10 @@ async fn reach(
     let client = bootstrap::client(&kubeconfig).await?;
     // A cluster that `init` has not come to yet must not stop the work in the others.
     let what = "the cluster belongs to no ledger yet: run `bursar init`";
-    let owner = bootstrap::owner(&client).await?;
-    let owner = owner.ok_or_else(|| AccessError::Incomplete { path: kubeconfig.clone(), what })?;
+    let owner = bootstrap::owner_and_said(&client).await?;
+    let (owner, said) = owner.ok_or_else(|| AccessError::Incomplete { path: kubeconfig.clone(), what })?;
     let credential = bootstrap::credential(&kubeconfig).await?;
-    Ok(Reached { client, owner, renewal, credential, file: digest(&kubeconfig) })
+    Ok(Reached { client, owner, said, renewal, credential, file: digest(&kubeconfig) })
 }
 
 /// A former owner stops writing at once: what is under way is finished, nothing more is begun.

@@ -2,18 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::reads::{PATIENCE, Question, Reads};
 use super::realm::with_made;
-use crate::ledger::LedgerState;
+use crate::ledger::{LedgerState, transition};
+use crate::merge::merge;
 use crate::orders::request::Trigger;
 use crate::policy::{Policy, Realm};
 use crate::snapshot::{Comparison, DirectorySnapshot};
 use bursar_directory::ldap::follow::follow;
-use bursar_directory::{Pass, SourceConfig, SyncCache};
+use bursar_directory::{Known, Pass, SourceConfig, SyncCache};
 
 /// See the module.
 pub struct Directories {
@@ -23,6 +26,8 @@ pub struct Directories {
     /// Those whose servers tell their changes.
     followers: Vec<Follower>,
     changed: Arc<Notify>,
+    /// Reads that are under way.
+    reads: Reads,
 }
 
 /// A task that keeps what is known of a directory fresh; it ends with its runtime.
@@ -42,8 +47,15 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Directories {
-    pub(super) fn of(sources: Vec<SourceConfig>) -> Self {
-        Self { sources, cache: Some(SyncCache::default()), followers: Vec::new(), changed: Arc::new(Notify::new()) }
+    /// `steps` counts the pages of reads, so that one that hangs can be told from one that is long.
+    pub(super) fn of(sources: Vec<SourceConfig>, steps: Arc<AtomicU64>) -> Self {
+        Self {
+            sources,
+            cache: Some(SyncCache::counting(steps)),
+            followers: Vec::new(),
+            changed: Arc::new(Notify::new()),
+            reads: Reads::default(),
+        }
     }
 
     pub(super) fn keep_nothing(&mut self) {
@@ -74,22 +86,43 @@ impl Directories {
         }
     }
 
-    /// Reads those that a cycle asks; on schedule those that are due.
+    /// Reads those that a cycle asks; on schedule those that are due. Those that take longer than others are left to a cycle of
+    /// their own then. If it is dropped, what is under way goes on.
     pub(crate) async fn read(&self, trigger: Trigger, reader: Reader<'_>) -> DirectorySnapshot {
         let (due, unasked) = self.due(trigger, reader);
-        let read = bursar_directory::fetch(&due, &self.pass(trigger), reader.policy, reader.now).await;
-        tell_repairs(&read);
-        DirectorySnapshot { unasked, ..read }
+        self.reads.keep(&self.sources);
+        for source in due {
+            let Some(asked) = self.sources.iter().find(|asked| asked.name == source.name) else { continue };
+            let (policy, changed) = (reader.policy.clone(), Arc::clone(&self.changed));
+            let (pass, known) = (self.pass(trigger), known(reader.ledger));
+            self.reads.begin(Question { asked, source, pass, known, policy, now: reader.now, changed });
+        }
+        let patience = matches!(trigger, Trigger::Schedule | Trigger::Change).then_some(PATIENCE);
+        let wanted = self.sources.iter().map(|source| source.name.clone()).filter(|name| !unasked.contains(name));
+        let wanted: BTreeSet<String> = wanted.collect();
+        self.reads.wait(&wanted, patience).await;
+        let mut snapshot = merge(self.reads.take(&self.sources), reader.policy);
+        let answered: BTreeSet<String> = snapshot.reads.iter().map(|read| read.source.clone()).collect();
+        snapshot.unasked = unasked.union(&wanted).filter(|source| !answered.contains(*source)).cloned().collect();
+        confirm(&self.sources, reader, &mut snapshot).await;
+        tell_repairs(&snapshot);
+        snapshot
     }
 
     /// Reads all of them, for a preview.
     pub(crate) async fn read_all(&self, reader: Reader<'_>) -> DirectorySnapshot {
         let all: Vec<SourceConfig> = self.sources.iter().map(|source| as_read(source, reader)).collect();
-        bursar_directory::fetch(&all, &self.pass(Trigger::Sync), reader.policy, reader.now).await
+        let (pass, known) = (self.pass(Trigger::Sync), known(reader.ledger));
+        let mut snapshot = bursar_directory::fetch_after(&all, &pass, &known, reader.policy, reader.now).await;
+        confirm(&all, reader, &mut snapshot).await;
+        snapshot
     }
 
     /// How much a cycle asks its directories for.
     fn pass(&self, trigger: Trigger) -> Pass {
+        if let (Some(cache), Trigger::Sync) = (&self.cache, trigger) {
+            cache.forget_refusals();
+        }
         match (&self.cache, trigger) {
             (None, _) => Pass::Once,
             (Some(cache), Trigger::FullRead) => Pass::Whole(cache.clone()),
@@ -101,10 +134,10 @@ impl Directories {
     /// schedule, one with an interval is left out until that is over; whoever asks for a cycle, or for what only a read can
     /// answer, asks all.
     fn due(&self, trigger: Trigger, reader: Reader<'_>) -> (Vec<SourceConfig>, BTreeSet<String>) {
-        let waits = reader.ledger.orders.iter().any(|order| order.what.is_of_reads());
+        let waits = reader.ledger.waits_for_a_read();
         let is_live = |source: &SourceConfig| self.cache.as_ref().is_some_and(|cache| cache.live(source).is_some());
         let is_due = |source: &&SourceConfig| match trigger {
-            Trigger::Change if !waits => is_live(source),
+            Trigger::Change if !waits => is_live(source) || self.reads.has_answered(&source.name),
             Trigger::Schedule if !waits => {
                 let known = reader.ledger.sources.get(&source.name);
                 known.is_none_or(|read| read.is_due(source.interval(), reader.now))
@@ -117,6 +150,17 @@ impl Directories {
             others.into_iter().map(|source| source.name.clone()).collect(),
         )
     }
+}
+
+/// How far the servers of each source were.
+fn known(ledger: &LedgerState) -> Known {
+    ledger.marks.iter().map(|(source, mark)| (source.clone(), Arc::new(mark.marks.clone()))).collect()
+}
+
+/// Asks the servers for each account alone whose absence would be due.
+async fn confirm(sources: &[SourceConfig], reader: Reader<'_>, snapshot: &mut DirectorySnapshot) {
+    let due = transition::due(reader.ledger, snapshot, reader.policy, reader.now);
+    Box::pin(bursar_directory::confirm(sources, &known(reader.ledger), &due, snapshot)).await;
 }
 
 fn as_read(source: &SourceConfig, reader: Reader<'_>) -> SourceConfig {

@@ -4,6 +4,7 @@
 pub mod clusters;
 pub mod directories;
 pub mod ledger;
+mod reads;
 pub mod realm;
 mod status;
 
@@ -100,6 +101,11 @@ impl Progress {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// What counts them.
+    fn counter(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.0)
+    }
+
     /// How many there were.
     #[must_use]
     pub fn steps(&self) -> u64 {
@@ -120,7 +126,7 @@ impl Runtime {
         let stop = CancellationToken::new();
         let work = Work { interrupt: stop.child_token(), stop, progress: Progress::default() };
         let clusters = Clusters::of(&settings, work.stop.clone());
-        let directories = Directories::of(sources);
+        let directories = Directories::of(sources, work.progress.counter());
         let deriver = Deriver::default();
         let mut runtime = Self { settings, sealer, deriver, ledger, directories, clusters, realm, work, metrics };
         runtime.connect().await?;
@@ -191,6 +197,8 @@ impl Runtime {
     /// Puts another configuration in force. What it leaves as it was goes on: connections, and what is known of sources.
     pub fn reload(&mut self, settings: Settings) -> Result<(), SettingsErrors> {
         let sources = settings.sources()?;
+        // If the realm cannot be configured, the connection that there is stays as it was.
+        settings.realm_connection(&sources)?;
         self.realm = RealmTarget::of(&settings, &sources, self.realm.take())?;
         self.directories.reload(sources);
         self.clusters.reload(&settings, self.ledger.state());

@@ -5,8 +5,8 @@ use std::str::FromStr as _;
 
 use bursar_directory::entry::sid::Sid;
 use bursar_directory::source::{
-    AttributeNames, ClientIdentity, DisabledMark, Ids, LdapConfig, LdifConfig, PRESETS, Preset, Secret, SidMapping,
-    SourceConfig, SourceError, SourceKind, Tree,
+    AttributeNames, ClientIdentity, DisabledMark, Ids, LdapConfig, LdifConfig, PRESETS, Preset, Secret, Sentinel,
+    SidMapping, SourceConfig, SourceError, SourceKind, Tree,
 };
 
 use super::keycloak;
@@ -15,7 +15,7 @@ use super::table::{DURATION, NUMBER, Table};
 use crate::identity::AccountKind;
 use crate::snapshot::Way;
 
-const KEYS: [&str; 31] = [
+const KEYS: [&str; 33] = [
     "name",
     "type",
     "preset",
@@ -37,6 +37,8 @@ const KEYS: [&str; 31] = [
     "page_size",
     "connect_timeout",
     "timeout",
+    "deadline",
+    "dns",
     "tools",
     "users",
     "groups",
@@ -115,7 +117,7 @@ fn source(table: &Table<'_>, name: String, folder: &Path) -> Option<(SourceConfi
     };
     let source = SourceConfig {
         name,
-        sentinels: table.texts("sentinels").unwrap_or_default(),
+        sentinels: sentinels(table),
         tools: tree("tools", AccountKind::Tool),
         users: tree("users", AccountKind::User),
         groups: tree("groups", AccountKind::Group),
@@ -211,7 +213,16 @@ fn ldap(table: &Table<'_>, folder: &Path) -> (SourceKind, Option<SecretPlace>) {
     ldap.members_at_once = table.number("members_at_once");
     ldap.connect_timeout = table.duration("connect_timeout", ldap.connect_timeout);
     ldap.timeout = table.duration("timeout", ldap.timeout);
-    for (key, time) in [("connect_timeout", ldap.connect_timeout), ("timeout", ldap.timeout)] {
+    ldap.dns = table.text("dns").and_then(|text| {
+        let server = text.parse().ok();
+        if server.is_none() {
+            table.wrong("dns", format!("{text:?} is not ADDRESS:PORT; for example \"192.0.2.1:53\""));
+        }
+        server
+    });
+    ldap.deadline = table.duration("deadline", ldap.deadline);
+    let times = [("connect_timeout", ldap.connect_timeout), ("timeout", ldap.timeout), ("deadline", ldap.deadline)];
+    for (key, time) in times {
         if time.is_zero() {
             table.wrong(key, format!("0 leaves no time for an answer; for example {}", DURATION.1));
         }
@@ -230,6 +241,30 @@ fn ldap(table: &Table<'_>, folder: &Path) -> (SourceKind, Option<SecretPlace>) {
         table.wrong("password", "client_certificate says who we are: there is no password beside it");
     }
     (SourceKind::Ldap(ldap), SecretPlace::of(table, key))
+}
+
+/// DNs, or tables of a DN and the attributes that it must show.
+fn sentinels(table: &Table<'_>) -> Vec<Sentinel> {
+    let is_text = |value: &serde_json::Value| value.is_string();
+    let texts =
+        table.value("sentinels").is_some_and(|value| value.as_array().is_none_or(|list| list.iter().all(is_text)));
+    if texts {
+        return table.texts("sentinels").unwrap_or_default().iter().map(|dn| dn.as_str().into()).collect();
+    }
+    let mixed = |value: &serde_json::Value| value.as_array().is_some_and(|list| list.iter().any(is_text));
+    if table.value("sentinels").is_some_and(mixed) {
+        table.wrong(
+            "sentinels",
+            "are DNs or tables, not both; for example [{ dn = \"uid=a,dc=x\", attributes = [\"mail\"] }]",
+        );
+        return Vec::new();
+    }
+    let one = |table: Table<'_>| {
+        table.only(&["dn", "attributes"]);
+        let attributes = table.texts("attributes").unwrap_or_default();
+        Some(Sentinel { dn: table.required("dn", "uid=novaadmin,ou=people,dc=example,dc=org")?, attributes })
+    };
+    table.list("sentinels").into_iter().filter_map(one).collect()
 }
 
 fn ldif_paths(table: &Table<'_>, folder: &Path) -> Vec<PathBuf> {

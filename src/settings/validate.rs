@@ -152,6 +152,8 @@ fn limits(table: &Table<'_>) -> Limits {
         ("realm_disable_per_day", Limit { count: 20, percent: Some(3) }),
         ("realm_remove_roles_per_cycle", Limit { count: 20, percent: Some(5) }),
         ("realm_remove_roles_per_day", Limit { count: 60, percent: Some(10) }),
+        ("resume_per_cycle", Limit { count: 20, percent: None }),
+        ("resume_per_day", Limit { count: 60, percent: None }),
         ("change_per_cycle", Limit { count: 50, percent: None }),
     ];
     table.only(&defaults.map(|(key, _)| key));
@@ -166,6 +168,8 @@ fn limits(table: &Table<'_>) -> Limits {
         realm_disable_per_day,
         roles_per_cycle,
         roles_per_day,
+        resume_per_cycle,
+        resume_per_day,
         change,
     ] = defaults.map(|(key, default)| limit(table, key, default));
     Limits {
@@ -179,6 +183,8 @@ fn limits(table: &Table<'_>) -> Limits {
         realm_disable_per_day,
         realm_remove_roles_per_cycle: roles_per_cycle,
         realm_remove_roles_per_day: roles_per_day,
+        resume_per_cycle,
+        resume_per_day,
         change_per_cycle: change,
     }
 }

@@ -9,10 +9,11 @@ use sqlx::SqliteConnection;
 use super::interval::Intervals;
 use super::record::{
     ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION,
-    CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, KeyColumns, LAST_USE, OBJECT,
-    ORDER, ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow,
-    QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SPENT, SSH_DELIVERY,
-    STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
+    CERTIFICATE, CertificateRow, DELIVERY, DOUBT, DoubtRow, FAILURE, HOLD, HOMES_SHOWN, HoldRow, HomesRow, IDLENESS,
+    InCluster, KeyColumns, LAST_USE, MarkRow, OBJECT, ORDER, ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow,
+    Own, PACE, PERSON, PaceRow, PersonRow, QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow,
+    RevocationRow, SETTLED, SOURCE_MARK, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY,
+    UidRow, UseRow, doubt_key,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};
@@ -139,6 +140,13 @@ impl Batch {
             Change::Revocation(class, None) => self.set(&BULK_REVOCATION, json!({"class": class}), false),
             Change::LedgerId(id) => self.ledger_id = Some(id),
             Change::LastGeneration(generation) => self.last_generation = Some(generation),
+            Change::SourceMark(source, Some(mark)) => self.set(&SOURCE_MARK, row(&MarkRow::new(source, mark)), true),
+            Change::SourceMark(source, None) => self.set(&SOURCE_MARK, json!({"source": source}), false),
+            Change::Doubt(key, Some(doubt)) => self.set(&DOUBT, row(&DoubtRow::new(key, doubt)), true),
+            Change::Doubt(key, None) => self.set(&DOUBT, doubt_key(&key), false),
+            Change::HomesShown(source, kind, accounts) => {
+                self.set(&HOMES_SHOWN, row(&HomesRow { source, kind, accounts }), true);
+            }
         }
     }
 

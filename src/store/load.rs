@@ -8,10 +8,11 @@ use sqlx::SqliteConnection;
 use super::StoreError;
 use super::record::{
     ACCOUNT, ADOPTED_NAMESPACE, APPROVAL, ARCHIVE, AccountRow, AdoptedRow, ApprovalRow, ArchiveRow, BULK_REVOCATION,
-    CERTIFICATE, CertificateRow, DELIVERY, FAILURE, HOLD, HoldRow, IDLENESS, InCluster, LAST_USE, MEMBERSHIP,
-    MembershipRow, OBJECT, ORDER, ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow, Own, PACE, PERSON,
-    PaceRow, PersonRow, QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED,
-    SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY, UidRow, UseRow,
+    CERTIFICATE, CertificateRow, DELIVERY, DOUBT, DoubtRow, FAILURE, HOLD, HOMES_SHOWN, HoldRow, HomesRow, IDLENESS,
+    InCluster, LAST_USE, MEMBERSHIP, MarkRow, MembershipRow, OBJECT, ORDER, ObjectRow, OfAccount, OfCredential,
+    OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow, QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL,
+    REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SOURCE_MARK, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow,
+    TENANT, UID_HISTORY, UidRow, UseRow,
 };
 use super::table::Table;
 use crate::identity::{AccountId, ClusterName};
@@ -28,6 +29,9 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
         ledger_id,
         last_generation: last_generation.unsigned_abs(),
         sources: sources(connection).await?,
+        marks: mapped(connection, &SOURCE_MARK, MarkRow::read).await?,
+        doubts: DOUBT.load::<DoubtRow>(connection, ALL).await?.into_iter().filter_map(DoubtRow::read).collect(),
+        homes_shown: mapped(connection, &HOMES_SHOWN, |row: HomesRow| ((row.source, row.kind), row.accounts)).await?,
         accounts: accounts(connection).await?.into(),
         uid_history: mapped(connection, &UID_HISTORY, |row: UidRow| (row.uid, row.account_id)).await?,
         persons: mapped(connection, &PERSON, |row: PersonRow| (row.account_id, row.value)).await?,

@@ -7,18 +7,21 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::interval::OPEN_END;
-use super::table::Table;
+use super::table::{Table, row};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid};
 use crate::kinds::{ObjectKey, ObjectKind};
 use crate::ledger::adopted::AdoptedNamespace;
+use crate::ledger::doubt::{Doubt, DoubtKey};
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::revocation::BulkRevocation;
+use crate::ledger::server::{Moved, SourceMark};
 use crate::ledger::{
     Absence, Account, Archive, Certificate, CredentialKey, Ending, Lifecycle, Note, ObjectRecord, Order, OrderKind,
     StoppedWorkload, Suspension,
 };
+use crate::snapshot::freshness::Marks;
 
 macro_rules! tables {
     ($($constant:ident = $name:literal, key [$($key:literal),*], plain [$($plain:literal),*], json [$($json:literal),*];)*) => {$(
@@ -67,6 +70,9 @@ tables! {
         plain ["user_id", "asked", "adopted", "name", "mail", "display_name", "enabled", "mail_due", "mailed_at"], json [];
     FAILURE = "failure", key ["account_id", "cluster"],
         plain ["step", "reason", "since", "attempts", "next_try"], json [];
+    SOURCE_MARK = "source_mark", key ["source"], plain ["server", "at", "accepted"], json ["marks", "moved"];
+    DOUBT = "doubt", key ["source", "kind", "question"], plain ["since", "before", "now", "proof"], json ["accounts", "counted"];
+    HOMES_SHOWN = "homes_shown", key ["source", "kind"], plain ["accounts"], json [];
     REJECTED_ENTRY = "rejected_entry", key ["place"], plain ["source", "kind", "dn", "name", "id", "disabled", "why"], json [];
 }
 
@@ -248,6 +254,72 @@ impl From<Order> for OrderRow {
     fn from(Order { id, account, what, note, bulk, object }: Order) -> Self {
         Self { id, account_id: Some(account), what: Some(what), note: Some(note), bulk, object }
     }
+}
+
+/// `accepted` is a number in the file, for STRICT tables have no type for truth values.
+#[derive(Serialize, Deserialize)]
+pub struct MarkRow {
+    source: String,
+    server: String,
+    at: Timestamp,
+    accepted: u8,
+    marks: Marks,
+    moved: Option<Moved>,
+}
+
+impl MarkRow {
+    pub fn new(source: String, mark: SourceMark) -> Self {
+        let SourceMark { server, marks, at, moved, accepted } = mark;
+        Self { source, server, at, accepted: accepted.into(), marks, moved }
+    }
+
+    pub fn read(self) -> (String, SourceMark) {
+        let Self { source, server, at, accepted, marks, moved } = self;
+        (source, SourceMark { server, marks, at, moved, accepted: accepted != 0 })
+    }
+}
+
+/// The question is JSON in a text: it is a part of the key.
+#[derive(Serialize, Deserialize)]
+pub struct DoubtRow {
+    source: String,
+    kind: AccountKind,
+    question: String,
+    since: Timestamp,
+    before: u64,
+    now: u64,
+    proof: Option<String>,
+    accounts: Option<BTreeSet<AccountId>>,
+    counted: Option<Absence>,
+}
+
+/// The columns that name a doubt.
+#[must_use]
+pub fn doubt_key(DoubtKey { source, kind, question }: &DoubtKey) -> serde_json::Value {
+    serde_json::json!({"source": source, "kind": kind, "question": row(question).to_string()})
+}
+
+impl DoubtRow {
+    pub fn new(key: DoubtKey, doubt: Doubt) -> Self {
+        let (DoubtKey { source, kind, question }, Doubt { since, before, now, accounts, proof, counted }) =
+            (key, doubt);
+        let question = row(&question).to_string();
+        Self { source, kind, question, since, before, now, proof, accounts: Some(accounts), counted }
+    }
+
+    pub fn read(self) -> Option<(DoubtKey, Doubt)> {
+        let Self { source, kind, question, since, before, now, proof, accounts, counted } = self;
+        let question = serde_json::from_str(&question).ok()?;
+        let doubt = Doubt { since, before, now, accounts: accounts.unwrap_or_default(), proof, counted };
+        Some((DoubtKey { source, kind, question }, doubt))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct HomesRow {
+    pub source: String,
+    pub kind: AccountKind,
+    pub accounts: u64,
 }
 
 #[derive(Serialize, Deserialize)]

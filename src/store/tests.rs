@@ -274,6 +274,8 @@ fn cycle_end(ended: Timestamp) -> CycleEnd {
         numbers: None,
         way: crate::snapshot::Way::Full,
         compared: None,
+        servers: BTreeMap::new(),
+        failures: 0,
     };
     CycleEnd {
         began: at(0),

@@ -6,16 +6,19 @@ mod members;
 mod numbers;
 mod proxy;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use bursar::identity::AccountKind;
+use bursar::snapshot::proof::{Due, Place};
+use bursar::snapshot::{Completeness, DirectorySnapshot};
 use bursar_directory::entry::sid::Sid;
 use bursar_directory::source::{LdapConfig, Secret, SidMapping};
-use bursar_directory::{Preset, SourceConfig, SourceKind};
+use bursar_directory::{Known, Pass, Preset, SourceConfig, SourceKind, SyncCache, confirm, fetch_after};
 use bursar_testkit::samba::{DOMAIN_DN, READER, READER_PASSWORD, Samba, password, person_ldif};
 
-use crate::directory::{assert_why, names, read, why};
+use crate::directory::{assert_why, names, policy, read, why};
 
 /// 1 January 2020 as `accountExpires` has it.
 const LONG_AGO: &str = "132223104000000000";
@@ -120,10 +123,72 @@ async fn disabled_and_expired_are_marks_and_a_lockout_is_none() {
 async fn a_whole_domain_is_complete_without_its_dns_zones() {
     let samba = Samba::shared();
     let mut source = source(samba, DOMAIN_DN);
-    source.sentinels = vec![format!("CN=Administrator,CN=Users,{DOMAIN_DN}")];
+    source.sentinels = vec![format!("CN=Administrator,CN=Users,{DOMAIN_DN}").as_str().into()];
     let found = read(source).await;
     assert_eq!(why(&found), "complete");
     assert!(names(&found, AccountKind::Group).contains(&"Domain Users"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_counts_less_than_before_was_set_back() {
+    let samba = Samba::shared();
+    let base = samba.unit("usn");
+    samba.add_ldif(&person_ldif(&base, "usn-alice", ""));
+    let source = source(samba, &base);
+    let seen = read(source.clone()).await;
+    let mut marks = seen.marks.clone();
+    assert_eq!((marks.counts.len(), marks.controller.is_some()), (1, true), "{marks:?}");
+    let after = |marks: bursar::snapshot::freshness::Marks| {
+        let known: Known = [(source.name.clone(), Arc::new(marks))].into();
+        let source = source.clone();
+        async move {
+            let sources = std::slice::from_ref(&source);
+            let pass = Pass::Changes(SyncCache::default());
+            let now = bursar::daemon::now();
+            fetch_after(sources, &pass, &known, &policy(), now).await.reads.pop().expect("one read")
+        }
+    };
+    assert_eq!(why(&after(marks.clone()).await), "complete");
+    // As the ledger would know it of a controller whose machine was then set back to a snapshot.
+    marks.counts.values_mut().for_each(|count| *count += 1_000_000);
+    let stale = after(marks.clone()).await;
+    assert_why(&stale, &["set back", "invocationId"]);
+    assert!(matches!(stale.completeness, Completeness::Stale { .. }) && stale.entries.is_empty());
+    // Under another invocationId it is another database.
+    let counts = std::mem::take(&mut marks.counts).into_values().map(|count| ("another".to_owned(), count)).collect();
+    marks.counts = counts;
+    assert_eq!(why(&after(marks).await), "complete");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_absent_account_is_asked_for_by_its_guid() {
+    let samba = Samba::shared();
+    let base = samba.unit("lookup");
+    let elsewhere = samba.unit("lookup-left");
+    for name in ["lookup-stays", "lookup-moves", "lookup-goes"] {
+        samba.add_ldif(&person_ldif(&base, name, ""));
+    }
+    let source = source(samba, &base);
+    let all = read(source.clone()).await;
+    let dn = |name: &str| all.entries.iter().find(|entry| entry.name == name).expect("read").dn.clone();
+    samba.modify_ldif(&format!(
+        "dn: {}\nchangetype: modrdn\nnewrdn: CN=lookup-moves\ndeleteoldrdn: 1\nnewsuperior: {elsewhere}\n\n\
+         dn: {}\nchangetype: delete\n\n",
+        dn("lookup-moves"),
+        dn("lookup-goes")
+    ));
+    let mut snapshot = DirectorySnapshot { reads: vec![read(source.clone()).await], ..DirectorySnapshot::default() };
+    let due = all.entries.iter().map(|entry| Due { id: entry.id.clone(), kind: entry.kind, dn: entry.dn.clone() });
+    let due = [(source.name.clone(), due.collect())].into();
+    confirm(std::slice::from_ref(&source), &Known::new(), &due, &mut snapshot).await;
+    let proofs = snapshot.reads[0].proofs.clone().expect("asked");
+    let place = |name: &str| {
+        let id = &all.entries.iter().find(|entry| entry.name == name).expect("read").id;
+        proofs[id].servers[0].1.clone()
+    };
+    assert!(matches!(place("lookup-stays"), Place::Inside { .. }));
+    assert!(matches!(place("lookup-moves"), Place::Outside { dn } if dn.contains("lookup-left")));
+    assert_eq!(place("lookup-goes"), Place::Nowhere);
 }
 
 #[tokio::test(flavor = "multi_thread")]

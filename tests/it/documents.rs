@@ -169,6 +169,8 @@ fn state() -> LedgerState {
         numbers: None,
         way: bursar::snapshot::Way::Full,
         compared: None,
+        servers: BTreeMap::new(),
+        failures: 0,
     };
     LedgerState {
         accounts: [(id, account)].into(),

@@ -128,7 +128,7 @@ async fn people_and_groups_within_groups_are_read() {
     let realm = Realm::new("people", &[alice, bob, carol], &[staff]);
 
     let mut source = realm.source();
-    source.sentinels = vec!["uid=alice,ou=users,o=people".to_owned()];
+    source.sentinels = vec!["uid=alice,ou=users,o=people".into()];
     source.attributes.managers = Some("owner".to_owned());
     let found = read(source).await;
     assert_eq!(why(&found), "complete");

@@ -34,6 +34,7 @@ mod life;
 mod life_workloads;
 mod logins;
 mod migration;
+mod narrowing;
 mod own;
 mod pace;
 mod persist;

@@ -436,7 +436,8 @@ fn webhook_and_own_certificate_renewed(world: &mut World) {
     });
     let after = until(world);
     assert!(before.1 < after, "{} {after}", before.1);
-    let removed = bursar(world, &["webhook", "uninstall", "--backstop"]);
+    let admin = world.servers.cluster.admin_kubeconfig.to_str().expect("UTF-8");
+    let removed = bursar(world, &["webhook", "uninstall", "--backstop", "--admin-kubeconfig", admin]);
     assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
 }
 

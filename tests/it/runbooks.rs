@@ -80,7 +80,7 @@ fn directory_down() {
     fs::write(world.config(), lines.collect::<Vec<_>>().join("\n")).expect("written");
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
-    let [doctor, suspend, sync, hold] = steps(DIRECTORY_DOWN)[..] else { panic!("other steps") };
+    let [doctor, suspend, sync, accept, hold] = steps(DIRECTORY_DOWN)[..] else { panic!("other steps") };
     follow(&world, sync);
     shows(&world, DIRECTORY_DOWN, &[]);
     let (code, said) = follow(&world, doctor);
@@ -96,6 +96,8 @@ fn directory_down() {
         done(&world, "bursar status").contains("complete; ").then_some(())
     });
     assert_eq!(state(&world, "foo"), "suspended", "ends only by resume");
+    assert!(done(&world, accept).contains("is taken as it is"));
+    assert!(!world.rows("SELECT action FROM event WHERE action = 'directory accepted'").is_empty());
     done(&world, hold);
     world.servers.slapd.modify_ldif(&format!("dn: {}\nchangetype: delete\n", tool_account_dn(&world.base, "bar")));
     follow(&world, sync);

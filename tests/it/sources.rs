@@ -6,7 +6,7 @@ use std::fs;
 
 use bursar::control::api::CycleReport;
 use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::{OrderRequest, Target, Trigger};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{PEOPLE_GID, person_dn, person_ldif, replace_ldif};
 use serde_json::Value;
@@ -141,4 +141,25 @@ fn two_sources_each_say_who_is_theirs_and_one_person_is_one_account() {
     assert_eq!((&after[0]["id"], &after[0]["uid"]), (&before[0]["id"], &before[0]["uid"]));
     assert_eq!((after[0]["source"].as_str(), after[0]["state"].as_str()), (Some("guests"), Some("active")));
     assert_eq!(why(&world, "asmith"), "");
+}
+
+#[test]
+fn a_directory_that_hangs_keeps_no_other_waiting() {
+    // It takes connections, and never says anything.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("ldap://{}", silent.local_addr().expect("its address"));
+    let more = format!(
+        "\n[[source]]\nname = \"slow\"\ntype = \"ldap\"\nurls = [{url:?}]\nallow_plaintext = true\ntimeout = \"20m\"\n\
+         [source.users]\nbase = \"ou=people,dc=slow\"\n"
+    );
+    let mut world = World::with("hangs", &more);
+    for (tool, uid) in [("foo", 63_581), ("bar", 63_582)] {
+        world.tool(tool, uid, &[]);
+        let report = world.cycle_by(Trigger::Schedule);
+        assert_eq!(report.partial, std::collections::BTreeMap::new(), "{report:#?}");
+        let rows = world.rows("SELECT name, state FROM tools");
+        assert!(rows.iter().any(|row| row["name"] == tool && row["state"] == "active"), "{rows:?}");
+    }
+    let sources = world.status().sources;
+    assert_eq!(sources.keys().collect::<Vec<_>>(), ["people"], "the other one is still asked");
 }

@@ -45,6 +45,7 @@ fn make(world: &World) -> PathBuf {
         daemon_kubeconfig: &state.join("clusters/test.kubeconfig"),
         state_dir: &state,
         ledger: &ledger,
+        administrators: None,
     };
     runtime.block_on(bootstrap::init(request)).expect("bursar init");
     state

@@ -145,4 +145,26 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
     });
     assert!(gone);
     assert!(may(&world, "cantor", "get", "algebra"));
+    a_group_that_fails_and_waits_keeps_no_revoked_member(&mut world);
+}
+
+fn a_group_that_fails_and_waits_keeps_no_revoked_member(world: &mut World) {
+    let kept = world.folder.join("kept-again.kubeconfig");
+    std::fs::copy(kubeconfig(world, "cantor"), &kept).expect("a copy of her kubeconfig");
+    world.kubectl(&["delete", "quota", "bursar", "-n", "course-w-algebra"]);
+    world.kubectl(&["create", "quota", "bursar", "--hard=pods=1", "-n", "course-w-algebra"]);
+    let waits = poll(Duration::from_mins(1), || {
+        world.cycle();
+        let failing = world.rows("SELECT attempts FROM failing WHERE account = 'group:algebra'");
+        failing.first().is_some_and(|row| row["attempts"].as_u64() > Some(1))
+    });
+    assert!(waits, "{:?}", world.rows("SELECT * FROM failing"));
+    let reason = Some("left the site".to_owned());
+    let target = Target { kind: AccountKind::User, name: "cantor".to_owned(), reason, ticket: None };
+    world.order(&OrderRequest::Suspend(target)).expect("suspended");
+    let arguments = ["auth", "can-i", "get", "configmaps", "-n", "course-w-algebra"];
+    let refused = poll(Duration::from_secs(5), || {
+        String::from_utf8_lossy(&world.kubectl_with(&kept, &arguments).stdout).trim() == "no"
+    });
+    assert!(refused, "the group waits for its next try, and so does the removal of its member");
 }

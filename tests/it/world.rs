@@ -215,6 +215,7 @@ impl World {
                 daemon_kubeconfig: &settings.clusters[&ClusterName(name.to_owned())],
                 state_dir: &state,
                 ledger: &ledger,
+                administrators: None,
             };
             bootstrap::init(request).await
         });

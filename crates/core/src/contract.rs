@@ -3,6 +3,7 @@
 //! Daemon and webhook share [`identity_of`], the one function that reads the contract. An annotation that somebody
 //! edited is no identity: the signature does not hold.
 
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
@@ -52,6 +53,9 @@ const GROUPS: &str = "bursar.dev/groups";
 const GENERATION: &str = "bursar.dev/generation";
 /// Annotation with the state: `active` or `suspended`.
 pub const STATE: &str = "bursar.dev/state";
+/// Annotation of a certificate request: a namespace of the account that it is for. It proves nothing; it says where the
+/// approver finds the seal that does.
+pub const NAMESPACE_HINT: &str = "bursar.dev/namespace";
 const SEAL: &str = "bursar.dev/seal";
 
 /// Separates the seal from every other use of the key, and one version of its layout from the next.
@@ -87,6 +91,12 @@ pub enum TenantState {
     Active,
     /// No new pods.
     Suspended,
+}
+
+/// Whether a namespace's manifest says that its tenant is suspended.
+#[must_use]
+pub fn is_sealed_as_suspended(manifest: &Value) -> bool {
+    manifest["metadata"]["annotations"][STATE] == TenantState::Suspended.as_str()
 }
 
 impl TenantState {

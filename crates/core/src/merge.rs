@@ -226,6 +226,8 @@ mod tests {
                 realm_disable_per_day: limit,
                 realm_remove_roles_per_cycle: limit,
                 realm_remove_roles_per_day: limit,
+                resume_per_cycle: limit,
+                resume_per_day: limit,
                 change_per_cycle: limit,
             },
             lifecycle: Lifecycle {

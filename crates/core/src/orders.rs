@@ -2,6 +2,7 @@
 //! it out.
 
 mod adopt;
+mod directory;
 pub mod ensure;
 mod quota;
 pub mod request;
@@ -107,6 +108,10 @@ fn write(
             let note = note_of(actor, wanted.reason.as_deref(), wanted.ticket.as_deref(), now, false)?;
             return adopt::object(ledger, policy, wanted, note);
         }
+        OrderRequest::AcceptDirectory(wanted) => {
+            let note = note_of(actor, wanted.reason.as_deref(), wanted.ticket.as_deref(), now, true)?;
+            return directory::accept(ledger, &wanted.source, &note);
+        }
         OrderRequest::Approve { hash } => return approve(ledger, actor, hash, now),
     };
     let account = find(ledger, target.kind, &target.name)?;
@@ -192,6 +197,13 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
                 Some(_) => format!("{name} is not suspended by an order; it resumes when its cause ends"),
                 None => format!("{name} is not suspended"),
             });
+        }
+        // It would grant what the hold keeps back, and wait unseen.
+        OrderKind::Resume if ledger.holds.contains_key(&account.id) => {
+            return refused(format!(
+                "{name} is held, and gets nothing back before `bursar release {} {}`",
+                account.kind, account.name
+            ));
         }
         OrderKind::Suspend if by_order => return refused(format!("{name} is suspended by an order already")),
         OrderKind::Suspend if is_going(account) => {

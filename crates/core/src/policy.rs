@@ -169,6 +169,14 @@ pub struct Class {
     pub manifests: Vec<Value>,
 }
 
+impl Class {
+    /// Whether its people hold ClusterRoles in the whole cluster.
+    #[must_use]
+    pub fn has_cluster_roles(&self) -> bool {
+        (self.namespace.is_none() && self.adopts.is_none() && !self.roles.is_empty()) || !self.impersonate.is_empty()
+    }
+}
+
 /// When tenants of a class are made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Provision {
@@ -375,6 +383,10 @@ pub struct Limits {
     pub realm_remove_roles_per_cycle: Limit,
     /// Roles taken from users of the realm in a day.
     pub realm_remove_roles_per_day: Limit,
+    /// Tenants that get their access back in one cycle because a directory says so.
+    pub resume_per_cycle: Limit,
+    /// The same in a day.
+    pub resume_per_day: Limit,
     /// Existing tenants that a policy change may touch in one cycle.
     pub change_per_cycle: Limit,
 }

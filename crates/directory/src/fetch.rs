@@ -1,24 +1,27 @@
 //! Reads all sources side by side and makes one [`DirectorySnapshot`] of their answers. Whatever happens to a source
 //! is data in its own read; there is no error that could lose what another one answered.
 
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use bursar_core::merge;
 use bursar_core::policy::Policy;
+use bursar_core::snapshot::freshness::Marks;
 use bursar_core::snapshot::{DirectorySnapshot, SourceRead};
 use futures::future::join_all;
 use jiff::Timestamp;
 use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::entry::EntryRules;
-use crate::entry::assemble::assemble;
+use crate::entry::assemble::{RawRead, assemble};
+use crate::progress::Counting;
 use crate::source::SourceConfig;
 use crate::sync::incremental;
-use crate::sync::kept::SyncCache;
+use crate::sync::kept::{ServerHistory, SyncCache};
 
 /// How much a pass asks for.
 #[derive(Debug, Clone)]
@@ -31,6 +34,9 @@ pub enum Pass {
     Whole(SyncCache),
 }
 
+/// What the ledger knows of the servers of each source.
+pub type Known = BTreeMap<String, Arc<Marks>>;
+
 /// One pass over `sources`, which are in their order of precedence. Accounts that expired before `now` are disabled.
 /// Dropped, it ends all reads; what is kept of a source is then what it was.
 ///
@@ -38,23 +44,49 @@ pub enum Pass {
 ///
 /// If the system gives no more threads.
 pub async fn fetch(sources: &[SourceConfig], pass: &Pass, policy: &Policy, now: Timestamp) -> DirectorySnapshot {
+    fetch_after(sources, pass, &Known::new(), policy, now).await
+}
+
+/// The same after what the ledger knows of the servers: one that is behind that is not used.
+///
+/// # Panics
+///
+/// If the system gives no more threads.
+pub async fn fetch_after(
+    sources: &[SourceConfig],
+    pass: &Pass,
+    known: &Known,
+    policy: &Policy,
+    now: Timestamp,
+) -> DirectorySnapshot {
     let rules = Arc::new(EntryRules::of(policy, now));
-    let reads = join_all(sources.iter().map(|source| apart(source.clone(), pass.clone(), Arc::clone(&rules)))).await;
+    let reads = sources.iter().map(|source| {
+        let known = known.get(&source.name).cloned().unwrap_or_default();
+        let known = match pass {
+            Pass::Once => ServerHistory { marks: known, ..ServerHistory::default() },
+            Pass::Changes(memory) | Pass::Whole(memory) => memory.know(&source.name, known),
+        };
+        apart(source.clone(), pass.clone(), known, Arc::clone(&rules))
+    });
+    let reads = join_all(reads).await;
     merge::merge(reads, policy)
 }
 
 /// Reads `source` on a thread of its own. A connection and its reader hand each other every entry, and waking another
 /// thread each time takes longer than reading it; and nothing else of the daemon waits while many are checked.
-async fn apart(source: SourceConfig, pass: Pass, rules: Arc<EntryRules>) -> SourceRead {
+async fn apart(source: SourceConfig, pass: Pass, known: ServerHistory, rules: Arc<EntryRules>) -> SourceRead {
     let (_wanted, mut unwanted) = oneshot::channel::<()>();
     let reading = spawn_blocking(move || {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime on this thread");
-        runtime.block_on(async {
+        let read = runtime.block_on(async {
             tokio::select! {
-                read = read(&source, &pass, &rules) => Some(read),
+                read = read(&source, &pass, &known, &rules) => Some(read),
                 _ = &mut unwanted => None,
             }
-        })
+        });
+        // A name that is still being resolved (getaddrinfo, on a thread of its own) is not waited for.
+        runtime.shutdown_background();
+        read
     });
     match reading.await {
         Ok(read) => read.expect("who waits wants it"),
@@ -63,13 +95,28 @@ async fn apart(source: SourceConfig, pass: Pass, rules: Arc<EntryRules>) -> Sour
 }
 
 #[expect(clippy::disallowed_methods, reason = "measures how long a read took")]
-async fn read(source: &SourceConfig, pass: &Pass, rules: &EntryRules) -> SourceRead {
+async fn read(source: &SourceConfig, pass: &Pass, known: &ServerHistory, rules: &EntryRules) -> SourceRead {
     let begun = Instant::now();
-    let mut read = match pass {
-        Pass::Once => assemble(source, incremental::full(source).await, rules),
-        Pass::Changes(memory) => incremental::changes(source, memory, rules).await,
-        Pass::Whole(memory) => incremental::whole(source, memory, rules).await,
+    let _counting = Counting::into(known.steps.clone());
+    let reading = read_by(source, pass, known, rules);
+    let mut read = match timeout(source.deadline(), reading).await {
+        Ok(read) => read,
+        Err(_) => late(source, rules),
     };
     read.took = begun.elapsed();
     read
+}
+
+/// The read that took longer than it may: nothing of it is left.
+fn late(source: &SourceConfig, rules: &EntryRules) -> SourceRead {
+    let limit = humantime::format_duration(source.deadline());
+    assemble(source, RawRead { problems: vec![format!("not read within {limit}")], ..RawRead::default() }, rules)
+}
+
+async fn read_by(source: &SourceConfig, pass: &Pass, known: &ServerHistory, rules: &EntryRules) -> SourceRead {
+    match pass {
+        Pass::Once => assemble(source, incremental::full(source, known).await, rules),
+        Pass::Changes(memory) => incremental::changes(source, memory, known, rules).await,
+        Pass::Whole(memory) => incremental::whole(source, memory, known, rules).await,
+    }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -33,6 +34,12 @@ pub enum LdifError {
     /// A folder without LDIF files is a wrong path, not an empty directory.
     #[error("{}: holds no *.ldif", path.display())]
     EmptyFolder {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Somebody writes it.
+    #[error("{}: changes while it is read; write another file and rename it", path.display())]
+    Written {
         /// Which.
         path: PathBuf,
     },
@@ -107,8 +114,8 @@ async fn files(path: &Path) -> Result<Vec<PathBuf>, LdifError> {
 }
 
 async fn read_file(file: &Path, entries: &mut Vec<RawEntry>, problems: &mut Vec<String>) {
-    match tokio::fs::read(file).await {
-        Err(source) => problems.push(chain(&LdifError::Read { path: file.to_path_buf(), source })),
+    match settled(file).await {
+        Err(error) => problems.push(chain(&error)),
         Ok(bytes) => {
             if let Err(error) = parse(&bytes, entries) {
                 problems.push(match error {
@@ -118,6 +125,38 @@ async fn read_file(file: &Path, entries: &mut Vec<RawEntry>, problems: &mut Vec<
             }
         }
     }
+}
+
+/// A file that was written so recently may still be written.
+const YOUNG: Duration = Duration::from_secs(5);
+/// Whoever writes a file writes on within this.
+const PAUSE: Duration = Duration::from_millis(250);
+/// A large export takes a second; who writes for longer than all of these is waited for by the next cycle.
+const TRIES: usize = 12;
+
+/// The content of a file that nobody writes any more.
+async fn settled(file: &Path) -> Result<Vec<u8>, LdifError> {
+    let failed = |source| LdifError::Read { path: file.to_path_buf(), source };
+    let mut last: Option<Vec<u8>> = None;
+    for _ in 0..TRIES {
+        let before = tokio::fs::metadata(file).await.map_err(failed)?;
+        let bytes = tokio::fs::read(file).await.map_err(failed)?;
+        let after = tokio::fs::metadata(file).await.map_err(failed)?;
+        let same = before.len() == after.len() && before.modified().ok() == after.modified().ok();
+        if same && (!is_young(&after) || last.as_ref() == Some(&bytes)) {
+            return Ok(bytes);
+        }
+        last = Some(bytes);
+        tokio::time::sleep(PAUSE).await;
+    }
+    Err(LdifError::Written { path: file.to_path_buf() })
+}
+
+#[expect(clippy::disallowed_methods, reason = "the age of a file is no decision about the directory")]
+fn is_young(file: &std::fs::Metadata) -> bool {
+    // A time in the future says nothing, and is no reason to wait for ever.
+    let age = file.modified().ok().and_then(|at| std::time::SystemTime::now().duration_since(at).ok());
+    age.is_some_and(|age| age < YOUNG)
 }
 
 /// Appends the content records of `bytes` to `entries`, up to the first line that is wrong.

@@ -3,6 +3,7 @@
 //! nothing here reaches anything.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +25,9 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a bind or one page may take. A busy server answers a page of 1,000 in well under a second.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a whole read may take. The largest directories take a minute or two, and a realm of 50,000 some ten.
+pub const DEADLINE: Duration = Duration::from_mins(30);
+
 /// A directory to read. Two are equal if reading them is the same act, the password included: a reload compares them
 /// to know whether a running source has to begin anew.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +36,8 @@ pub struct SourceConfig {
     pub name: String,
     /// Where the entries come from.
     pub kind: SourceKind,
-    /// DNs that a complete read must contain.
-    pub sentinels: Vec<String>,
+    /// Entries that a complete read must contain.
+    pub sentinels: Vec<Sentinel>,
     /// Where tools are; absent: none here.
     pub tools: Option<Tree>,
     /// Where people are; absent: none here.
@@ -44,6 +48,22 @@ pub struct SourceConfig {
     pub attributes: AttributeNames,
     /// How SIDs become numbers, in an Active Directory.
     pub sids: SidMapping,
+}
+
+/// An entry that a complete read must contain, and what it must show. Marks that disable are rare: nobody else proves that
+/// they are not hidden.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sentinel {
+    /// Its DN.
+    pub dn: String,
+    /// Attributes that it must show.
+    pub attributes: Vec<String>,
+}
+
+impl From<&str> for Sentinel {
+    fn from(dn: &str) -> Self {
+        Self { dn: dn.to_owned(), attributes: Vec::new() }
+    }
 }
 
 /// Where entries come from.
@@ -60,7 +80,8 @@ pub enum SourceKind {
 /// How to reach an LDAP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LdapConfig {
-    /// `ldaps://host[:port]` or `ldap://host[:port]`, tried in this order, one for a whole pass.
+    /// `ldaps://host[:port]`, `ldap://host[:port]` or `ldapi://%2Fpath`, tried in this order, one for a whole pass. A host that
+    /// begins with `_` is looked up as SRV records.
     pub urls: Vec<String>,
     /// Begin TLS on `ldap://` before anything else is said.
     pub starttls: bool,
@@ -83,6 +104,10 @@ pub struct LdapConfig {
     pub connect_timeout: Duration,
     /// Limit of a bind, and of each page.
     pub timeout: Duration,
+    /// Limit of a whole read.
+    pub deadline: Duration,
+    /// Who is asked for SRV records; absent: the system's nameservers.
+    pub dns: Option<SocketAddr>,
     /// How to read it at best; a server that cannot is read in full.
     pub way: Way,
 }
@@ -103,6 +128,8 @@ impl LdapConfig {
             page_size: PAGE_SIZE,
             connect_timeout: CONNECT_TIMEOUT,
             timeout: TIMEOUT,
+            deadline: DEADLINE,
+            dns: None,
             way: Way::Incremental,
         }
     }
@@ -186,6 +213,18 @@ impl SourceConfig {
         }
     }
 
+    /// The attributes that a search for entries of `kind` asks for, those of sentinels among them.
+    #[must_use]
+    pub fn wanted(&self, kind: AccountKind) -> Vec<String> {
+        let mut wanted = self.attributes.wanted(kind);
+        for attribute in self.sentinels.iter().flat_map(|sentinel| &sentinel.attributes) {
+            if !wanted.iter().any(|known| known.eq_ignore_ascii_case(attribute)) {
+                wanted.push(attribute.clone());
+            }
+        }
+        wanted
+    }
+
     /// The key of its one secret, and where that goes.
     pub fn secret(&mut self) -> Option<(&'static str, &mut Option<Secret>)> {
         match &mut self.kind {
@@ -202,6 +241,15 @@ impl SourceConfig {
         match &self.kind {
             SourceKind::Keycloak(realm) => realm.interval,
             SourceKind::Ldap(_) | SourceKind::Ldif(_) => Duration::ZERO,
+        }
+    }
+
+    /// How long a whole read of it may take.
+    #[must_use]
+    pub const fn deadline(&self) -> Duration {
+        match &self.kind {
+            SourceKind::Ldap(ldap) => ldap.deadline,
+            SourceKind::Keycloak(_) | SourceKind::Ldif(_) => DEADLINE,
         }
     }
 
@@ -292,10 +340,12 @@ fn check_ldap(ldap: &LdapConfig) -> Result<(), SourceError> {
     }
     for text in &ldap.urls {
         let Some(url) = ServerUrl::parse(text) else {
-            let why = format!("{text:?} is not ldaps://host or ldap://host, with :port or without");
+            let why = format!(
+                "{text:?} is not ldaps://host or ldap://host, with :port or without, nor ldapi://%2Fpath%2Fsocket"
+            );
             return Err(SourceError::new("urls", why));
         };
-        if !url.tls && !ldap.starttls && !ldap.allow_plaintext {
+        if !url.is_private() && !ldap.starttls && !ldap.allow_plaintext {
             let why = format!("{text:?} needs starttls = true, or allow_plaintext = true");
             return Err(SourceError::new("urls", why));
         }
@@ -314,7 +364,9 @@ fn check_ldap(ldap: &LdapConfig) -> Result<(), SourceError> {
         if identity.key.is_none() {
             return Err(SourceError::new("client_key", "client_certificate needs its key".to_owned()));
         }
-        let plain = |text: &String| ServerUrl::parse(text).is_some_and(|url| !url.tls) && !ldap.starttls;
+        let plain = |text: &String| {
+            ServerUrl::parse(text).is_some_and(|url| !url.tls && (url.socket.is_some() || !ldap.starttls))
+        };
         if ldap.urls.iter().any(plain) {
             return Err(SourceError::new("client_certificate", "is shown in TLS only".to_owned()));
         }
@@ -335,13 +387,22 @@ pub struct ServerUrl {
     pub host: String,
     /// 636 or 389 unless given.
     pub port: u16,
+    /// `ldapi`: a socket of this machine, and no host.
+    pub socket: Option<PathBuf>,
 }
 
 impl ServerUrl {
-    /// Reads `ldap[s]://host[:port][/]`.
+    /// Reads `ldap[s]://host[:port][/]`, or `ldapi://%2Fpath` with the path's slashes escaped (as OpenLDAP writes it);
+    /// `ldapi:///` is OpenLDAP's own socket.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
+        if scheme.eq_ignore_ascii_case("ldapi") {
+            let path = unescaped(rest.strip_suffix('/').unwrap_or(rest))?;
+            let path = if path.is_empty() { LDAPI.to_owned() } else { path };
+            let socket = Some(PathBuf::from(path)).filter(|path| path.is_absolute())?;
+            return Some(Self { tls: false, host: String::new(), port: 0, socket: Some(socket) });
+        }
         let tls = match scheme.to_ascii_lowercase().as_str() {
             "ldaps" => true,
             "ldap" => false,
@@ -362,13 +423,42 @@ impl ServerUrl {
         }
         let port =
             port.map_or(Some(if tls { 636 } else { 389 }), |port| port.parse().ok().filter(|port| *port != 0))?;
-        Some(Self { tls, host: host.to_owned(), port })
+        Some(Self { tls, host: host.to_owned(), port, socket: None })
     }
+
+    /// Whether nobody on a network reads what is said.
+    #[must_use]
+    pub const fn is_private(&self) -> bool {
+        self.tls || self.socket.is_some()
+    }
+
+    /// Whether the host names SRV records (RFC 2782): `_ldap._tcp.example.org`.
+    #[must_use]
+    pub fn is_service(&self) -> bool {
+        self.host.starts_with('_')
+    }
+}
+
+/// OpenLDAP's own socket, in Debian and Red Hat.
+const LDAPI: &str = "/run/slapd/ldapi";
+
+/// `text` with `%2F` and the like as what they stand for.
+fn unescaped(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend(part.get(2..)?.bytes());
+    }
+    String::from_utf8(bytes).ok()
 }
 
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { tls, host, port } = self;
+        let Self { tls, host, port, socket } = self;
+        if let Some(socket) = socket {
+            return write!(f, "{}", socket.display());
+        }
         if *port == if *tls { 636 } else { 389 } { write!(f, "{host}") } else { write!(f, "{host}:{port}") }
     }
 }
@@ -438,11 +528,28 @@ mod tests {
 
     #[test]
     fn urls_are_read_with_and_without_port() {
-        let url = |tls, host: &str, port| Some(ServerUrl { tls, host: host.to_owned(), port });
+        let url = |tls, host: &str, port| Some(ServerUrl { tls, host: host.to_owned(), port, socket: None });
         assert_eq!(ServerUrl::parse("ldaps://a.example.org"), url(true, "a.example.org", 636));
         assert_eq!(ServerUrl::parse("LDAP://10.0.0.1:3890/"), url(false, "10.0.0.1", 3890));
         assert_eq!(ServerUrl::parse("ldap://[::1]:3890"), url(false, "::1", 3890));
-        for wrong in ["", "a", "http://a", "ldap://", "ldap://a:x", "ldap://a/dc=x", "ldap://u@a", "ldap://[::1"] {
+        let socket = |text: &str| ServerUrl::parse(text).and_then(|url| url.socket);
+        assert_eq!(socket("ldapi://%2Frun%2Fslapd%2Fldapi"), Some(PathBuf::from("/run/slapd/ldapi")));
+        assert_eq!(socket("ldapi:///"), Some(PathBuf::from("/run/slapd/ldapi")));
+        assert_eq!(ServerUrl::parse("ldapi://%2Fa").map(|url| url.to_string()).as_deref(), Some("/a"));
+        assert!(ServerUrl::parse("ldaps://_ldap._tcp.example.org").is_some_and(|url| url.is_service()));
+        for wrong in [
+            "ldapi://run",
+            "ldapi://%2",
+            "ldapi://%zz",
+            "",
+            "a",
+            "http://a",
+            "ldap://",
+            "ldap://a:x",
+            "ldap://a/dc=x",
+            "ldap://u@a",
+            "ldap://[::1",
+        ] {
             assert_eq!(ServerUrl::parse(wrong), None, "{wrong}");
         }
     }

@@ -9,6 +9,11 @@ use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
+    // Keys pass through it and its copies: no core file has its memory, and no process looks into it.
+    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
+        eprintln!("cannot keep the program's memory to itself: {error}");
+        return ExitCode::FAILURE;
+    }
     // Before any thread exists: it forks, and its copies become other users, which threads do one by one.
     if std::env::args_os().nth(1).is_some_and(|first| first == spawner::ARGUMENT) {
         return spawner::run();

@@ -74,6 +74,8 @@ pub struct Slapd {
     pub ldap_url: String,
     /// `ldaps://127.0.0.1:PORT`.
     pub ldaps_url: String,
+    /// A socket of this machine: `ldapi://%2F…`.
+    pub ldapi_url: String,
     /// The certificate of the private authority that signed the server's.
     pub ca_pem: PathBuf,
     /// A certificate that the server takes for [`READER_DN`], and its key (`client.key` beside it).
@@ -113,6 +115,7 @@ impl Slapd {
         let slapd = Self {
             ldap_url: format!("ldap://127.0.0.1:{}", free_port()),
             ldaps_url: format!("ldaps://127.0.0.1:{}", free_port()),
+            ldapi_url: format!("ldapi://{}", directory.join("ldapi").display().to_string().replace('/', "%2F")),
             ca_pem,
             client_pem,
             directory: directory.to_owned(),
@@ -177,7 +180,7 @@ impl Slapd {
     /// # Panics
     /// If it does not start, with the end of its log.
     pub fn start_again(&self) {
-        let urls = format!("{} {}", self.ldap_url, self.ldaps_url);
+        let urls = format!("{} {} {}", self.ldap_url, self.ldaps_url, self.ldapi_url);
         let mut command = Command::new(SLAPD);
         command.arg("-f").arg(self.directory.join("slapd.conf")).args(["-h", &urls, "-d", "0"]);
         let process = Process::start("slapd", &command, &self.directory.join("slapd.log"));
@@ -205,6 +208,38 @@ impl Slapd {
         self.start_again();
     }
 
+    /// The database as LDIF, entries as they are with their ids and times (`slapcat`), beside a server that runs.
+    ///
+    /// # Panics
+    /// If it cannot be read.
+    #[must_use]
+    pub fn dump(&self) -> String {
+        let mut command = Command::new(SLAPCAT);
+        // One line for each value.
+        command.args(["-o", "ldif-wrap=no", "-f"]).arg(self.directory.join("slapd.conf"));
+        let dump = run(command, "");
+        require_success("slapcat", &dump);
+        String::from_utf8(dump.stdout).expect("LDIF is UTF-8")
+    }
+
+    /// Stops the server and starts it with the database that [`Self::dump`] gave.
+    ///
+    /// # Panics
+    /// If it does not start, with the end of its log.
+    pub fn start_copy(&self, dump: &str) {
+        self.start_from(dump);
+    }
+
+    /// Stops the server and starts it with the same database and other lines of its configuration.
+    ///
+    /// # Panics
+    /// If it does not start, with the end of its log.
+    pub fn start_configured(&self, options: &SlapdOptions) {
+        self.stop();
+        write_private(&self.directory, "slapd.conf", &configuration(&self.directory, options));
+        self.start_again();
+    }
+
     /// Ends the server in good order and starts it with its database from an edited dump (`slapcat`): nobody is ever told of
     /// such a change.
     ///
@@ -213,12 +248,8 @@ impl Slapd {
     pub fn edit_unseen(&self, edit: impl FnOnce(&str) -> String) {
         self.with_process(|process| process.signal(Signal::TERM));
         wait_for("the end of slapd", START_DEADLINE, || self.with_process(Process::ended));
-        let mut command = Command::new(SLAPCAT);
-        // One line for each value.
-        command.args(["-o", "ldif-wrap=no", "-f"]).arg(self.directory.join("slapd.conf"));
-        let dump = run(command, "");
-        require_success("slapcat", &dump);
-        self.start_from(&edit(&String::from_utf8(dump.stdout).expect("LDIF is UTF-8")));
+        let dump = self.dump();
+        self.start_from(&edit(&dump));
     }
 
     /// Does something with the process: `slapd.with_process(|p| p.signal(Signal::STOP))`.

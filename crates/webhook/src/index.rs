@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bursar_core::admission::tenant::{Resolved, Unresolved};
-use bursar_core::contract::{CLASS, identity_of};
+use bursar_core::contract::{CLASS, Identity, identity_of};
 use bursar_core::errors::chain;
-use bursar_core::identity::{ClusterName, NamespaceName};
+use bursar_core::identity::{AccountName, ClusterName, NamespaceName};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ListParams, PartialObjectMeta, WatchEvent, WatchParams};
@@ -141,7 +141,19 @@ impl Index {
         }
     }
 
-    async fn read_live(&self, namespace: &str) -> Option<Resolved> {
+    /// The identities of the namespaces of an account that are sealed.
+    #[must_use]
+    pub fn of_account(&self, account: &AccountName) -> Vec<Identity> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let sealed = known.values().filter_map(|resolved| match &**resolved {
+            Resolved::Sealed(identity) if identity.account == *account => Some(identity.clone()),
+            Resolved::Sealed(_) | Resolved::Unresolved(_) => None,
+        });
+        sealed.collect()
+    }
+
+    /// What the API server says of a namespace now; `None`: it has no such tenant's namespace, or does not answer.
+    pub async fn read_live(&self, namespace: &str) -> Option<Resolved> {
         let source = self.source.read().unwrap_or_else(PoisonError::into_inner).clone()?;
         let read = async {
             let _place = self.live_reads.acquire().await.ok()?;

@@ -1,4 +1,4 @@
-//! The webhook: arguments, and one call of the library.
+//! The webhook and the approver: arguments, and one call of the library.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use bursar_core::errors::chain;
 use bursar_webhook::server::{self, ServerError};
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -14,11 +14,19 @@ use tracing_subscriber::EnvFilter;
 
 /// Refuses what would run as somebody else: answers the admission reviews of a Kubernetes API server.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Arguments {
+    #[command(flatten)]
+    serve: Serve,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Args)]
+struct Serve {
     /// Folder with tls.crt, tls.key, rules.json, seal.pub and, outside of the cluster, kubeconfig
-    #[arg(long, value_name = "FOLDER")]
-    dir: PathBuf,
+    #[arg(long, value_name = "FOLDER", required = true)]
+    dir: Option<PathBuf>,
     /// Where the API server asks
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
     listen: SocketAddr,
@@ -39,6 +47,25 @@ enum LogFormat {
     Json,
 }
 
+#[derive(Subcommand)]
+enum Command {
+    /// Approve the certificate requests of the daemon that are as they should be, and no others
+    Approve(Approve),
+}
+
+#[derive(Args)]
+struct Approve {
+    /// Folder with rules.json and, outside of the cluster, kubeconfig
+    #[arg(long, value_name = "FOLDER")]
+    dir: PathBuf,
+    /// Where probes and Prometheus ask
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9445")]
+    health: SocketAddr,
+    /// How log lines look
+    #[arg(long, value_enum, default_value = "json")]
+    log_format: LogFormat,
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -49,17 +76,32 @@ async fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(64) } else { ExitCode::SUCCESS };
         }
     };
-    log_to_stderr(arguments.log_format);
+    // It holds keys: no core file has its memory, and no process of its user looks into it.
+    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
+        eprintln!("cannot keep the program's memory to itself: {error}");
+        return ExitCode::FAILURE;
+    }
     let stop = CancellationToken::new();
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
         let Ok(mut signal) = signal(kind) else { return ExitCode::FAILURE };
         let stop = stop.clone();
         tokio::spawn(async move { signal.recv().await.map(|()| stop.cancel()) });
     }
-    let Arguments { dir, listen, health, .. } = arguments;
-    let Err(error) = server::run(&dir, listen, health, now, stop).await else { return ExitCode::SUCCESS };
+    let ended = match arguments.command {
+        Some(Command::Approve(Approve { dir, health, log_format })) => {
+            log_to_stderr(log_format);
+            server::approver::run(&dir, health, stop).await
+        }
+        None => {
+            let Serve { dir, listen, health, log_format } = arguments.serve;
+            log_to_stderr(log_format);
+            server::run(&dir.unwrap_or_default(), listen, health, now, stop).await
+        }
+    };
+    let Err(error) = ended else { return ExitCode::SUCCESS };
     tracing::error!(error = %chain(&error), "stopped");
-    let is_configuration = matches!(error, ServerError::Files { .. } | ServerError::ApiServer(_));
+    let is_configuration =
+        matches!(error, ServerError::Files { .. } | ServerError::ApproverFiles { .. } | ServerError::ApiServer(_));
     ExitCode::from(if is_configuration { 78 } else { 1 })
 }
 

@@ -27,7 +27,7 @@ const REPLACED_AFTER: SignedDuration = SignedDuration::from_hours(2 * 365 * 24);
 /// In the cluster, where it is replaced at two thirds.
 pub(super) const WITHIN: Duration = Duration::from_hours(30 * 24);
 /// Outside, where nothing replaces it.
-pub(super) const OUTSIDE: Duration = Duration::from_hours(365 * 24);
+pub const OUTSIDE: Duration = Duration::from_hours(365 * 24);
 /// Clocks that are behind ours by less take a new certificate.
 const BACKDATED: SignedDuration = SignedDuration::from_mins(5);
 /// API servers take a new configuration over within seconds; none that works takes an hour.

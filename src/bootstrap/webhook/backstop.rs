@@ -158,7 +158,7 @@ fn uid_validations() -> Value {
     ])
 }
 
-/// One binding: its kind, its name, and what it should be; `None`: it should not be.
+/// One binding: its kind, its name, and what it should be. One without classes meets nothing: the daemon removes none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Binding {
     /// `ValidatingAdmissionPolicyBinding`, `MutatingAdmissionPolicyBinding`.
@@ -166,7 +166,7 @@ pub struct Binding {
     /// `bursar-uid-enforce`.
     pub name: String,
     /// The manifest.
-    pub manifest: Option<Value>,
+    pub manifest: Value,
 }
 
 /// Every binding that there can be.
@@ -183,10 +183,10 @@ pub fn bindings(rules: &Rules) -> Vec<Binding> {
             let name = format!("{policy}-{}", mode.as_str());
             let spec =
                 json!({"policyName": policy, "validationActions": [action], "matchResources": matching(&classes)});
-            bindings.push(binding("ValidatingAdmissionPolicyBinding", &name, &classes, &spec));
+            bindings.push(binding("ValidatingAdmissionPolicyBinding", &name, &spec));
             if mode == Mode::Enforce {
                 let spec = json!({"policyName": policy, "matchResources": matching(&classes)});
-                bindings.push(binding("MutatingAdmissionPolicyBinding", &name, &classes, &spec));
+                bindings.push(binding("MutatingAdmissionPolicyBinding", &name, &spec));
             }
         }
     }
@@ -200,21 +200,27 @@ pub(in crate::bootstrap) fn names(kind: &str) -> Vec<String> {
 }
 
 fn matching(classes: &[&String]) -> Value {
+    // A selector without values is no selector; nothing has a label and has it not.
+    let expressions = if classes.is_empty() {
+        json!([{"key": CLASS, "operator": "Exists"}, {"key": CLASS, "operator": "DoesNotExist"}])
+    } else {
+        json!([{"key": CLASS, "operator": "In", "values": classes}])
+    };
     json!({
         "matchPolicy": "Equivalent",
         "objectSelector": {},
-        "namespaceSelector": {"matchExpressions": [{"key": CLASS, "operator": "In", "values": classes}]},
+        "namespaceSelector": {"matchExpressions": expressions},
     })
 }
 
-fn binding(kind: &'static str, name: &str, classes: &[&String], spec: &Value) -> Binding {
+fn binding(kind: &'static str, name: &str, spec: &Value) -> Binding {
     let manifest = json!({
         "apiVersion": API_VERSION,
         "kind": kind,
         "metadata": {"name": name, "labels": labels()},
         "spec": spec,
     });
-    Binding { kind, name: name.to_owned(), manifest: (!classes.is_empty()).then_some(manifest) }
+    Binding { kind, name: name.to_owned(), manifest }
 }
 
 #[cfg(test)]
@@ -236,10 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_without_classes_has_no_binding() {
+    fn a_binding_of_a_mode_without_classes_meets_nothing() {
         let all = bindings(&rules(&sample(), &prod()));
-        let wanted: Vec<&str> =
-            all.iter().filter(|binding| binding.manifest.is_some()).map(|binding| binding.name.as_str()).collect();
+        let meets = |binding: &&Binding| {
+            let expressions = binding.manifest.pointer("/spec/matchResources/namespaceSelector/matchExpressions");
+            expressions.is_some_and(|expressions| expressions[0]["operator"] == "In")
+        };
+        let wanted: Vec<&str> = all.iter().filter(meets).map(|binding| binding.name.as_str()).collect();
         assert_eq!(
             wanted,
             ["bursar-uid-enforce", "bursar-uid-enforce", "bursar-groups-enforce", "bursar-groups-enforce"]

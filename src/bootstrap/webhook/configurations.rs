@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{APPROVALS, Reached, WEBHOOK, labels};
 use crate::bootstrap::NAMESPACE;
+use crate::bootstrap::daemon_admission_policy::by_the_daemon;
 use crate::contract::{CLASS, MANAGED_BY, MANAGER};
 use crate::policy::DAEMON_USER;
 
@@ -195,11 +196,6 @@ impl Hooks<'_> {
 /// Namespaces that carry our label.
 pub(in crate::bootstrap) fn of_tenants() -> Value {
     json!({"matchExpressions": [{"key": CLASS, "operator": "Exists"}]})
-}
-
-/// The condition of what only the daemon's requests meet.
-pub(in crate::bootstrap) fn by_the_daemon() -> String {
-    format!("request.userInfo.username == {}", text(DAEMON_USER))
 }
 
 fn rule(group: &str, resources: &[&str], operations: &[&str], scope: &str) -> Value {

@@ -104,15 +104,12 @@ pub(super) async fn configure(
         put(client, &manifest, wrote).await?;
     }
     for binding in bindings(&rules) {
-        match binding.manifest {
-            Some(manifest) => put(client, &manifest, wrote).await?,
-            None => remove(client, (GROUP, binding.kind, None), &binding.name, wrote).await?,
-        }
+        put(client, &binding.manifest, wrote).await?;
     }
     Ok(())
 }
 
-/// Removes the webhook, and the backstop only if told.
+/// Removes the webhook, and the backstop only if told: as an administrator, for the daemon removes none of it.
 ///
 /// # Errors
 /// The cluster does not take something; what is left is removed by another try.
@@ -165,7 +162,7 @@ pub async fn manifests(client: &Client, request: WebhookRequest<'_>, image: &str
     all.push(config_map(&rules.to_json(), &request.seal()));
     all.extend(hooks.configurations());
     all.extend(backstop::mutating());
-    all.extend(bindings(&rules).into_iter().filter_map(|binding| binding.manifest));
+    all.extend(bindings(&rules).into_iter().map(|binding| binding.manifest));
     Ok(all)
 }
 

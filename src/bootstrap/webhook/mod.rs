@@ -24,6 +24,7 @@ use kube::{Api, Client, ResourceExt as _};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
+pub(super) use self::authority::OUTSIDE as WEBHOOK_LIFETIME;
 pub use self::install::{fixed, install, manifests, uninstall};
 pub use self::keep::{Kept, keep};
 pub(super) use self::manifests::identity;
@@ -256,7 +257,7 @@ fn if_outdated(what: &str, error: AccessError) -> AccessError {
 
 /// Waits until `look` finds something, or `within` has passed: then what it said last.
 #[expect(clippy::disallowed_methods, reason = "waits for the API server, with a deadline")]
-async fn wait_for<T>(
+pub(super) async fn wait_for<T>(
     within: Duration,
     mut look: impl AsyncFnMut() -> Result<Result<T, String>, AccessError>,
 ) -> Result<Result<T, String>, AccessError> {

@@ -16,11 +16,9 @@ use zeroize::Zeroizing;
 
 use super::authority::{Authorities, OUTSIDE, Serving};
 use super::install::{Times, configure};
-use super::{
-    APPROVALS, AccessError, GROUP, Installed, Reached, WEBHOOK_USER, WebhookRequest, found, must_be_ours, remove,
-};
+use super::{AccessError, ENDS_SOON, Installed, Reached, WEBHOOK_USER, WebhookRequest, found, must_be_ours};
 use crate::bootstrap::{files, own, read};
-use crate::certificate::Asked;
+use crate::certificate::{self, Asked};
 use crate::execute::authority::verified;
 use crate::execute::keypair::{Names, NewKey};
 use crate::execute::request::ApiServer;
@@ -40,17 +38,16 @@ struct Written {
 /// # Errors
 /// The cluster does not sign or take something, or a file cannot be written.
 pub async fn install_outside(
-    client: &Client,
+    (client, admin): (&Client, Option<&Client>),
     daemon_kubeconfig: &Path,
     request: WebhookRequest<'_>,
     (url, folder): (&str, &Path),
 ) -> Result<Installed, AccessError> {
     must_be_ours(client, request).await?;
     let mut wrote = Vec::new();
-    // A webhook that does not run must not keep its own certificate from being approved.
-    remove(client, (GROUP, "ValidatingWebhookConfiguration", None), APPROVALS, &mut wrote).await?;
-    wrote.clear();
-    let prepared = privilege::as_bursar(prepare(client, daemon_kubeconfig, request, url)).await;
+    let kept = kept(folder, request.now);
+    let prepared =
+        privilege::as_bursar(prepare((client, admin), daemon_kubeconfig, request, (url, kept.as_ref()))).await;
     let failed = |error: nix::Error| AccessError::Write { path: request.state_dir.to_owned(), source: error.into() };
     let Written { files, bundle, times } = prepared.map_err(failed)??;
     write(folder, &files)?;
@@ -58,20 +55,45 @@ pub async fn install_outside(
     Ok(Installed { wrote, not_after: times.not_after })
 }
 
+/// The access of a webhook that was installed here before.
+type KeptAccess = (Cluster, Zeroizing<String>, jiff::Timestamp);
+
+/// The webhook's kubeconfig, if its certificate is good for another month: a webhook that does not run would keep another
+/// one from being approved.
+fn kept(folder: &Path, now: jiff::Timestamp) -> Option<KeptAccess> {
+    let text = Zeroizing::new(std::fs::read_to_string(folder.join(KUBECONFIG)).ok()?);
+    let file = kube::config::Kubeconfig::from_yaml(&text).ok()?;
+    let user = file.auth_infos.iter().find(|user| user.name == WEBHOOK_USER)?.auth_info.as_ref()?;
+    let pem = BASE64.decode(user.client_certificate_data.as_ref()?).ok()?;
+    let not_after = certificate::validity(&pem)?.not_after;
+    let reached = file.clusters.first()?.cluster.clone()?;
+    (not_after > now + ENDS_SOON).then_some((reached, text, not_after))
+}
+
 async fn prepare(
-    client: &Client,
+    (client, admin): (&Client, Option<&Client>),
     daemon_kubeconfig: &Path,
     request: WebhookRequest<'_>,
-    url: &str,
+    (url, kept): (&str, Option<&KeptAccess>),
 ) -> Result<Written, AccessError> {
     let before = found(client).await?.unwrap_or_default();
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
     let bundle = authorities.bundle(&before.believed, request.now);
     let signed = authorities.sign(&[host(url)], OUTSIDE, &before.believed, request.now)?;
     let Serving { certificate, key, not_after, .. } = signed.ok_or(AccessError::NotBelieved)?;
-    let server = ApiServer::new(request.cluster.clone(), client.clone(), Arc::default());
     let reached = own::reached(&read(daemon_kubeconfig)?, daemon_kubeconfig)?;
-    let (kubeconfig, kubeconfig_ends) = kubeconfig(&server, reached).await?;
+    let is_same = |kept: &Cluster| {
+        (&kept.server, &kept.certificate_authority_data) == (&reached.server, &reached.certificate_authority_data)
+    };
+    let (kubeconfig, kubeconfig_ends) = match kept.filter(|(kept, ..)| is_same(kept)) {
+        Some((_, text, ends)) => (text.clone(), *ends),
+        None => {
+            let server = ApiServer::new(request.cluster.clone(), admin.unwrap_or(client).clone(), Arc::default());
+            kubeconfig(&server, reached)
+                .await
+                .map_err(|error| if admin.is_none() { of_daemon(error) } else { error })?
+        }
+    };
     let not_after = not_after.min(kubeconfig_ends);
     let files = vec![
         (CERTIFICATE, Zeroizing::new(certificate), false),
@@ -81,6 +103,14 @@ async fn prepare(
         (KUBECONFIG, kubeconfig, true),
     ];
     Ok(Written { files, bundle, times: Times { renew_after: not_after, not_after } })
+}
+
+/// Who may not approve it says what does.
+fn of_daemon(error: AccessError) -> AccessError {
+    match error {
+        AccessError::Signing(source) => AccessError::WebhookSigning(source),
+        error => error,
+    }
 }
 
 /// The host of a URL that `bursar` has checked.
@@ -95,7 +125,13 @@ async fn kubeconfig(server: &ApiServer, reached: Cluster) -> Result<(Zeroizing<S
     let key = NewKey::generate().map_err(AccessError::Key)?;
     let names = Names { common_name: WEBHOOK_USER, organizations: [None, None], serial_number: None };
     let request = key.request(names).map_err(AccessError::Key)?;
-    let unsigned = Unsigned { holder: "bursar-webhook", account: WEBHOOK_USER, request: &request, lifetime: OUTSIDE };
+    let unsigned = Unsigned {
+        holder: "bursar-webhook",
+        account: WEBHOOK_USER,
+        request: &request,
+        lifetime: OUTSIDE,
+        namespace: None,
+    };
     let pem = sign(server, unsigned).await.map_err(AccessError::Signing)?;
     let public_key = key.public_key();
     let asked = Asked {

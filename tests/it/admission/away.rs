@@ -79,7 +79,7 @@ fn webhook_killed_under_load_lets_nothing_through() {
 fn uninstalled_webhook_leaves_the_backstop_unless_told() {
     let mut site = Site::alone();
     site.kill_webhook();
-    let said_so = site.must(&["webhook", "uninstall", "--cluster", "test"]);
+    let said_so = site.uninstall(&["--cluster", "test"]);
     assert!(said_so.contains("the backstop still refuses"), "{said_so}");
 
     let restricted = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
@@ -111,7 +111,7 @@ fn uninstalled_webhook_leaves_the_backstop_unless_told() {
     let refused = site.meddler(&debug, r#"{"securityContext":{"runAsUser":52504}}"#);
     assert!(said(&refused).contains("bursar-uid"), "{}{}", out(&refused), said(&refused));
 
-    site.must(&["webhook", "uninstall", "--cluster", "test", "--backstop"]);
+    site.uninstall(&["--cluster", "test", "--backstop"]);
     wait_for("nothing looks at uids any more", DEADLINE, || site.create(&wrong).ok());
     site.delete("pod", "right", "tool-foo");
     site.delete("pod", "wrong", "tool-foo");

@@ -116,7 +116,7 @@ fn cage_holds_the_webhooks_that_the_daemon_may_write() {
 #[test]
 fn in_the_cluster_nothing_waits_before_it_runs() {
     let site = Site::alone();
-    site.must(&["webhook", "uninstall", "--backstop"]);
+    site.uninstall(&["--backstop"]);
     std::thread::scope(|scope| {
         let installing = scope.spawn(|| site.bursar(&["webhook", "install", "--cluster", "test"]));
         let pods = wait_for("two pods of the Deployment", DEADLINE, || {
@@ -144,7 +144,7 @@ fn in_the_cluster_nothing_waits_before_it_runs() {
     let secret =
         site.cluster.run(&["get", "secret", "bursar-webhook-tls", "-n", "bursar", "-o", "jsonpath={.data}"], "");
     assert!(secret.contains("tls.crt") && secret.contains("tls.key"), "{secret}");
-    site.must(&["webhook", "uninstall"]);
+    site.uninstall(&[]);
     let left =
         site.cluster.run(&["get", "deployments,services,pdb,secrets,configmaps", "-n", "bursar", "-o", "name"], "");
     assert!(!left.contains("bursar-webhook"), "{left}");

@@ -130,6 +130,7 @@ impl Site {
                 daemon_kubeconfig: &self.settings.clusters[&name()],
                 state_dir: &self.settings.state_dir,
                 ledger: &ledger,
+                administrators: None,
             };
             init(request).await.unwrap_or_else(|error| panic!("{error:?}"));
             ledger
@@ -152,7 +153,7 @@ impl Site {
             let kubeconfig = &self.settings.clusters[&name()];
             let client = bootstrap::client(kubeconfig).await.expect("a client");
             let (url, dir) = (self.url(), self.dir());
-            let installed = install_outside(&client, kubeconfig, request, (&url, &dir)).await;
+            let installed = install_outside((&client, None), kubeconfig, request, (&url, &dir)).await;
             installed.unwrap_or_else(|error| panic!("{}", chain(&error)));
         });
     }
@@ -207,6 +208,12 @@ impl Site {
         let dir = self.dir();
         let dir = dir.to_str().expect("UTF-8");
         self.must(&["webhook", "install", "--cluster", "test", "--url", &self.url(), "--write", dir]);
+    }
+
+    /// `bursar webhook uninstall`, as the cluster's administrator.
+    pub fn uninstall(&self, more: &[&str]) -> String {
+        let admin = self.cluster.admin_kubeconfig.to_str().expect("UTF-8");
+        self.must(&[&["webhook", "uninstall", "--admin-kubeconfig", admin], more].concat())
     }
 
     /// `bursar` with the site's configuration.

@@ -56,7 +56,7 @@ fn daemon_does_what_it_has_to() {
     let net = json!({"spec": {"podSelector": {}}});
     let volume = json!({"spec": {
         "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}, "storageClassName": "",
-        "nfs": {"server": "nfs.example.org", "path": "/srv"},
+        "nfs": {"server": "nfs.example.org", "path": "/srv"}, "claimRef": {"namespace": "tool-foo", "name": "home"},
     }});
     let claim = json!({"spec": {
         "accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "",

@@ -1,5 +1,6 @@
 //! A control plane of these tests' own, on which `bursar init` was run once, and kubectl as the daemon.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::OnceLock;
@@ -41,6 +42,8 @@ clusters = ["test"]
 namespace = "tool-{name}"
 roles = ["bursar-tenant"]
 service_account_roles = ["view"]
+home = { prefix = "/data/project", kubeconfig = ".kube/config", create = false }
+credential = { kind = "certificate", lifetime = "7d", endpoints = ["internal"] }
 [class.admin]
 from = "users"
 clusters = ["test"]
@@ -76,7 +79,17 @@ impl Site {
         site.as_ref().expect("the site that these tests share starts: see the first failure")
     }
 
+    /// A site of one test's own, whose administrator listed these.
+    pub fn alone_with(administrators: &str) -> Self {
+        let listed = administrators.split(',').map(str::to_owned).collect();
+        std::thread::spawn(move || Self::start_with(Some(&listed))).join().expect("the site starts")
+    }
+
     fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    fn start_with(administrators: Option<&BTreeSet<String>>) -> Self {
         let cluster = ControlPlane::start(&ControlPlaneOptions::default());
         let folder = TempDir::new().expect("a folder");
         std::fs::create_dir_all(folder.path().join("manifests/tool")).expect("a folder");
@@ -93,7 +106,7 @@ impl Site {
             let rules = cluster.run(&["get", "clusterrole", "edit", "-o", "jsonpath={.rules}"], "");
             rules.contains("networkpolicies").then_some(())
         });
-        let first = init_with(&cluster, &settings, LEDGER).unwrap_or_else(|error| panic!("{error:?}"));
+        let first = init_with(&cluster, &settings, LEDGER, administrators).unwrap_or_else(|error| panic!("{error:?}"));
         let site = Self { cluster, settings, first, _folder: folder };
         let tenant = |name: &str, state: &str| {
             site.must("apply", &namespace(name, &json!({"bursar.dev/class": "tool"}), state));
@@ -106,7 +119,7 @@ impl Site {
     }
 
     pub fn init(&self, ledger: &str) -> Result<InitReport, AccessError> {
-        init_with(&self.cluster, &self.settings, ledger)
+        init_with(&self.cluster, &self.settings, ledger, None)
     }
 
     /// What `init` is asked, with another place for the daemon's kubeconfig.
@@ -183,10 +196,16 @@ pub fn name() -> ClusterName {
     ClusterName("test".to_owned())
 }
 
-fn init_with(cluster: &ControlPlane, settings: &Settings, ledger_id: &str) -> Result<InitReport, AccessError> {
+fn init_with(
+    cluster: &ControlPlane,
+    settings: &Settings,
+    ledger_id: &str,
+    administrators: Option<&BTreeSet<String>>,
+) -> Result<InitReport, AccessError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let ledger = empty(ledger_id);
-    runtime.block_on(init(init_request(cluster, settings, &ledger, &settings.clusters[&name()])))
+    let request = init_request(cluster, settings, &ledger, &settings.clusters[&name()]);
+    runtime.block_on(init(InitRequest { administrators, ..request }))
 }
 
 /// A ledger of this id that knows nothing yet.
@@ -208,6 +227,7 @@ fn init_request<'a>(
         daemon_kubeconfig,
         state_dir: &settings.state_dir,
         ledger,
+        administrators: None,
     }
 }
 
@@ -218,6 +238,7 @@ pub fn said(output: &Output) -> String {
 pub fn namespace(name: &str, labels: &Value, state: &str) -> Value {
     let mut labels = labels.clone();
     labels["app.kubernetes.io/managed-by"] = json!("bursar");
+    labels["pod-security.kubernetes.io/enforce"] = json!("restricted");
     json!({
         "apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": name, "labels": labels, "annotations": {"bursar.dev/state": state}},

@@ -1,8 +1,11 @@
 //! Directories as they are: what the tests of reading them share.
 
+mod believed;
+mod lookup;
 mod persist;
 mod presets;
 mod read;
+mod stale;
 mod syncrepl;
 mod syncrepl_random;
 mod trouble;
@@ -41,7 +44,7 @@ fn toolforge(ldap: LdapConfig) -> SourceConfig {
     SourceConfig {
         name: "people".to_owned(),
         kind: SourceKind::Ldap(ldap),
-        sentinels: vec![sample::SENTINEL_DN.to_owned()],
+        sentinels: vec![sample::SENTINEL_DN.into()],
         tools: tree(AccountKind::Tool, "ou=servicegroups"),
         users: tree(AccountKind::User, "ou=people"),
         groups: tree(AccountKind::Group, "ou=groups"),
@@ -50,7 +53,7 @@ fn toolforge(ldap: LdapConfig) -> SourceConfig {
     }
 }
 
-fn policy() -> Policy {
+pub fn policy() -> Policy {
     let limit = Limit { count: 1, percent: None };
     Policy {
         site: "test".to_owned(),
@@ -68,6 +71,8 @@ fn policy() -> Policy {
             realm_disable_per_day: limit,
             realm_remove_roles_per_cycle: limit,
             realm_remove_roles_per_day: limit,
+            resume_per_cycle: limit,
+            resume_per_day: limit,
             change_per_cycle: limit,
         },
         lifecycle: Lifecycle {
@@ -116,7 +121,7 @@ pub fn members<'a>(read: &'a SourceRead, name: &str) -> Vec<&'a str> {
 pub fn why(read: &SourceRead) -> &str {
     match &read.completeness {
         Completeness::Complete => "complete",
-        Completeness::Partial { why } => why,
+        Completeness::Partial { why } | Completeness::Stale { why, .. } => why,
     }
 }
 

@@ -236,16 +236,17 @@ async fn every_page_counts_not_only_the_last() {
     let limited = "administrative limit of the server exceeded (11) (after 1 entries)";
     let complete = "no usable entryUUID in 1 entries";
     for (answers, expected) in [
-        (vec![page(1, 0, Some(b"x")), page(2, 0, None)], stopped),
-        (vec![page(1, 11, Some(b"x")), page(2, 0, Some(b""))], limited),
-        (vec![page(1, 0, Some(b"x")), page(2, 0, Some(b""))], complete),
-        (vec![page(1, 0, None)], complete),
+        (vec![page(2, 0, Some(b"x")), page(3, 0, None)], stopped),
+        (vec![page(2, 11, Some(b"x")), page(3, 0, Some(b""))], limited),
+        (vec![page(2, 0, Some(b"x")), page(3, 0, Some(b""))], complete),
+        (vec![page(2, 0, None)], complete),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("ldap://{}", listener.local_addr().expect("its address"));
         tokio::spawn(async move {
             let (mut client, _) = listener.accept().await.expect("a client");
-            for answer in answers {
+            // It does not say what it holds, nor how far it is.
+            for answer in std::iter::once(page(1, 50, None)).chain(answers) {
                 let mut request = [0; 4096];
                 let _ = client.read(&mut request).await;
                 let _ = client.write_all(&answer).await;

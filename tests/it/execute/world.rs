@@ -15,7 +15,7 @@ use bursar::kinds::{ObjectKey, ObjectKind, WatchedKind, everywhere};
 use bursar::ledger::change::Event;
 use bursar::ledger::{Account, Failure, LedgerState, Lifecycle};
 use bursar::observed::cluster::{ClusterWatch, connect};
-use bursar::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, guard};
+use bursar::plan::{AccountPlan, Action, ApprovedPlan, Bounds, Plan, Reason, Side, guard};
 use bursar::policy::{Cluster, Limit, Limits};
 use bursar_homed::client::HomedClient;
 use bursar_testkit::Servers;
@@ -228,6 +228,8 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
             realm_disable_per_day: all,
             realm_remove_roles_per_cycle: all,
             realm_remove_roles_per_day: all,
+            resume_per_cycle: all,
+            resume_per_day: all,
             change_per_cycle: all,
         },
         tenants: BTreeMap::new(),
@@ -242,8 +244,21 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         stopped: BTreeSet::new(),
         revisions: BTreeMap::new(),
         failing: BTreeSet::new(),
+        doubts: Vec::new(),
     };
-    let account = |(name, actions): (&str, Vec<Action>)| AccountPlan {
+    let account = |(name, actions): (&str, Vec<Action>)| {
+        let (narrowing, actions): (Vec<_>, Vec<_>) =
+            actions.into_iter().partition(|action| action.side() == Side::Narrowing);
+        planned(name, narrowing, actions)
+    };
+    let (approved, refused) =
+        guard(Plan { accounts: tools.into_iter().map(account).collect(), ..Plan::default() }, &bounds, NOW);
+    assert!(refused.is_empty(), "{refused:?}");
+    approved
+}
+
+fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> AccountPlan {
+    AccountPlan {
         namespaces: BTreeSet::new(),
         awaited: false,
         id: AccountId(format!("id-of-{name}")),
@@ -258,6 +273,7 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         ordered: None,
         adopts: BTreeSet::new(),
         leaving: BTreeMap::new(),
+        narrowing,
         actions,
         forgotten: Vec::new(),
         rests_on: BTreeSet::new(),
@@ -269,11 +285,7 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         paced: BTreeSet::new(),
         settles: BTreeMap::new(),
         otherwise: None,
-    };
-    let (approved, refused) =
-        guard(Plan { accounts: tools.into_iter().map(account).collect(), ..Plan::default() }, &bounds, NOW);
-    assert!(refused.is_empty(), "{refused:?}");
-    approved
+    }
 }
 
 fn before(name: &str) -> Account {

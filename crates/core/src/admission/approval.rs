@@ -3,12 +3,7 @@
 //! Whoever holds the daemon's key could otherwise ask for `system:masters` and approve it. Defence in depth: admission
 //! configurations themselves are exempt from admission.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME, OID_X509_SERIALNUMBER};
-use x509_parser::prelude::FromDer as _;
-
+use super::certificate_request::{self, Requested};
 use super::decision::{Decision, Finding, Rule};
 use super::json::{Malformed, at, list, quoted, text};
 use super::review::{Operation, Review};
@@ -16,15 +11,13 @@ use super::value::Json;
 use crate::identity::{AccountKind, AccountName};
 use crate::rules::Rules;
 
-const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
-const END: &str = "-----END CERTIFICATE REQUEST-----";
 /// Users that are Bursar's own programs. The daemon is in the group of its ledger, the webhook in none.
 const PROGRAMS: [&str; 2] = [DAEMON, "bursar:webhook"];
 const DAEMON: &str = "bursar:daemon";
 
 /// Looks at an update of `certificatesigningrequests/approval`.
 pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision) -> Result<(), Malformed> {
-    if review.operation != Operation::Update || review.user.name != rules.daemon {
+    if review.operation != Operation::Update || !is_by_the_daemon(rules, review) {
         return Ok(());
     }
     let missing = || Malformed("the approval does not say of what".to_owned());
@@ -46,6 +39,13 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
     Ok(())
 }
 
+/// By its name, and by the group that its rights are bound to: a certificate with that group and another name has them
+/// too.
+fn is_by_the_daemon(rules: &Rules, review: &Review<'_>) -> bool {
+    let is_its = |group: &String| group.strip_prefix(&*rules.daemon).is_some_and(|rest| rest.starts_with('#'));
+    review.user.name == rules.daemon || review.user.groups.iter().any(is_its)
+}
+
 /// The conditions that let a request be signed.
 fn approvals<'v, 'a>(request: &'v Json<'a>) -> Result<Vec<&'v Json<'a>>, Malformed> {
     let Some(status) = at(request, &["status"]) else { return Ok(Vec::new()) };
@@ -54,30 +54,11 @@ fn approvals<'v, 'a>(request: &'v Json<'a>) -> Result<Vec<&'v Json<'a>>, Malform
 
 /// Whether the subject of a request (base64 of PEM of PKCS#10) is one of ours; if not, what it is.
 fn subject(request: &str) -> Result<(), String> {
-    let unreadable = || "what cannot be read".to_owned();
-    let der = der(request).ok_or_else(unreadable)?;
-    let (rest, request) = X509CertificationRequest::from_der(&der).map_err(|_| unreadable())?;
-    if !rest.is_empty() {
-        return Err(unreadable());
-    }
-    let (mut names, mut groups) = (Vec::new(), Vec::new());
-    for attribute in request.certification_request_info.subject.iter_attributes() {
-        let value = attribute.as_str().map_err(|_| unreadable())?;
-        let kind = attribute.attr_type();
-        if *kind == OID_X509_COMMON_NAME {
-            names.push(value);
-        } else if *kind == OID_X509_ORGANIZATION_NAME {
-            groups.push(value);
-        } else if *kind != OID_X509_SERIALNUMBER {
-            // The API server reads a uid from one of these, and may read more some day.
-            return Err(format!("a subject with attribute {kind}"));
-        }
-    }
-    let [name] = names[..] else { return Err(format!("{} users", names.len())) };
-    match groups.iter().find(|group| !is_group_of(name, group)) {
-        Some(group) => Err(format!("{} in group {}", quoted(name), quoted(group))),
-        None if is_ours(name) => Ok(()),
-        None => Err(quoted(name)),
+    let Requested { common_name: name, organizations, .. } = certificate_request::parse(request)?;
+    match organizations.iter().find(|group| !is_group_of(&name, group)) {
+        Some(group) => Err(format!("{} in group {}", quoted(&name), quoted(group))),
+        None if is_ours(&name) => Ok(()),
+        None => Err(quoted(&name)),
     }
 }
 
@@ -104,15 +85,11 @@ fn is_group_of(name: &str, group: &str) -> bool {
         || generation.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The one block of a PEM text. Parsers differ in what they skip before it, so nothing may stand there.
-fn der(request: &str) -> Option<Vec<u8>> {
-    let pem = BASE64.decode(request).ok().and_then(|pem| String::from_utf8(pem).ok())?;
-    let body: String = pem.trim().strip_prefix(BEGIN)?.strip_suffix(END)?.split_ascii_whitespace().collect();
-    BASE64.decode(body).ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD as BASE64;
+
     use super::*;
 
     fn request(attributes: &[(rcgen::DnType, &str)]) -> String {
@@ -171,6 +148,37 @@ mod tests {
         assert_eq!(with(&[2, 5, 4, 5]), Ok(()), "our own id");
         assert!(with(&[1, 3, 6, 1, 4, 1, 57683, 2]).is_err(), "a uid");
         assert!(with(&[2, 5, 4, 3]).is_err(), "two names");
+    }
+
+    #[test]
+    fn the_daemon_is_met_by_its_group_too() {
+        let rules = Rules::parse(
+            br#"{"version": 1, "cluster": "prod", "daemon": "bursar:daemon", "exempt": [], "classes": {}}"#,
+        );
+        let rules = rules.expect("rules");
+        let by = |name: &str, groups: &[&str]| {
+            let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
+            let body = serde_json::json!({
+                "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+                    "uid": "u", "operation": "UPDATE", "name": "a", "subResource": "approval",
+                    "kind": {"group": "certificates.k8s.io", "version": "v1", "kind": "CertificateSigningRequest"},
+                    "resource": {
+                        "group": "certificates.k8s.io", "version": "v1", "resource": "certificatesigningrequests",
+                    },
+                    "userInfo": {"username": name, "groups": groups},
+                    "object": {"spec": {"request": "eA=="}, "status": {"conditions": [{"type": "Approved"}]}},
+                    "oldObject": {"spec": {"request": "eA=="}},
+                },
+            });
+            let body = body.to_string();
+            let review = Review::parse(body.as_bytes()).expect("a review");
+            let mut decision = Decision::default();
+            check(&rules, &review, &mut decision).expect("an approval");
+            decision.is_allowed()
+        };
+        assert!(!by("bursar:daemon", &[]));
+        assert!(!by("mallory", &["system:authenticated", "bursar:daemon#00ff"]));
+        assert!(by("mallory", &["bursar:daemons", "bursar:daemon"]));
     }
 
     #[test]

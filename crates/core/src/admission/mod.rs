@@ -4,6 +4,8 @@
 //! that its own patch makes is to allow it as it is.
 
 mod approval;
+pub mod approver;
+pub mod certificate_request;
 mod claim;
 pub mod decision;
 mod host;

@@ -59,6 +59,7 @@ impl Group<'_> {
 }
 
 /// The classes that take an account.
+#[derive(Clone)]
 pub(super) struct Taken<'p> {
     /// Now, in the order of their names.
     pub(super) now: Vec<&'p Class>,

@@ -18,7 +18,7 @@ use crate::contract::Sealer;
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName};
 use crate::kinds::ObjectKey;
 use crate::ledger::idle::Idleness;
-use crate::ledger::{Account, LedgerState, Lifecycle, Order, Suspension, Tenant};
+use crate::ledger::{Account, LedgerState, Lifecycle, Order, OrderKind, Suspension, Tenant};
 use crate::policy::{Class, Policy, Provision};
 
 /// Who asked for an account is believed to wait for so long; their account goes before others that are made.
@@ -102,7 +102,8 @@ impl Deriver {
 
 /// Nothing is due, so nothing but its inputs can change what it should have.
 fn is_settled(derived: &DesiredAccount) -> bool {
-    derived.transition.is_none()
+    derived.held.is_none()
+        && derived.transition.is_none()
         && derived.regenerated.is_none()
         && derived.orders.is_empty()
         && derived.leaving.is_empty()
@@ -226,7 +227,14 @@ impl<'a> World<'a> {
     ) -> Option<DesiredAccount> {
         let Subject { account, taken, .. } = subject;
         let decided = verdict(self.evidence(subject, true));
-        let Some(decided) = decided else { return self.bystander(subject) };
+        let Some(decided) = decided else {
+            let mut derived = self.bystander(subject)?;
+            // Who left a held group left it, and an order waits for the release.
+            derived.otherwise = subject
+                .held
+                .map(|_| Box::new(DesiredAccount { held: None, orders: Vec::new(), ordered: None, ..derived.clone() }));
+            return Some(derived);
+        };
         let places = self.places(subject, &taken.now, &decided, claimed, notices);
         if places.is_empty() && decided.transition == Some(Transition::Create) {
             return None;
@@ -238,6 +246,10 @@ impl<'a> World<'a> {
                 || !subject.holders.rests_on.is_empty()
                 || places.keys().any(|cluster| !is_taken(&taken.now, cluster)));
         let mut derived = self.derived(subject, subject.side(true), decided, &places, last_generation);
+        if subject.held.is_some() {
+            derived.otherwise = self.through_hold(subject, true, claimed, last_generation);
+            return Some(derived);
+        }
         if matches!(derived.transition, Some(Transition::Archive | Transition::Delete { .. })) {
             let kept = self.derived(subject, subject.side(true), Verdict::SUSPENDED, &places, last_generation);
             derived.otherwise = Some(Box::new(kept));
@@ -257,6 +269,41 @@ impl<'a> World<'a> {
             derived.otherwise = Some(Box::new(kept));
         }
         Some(derived)
+    }
+
+    /// What a held account may get: what was ordered to suspend or revoke it, and, with `leavings`, what people lose by
+    /// it who left. Its classes stay what they were.
+    fn through_hold(
+        &self,
+        subject: &Subject<'_>,
+        leavings: bool,
+        claimed: &mut Claims,
+        last_generation: &mut u64,
+    ) -> Option<Box<DesiredAccount>> {
+        let account = subject.account;
+        let takes = |order: &&&Order| matches!(order.what, OrderKind::Suspend | OrderKind::Revoke);
+        let orders: Vec<&Order> = subject.orders.iter().filter(takes).copied().collect();
+        let subject = &Subject { orders, ..subject.clone() };
+        let decided = verdict(Evidence { leavings, ..self.evidence(subject, false) })?;
+        let decided = match (&decided.transition, account.state) {
+            (None, Lifecycle::Active) | (Some(Transition::Suspend(_)), _) => Verdict { end: None, ..decided },
+            (_, Lifecycle::Suspended | Lifecycle::Archived) => Verdict::SUSPENDED,
+            (_, Lifecycle::New | Lifecycle::Active | Lifecycle::Deleted) => return None,
+        };
+        let mut places = self.places(subject, &subject.taken.before, &decided, claimed, &mut Vec::new());
+        places.retain(|cluster, _| is_taken(&subject.taken.before, cluster) || decided.suspended);
+        let side = Side { classes: &subject.taken.before, holders: &subject.holders.now };
+        let mut derived = self.derived(subject, side, decided, &places, last_generation);
+        derived.held = None;
+        derived.rests_on.clone_from(&subject.holders.rests_on);
+        if !leavings {
+            derived.leaving.clear();
+            derived.rests_on.clear();
+        } else if !derived.leaving.is_empty() {
+            // Members who may not leave yet must not hold up an order.
+            derived.otherwise = self.through_hold(subject, false, claimed, last_generation);
+        }
+        Some(Box::new(derived))
     }
 
     fn idle(&self, id: &AccountId, tenants: &[(&ClusterName, &Tenant)]) -> Idle {
@@ -286,6 +333,7 @@ impl<'a> World<'a> {
             orders: &subject.orders,
             lifecycle: &self.policy.lifecycle,
             removals,
+            leavings: removals,
             idle: subject.idle.due,
             asked: self.ledger.last_use.get(&subject.account.id).copied(),
             namespaces: Namespaces {

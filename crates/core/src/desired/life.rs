@@ -24,6 +24,7 @@ impl Verdict {
 
 /// What speaks for and against an account.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Evidence<'a> {
     pub(super) account: &'a Account,
     /// A class takes it.
@@ -31,8 +32,10 @@ pub(super) struct Evidence<'a> {
     /// In the order in which they were given.
     pub(super) orders: &'a [&'a Order],
     pub(super) lifecycle: &'a Lifecycle,
-    /// Absence, marks and leavings count. Without: what is left if the guard lets no removal through.
+    /// Absence and marks count. Without: what is left if the guard lets no removal through.
     pub(super) removals: bool,
+    /// Members who leave count.
+    pub(super) leavings: bool,
     pub(super) namespaces: Namespaces,
     /// It holds credentials that a member who leaves may have kept a copy of.
     pub(super) shared: bool,
@@ -159,13 +162,13 @@ fn kind(suspension: &Suspension) -> u8 {
 /// Whether every older certificate should be worth nothing. A suspension raises the generation and no certificate is
 /// issued for the new one, so nothing is left to revoke until after a resumption.
 fn regenerated(evidence: Evidence<'_>, suspended: bool) -> Option<Regeneration> {
-    let Evidence { account, orders, lifecycle, removals, shared, now, .. } = evidence;
+    let Evidence { account, orders, lifecycle, leavings, shared, now, .. } = evidence;
     match (account.state, suspended) {
         (State::Active, true) => Some(Regeneration::Suspended),
         (_, false) if account.generation == 0 => Some(Regeneration::First),
         (State::Active, false) => {
             let ordered = orders.iter().rev().find(|order| order.what == OrderKind::Revoke);
-            let left = removals && shared && lifecycle.revoke_on_member_removed && !account.leaving.is_empty();
+            let left = leavings && shared && lifecycle.revoke_on_member_removed && !account.leaving.is_empty();
             let left = left.then(|| Note {
                 actor: "bursar".to_owned(),
                 reason: "a member left".to_owned(),

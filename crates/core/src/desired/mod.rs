@@ -5,6 +5,7 @@
 //! `namespace`, `quota`, `network`, `volume`, `manifest`, `rbac` and `credential`.
 
 mod adopted;
+pub mod approver_rules;
 mod class;
 pub mod credential;
 mod derive;
@@ -192,6 +193,7 @@ pub fn detail(kind: &ObjectKind, manifest: &Value) -> Option<Value> {
         Detail::None => None,
         Detail::QuotaHard => Some(manifest["spec"]["hard"].clone()),
         Detail::VolumeFixed => volume::fixed(kind, manifest),
+        Detail::Subjects => Some(manifest["subjects"].clone()),
     }
 }
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::contract::MANAGER;
 use crate::identity::NamespaceName;
+use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::quota::QuotaOverride;
 use crate::policy::{Class, FromWorkspaces, Workspace};
 use crate::quantity::{compare, sum};
@@ -66,6 +67,27 @@ pub fn resource_quota(
             "spec": {"hard": hard},
         })
     })
+}
+
+/// Name of the quota by which the API server itself refuses every new pod of a suspended tenant, whoever makes it and
+/// whether or not the webhook runs.
+const SUSPENDED: &str = "bursar-suspended";
+
+/// The quota of a suspended namespace.
+#[must_use]
+pub fn no_pods(namespace: &NamespaceName) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": SUSPENDED, "namespace": namespace},
+        "spec": {"hard": {"pods": "0"}},
+    })
+}
+
+/// Whether it is the quota of a suspended namespace.
+#[must_use]
+pub fn stops_pods(key: &ObjectKey) -> bool {
+    key.kind == ManagedKind::ResourceQuota && key.name == SUSPENDED
 }
 
 /// Defaults and bounds of single containers.

@@ -13,6 +13,7 @@ use crate::ledger::{Account, Note, Order, Tenant};
 use crate::policy::Class;
 
 /// One account with everything that is said of it.
+#[derive(Clone)]
 pub(super) struct Subject<'a> {
     pub(super) account: &'a Account,
     pub(super) held: Option<&'a Note>,

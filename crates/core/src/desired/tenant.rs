@@ -77,6 +77,9 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         let place = Place { cluster, namespace, account, class, generation, suspended, idle_until };
         let level = main.map_or(PodSecurity::Restricted, |main| main.pod_security);
         add(namespace::namespace(&place, level, sealer), main);
+        if suspended {
+            add(quota::no_pods(place.namespace), None);
+        }
         if let Some(class) = quota::class_of(classes)
             && let Some(quota) = quota::resource_quota(place.namespace, class, granted, overrides)
         {

@@ -120,6 +120,8 @@ pub enum Detail {
     QuotaHard,
     /// What Kubernetes lets nobody change afterwards.
     VolumeFixed,
+    /// Whom a binding names.
+    Subjects,
 }
 
 /// The verbs for what the daemon watches, applies (creates and patches) and prunes.
@@ -194,7 +196,7 @@ const ROLE_BINDING: Row = Row {
     verbs: MANAGED_VERBS,
     in_adopted: true,
     data: Data::None,
-    detail: Detail::None,
+    detail: Detail::Subjects,
     tenants_may_write: true,
     site_may_bring: true,
 };
@@ -308,7 +310,7 @@ const CLUSTER_ROLE_BINDING: Row = Row {
     verbs: MANAGED_VERBS,
     in_adopted: false,
     data: Data::None,
-    detail: Detail::None,
+    detail: Detail::Subjects,
     tenants_may_write: true,
     site_may_bring: false,
 };

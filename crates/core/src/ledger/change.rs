@@ -10,16 +10,18 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::adopted::AdoptedNamespace;
+use super::doubt::{Doubt, DoubtKey};
 use super::idle::Idleness;
 use super::pace::PaceRecord;
 use super::quota::{OverrideKey, QuotaOverride};
 use super::realm::RealmAccount;
 use super::revocation::BulkRevocation;
+use super::server::SourceMark;
 use super::{
     Account, Archive, Certificate, CredentialKey, Delivery, Failure, LedgerState, Note, ObjectRecord, Order,
     SourceState, Spending, StoppedWorkload, Tenant,
 };
-use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName, Uid};
+use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, NamespaceName, Uid};
 use crate::kinds::ObjectKey;
 use crate::snapshot::RejectedEntry;
 
@@ -82,6 +84,12 @@ pub enum Change {
     LedgerId(String),
     /// The counter of generations.
     LastGeneration(u64),
+    /// How far the servers of a source were.
+    SourceMark(String, Option<SourceMark>),
+    /// A source is doubted, or no longer.
+    Doubt(DoubtKey, Option<Doubt>),
+    /// So many accounts of a source and kind show where their homes are.
+    HomesShown(String, AccountKind, u64),
     /// What each source answered. It is kept with the cycle's row, so an unchanged directory writes no other.
     Sources(BTreeMap<String, SourceState>),
 }
@@ -169,6 +177,9 @@ impl LedgerState {
             Change::Revocation(class, revocation) => set(&mut self.revocations, class, revocation),
             Change::LedgerId(id) => self.ledger_id = id,
             Change::LastGeneration(generation) => self.last_generation = generation,
+            Change::SourceMark(source, mark) => set(&mut self.marks, source, mark),
+            Change::Doubt(key, doubt) => set(&mut self.doubts, key, doubt),
+            Change::HomesShown(source, kind, count) => set(&mut self.homes_shown, (source, kind), Some(count)),
             Change::Sources(sources) => self.sources = sources,
         }
     }

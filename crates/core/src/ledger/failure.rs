@@ -31,6 +31,12 @@ impl Failure {
         self.step == SUSPEND
     }
 
+    /// A step that takes access away failed. It has a backoff of its own, and others wait for it, not it for them.
+    #[must_use]
+    pub fn is_of_removal(&self) -> bool {
+        self.step == REMOVAL
+    }
+
     /// A deletion that takes its time, and of which nothing failed.
     #[must_use]
     pub fn is_under_way(&self) -> bool {
@@ -46,3 +52,5 @@ impl Failure {
 
 /// [`Failure::step`] of what has begun.
 const SUSPEND: &str = "suspend";
+/// [`Failure::step`] of what takes access away.
+pub const REMOVAL: &str = "removal";

@@ -7,6 +7,7 @@ pub mod adopted;
 pub mod chain;
 pub mod change;
 mod credential;
+pub mod doubt;
 mod failure;
 pub mod gaps;
 pub mod idle;
@@ -16,6 +17,7 @@ pub mod pace;
 pub mod quota;
 pub mod realm;
 pub mod revocation;
+pub mod server;
 mod shared;
 pub mod transition;
 
@@ -28,7 +30,8 @@ use serde::{Deserialize, Serialize};
 
 use self::adopted::AdoptedNamespace;
 pub use self::credential::{Certificate, CredentialKey, Delivery};
-pub use self::failure::Failure;
+use self::doubt::{Doubt, DoubtKey};
+pub use self::failure::{Failure, REMOVAL};
 pub use self::gaps::{Absence, Ending};
 use self::idle::Idleness;
 pub use self::order::{Note, Order, OrderKind};
@@ -36,6 +39,7 @@ use self::pace::PaceRecord;
 use self::quota::{OverrideKey, QuotaOverride};
 use self::realm::RealmAccount;
 use self::revocation::BulkRevocation;
+use self::server::{ServerState, SourceMark};
 pub use self::shared::SharedMap;
 use crate::identity::{
     AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid,
@@ -52,6 +56,12 @@ pub struct LedgerState {
     pub last_generation: u64,
     /// What each source last answered.
     pub sources: BTreeMap<String, SourceState>,
+    /// How far the servers of each source were.
+    pub marks: BTreeMap<String, SourceMark>,
+    /// What sources say and is not believed yet.
+    pub doubts: BTreeMap<DoubtKey, Doubt>,
+    /// How many accounts of each source and kind showed where their homes are, when they last were as they should be.
+    pub homes_shown: BTreeMap<(String, AccountKind), u64>,
     /// Every account ever seen.
     pub accounts: SharedMap<AccountId, Account>,
     /// What tells the person of an account apart in every source that has them.
@@ -130,6 +140,12 @@ pub struct SourceState {
     /// What the last comparison of its changes with a full read found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared: Option<Compared>,
+    /// Reads in a row that were not complete.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failures: u32,
+    /// How its servers were when each was last asked.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub servers: BTreeMap<String, ServerState>,
 }
 
 /// A comparison of what changes have made with a full read.
@@ -142,14 +158,33 @@ pub struct Compared {
     pub found: Comparison,
 }
 
+impl LedgerState {
+    /// Whether something was ordered that only a read of the directories carries out.
+    #[must_use]
+    pub fn waits_for_a_read(&self) -> bool {
+        self.orders.iter().any(|order| order.what.is_of_reads()) || self.marks.values().any(|mark| mark.accepted)
+    }
+}
+
+/// How long a source with an interval is left alone after one read that was not complete; twice as long after each more.
+const RETRY: Duration = Duration::from_secs(30);
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 impl SourceState {
-    /// Whether it is to be asked again after `interval`: at once where it did not answer completely. A tenth early, because
-    /// cycles come by the clock and a read ends later than it begins.
+    /// Whether it is to be asked again after `interval`: sooner where it did not answer completely, and later each time that it
+    /// does not. A tenth early, because cycles come by the clock and a read ends later than it begins.
     #[must_use]
     pub fn is_due(&self, interval: Duration, now: Timestamp) -> bool {
         let gap = now.duration_since(self.read_at);
         let over = Duration::try_from(gap).is_ok_and(|gap| gap * 10 >= interval * 9);
-        over || gap.is_negative() || self.completeness != Completeness::Complete
+        let pause = (RETRY * 2_u32.saturating_pow(self.failures.saturating_sub(1).min(16))).min(interval);
+        let again = self.completeness != Completeness::Complete
+            && (self.failures == 0 || Duration::try_from(gap).is_ok_and(|gap| gap * 10 >= pause * 9));
+        over || gap.is_negative() || again
     }
 }
 
@@ -318,6 +353,8 @@ pub enum Spending {
     RealmDisable,
     /// Roles taken from users of the realm.
     RealmRemoveRoles,
+    /// Tenants that get their access back because a directory says so.
+    Resume,
 }
 
 /// One use of a limit's budget.

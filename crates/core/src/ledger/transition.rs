@@ -3,32 +3,33 @@
 //! It only remembers. What follows from it (a suspension, a new generation) is decided by the plan. A read that
 //! changes nothing gives no change.
 
+mod absence;
 mod adoption;
+mod import;
+mod members;
 mod person;
 mod refused;
+mod servers;
+mod shown;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+pub use self::absence::due;
+use self::import::Imported;
+use self::members::Kept;
 use self::person::Person;
+use self::shown::{Attribute, Hidden};
 use super::change::{Change, Event};
-use super::gaps;
-use super::{
-    Absence, Account, Compared, Ending, LedgerState, Lifecycle, OrderKind, SharedMap, SourceState, Suspension,
-};
+use super::server::SourceMark;
+use super::{Account, Compared, LedgerState, Lifecycle, OrderKind, SharedMap, SourceState, Suspension};
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
 use crate::policy::Policy;
 use crate::snapshot::person::{Same, same_people};
 use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
-
-/// Absence is written down at most this often (seconds), unless it becomes due: one absent account must not be a row a
-/// minute for 40 days.
-const COUNT_EVERY: i64 = 300;
-/// The same of what leads to an archive, which nobody waits for by the minute. Below [`gaps::LONGEST_GAP`], or time would be
-/// lost.
-const RETENTION_EVERY: i64 = 1800;
 
 /// What a read taught.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -68,6 +69,8 @@ struct Memory<'a> {
     adopted: BTreeSet<AccountId>,
     /// Every source was asked, and answered completely.
     all_complete: bool,
+    /// How far servers are, and whether that alone is worth no row.
+    marks: Vec<(String, SourceMark, bool)>,
     result: Transition,
 }
 
@@ -88,6 +91,7 @@ impl<'a> Memory<'a> {
             snapshot,
             adopted: BTreeSet::new(),
             all_complete: false,
+            marks: Vec::new(),
             result: Transition::default(),
         }
     }
@@ -95,33 +99,45 @@ impl<'a> Memory<'a> {
     fn read(&mut self, read: &SourceRead) {
         let completeness = self.proved(read);
         let complete = completeness == Completeness::Complete;
-        // Who belongs to what is said by people's entries.
-        let proves_leaving = complete && read.kinds.contains(&AccountKind::User);
-        let mut present: BTreeSet<&DirectoryId> = BTreeSet::new();
+        let holds = self.server(read, complete);
+        let shown = read.entries.iter().map(|entry| &entry.id);
+        let present: BTreeSet<&DirectoryId> =
+            shown.chain(read.rejected.iter().filter_map(|entry| entry.id.as_ref())).collect();
+        let imported = if complete { self.imported(read, &present) } else { Imported::default() };
+        let trust = Trust {
+            complete,
+            // Who belongs to what is said by people's entries.
+            proves_leaving: complete && read.kinds.contains(&AccountKind::User),
+            holds,
+            hidden: self.hidden(read, complete),
+            kept: self.kept_members(read),
+            imported,
+        };
         for entry in &read.entries {
-            present.insert(&entry.id);
             let known = self.known.get(&(read.source.as_str(), &entry.id)).copied();
             if self.is_same(&read.source, entry, known) {
                 continue;
             }
             match known.or_else(|| self.adopted_by(&read.source, entry)) {
-                Some(account) => self.seen(account, &read.source, entry, (complete, proves_leaving)),
+                Some(account) => self.seen(account, &read.source, entry, &trust),
+                None if holds => self.wait(&read.source, entry),
                 None => self.new_account(&read.source, entry),
             }
         }
         for rejected in &read.rejected {
             self.rejected.insert(rejected.clone());
             let Some(id) = &rejected.id else { continue };
-            present.insert(id);
             if let Some(account) = self.known.get(&(read.source.as_str(), id)).copied() {
                 // Its last good identity stays; only what locks it out is believed.
                 let ending = self.ending(account, complete);
-                let after = Account { absence: None, disabled: rejected.disabled.clone(), ending, ..account.clone() };
+                let disabled = trust.mark(account, rejected.disabled.as_ref());
+                let absence = account.absence.filter(|_| holds);
+                let after = Account { disabled, absence, ending, ..account.clone() };
                 self.changed(account, after);
             }
         }
         if complete {
-            self.count_absences(read, &present);
+            self.count_absences(read, &present, &trust.imported);
         } else {
             // What a partial read did not show is as it was.
             let shown: BTreeSet<&str> = read.entries.iter().map(|entry| entry.dn.as_str()).collect();
@@ -149,6 +165,8 @@ impl<'a> Memory<'a> {
             // A server that is away is read in no way.
             way: if complete { read.way } else { known.map_or(read.way, |source| source.way) },
             compared: read.compared.clone().map(|found| Compared { at: self.now, found }).or(compared),
+            servers: self.servers(read),
+            failures: if complete { 0 } else { known.map_or(0, |known| known.failures).saturating_add(1) },
         };
         self.sources.insert(read.source.clone(), state);
     }
@@ -174,7 +192,10 @@ impl<'a> Memory<'a> {
             .filter(|_| read.completeness == Completeness::Complete)
             .find(|kind| read.kinds.contains(kind) && !answered(*kind) && known(*kind) > 0)
             .map_or_else(
-                || read.completeness.clone(),
+                || match self.emptied(read).filter(|_| read.completeness == Completeness::Complete) {
+                    Some(why) => Completeness::Partial { why },
+                    None => read.completeness.clone(),
+                },
                 |kind| Completeness::Partial {
                     why: format!(
                         "no {kind} in the answer, where the ledger knows {}; if they are really gone: bursar suspend",
@@ -236,7 +257,8 @@ impl<'a> Memory<'a> {
         self.record_uid(&id, entry);
     }
 
-    fn seen(&mut self, account: &Account, source: &str, entry: &Entry, (complete, proves_leaving): (bool, bool)) {
+    fn seen(&mut self, account: &Account, source: &str, entry: &Entry, trust: &Trust) {
+        let Trust { complete, proves_leaving, holds, .. } = *trust;
         if account.kind != entry.kind {
             let why = format!(
                 "it was {} before, and a {} does not become a {}",
@@ -262,16 +284,35 @@ impl<'a> Memory<'a> {
         } else if adopted || account.posix.is_none() {
             self.record_uid(&account.id, entry);
         }
-        if let (Some(after), Some(before), false) = (&mut posix, &account.posix, complete) {
-            after.groups.extend(before.groups.iter().copied());
+        if let (Some(after), Some(before)) = (&mut posix, &account.posix) {
+            if !complete {
+                after.groups.extend(before.groups.iter().copied());
+            }
+            if holds {
+                after.groups.retain(|gid| before.groups.contains(gid));
+            }
         }
         let mut members = account.members.clone();
-        members.extend(entry.members.iter().map(|(member, role)| (member.clone(), *role)));
+        let joins =
+            |member: &DirectoryId| !trust.imported.contains_key(member) && (!holds || members.contains_key(member));
+        let joined = entry.members.iter().filter(|(member, _)| joins(member));
+        let joined: Vec<_> = joined.map(|(member, role)| (member.clone(), *role)).collect();
+        members.extend(joined);
+        let emptied = proves_leaving && self.is_emptied(account, entry);
         let mut leaving = account.leaving.clone();
-        if proves_leaving {
+        if proves_leaving && !emptied {
             leaving.extend(account.members.keys().cloned());
         }
-        leaving.retain(|member| !entry.members.contains_key(member));
+        let kept = trust.kept.get(&entry.id);
+        let again: BTreeSet<&DirectoryId> =
+            entry.members.keys().filter_map(|member| trust.imported.get(member)).map(|old| &old.id).collect();
+        let stays = |member: &DirectoryId| kept.is_some_and(|kept| kept.contains(member)) || again.contains(member);
+        leaving.retain(|member| !entry.members.contains_key(member) && !stays(member));
+        let absence = match (emptied, holds) {
+            (true, _) => self.absence(account),
+            (false, true) => account.absence,
+            (false, false) => None,
+        };
         let after = Account {
             name: entry.name.clone(),
             source: source.to_owned(),
@@ -279,18 +320,25 @@ impl<'a> Memory<'a> {
             dn: entry.dn.clone(),
             posix,
             gid: entry.gid.or(account.gid),
-            home: entry.home.clone().or_else(|| account.home.clone()),
-            mail: entry.mail.clone(),
+            home: trust.home(account, entry),
+            mail: entry.mail.clone().or_else(|| trust.last(account.mail.as_ref(), entry.kind, Attribute::Mail)),
             display_name: entry.display_name.clone(),
-            ssh_keys: entry.ssh_keys.clone(),
-            disabled: entry.disabled.clone(),
+            ssh_keys: trust.ssh_keys(account, entry),
+            disabled: trust.mark(account, entry.disabled.as_ref()),
             members,
             leaving,
-            absence: None,
+            absence,
             ending: self.ending(account, complete),
             ..account.clone()
         };
         self.changed(account, after);
+    }
+
+    /// An entry of an unknown id, from a server that may be behind: it may be of somebody who left long ago.
+    fn wait(&mut self, source: &str, entry: &Entry) {
+        let why = "new, from a server that answers instead of another one and may be behind it: it is looked at again in half \
+                   an hour at most";
+        self.reject(source, entry, why.to_owned());
     }
 
     fn changed(&mut self, before: &Account, after: Account) {
@@ -322,75 +370,6 @@ impl<'a> Memory<'a> {
             self.event(&after, "members joined", &names.join(", "), json!({"members": joined}));
         }
         self.result.changes.push(Change::Account(Box::new(after)));
-    }
-
-    fn count_absences(&mut self, read: &SourceRead, present: &BTreeSet<&DirectoryId>) {
-        let (source, adopted) = (&read.source, self.adopted.clone());
-        let absent = |account: &&Account| {
-            account.source == *source
-                && read.kinds.contains(&account.kind)
-                && account.state != Lifecycle::Deleted
-                && !present.contains(&account.directory_id)
-                && !adopted.contains(&account.id)
-        };
-        for account in self.ledger.accounts.values().filter(absent) {
-            if account.absence.is_none() {
-                self.event(account, "missing", &format!("not in a complete read of {source}"), Value::Null);
-            }
-            let after =
-                Account { absence: self.absence(account), ending: self.ending(account, true), ..account.clone() };
-            if after != *account {
-                self.result.changes.push(Change::Account(Box::new(after)));
-            }
-        }
-    }
-
-    /// The absence after this read. What it led to is counted by [`Self::ending`].
-    fn absence(&self, account: &Account) -> Option<Absence> {
-        let limit = self.policy.lifecycle.absent_for.as_secs();
-        let ends = matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived);
-        if ends && account.absence.is_some_and(|absence| absence.seconds >= limit) {
-            return account.absence;
-        }
-        self.counted(account.absence.as_ref(), limit, COUNT_EVERY).or(account.absence)
-    }
-
-    /// How far its end is after this read. A suspension that was ordered, or for idleness, has none, and one for a group's
-    /// or a class's sake may rest on any source.
-    fn ending(&self, account: &Account, complete: bool) -> Option<Ending> {
-        let limit = match (account.state, &account.suspension) {
-            (_, None | Some(Suspension::Ordered(_) | Suspension::Idle { .. }))
-            | (Lifecycle::New | Lifecycle::Active | Lifecycle::Deleted, _) => {
-                return account.ending;
-            }
-            (Lifecycle::Suspended, _) => self.policy.lifecycle.retention.as_secs(),
-            (Lifecycle::Archived, _) => self.policy.lifecycle.delete_after.as_secs(),
-        };
-        let proved = complete && (self.all_complete || account.suspension != Some(Suspension::Left));
-        if !proved || matches!(account.ending, Some(Ending::Deletion { .. })) {
-            return account.ending;
-        }
-        let known = account.ending.as_ref().and_then(Ending::counted);
-        self.counted(known, limit, RETENTION_EVERY).map(Ending::Waits).or(account.ending)
-    }
-
-    /// The sum after this read; nothing where the ledger need not hear of it yet.
-    fn counted(&self, known: Option<&Absence>, limit: u64, every: i64) -> Option<Absence> {
-        let (since, counted, gap) = match known {
-            None => (self.now, 0, 0),
-            Some(known) => {
-                let gap = self.now.as_second() - known.counted_at.as_second();
-                let becomes_due = known.seconds < limit && known.seconds + gaps::counted(gap) >= limit;
-                if gap < every && !becomes_due && gap >= 0 {
-                    return None;
-                }
-                (known.since, known.seconds, gaps::counted(gap))
-            }
-        };
-        let seconds = counted + gap;
-        let left = i64::try_from(limit.saturating_sub(seconds)).unwrap_or(i64::MAX);
-        let due = Timestamp::from_second(self.now.as_second().saturating_add(left)).unwrap_or(Timestamp::MAX);
-        Some(Absence { since, counted_at: self.now, seconds, due })
     }
 
     fn record_uid(&mut self, id: &AccountId, entry: &Entry) {
@@ -463,10 +442,52 @@ impl<'a> Memory<'a> {
             self.keep_unasked();
         }
         if self.rejected != self.ledger.rejected {
-            self.result.changes.push(Change::Rejected(self.rejected));
+            self.result.changes.push(Change::Rejected(std::mem::take(&mut self.rejected)));
         }
+        self.remember_marks();
         self.result.changes.push(Change::Sources(self.sources));
         self.result
+    }
+}
+
+/// What of a read is believed.
+struct Trust {
+    complete: bool,
+    proves_leaving: bool,
+    /// Nothing widens: the server may be behind the one before it.
+    holds: bool,
+    hidden: Hidden,
+    kept: Kept,
+    imported: Imported,
+}
+
+impl Trust {
+    /// The mark that disables. One that is gone is believed of a read that proves something, from a server that is not behind.
+    fn mark(&self, account: &Account, shown: Option<&String>) -> Option<String> {
+        let last = || account.disabled.as_ref().filter(|_| self.holds || !self.complete);
+        shown.or_else(last).cloned()
+    }
+
+    /// An entry that does not say where its home is moves none.
+    fn home(&self, account: &Account, entry: &Entry) -> Option<PathBuf> {
+        let known = || account.home.clone();
+        if entry.home_by_default || self.hidden.contains(&(entry.kind, Attribute::Home)) && entry.home.is_none() {
+            return known().or_else(|| entry.home.clone());
+        }
+        entry.home.clone().or_else(known)
+    }
+
+    fn ssh_keys(&self, account: &Account, entry: &Entry) -> BTreeSet<String> {
+        if entry.ssh_keys.is_empty() && self.hidden.contains(&(entry.kind, Attribute::SshKeys)) {
+            return account.ssh_keys.clone();
+        }
+        let known = |key: &&String| !self.holds || account.ssh_keys.contains(*key);
+        entry.ssh_keys.iter().filter(known).cloned().collect()
+    }
+
+    /// What was known of an attribute that is hidden.
+    fn last<T: Clone>(&self, known: Option<&T>, kind: AccountKind, attribute: Attribute) -> Option<T> {
+        known.filter(|_| self.hidden.contains(&(kind, attribute))).cloned()
     }
 }
 
@@ -483,6 +504,9 @@ fn moved(before: &Account, after: &Account) -> Map<String, Value> {
     moved
 }
 
+#[cfg(test)]
+#[path = "transition/doubt_tests.rs"]
+mod doubt_tests;
 #[cfg(test)]
 #[path = "transition_tests.rs"]
 mod tests;

@@ -31,6 +31,8 @@ pub(super) fn policy(absent_for: i64) -> Policy {
             realm_disable_per_day: limit,
             realm_remove_roles_per_cycle: limit,
             realm_remove_roles_per_day: limit,
+            resume_per_cycle: limit,
+            resume_per_day: limit,
             change_per_cycle: limit,
         },
         lifecycle: Times {
@@ -421,4 +423,9 @@ fn a_source_is_asked_again_when_its_interval_is_over() {
     assert!(source.is_due(Duration::ZERO, at(0)));
     source.completeness = partial();
     assert!(source.is_due(five, at(1)));
+    let pauses = [1, 2, 3, 4, 5, 60].map(|failures| {
+        let source = SourceState { failures, ..source.clone() };
+        (0..400).find(|gap| source.is_due(five, at(*gap)))
+    });
+    assert_eq!(pauses, [27, 54, 108, 216, 270, 270].map(Some), "a realm that fails is asked less and less often");
 }

@@ -40,6 +40,9 @@ pub enum OrderRequest {
     /// Take over what somebody else made where an object of a tenant's should be.
     #[serde(rename = "adopt object")]
     AdoptObject(AdoptObject),
+    /// Take what a source says next, though its servers seem to have been set back.
+    #[serde(rename = "accept directory")]
+    AcceptDirectory(AcceptDirectory),
     /// What an archive has was made again: told, for the history.
     Restored {
         /// Whose.
@@ -54,6 +57,17 @@ pub enum OrderRequest {
         /// As printed by `plan` and `status`.
         hash: String,
     },
+}
+
+/// `bursar directory accept`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcceptDirectory {
+    /// Its configured name.
+    pub source: String,
+    /// In the administrator's words; for the history.
+    pub reason: Option<String>,
+    /// The administrator's ticket.
+    pub ticket: Option<String>,
 }
 
 /// Which object, and whose it becomes.

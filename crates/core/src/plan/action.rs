@@ -6,9 +6,11 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::contract::is_sealed_as_suspended;
+use crate::desired::quota::stops_pods;
 use crate::desired::{DesiredCredential, DirectoryTarget, HomeTarget};
 use crate::identity::{ClusterName, HostName, NamespaceName};
-use crate::kinds::ObjectKey;
+use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::{Archive, StoppedWorkload};
 
 /// One write to the world.
@@ -179,6 +181,16 @@ pub enum Action {
     },
 }
 
+/// The side of a plan on which an action stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// It takes access away, or may do so. It is executed before every action of the other side and waits for no failure
+    /// of one.
+    Narrowing,
+    /// It grants, repairs, proves or cleans up.
+    Other,
+}
+
 /// What a look into a kubeconfig should find.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -201,6 +213,39 @@ impl Action {
                 | Self::InspectKubeconfig { .. }
                 | Self::SshKeys { .. }
         )
+    }
+
+    /// On which side of a plan it stands. The match is exhaustive, so that a new action has to take a side.
+    #[must_use]
+    pub fn side(&self) -> Side {
+        let narrows = match self {
+            Self::Apply { key, manifest, uid, .. } => match key.kind.stage() {
+                // A binding that is there may name a person without a right to it, or an older generation.
+                Stage::Access => uid.is_some(),
+                Stage::Namespace => uid.is_some() && is_sealed_as_suspended(manifest),
+                Stage::Limits => stops_pods(key),
+                Stage::Volume | Stage::Content => false,
+            },
+            // Tokens end with their Secret and with their service account.
+            Self::Delete { key, .. } => {
+                key.kind.stage() == Stage::Access
+                    || key.kind == ManagedKind::Secret
+                    || key.kind == ManagedKind::ServiceAccount
+            }
+            Self::StopWorkloads { .. } | Self::RemoveKubeconfig { .. } => true,
+            Self::SshKeys { keys, reason, .. } => keys.is_empty() || matches!(reason, Some(Reason::Changed(_))),
+            Self::MakeDirectory { .. }
+            | Self::WarnIdle { .. }
+            | Self::ReapPod { .. }
+            | Self::ResumeWorkloads { .. }
+            | Self::ProveRevoked { .. }
+            | Self::Archive { .. }
+            | Self::DeleteNamespace { .. }
+            | Self::AwaitDeletion { .. }
+            | Self::Deliver { .. }
+            | Self::InspectKubeconfig { .. } => false,
+        };
+        if narrows { Side::Narrowing } else { Side::Other }
     }
 
     /// It changes nothing unless somebody else did.

@@ -269,7 +269,7 @@ mod tests {
         world.inventory.adopted.entry(prod()).or_default().insert(name, found);
         world.look();
         let plan = world.plan();
-        let actions = &plan.accounts[0].actions;
+        let actions: Vec<Action> = plan.accounts[0].steps().cloned().collect();
         let is_elsewhere = |action: &Action| match action {
             Action::Apply { key, .. } => key.namespace.as_deref() == Some("lab-a"),
             _ => false,
@@ -284,7 +284,7 @@ mod tests {
             crate::ledger::Note { actor: "root".to_owned(), reason: "stolen".to_owned(), ticket: None, at: world.now };
         world.account(&alice).revocation = Some(note);
         let plan = world.plan();
-        let actions = &plan.accounts[0].actions;
+        let actions: Vec<Action> = plan.accounts[0].steps().cloned().collect();
         let bound = actions.iter().position(is_elsewhere).expect("its binding");
         let delivered = actions.iter().position(|action| matches!(action, Action::Deliver { .. }));
         assert!(delivered.is_some_and(|delivered| bound < delivered), "{actions:#?}");

@@ -17,7 +17,19 @@ pub(super) struct Budget {
 }
 
 /// All of them.
-pub(super) const BUDGETS: [Budget; 3] = [SUSPENSIONS, MEMBERS, DELETIONS];
+pub(super) const BUDGETS: [Budget; 4] = [RESUMPTIONS, SUSPENSIONS, MEMBERS, DELETIONS];
+
+/// A directory that shows hundreds of people again who left may be behind, or restored from a backup.
+const RESUMPTIONS: Budget = Budget {
+    limited: Limited {
+        spending: Spending::Resume,
+        what: RESUMED,
+        per_cycle: ("resume_per_cycle", |limits| limits.resume_per_cycle),
+        per_day: ("resume_per_day", |limits| limits.resume_per_day),
+    },
+    size: |bounds| &bounds.tenants,
+    amount: |plan| u64::from(is_resumption(plan)),
+};
 
 const SUSPENSIONS: Budget = Budget {
     limited: Limited {
@@ -56,6 +68,16 @@ const DELETIONS: Budget = Budget {
     },
 };
 
+/// What [`RESUMPTIONS`] counts.
+pub(super) const RESUMED: &str = "resumptions";
+
+/// Access that comes back because a directory says so: nobody ordered it, and nobody asked for the account.
+fn is_resumption(plan: &AccountPlan) -> bool {
+    plan.transition == Some(Transition::Resume)
+        && plan.orders.is_empty()
+        && !matches!(plan.before.suspension, Some(Suspension::Ordered(_) | Suspension::Idle { .. }))
+}
+
 /// A suspension that takes something away and that nobody ordered, in one cluster or in all. Somebody without a namespace
 /// who leaves a group was counted as that group's member.
 fn is_counted(plan: &AccountPlan) -> bool {
@@ -69,6 +91,6 @@ fn is_counted(plan: &AccountPlan) -> bool {
             }
             Some(_) => false,
             // Its class gave up one of its clusters.
-            None => plan.actions.iter().any(|action| matches!(action, Action::StopWorkloads { .. })),
+            None => plan.steps().any(|action| matches!(action, Action::StopWorkloads { .. })),
         }
 }

@@ -254,7 +254,7 @@ mod tests {
         let before = world.ledger.accounts[&foo].generation;
         order(&mut world, &foo, OrderKind::Revoke);
         let plan = world.plan();
-        let actions = &plan.accounts[0].actions;
+        let actions: Vec<Action> = plan.accounts[0].steps().cloned().collect();
         let place = |is: &dyn Fn(&Action) -> bool| actions.iter().position(is).expect("an action");
         let proved =
             place(&|it| matches!(it, Action::ProveRevoked { user, .. } if user.ends_with(&before.to_string())));
@@ -293,7 +293,8 @@ mod tests {
         let key = CredentialKey::new(foo, crate::plan::testing::prod());
         assert!(world.ledger.certificates.is_empty() && world.ledger.deliveries.contains_key(&key));
         world.now += jiff::SignedDuration::from_hours(24 * 365);
-        let actions = &world.plan().accounts[0].actions;
+        let plan = world.plan();
+        let actions: Vec<Action> = plan.accounts[0].steps().cloned().collect();
         assert!(actions.iter().all(|action| matches!(action, Action::InspectKubeconfig { .. })), "{actions:?}");
     }
 

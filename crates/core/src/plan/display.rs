@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::adopted::is_of_others;
-use super::guard::{ApprovedPlan, COMPLETENESS, Refusal, refused_hash};
+use super::guard::{ABSENCE, ATTRIBUTES, ApprovedPlan, COMPLETENESS, IMPORT, Refusal, refused_hash};
 use super::near::LimitUse;
 use super::pace::Progress;
 use super::realm::RealmPlan;
@@ -20,6 +20,7 @@ use super::reaper::Waiting;
 use super::revocation;
 use super::wording::{counted, number, objects};
 use super::{AccountPlan, Action, Notice, Plan, Reason};
+use crate::desired::quota::stops_pods;
 use crate::desired::{DesiredCredential, Proof, Regeneration, Transition};
 use crate::identity::AccountKind;
 use crate::kinds::{Detail, ObjectKey};
@@ -133,7 +134,7 @@ impl Serialize for Preview<'_> {
 }
 
 fn actions_json(plan: &AccountPlan) -> Vec<Value> {
-    let shown = plan.actions.iter().filter(|action| !action.is_look());
+    let shown = plan.steps().filter(|action| !action.is_look());
     shown
         .map(|action| {
             let mut value = json!(action);
@@ -149,6 +150,7 @@ fn actions_json(plan: &AccountPlan) -> Vec<Value> {
 fn account_json(plan: &AccountPlan) -> Value {
     let mut value = json!(plan);
     if let Some(fields) = value.as_object_mut() {
+        fields.remove("narrowing");
         fields.remove("actions");
     }
     value
@@ -167,7 +169,8 @@ impl fmt::Display for Preview<'_> {
         }
         let shown = || plan.accounts.iter().filter(|account| account.changes_something());
         let held = shown().filter(|account| account.held.is_some()).count() as u64;
-        let changes = number(shown().count() as u64 - held);
+        let done = shown().filter_map(AccountPlan::done).filter(|account| account.changes_something());
+        let changes = number(done.count() as u64);
         let held = if held == 0 { String::new() } else { format!("{} held, ", number(held)) };
         let rejected = match rejected.len() as u64 {
             0 => String::new(),
@@ -207,6 +210,8 @@ fn answered(source: &SourceState) -> String {
         complete_at: _,
         way: _,
         compared: _,
+        servers: _,
+        failures: _,
     } = source;
     let server = server.as_deref().unwrap_or("no server");
     let took = format!("{} entries in {}.{} s", number(*entries), took_ms / 1000, took_ms % 1000 / 100);
@@ -214,6 +219,7 @@ fn answered(source: &SourceState) -> String {
     match completeness {
         Completeness::Complete => format!("{server}  complete, {took}{numbers}"),
         Completeness::Partial { why } => format!("{server}  partial, {took}{numbers}: {why}"),
+        Completeness::Stale { server, why } => format!("{server}  stale, not used: {why}"),
     }
 }
 
@@ -230,7 +236,28 @@ impl fmt::Display for Refusal {
                 accounts.len()
             );
         }
-        write!(f, "refused by limit {limit} ({allowed} left): ")?;
+        match limit.as_str() {
+            ATTRIBUTES => {
+                let (before, now) = (number(*wanted), number(*allowed));
+                write!(f, "refused: {what}: {before} accounts of {class} showed it, {now} do now")?;
+                return match hash {
+                    Some(hash) => write!(f, ". What it said stays. If it is really gone: bursar approve {hash}"),
+                    None => write!(f, ". The others keep theirs"),
+                };
+            }
+            IMPORT => {
+                return write!(
+                    f,
+                    "refused: {} {what} of {class} are missing, and others have their names and uids under new ids, such as \
+                     {}: it looks like a new import. Nobody is suspended for it. If they are the same: bursar directory \
+                     imported > FILE; bursar adopt import FILE",
+                    number(*wanted),
+                    accounts.first().map_or("", |account| account.name.as_str())
+                );
+            }
+            ABSENCE => return write!(f, "refused: the servers of {class} disagree whether {names} is there: {what}"),
+            _ => write!(f, "refused by limit {limit} ({allowed} left): ")?,
+        }
         match what.as_str() {
             "members" => write!(f, "{wanted} members leave, held back in {names}")?,
             USERS => write!(f, "{} of {wanted} users disabled in the realm: {names}", accounts.len())?,
@@ -284,8 +311,15 @@ fn line(plan: &AccountPlan) -> Line {
     let (sign, what) = headline(plan);
     let mut detail = details(plan);
     if let Some(Note { actor, reason, .. }) = &plan.held {
-        let done = if detail.is_empty() { String::new() } else { format!(": {detail}") };
-        detail = format!("held by {actor} ({reason}), not done{done}");
+        let shown = |text: &str| if text.is_empty() { String::new() } else { format!(": {text}") };
+        let done = plan.otherwise.as_deref().filter(|done| done.changes_something());
+        detail = match done {
+            None => format!("held by {actor} ({reason}), not done{}", shown(&detail)),
+            Some(done) => {
+                let done = details(done);
+                format!("held by {actor} ({reason}), done nevertheless{}, of{}", shown(&done), shown(&detail))
+            }
+        };
     }
     Line {
         sign,
@@ -308,10 +342,14 @@ fn headline(plan: &AccountPlan) -> (char, String) {
         (Some(Transition::Suspend(why)), _) => ('-', cause(why, plan)),
         (None, _) if !plan.leaving.is_empty() => ('-', members(plan)),
         (None, Some(Regeneration::Revoked(note))) => ('~', format!("revoked by {}", note.actor)),
-        (None, _) if matches!(plan.actions.as_slice(), [Action::WarnIdle { .. }]) => ('~', "idle".to_owned()),
-        (None, _) if !plan.adopted.is_empty() && plan.actions.is_empty() => ('~', "quota edited".to_owned()),
+        (None, _) if only_warns(plan) => ('~', "idle".to_owned()),
+        (None, _) if !plan.adopted.is_empty() && plan.steps().next().is_none() => ('~', "quota edited".to_owned()),
         (None, _) => only_reason(plan),
     }
+}
+
+fn only_warns(plan: &AccountPlan) -> bool {
+    plan.narrowing.is_empty() && matches!(plan.actions.as_slice(), [Action::WarnIdle { .. }])
 }
 
 /// Where it comes back from.
@@ -364,8 +402,8 @@ pub fn cause(why: &Suspension, plan: &AccountPlan) -> String {
 /// An account whose life goes on: `quota changed`, or the first reason of several.
 fn only_reason(plan: &AccountPlan) -> (char, String) {
     let mut reasons: BTreeSet<(u8, String)> = BTreeSet::new();
-    let mut gone = !plan.actions.is_empty();
-    for action in &plan.actions {
+    let mut gone = plan.steps().next().is_some();
+    for action in plan.steps() {
         let (thing, reason) = match action {
             Action::Apply { key, reason, .. } | Action::Delete { key, reason, .. } => (key.kind.noun(), reason),
             Action::Deliver { credential, reason, .. } => (credential.proof.noun(), reason),
@@ -415,17 +453,19 @@ fn details(plan: &AccountPlan) -> String {
     let written = written(plan);
     let deleted = placed(
         plan,
-        plan.actions.iter().filter_map(|action| match action {
-            Action::Delete { key, .. } => Some(key),
+        plan.steps().filter_map(|action| match action {
+            Action::Delete { key, .. } if !stops_pods(key) => Some(key),
             _ => None,
         }),
     );
     let deleted = deleted.into_iter().map(|object| format!("{object} removed"));
+    let starts = plan.steps().any(|action| matches!(action, Action::Delete { key, .. } if stops_pods(key)));
+    let deleted = deleted.chain(starts.then(|| "new pods allowed".to_owned()));
     // The people of a group have certificates of their own.
     let holds = plan.account.kind != AccountKind::Group;
     let revoked = holds && matches!(plan.regenerated, Some(Regeneration::Suspended));
     let revoked = revoked.then(|| "certificates revoked".to_owned());
-    let others = plan.actions.iter().filter_map(|action| match action {
+    let others = plan.steps().filter_map(|action| match action {
         Action::Apply { .. }
         | Action::Delete { .. }
         | Action::ProveRevoked { .. }
@@ -481,8 +521,8 @@ fn delivered(credential: &DesiredCredential, reason: &Reason) -> String {
 /// What is applied: of a quota the amounts, where they are known.
 fn written(plan: &AccountPlan) -> Vec<String> {
     let applied = || {
-        plan.actions.iter().filter_map(|action| match action {
-            Action::Apply { key, reason, .. } => Some((key, amounts(key, reason))),
+        plan.steps().filter_map(|action| match action {
+            Action::Apply { key, reason, .. } if !stops_pods(key) => Some((key, amounts(key, reason))),
             _ => None,
         })
     };
@@ -491,7 +531,8 @@ fn written(plan: &AccountPlan) -> Vec<String> {
     });
     let amounts = applied().flat_map(|(_, amounts)| amounts.iter().cloned());
     let others = placed(plan, applied().filter(|(_, amounts)| amounts.is_empty()).map(|(key, _)| key));
-    adopted.chain(amounts).chain(others).collect()
+    let stops = plan.steps().any(|action| matches!(action, Action::Apply { key, .. } if stops_pods(key)));
+    adopted.chain(amounts).chain(others).chain(stops.then(|| "new pods refused".to_owned())).collect()
 }
 
 /// Objects as [`objects`] says them; of those in namespaces that others made, where they are.

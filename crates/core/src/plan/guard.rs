@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::budget::{BUDGETS, Budget};
+use super::budget::{BUDGETS, Budget, RESUMED};
+use super::hold::keeps;
 use super::limit::{Limited, Verdict, judge, spent};
 use super::near::{LimitUse, near};
 use super::pace::{Paced, Progress, pace};
@@ -28,6 +29,14 @@ pub const APPROVAL_HOLDS: SignedDuration = SignedDuration::from_hours(1);
 
 /// What is refused for want of a complete read, instead of a key of `[limits]`.
 pub const COMPLETENESS: &str = "completeness";
+
+/// What is refused because it is doubted, instead of a key of `[limits]`: attributes that vanished, an import, an absence
+/// about which servers disagree.
+pub const ATTRIBUTES: &str = "attributes";
+/// See [`ATTRIBUTES`].
+pub const IMPORT: &str = "import";
+/// See [`ATTRIBUTES`].
+pub const ABSENCE: &str = "absence";
 
 /// Everything that bounds what may be done at once.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,6 +71,8 @@ pub struct Bounds {
     pub pods_per_cycle: u64,
     /// Who fails.
     pub failing: BTreeSet<AccountId>,
+    /// What sources say and is not believed.
+    pub doubts: Vec<Refusal>,
 }
 
 impl Bounds {
@@ -96,6 +107,7 @@ impl Bounds {
                 .filter(|(_, failure)| failure.attempts > 0 && !failure.is_of_realm())
                 .map(|((id, _), _)| id.clone())
                 .collect(),
+            doubts: super::doubt::refusals(ledger),
         };
         for account in ledger.accounts.values() {
             let class = classes.class(account);
@@ -145,7 +157,7 @@ pub struct Refusal {
     pub allowed: u64,
     /// How many there were.
     pub wanted: u64,
-    /// `suspensions`, `members`, `deletions`, `realm users` or `realm roles`.
+    /// `suspensions`, `members`, `deletions`, `resumptions`, `realm users` or `realm roles`; of [`ATTRIBUTES`] the attribute.
     pub what: String,
     /// Whom it holds back.
     pub accounts: Vec<AccountName>,
@@ -219,8 +231,7 @@ impl ApprovedPlan {
     /// The accounts and clusters that are worked on, for those who show progress.
     #[must_use]
     pub fn places(&self) -> BTreeSet<(&AccountId, &ClusterName)> {
-        let actions =
-            self.accounts.iter().flat_map(|plan| plan.actions.iter().map(|action| (&plan.id, action.cluster())));
+        let actions = self.accounts.iter().flat_map(|plan| plan.steps().map(|action| (&plan.id, action.cluster())));
         actions.collect()
     }
 }
@@ -229,7 +240,8 @@ impl ApprovedPlan {
 /// of that hash waits.
 #[must_use]
 pub fn approve(ledger: &LedgerState, hash: &str, now: Timestamp) -> Option<Vec<Change>> {
-    let approvable = || ledger.refusals.iter().filter(|refusal| refusal.limit != COMPLETENESS);
+    let approvable =
+        || ledger.refusals.iter().filter(|refusal| refusal.limit != COMPLETENESS && !refusal.parts.is_empty());
     let all: Vec<&String> = approvable().flat_map(|refusal| &refusal.parts).collect();
     let parts = match approvable().find(|refusal| refusal.hash == hash) {
         Some(refusal) => refusal.parts.iter().collect(),
@@ -251,7 +263,9 @@ pub fn refused_hash(refusals: &[Refusal]) -> Option<String> {
 #[must_use]
 pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<Refusal>) {
     let mut limits = LimitEvaluator::new(bounds, now);
-    let accounts: Vec<AccountPlan> = plan.accounts.into_iter().filter(|plan| plan.held.is_none()).collect();
+    limits.held =
+        plan.accounts.iter().filter(|plan| plan.held.is_some() && keeps(plan)).map(|it| it.id.clone()).collect();
+    let accounts: Vec<AccountPlan> = plan.accounts.into_iter().filter_map(unless_held).collect();
     limits.completeness(&accounts);
     let idle = super::idle::over(&accounts, bounds.idle_per_cycle);
     limits.refused.extend(idle.iter().map(|plan| plan.id.clone()));
@@ -260,10 +274,17 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
         limits.limit(&accounts, budget);
     }
     limits.dependants(&accounts);
-    let LimitEvaluator { refusals, refused, spent, used, .. } = limits;
+    let LimitEvaluator { mut refusals, refused, not_resumed, spent, used, .. } = limits;
+    refusals.extend(bounds.doubts.iter().cloned());
     let mut accounts: Vec<AccountPlan> = accounts
         .into_iter()
-        .filter_map(|plan| if refused.contains(&plan.id) { plan.otherwise.map(|plan| *plan) } else { Some(plan) })
+        .filter_map(|plan| {
+            if !refused.contains(&plan.id) {
+                return Some(plan);
+            }
+            // Whoever is not resumed stays as they are; all else that they need comes with their access.
+            plan.otherwise.map(|plan| *plan).filter(|plan| !not_resumed.contains(&plan.id))
+        })
         .collect();
     let paced = pace(&mut accounts, bounds, now);
     let reaped_later = Waiting { pods: cap(&mut accounts, bounds.pods_per_cycle), idle };
@@ -282,6 +303,11 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
     (approved, refusals)
 }
 
+/// Of a held account what goes through the hold.
+fn unless_held(plan: AccountPlan) -> Option<AccountPlan> {
+    if plan.held.is_some() { plan.otherwise.map(|plan| *plan) } else { Some(plan) }
+}
+
 /// Those who are let through first: disabled, then longest absent, then by name.
 fn precedence(plan: &AccountPlan) -> (bool, std::cmp::Reverse<u64>, &AccountName, &AccountId) {
     let disabled = matches!(plan.transition, Some(Transition::Suspend(Suspension::Disabled { .. })));
@@ -295,6 +321,9 @@ struct LimitEvaluator<'a> {
     now: Timestamp,
     refusals: Vec<Refusal>,
     refused: BTreeSet<AccountId>,
+    not_resumed: BTreeSet<AccountId>,
+    /// Held accounts whose suspension waits for their release.
+    held: BTreeSet<AccountId>,
     spent: BTreeMap<(Spending, String), u64>,
     used: BTreeSet<String>,
 }
@@ -306,6 +335,8 @@ impl<'a> LimitEvaluator<'a> {
             now,
             refusals: Vec::new(),
             refused: BTreeSet::new(),
+            not_resumed: BTreeSet::new(),
+            held: BTreeSet::new(),
             spent: BTreeMap::new(),
             used: BTreeSet::new(),
         }
@@ -396,6 +427,9 @@ impl<'a> LimitEvaluator<'a> {
                 parts: Vec::new(),
             };
             let refused: Vec<&AccountPlan> = refused.iter().map(|place| plans[*place]).collect();
+            if what == RESUMED {
+                self.not_resumed.extend(refused.iter().map(|plan| plan.id.clone()));
+            }
             self.refuse(refusal, &refused);
         }
     }
@@ -404,7 +438,8 @@ impl<'a> LimitEvaluator<'a> {
     fn dependants(&mut self, accounts: &[AccountPlan]) {
         let waiting: Vec<&AccountPlan> = accounts
             .iter()
-            .filter(|plan| !self.refused.contains(&plan.id) && plan.rests_on.iter().any(|it| self.refused.contains(it)))
+            .filter(|plan| !self.refused.contains(&plan.id))
+            .filter(|plan| plan.rests_on.iter().any(|it| self.refused.contains(it) || self.held.contains(it)))
             .collect();
         self.refused.extend(waiting.iter().map(|plan| plan.id.clone()));
         for plan in waiting {

@@ -53,7 +53,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
     let line = |cluster: &str, kind: &str, object: String, digest: String| {
         (cluster.to_owned(), id.clone(), kind.to_owned(), object, digest)
     };
-    let actions = plan.actions.iter().filter_map(|action| {
+    let actions = plan.steps().filter_map(|action| {
         let cluster = &action.cluster().0;
         match action {
             // Others are repairs, which are done whether or not the removal is.
@@ -91,7 +91,8 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
     let suspension = plan.transition.iter().filter_map(|transition| match transition {
         Transition::Suspend(why) => Some(line("", "Suspension", cause(why).to_owned(), String::new())),
         Transition::Delete { .. } => Some(line("", "Deletion", String::new(), String::new())),
-        Transition::Create | Transition::Resume | Transition::Archive | Transition::Gone => None,
+        Transition::Resume => Some(line("", "Resumption", String::new(), String::new())),
+        Transition::Create | Transition::Archive | Transition::Gone => None,
     });
     actions.chain(members).chain(suspension).collect()
 }

@@ -1,6 +1,6 @@
 //! Random histories of a directory, from what it answers to what is done: entries come, go, are renamed, change their
-//! uid, are made anew under an old name; administrators adopt uids and accounts; reads are partial, and the clock jumps. Nobody is
-//! suspended and no namespace deleted without proof, no uid is ever two accounts', none changes unasked, and at rest there
+//! uid, are made anew under an old name; administrators adopt uids and accounts; reads are partial, servers lag, attributes vanish,
+//! members hide, and the clock jumps. Nobody is suspended and no namespace deleted without proof, no uid is ever two accounts', none changes unasked, and at rest there
 //! is nothing to plan.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
-use super::testing::World;
+use super::testing::{SOURCE, World};
 use crate::desired::Transition;
 use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, Uid, kubernetes_name};
 use crate::ledger::{Lifecycle, Note, Order, OrderKind, Suspension};
-use crate::snapshot::{Completeness, Entry, Role};
+use crate::snapshot::freshness::{Marks, Stamp};
+use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
 
 const DAY: u64 = 24 * 3600;
 /// Short, so that histories of some days have archives and deletions.
@@ -21,6 +22,8 @@ const RETENTION: u64 = 30 * 3600;
 const HOUR: i64 = 3600;
 /// Tools that come and go.
 const TOOLS: usize = 5;
+/// People who stay: enough that an attribute which vanishes from all of them is no decision of theirs.
+const PEOPLE: i64 = 12;
 
 /// Something that happens to the tool of this number, or to all.
 #[derive(Debug, Clone)]
@@ -39,8 +42,22 @@ enum Happening {
     Inherits(usize),
 }
 
-/// What happens between two reads, how long it takes, and whether the second is complete.
-type Step = (Vec<Happening>, i64, bool);
+/// How a read shows the directory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum View {
+    Whole,
+    /// A limit cuts it.
+    Cut,
+    /// From a server that is so many reads behind.
+    Behind(usize),
+    /// A rule hides mail and SSH keys.
+    WithoutAttributes,
+    /// A rule hides members.
+    WithoutMembers,
+}
+
+/// What happens between two reads, how long it takes, and how the second shows it.
+type Step = (Vec<Happening>, i64, View);
 
 fn step() -> impl Strategy<Value = Step> {
     let who = 0..TOOLS;
@@ -56,7 +73,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (who, any::<bool>()).prop_map(|(who, on)| Happening::Marked(who, on)),
     ];
     let minutes = prop_oneof![4 => 1_i64..90, 2 => 90_i64..3000, 1 => -2000_i64..0, 1 => 59_000_i64..60_000];
-    (prop::collection::vec(happening, 0..3), minutes, prop::bool::weighted(0.8))
+    let view = prop_oneof![
+        12 => Just(View::Whole),
+        3 => Just(View::Cut),
+        2 => (1_usize..4).prop_map(View::Behind),
+        1 => Just(View::WithoutAttributes),
+        1 => Just(View::WithoutMembers),
+    ];
+    (prop::collection::vec(happening, 0..3), minutes, view)
 }
 
 fn posix(number: i64) -> PosixIdentity {
@@ -75,6 +99,21 @@ fn entry(kind: AccountKind, id: &str, name: &str, uid: i64) -> Entry {
     }
 }
 
+fn person(number: i64) -> Entry {
+    let name = format!("p{number}");
+    Entry {
+        mail: Some(format!("{name}@example.org")),
+        ssh_keys: BTreeSet::from([format!("ssh-ed25519 {name}")]),
+        ..entry(AccountKind::User, &name, &name, 21_000 + number)
+    }
+}
+
+/// Two that are always maintained, by two people: a rule that hides members empties both.
+fn maintained(name: &str, uid: i64) -> Entry {
+    let members = ["alice", "p1"].map(|id| (DirectoryId(id.to_owned()), Role::Member));
+    Entry { members: members.into(), ..entry(AccountKind::Tool, name, name, uid) }
+}
+
 /// A directory, what Bursar makes of it, and what it should know.
 struct Story {
     world: World,
@@ -90,6 +129,8 @@ struct Story {
     /// Those whose uid an administrator lets change in the next read.
     adopts: BTreeSet<AccountId>,
     identities: BTreeMap<AccountId, Uid>,
+    /// The directory as it was at each read.
+    before: Vec<Vec<Entry>>,
 }
 
 impl Story {
@@ -104,6 +145,7 @@ impl Story {
             adopts: BTreeSet::new(),
             uids: BTreeMap::new(),
             identities: BTreeMap::new(),
+            before: Vec::new(),
         };
         story.world.policy.lifecycle.retention = std::time::Duration::from_secs(RETENTION);
         (0..TOOLS).for_each(|who| story.happens(&Happening::Comes(who)));
@@ -166,23 +208,64 @@ impl Story {
         }
     }
 
-    /// The read, with one tool and one person who are always there: without any the read would not be complete.
-    fn read(&mut self, complete: bool) {
-        let stays =
-            [entry(AccountKind::Tool, "stays", "stays", 53_900), entry(AccountKind::User, "alice", "alice", 20_001)];
-        let completeness =
-            if complete { Completeness::Complete } else { Completeness::Partial { why: "size limit".to_owned() } };
-        let snapshot = self.world.answer(self.entries.values().cloned().chain(stays).collect(), completeness);
+    /// The read, with tools and people who are always there: without any the read would not be complete. Whether it proves
+    /// something.
+    fn read(&mut self, view: View) -> Result<bool, TestCaseError> {
+        let stays = [maintained("stays", 53_900), maintained("keeps", 53_901)];
+        let stays = stays.into_iter().chain([entry(AccountKind::User, "alice", "alice", 20_001)]);
+        let all: Vec<Entry> = self.entries.values().cloned().chain(stays).chain((0..PEOPLE).map(person)).collect();
+        self.before.push(all.clone());
+        let newest = self.before.len() - 1;
+        let (at, mut shown) = match view {
+            View::Behind(count) => (newest.saturating_sub(count), self.before[newest.saturating_sub(count)].clone()),
+            _ => (newest, all.clone()),
+        };
+        for entry in &mut shown {
+            match view {
+                View::WithoutAttributes => {
+                    entry.mail = None;
+                    entry.ssh_keys.clear();
+                }
+                View::WithoutMembers => entry.members.clear(),
+                View::Whole | View::Cut | View::Behind(_) => {}
+            }
+        }
+        let cut = Completeness::Partial { why: "size limit".to_owned() };
+        let completeness = if view == View::Cut { cut } else { Completeness::Complete };
+        let mut snapshot = self.world.answer(shown, completeness);
+        self.mark(&mut snapshot, at);
         let entries = snapshot.reads.iter().flat_map(|read| &read.entries);
         let rejected = snapshot.reads.iter().flat_map(|read| &read.rejected).filter_map(|entry| entry.id.clone());
         let present: BTreeSet<DirectoryId> = entries.clone().map(|entry| entry.id.clone()).chain(rejected).collect();
+        self.world.remember(&snapshot);
+        let complete = self.world.ledger.sources[SOURCE].completeness == Completeness::Complete;
+        prop_assert!(!(complete && matches!(view, View::Cut | View::WithoutMembers)), "{view:?}");
         if complete {
             self.maintained =
                 entries.map(|entry| (entry.id.clone(), entry.members.keys().cloned().collect())).collect();
         }
-        self.world.remember(&snapshot);
         self.count(&present, complete);
         self.count_ended(complete);
+        for account in self.world.ledger.accounts.values().filter(|account| account.dn.contains("cn=p")) {
+            let has = account.mail.is_some() && !account.ssh_keys.is_empty();
+            prop_assert!(has, "{} lost what a rule hid", account.name);
+        }
+        Ok(complete)
+    }
+
+    /// The server says how far it is; of one that is behind nothing is used.
+    fn mark(&self, snapshot: &mut DirectorySnapshot, at: usize) {
+        let stamp =
+            Stamp::parse(&format!("20000101{:02}{:02}{:02}Z", at / 3600, at / 60 % 60, at % 60)).expect("a time");
+        let marks = Marks { changes: BTreeMap::from([("dc=x 001".to_owned(), stamp)]), ..Marks::default() };
+        let behind = self.world.ledger.marks.get(SOURCE).and_then(|known| known.marks.behind(&marks));
+        for read in &mut snapshot.reads {
+            read.marks = marks.clone();
+            if let Some(behind) = &behind {
+                let completeness = Completeness::Stale { server: "a".to_owned(), why: behind.why.clone() };
+                *read = SourceRead { completeness, ..SourceRead::complete(SOURCE, read.kinds.clone(), Vec::new()) };
+            }
+        }
     }
 
     /// How long those who have no access have none; who has it begins anew.
@@ -270,19 +353,18 @@ proptest! {
     #[test]
     fn no_history_of_a_directory_takes_anything_without_proof(history in prop::collection::vec(step(), 1..40)) {
         let mut story = Story::new();
-        story.read(true);
-        story.cycle(true)?;
-        for (happenings, minutes, complete) in &history {
+        let mut complete = story.read(View::Whole)?;
+        story.cycle(complete)?;
+        for (happenings, minutes, view) in &history {
             for what in happenings {
                 story.happens(what);
             }
             story.world.now += SignedDuration::from_mins(*minutes);
-            story.read(*complete);
+            complete = story.read(*view)?;
             story.identities_are_one_to_one()?;
-            story.cycle(*complete)?;
+            story.cycle(complete)?;
         }
         for _ in 0..6 {
-            let complete = history.last().is_none_or(|(_, _, complete)| *complete);
             story.cycle(complete)?;
         }
         let (approved, refusals) = story.world.guarded();

@@ -42,7 +42,7 @@ impl ApprovedPlan {
 pub fn overcome(plan: &Plan, ledger: &LedgerState, inventory: &Inventory, now: Timestamp) -> Vec<Change> {
     let acts = |id: &AccountId, cluster: &ClusterName| {
         let plans = plan.accounts.iter().filter(|plan| plan.id == *id);
-        plans.flat_map(|plan| &plan.actions).any(|action| action.cluster() == cluster)
+        plans.flat_map(AccountPlan::steps).any(|action| action.cluster() == cluster)
     };
     let over = ledger.failures.iter().filter(|((id, cluster), failure)| {
         let is_known = inventory.clusters.contains_key(cluster) || plan.abandoned.contains_key(cluster);

@@ -6,9 +6,11 @@ pub mod adopted;
 mod budget;
 pub mod credential;
 pub mod display;
+mod doubt;
 mod ending;
 pub mod guard;
 pub mod hash;
+mod hold;
 pub mod idle;
 pub mod intents;
 mod limit;
@@ -47,13 +49,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use action::{Action, Expected, Reason};
+pub use action::{Action, Expected, Reason, Side};
 
 pub use crate::desired::Notice;
 pub use guard::{ApprovedPlan, Bounds, Refusal, guard};
 pub use quota::{Adoption, OverQuota};
 
 use self::scan::Scan;
+use crate::desired::quota::stops_pods;
 use crate::desired::{DesiredAccount, DesiredState, DesiredTenant, Regeneration, Transition};
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity};
 use crate::inventory::{ClusterInventory, Inventory};
@@ -97,7 +100,7 @@ pub struct AccountPlan {
     pub generation: u64,
     /// Why the generation is a new one.
     pub regenerated: Option<Regeneration>,
-    /// Shown, not touched.
+    /// Shown, and not touched but by `otherwise`.
     pub held: Option<Note>,
     /// Orders that this carries out.
     pub orders: Vec<i64>,
@@ -110,7 +113,10 @@ pub struct AccountPlan {
     pub awaited: bool,
     /// Members that it loses, with their names.
     pub leaving: BTreeMap<DirectoryId, AccountName>,
-    /// In this order; a failure ends what is left of this account's cluster, and nobody else's.
+    /// What takes access away ([`Side::Narrowing`]). Each step is tried, whatever comes of the others, before `actions`
+    /// of any account.
+    pub narrowing: Vec<Action>,
+    /// Everything else, in this order; a failure ends what is left of this account's cluster, and nobody else's.
     pub actions: Vec<Action>,
     /// Edits of its quota that become overrides.
     pub adopted: Vec<Adoption>,
@@ -120,7 +126,7 @@ pub struct AccountPlan {
     /// Something of its own is another: name, ids, home, an override.
     #[serde(skip)]
     pub is_own: bool,
-    /// Places in `actions` of those that only the policy asks for.
+    /// Places in [`AccountPlan::steps`] of those that only the policy asks for.
     #[serde(skip)]
     pub paced: BTreeSet<usize>,
     /// What the ledger is to know of each place when all of it is as it should be.
@@ -148,6 +154,17 @@ pub struct AccountPlan {
 }
 
 impl AccountPlan {
+    /// All that is to be done, in the order in which it is begun.
+    pub fn steps(&self) -> impl Iterator<Item = &Action> {
+        self.narrowing.iter().chain(&self.actions)
+    }
+
+    /// What of it is done if nothing refuses it: of a held account what goes through the hold.
+    #[must_use]
+    pub fn done(&self) -> Option<&Self> {
+        if self.held.is_some() { self.otherwise.as_deref() } else { Some(self) }
+    }
+
     /// Looking into a home changes nothing, and is not what a person calls something to do.
     #[must_use]
     pub fn changes_something(&self) -> bool {
@@ -157,7 +174,7 @@ impl AccountPlan {
             || !self.leaving.is_empty()
             || !self.places.is_empty()
             || !self.adopted.is_empty()
-            || self.actions.iter().any(|action| !action.is_look())
+            || self.steps().any(|action| !action.is_look())
     }
 
     /// It takes access away or gives it back, or is about this account alone, as an order is: that goes before
@@ -175,7 +192,7 @@ impl AccountPlan {
     /// There is nothing in it to do or to write down.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.actions.is_empty() && self.forgotten.is_empty() && !self.changes_something()
+        self.steps().next().is_none() && self.forgotten.is_empty() && !self.changes_something()
     }
 }
 
@@ -183,7 +200,7 @@ impl Plan {
     /// Nothing is to be done; homes may still be looked into, and held accounts shown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        !self.accounts.iter().any(|plan| plan.held.is_none() && plan.changes_something())
+        !self.accounts.iter().filter_map(AccountPlan::done).any(AccountPlan::changes_something)
     }
 }
 
@@ -211,9 +228,7 @@ fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, 
             continue;
         };
         plan.unchanged += u64::from(!planned.changes_something());
-        if let Some(kept) = account.otherwise.as_deref() {
-            planned.otherwise = otherwise.account(id, kept, before, &mut Vec::new()).map(Box::new);
-        }
+        planned.otherwise = otherwise.alternative(id, account, before);
         plan.accounts.push(planned);
     }
     plan.accounts.sort_by(|a, b| (&a.account, &a.id).cmp(&(&b.account, &b.id)));
@@ -229,7 +244,9 @@ fn namespaces(account: &DesiredAccount) -> BTreeSet<String> {
 }
 
 fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
-    let quotas = scan.quotas().iter().filter_map(|(id, key, wanted, quota)| {
+    // That of a suspended tenant is below what runs until all is stopped.
+    let lasting = scan.quotas().iter().filter(|(_, key, ..)| !stops_pods(key));
+    let quotas = lasting.filter_map(|(id, key, wanted, quota)| {
         let account = &desired.accounts.get(*id)?.account;
         let over = quota::over(&wanted.manifest, quota).into_iter();
         Some(over.map(move |(resource, amount, used)| OverQuota {
@@ -270,20 +287,20 @@ impl World<'_> {
         before: &Account,
         notices: &mut Vec<Notice>,
     ) -> Option<AccountPlan> {
-        let (mut actions, mut forgotten, mut adopted) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut paced, mut settles, mut is_own) = (BTreeSet::new(), BTreeMap::new(), false);
+        let (mut narrowing, mut actions, mut forgotten, mut adopted) = (vec![], vec![], vec![], vec![]);
+        let (mut settles, mut is_own) = (BTreeMap::new(), false);
         let mut is_first = true;
         for (cluster, tenant) in &desired.clusters {
             let Some(look) = self.look(id, desired, cluster, tenant) else { continue };
             let abandoned = !self.configured.contains(cluster);
             let found = self.in_cluster(look, abandoned, is_first && !abandoned);
             is_first &= abandoned;
-            for action in found.actions {
-                if abandoned || pace::is_policy((id, cluster), tenant, &action, self.ledger, look.there) {
-                    paced.insert(actions.len());
-                }
-                actions.push(action);
-            }
+            let with_pace = |action: Action| {
+                let paced = abandoned || pace::is_policy((id, cluster), tenant, &action, self.ledger, look.there);
+                (action, paced)
+            };
+            narrowing.extend(found.narrowing.into_iter().map(with_pace));
+            actions.extend(found.actions.into_iter().map(with_pace));
             notices.extend(found.notices.into_iter().map(|text| Notice { account: desired.account.clone(), text }));
             if abandoned {
                 continue;
@@ -297,6 +314,9 @@ impl World<'_> {
             adopted.extend(found.adopted);
         }
         let places = self.places(id, desired);
+        let steps = narrowing.iter().chain(&actions).enumerate();
+        let paced = steps.filter(|(_, (_, paced))| *paced).map(|(place, _)| place).collect();
+        let unmarked = |steps: Vec<(Action, bool)>| steps.into_iter().map(|(action, _)| action).collect();
         // Destructured, so that a new field cannot be forgotten.
         let DesiredAccount {
             account,
@@ -330,7 +350,8 @@ impl World<'_> {
             adopts: adopts.clone(),
             awaited: *awaited,
             leaving: leaving.clone(),
-            actions,
+            narrowing: unmarked(narrowing),
+            actions: unmarked(actions),
             adopted,
             namespaces: namespaces(desired),
             is_own,
@@ -344,6 +365,17 @@ impl World<'_> {
             otherwise: None,
         };
         (!planned.is_idle()).then_some(planned)
+    }
+
+    /// What is done instead of a removal that is not let through; of a held account what goes through the hold.
+    fn alternative(&self, id: &AccountId, desired: &DesiredAccount, before: &Account) -> Option<Box<AccountPlan>> {
+        let kept = desired.otherwise.as_deref()?;
+        let mut planned = self.account(id, kept, before, &mut Vec::new())?;
+        if desired.held.is_some() {
+            planned = hold::through(planned, self.ledger)?;
+            planned.otherwise = self.alternative(id, kept, before);
+        }
+        Some(Box::new(planned))
     }
 
     /// `None`: the cluster does not answer.
@@ -375,6 +407,10 @@ impl World<'_> {
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();
         let failure = self.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
         if let Some(failure) = failure.filter(|failure| failure.next_try > self.now && !new) {
+            // What takes access away waits for its own failures only, and for a minute at most.
+            if failure.is_of_removal() {
+                found.narrowing.clear();
+            }
             // A home that is broken, which a tenant can see to, holds up no quota and no policy.
             found.actions.retain(|action| failure.is_of_delivery() && !action.is_delivery());
             found.notices.push(format!(

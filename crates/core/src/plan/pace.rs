@@ -152,10 +152,12 @@ pub(super) fn pace(accounts: &mut Vec<AccountPlan>, bounds: &Bounds, now: Timest
         if waiting.contains(&plan.id) {
             let held = std::mem::take(&mut plan.paced);
             let mut index = 0;
-            plan.actions.retain(|_| {
-                index += 1;
-                !held.contains(&(index - 1))
-            });
+            for steps in [&mut plan.narrowing, &mut plan.actions] {
+                steps.retain(|_| {
+                    index += 1;
+                    !held.contains(&(index - 1))
+                });
+            }
             return !plan.is_idle();
         }
         true

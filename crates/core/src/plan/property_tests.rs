@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::testing::{World, prod};
-use super::{Action, compare, hash};
+use super::{AccountPlan, Action, compare, hash};
 use crate::desired::{Deriver, Transition};
 use crate::identity::{AccountId, AccountKind, DirectoryId};
 use crate::kinds::Stage;
@@ -245,7 +245,7 @@ fn a_daemon_that_was_killed_while_it_suspended_finishes() {
     }
     happen(&mut world, &ids, &Happening::Disabled(4, true));
     let (approved, _) = world.guarded();
-    let actions = approved.accounts()[0].actions.len();
+    let actions = approved.accounts()[0].steps().count();
     for done in 0..actions {
         let (mut world, ids) = site();
         for _ in 0..3 {
@@ -255,7 +255,7 @@ fn a_daemon_that_was_killed_while_it_suspended_finishes() {
         let (approved, _) = world.guarded();
         world.execute_until(&approved, done);
         let rest = world.plan();
-        let stops = rest.accounts.iter().flat_map(|plan| &plan.actions);
+        let stops = rest.accounts.iter().flat_map(AccountPlan::steps);
         assert!(stops.into_iter().any(|action| matches!(action, Action::StopWorkloads { .. })), "after {done}: {rest}");
         world.cycle();
         assert!(world.plan().is_empty(), "after {done}: {}", world.plan());
@@ -277,7 +277,7 @@ fn a_daemon_that_was_killed_while_it_resumed_finishes() {
         happen(&mut world, &ids, &Happening::Disabled(4, false));
         world
     };
-    let actions = suspended().guarded().0.accounts()[0].actions.len();
+    let actions = suspended().guarded().0.accounts()[0].steps().count();
     for done in 0..actions {
         let mut world = suspended();
         let (approved, _) = world.guarded();

@@ -6,6 +6,7 @@
 //! later each time, and shows what it taught and did. The site is [`super::testing::policy`].
 
 mod adopted;
+mod crossings;
 mod reaper;
 mod workspace;
 
@@ -98,14 +99,7 @@ struct Story {
 }
 
 fn told(story: &str) -> String {
-    let mut teller = Story {
-        world: World::new(),
-        refusals: Vec::new(),
-        orders: 0,
-        gone: BTreeSet::new(),
-        others: BTreeMap::new(),
-        shown: String::new(),
-    };
+    let mut teller = Story::new();
     for line in story.lines() {
         let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
         if !words.is_empty() {
@@ -116,6 +110,17 @@ fn told(story: &str) -> String {
 }
 
 impl Story {
+    fn new() -> Self {
+        Self {
+            world: World::new(),
+            refusals: Vec::new(),
+            orders: 0,
+            gone: BTreeSet::new(),
+            others: BTreeMap::new(),
+            shown: String::new(),
+        }
+    }
+
     fn line(&mut self, words: &[&str]) {
         match words {
             ["plan"] => self.plan(),

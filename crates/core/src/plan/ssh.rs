@@ -13,7 +13,7 @@ use crate::ledger::Delivery;
 pub(super) fn actions(look: Look<'_>, found: &mut Found) {
     let delivery = look.ledger.ssh_deliveries.get(look.id);
     let Some(wanted) = &look.account.ssh else {
-        found.actions.extend(delivery.and_then(|delivery| removal(look, delivery)));
+        found.add(delivery.and_then(|delivery| removal(look, delivery)));
         return;
     };
     found.notices.extend(wanted.refused.iter().cloned());
@@ -37,7 +37,7 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) {
         // Written again: if that changes nothing, they were there.
         Some(delivery) => is_due(look, delivery).then(|| action(None)),
     };
-    found.actions.extend(action);
+    found.add(action);
 }
 
 fn removal(look: Look<'_>, delivery: &Delivery) -> Option<Action> {

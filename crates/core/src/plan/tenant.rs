@@ -1,16 +1,17 @@
 //! What is to be done for one account in one cluster, in the order in which it has to happen.
 //!
-//! The namespace first, for its seal says whether pods may start. Then access goes: bindings, workloads, kubeconfig.
-//! Then quota, policies and volumes, and only then access comes: bindings, workloads, certificate. Whatever fails
-//! leaves less access than was wanted, never more.
+//! First access goes: the seal and the quota that stop new pods, bindings, workloads, kubeconfig. Then come the namespace,
+//! quota, policies and volumes, and only then access comes: bindings, workloads, certificate. Whatever fails leaves less
+//! access than was wanted, never more.
 
 use jiff::Timestamp;
 
 use super::credential::{self, Standing};
 use super::quota::{self, Adoption};
 use super::scan::Scan;
-use super::{Action, Reason, adopted, ending, volume};
-use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Transition};
+use super::{Action, Reason, Side, adopted, ending, volume};
+use crate::desired::quota::stops_pods;
+use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Proof, Transition};
 use crate::identity::{AccountId, ClusterName, NamespaceName};
 use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
 use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, Stage};
@@ -45,7 +46,9 @@ pub(super) fn is_settled(wanted: &DesiredObject, record: &ObjectRecord, found: &
 /// What is to be done in one place, and said of it.
 #[derive(Default)]
 pub(super) struct Found {
-    /// In the order in which they have to happen.
+    /// What takes access away, which waits for nothing.
+    pub(super) narrowing: Vec<Action>,
+    /// Everything else, in the order in which it has to happen.
     pub(super) actions: Vec<Action>,
     /// For people.
     pub(super) notices: Vec<String>,
@@ -53,18 +56,35 @@ pub(super) struct Found {
     pub(super) adopted: Vec<Adoption>,
 }
 
+impl Found {
+    /// Each action to its side. Objects go before workloads and homes, which take their time.
+    fn take(&mut self, actions: impl IntoIterator<Item = Action>) {
+        let (narrowing, others): (Vec<_>, Vec<_>) =
+            actions.into_iter().partition(|action| action.side() == Side::Narrowing);
+        self.narrowing.extend(narrowing);
+        self.narrowing.sort_by_key(|action| match action {
+            Action::Apply { key, .. } | Action::Delete { key, .. } => (0, !stops_pods(key)),
+            Action::StopWorkloads { .. } => (1, false),
+            _ => (2, false),
+        });
+        self.actions.extend(others);
+    }
+
+    /// One action to its side.
+    pub(super) fn add(&mut self, action: Option<Action>) {
+        self.take(action);
+    }
+}
+
 /// See the module.
 pub(super) fn actions(look: Look<'_>) -> Found {
     let mut found = Found::default();
     if look.tenant.end == Some(EndOfTenant::Delete) {
-        found.actions = ending::deletion(look, deletes(look, &mut Vec::new()));
+        found.take(ending::deletion(look, deletes(look, &mut Vec::new())));
         return found;
     }
     let settled = !look.closely && look.scan.is_settled(look.id, look.cluster);
-    if !settled && let Some(going) = namespace_on_its_way_out(look) {
-        found.notices.push(going);
-        return found;
-    }
+    let going = if settled { None } else { namespace_on_its_way_out(look) };
     let applies = if settled { Vec::new() } else { applies(look, &mut found) };
     let (elsewhere, applies): (Vec<_>, Vec<_>) = applies.into_iter().partition(|action| is_new_elsewhere(look, action));
     let (namespace, applies): (Vec<_>, Vec<_>) =
@@ -77,21 +97,66 @@ pub(super) fn actions(look: Look<'_>) -> Found {
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) =
         deletes(look, &mut found.notices).into_iter().partition(|action| stage(action) == Some(Stage::Access));
+    // At a resumption no pod starts before it is gone.
+    let (stoppers, deletes): (Vec<_>, Vec<_>) =
+        deletes.into_iter().partition(|action| matches!(action, Action::Delete { key, .. } if stops_pods(key)));
     let stop = stop(look, !namespace.is_empty());
     let Standing { remove, prove, deliver, inspect } = credential::actions(look, &mut found.notices);
     let directories = directories(look, &applies);
-    let actions =
-        [namespace, deleted_bindings, narrowed, stop, remove, directories, applies, bindings, deletes, resume(look)];
+    let actions = [
+        stoppers,
+        namespace,
+        deleted_bindings,
+        narrowed,
+        stop,
+        remove,
+        directories,
+        applies,
+        bindings,
+        deletes,
+        resume(look),
+    ];
     let end = ending::archive(look);
     let own = actions.into_iter().flatten().chain(prove).chain(deliver).chain(inspect).chain(end);
-    found.actions = own.chain(elsewhere).collect();
+    let all = own.chain(elsewhere);
+    match going {
+        None => found.take(all),
+        Some(notice) => {
+            found.notices.push(notice);
+            found.take(all.filter(|action| !creates_in_its_namespace(look, action)));
+        }
+    }
     found
+}
+
+/// The API server refuses whatever is created in a namespace that is on its way out. Everything else goes on there: the
+/// deletion may take as long as somebody's finalizer, and until then bindings in it hold.
+fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
+    let own = look.tenant.namespace.as_ref().map(NamespaceName::as_str);
+    match action {
+        Action::Apply { key, uid: None, .. } => key.namespace.as_deref() == own,
+        Action::Deliver { credential, .. } => matches!(credential.proof, Proof::Token(_)),
+        Action::Archive { .. } | Action::ResumeWorkloads { .. } | Action::WarnIdle { .. } => true,
+        Action::Apply { .. }
+        | Action::MakeDirectory { .. }
+        | Action::Delete { .. }
+        | Action::StopWorkloads { .. }
+        | Action::ReapPod { .. }
+        | Action::ProveRevoked { .. }
+        | Action::DeleteNamespace { .. }
+        | Action::AwaitDeletion { .. }
+        | Action::RemoveKubeconfig { .. }
+        | Action::SshKeys { .. }
+        | Action::InspectKubeconfig { .. } => false,
+    }
 }
 
 /// Where the configuration names the cluster no more: nobody renews what stands in homes, so it goes. What is in the
 /// cluster stays as it is.
 pub(super) fn abandoned(look: Look<'_>) -> Found {
-    Found { actions: credential::abandoned(look).collect(), ..Found::default() }
+    let mut found = Found::default();
+    found.take(credential::abandoned(look));
+    found
 }
 
 /// What it gets in a namespace that others made comes last: whoever makes that fail must not keep it from a certificate.
@@ -232,7 +297,8 @@ pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
 /// the end of the account's actions clears, so that a daemon killed in between finds out.
 fn stop(look: Look<'_>, sealed_now: bool) -> Vec<Action> {
     let begins = sealed_now || matches!(look.account.transition, Some(Transition::Suspend(_)));
-    let unfinished = look.ledger.failures.contains_key(&(look.id.clone(), look.cluster.clone()));
+    let failure = look.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
+    let unfinished = failure.is_some_and(|failure| failure.next_try <= look.now);
     let namespace = look.tenant.namespace.clone().filter(|_| look.tenant.suspended && (begins || unfinished));
     namespace.map(|namespace| Action::StopWorkloads { cluster: look.cluster.clone(), namespace }).into_iter().collect()
 }

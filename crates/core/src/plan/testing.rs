@@ -83,6 +83,8 @@ impl World {
             numbers: None,
             way: Way::Full,
             compared: None,
+            servers: BTreeMap::new(),
+            failures: 0,
         };
         self.ledger.sources.insert(SOURCE.to_owned(), state);
     }
@@ -220,7 +222,7 @@ impl World {
             self.ledger
                 .failures
                 .retain(|(id, cluster), _| *id != account.id || !self.inventory.clusters.contains_key(cluster));
-            for action in &account.actions {
+            for action in account.steps() {
                 if let Some(own) = account.settles.get(action.cluster()) {
                     let place = (account.id.clone(), action.cluster().clone());
                     self.ledger.settled.insert(place, own.clone());
@@ -242,7 +244,7 @@ impl World {
             self.ledger.apply(change);
         }
         for account in approved.accounts() {
-            for action in &account.actions {
+            for action in account.steps() {
                 if actions == 0 {
                     return events;
                 }
@@ -378,6 +380,7 @@ pub fn entry_of(account: &Account) -> Entry {
         name: account.name.clone(),
         posix: account.posix.clone(),
         home: account.home.clone(),
+        home_by_default: false,
         gid: account.gid,
         person: None,
         mail: account.mail.clone(),

@@ -2,8 +2,12 @@
 //!
 //! A missing answer is never an empty answer: a read that is not [`Completeness::Complete`] proves nobody's absence.
 
+pub mod difference;
 pub mod dn;
+pub mod freshness;
+pub mod named;
 pub mod person;
+pub mod proof;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,6 +17,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use self::freshness::{Behind, Marks};
+use self::named::{AttributeLabels, Dangling};
+use self::proof::Proof;
 use crate::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
 
 /// One pass over all sources, in their order of precedence.
@@ -47,6 +54,17 @@ pub struct SourceRead {
     pub way: Way,
     /// What a comparison of its changes with a full read found; absent where none was made.
     pub compared: Option<Comparison>,
+    /// How far the server is, in its own words.
+    pub marks: Marks,
+    /// Servers that are behind what was known, and so were not used.
+    pub behind: BTreeMap<String, Behind>,
+    /// Members that are named and not there.
+    pub dangling: Dangling,
+    /// What the attributes are called.
+    pub labels: AttributeLabels,
+    /// What its servers say of accounts that are about to be suspended for their absence; `None`: they were not asked, and
+    /// the read alone counts.
+    pub proofs: Option<BTreeMap<DirectoryId, Proof>>,
 }
 
 impl SourceRead {
@@ -64,6 +82,11 @@ impl SourceRead {
             took: Duration::ZERO,
             way: Way::Full,
             compared: None,
+            marks: Marks::default(),
+            behind: BTreeMap::new(),
+            dangling: Dangling::default(),
+            labels: AttributeLabels::default(),
+            proofs: None,
         }
     }
 }
@@ -114,6 +137,25 @@ pub enum Completeness {
         /// Why, for people.
         why: String,
     },
+    /// The server that answered is behind what was heard before, and so is every other that did. Nothing of what they say
+    /// is used: the source did not answer.
+    Stale {
+        /// The first of them.
+        server: String,
+        /// Why, for people.
+        why: String,
+    },
+}
+
+impl Completeness {
+    /// What is wrong with it; `None`: it is complete.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        match self {
+            Self::Complete => None,
+            Self::Partial { .. } | Self::Stale { .. } => Some(self.to_string()),
+        }
+    }
 }
 
 impl fmt::Display for Completeness {
@@ -121,6 +163,7 @@ impl fmt::Display for Completeness {
         match self {
             Self::Complete => f.write_str("complete"),
             Self::Partial { why } => write!(f, "partial: {why}"),
+            Self::Stale { server, why } => write!(f, "stale: {server} is behind: {why}"),
         }
     }
 }
@@ -142,6 +185,9 @@ pub struct Entry {
     pub gid: Option<Gid>,
     /// `homeDirectory`, or the prefix and the name; absent for groups.
     pub home: Option<PathBuf>,
+    /// The entry does not say where its home is: it is made of the prefix and the name.
+    #[serde(default)]
+    pub home_by_default: bool,
     /// Mail address of a person.
     pub mail: Option<String>,
     /// What tells a person apart in every source that has them, in lower case.
@@ -172,6 +218,7 @@ impl Entry {
             posix: None,
             gid: None,
             home: None,
+            home_by_default: false,
             mail: None,
             person: None,
             display_name: None,

@@ -11,15 +11,17 @@ use std::thread::{self, ScopedJoinHandle};
 
 use bursar_core::identity::{AccountKind, DirectoryId};
 use bursar_core::snapshot::dn::Dn;
+use bursar_core::snapshot::freshness::{Behind, Marks};
+use bursar_core::snapshot::named::AttributeLabels;
 use bursar_core::snapshot::{Completeness, Entry, RejectedEntry, SourceRead};
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
-use crate::entry::groups::{Closed, Flat, Index, companions_by_name};
+use crate::entry::groups::{Closed, Flat, Holders, Index, companions_by_name};
 use crate::entry::membership::DEPTH;
 use crate::entry::numbers::Numbers;
 use crate::entry::raw::RawEntry;
 use crate::entry::{Candidate, EntryRules, Reading};
-use crate::source::{SourceConfig, SourceKind};
+use crate::source::{Sentinel, SourceConfig, SourceKind};
 
 /// Kinds in the order in which an entry that two trees hold is taken: a tool is not a person as well.
 pub const KINDS: [AccountKind; 3] = [AccountKind::Tool, AccountKind::User, AccountKind::Group];
@@ -37,6 +39,10 @@ pub struct RawRead {
     pub trees: BTreeMap<AccountKind, RawTree>,
     /// What went wrong; none: the read proves absence.
     pub problems: Vec<String>,
+    /// How far the server is, in its own words.
+    pub marks: Box<Marks>,
+    /// Servers that were passed over because they are behind.
+    pub behind: Vec<(String, Behind)>,
 }
 
 /// What a source answered for one tree.
@@ -54,6 +60,9 @@ pub struct RawTree {
 /// there may only not have been read.
 #[must_use]
 pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> SourceRead {
+    if let Some(stale) = stale(source, &raw) {
+        return stale;
+    }
     let mut problems = std::mem::take(&mut raw.problems);
     let numbers = Numbers::of(&source.sids, &source.attributes, &raw.trees);
     let readings = BTreeMap::from(KINDS.map(|kind| (kind, reading(source, kind, &numbers, rules))));
@@ -65,20 +74,21 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     }
 
     // What needs one entry at a time, beside what needs all of them: of many each takes a good part of a second.
-    let (checked, index, hidden, closed) = thread::scope(|scope| {
+    let (checked, index, groups, closed) = thread::scope(|scope| {
         let check = || candidates.iter().map(|candidate| reading_of(candidate.kind).check(candidate)).collect();
         let checked: ScopedJoinHandle<'_, Vec<_>> = scope.spawn(check);
         let index = Index::of(&candidates, |candidate| reading_of(candidate.kind).name_of(candidate));
         let groups = Flat::of(source, &candidates, &companions);
         let closed = groups.close(&index, &candidates, &companions, reading_of(AccountKind::Group));
-        (checked.join().unwrap_or_else(|panic| resume_unwind(panic)), index, groups.hidden, closed)
+        (checked.join().unwrap_or_else(|panic| resume_unwind(panic)), index, groups, closed)
     });
-    if let Some(example) = hidden.first() {
-        let count = hidden.len();
+    if let Some(example) = groups.hidden.first() {
+        let count = groups.hidden.len();
         problems.push(format!("members are hidden in {count} groups, such as {}", example.canonical()));
     }
 
     let companion_of = companions_by_name(source, &candidates, &companions, reading_of(AccountKind::Group));
+    let mut holders = Holders::new();
     let mut taken: HashMap<&DirectoryId, &str> = HashMap::with_capacity(candidates.len());
     let settled = checked.into_iter().zip(&candidates).map(|(checked, candidate)| {
         let (mut entry, Candidate { kind, dn, id, raw }) = (checked?, candidate);
@@ -96,16 +106,23 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
             AccountKind::User => None,
             AccountKind::Group => Some(dn),
         };
+        if let (Some(group), Some(id)) = (members_of, id) {
+            holders.entry(group).or_default().push(id);
+        }
         complete(&mut entry, members_of, &closed, &index).map_err(|why| Box::new(reject(source, &entry, why)))?;
         Ok(entry)
     });
     let mut read = SourceRead {
         server: raw.server,
+        marks: *raw.marks,
+        labels: labels(source),
+        behind: raw.behind.into_iter().collect(),
         numbers: numbers.source(&source.attributes),
         ..SourceRead::complete(&source.name, KINDS.into_iter().filter(|kind| source.tree(*kind).is_some()), Vec::new())
     };
     read.entries =
         settled.filter_map(|settled| settled.map_err(|rejected| read.rejected.push(*rejected)).ok()).collect();
+    read.dangling = groups.dangling(&index, &holders);
     let nameless: Vec<_> = read.rejected.iter().filter(|rejected| rejected.id.is_none()).collect();
     if let Some(example) = nameless.first() {
         // Whoever has no id cannot be recognised, so nobody is known to be absent.
@@ -118,6 +135,29 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     sort(&mut read.entries);
     read.rejected.sort();
     read
+}
+
+/// The read of a source of which each server that answered is behind: nothing of what they say is used.
+fn stale(source: &SourceConfig, raw: &RawRead) -> Option<SourceRead> {
+    let (server, _) = raw.behind.first().filter(|_| raw.server.is_none())?;
+    let others = raw.behind.iter().map(|(server, behind)| format!("{server}: {}", behind.why));
+    let why: Vec<String> = others.chain(raw.problems.iter().cloned()).collect();
+    let kinds = KINDS.into_iter().filter(|kind| source.tree(*kind).is_some());
+    Some(SourceRead {
+        completeness: Completeness::Stale { server: server.clone(), why: why.join("; ") },
+        behind: raw.behind.iter().cloned().collect(),
+        ..SourceRead::complete(&source.name, kinds, Vec::new())
+    })
+}
+
+fn labels(source: &SourceConfig) -> AttributeLabels {
+    let names = &source.attributes;
+    AttributeLabels {
+        home: names.home.clone(),
+        ssh_keys: names.ssh_keys.clone(),
+        mail: names.mail.clone(),
+        uid: names.uid.clone(),
+    }
 }
 
 /// By kind, name and id. Not the entries themselves are sorted: they are large.
@@ -153,13 +193,21 @@ fn reading<'a>(
 }
 
 fn missing_sentinels<'a>(source: &SourceConfig, all: impl Iterator<Item = &'a Candidate>) -> Option<String> {
-    let mut missing: BTreeMap<Dn, &str> =
-        source.sentinels.iter().map(|text| (Dn::parse(text), text.as_str())).collect();
-    for candidate in all {
-        missing.remove(&candidate.dn);
+    let mut missing: BTreeMap<Dn, &Sentinel> =
+        source.sentinels.iter().map(|sentinel| (Dn::parse(&sentinel.dn), sentinel)).collect();
+    if missing.is_empty() {
+        return None;
     }
-    let names: Vec<_> = missing.into_values().collect();
-    (!names.is_empty()).then(|| format!("sentinel not found: {}", names.join(", ")))
+    let mut hidden = Vec::new();
+    for candidate in all {
+        let Some(sentinel) = missing.remove(&candidate.dn) else { continue };
+        let unseen = sentinel.attributes.iter().filter(|attribute| !candidate.raw.has(attribute));
+        hidden.extend(unseen.map(|attribute| format!("sentinel {} does not show {attribute}", sentinel.dn)));
+    }
+    let names: Vec<_> = missing.into_values().map(|sentinel| sentinel.dn.as_str()).collect();
+    let absent = (!names.is_empty()).then(|| format!("sentinel not found: {}", names.join(", ")));
+    let problems: Vec<String> = absent.into_iter().chain(hidden).collect();
+    (!problems.is_empty()).then(|| problems.join("; "))
 }
 
 /// Which entry is what: accounts and groups, and apart from them the groups that only list a tool's maintainers.
@@ -376,11 +424,23 @@ dn: cn=wheel,ou=groups,dc=x\nobjectClass: posixGroup\ncn: wheel\ngidNumber: 10\n
     #[test]
     fn a_read_without_its_sentinel_is_partial() {
         let mut source = source();
-        source.sentinels = vec!["UID=alice,ou=People,dc=x".to_owned()];
+        source.sentinels = vec!["UID=alice,ou=People,dc=x".into()];
         assert_eq!(read(&source, SITE).completeness, Completeness::Complete);
-        source.sentinels.push("uid=novaadmin,ou=people,dc=x".to_owned());
+        source.sentinels.push("uid=novaadmin,ou=people,dc=x".into());
         let why = "sentinel not found: uid=novaadmin,ou=people,dc=x".to_owned();
         assert_eq!(read(&source, SITE).completeness, Completeness::Partial { why });
+    }
+
+    #[test]
+    fn a_sentinel_that_hides_its_mark_makes_the_read_partial() {
+        let mut source = source();
+        let dn = "uid=alice,ou=people,dc=x".to_owned();
+        source.sentinels = vec![Sentinel { dn, attributes: vec!["PwdAccountLockedTime".to_owned()] }];
+        assert!(source.wanted(AccountKind::User).iter().filter(|name| *name == "pwdAccountLockedTime").count() == 1);
+        let why = "sentinel uid=alice,ou=people,dc=x does not show PwdAccountLockedTime".to_owned();
+        assert_eq!(read(&source, SITE).completeness, Completeness::Partial { why });
+        let shown = SITE.replace("entryUUID: a\n", "entryUUID: a\npwdAccountLockedTime: 000001010000Z\n");
+        assert_eq!(read(&source, &shown).completeness, Completeness::Complete);
     }
 
     #[test]

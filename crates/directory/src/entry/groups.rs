@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bursar_core::identity::{AccountKind, DirectoryId, Gid};
 use bursar_core::snapshot::Role;
 use bursar_core::snapshot::dn::Dn;
+use bursar_core::snapshot::named::{Dangling, MemberName};
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use crate::entry::assemble::GROUP_CLASSES;
@@ -140,6 +141,49 @@ impl Flat {
         }
         closed
     }
+}
+
+/// Groups by the DNs of their entries, and by those of tools whose maintainers they list.
+pub(super) type Holders<'a> = HashMap<&'a Dn, Vec<&'a DirectoryId>>;
+
+impl Flat {
+    /// Members that no entry answers to, and what their groups are a part of.
+    pub(super) fn dangling(&self, index: &Index<'_>, holders: &Holders<'_>) -> Dangling {
+        let mut dangling = Dangling::default();
+        let mut parts: Vec<(&Dn, &Dn)> = Vec::new();
+        for (group, members) in &self.groups {
+            for member in members {
+                match member {
+                    Member::Dn(dn) if self.groups.contains_key(dn) => parts.push((dn, group)),
+                    member if index.find(member).is_some() => {}
+                    Member::Dn(dn) => {
+                        hold(&mut dangling, MemberName::Dn(dn.canonical().to_owned()), holders.get(group));
+                    }
+                    Member::Name(name) => hold(&mut dangling, MemberName::Name(name.clone()), holders.get(group)),
+                }
+            }
+        }
+        for (group, managers) in &self.managers {
+            for manager in managers.iter().filter(|manager| !index.by_dn.contains_key(manager)) {
+                hold(&mut dangling, MemberName::Dn(manager.canonical().to_owned()), holders.get(group));
+            }
+        }
+        if dangling.members.is_empty() {
+            return dangling;
+        }
+        for (part, whole) in parts {
+            for id in holders.get(part).into_iter().flatten() {
+                let wholes = holders.get(whole).into_iter().flatten().map(|id| (*id).clone());
+                dangling.parents.entry((*id).clone()).or_default().extend(wholes);
+            }
+        }
+        dangling
+    }
+}
+
+fn hold(dangling: &mut Dangling, name: MemberName, holders: Option<&Vec<&DirectoryId>>) {
+    let holders = holders.into_iter().flatten().map(|id| (*id).clone());
+    dangling.members.entry(name).or_default().extend(holders);
 }
 
 /// Whether others are its members. A tool that lists its own maintainers is a group of them, and of nobody else.

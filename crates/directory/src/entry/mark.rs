@@ -10,7 +10,7 @@ use crate::entry::windows::file_time;
 use crate::source::SourceError;
 
 /// An attribute that disables the entry that has it, written `attribute`, `attribute=value`, `attribute=begin*`,
-/// `attribute&bits` or `attribute<now`.
+/// `attribute&bits`, `attribute<now` or `attribute<today`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisabledMark {
     /// Name of the attribute.
@@ -31,6 +31,8 @@ pub enum MarkTest {
     Bits(u32),
     /// A time that is past: LDAP's (RFC 4517, 3.3.13) or that of Active Directory ([`file_time`]).
     Past,
+    /// A day that has come: days since 1970 (`shadowExpire`, RFC 2307 and shadow(5)); a negative number is never.
+    PastDay,
 }
 
 impl DisabledMark {
@@ -63,6 +65,13 @@ impl MarkTest {
                 let number: i64 = value.parse().map_err(|_| format!("{value:?} is not a number"))?;
                 number & i64::from(*bits) != 0
             }
+            Self::PastDay => {
+                let days: i64 = value.trim().parse().map_err(|_| format!("{value:?} is not a number of days"))?;
+                let second = days.checked_mul(DAY).and_then(|second| Timestamp::from_second(second).ok());
+                let past = days >= 0 && days <= now.as_second().div_euclid(DAY);
+                let day = second.map(|day| format!(" ({})", day.strftime("%Y-%m-%d"))).unwrap_or_default();
+                return Ok(past.then(|| format!("{value}{day}")));
+            }
             Self::Past => {
                 let time = match generalized_time(value) {
                     Some(time) => Some(time),
@@ -82,6 +91,8 @@ impl FromStr for DisabledMark {
         let wrong = |what: &str| SourceError::new("attributes.disabled", format!("{text:?} {what}"));
         let (attribute, says) = if let Some(name) = text.strip_suffix("<now") {
             (name, MarkTest::Past)
+        } else if let Some(name) = text.strip_suffix("<today") {
+            (name, MarkTest::PastDay)
         } else if let Some((name, value)) = text.split_once('=') {
             (name, MarkTest::Value(value.to_owned()))
         } else if let Some((name, bits)) = text.split_once('&') {
@@ -96,7 +107,10 @@ impl FromStr for DisabledMark {
     }
 }
 
-fn is_attribute_name(text: &str) -> bool {
+/// Seconds.
+const DAY: i64 = 24 * 3600;
+
+pub(super) fn is_attribute_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b';'))
 }
 
@@ -149,6 +163,20 @@ mod tests {
         assert_eq!(expires("20261121090001Z"), Ok(None));
         assert_eq!(expires("never"), Err("accountExpires \"never\" is not a time".to_owned()));
         assert_eq!(mark("accountExpires<now", &[]), Ok(None));
+        // Days since 1970 are no FILETIME, and nobody expired in 1601.
+        assert_eq!(expires("20000"), Err("accountExpires \"20000\" is not a time".to_owned()));
+    }
+
+    #[test]
+    fn a_day_that_has_come_disables() {
+        let expires = |value| mark("shadowExpire<today", &[("shadowExpire", value)]);
+        assert_eq!(expires("20778"), yes("shadowExpire: 20778 (2026-11-21)"));
+        assert_eq!(expires("0"), yes("shadowExpire: 0 (1970-01-01)"));
+        for not_yet in ["20779", "-1", "99999999999999"] {
+            assert_eq!(expires(not_yet), Ok(None), "{not_yet}");
+        }
+        assert_eq!(expires("soon"), Err("shadowExpire \"soon\" is not a number of days".to_owned()));
+        assert_eq!(mark("shadowExpire<today", &[]), Ok(None));
     }
 
     #[test]

@@ -175,6 +175,7 @@ impl Reading<'_> {
             posix,
             gid,
             home,
+            home_by_default: kind != AccountKind::Group && !raw.has(&self.attributes.home),
             mail: first(raw, &self.attributes.mail).filter(|_| is_person),
             person: if kind == AccountKind::User { self.person(raw) } else { None },
             display_name: display_names.filter(|_| is_person).find_map(|attribute| first(raw, attribute)),

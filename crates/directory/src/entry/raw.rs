@@ -1,8 +1,10 @@
 //! One entry as a source answered it: nothing interpreted yet. PURE: no runtime, no client, no file system, no clock.
 
+use bursar_core::snapshot::freshness::Stamp;
+
 /// A DN and the values of attributes. A read holds tens of thousands of these at once, so that names and values stand
-/// end to end in one piece of memory.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// end to end in one piece of memory. Two are equal if they say the same, whenever that was written.
+#[derive(Debug, Clone, Eq, Default)]
 pub struct RawEntry {
     /// Where it is.
     pub dn: String,
@@ -10,13 +12,22 @@ pub struct RawEntry {
     bytes: Vec<u8>,
     /// Where the name and the value of each pair end.
     ends: Vec<(usize, usize)>,
+    /// When it was changed last, if that was asked for.
+    pub(crate) stamp: Option<Stamp>,
+}
+
+impl PartialEq for RawEntry {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { dn, bytes, ends, stamp: _ } = self;
+        (dn, bytes, ends) == (&other.dn, &other.bytes, &other.ends)
+    }
 }
 
 impl RawEntry {
     /// An entry that shows nothing but its name.
     #[must_use]
     pub fn new(dn: String) -> Self {
-        Self { dn, bytes: Vec::with_capacity(256), ends: Vec::with_capacity(16) }
+        Self { dn, bytes: Vec::with_capacity(256), ends: Vec::with_capacity(16), stamp: None }
     }
 
     /// An entry of these attributes and values.
@@ -47,7 +58,7 @@ impl RawEntry {
 
     /// Takes all values of `attribute` (any case) away.
     pub(crate) fn remove(&mut self, attribute: &str) {
-        let mut kept = Self::new(std::mem::take(&mut self.dn));
+        let mut kept = Self { stamp: self.stamp, ..Self::new(std::mem::take(&mut self.dn)) };
         for (name, value) in self.pairs().filter(|(name, _)| !name.eq_ignore_ascii_case(attribute.as_bytes())) {
             kept.add(name, value);
         }

@@ -1,7 +1,7 @@
 //! The users and groups of a Keycloak realm, by its administration API: paged full reads, for it tells no changes.
 //!
-//! Every failure becomes a reason in [`RawRead::problems`], and so does a list that changed while it was read: the count
-//! before, the count after and what was listed must be one number. What is written to a realm goes through
+//! Every failure becomes a reason in [`RawRead::problems`], and so does a list of which something is gone while it was read:
+//! what was listed, and the count after it, must not be less than the count before. What came meanwhile is no trouble. What is written to a realm goes through
 //! [`Administration`].
 
 mod administration;
@@ -9,11 +9,12 @@ mod answer;
 mod config;
 mod session;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bursar_core::errors::chain;
-use bursar_core::identity::AccountKind;
+use bursar_core::identity::{AccountKind, DirectoryId};
+use bursar_core::snapshot::proof::{Due, Place, Proof};
 
 pub use self::administration::Administration;
 use self::answer::{Group, GroupCount, Listed as _, Member, Profile, Scribe, User};
@@ -38,6 +39,25 @@ pub async fn read(config: &KeycloakConfig, source: &SourceConfig) -> RawRead {
         raw.problems.push(format!("{server}: {}", chain(&error)));
     }
     raw
+}
+
+/// Whether the realm has those who are `due`, each asked for by its id. Who could not be asked for is not in it.
+pub async fn look_up(config: &KeycloakConfig, source: &SourceConfig, due: &[Due]) -> BTreeMap<DirectoryId, Proof> {
+    let mut proofs = BTreeMap::new();
+    let Ok(mut session) = Session::new(config) else { return proofs };
+    for Due { id, kind, .. } in due {
+        let list = if *kind == AccountKind::Group { "groups" } else { "users" };
+        let place = match session.get::<serde_json::Value>(&[list, &id.0], &[]).await {
+            Ok(_) => Place::Inside { dn: format!("{list}/{id}") },
+            Err(RealmError::Answer { status, .. }) if status == reqwest::StatusCode::NOT_FOUND => Place::Nowhere,
+            Err(error) => {
+                tracing::warn!(source = source.name, error = %chain(&error), "absent accounts could not be looked up");
+                return proofs;
+            }
+        };
+        proofs.insert(id.clone(), Proof { servers: vec![(session.server(), place)] });
+    }
+    proofs
 }
 
 async fn read_realm(config: &KeycloakConfig, source: &SourceConfig, raw: &mut RawRead) -> Result<(), RealmError> {
@@ -76,7 +96,8 @@ async fn read_users(
     let listed = listed.await?;
     let after: usize = session.get(&["users", "count"], &[]).await?;
     // A client that may search for users and see none gets the count of all, and an empty list.
-    let same = listed == 0 || (before == listed && listed == after);
+    // Who came meanwhile is in the next read, if not in this one.
+    let same = listed == 0 || (listed >= before && after >= before);
     if same { Ok(listed) } else { Err(RealmError::Changed(User::WHAT)) }
 }
 
@@ -109,6 +130,6 @@ async fn read_groups(
         at += 1;
     }
     let after: GroupCount = session.get(&["groups", "count"], &[]).await?;
-    let same = before.count == groups.len() && groups.len() == after.count;
+    let same = groups.len() >= before.count && after.count >= before.count;
     if same { Ok(()) } else { Err(RealmError::Changed(Group::WHAT)) }
 }

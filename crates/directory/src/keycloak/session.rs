@@ -267,8 +267,9 @@ impl Session {
         std::mem::take(&mut self.asked)
     }
 
-    /// Asks for all of a list, page by page. Each page begins with the last of the one before: where it does not, the
-    /// list has moved beneath us, and what was in between was never shown.
+    /// Asks for all of a list, page by page. Each page begins with the last of the one before, or with others that were shown
+    /// already, if something came meanwhile that stands before it. Where it begins with something else, something is gone, and
+    /// what was in between was never shown.
     pub(super) async fn list<T: Listed + DeserializeOwned>(
         &mut self,
         path: &[&str],
@@ -278,22 +279,37 @@ impl Session {
         let size = self.config.page_size as usize;
         let mut seen: HashSet<String> = HashSet::default();
         let mut last: Option<String> = None;
+        // Where the last one is.
+        let mut at = 0;
         loop {
             let overlap = usize::from(last.is_some());
-            let (first, max) = ((seen.len() - overlap).to_string(), (size + overlap).to_string());
+            let (first, max) = (at.to_string(), (size + overlap).to_string());
             let query = [&[("first", first.as_str()), ("max", max.as_str())], more].concat();
             let page: Vec<T> = self.get(path, &query).await?;
-            let full = page.len() >= size + overlap;
-            let mut page = page.into_iter();
-            if last.is_some() && page.next().is_none_or(|item| Some(item.id()) != last.as_deref()) {
-                return Err(RealmError::Changed(T::WHAT));
-            }
-            for item in page {
-                last = Some(item.id().to_owned());
-                if !seen.insert(item.id().to_owned()) {
+            crate::progress::page();
+            let (count, full) = (page.len(), page.len() >= size + overlap);
+            let begins = page.iter().position(|item| Some(item.id()) == last.as_deref());
+            let moved = page.iter().any(|item| seen.contains(item.id()));
+            // Before the last one stand those that were shown, and those that came meanwhile.
+            let before = match (&last, begins) {
+                (None, _) => 0,
+                (Some(_), Some(place)) => place + 1,
+                // More came before it than a page holds.
+                (Some(_), None) if full && moved => count,
+                (Some(_), None) => return Err(RealmError::Changed(T::WHAT)),
+            };
+            at += if before == count && begins.is_none() { count } else { count.saturating_sub(1) };
+            for (place, item) in page.into_iter().enumerate() {
+                let is_new = seen.insert(item.id().to_owned());
+                if !is_new && place >= before {
                     return Err(RealmError::Changed(T::WHAT));
                 }
-                each(item);
+                if place >= before {
+                    last = Some(item.id().to_owned());
+                }
+                if is_new {
+                    each(item);
+                }
             }
             if !full {
                 return Ok(seen.len());

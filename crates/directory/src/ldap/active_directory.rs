@@ -20,11 +20,12 @@ use tokio::time::timeout;
 use super::connection::{Connection, ReadError, meaning};
 use super::dirsync::{self, Changed};
 use super::moved;
-use super::{open, raw, read_all};
+use super::search::Search;
+use super::{raw, read_all};
 use crate::entry::assemble::{KINDS, RawRead};
 use crate::entry::raw::RawEntry;
 use crate::source::{LdapConfig, SourceConfig};
-use crate::sync::kept::{Kept, Mark};
+use crate::sync::kept::{Kept, Mark, ServerHistory};
 use crate::sync::mirror::{Id, Mirror};
 
 /// The identity of an object in a mirror.
@@ -39,17 +40,24 @@ const UNTOLD: i64 = 1 | 4;
 const TOLD_OTHERWISE: [&str; 2] = ["objectguid", "distinguishedname"];
 
 /// What the server has told up to now, from `kept` on or, without it, from the beginning; see [`crate::sync::incremental`].
-pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
-    let mut connection = open(config, source).await?;
+pub(super) async fn refresh(
+    search: &mut Search<'_>,
+    mut connection: Connection,
+    config: &LdapConfig,
+    source: &SourceConfig,
+    kept: Option<&Kept>,
+    history: &ServerHistory,
+) -> Result<Kept, RawRead> {
     if let Some(kept) = kept {
         let advancing = advance(&mut connection.ldap, config, source, kept);
         match AssertUnwindSafe(advancing).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable)) {
             Ok(Some((mark, mirror))) => {
                 let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
-                return Ok(Kept { asked: source.clone(), server: connection.server.clone(), mark, mirror });
+                let (server, marks) = (connection.server.clone(), connection.marks.clone());
+                return Ok(Kept { asked: source.clone(), server, marks, behind: Vec::new(), mark, mirror });
             }
             Ok(None) => tracing::info!(source = source.name, server = connection.server, "changes begin anew"),
-            Err(error) => connection = after(error, connection, config, source).await?,
+            Err(error) => connection = after(error, connection, search, config, source).await?,
         }
     }
     // Before all is read: what changes meanwhile is told again.
@@ -57,14 +65,16 @@ pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Op
     let mark = match AssertUnwindSafe(marking).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable)) {
         Ok(mark) => mark,
         Err(error) => {
-            connection = after(error, connection, config, source).await?;
+            connection = after(error, connection, search, config, source).await?;
             None
         }
     };
     let server = connection.server.clone();
-    let read = read_all(connection, config, source).await;
+    let read = read_all(connection, config, source, history).await;
     match (mark, Mirror::of(&read, id_of)) {
-        (Some(mark), Some(mirror)) => Ok(Kept { asked: source.clone(), server, mark, mirror }),
+        (Some(mark), Some(mirror)) => {
+            Ok(Kept { asked: source.clone(), server, marks: *read.marks, behind: Vec::new(), mark, mirror })
+        }
         _ => Err(read),
     }
 }
@@ -73,13 +83,18 @@ pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Op
 async fn after(
     error: ReadError,
     mut connection: Connection,
+    search: &mut Search<'_>,
     config: &LdapConfig,
     source: &SourceConfig,
 ) -> Result<Connection, RawRead> {
     let error = connection.diagnose(error).await;
     let (server, why) = (&connection.server, chain(&error));
     tracing::warn!(source = source.name, server, why, "changes could not be asked for; all is read");
-    if error.ends_connection() { open(config, source).await } else { Ok(connection) }
+    if !error.ends_connection() {
+        return Ok(connection);
+    }
+    search.again();
+    search.open(config, source).await
 }
 
 /// The id of an object.
@@ -170,18 +185,22 @@ fn named(filter: &str) -> BTreeSet<String> {
 }
 
 /// A domain controller, and where it stands.
-struct Controller {
+pub(super) struct Controller {
     /// Who it is, and which life of its database: both or its numbers mean nothing.
     id: String,
+    /// Its settings (`dsServiceName`).
+    pub(super) service: String,
+    /// `invocationId`, if it is shown.
+    pub(super) life: Option<String>,
     root: String,
     schema: String,
-    usn: u64,
+    pub(super) usn: u64,
     dirsync: bool,
 }
 
 impl Controller {
     /// `None`: it does not say.
-    async fn ask(ldap: &mut Ldap, limit: Duration) -> Result<Option<Self>, ReadError> {
+    pub(super) async fn ask(ldap: &mut Ldap, limit: Duration) -> Result<Option<Self>, ReadError> {
         let names =
             ["defaultNamingContext", "schemaNamingContext", "dsServiceName", "highestCommittedUSN", "supportedControl"];
         let found = search(ldap, "", Scope::Base, "(objectClass=*)", &names, limit).await?;
@@ -195,8 +214,8 @@ impl Controller {
             Err(ReadError::Answer(_)) => None,
             Err(error) => return Err(error),
         };
-        let id = format!("{service} {}", life.unwrap_or_default());
-        Ok(Some(Self { id, root: domain, schema, usn, dirsync }))
+        let id = format!("{service} {}", life.as_deref().unwrap_or_default());
+        Ok(Some(Self { id, service, life, root: domain, schema, usn, dirsync }))
     }
 }
 

@@ -4,15 +4,17 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use bursar_core::errors::chain;
+use bursar_core::snapshot::freshness::Marks;
 use futures::FutureExt as _;
 use ldap3::{Ldap, LdapConnAsync, LdapConnSettings, LdapError, LdapResult, StdStream};
 use rustix::net::sockopt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use super::refusals::Refusals;
 use crate::entry::windows::bind_refusal;
-use crate::source::{LdapConfig, Secret, ServerUrl};
+use crate::source::{LdapConfig, Secret, ServerUrl, SourceConfig};
 use crate::tls::{TlsError, client_config};
 
 /// A silent connection is probed after this long, and again at this interval: a pass lasts seconds, so a server that
@@ -22,9 +24,6 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// What went wrong while talking to a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The configuration's URL; `SourceConfig::check` finds it first.
-    #[error("{0} is not a usable URL")]
-    Url(String),
     /// `ldap://` as it is; `SourceConfig::check` finds this first, too.
     #[error("would send the password in the clear: set starttls, or allow_plaintext")]
     Plaintext,
@@ -86,10 +85,17 @@ pub(super) struct Connection {
     pub(super) server: String,
     /// To ask with; a clone asks beside it.
     pub(super) ldap: Ldap,
+    /// How far the server is, in its own words.
+    pub(super) marks: Marks,
     driver: JoinHandle<Result<(), LdapError>>,
 }
 
 impl Connection {
+    /// Whether each entry is asked when it was changed: only where the server does not say how far it is as a whole.
+    pub(super) fn is_stamped(&self, source: &SourceConfig) -> bool {
+        !source.attributes.windows && self.marks.changes.is_empty()
+    }
+
     /// An operation only learns that the connection is gone; its driver knows why.
     pub(super) async fn diagnose(&mut self, error: ReadError) -> ReadError {
         if !matches!(error, ReadError::Lost(_)) {
@@ -110,45 +116,64 @@ impl Drop for Connection {
     }
 }
 
-/// Connects to the first server of `config` that lets us in. `failures` says what was wrong with those before it, or with
-/// all.
-pub(super) async fn connect_first(config: &LdapConfig, source: &str, failures: &mut Vec<String>) -> Option<Connection> {
-    for text in &config.urls {
-        let (server, outcome) = match ServerUrl::parse(text) {
-            Some(url) => {
-                let connecting = AssertUnwindSafe(connect(config, &url)).catch_unwind();
-                (url.to_string(), connecting.await.unwrap_or(Err(ReadError::Unparsable)))
-            }
-            None => (text.clone(), Err(ReadError::Url(text.clone()))),
-        };
+/// Connects to the first of `servers` from place `next` on that lets us in. `failures` says what was wrong with those
+/// before it, or with all.
+pub(super) async fn connect_next(
+    config: &LdapConfig,
+    servers: &[ServerUrl],
+    refusals: &Refusals,
+    next: &mut usize,
+    failures: &mut Vec<String>,
+) -> Option<Connection> {
+    if let Some(why) = refusals.standing(config, now()) {
+        failures.push(why);
+        *next = servers.len();
+        return None;
+    }
+    while let Some(url) = servers.get(*next) {
+        *next += 1;
+        let connecting = AssertUnwindSafe(connect(config, url)).catch_unwind();
+        let (server, outcome) = (url.to_string(), connecting.await.unwrap_or(Err(ReadError::Unparsable)));
         match outcome {
             Ok(connection) => {
-                for failure in failures.drain(..) {
-                    tracing::warn!(source, failure, "directory server passed over");
-                }
+                refusals.forget();
                 return Some(connection);
             }
             Err(error) => {
-                failures.push(format!("{server}: {}", chain(&error)));
-                if matches!(error, ReadError::BindRefused { for_good: true, .. }) {
-                    return None;
+                let why = format!("{server}: {}", chain(&error));
+                let for_good = matches!(error, ReadError::BindRefused { for_good: true, .. });
+                if for_good {
+                    refusals.refused(config, &why, now());
+                    *next = servers.len();
                 }
+                failures.push(why);
             }
         }
     }
     None
 }
 
+#[expect(clippy::disallowed_methods, reason = "when to bind again is no decision about the directory")]
+fn now() -> Instant {
+    Instant::now()
+}
+
 /// Connects, begins TLS and binds.
 async fn connect(config: &LdapConfig, url: &ServerUrl) -> Result<Connection, ReadError> {
-    if !url.tls && !config.starttls && !config.allow_plaintext {
+    if !url.is_private() && !config.starttls && !config.allow_plaintext {
         return Err(ReadError::Plaintext);
     }
-    let mut settings = LdapConnSettings::new().set_starttls(!url.tls && config.starttls);
-    if url.tls || config.starttls {
+    let is_local = url.socket.is_some();
+    let mut settings = LdapConnSettings::new().set_starttls(!url.is_private() && config.starttls);
+    if url.tls || (config.starttls && !is_local) {
         settings = settings.set_config(client_config(config.ca_pem.as_deref(), config.identity.as_ref())?);
     }
     let opening = async {
+        if let Some(path) = &url.socket {
+            let socket = UnixStream::connect(path).await.and_then(UnixStream::into_std).map_err(ReadError::Connect)?;
+            let settings = settings.set_std_stream(StdStream::Unix(socket));
+            return LdapConnAsync::with_settings(settings, "ldapi:///").await.map_err(begin_error);
+        }
         let socket = TcpStream::connect((url.host.as_str(), url.port)).await.map_err(ReadError::Connect)?;
         let socket = keep_alive(socket, config.timeout).map_err(ReadError::Connect)?;
         let scheme = if url.tls { "ldaps" } else { "ldap" };
@@ -161,8 +186,9 @@ async fn connect(config: &LdapConfig, url: &ServerUrl) -> Result<Connection, Rea
     let (connection, ldap) = timeout(config.connect_timeout, opening)
         .await
         .map_err(|_| ReadError::ConnectTimeout(config.connect_timeout))??;
-    let mut connection = Connection { server: url.to_string(), ldap, driver: tokio::spawn(connection.drive()) };
-    match bind(&mut connection.ldap, config).await {
+    let driver = tokio::spawn(connection.drive());
+    let mut connection = Connection { server: url.to_string(), ldap, marks: Marks::default(), driver };
+    match bind(&mut connection.ldap, config, is_local).await {
         Ok(()) => Ok(connection),
         Err(error) => Err(connection.diagnose(error).await),
     }
@@ -190,8 +216,8 @@ fn keep_alive(socket: TcpStream, limit: Duration) -> std::io::Result<std::net::T
     socket.into_std()
 }
 
-/// Says who we are: by the certificate that TLS showed, by a password, or not at all.
-async fn bind(ldap: &mut Ldap, config: &LdapConfig) -> Result<(), ReadError> {
+/// Says who we are: by the certificate that TLS showed, by a password, by the user that a local socket shows, or not at all.
+async fn bind(ldap: &mut Ldap, config: &LdapConfig, is_local: bool) -> Result<(), ReadError> {
     let limit = config.timeout;
     let late = |_| ReadError::Timeout(limit);
     let (name, answer) = if config.identity.is_some() {
@@ -200,6 +226,8 @@ async fn bind(ldap: &mut Ldap, config: &LdapConfig) -> Result<(), ReadError> {
         let password = config.password.as_ref().map(Secret::reveal).filter(|password| !password.is_empty());
         let password = password.ok_or(ReadError::NoPassword)?;
         (name.as_str(), timeout(limit, ldap.simple_bind(name, password)).await.map_err(late)?)
+    } else if is_local {
+        ("the user of this process", timeout(limit, ldap.sasl_external_bind()).await.map_err(late)?)
     } else {
         return Ok(());
     };

@@ -15,15 +15,17 @@ use bursar_core::identity::AccountKind;
 use futures::stream::{BoxStream, select_all, unfold};
 use futures::{FutureExt as _, StreamExt as _};
 use ldap3::controls::RefreshMode;
-use ldap3::{Ldap, ResultEntry, Scope};
+use ldap3::{Ldap, ResultEntry};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::connection::{Connection, ReadError, meaning};
-use super::syncrepl::{Told, ask, believe, refresh, taken};
-use crate::entry::assemble::KINDS;
+use super::freshness::marks;
+use super::search::Search;
+use super::syncrepl::{Told, ask, believe, taken};
+use crate::entry::assemble::{KINDS, RawRead};
 use crate::source::{LdapConfig, SourceConfig, SourceKind};
-use crate::sync::kept::{Kept, SyncCache};
+use crate::sync::kept::{Kept, ServerHistory, SyncCache};
 
 /// A change seldom comes alone (a tool is two entries): what comes within this is one. Nobody notices it.
 const SETTLES: Duration = Duration::from_millis(50);
@@ -75,11 +77,12 @@ async fn follow_once(
     memory: &SyncCache,
     changed: &Notify,
 ) -> Result<Infallible, String> {
-    let mut connection = super::open(config, source).await.map_err(|raw| raw.problems.join("; "))?;
+    let servers = memory.servers(&source.name);
+    let mut connection = Search::new(&servers).open(config, source).await.map_err(|raw| why(&raw))?;
     let server = connection.server.clone();
     let known = match memory.of(source).filter(|kept| kept.server == server) {
         Some(known) => known,
-        None => begun(config, source, memory, &server).await?,
+        None => begun(config, source, memory, &server, &servers).await?,
     };
     let mut following =
         Following { source, memory, changed, server: &server, known, trees: BTreeMap::new(), live: false };
@@ -98,10 +101,11 @@ async fn begun(
     source: &SourceConfig,
     memory: &SyncCache,
     server: &str,
+    servers: &ServerHistory,
 ) -> Result<Arc<Kept>, String> {
-    let kept = refresh(config, source, None).await.map_err(|raw| match raw.problems.as_slice() {
-        [] => format!("{server} does not tell changes"),
-        problems => problems.join("; "),
+    let kept = super::refresh(config, source, None, servers).await.map_err(|raw| match why(&raw) {
+        none if none.is_empty() => format!("{server} does not tell changes"),
+        why => why,
     })?;
     if kept.server != server {
         return Err(format!("{} answers instead of {server}", kept.server));
@@ -109,6 +113,12 @@ async fn begun(
     let kept = Arc::new(kept);
     memory.keep(&source.name, Arc::clone(&kept));
     Ok(kept)
+}
+
+/// Why there is nothing to follow.
+fn why(raw: &RawRead) -> String {
+    let behind = raw.behind.iter().map(|(server, behind)| format!("{server} is behind: {}", behind.why));
+    behind.chain(raw.problems.iter().cloned()).collect::<Vec<_>>().join("; ")
 }
 
 struct Following<'a> {
@@ -125,8 +135,8 @@ struct Following<'a> {
 
 impl Following<'_> {
     async fn run(&mut self, config: &LdapConfig, connection: &mut Connection) -> Result<Infallible, ReadError> {
-        let mut items = select_all(self.ask(config, &mut connection.ldap).await?);
-        let heartbeat = beat(connection.ldap.clone(), self.base(), config.timeout);
+        let mut items = select_all(self.ask(config, connection).await?);
+        let heartbeat = beat(connection.ldap.clone(), config, self.source, self.memory);
         tokio::pin!(heartbeat);
         let mut due = None;
         let mut look = tokio::time::interval(LOOK);
@@ -155,13 +165,13 @@ impl Following<'_> {
         }
     }
 
-    async fn ask<'s>(&mut self, config: &LdapConfig, ldap: &mut Ldap) -> Result<Vec<Items<'s>>, ReadError> {
+    async fn ask<'s>(&mut self, config: &LdapConfig, connection: &mut Connection) -> Result<Vec<Items<'s>>, ReadError> {
         let mut streams = Vec::new();
         for kind in KINDS {
             let Some(tree) = self.source.tree(kind) else { continue };
             let told = Told::since(Some(&self.known), kind);
             let mode = RefreshMode::RefreshAndPersist;
-            let stream = ask(ldap, self.source, (kind, tree), mode, told.cookie(), config.timeout).await?;
+            let stream = ask(connection, self.source, (kind, tree), mode, told.cookie(), config.timeout).await?;
             self.trees.insert(kind, told);
             streams.push(
                 unfold(Some(stream), move |stream| async move {
@@ -179,12 +189,6 @@ impl Following<'_> {
             );
         }
         Ok(streams)
-    }
-
-    /// What is asked for to hear whether the server is there.
-    fn base(&self) -> String {
-        let first = KINDS.into_iter().find_map(|kind| self.source.tree(kind));
-        first.map(|tree| tree.base.clone()).unwrap_or_default()
     }
 
     fn take(&mut self, kind: AccountKind, item: ResultEntry) -> Result<(), ReadError> {
@@ -225,12 +229,17 @@ impl Following<'_> {
 
 type Items<'s> = BoxStream<'s, (AccountKind, Result<ResultEntry, ReadError>)>;
 
-/// Ends when the server does not answer.
-async fn beat(mut ldap: Ldap, base: String, limit: Duration) -> Result<Infallible, ReadError> {
+/// Ends when the server does not answer. It is asked how far it is: what it tells meanwhile is as new.
+async fn beat(
+    mut ldap: Ldap,
+    config: &LdapConfig,
+    source: &SourceConfig,
+    memory: &SyncCache,
+) -> Result<Infallible, ReadError> {
     loop {
         sleep(HEARTBEAT).await;
-        let search = ldap.search(&base, Scope::Base, "(objectClass=*)", vec!["1.1"]);
-        timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
+        let shown = marks(&mut ldap, config, source).await?;
+        memory.shown(&source.name, shown);
     }
 }
 

@@ -7,10 +7,16 @@ mod active_directory;
 mod connection;
 mod dirsync;
 pub mod follow;
+mod freshness;
+pub mod lookup;
 mod moved;
 pub mod range;
+pub mod refusals;
+mod search;
+mod service;
 mod syncrepl;
 
+use std::ops::ControlFlow;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,19 +24,23 @@ use std::time::Duration;
 use bursar_core::errors::chain;
 use bursar_core::identity::AccountKind;
 use bursar_core::snapshot::Way;
+use bursar_core::snapshot::freshness::Stamp;
 use futures::FutureExt as _;
 use ldap3::asn1::StructureTag;
 use ldap3::controls::{Control, ControlType, PagedResults};
 use ldap3::{Ldap, LdapResult, ResultEntry, Scope, SearchStream, parse_refs};
 use tokio::time::timeout;
 
-use self::connection::{Connection, ReadError, connect_first, meaning};
+use self::connection::{Connection, ReadError, meaning};
+use self::freshness::{STAMPS, witnesses};
 use self::range::Part;
+use self::search::Search;
 use crate::entry::assemble::{KINDS, RawRead, RawTree};
 use crate::entry::raw::RawEntry;
 use crate::entry::windows::is_of_no_people;
+use crate::progress;
 use crate::source::{LdapConfig, SourceConfig, Tree};
-use crate::sync::kept::Kept;
+use crate::sync::kept::{Kept, ServerHistory};
 
 /// How long to let a server go on before its next entries are taken. It sends each by itself, and waking up for every
 /// one of them takes longer than reading it.
@@ -38,31 +48,54 @@ const COALESCE: Duration = Duration::from_micros(250);
 /// Pages without entries in a row before the server is said to never end. Filters of access rules make a few.
 const EMPTY_PAGES: u32 = 100;
 
-/// Reads all trees of `source` from the first server that lets us in.
-pub async fn read(config: &LdapConfig, source: &SourceConfig) -> RawRead {
-    match open(config, source).await {
-        Ok(connection) => read_all(connection, config, source).await,
-        Err(raw) => raw,
+/// Reads all trees of `source` from the first server that lets us in and is not behind what is known.
+pub async fn read(config: &LdapConfig, source: &SourceConfig, history: &ServerHistory) -> RawRead {
+    let mut search = Search::new(history);
+    loop {
+        let raw = match search.open(config, source).await {
+            Ok(connection) => read_all(connection, config, source, history).await,
+            Err(raw) => return raw,
+        };
+        match search.judge(raw) {
+            ControlFlow::Break(raw) => return raw,
+            ControlFlow::Continue(()) => {}
+        }
     }
 }
 
 /// What the server has told up to now, from `kept` on or, without it, from the beginning. `Err` is the read that it is
 /// otherwise: in full from a server that cannot tell its changes, or broken off.
-pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
-    if config.way != Way::Full && source.attributes.windows {
-        active_directory::refresh(config, source, kept).await
-    } else if config.way != Way::Full && source.tells_changes() {
-        syncrepl::refresh(config, source, kept).await
-    } else {
-        Err(read(config, source).await)
+pub(super) async fn refresh(
+    config: &LdapConfig,
+    source: &SourceConfig,
+    kept: Option<&Kept>,
+    history: &ServerHistory,
+) -> Result<Kept, RawRead> {
+    if config.way == Way::Full || !(source.attributes.windows || source.tells_changes()) {
+        return Err(read(config, source, history).await);
     }
-}
-
-/// Connects to the first server that lets us in; `Err` is the read that it then is.
-async fn open(config: &LdapConfig, source: &SourceConfig) -> Result<Connection, RawRead> {
-    let mut failures = Vec::new();
-    let connection = connect_first(config, &source.name, &mut failures).await;
-    connection.ok_or_else(|| RawRead { problems: failures, ..unread(source) })
+    let mut search = Search::new(history);
+    loop {
+        let connection = search.open(config, source).await?;
+        let told = if source.attributes.windows {
+            active_directory::refresh(&mut search, connection, config, source, kept, history).await
+        } else {
+            syncrepl::refresh(connection, config, source, kept, history).await
+        };
+        match told {
+            Ok(mut kept) => match search.judge_marks(&kept.server, &kept.marks) {
+                ControlFlow::Break(behind) => {
+                    kept.behind = behind;
+                    return Ok(kept);
+                }
+                ControlFlow::Continue(()) => {}
+            },
+            Err(raw) => match search.judge(raw) {
+                ControlFlow::Break(raw) => return Err(raw),
+                ControlFlow::Continue(()) => {}
+            },
+        }
+    }
 }
 
 /// A read to which nothing was answered.
@@ -72,11 +105,21 @@ fn unread(source: &SourceConfig) -> RawRead {
 }
 
 /// Reads all trees of `source` over `connection`.
-async fn read_all(mut connection: Connection, config: &LdapConfig, source: &SourceConfig) -> RawRead {
-    let mut raw = RawRead { server: Some(connection.server.clone()), ..unread(source) };
+async fn read_all(
+    mut connection: Connection,
+    config: &LdapConfig,
+    source: &SourceConfig,
+    history: &ServerHistory,
+) -> RawRead {
+    let mut raw = RawRead {
+        server: Some(connection.server.clone()),
+        marks: Box::new(connection.marks.clone()),
+        ..unread(source)
+    };
+    let stamped = connection.is_stamped(source);
     for (kind, into) in &mut raw.trees {
         let Some(tree) = source.tree(*kind) else { continue };
-        let reading = read_tree(&mut connection.ldap, config, source, *kind, &mut into.entries);
+        let reading = read_tree(&mut connection.ldap, config, source, (*kind, stamped), &mut into.entries);
         let outcome = AssertUnwindSafe(reading).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable));
         let Err(error) = outcome else {
             into.whole = true;
@@ -92,6 +135,7 @@ async fn read_all(mut connection: Connection, config: &LdapConfig, source: &Sour
     }
     // Politeness only: what was asked for is here.
     let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
+    raw.marks.entries = witnesses(source, raw.trees.values().flat_map(|tree| &tree.entries), &history.marks);
     raw
 }
 
@@ -100,11 +144,15 @@ async fn read_tree(
     ldap: &mut Ldap,
     config: &LdapConfig,
     source: &SourceConfig,
-    kind: AccountKind,
+    (kind, stamped): (AccountKind, bool),
     entries: &mut Vec<Arc<RawEntry>>,
 ) -> Result<(), ReadError> {
     let Some(tree) = source.tree(kind) else { return Ok(()) };
-    read_matching(ldap, config, source, tree, &asked(config, source, kind), entries).await
+    let mut attributes = asked(config, source, kind);
+    if stamped {
+        attributes.extend(STAMPS.map(str::to_owned));
+    }
+    read_matching(ldap, config, source, tree, &attributes, entries).await
 }
 
 /// Reads `attributes` of what `tree` matches page by page (RFC 2696), into `entries` as they come, and what is missing of
@@ -129,6 +177,7 @@ async fn read_matching(
         let first = cookie.is_empty();
         let page = read_page(ldap, PagedResults { size, cookie }, tree, attributes, &mut pages);
         let answer = timeout(config.timeout, page).await.map_err(|_| ReadError::Timeout(config.timeout))??;
+        progress::page();
         pages.referrals.extend(answer.refs.iter().cloned());
         if answer.rc != 0 {
             return Err(ReadError::Answer(meaning(&answer)));
@@ -164,7 +213,7 @@ fn asked(config: &LdapConfig, source: &SourceConfig, kind: AccountKind) -> Vec<S
         Some(size) if is_long(&name) => range::ask(&name, 0, Some(size)),
         _ => name,
     };
-    source.attributes.wanted(kind).into_iter().map(part).collect()
+    source.wanted(kind).into_iter().map(part).collect()
 }
 
 /// What the pages of one tree bring.
@@ -227,9 +276,15 @@ fn raw(entry: StructureTag, mut parts: impl FnMut(Part)) -> Option<RawEntry> {
         let mut fields = attribute.expect_constructed()?.into_iter();
         let name = fields.next()?.expect_primitive()?;
         let part = Part::parse(&name);
+        let stamps = STAMPS.iter().any(|stamp| name.eq_ignore_ascii_case(stamp.as_bytes()));
         let name = part.as_ref().map_or(name.as_slice(), |part| part.attribute.as_bytes());
         for value in fields.next()?.expect_constructed()? {
-            raw.add(name, &value.expect_primitive()?);
+            let value = value.expect_primitive()?;
+            if stamps {
+                raw.stamp = raw.stamp.max(std::str::from_utf8(&value).ok().and_then(Stamp::parse));
+            } else {
+                raw.add(name, &value);
+            }
         }
         part.into_iter().for_each(&mut parts);
     }

@@ -25,25 +25,33 @@ use super::connection::{Connection, ReadError, meaning};
 use crate::entry::assemble::{KINDS, RawRead};
 use crate::entry::raw::RawEntry;
 use crate::source::{LdapConfig, SourceConfig, Tree};
-use crate::sync::kept::{Kept, Mark};
+use crate::sync::kept::{Kept, Mark, ServerHistory};
 use crate::sync::mirror::{Id, Mirror, News};
 
 /// The control by which a server says that it can (RFC 4533, 2.2).
 const SYNC_REQUEST: &str = "1.3.6.1.4.1.4203.1.9.1.1";
 /// Bytes of an entry's id (RFC 4533, 2.1.1: syncUUID).
 const ID_LENGTH: usize = 16;
+/// The id of an entry (RFC 4530).
+const ENTRY_UUID: &str = "entryUUID";
 /// How many messages may take as long as one page.
 const PAGE: usize = 1000;
 
 /// What the server has told up to now; see [`crate::sync::incremental`].
-pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
-    let mut connection = super::open(config, source).await?;
+pub(super) async fn refresh(
+    mut connection: Connection,
+    config: &LdapConfig,
+    source: &SourceConfig,
+    kept: Option<&Kept>,
+    history: &ServerHistory,
+) -> Result<Kept, RawRead> {
     let mut cookies = None;
     if let Some(known) = kept.filter(|kept| kept.server == connection.server) {
         match tried(&mut connection, async |connection| advance(connection, config, source, known).await).await {
-            Ok(Advance::Told(kept)) => {
+            Ok(Advance::Told(mut kept)) => {
                 // Politeness only: all is here.
                 let _ = timeout(Duration::from_secs(1), connection.ldap.unbind()).await;
+                kept.marks.entries = super::witnesses(source, kept.mirror.entries(), &history.marks);
                 return Ok(*kept);
             }
             Ok(Advance::Silence(after)) => cookies = Some(after),
@@ -57,10 +65,11 @@ pub(super) async fn refresh(config: &LdapConfig, source: &SourceConfig, kept: Op
         }
     }
     let server = connection.server.clone();
-    let read = super::read_all(connection, config, source).await;
+    let read = super::read_all(connection, config, source, history).await;
     match (cookies, Mirror::of(&read, |entry| id_of(source, entry))) {
         (Some(cookies), Some(mirror)) => {
-            Ok(Kept { asked: source.clone(), server, mark: Mark::Syncrepl(cookies), mirror })
+            let (mark, marks) = (Mark::Syncrepl(cookies), *read.marks);
+            Ok(Kept { asked: source.clone(), server, marks, behind: Vec::new(), mark, mirror })
         }
         _ => Err(read),
     }
@@ -107,7 +116,8 @@ async fn advance(
     if trees.values().any(|told| told.news.is_by_silence()) {
         return cookies(&trees).map(Advance::Silence);
     }
-    taken(source, &connection.server, known, trees).map(|kept| Advance::Told(Box::new(kept)))
+    let kept = taken(source, &connection.server, known, trees)?;
+    Ok(Advance::Told(Box::new(Kept { marks: connection.marks.clone(), ..kept })))
 }
 
 /// Up to where the server has told if all is read after this. What it tells is checked, and not kept.
@@ -137,8 +147,8 @@ async fn tell(
         let Some(tree) = source.tree(kind) else { continue };
         let mut told = Told { keeps: known.is_some(), ..Told::since(known, kind) };
         let cookie = told.cookie();
-        let mut stream =
-            ask(&mut connection.ldap, source, (kind, tree), RefreshMode::RefreshOnly, cookie, config.timeout).await?;
+        let mode = RefreshMode::RefreshOnly;
+        let mut stream = ask(connection, source, (kind, tree), mode, cookie, config.timeout).await?;
         told.refresh(&mut stream, config.timeout).await?;
         trees.insert(kind, told);
     }
@@ -147,7 +157,12 @@ async fn tell(
 
 /// The id of an entry as RFC 4533 has it (RFC 4530: its text is that of RFC 4122).
 fn id_of(source: &SourceConfig, entry: &RawEntry) -> Option<Id> {
-    let digits: String = entry.texts(&source.attributes.id).next()?.chars().filter(|digit| *digit != '-').collect();
+    uuid(entry.texts(&source.attributes.id).next()?)
+}
+
+/// A UUID in text as its bytes.
+fn uuid(text: &str) -> Option<Id> {
+    let digits: String = text.chars().filter(|digit| *digit != '-').collect();
     let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
     let id: Option<Id> = (0..digits.len()).step_by(2).map(byte).collect();
     id.filter(|id| id.len() == ID_LENGTH)
@@ -172,7 +187,9 @@ pub(super) fn taken(
     let mark = Mark::Syncrepl(cookies(&trees)?);
     let mirror = known.mirror.with(trees.into_iter().map(|(kind, told)| (kind, told.news)).collect());
     let unknown = || ReadError::Answer("an entry is said to be unchanged that was never shown".to_owned());
-    Ok(Kept { asked: source.clone(), server: server.to_owned(), mark, mirror: mirror.ok_or_else(unknown)? })
+    let mirror = mirror.ok_or_else(unknown)?;
+    let (asked, server, marks) = (source.clone(), server.to_owned(), known.marks.clone());
+    Ok(Kept { asked, server, marks, behind: Vec::new(), mark, mirror })
 }
 
 /// Whether the server tells changes at all.
@@ -197,15 +214,19 @@ pub(super) type Stream = SearchStream<'static, String, Vec<String>>;
 
 /// Asks for a tree, from `cookie` on.
 pub(super) async fn ask(
-    ldap: &mut Ldap,
+    connection: &mut Connection,
     source: &SourceConfig,
     (kind, tree): (AccountKind, &Tree),
     mode: RefreshMode,
     cookie: Option<Vec<u8>>,
     limit: Duration,
 ) -> Result<Stream, ReadError> {
+    let mut attributes = source.wanted(kind);
+    if connection.is_stamped(source) {
+        attributes.extend(super::STAMPS.map(str::to_owned));
+    }
+    let ldap = &mut connection.ldap;
     ldap.with_controls(SyncRequest { mode, cookie, reload_hint: false }.critical());
-    let attributes = source.attributes.wanted(kind);
     let search = ldap.streaming_search(&tree.base, Scope::Subtree, &tree.filter, attributes);
     timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)
 }
@@ -268,6 +289,7 @@ impl Told {
                 Ok(false)
             };
             ended = timeout(limit, page).await.map_err(|_| ReadError::Timeout(limit))??;
+            crate::progress::page();
         }
         let answer = stream.finish().await;
         if answer.rc != 0 {
@@ -315,6 +337,12 @@ impl Told {
         match state {
             EntryState::Add | EntryState::Modify => {
                 let entry = super::raw(item.0, |_| ()).ok_or(ReadError::Unparsable)?;
+                // RFC 4533, 2.2: the syncUUID is the entryUUID. Kept under another id, an entry would never go.
+                if let Some(own) = entry.texts(ENTRY_UUID).next().and_then(uuid).filter(|own| *own != id) {
+                    let (own, told) = (hex::encode(own), hex::encode(&id));
+                    let why = format!("{} has the entryUUID {own}, and is told as {told}", entry.dn);
+                    return Err(ReadError::Answer(why));
+                }
                 if self.keeps {
                     self.news.put(id, entry);
                 }

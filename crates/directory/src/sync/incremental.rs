@@ -9,13 +9,13 @@ use crate::entry::EntryRules;
 use crate::entry::assemble::{RawRead, assemble};
 use crate::source::{SourceConfig, SourceKind};
 use crate::sync::difference::compare;
-use crate::sync::kept::{Kept, SyncCache};
+use crate::sync::kept::{Kept, ServerHistory, SyncCache};
 use crate::{keycloak, ldap, ldif};
 
 /// All of `source`, as if nothing was known.
-pub(crate) async fn full(source: &SourceConfig) -> RawRead {
+pub(crate) async fn full(source: &SourceConfig, known: &ServerHistory) -> RawRead {
     match &source.kind {
-        SourceKind::Ldap(config) => ldap::read(config, source).await,
+        SourceKind::Ldap(config) => ldap::read(config, source, known).await,
         SourceKind::Ldif(config) => ldif::read(config, source).await,
         SourceKind::Keycloak(config) => keycloak::read(config, source).await,
     }
@@ -23,19 +23,25 @@ pub(crate) async fn full(source: &SourceConfig) -> RawRead {
 
 /// What the server has told up to now, from `kept` on or, without it, from the beginning. `Err` is the full read that it is
 /// where nothing tells changes.
-async fn refresh(source: &SourceConfig, kept: Option<&Kept>) -> Result<Kept, RawRead> {
+async fn refresh(source: &SourceConfig, kept: Option<&Kept>, known: &ServerHistory) -> Result<Kept, RawRead> {
     match &source.kind {
-        SourceKind::Ldap(config) => ldap::refresh(config, source, kept).await,
-        SourceKind::Ldif(_) | SourceKind::Keycloak(_) => Err(full(source).await),
+        SourceKind::Ldap(config) => ldap::refresh(config, source, kept, known).await,
+        SourceKind::Ldif(_) | SourceKind::Keycloak(_) => Err(full(source, known).await),
     }
 }
 
 /// Reads what changed since the last pass.
-pub(crate) async fn changes(source: &SourceConfig, memory: &SyncCache, rules: &EntryRules) -> SourceRead {
+pub(crate) async fn changes(
+    source: &SourceConfig,
+    memory: &SyncCache,
+    known: &ServerHistory,
+    rules: &EntryRules,
+) -> SourceRead {
     if let Some(kept) = memory.live(source) {
-        return told(source, &kept, Way::Persist, rules);
+        let read = told(source, &kept, Way::Persist, rules);
+        return SourceRead { marks: memory.last_shown(&source.name).unwrap_or(read.marks.clone()), ..read };
     }
-    match refresh(source, memory.of(source).as_deref()).await {
+    match refresh(source, memory.of(source).as_deref(), known).await {
         Ok(kept) => {
             let read = told(source, &kept, Way::Incremental, rules);
             memory.keep(&source.name, Arc::new(kept));
@@ -46,18 +52,23 @@ pub(crate) async fn changes(source: &SourceConfig, memory: &SyncCache, rules: &E
 }
 
 /// Reads in full, and compares with what the changes have made: all differences are repaired, by beginning anew.
-pub(crate) async fn whole(source: &SourceConfig, memory: &SyncCache, rules: &EntryRules) -> SourceRead {
+pub(crate) async fn whole(
+    source: &SourceConfig,
+    memory: &SyncCache,
+    history: &ServerHistory,
+    rules: &EntryRules,
+) -> SourceRead {
     let known = memory.of(source);
     let way = if memory.live(source).is_some() { Way::Persist } else { Way::Incremental };
-    let before = match refresh(source, known.as_deref()).await {
+    let before = match refresh(source, known.as_deref(), history).await {
         Ok(kept) => kept,
         Err(raw) => return assemble(source, raw, rules),
     };
-    let full = assemble(source, full(source).await, rules);
+    let full = assemble(source, full(source, history).await, rules);
     if full.completeness != Completeness::Complete {
         return full;
     }
-    let after = match refresh(source, Some(&before)).await {
+    let after = match refresh(source, Some(&before), history).await {
         Ok(kept) => kept,
         Err(raw) => return assemble(source, raw, rules),
     };
@@ -70,7 +81,7 @@ pub(crate) async fn whole(source: &SourceConfig, memory: &SyncCache, rules: &Ent
     if let Some(wrong) = known {
         memory.forget(&source.name, &wrong);
     }
-    let read = match refresh(source, None).await {
+    let read = match refresh(source, None, history).await {
         Ok(kept) => {
             let read = told(source, &kept, Way::Incremental, rules);
             memory.keep(&source.name, Arc::new(kept));
@@ -83,5 +94,7 @@ pub(crate) async fn whole(source: &SourceConfig, memory: &SyncCache, rules: &Ent
 
 /// What `kept` says.
 fn told(source: &SourceConfig, kept: &Kept, way: Way, rules: &EntryRules) -> SourceRead {
-    SourceRead { way, ..assemble(source, kept.mirror.read(&kept.server), rules) }
+    let raw =
+        RawRead { marks: Box::new(kept.marks.clone()), behind: kept.behind.clone(), ..kept.mirror.read(&kept.server) };
+    SourceRead { way, ..assemble(source, raw, rules) }
 }

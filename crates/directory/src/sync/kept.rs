@@ -5,10 +5,13 @@
 //! they cannot disagree.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bursar_core::identity::AccountKind;
+use bursar_core::snapshot::freshness::{Behind, Marks};
 
+use crate::ldap::refusals::Refusals;
 use crate::source::SourceConfig;
 use crate::sync::mirror::Mirror;
 
@@ -19,6 +22,10 @@ pub struct Kept {
     pub asked: SourceConfig,
     /// Who answered. Another server's marks may mean something else.
     pub server: String,
+    /// How far the server was, in its own words.
+    pub marks: Marks,
+    /// Servers that were passed over because they are behind.
+    pub behind: Vec<(String, Behind)>,
     /// Up to where the server has told.
     pub mark: Mark,
     /// What it has told.
@@ -48,16 +55,40 @@ pub enum Mark {
 
 /// What is kept of all sources, by their names. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct SyncCache(Arc<Mutex<BTreeMap<String, Slot>>>);
+pub struct SyncCache {
+    slots: Arc<Mutex<BTreeMap<String, Slot>>>,
+    steps: Option<Arc<AtomicU64>>,
+}
 
 #[derive(Debug, Clone, Default)]
 struct Slot {
     kept: Option<Arc<Kept>>,
     /// The server tells each change of `kept` by itself.
     live: bool,
+    /// What is known of the source's servers, whatever is kept of its entries.
+    servers: ServerHistory,
+    /// How far the server was when it was last asked that tells each change by itself.
+    shown: Option<Marks>,
+}
+
+/// What is known of the servers of a source before one is connected to.
+#[derive(Debug, Clone, Default)]
+pub struct ServerHistory {
+    /// How far they were: one that is behind that is not used.
+    pub marks: Arc<Marks>,
+    /// Binds that were refused.
+    pub refusals: Refusals,
+    /// Counts pages.
+    pub steps: Option<Arc<AtomicU64>>,
 }
 
 impl SyncCache {
+    /// One that counts each page of its reads in `steps`.
+    #[must_use]
+    pub fn counting(steps: Arc<AtomicU64>) -> Self {
+        Self { steps: Some(steps), ..Self::default() }
+    }
+
     /// What is kept of `source`, if it was asked as it would be now.
     #[must_use]
     pub fn of(&self, source: &SourceConfig) -> Option<Arc<Kept>> {
@@ -72,6 +103,37 @@ impl SyncCache {
         self.of(source).filter(|_| is_live)
     }
 
+    /// Notes what the ledger knows of a source's servers, and gives all that is known of them.
+    #[must_use]
+    pub fn know(&self, source: &str, marks: Arc<Marks>) -> ServerHistory {
+        let mut slots = self.lock();
+        let slot = slots.entry(source.to_owned()).or_default();
+        slot.servers.marks = marks;
+        ServerHistory { steps: self.steps.clone(), ..slot.servers.clone() }
+    }
+
+    /// What is known of a source's servers.
+    #[must_use]
+    pub fn servers(&self, source: &str) -> ServerHistory {
+        self.lock().entry(source.to_owned()).or_default().servers.clone()
+    }
+
+    /// Notes how far the server is that tells each change by itself.
+    pub fn shown(&self, source: &str, marks: Marks) {
+        self.lock().entry(source.to_owned()).or_default().shown = Some(marks);
+    }
+
+    /// How far the server is that tells each change by itself, if it was asked since it began.
+    #[must_use]
+    pub fn last_shown(&self, source: &str) -> Option<Marks> {
+        self.lock().get(source)?.shown.clone()
+    }
+
+    /// Lets each server be bound to again at once: somebody says that the password is right now.
+    pub fn forget_refusals(&self) {
+        self.lock().values().for_each(|slot| slot.servers.refusals.forget());
+    }
+
     /// Keeps `next`, which a read made. Not while the server tells each change by itself: that is newer.
     pub fn keep(&self, source: &str, next: Arc<Kept>) {
         let mut slots = self.lock();
@@ -84,7 +146,9 @@ impl SyncCache {
     /// Forgets `wrong`, if that is what is kept of `source`: the next read begins anew, and who follows too.
     pub fn forget(&self, source: &str, wrong: &Arc<Kept>) {
         if self.holds(source, wrong) {
-            self.lock().insert(source.to_owned(), Slot::default());
+            let mut slots = self.lock();
+            let slot = slots.entry(source.to_owned()).or_default();
+            *slot = Slot { servers: slot.servers.clone(), ..Slot::default() };
         }
     }
 
@@ -97,7 +161,10 @@ impl SyncCache {
 
     /// Keeps `next`, which is up to date, as what follows it will be.
     pub fn follow(&self, source: &str, next: Arc<Kept>) {
-        self.lock().insert(source.to_owned(), Slot { kept: Some(next), live: true });
+        let mut slots = self.lock();
+        let slot = slots.entry(source.to_owned()).or_default();
+        slot.kept = Some(next);
+        slot.live = true;
     }
 
     /// The server no longer tells.
@@ -107,6 +174,6 @@ impl SyncCache {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Slot>> {
         // A value is replaced in one step: who panicked beside it left it whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

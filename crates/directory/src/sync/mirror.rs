@@ -178,6 +178,11 @@ impl Mirror {
         self.trees.get(&kind).into_iter().flat_map(|tree| tree.keys())
     }
 
+    /// Every entry, in no order.
+    pub fn entries(&self) -> impl Iterator<Item = &Arc<RawEntry>> {
+        self.trees.values().flat_map(|tree| tree.values()).map(|placed| &placed.entry)
+    }
+
     /// What a full read of `server` would have answered.
     #[must_use]
     pub fn read(&self, server: &str) -> RawRead {
@@ -187,7 +192,7 @@ impl Mirror {
             RawTree { entries: placed.iter().map(|placed| Arc::clone(&placed.entry)).collect(), whole: true }
         };
         let trees = self.trees.iter().map(|(kind, entries)| (*kind, tree(entries))).collect();
-        RawRead { server: Some(server.to_owned()), trees, problems: Vec::new() }
+        RawRead { server: Some(server.to_owned()), trees, ..RawRead::default() }
     }
 }
 

@@ -32,6 +32,9 @@ const BUFFERED: usize = 64 << 10;
 const LARGE: usize = 256 << 10;
 const LARGE_AT_A_TIME: usize = 2;
 
+/// The media type of metrics.
+pub(super) const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
 /// Characters of a refusal in the log: names in it are a user's, and not yet checked.
 const LOGGED: usize = 300;
 
@@ -185,14 +188,13 @@ impl Desk {
     /// Answers the kubelet and Prometheus.
     #[must_use]
     pub fn health<B>(&self, request: &Request<B>) -> Answer {
-        const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
         match request.uri().path() {
             "/healthz" => text(StatusCode::OK, "ok"),
             "/readyz" => match self.unready() {
                 None => text(StatusCode::OK, "ok"),
                 Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),
             },
-            "/metrics" => respond(StatusCode::OK, OPENMETRICS, self.exposition()),
+            "/metrics" => respond(StatusCode::OK, METRICS, self.exposition()),
             _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics"),
         }
     }
@@ -268,11 +270,11 @@ fn log(review: &Review<'_>, decision: &Decision) {
     );
 }
 
-fn text(status: StatusCode, text: &str) -> Answer {
+pub(super) fn text(status: StatusCode, text: &str) -> Answer {
     respond(status, "text/plain; charset=utf-8", format!("{text}\n"))
 }
 
-fn respond(status: StatusCode, kind: &'static str, body: String) -> Answer {
+pub(super) fn respond(status: StatusCode, kind: &'static str, body: String) -> Answer {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));

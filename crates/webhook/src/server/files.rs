@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bursar_core::admission::approver::ApproverRules;
 use bursar_core::errors::chain;
 use bursar_core::rules::{CERTIFICATE, KEY, KUBECONFIG, RULES, Rules, SEAL};
 use jiff::Timestamp;
@@ -171,6 +172,63 @@ impl Files {
             ("kubeconfig", self.kubeconfig.wrong.is_some()),
         ]
     }
+}
+
+/// The approver's files.
+#[derive(Debug)]
+pub struct ApproverFiles {
+    dir: PathBuf,
+    rules: Slot<ApproverRules>,
+    kubeconfig: Slot<Option<Kubeconfig>>,
+}
+
+/// What of the approver's files is another than before.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct ApproverChanged {
+    /// What is approved, and whose seals prove it.
+    pub rules: bool,
+    /// The way to the API server.
+    pub access: bool,
+}
+
+impl ApproverFiles {
+    /// Reads all of `dir`.
+    ///
+    /// # Errors
+    /// The first file that is wrong, and what is wrong with it.
+    pub fn open(dir: &Path) -> Result<Self, String> {
+        let now = folder(dir);
+        Ok(Self {
+            rules: Slot::new(RULES, read(&now, &[RULES]), approver_rules)?,
+            kubeconfig: Slot::new(KUBECONFIG, read_optional(&now, KUBECONFIG), kubeconfig)?,
+            dir: dir.to_owned(),
+        })
+    }
+
+    /// Reads what has changed.
+    pub fn look(&mut self) -> ApproverChanged {
+        let now = folder(&self.dir);
+        ApproverChanged {
+            rules: self.rules.look(read(&now, &[RULES])),
+            access: self.kubeconfig.look(read_optional(&now, KUBECONFIG)),
+        }
+    }
+
+    /// What it approves by.
+    #[must_use]
+    pub fn rules(&self) -> Arc<ApproverRules> {
+        Arc::clone(&self.rules.value)
+    }
+
+    /// How the API server is reached; `None`: as a pod.
+    #[must_use]
+    pub fn kubeconfig(&self) -> Option<Kubeconfig> {
+        self.kubeconfig.value.as_ref().clone()
+    }
+}
+
+fn approver_rules(content: &[Vec<u8>]) -> Result<ApproverRules, String> {
+    ApproverRules::parse(content.first().map_or(&[], Vec::as_slice)).map_err(|error| error.to_string())
 }
 
 /// The folder as it is at this moment: of a volume of Kubernetes the one that `..data` leads to, so that no file is of

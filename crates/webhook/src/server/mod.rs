@@ -1,6 +1,7 @@
 //! `bursar-webhook`: TLS in, reviews to [`Desk`], answers out; certificate and rules taken over when their files change.
 //! Health and metrics are on a second port, without TLS. It writes nothing anywhere.
 
+pub mod approver;
 pub mod desk;
 pub mod files;
 pub mod metrics;
@@ -14,6 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bursar_core::errors::chain;
+use http::Request;
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -28,7 +31,7 @@ use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use self::desk::{Desk, InForce};
+use self::desk::{Answer, Desk, InForce};
 use self::files::{Changed, Files};
 use crate::index::{Index, Trust};
 
@@ -57,6 +60,14 @@ pub enum ServerError {
     /// A file of `--dir`.
     #[error("{dir}: {why}; `bursar webhook install` makes these files", dir = dir.display())]
     Files {
+        /// The folder.
+        dir: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// A file of the approver's `--dir`.
+    #[error("{dir}: {why}; `bursar approver install` makes these files", dir = dir.display())]
+    ApproverFiles {
         /// The folder.
         dir: PathBuf,
         /// What is wrong.
@@ -97,7 +108,8 @@ pub async fn run(
     let tls = Arc::new(RwLock::new(Arc::clone(&files.certificate().config)));
     let watch = tokio::spawn(Arc::clone(&index).watch(client, trust(&files))).abort_handle();
     let reload = tokio::spawn(keep_up(files, Arc::clone(&desk), Arc::clone(&tls), watch));
-    let probing = tokio::spawn(serve_health(probes, Arc::clone(&desk)));
+    let asked = Arc::clone(&desk);
+    let probing = tokio::spawn(serve_health(probes, move |request| asked.health(request)));
     tracing::info!(%listen, %health, "serving");
     serve(reviews, tls, desk, &stop).await;
     reload.abort();
@@ -250,14 +262,18 @@ fn builder() -> auto::Builder<TokioExecutor> {
     http
 }
 
-async fn serve_health(listener: TcpListener, desk: Arc<Desk>) {
-    let hall = Hall::new();
+/// Answers probes and scrapes.
+async fn serve_health<F>(listener: TcpListener, answer: F)
+where
+    F: Fn(&Request<Incoming>) -> Answer + Send + Sync + 'static,
+{
+    let (hall, answer) = (Hall::new(), Arc::new(answer));
     loop {
         let Some((stream, seat)) = accept(&listener, &hall).await else { continue };
-        let desk = Arc::clone(&desk);
+        let answer = Arc::clone(&answer);
         tokio::spawn(async move {
             let service = service_fn(|request| {
-                let answer = desk.health(&request);
+                let answer = answer(&request);
                 async move { Ok::<_, Infallible>(answer) }
             });
             let _ = builder().serve_connection(TokioIo::new(stream), service).await;

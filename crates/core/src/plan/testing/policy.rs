@@ -65,6 +65,8 @@ fn limits() -> Limits {
         realm_disable_per_day: limit(20, Some(3)),
         realm_remove_roles_per_cycle: limit(20, Some(5)),
         realm_remove_roles_per_day: limit(60, Some(10)),
+        resume_per_cycle: limit(20, None),
+        resume_per_day: limit(60, None),
         change_per_cycle: limit(50, None),
     }
 }

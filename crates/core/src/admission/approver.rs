@@ -1,0 +1,555 @@
+//! What the approver approves: a request of the daemon becomes a [`Judgement`]. PURE: no runtime, no client, no file
+//! system, no clock.
+//!
+//! The daemon's host may be in strange hands, so nothing of a request is believed but what the API server says of it: who
+//! asked, and the bytes that will be signed. What can never become right is denied. Everything else that is not approved
+//! waits, for a namespace may be sealed, or the rules installed again, in the next minute.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use regex::Regex;
+use serde::{Deserialize, Serialize};
+
+use super::certificate_request::{self, Requested};
+use super::json::quoted;
+use crate::contract::{Identity, TenantState};
+use crate::identity::{AccountKind, AccountName, ClusterName};
+
+/// The layout of `rules.json` that this program reads and writes.
+pub const VERSION: u32 = 1;
+
+/// The only signer whose requests the approver looks at.
+pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+
+/// What a client certificate may be for. The first must be asked for.
+const USAGES: [&str; 3] = ["client auth", "digital signature", "key encipherment"];
+
+/// What the approver of a cluster goes by. Only `bursar approver install` writes it, as that cluster's administrator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApproverRules {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The cluster that seals must be for.
+    pub cluster: ClusterName,
+    /// The name by which the API server knows the daemon.
+    pub daemon: String,
+    /// The ledger that owns the cluster: the daemon's group ends with it.
+    pub ledger: String,
+    /// The longest life of the daemon's own certificate, in seconds.
+    pub own_lifetime: u64,
+    /// By name.
+    pub classes: BTreeMap<String, ApprovedClass>,
+    /// Accounts that may hold roles in the whole cluster; empty: any account of a class that has them.
+    pub administrators: BTreeSet<String>,
+    /// Public keys of the seal: 32 bytes each, base64.
+    pub seal: Vec<String>,
+}
+
+/// The certificates that a class has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovedClass {
+    /// The part of the user's name before the colon.
+    pub kind: AccountKind,
+    /// What an account's name must look like: the class's `name_pattern`.
+    pub names: String,
+    /// The group of all accounts of that kind.
+    pub kind_group: String,
+    /// The longest life, in seconds.
+    pub lifetime: u64,
+    /// Its accounts have namespaces, by whose seal they are known.
+    pub has_namespaces: bool,
+    /// Its accounts hold roles in the whole cluster.
+    pub has_cluster_roles: bool,
+}
+
+/// Why a text is no [`ApproverRules`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApproverRulesError {
+    /// Not JSON, or not of this shape.
+    #[error("the approver's rules.json does not parse: {0}")]
+    Unreadable(String),
+    /// Written by another version of `bursar`.
+    #[error(
+        "the approver's rules.json has version {0}, and this program reads version {VERSION}; run `bursar approver install` \
+         of the approver's version"
+    )]
+    Version(u64),
+    /// A pattern of names.
+    #[error("the approver's rules.json: class {class}: names: {why}")]
+    Pattern {
+        /// Of which class.
+        class: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A key of the seal.
+    #[error("the approver's rules.json: seal has a text that is no Ed25519 key of 32 bytes in base64")]
+    Seal,
+}
+
+impl ApproverRules {
+    /// From the text of `rules.json`: whole, or not at all.
+    pub fn parse(text: &[u8]) -> Result<Self, ApproverRulesError> {
+        let unreadable = |error: serde_json::Error| ApproverRulesError::Unreadable(error.to_string());
+        let value: serde_json::Value = serde_json::from_slice(text).map_err(unreadable)?;
+        match value.get("version").and_then(serde_json::Value::as_u64) {
+            Some(version) if version != u64::from(VERSION) => return Err(ApproverRulesError::Version(version)),
+            _ => {}
+        }
+        let rules: Self = serde_json::from_value(value).map_err(unreadable)?;
+        for (class, ApprovedClass { names, .. }) in &rules.classes {
+            let wrong =
+                |error: regex::Error| ApproverRulesError::Pattern { class: class.clone(), why: error.to_string() };
+            Regex::new(names).map_err(wrong)?;
+        }
+        rules.public_keys().ok_or(ApproverRulesError::Seal)?;
+        Ok(rules)
+    }
+
+    /// The text of `rules.json`, the same for the same rules.
+    ///
+    /// # Panics
+    ///
+    /// Never: texts, numbers, lists and maps with text keys are JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("texts, numbers, lists and maps with text keys are JSON")
+    }
+
+    /// The keys by which namespaces are sealed; `None`: one of them is no key.
+    #[must_use]
+    pub fn public_keys(&self) -> Option<Vec<[u8; 32]>> {
+        let keys: Option<Vec<[u8; 32]>> =
+            self.seal.iter().map(|key| BASE64.decode(key).ok()?.try_into().ok()).collect();
+        keys.filter(|keys| !keys.is_empty())
+    }
+
+    fn daemon_group(&self) -> String {
+        format!("{}#{}", self.daemon, self.ledger)
+    }
+}
+
+/// What the API server says of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked<'a> {
+    /// `spec.signerName`.
+    pub signer: &'a str,
+    /// `spec.username`: who made it.
+    pub user: &'a str,
+    /// `spec.groups`.
+    pub groups: &'a [String],
+    /// `spec.usages`.
+    pub usages: &'a [String],
+    /// `spec.expirationSeconds`.
+    pub expiration_seconds: Option<i32>,
+    /// `spec.request`: PEM.
+    pub request: &'a [u8],
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Judgement {
+    /// Somebody else's, or for another signer: it is not looked at.
+    NotOurs,
+    /// It is signed.
+    Approve,
+    /// It is signed if a namespace of this account says so.
+    Sealed(Wanted),
+    /// It can never become right, and why.
+    Never(String),
+    /// It may become right, and what it waits for.
+    Waits(String),
+}
+
+/// What a sealed namespace must say of the holder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Whose certificate it is.
+    pub account: AccountName,
+    /// The generation that its group names.
+    pub generation: u64,
+    /// The id of the account, which is the subject's serialNumber.
+    pub id: String,
+    /// Classes of one of which the namespace must be.
+    pub classes: BTreeSet<String>,
+}
+
+impl Wanted {
+    /// Whether one of these sealed namespaces is the account's, in this generation, and not suspended; else what is wrong.
+    pub fn is_in<'i>(&self, sealed: impl IntoIterator<Item = &'i Identity>) -> Result<(), String> {
+        let Self { account, generation, id, classes } = self;
+        let mut why = format!("no namespace is sealed for {account}");
+        for identity in sealed.into_iter().filter(|identity| identity.account == *account) {
+            let namespace = &identity.namespace;
+            if identity.id.0 != *id {
+                why = format!("namespace {namespace} is sealed for another account of the name {account}");
+            } else if !classes.contains(&identity.class) {
+                why = format!("namespace {namespace} is of class {}, which issues no certificate", identity.class);
+            } else if identity.generation != *generation {
+                why = format!(
+                    "namespace {namespace} is sealed for generation {} of {account}, not {generation}",
+                    identity.generation
+                );
+            } else if identity.state == TenantState::Suspended {
+                why = format!("namespace {namespace} of {account} is suspended");
+            } else {
+                return Ok(());
+            }
+        }
+        Err(why)
+    }
+}
+
+/// Judges a request by what it says itself.
+#[must_use]
+pub fn judge(rules: &ApproverRules, asked: &Asked<'_>) -> Judgement {
+    let group = rules.daemon_group();
+    if asked.signer != SIGNER || asked.user != rules.daemon || !asked.groups.contains(&group) {
+        return Judgement::NotOurs;
+    }
+    match examine(rules, asked) {
+        Ok(judgement) => judgement,
+        Err(why) => Judgement::Never(why),
+    }
+}
+
+/// The error is what can never become right.
+fn examine(rules: &ApproverRules, asked: &Asked<'_>) -> Result<Judgement, String> {
+    let requested = certificate_request::parse_pem(asked.request).map_err(|what| format!("it is for {what}"))?;
+    if requested.asks_for_more {
+        return Err("it asks for more than a subject and a key".to_owned());
+    }
+    if !requested.key_is_allowed {
+        return Err("its key is none of P-256, P-384, Ed25519".to_owned());
+    }
+    let is_allowed = |usage: &String| USAGES.contains(&usage.as_str());
+    if !asked.usages.iter().any(|usage| usage == USAGES[0]) || !asked.usages.iter().all(is_allowed) {
+        return Err(format!("it is for {}; only {} is approved", asked.usages.join(", "), USAGES[0]));
+    }
+    let seconds = asked.expiration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let seconds = seconds.ok_or_else(|| "it names no time after which it ends (expirationSeconds)".to_owned())?;
+    if requested.common_name == rules.daemon {
+        return own(rules, &requested, seconds);
+    }
+    let account: AccountName = requested
+        .common_name
+        .parse()
+        .ok()
+        .filter(|account: &AccountName| account.kind != AccountKind::Group)
+        .ok_or_else(|| format!("{} is no name of a tenant", quoted(&requested.common_name)))?;
+    Ok(tenant(rules, account, tenants_groups(&requested)?, seconds))
+}
+
+/// The daemon's renewal: the same name, the same group, and not for longer than before.
+fn own(rules: &ApproverRules, requested: &Requested, seconds: u64) -> Result<Judgement, String> {
+    let group = rules.daemon_group();
+    if requested.organizations != [group] || !requested.serial_numbers.is_empty() {
+        return Err(format!("a certificate for {} is in another group than its own", rules.daemon));
+    }
+    if seconds > rules.own_lifetime {
+        return Err(format!(
+            "a certificate for {} would hold for {seconds} s, and may for {} s",
+            rules.daemon, rules.own_lifetime
+        ));
+    }
+    Ok(Judgement::Approve)
+}
+
+/// Of a tenant's subject the kind group, the generation and the id. Other groups are never right.
+struct Groups {
+    kind_group: String,
+    generation: u64,
+    id: String,
+}
+
+fn tenants_groups(requested: &Requested) -> Result<Groups, String> {
+    let name = &requested.common_name;
+    let prefix = format!("bursar:{name}#");
+    let (generations, others): (Vec<&String>, Vec<&String>) =
+        requested.organizations.iter().partition(|group| group.starts_with(&prefix));
+    let ([generation], [kind_group]) = (generations.as_slice(), others.as_slice()) else {
+        let groups: Vec<String> = requested.organizations.iter().map(|group| quoted(group)).collect();
+        return Err(format!("{} is in the groups {}", quoted(name), groups.join(", ")));
+    };
+    let digits = &generation[prefix.len()..];
+    // One text for each generation: no sign, no zero in front.
+    let number = digits.parse().ok().filter(|number: &u64| number.to_string() == digits);
+    let generation = number.ok_or_else(|| format!("{} is in group {}", quoted(name), quoted(generation)))?;
+    let [id] = requested.serial_numbers.as_slice() else {
+        return Err(format!("{} has {} serial numbers", quoted(name), requested.serial_numbers.len()));
+    };
+    Ok(Groups { kind_group: (*kind_group).clone(), generation, id: id.clone() })
+}
+
+fn tenant(rules: &ApproverRules, account: AccountName, groups: Groups, seconds: u64) -> Judgement {
+    let Groups { kind_group, generation, id } = groups;
+    let kinds: Vec<(&String, &ApprovedClass)> =
+        rules.classes.iter().filter(|(_, class)| class.kind == account.kind).collect();
+    if kind_group != format!("bursar:{}s", account.kind) {
+        return Judgement::Never(format!("{account} is in group {}", quoted(&kind_group)));
+    }
+    let again = "`bursar approver install` tells the approver of other classes";
+    let named: Vec<(&String, &ApprovedClass)> = kinds
+        .into_iter()
+        .filter(|(_, class)| class.kind_group == kind_group)
+        .filter(|(_, class)| Regex::new(&class.names).is_ok_and(|names| names.is_match(&account.name)))
+        .collect();
+    if named.is_empty() {
+        return Judgement::Waits(format!("no class has the name {account}; {again}"));
+    }
+    let fits: Vec<(&String, &ApprovedClass)> =
+        named.into_iter().filter(|(_, class)| seconds <= class.lifetime).collect();
+    if fits.is_empty() {
+        return Judgement::Waits(format!("no class of {account} has certificates of {seconds} s; {again}"));
+    }
+    let is_listed = rules.administrators.is_empty() || rules.administrators.contains(&account.name);
+    let by_name = |class: &ApprovedClass| !class.has_namespaces && (!class.has_cluster_roles || is_listed);
+    if fits.iter().any(|(_, class)| by_name(class)) {
+        return Judgement::Approve;
+    }
+    let classes: BTreeSet<String> =
+        fits.iter().filter(|(_, class)| class.has_namespaces).map(|(name, _)| (*name).clone()).collect();
+    if classes.is_empty() {
+        return Judgement::Waits(format!("{account} is no listed administrator"));
+    }
+    Judgement::Sealed(Wanted { account, generation, id, classes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::{AccountId, DirectoryId, NamespaceName};
+
+    const LEDGER: &str = "00ff";
+    const WEEK: i32 = 7 * 24 * 3600;
+
+    fn rules() -> ApproverRules {
+        let class = |kind: AccountKind, has_namespaces: bool, has_cluster_roles: bool| ApprovedClass {
+            kind,
+            names: "^[a-z][a-z0-9-]{1,50}$".to_owned(),
+            kind_group: format!("bursar:{kind}s"),
+            lifetime: u64::try_from(WEEK).expect("positive"),
+            has_namespaces,
+            has_cluster_roles,
+        };
+        ApproverRules {
+            version: VERSION,
+            cluster: ClusterName("prod".to_owned()),
+            daemon: "bursar:daemon".to_owned(),
+            ledger: LEDGER.to_owned(),
+            own_lifetime: 30 * 24 * 3600,
+            classes: BTreeMap::from([
+                ("tool".to_owned(), class(AccountKind::Tool, true, false)),
+                ("admin".to_owned(), class(AccountKind::User, false, true)),
+            ]),
+            administrators: BTreeSet::from(["alice".to_owned()]),
+            seal: vec![BASE64.encode([7; 32])],
+        }
+    }
+
+    /// A request of the daemon, and what is changed of it.
+    struct Case {
+        user: &'static str,
+        groups: Vec<String>,
+        signer: &'static str,
+        usages: Vec<String>,
+        seconds: Option<i32>,
+        request: Vec<u8>,
+    }
+
+    impl Case {
+        fn of(name: &str, organizations: &[&str], serial: Option<&str>) -> Self {
+            Self::with(&rcgen::PKCS_ECDSA_P256_SHA256, name, organizations, serial, &[])
+        }
+
+        fn with(
+            algorithm: &'static rcgen::SignatureAlgorithm,
+            name: &str,
+            organizations: &[&str],
+            serial: Option<&str>,
+            servers: &[&str],
+        ) -> Self {
+            use rcgen::DnType::{CommonName, CustomDnType, OrganizationName};
+            let servers: Vec<String> = servers.iter().map(|name| (*name).to_owned()).collect();
+            let mut params = rcgen::CertificateParams::new(servers).expect("names");
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            // rcgen keeps one value of each kind, and a second by the same number written out.
+            let kinds = [OrganizationName, CustomDnType(vec![2, 5, 4, 10])];
+            for (kind, group) in kinds.into_iter().zip(organizations) {
+                params.distinguished_name.push(kind, *group);
+            }
+            if let Some(serial) = serial {
+                params.distinguished_name.push(CustomDnType(vec![2, 5, 4, 5]), serial);
+            }
+            params.distinguished_name.push(CommonName, name);
+            let key = rcgen::KeyPair::generate_for(algorithm).expect("a key");
+            let request = params.serialize_request(&key).expect("a request").pem().expect("PEM");
+            Self {
+                user: "bursar:daemon",
+                groups: vec![format!("bursar:daemon#{LEDGER}"), "system:authenticated".to_owned()],
+                signer: SIGNER,
+                usages: vec!["client auth".to_owned(), "digital signature".to_owned()],
+                seconds: Some(WEEK),
+                request: request.into_bytes(),
+            }
+        }
+
+        fn judged(&self) -> Judgement {
+            judge(
+                &rules(),
+                &Asked {
+                    signer: self.signer,
+                    user: self.user,
+                    groups: &self.groups,
+                    usages: &self.usages,
+                    expiration_seconds: self.seconds,
+                    request: &self.request,
+                },
+            )
+        }
+    }
+
+    fn foo() -> Case {
+        Case::of("tool:foo", &["bursar:tools", "bursar:tool:foo#1042"], Some("0a1b"))
+    }
+
+    fn never(case: &Case, part: &str) {
+        assert!(matches!(case.judged(), Judgement::Never(why) if why.contains(part)), "{part}: {:?}", case.judged());
+    }
+
+    fn waits(case: &Case, part: &str) {
+        assert!(matches!(case.judged(), Judgement::Waits(why) if why.contains(part)), "{part}: {:?}", case.judged());
+    }
+
+    fn identity(generation: u64, state: TenantState) -> Identity {
+        Identity {
+            cluster: ClusterName("prod".to_owned()),
+            namespace: NamespaceName::try_from("tool-foo".to_owned()).expect("a name"),
+            id: AccountId("0a1b".to_owned()),
+            directory_id: DirectoryId("d".to_owned()),
+            account: "tool:foo".parse().expect("a name"),
+            class: "tool".to_owned(),
+            posix: None,
+            generation,
+            state,
+        }
+    }
+
+    #[test]
+    fn a_tenants_request_is_approved_by_its_sealed_namespace() {
+        let Judgement::Sealed(wanted) = foo().judged() else { panic!("{:?}", foo().judged()) };
+        assert_eq!(
+            (wanted.account.to_string().as_str(), wanted.generation, wanted.id.as_str()),
+            ("tool:foo", 1042, "0a1b")
+        );
+        assert_eq!(wanted.is_in(&[identity(1042, TenantState::Active)]), Ok(()));
+        for (sealed, part) in [
+            (vec![], "no namespace is sealed for tool:foo"),
+            (vec![identity(1041, TenantState::Active)], "generation 1041"),
+            (vec![identity(1042, TenantState::Suspended)], "is suspended"),
+            (
+                vec![Identity { id: AccountId("other".to_owned()), ..identity(1042, TenantState::Active) }],
+                "another account",
+            ),
+            (vec![Identity { class: "trial".to_owned(), ..identity(1042, TenantState::Active) }], "class trial"),
+            (
+                vec![Identity { account: "tool:bar".parse().expect("a name"), ..identity(1042, TenantState::Active) }],
+                "no namespace",
+            ),
+        ] {
+            let why = wanted.is_in(&sealed).expect_err(part);
+            assert!(why.contains(part), "{part}: {why}");
+        }
+    }
+
+    #[test]
+    fn the_daemons_own_renewal_is_approved() {
+        let own = |groups: &[&str]| Case::of("bursar:daemon", groups, None);
+        assert_eq!(Case { seconds: Some(30 * 24 * 3600), ..own(&["bursar:daemon#00ff"]) }.judged(), Judgement::Approve);
+        never(&Case { seconds: Some(30 * 24 * 3600 + 1), ..own(&["bursar:daemon#00ff"]) }, "would hold");
+        never(&own(&["bursar:daemon#00fe"]), "another group");
+        never(&own(&["bursar:daemon#00ff", "bursar:tools"]), "another group");
+        never(&own(&[]), "another group");
+    }
+
+    #[test]
+    fn a_listed_administrator_is_approved_by_name_and_nobody_else() {
+        let user = |name: &str| {
+            let group = format!("bursar:user:{name}#7");
+            Case::of(&format!("user:{name}"), &["bursar:users", &group], Some("1"))
+        };
+        assert_eq!(user("alice").judged(), Judgement::Approve);
+        waits(&user("bob"), "no listed administrator");
+    }
+
+    #[test]
+    fn what_can_never_become_right_is_denied() {
+        let groups = ["bursar:tools", "bursar:tool:foo#1042"];
+        for (name, groups, part) in [
+            ("mallory", &["bursar:daemon#00ff"][..], "no name of a tenant"),
+            ("bursar:cluster-admin", &[], "no name of a tenant"),
+            ("bursar:webhook", &[], "no name of a tenant"),
+            ("system:kube-controller-manager", &[], "no name of a tenant"),
+            ("group:foo", &["bursar:groups", "bursar:group:foo#1"], "no name of a tenant"),
+            ("tool:foo", &["system:masters", "bursar:tool:foo#1"], "group"),
+            ("tool:foo", &["kubeadm:cluster-admins"], "groups"),
+            ("tool:foo", &["bursar:tool:foo#1"], "groups"),
+            ("tool:foo", &["bursar:tools"], "groups"),
+            ("tool:foo", &["bursar:tools", "bursar:tool:bar#1"], "groups"),
+            ("tool:foo", &["bursar:tool:foo#2", "bursar:tool:foo#1"], "groups"),
+            ("tool:foo", &["bursar:tools", "bursar:tool:foo#01"], "group"),
+            ("tool:foo", &["bursar:tools", "bursar:tool:foo#"], "group"),
+            ("tool:foo", &["bursar:users", "bursar:tool:foo#1"], "group"),
+        ] {
+            never(&Case::of(name, groups, Some("1")), part);
+        }
+        never(&Case::of("tool:foo", &groups, None), "serial numbers");
+        never(&Case { usages: vec!["client auth".to_owned(), "server auth".to_owned()], ..foo() }, "server auth");
+        never(&Case { usages: vec!["digital signature".to_owned()], ..foo() }, "client auth");
+        never(&Case { seconds: None, ..foo() }, "expirationSeconds");
+        never(&Case { request: b"no request".to_vec(), ..foo() }, "cannot be read");
+        let p256 = &rcgen::PKCS_ECDSA_P256_SHA256;
+        never(&Case::with(p256, "tool:foo", &groups, Some("1"), &["kubernetes.default"]), "more than a subject");
+        assert!(matches!(
+            Case::with(&rcgen::PKCS_ED25519, "tool:foo", &groups, Some("1"), &[]).judged(),
+            Judgement::Sealed(_)
+        ));
+    }
+
+    #[test]
+    fn what_may_become_right_waits() {
+        waits(&Case { seconds: Some(WEEK + 1), ..foo() }, "bursar approver install");
+        waits(&Case::of("tool:Foo", &["bursar:tools", "bursar:tool:Foo#1"], Some("1")), "bursar approver install");
+    }
+
+    #[test]
+    fn requests_of_others_are_not_looked_at() {
+        for case in [
+            Case { user: "mallory", ..foo() },
+            Case { signer: "kubernetes.io/kubelet-serving", ..foo() },
+            Case { groups: vec!["bursar:daemon#00fe".to_owned()], ..foo() },
+            Case { groups: Vec::new(), ..foo() },
+        ] {
+            assert_eq!(case.judged(), Judgement::NotOurs);
+        }
+    }
+
+    #[test]
+    fn rules_survive_their_text_and_wrong_ones_are_told() {
+        let text = rules().to_json();
+        assert_eq!(ApproverRules::parse(text.as_bytes()), Ok(rules()));
+        for (from, to, part) in [
+            ("\"version\": 1", "\"version\": 2", "version 2"),
+            ("{1,50}$", "{1,50}$(", "names"),
+            (BASE64.encode([7; 32]).as_str(), "abc", "seal"),
+            ("\"ledger\"", "\"other\"", "does not parse"),
+        ] {
+            let error = ApproverRules::parse(text.replace(from, to).as_bytes()).expect_err(part);
+            assert!(error.to_string().contains(part), "{part}: {error}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What a request for a certificate asks for: PKCS#10 (RFC 2986) becomes a [`Requested`]. PURE: no runtime, no client, no
+//! file system, no clock.
+//!
+//! The signer reads the same bytes with another parser (Go's), so whatever two parsers could read in two ways is an error.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::oid_registry::{
+    OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_SIG_ED25519, OID_X509_COMMON_NAME,
+    OID_X509_ORGANIZATION_NAME, OID_X509_SERIALNUMBER,
+};
+use x509_parser::prelude::FromDer as _;
+use x509_parser::x509::SubjectPublicKeyInfo;
+
+const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
+const END: &str = "-----END CERTIFICATE REQUEST-----";
+
+/// Why nothing is known of a request's subject.
+pub const UNREADABLE: &str = "what cannot be read";
+
+/// The subject of a request, and what else decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requested {
+    /// CN: the user.
+    pub common_name: String,
+    /// O, each, in their order: the groups.
+    pub organizations: Vec<String>,
+    /// serialNumber, each.
+    pub serial_numbers: Vec<String>,
+    /// It asks for more than a subject and a key: names of servers, extensions.
+    pub asks_for_more: bool,
+    /// Its key is of a type that Bursar makes or accepts: P-256, P-384, Ed25519.
+    pub key_is_allowed: bool,
+}
+
+/// Parses `spec.request` of a CertificateSigningRequest: base64 of PEM. The error names what the subject is.
+pub fn parse(request: &str) -> Result<Requested, String> {
+    let pem = BASE64.decode(request).map_err(|_| UNREADABLE.to_owned())?;
+    parse_pem(&pem)
+}
+
+/// Parses the PEM of a request.
+pub fn parse_pem(pem: &[u8]) -> Result<Requested, String> {
+    let unreadable = || UNREADABLE.to_owned();
+    let der = der(pem).ok_or_else(unreadable)?;
+    let (rest, request) = X509CertificationRequest::from_der(&der).map_err(|_| unreadable())?;
+    if !rest.is_empty() {
+        return Err(unreadable());
+    }
+    let info = &request.certification_request_info;
+    let (mut names, mut organizations, mut serial_numbers) = (Vec::new(), Vec::new(), Vec::new());
+    for attribute in info.subject.iter_attributes() {
+        let value = attribute.as_str().map_err(|_| unreadable())?.to_owned();
+        let kind = attribute.attr_type();
+        if *kind == OID_X509_COMMON_NAME {
+            names.push(value);
+        } else if *kind == OID_X509_ORGANIZATION_NAME {
+            organizations.push(value);
+        } else if *kind == OID_X509_SERIALNUMBER {
+            serial_numbers.push(value);
+        } else {
+            // The API server reads a uid from one of these, and may read more some day.
+            return Err(format!("a subject with attribute {kind}"));
+        }
+    }
+    let count = names.len();
+    let (1, Some(common_name)) = (count, names.pop()) else { return Err(format!("{count} users")) };
+    Ok(Requested {
+        common_name,
+        organizations,
+        serial_numbers,
+        asks_for_more: !info.attributes().is_empty(),
+        key_is_allowed: is_allowed(&info.subject_pki),
+    })
+}
+
+fn is_allowed(key: &SubjectPublicKeyInfo<'_>) -> bool {
+    let algorithm = &key.algorithm;
+    if algorithm.algorithm == OID_SIG_ED25519 {
+        return true;
+    }
+    let curve = algorithm.parameters.as_ref().and_then(|parameters| parameters.as_oid().ok());
+    algorithm.algorithm == OID_KEY_TYPE_EC_PUBLIC_KEY
+        && curve.is_some_and(|curve| curve == OID_EC_P256 || curve == OID_NIST_EC_P384)
+}
+
+/// The one block of a PEM text. Parsers differ in what they skip before it, so nothing may stand there.
+fn der(pem: &[u8]) -> Option<Vec<u8>> {
+    let pem = std::str::from_utf8(pem).ok()?;
+    let body: String = pem.trim().strip_prefix(BEGIN)?.strip_suffix(END)?.split_ascii_whitespace().collect();
+    BASE64.decode(body).ok()
+}

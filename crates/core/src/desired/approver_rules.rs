@@ -1,0 +1,114 @@
+//! What the approver of a cluster should be told: the policy's certificates as `rules.json`. PURE: no runtime, no client,
+//! no file system, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+use crate::admission::approver::{ApprovedClass, ApproverRules, VERSION};
+use crate::identity::{AccountKind, ClusterName};
+use crate::policy::{Class, CredentialKind, DAEMON_USER, Policy};
+
+/// What the configuration does not say.
+#[derive(Debug, Clone, Copy)]
+pub struct Owned<'a> {
+    /// The ledger that owns the cluster.
+    pub ledger: &'a str,
+    /// Accounts that may hold roles in the whole cluster; empty: any.
+    pub administrators: &'a BTreeSet<String>,
+    /// Who seals.
+    pub public_key: [u8; 32],
+    /// The longest life of the daemon's own certificate.
+    pub own_lifetime: Duration,
+}
+
+/// The rules of `cluster`: of all classes whose people have certificates there.
+#[must_use]
+pub fn approver_rules(policy: &Policy, cluster: &ClusterName, owned: Owned<'_>) -> ApproverRules {
+    let Owned { ledger, administrators, public_key, own_lifetime } = owned;
+    ApproverRules {
+        version: VERSION,
+        cluster: cluster.clone(),
+        daemon: DAEMON_USER.to_owned(),
+        ledger: ledger.to_owned(),
+        own_lifetime: own_lifetime.as_secs(),
+        classes: classes(policy, cluster),
+        administrators: administrators.clone(),
+        seal: vec![BASE64.encode(public_key)],
+    }
+}
+
+/// Classes whose requests an approver with these rules does not approve: new ones, and those that ask for more than it
+/// knows. What a class no longer asks for is none of it.
+#[must_use]
+pub fn unknown_classes(policy: &Policy, cluster: &ClusterName, known: &ApproverRules) -> BTreeSet<String> {
+    let is_known = |name: &String, class: &ApprovedClass| {
+        known.classes.get(name).is_some_and(|known| {
+            let lifetime = class.lifetime.min(known.lifetime);
+            ApprovedClass { lifetime, ..class.clone() } == ApprovedClass { lifetime, ..known.clone() }
+                && class.lifetime <= known.lifetime
+        })
+    };
+    classes(policy, cluster).into_iter().filter(|(name, class)| !is_known(name, class)).map(|(name, _)| name).collect()
+}
+
+fn classes(policy: &Policy, cluster: &ClusterName) -> BTreeMap<String, ApprovedClass> {
+    let classes = policy.classes.values().filter(|class| class.clusters.contains(cluster));
+    classes.filter_map(|class| Some((class.name.clone(), approved_class(class)?))).collect()
+}
+
+fn approved_class(class: &Class) -> Option<ApprovedClass> {
+    let CredentialKind::Certificate { lifetime } = class.credential.as_ref()?.kind else { return None };
+    let kind = class.from.account_kind().filter(|kind| *kind != AccountKind::Group)?;
+    Some(ApprovedClass {
+        kind,
+        names: class.name_pattern.0.as_str().to_owned(),
+        kind_group: format!("bursar:{kind}s"),
+        lifetime: lifetime.as_secs(),
+        has_namespaces: class.namespace.is_some(),
+        has_cluster_roles: class.has_cluster_roles(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::testing::{policy, prod};
+
+    fn rules(policy: &Policy) -> ApproverRules {
+        let owned = Owned {
+            ledger: "00ff",
+            administrators: &BTreeSet::from(["alice".to_owned()]),
+            public_key: [7; 32],
+            own_lifetime: Duration::from_hours(30 * 24),
+        };
+        approver_rules(policy, &prod(), owned)
+    }
+
+    #[test]
+    fn rules_survive_their_text() {
+        let rules = rules(&policy());
+        assert!(!rules.classes.is_empty(), "{rules:?}");
+        assert_eq!(ApproverRules::parse(rules.to_json().as_bytes()), Ok(rules));
+    }
+
+    #[test]
+    fn a_class_that_asks_for_more_is_unknown_and_one_that_asks_for_less_is_not() {
+        let known = rules(&policy());
+        assert!(unknown_classes(&policy(), &prod(), &known).is_empty());
+        let with = |lifetime: Duration| {
+            let mut policy = policy();
+            let class = policy.classes.get_mut("tool").expect("a class");
+            class.credential.as_mut().expect("a credential").kind = CredentialKind::Certificate { lifetime };
+            policy
+        };
+        let longer = with(Duration::from_hours(1000 * 24));
+        assert_eq!(unknown_classes(&longer, &prod(), &known), BTreeSet::from(["tool".to_owned()]));
+        assert!(unknown_classes(&with(Duration::from_hours(1)), &prod(), &known).is_empty());
+        let mut fewer = known.clone();
+        fewer.classes.remove("tool");
+        assert_eq!(unknown_classes(&policy(), &prod(), &fewer), BTreeSet::from(["tool".to_owned()]));
+    }
+}

@@ -1,0 +1,190 @@
+//! How long accounts are missing, and how far their end is: sums of what complete reads prove. Before an account is due, its
+//! servers are asked for it alone. PURE: no runtime, no client, no file system, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::Memory;
+use super::import::Imported;
+use crate::identity::{AccountId, DirectoryId};
+use crate::ledger::change::Change;
+use crate::ledger::doubt::{Doubt, DoubtKey, Question};
+use crate::ledger::{Absence, Account, Ending, LedgerState, Lifecycle, Suspension, gaps};
+use crate::policy::Policy;
+use crate::snapshot::proof::{Due, Proof, Verdict};
+use crate::snapshot::{Completeness, DirectorySnapshot, SourceRead};
+
+/// Absence is written down at most this often (seconds), unless it becomes due: one absent account must not be a row a
+/// minute for 40 days.
+const COUNT_EVERY: i64 = 300;
+/// The same of what leads to an archive, which nobody waits for by the minute. Below [`gaps::LONGEST_GAP`], or time would be
+/// lost.
+const RETENTION_EVERY: i64 = 1800;
+
+/// The accounts, by source, that `snapshot` would make due for suspension: their servers are to be asked for each of them
+/// alone before it is remembered.
+#[must_use]
+pub fn due(
+    ledger: &LedgerState,
+    snapshot: &DirectorySnapshot,
+    policy: &Policy,
+    now: Timestamp,
+) -> BTreeMap<String, Vec<Due>> {
+    let memory = Memory::of(ledger, snapshot, policy, now);
+    let mut all = BTreeMap::new();
+    for read in snapshot.reads.iter().filter(|read| memory.proved(read) == Completeness::Complete) {
+        let entries = read.entries.iter().map(|entry| &entry.id);
+        let present: BTreeSet<&DirectoryId> =
+            entries.chain(read.rejected.iter().filter_map(|entry| entry.id.as_ref())).collect();
+        let due = ledger.accounts.values().filter(|account| {
+            account.source == read.source
+                && read.kinds.contains(&account.kind)
+                && matches!(account.state, Lifecycle::Active | Lifecycle::New)
+                && !present.contains(&account.directory_id)
+                && memory.is_due(account)
+        });
+        let due =
+            due.map(|account| Due { id: account.directory_id.clone(), kind: account.kind, dn: account.dn.clone() });
+        let due: Vec<Due> = due.collect();
+        if !due.is_empty() {
+            all.insert(read.source.clone(), due);
+        }
+    }
+    all
+}
+
+impl Memory<'_> {
+    /// Whether a complete read without it makes its suspension due.
+    fn is_due(&self, account: &Account) -> bool {
+        let limit = self.policy.lifecycle.absent_for.as_secs();
+        let after = self.absence(account).or(account.absence);
+        after.is_none_or(|absence| absence.seconds >= limit) || limit == 0
+    }
+
+    /// The absence after this read, as far as its servers agree about it.
+    fn proved_absence(&mut self, read: &SourceRead, account: &Account) -> Option<Absence> {
+        let key = DoubtKey {
+            source: read.source.clone(),
+            kind: account.kind,
+            question: Question::Absence(account.id.clone()),
+        };
+        let is_served = matches!(account.state, Lifecycle::Active | Lifecycle::New);
+        let Some(proofs) = read.proofs.as_ref().filter(|_| is_served && self.is_due(account)) else {
+            self.believe(key);
+            return self.absence(account);
+        };
+        let nobody = Proof::default();
+        let proof = proofs.get(&account.directory_id).unwrap_or(&nobody);
+        let gone = match proof.verdict() {
+            // It is asked again by the next read.
+            Verdict::Unknown => return account.absence,
+            Verdict::There => false,
+            Verdict::Gone => true,
+            Verdict::Disagreement { freshest_has_it } => {
+                let limit = self.policy.lifecycle.absent_for.as_secs();
+                let known = self.ledger.doubts.get(&key);
+                let counted = known.and_then(|known| known.counted);
+                let counted = self.counted(counted.as_ref(), limit, COUNT_EVERY).or(counted);
+                if counted.is_none_or(|counted| counted.seconds < limit) {
+                    let since = known.map_or(self.now, |known| known.since);
+                    let proof = Some(proof.to_string());
+                    let doubt =
+                        Doubt { since, before: 1, now: 0, accounts: [account.id.clone()].into(), proof, counted };
+                    if known != Some(&doubt) {
+                        self.result.changes.push(Change::Doubt(key, Some(doubt)));
+                    }
+                    return account.absence;
+                }
+                !freshest_has_it
+            }
+        };
+        self.believe(key);
+        let detail = json!({ "servers": proof.by_server() });
+        if !gone {
+            self.event(account, "present after all", "its servers have it, and the read did not show it", detail);
+            return None;
+        }
+        let limit = self.policy.lifecycle.absent_for.as_secs();
+        if account.absence.is_none_or(|absence| absence.seconds < limit) {
+            self.event(account, "absence proved", &proof.to_string(), detail);
+        }
+        self.absence(account)
+    }
+
+    pub(super) fn count_absences(&mut self, read: &SourceRead, present: &BTreeSet<&DirectoryId>, imported: &Imported) {
+        let (source, adopted) = (&read.source, self.adopted.clone());
+        let again: BTreeSet<&AccountId> = imported.values().map(|old| &old.account).collect();
+        let absent = |account: &&Account| {
+            account.source == *source
+                && read.kinds.contains(&account.kind)
+                && account.state != Lifecycle::Deleted
+                && !present.contains(&account.directory_id)
+                && !adopted.contains(&account.id)
+        };
+        for account in self.ledger.accounts.values().filter(absent) {
+            let absence = if again.contains(&account.id) {
+                // Nobody knows yet whether they are gone; who is suspended stays so.
+                account.absence.filter(|_| matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived))
+            } else {
+                self.proved_absence(read, account)
+            };
+            if account.absence.is_none() && absence.is_some() {
+                self.event(account, "missing", &format!("not in a complete read of {source}"), Value::Null);
+            }
+            let after = Account { absence, ending: self.ending(account, true), ..account.clone() };
+            if after != *account {
+                self.result.changes.push(Change::Account(Box::new(after)));
+            }
+        }
+    }
+
+    /// The absence after this read. What it led to is counted by [`Self::ending`].
+    pub(super) fn absence(&self, account: &Account) -> Option<Absence> {
+        let limit = self.policy.lifecycle.absent_for.as_secs();
+        let ends = matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived);
+        if ends && account.absence.is_some_and(|absence| absence.seconds >= limit) {
+            return account.absence;
+        }
+        self.counted(account.absence.as_ref(), limit, COUNT_EVERY).or(account.absence)
+    }
+
+    /// How far its end is after this read. A suspension that was ordered, or for idleness, has none, and one for a group's
+    /// or a class's sake may rest on any source.
+    pub(super) fn ending(&self, account: &Account, complete: bool) -> Option<Ending> {
+        let limit = match (account.state, &account.suspension) {
+            (_, None | Some(Suspension::Ordered(_) | Suspension::Idle { .. }))
+            | (Lifecycle::New | Lifecycle::Active | Lifecycle::Deleted, _) => {
+                return account.ending;
+            }
+            (Lifecycle::Suspended, _) => self.policy.lifecycle.retention.as_secs(),
+            (Lifecycle::Archived, _) => self.policy.lifecycle.delete_after.as_secs(),
+        };
+        let proved = complete && (self.all_complete || account.suspension != Some(Suspension::Left));
+        if !proved || matches!(account.ending, Some(Ending::Deletion { .. })) {
+            return account.ending;
+        }
+        let known = account.ending.as_ref().and_then(Ending::counted);
+        self.counted(known, limit, RETENTION_EVERY).map(Ending::Waits).or(account.ending)
+    }
+
+    /// The sum after this read; nothing where the ledger need not hear of it yet.
+    pub(super) fn counted(&self, known: Option<&Absence>, limit: u64, every: i64) -> Option<Absence> {
+        let (since, counted, gap) = match known {
+            None => (self.now, 0, 0),
+            Some(known) => {
+                let gap = self.now.as_second() - known.counted_at.as_second();
+                let becomes_due = known.seconds < limit && known.seconds + gaps::counted(gap) >= limit;
+                if gap < every && !becomes_due && gap >= 0 {
+                    return None;
+                }
+                (known.since, known.seconds, gaps::counted(gap))
+            }
+        };
+        let seconds = counted + gap;
+        let left = i64::try_from(limit.saturating_sub(seconds)).unwrap_or(i64::MAX);
+        let due = Timestamp::from_second(self.now.as_second().saturating_add(left)).unwrap_or(Timestamp::MAX);
+        Some(Absence { since, counted_at: self.now, seconds, due })
+    }
+}

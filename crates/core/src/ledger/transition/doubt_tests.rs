@@ -1,0 +1,423 @@
+//! What a read says and is not believed before something else proves it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::tests::policy;
+use super::{Transition, due, transition};
+use crate::identity::{AccountKind, DirectoryId, PosixIdentity};
+use crate::ledger::change::Change;
+use crate::ledger::doubt::Question;
+use crate::ledger::server::SourceMark;
+use crate::ledger::{Account, LedgerState, Lifecycle};
+use crate::plan::guard::{Bounds, approve, guard};
+use crate::plan::{Plan, Refusal};
+use crate::policy::Policy;
+use crate::snapshot::freshness::{Behind, Marks, Stamp};
+use crate::snapshot::named::MemberName;
+use crate::snapshot::proof::{Place, Proof};
+use crate::snapshot::{Completeness, DirectorySnapshot, Entry, Role, SourceRead};
+
+const SOURCE: &str = "people";
+const HOUR: i64 = 3600;
+
+/// A directory as a read shows it, and the ledger that hears it.
+struct Story {
+    ledger: LedgerState,
+    policy: Policy,
+    now: Timestamp,
+    events: Vec<String>,
+}
+
+fn person(number: i64) -> Entry {
+    let name = format!("p{number}");
+    let id = 20_000 + number;
+    Entry {
+        posix: Some(PosixIdentity {
+            uid: id.try_into().expect("a uid"),
+            gid: id.try_into().expect("a gid"),
+            groups: BTreeSet::new(),
+        }),
+        home: Some(PathBuf::from(format!("/home/{name}"))),
+        mail: Some(format!("{name}@example.org")),
+        ssh_keys: BTreeSet::from([format!("ssh-ed25519 {name}")]),
+        ..Entry::new(AccountKind::User, format!("u{number}"), format!("uid={name},ou=people,dc=x"), name)
+    }
+}
+
+fn people(count: i64) -> Vec<Entry> {
+    (0..count).map(person).collect()
+}
+
+fn group(name: &str, members: &[i64]) -> Entry {
+    let members = members.iter().map(|number| (DirectoryId(format!("u{number}")), Role::Member)).collect();
+    Entry { members, ..Entry::new(AccountKind::Group, format!("g-{name}"), format!("cn={name},ou=groups,dc=x"), name) }
+}
+
+fn read(entries: Vec<Entry>) -> SourceRead {
+    let kinds = [AccountKind::Tool, AccountKind::User, AccountKind::Group];
+    let kinds = kinds.into_iter().filter(|kind| entries.iter().any(|entry| entry.kind == *kind));
+    SourceRead { server: Some("a".to_owned()), ..SourceRead::complete(SOURCE, kinds.collect::<Vec<_>>(), entries) }
+}
+
+fn marks(text: &str) -> Marks {
+    let stamp = Stamp::parse(text).expect("a time");
+    Marks { changes: BTreeMap::from([("dc=x 001".to_owned(), stamp)]), ..Marks::default() }
+}
+
+fn controller(name: &str) -> Marks {
+    Marks { controller: Some(name.to_owned()), ..Marks::default() }
+}
+
+impl Story {
+    fn begin(entries: Vec<Entry>) -> Self {
+        let ledger = LedgerState { ledger_id: "L".to_owned(), ..LedgerState::default() };
+        let now = Timestamp::from_second(1_790_000_000).expect("a time");
+        let mut story = Self { ledger, policy: policy(24 * HOUR), now, events: Vec::new() };
+        story.hears(read(entries));
+        story
+    }
+
+    fn hears(&mut self, read: SourceRead) -> Vec<Refusal> {
+        let snapshot = DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() };
+        let Transition { changes, events } = transition(&self.ledger, &snapshot, &self.policy, self.now);
+        changes.iter().for_each(|change| self.ledger.apply(change));
+        self.events.extend(events.into_iter().map(|event| event.action));
+        let (_, refusals) = guard(Plan::default(), &Bounds::of(&self.ledger, &self.policy), self.now);
+        self.ledger.refusals = refusals.iter().map(Refusal::record).collect();
+        refusals
+    }
+
+    fn later(&mut self, seconds: i64) {
+        self.now += SignedDuration::from_secs(seconds);
+    }
+
+    fn account(&self, name: &str) -> &Account {
+        self.ledger.accounts.values().find(|account| account.name == name).expect("a known account")
+    }
+
+    fn count(&self, has: impl Fn(&Account) -> bool) -> usize {
+        self.ledger.accounts.values().filter(|account| has(account)).count()
+    }
+
+    fn completeness(&self) -> &Completeness {
+        &self.ledger.sources[SOURCE].completeness
+    }
+
+    fn approve(&mut self, what: &str) {
+        let hash =
+            self.ledger.refusals.iter().find(|refusal| refusal.why.contains(what)).expect("refused").hash.clone();
+        let approval = approve(&self.ledger, &hash, self.now).expect("it can be approved");
+        approval.iter().for_each(|change| self.ledger.apply(change));
+    }
+}
+
+fn without(entries: &[Entry], from: usize, change: impl Fn(&mut Entry)) -> Vec<Entry> {
+    let mut entries = entries.to_vec();
+    entries.iter_mut().skip(from).for_each(change);
+    entries
+}
+
+#[test]
+fn an_attribute_is_gone_only_if_half_of_those_who_showed_it_still_do() {
+    let no_mail = |entry: &mut Entry| entry.mail = None;
+    let mails = |story: &Story| story.count(|account| account.mail.is_some());
+    for (count, left, after) in [(12, 6, 6), (12, 5, 12), (12, 0, 12), (9, 0, 0)] {
+        let all = people(count);
+        let mut story = Story::begin(all.clone());
+        let refusals = story.hears(read(without(&all, left, no_mail)));
+        assert_eq!((mails(&story), refusals.is_empty()), (after, after == left), "{count} and {left}");
+    }
+    let all = people(12);
+    let mut story = Story::begin(all.clone());
+    story.hears(read(without(&all, 2, no_mail)));
+    let text = &story.ledger.refusals[0].why;
+    assert!(text.contains("mail: 12 accounts of people showed it, 2 do now"), "{text}");
+    story.approve("mail");
+    story.hears(read(without(&all, 2, no_mail)));
+    assert_eq!((mails(&story), story.ledger.refusals.len(), story.ledger.approvals.len()), (2, 0, 0));
+    // Back, without anybody's help.
+    let mut story = Story::begin(all.clone());
+    story.hears(read(without(&all, 0, |entry| entry.ssh_keys.clear())));
+    assert_eq!(story.count(|account| !account.ssh_keys.is_empty()), 12);
+    story.hears(read(all));
+    assert!(story.ledger.refusals.is_empty() && story.ledger.doubts.is_empty());
+}
+
+#[test]
+fn an_absent_home_moves_none() {
+    let all: Vec<Entry> = people(12)
+        .into_iter()
+        .map(|entry| Entry { home: Some(PathBuf::from(format!("/elsewhere/{}", entry.name))), ..entry })
+        .collect();
+    let mut story = Story::begin(all.clone());
+    let by_default = |entry: &mut Entry| {
+        entry.home = Some(PathBuf::from(format!("/home/{}", entry.name)));
+        entry.home_by_default = true;
+    };
+    let refusals = story.hears(read(without(&all, 11, by_default)));
+    assert_eq!((story.account("p11").home.clone(), refusals.len()), (Some(PathBuf::from("/elsewhere/p11")), 0));
+    let refusals = story.hears(read(without(&all, 2, by_default)));
+    assert!(refusals[0].to_string().contains("homeDirectory: 11 accounts"), "{}", refusals[0]);
+    assert_eq!(story.account("p5").home, Some(PathBuf::from("/elsewhere/p5")));
+    let moved = |entry: &mut Entry| entry.home = Some(PathBuf::from(format!("/new/{}", entry.name)));
+    story.hears(read(without(&all, 0, moved)));
+    assert_eq!(story.account("p5").home, Some(PathBuf::from("/new/p5")), "whoever says so moves it");
+}
+
+#[test]
+fn a_partial_read_enables_nobody() {
+    let mut all = people(3);
+    all[0].disabled = Some("mark: yes".to_owned());
+    let mut story = Story::begin(all.clone());
+    all[0].disabled = None;
+    let partial = Completeness::Partial { why: "sentinel".to_owned() };
+    story.hears(SourceRead { completeness: partial, ..read(all.clone()) });
+    assert_eq!(story.account("p0").disabled.as_deref(), Some("mark: yes"));
+    story.hears(read(all));
+    assert_eq!(story.account("p0").disabled, None);
+}
+
+#[test]
+fn groups_that_empty_at_once_are_hidden_and_one_is_a_removal() {
+    let with = |groups: &[(&str, &[i64])]| {
+        let groups = groups.iter().map(|(name, members)| group(name, members));
+        people(6).into_iter().chain(groups).collect::<Vec<_>>()
+    };
+    let mut story = Story::begin(with(&[("a", &[0, 1]), ("b", &[2, 3]), ("c", &[4])]));
+    let leaving = |story: &Story| story.count(|account| !account.leaving.is_empty());
+    story.hears(read(with(&[("a", &[]), ("b", &[]), ("c", &[4])])));
+    assert!(story.completeness().to_string().contains("2 groups show no member at once"), "{}", story.completeness());
+    assert_eq!(leaving(&story), 0);
+    story.hears(read(with(&[("a", &[]), ("b", &[2, 3]), ("c", &[4])])));
+    assert_eq!((story.completeness(), leaving(&story)), (&Completeness::Complete, 1));
+    // One person was the only member of both.
+    let mut story = Story::begin(with(&[("a", &[0]), ("b", &[0]), ("c", &[4])]));
+    story.hears(read(with(&[("a", &[]), ("b", &[]), ("c", &[4])])));
+    assert_eq!((story.completeness(), leaving(&story)), (&Completeness::Complete, 2));
+    // An administrator says so.
+    let mut story = Story::begin(with(&[("a", &[0, 1]), ("b", &[2, 3])]));
+    let empty = || read(with(&[("a", &[]), ("b", &[])]));
+    story.hears(empty());
+    assert_ne!(story.completeness(), &Completeness::Complete);
+    let mark = SourceMark::accepted(story.now);
+    story.ledger.apply(&Change::SourceMark(SOURCE.to_owned(), Some(mark)));
+    story.hears(SourceRead { marks: marks("20260901000000.0Z"), ..empty() });
+    assert_eq!((story.completeness(), leaving(&story)), (&Completeness::Complete, 2));
+    assert!(!story.ledger.waits_for_a_read());
+}
+
+#[test]
+fn a_member_who_is_named_and_not_there_stays_until_they_are_due() {
+    let all = |members: &[i64]| people(3).into_iter().chain([group("a", members)]).collect::<Vec<_>>();
+    let mut story = Story::begin(all(&[0, 1]));
+    let named = || {
+        let mut read = read(all(&[1]).into_iter().filter(|entry| entry.name != "p0").collect());
+        let dn = crate::snapshot::dn::Dn::parse("uid=p0,ou=people,dc=x").canonical().to_owned();
+        read.dangling.members.insert(MemberName::Dn(dn), BTreeSet::from([DirectoryId("g-a".to_owned())]));
+        read
+    };
+    for _ in 0..25 {
+        story.hears(named());
+        assert!(
+            story.account("a").leaving.is_empty() || story.account("p0").absence.is_some_and(|it| it.seconds >= 86_400)
+        );
+        story.later(HOUR);
+    }
+    story.hears(named());
+    assert_eq!(story.account("a").leaving.len(), 1, "their absence is due");
+    // Whoever is not even named leaves at once.
+    let mut story = Story::begin(all(&[0, 1]));
+    story.hears(read(all(&[1])));
+    assert_eq!(story.account("a").leaving.len(), 1);
+}
+
+#[test]
+fn five_who_come_again_under_other_ids_are_a_question() {
+    let again = |from: i64, count: i64| {
+        let renewed = |entry: Entry| Entry { id: DirectoryId(format!("again-{}", entry.id)), ..entry };
+        people(8)
+            .into_iter()
+            .enumerate()
+            .map(|(at, entry)| {
+                let at = i64::try_from(at).expect("few");
+                if at >= from && at < from + count { renewed(entry) } else { entry }
+            })
+            .collect::<Vec<_>>()
+    };
+    for (count, question) in [(4, false), (5, true), (8, true)] {
+        let mut story = Story::begin(people(8));
+        for _ in 0..30 {
+            story.hears(read(again(0, count)));
+            story.later(HOUR);
+        }
+        let absent = story.count(|account| account.absence.is_some());
+        let asked = story.ledger.doubts.keys().any(|key| key.question == Question::Import);
+        assert_eq!((asked, absent == 0), (question, question), "{count}");
+        assert_eq!(story.ledger.accounts.len(), 8, "nothing is adopted, and nobody is new");
+    }
+    // Whoever they are, groups keep whom they had.
+    let grouped = |entries: Vec<Entry>, members: Vec<DirectoryId>| {
+        let members = members.into_iter().map(|id| (id, Role::Member)).collect();
+        let group = Entry { members, ..group("a", &[]) };
+        entries.into_iter().chain([group]).collect::<Vec<_>>()
+    };
+    let ids = |entries: &[Entry]| entries[..3].iter().map(|entry| entry.id.clone()).collect::<Vec<_>>();
+    let (before, after) = (people(8), again(0, 8));
+    let mut story = Story::begin(grouped(before.clone(), ids(&before)));
+    story.hears(read(grouped(after.clone(), ids(&after))));
+    let members: Vec<_> = story.account("a").members.keys().cloned().collect();
+    assert_eq!((members, story.account("a").leaving.len()), (ids(&before), 0));
+    // Other uids: they are other people.
+    let mut story = Story::begin(people(8));
+    let mut others = again(0, 8);
+    for (entry, uid) in others.iter_mut().zip(30_000..) {
+        entry.posix.as_mut().expect("a uid").uid = i64::try_from(uid).expect("few").try_into().expect("a uid");
+    }
+    story.hears(read(others));
+    assert_eq!(story.count(|account| account.absence.is_some()), 8);
+}
+
+fn proved(mut read: SourceRead, id: &str, places: &[(&str, Place)]) -> SourceRead {
+    let servers = places.iter().map(|(server, place)| ((*server).to_owned(), place.clone())).collect();
+    let proofs = if places.is_empty() {
+        BTreeMap::new()
+    } else {
+        BTreeMap::from([(DirectoryId(id.to_owned()), Proof { servers })])
+    };
+    read.proofs = Some(proofs);
+    read
+}
+
+#[test]
+fn nobody_is_due_before_their_servers_were_asked() {
+    let there = || Place::Inside { dn: "uid=p0".to_owned() };
+    let gone = |story: &mut Story| {
+        for _ in 0..24 {
+            story.hears(proved(read(people(3).split_off(1)), "u0", &[]));
+            story.later(HOUR);
+        }
+    };
+    let is_due = |story: &Story| story.account("p0").absence.is_some_and(|absence| absence.seconds >= 86_400);
+    let asked = |story: &Story| {
+        let snapshot = DirectorySnapshot { reads: vec![read(people(3).split_off(1))], ..DirectorySnapshot::default() };
+        due(&story.ledger, &snapshot, &story.policy, story.now).remove(SOURCE).map_or(0, |due| due.len())
+    };
+    let begin = || {
+        let mut story = Story::begin(people(3));
+        story.account("p0");
+        let id = story.account("p0").id.clone();
+        story.ledger.accounts.get_mut(&id).expect("known").state = Lifecycle::Active;
+        assert_eq!(asked(&story), 0);
+        gone(&mut story);
+        assert_eq!((asked(&story), is_due(&story)), (1, false));
+        story
+    };
+    let missing = |places: &[(&str, Place)]| proved(read(people(3).split_off(1)), "u0", places);
+    let mut story = begin();
+    story.hears(missing(&[]));
+    assert!(!is_due(&story), "no server could be asked");
+    story.hears(missing(&[("a", Place::Nowhere), ("b", Place::Outside { dn: "uid=p0,ou=left".to_owned() })]));
+    assert!(is_due(&story) && story.events.contains(&"absence proved".to_owned()));
+
+    let mut story = begin();
+    story.hears(missing(&[("a", there()), ("b", there())]));
+    assert_eq!(story.account("p0").absence, None, "the read was wrong");
+
+    for (freshest, other, due) in [(Place::Nowhere, there(), true), (there(), Place::Nowhere, false)] {
+        let mut story = begin();
+        let mut refusals = Vec::new();
+        for _ in 0..24 {
+            refusals = story.hears(missing(&[("a", freshest.clone()), ("b", other.clone())]));
+            assert!(!is_due(&story), "it waits alone");
+            story.later(HOUR);
+        }
+        assert!(refusals[0].to_string().contains("disagree whether p0 is there"), "{}", refusals[0]);
+        let left = story.hears(missing(&[("a", freshest), ("b", other)]));
+        assert_eq!((is_due(&story), left.len()), (due, 0), "the freshest server decides");
+    }
+}
+
+#[test]
+fn of_a_stale_answer_nothing_is_used() {
+    let mut story = Story::begin(people(12));
+    let before = story.ledger.accounts.clone();
+    let behind = Behind { lag: Some(SignedDuration::from_hours(3)), why: "contextCSN".to_owned() };
+    let stale = SourceRead {
+        completeness: Completeness::Stale { server: "a".to_owned(), why: "contextCSN".to_owned() },
+        server: None,
+        behind: BTreeMap::from([("a".to_owned(), behind)]),
+        ..SourceRead::complete(SOURCE, [AccountKind::User], Vec::new())
+    };
+    for _ in 0..30 {
+        story.hears(stale.clone());
+        story.later(HOUR);
+    }
+    assert_eq!(story.ledger.accounts, before);
+    let servers = &story.ledger.sources[SOURCE].servers;
+    assert_eq!((servers["a"].lag_seconds, servers["a"].lag().contains("3h")), (Some(3 * HOUR), true));
+}
+
+#[test]
+fn after_another_controller_answers_nothing_widens_for_half_an_hour() {
+    let mut all = people(3);
+    all.push(group("a", &[0]));
+    all[0].disabled = Some("mark: yes".to_owned());
+    let of = |server: &str, entries: &[Entry]| SourceRead {
+        server: Some(server.to_owned()),
+        marks: controller(server),
+        ..read(entries.to_vec())
+    };
+    let mut story = Story::begin(all.clone());
+    story.hears(of("dc1", &all));
+    let mut other = all.clone();
+    other[0].disabled = None;
+    other[1].disabled = Some("mark: yes".to_owned());
+    other[2].ssh_keys.insert("ssh-ed25519 new".to_owned());
+    other[3] = group("a", &[0, 2]);
+    other.push(person(9));
+    story.later(60);
+    story.hears(of("dc2", &other));
+    assert!(story.events.contains(&"directory server changed".to_owned()));
+    let widened = |story: &Story| {
+        (
+            story.account("p0").disabled.is_none(),
+            story.account("p2").ssh_keys.len() == 2,
+            story.account("a").members.len() == 2,
+            story.count(|account| account.name == "p9") == 1,
+        )
+    };
+    assert_eq!(widened(&story), (false, false, false, false));
+    assert!(story.account("p1").disabled.is_some(), "what narrows does not wait");
+    story.later(29 * 60);
+    story.hears(of("dc2", &other));
+    assert_eq!(widened(&story), (false, false, false, false));
+    story.later(2 * 60);
+    story.hears(of("dc2", &other));
+    assert_eq!(widened(&story), (true, true, true, true));
+    assert!(story.ledger.rejected.is_empty());
+}
+
+#[test]
+fn how_far_a_server_is_is_written_down_with_what_it_said() {
+    let mut story = Story::begin(people(3));
+    let at = |text: &str, entries: Vec<Entry>| SourceRead { marks: marks(text), ..read(entries) };
+    story.hears(at("20260901000000.0Z", people(3)));
+    let known = |story: &Story| story.ledger.marks[SOURCE].marks.clone();
+    assert_eq!(known(&story), marks("20260901000000.0Z"));
+    let quiet = |story: &Story, read: SourceRead| {
+        let snapshot = DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() };
+        let changes = transition(&story.ledger, &snapshot, &story.policy, story.now).changes;
+        changes.iter().all(|change| matches!(change, Change::Sources(_)))
+    };
+    story.later(60);
+    assert!(quiet(&story, at("20260902000000.0Z", people(3))), "others' changes are not written each minute");
+    story.later(600);
+    assert!(!quiet(&story, at("20260902000000.0Z", people(3))));
+    story.hears(at("20260903000000.0Z", people(4)));
+    assert_eq!(known(&story), marks("20260903000000.0Z"));
+    story.hears(at("20990903000000.0Z", people(5)));
+    assert_eq!(known(&story), marks("20260903000000.0Z"), "the future raises nothing");
+}

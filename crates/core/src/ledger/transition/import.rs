@@ -1,0 +1,78 @@
+//! A directory that was imported again: everybody is missing, and others have their names and uids. PURE: no runtime, no
+//! client, no file system, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Memory;
+use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, kubernetes_name};
+use crate::ledger::change::Change;
+use crate::ledger::doubt::{Doubt, DoubtKey, Question};
+use crate::ledger::{Account, Lifecycle, OrderKind};
+use crate::snapshot::{Entry, SourceRead};
+
+/// Fewer accounts of a kind are people who were made anew one by one.
+const ENOUGH: usize = 5;
+
+/// Accounts that seem to be imported again, by the ids of the entries that have their names and uids.
+pub(super) type Imported = BTreeMap<DirectoryId, Old>;
+
+/// Whose name and uid an entry has.
+pub(super) struct Old {
+    pub(super) account: AccountId,
+    /// As whom groups knew them.
+    pub(super) id: DirectoryId,
+}
+
+impl Memory<'_> {
+    /// Accounts of which the read shows the names and uids under other ids, if there are many: nobody of them is suspended
+    /// and nothing is adopted before an administrator says what it is.
+    pub(super) fn imported(&mut self, read: &SourceRead, present: &BTreeSet<&DirectoryId>) -> Imported {
+        let mut all = Imported::new();
+        for kind in [AccountKind::Tool, AccountKind::User, AccountKind::Group] {
+            let key = DoubtKey { source: read.source.clone(), kind, question: Question::Import };
+            let again = self.again(read, kind, present);
+            if again.len() < ENOUGH {
+                self.believe(key);
+                continue;
+            }
+            let known = self.ledger.doubts.get(&key);
+            let count = again.len() as u64;
+            let since = known.map_or(self.now, |known| known.since);
+            let accounts = again.values().map(|old| old.account.clone()).collect();
+            let doubt = Doubt { since, before: count, now: 0, accounts, proof: None, counted: None };
+            if known != Some(&doubt) {
+                self.result.changes.push(Change::Doubt(key, Some(doubt)));
+            }
+            all.extend(again);
+        }
+        all
+    }
+
+    fn again(&self, read: &SourceRead, kind: AccountKind, present: &BTreeSet<&DirectoryId>) -> Imported {
+        let missing = |account: &&Account| {
+            account.source == read.source
+                && account.kind == kind
+                && account.state != Lifecycle::Deleted
+                && !present.contains(&account.directory_id)
+                && self.order(&account.id, OrderKind::AdoptAccount).is_none()
+        };
+        let missing: Vec<&Account> = self.ledger.accounts.values().filter(missing).collect();
+        if missing.len() < ENOUGH {
+            return Imported::new();
+        }
+        let strangers = read
+            .entries
+            .iter()
+            .filter(|entry| entry.kind == kind && !self.known.contains_key(&(read.source.as_str(), &entry.id)));
+        let strangers: BTreeMap<String, &Entry> =
+            strangers.map(|entry| (kubernetes_name(&entry.name), entry)).collect();
+        let uid = |posix: &Option<PosixIdentity>| posix.as_ref().map(|posix| posix.uid);
+        let again = missing.iter().filter_map(|account| {
+            let entry = strangers.get(&account.kubernetes_name)?;
+            let same = uid(&entry.posix) == uid(&account.posix);
+            let old = Old { account: account.id.clone(), id: account.directory_id.clone() };
+            same.then(|| (entry.id.clone(), old))
+        });
+        again.collect()
+    }
+}

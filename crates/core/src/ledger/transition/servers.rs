@@ -1,0 +1,92 @@
+//! Which server answered, and how far it is. PURE: no runtime, no client, no file system, no clock.
+
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+use serde_json::json;
+
+use super::Memory;
+use crate::ledger::change::{Change, Event};
+use crate::ledger::server::{Moved, ServerState, SourceMark};
+use crate::snapshot::freshness::SETTLES;
+use crate::snapshot::{Completeness, SourceRead};
+
+/// How far a server is, is written down at most this often, unless something else is: directories change all the time, and
+/// what no account of ours changed with need not be known to the second.
+const MARK_EVERY: SignedDuration = SignedDuration::from_mins(5);
+/// A server that was not asked for so long is forgotten: it is no longer configured.
+const FORGOTTEN: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+impl Memory<'_> {
+    /// Remembers how far the server is. Whether nothing may widen, because another one answers that cannot be compared with
+    /// the former and may be behind it.
+    pub(super) fn server(&mut self, read: &SourceRead, complete: bool) -> bool {
+        let known = self.ledger.marks.get(&read.source);
+        let standing = known.and_then(|known| known.moved.clone()).filter(|moved| self.now < moved.at + SETTLES);
+        let (Some(server), false) = (&read.server, read.marks.is_empty()) else { return standing.is_some() };
+        if matches!(read.completeness, Completeness::Stale { .. }) {
+            return standing.is_some();
+        }
+        let other = known.filter(|known| {
+            !known.server.is_empty() && known.server != *server && known.marks.is_of_another(&read.marks)
+        });
+        let moved = match other {
+            Some(known) => {
+                let former = known.server.clone();
+                self.moved(&read.source, &former, server);
+                Some(Moved { at: self.now, former })
+            }
+            None => standing,
+        };
+        let marks = known.map(|known| known.marks.clone()).unwrap_or_default().advanced(&read.marks, self.now);
+        let accepted = known.is_some_and(|known| known.accepted && !complete);
+        let after = SourceMark { server: server.clone(), marks, at: self.now, moved, accepted };
+        let holds = after.moved.is_some();
+        let same = known.is_some_and(|known| SourceMark { at: known.at, ..after.clone() } == *known);
+        if !same {
+            let small = known.is_some_and(|known| {
+                let same =
+                    (&known.server, &known.moved, known.accepted) == (&after.server, &after.moved, after.accepted);
+                same && known.at + MARK_EVERY > self.now && known.at <= self.now
+            });
+            self.marks.push((read.source.clone(), after, small));
+        }
+        holds
+    }
+
+    /// Writes down how far servers are: what is new and matters, or whatever is new beside other changes.
+    pub(super) fn remember_marks(&mut self) {
+        let quiet = self.result.changes.is_empty();
+        let marks = std::mem::take(&mut self.marks).into_iter().filter(|(_, _, small)| !(quiet && *small));
+        self.result.changes.extend(marks.map(|(source, mark, _)| Change::SourceMark(source, Some(mark))));
+    }
+
+    /// How its servers are after a read, those that were not asked as they were.
+    pub(super) fn servers(&self, read: &SourceRead) -> BTreeMap<String, ServerState> {
+        let known = self.ledger.sources.get(&read.source);
+        let mut servers = known.map(|known| known.servers.clone()).unwrap_or_default();
+        servers.retain(|_, state| state.at + FORGOTTEN > self.now);
+        let behind = read.behind.iter().map(|(server, behind)| {
+            let lag_seconds = behind.lag.map(|lag| lag.as_secs());
+            (server.clone(), ServerState { at: self.now, lag_seconds, why: Some(behind.why.clone()) })
+        });
+        let answered = read.server.iter().filter(|_| !read.marks.is_empty());
+        let answered =
+            answered.map(|server| (server.clone(), ServerState { at: self.now, lag_seconds: Some(0), why: None }));
+        servers.extend(behind.chain(answered));
+        servers
+    }
+
+    fn moved(&mut self, source: &str, former: &str, server: &str) {
+        self.result.events.push(Event {
+            actor: "bursar".to_owned(),
+            account: None,
+            account_id: None,
+            action: "directory server changed".to_owned(),
+            reason: format!("{server} answers for source {source} instead of {former}, and nothing says how far it is"),
+            ticket: None,
+            plan: None,
+            detail: json!({"source": source, "before": former, "after": server}),
+        });
+    }
+}

@@ -1,0 +1,154 @@
+//! Attributes that vanish from most accounts at once: an access rule hides them, or a schema lost them. What they said stays
+//! until an administrator lets it go. PURE: no runtime, no client, no file system, no clock.
+
+use std::collections::BTreeSet;
+
+use super::Memory;
+use crate::identity::AccountKind;
+use crate::ledger::Account;
+use crate::ledger::change::Change;
+use crate::ledger::doubt::{Doubt, DoubtKey, Question};
+use crate::snapshot::{Entry, SourceRead};
+
+/// Of fewer accounts it is no rule that some lose an attribute at once.
+const ENOUGH: u64 = 10;
+
+/// An attribute that is believed to be gone only if it is proved to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Attribute {
+    Home,
+    SshKeys,
+    Mail,
+    Uid,
+}
+
+const ATTRIBUTES: [Attribute; 4] = [Attribute::Home, Attribute::SshKeys, Attribute::Mail, Attribute::Uid];
+
+/// Attributes that most accounts of a kind no longer show.
+pub(super) type Hidden = BTreeSet<(AccountKind, Attribute)>;
+
+/// How many showed it before, and how many of them do now.
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    before: u64,
+    now: u64,
+}
+
+impl Count {
+    const fn is_hidden(self) -> bool {
+        self.before >= ENOUGH && self.now * 2 < self.before
+    }
+}
+
+impl Memory<'_> {
+    /// What is hidden in a read, for which the ledger then has a doubt.
+    pub(super) fn hidden(&mut self, read: &SourceRead, complete: bool) -> Hidden {
+        let mut hidden = Hidden::new();
+        for kind in [AccountKind::Tool, AccountKind::User].into_iter().filter(|kind| read.kinds.contains(kind)) {
+            for attribute in ATTRIBUTES {
+                let label = match attribute {
+                    Attribute::Home => &read.labels.home,
+                    Attribute::SshKeys => &read.labels.ssh_keys,
+                    Attribute::Mail => &read.labels.mail,
+                    Attribute::Uid => &read.labels.uid,
+                };
+                let question = match attribute {
+                    Attribute::Uid => Question::Uid(label.clone()),
+                    Attribute::Home | Attribute::SshKeys | Attribute::Mail => Question::Attribute(label.clone()),
+                };
+                let key = DoubtKey { source: read.source.clone(), kind, question };
+                let count = self.count(read, kind, attribute);
+                let approved = self.ledger.approvals.get(&key.part()).is_some_and(|until| *until > self.now);
+                if count.is_hidden() && !approved {
+                    hidden.insert((kind, attribute));
+                    self.doubt(key, count.before, count.now);
+                } else {
+                    if approved && complete {
+                        self.result.changes.push(Change::Approval(key.part(), None));
+                    }
+                    if complete || !count.is_hidden() {
+                        self.believe(key);
+                    }
+                    if attribute == Attribute::Home && complete {
+                        self.homes_shown(&read.source, kind, count_homes(read, kind));
+                    }
+                }
+            }
+        }
+        hidden
+    }
+
+    fn homes_shown(&mut self, source: &str, kind: AccountKind, now: u64) {
+        let known = self.ledger.homes_shown.get(&(source.to_owned(), kind));
+        if known.copied().unwrap_or_default() != now {
+            self.result.changes.push(Change::HomesShown(source.to_owned(), kind, now));
+        }
+    }
+
+    /// Of the accounts in the read alone: whoever is missing proves nothing about an attribute.
+    fn count(&self, read: &SourceRead, kind: AccountKind, attribute: Attribute) -> Count {
+        let mut count = Count::default();
+        let (mut present, known) = (0, |id| self.known.get(&(read.source.as_str(), id)).copied());
+        for entry in read.entries.iter().filter(|entry| entry.kind == kind) {
+            let Some(account) = known(&entry.id) else { continue };
+            present += 1;
+            count.before += u64::from(attribute.had(account));
+            count.now += u64::from(attribute.had(account) && attribute.has(entry));
+        }
+        match attribute {
+            Attribute::Home => {
+                // The ledger knows homes, and not who said so: as many as were counted, of those that are there.
+                let shown = self.ledger.homes_shown.get(&(read.source.clone(), kind)).copied().unwrap_or_default();
+                Count { before: shown.min(present), now: count_homes(read, kind) }
+            }
+            Attribute::Uid => {
+                let rejected =
+                    read.rejected.iter().filter(|entry| entry.kind == kind && entry.why.contains(&read.labels.uid));
+                let had =
+                    rejected.filter_map(|entry| known(entry.id.as_ref()?)).filter(|account| attribute.had(account));
+                Count { before: count.before + had.count() as u64, ..count }
+            }
+            Attribute::SshKeys | Attribute::Mail => count,
+        }
+    }
+
+    fn doubt(&mut self, key: DoubtKey, before: u64, now: u64) {
+        let known = self.ledger.doubts.get(&key);
+        let since = known.map_or(self.now, |known| known.since);
+        let doubt = Doubt { since, before, now, accounts: BTreeSet::new(), proof: None, counted: None };
+        if known != Some(&doubt) {
+            self.result.changes.push(Change::Doubt(key, Some(doubt)));
+        }
+    }
+
+    /// It is doubted no longer.
+    pub(super) fn believe(&mut self, key: DoubtKey) {
+        if self.ledger.doubts.contains_key(&key) {
+            self.result.changes.push(Change::Doubt(key, None));
+        }
+    }
+}
+
+impl Attribute {
+    fn had(self, account: &Account) -> bool {
+        match self {
+            Self::Home => account.home.is_some(),
+            Self::SshKeys => !account.ssh_keys.is_empty(),
+            Self::Mail => account.mail.is_some(),
+            Self::Uid => account.posix.is_some(),
+        }
+    }
+
+    fn has(self, entry: &Entry) -> bool {
+        match self {
+            Self::Home => entry.home.is_some() && !entry.home_by_default,
+            Self::SshKeys => !entry.ssh_keys.is_empty(),
+            Self::Mail => entry.mail.is_some(),
+            Self::Uid => entry.posix.is_some(),
+        }
+    }
+}
+
+fn count_homes(read: &SourceRead, kind: AccountKind) -> u64 {
+    read.entries.iter().filter(|entry| entry.kind == kind && Attribute::Home.has(entry)).count() as u64
+}

@@ -1,0 +1,28 @@
+//! `bursar directory accept`: a server was restored from a backup, or groups are empty on purpose. PURE: no runtime, no client,
+//! no file system, no clock.
+
+use serde_json::json;
+
+use super::{One, event};
+use crate::ledger::change::Change;
+use crate::ledger::server::SourceMark;
+use crate::ledger::{LedgerState, Note};
+use crate::orders::request::Refusal;
+
+/// What was known of the servers is forgotten, and the next complete read is taken as it is.
+pub(super) fn accept(ledger: &LedgerState, source: &str, note: &Note) -> Result<One, Refusal> {
+    if !ledger.sources.contains_key(source) && !ledger.marks.contains_key(source) {
+        let names: Vec<&str> = ledger.sources.keys().map(String::as_str).collect();
+        let text = format!("no source {source:?} was read yet; there are: {}", names.join(", "));
+        return Err(Refusal { exit_code: 64, text });
+    }
+    let mark = SourceMark::accepted(note.at);
+    let mut event = event(None, "directory accepted", note);
+    event.detail = json!({ "source": source });
+    Ok(One {
+        changes: vec![Change::SourceMark(source.to_owned(), Some(mark))],
+        events: vec![event],
+        text: format!("source {source}: what it says next is taken as it is"),
+        revoked: None,
+    })
+}

@@ -1,0 +1,35 @@
+//! What a source says and is not believed, as refusals. PURE: no runtime, no client, no file system, no clock.
+
+use super::guard::{ABSENCE, ATTRIBUTES, IMPORT, Refusal};
+use super::hash;
+use crate::identity::AccountName;
+use crate::ledger::LedgerState;
+use crate::ledger::doubt::{Doubt, DoubtKey, Question};
+
+/// All that stand.
+pub(super) fn refusals(ledger: &LedgerState) -> Vec<Refusal> {
+    ledger.doubts.iter().map(|(key, doubt)| refusal(ledger, key, doubt)).collect()
+}
+
+fn refusal(ledger: &LedgerState, key: &DoubtKey, doubt: &Doubt) -> Refusal {
+    let names = doubt.accounts.iter().filter_map(|id| Some(ledger.accounts.get(id)?.account_name()));
+    let mut accounts: Vec<AccountName> = names.collect();
+    accounts.sort();
+    let (limit, what, parts) = match &key.question {
+        Question::Attribute(name) => (ATTRIBUTES, name.clone(), vec![key.part()]),
+        // Its loss takes nothing: nobody's uid changes by it.
+        Question::Uid(name) => (ATTRIBUTES, name.clone(), Vec::new()),
+        Question::Import => (IMPORT, format!("{}s", key.kind), Vec::new()),
+        Question::Absence(_) => (ABSENCE, doubt.proof.clone().unwrap_or_default(), Vec::new()),
+    };
+    Refusal {
+        limit: limit.to_owned(),
+        class: key.source.clone(),
+        allowed: doubt.now,
+        wanted: doubt.before,
+        what,
+        accounts,
+        hash: (!parts.is_empty()).then(|| hash::of_parts(&parts)),
+        parts,
+    }
+}

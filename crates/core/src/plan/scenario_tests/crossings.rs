@@ -1,0 +1,221 @@
+//! Every state of the world against every event, as `tests/data/crossings.txt` lists them: most faults are where two sound
+//! mechanisms meet.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use super::{Story, data};
+use crate::desired::of_generation_group;
+use crate::identity::{AccountId, AccountKind};
+use crate::kinds::ObjectKey;
+use crate::ledger::Lifecycle;
+use crate::plan::testing::prod;
+
+/// What an event means for what the tool had.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Meaning {
+    Takes,
+    Replaces,
+    Keeps,
+}
+
+/// A state or an event.
+struct Happening {
+    name: String,
+    meaning: Meaning,
+    begins: Vec<String>,
+    ends: Vec<String>,
+}
+
+impl Happening {
+    fn of(name: &str, meaning: Meaning, text: &str) -> Self {
+        let (begins, ends) = text.split_once('|').expect("what begins it | what ends it");
+        let lines = |text: &str| {
+            let lines = text.split(';').map(str::trim).filter(|line| !line.is_empty());
+            lines.map(str::to_owned).collect()
+        };
+        Self { name: name.to_owned(), meaning, begins: lines(begins), ends: lines(ends) }
+    }
+}
+
+#[derive(Default)]
+struct Matrix {
+    states: Vec<Happening>,
+    events: Vec<Happening>,
+    waits: BTreeSet<(String, String)>,
+}
+
+impl Matrix {
+    fn read() -> Self {
+        let text = fs::read_to_string(data("crossings.txt")).expect("the file is there");
+        let mut matrix = Self::default();
+        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (head, rest) = line.split_once(':').expect("a colon");
+            match head.split_whitespace().collect::<Vec<_>>().as_slice() {
+                ["state", name] => matrix.states.push(Happening::of(name, Meaning::Keeps, rest)),
+                ["event", name, meaning] => {
+                    let meaning = match *meaning {
+                        "takes" => Meaning::Takes,
+                        "replaces" => Meaning::Replaces,
+                        "keeps" => Meaning::Keeps,
+                        other => panic!("no such meaning: {other}"),
+                    };
+                    matrix.events.push(Happening::of(name, meaning, rest));
+                }
+                ["waits", state, event] => drop(matrix.waits.insert(((*state).to_owned(), (*event).to_owned()))),
+                other => panic!("no such line: {other:?}"),
+            }
+        }
+        matrix
+    }
+}
+
+/// One cell while it is told.
+struct Cell {
+    story: Story,
+    foo: AccountId,
+    away: Option<std::sync::Arc<crate::inventory::ClusterInventory>>,
+}
+
+impl Cell {
+    fn new() -> Self {
+        let mut story = Story::new();
+        for line in ["add user ann 20001", "add tool foo 52503 ann", "add tool stays 52504 ann", "settle"] {
+            story.line(&line.split_whitespace().collect::<Vec<_>>());
+        }
+        let foo = story.world.id(AccountKind::Tool, "foo");
+        Self { story, foo, away: None }
+    }
+
+    fn tell(&mut self, lines: &[String]) {
+        for line in lines {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let world = &mut self.story.world;
+            match words.as_slice() {
+                ["cycle"] => drop(world.cycle()),
+                ["cluster", "down"] => self.away = world.inventory.clusters.remove(&prod()),
+                ["cluster", "up"] => {
+                    world.inventory.clusters.extend(self.away.take().map(|cluster| (prod(), cluster)));
+                }
+                ["terminating", ..] => self.namespace().deleting = true,
+                ["remade", ..] => {
+                    let key = self.key();
+                    let objects = &mut self.story.world.cluster().objects;
+                    objects.retain(|known, _| *known != key && known.namespace.as_deref() != Some(key.name.as_str()));
+                    self.story.world.bound.retain(|known, _| known.namespace.as_deref() != Some(key.name.as_str()));
+                }
+                // The name may be another by now; the account is the same.
+                [verb, "tool", "foo" | "food", rest @ ..] if *verb != "quota" && *verb != "killed" => {
+                    let foo = self.foo.clone();
+                    self.story.happens(verb, &foo, rest);
+                }
+                words => self.story.line(words),
+            }
+        }
+    }
+
+    fn key(&self) -> ObjectKey {
+        let tenant = &self.story.world.ledger.tenants[&(self.foo.clone(), prod())];
+        ObjectKey::namespace(&prod(), tenant.namespace.as_ref().expect("it has one"))
+    }
+
+    fn namespace(&mut self) -> &mut crate::inventory::ObservedObject {
+        let key = self.key();
+        self.story.world.cluster().objects.get_mut(&key).expect("it is there")
+    }
+
+    /// Whom bindings in namespaces of this name name.
+    fn bound(&self, namespace: &str) -> BTreeSet<String> {
+        let bound = self.story.world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some(namespace));
+        bound.flat_map(|(_, names)| names.iter().cloned()).collect()
+    }
+
+    /// What there is in the end, but for the generation.
+    fn end(&mut self) -> BTreeMap<String, String> {
+        let world = &mut self.story.world;
+        for _ in 0..8 {
+            world.now += jiff::SignedDuration::from_hours(1);
+            world.cycle();
+        }
+        let mut end = BTreeMap::new();
+        for account in world.ledger.accounts.values() {
+            end.insert(format!("state of {}", account.name), account.state.as_str().to_owned());
+            let quotas = account.members.len();
+            end.insert(format!("members of {}", account.name), quotas.to_string());
+        }
+        for key in world.inventory.clusters[&prod()].objects.keys() {
+            end.insert(format!("{} {:?} {}", key.kind, key.namespace, key.name), String::new());
+        }
+        for (key, names) in &world.bound {
+            let accounts: Vec<String> =
+                names.iter().filter_map(|name| Some(of_generation_group(name)?.0.to_string())).collect();
+            end.insert(format!("{} {:?} {}", key.kind, key.namespace, key.name), accounts.join(", "));
+        }
+        for key in world.ledger.deliveries.keys() {
+            end.insert(format!("kubeconfig of {}", world.ledger.accounts[&key.account].name), String::new());
+        }
+        end.insert("plan".to_owned(), world.plan().to_string());
+        end
+    }
+}
+
+fn crossed(state: &Happening, event: &Happening, waits: bool) -> Result<BTreeMap<String, String>, String> {
+    let mut cell = Cell::new();
+    let (own, others) = (cell.bound("tool-foo"), cell.bound("tool-stays"));
+    cell.tell(&state.begins);
+    let before = cell.bound("tool-foo");
+    cell.tell(&event.begins);
+    for _ in 0..2 {
+        cell.story.world.cycle();
+        if cell.bound("tool-stays") != others {
+            return Err("stays lost its access".to_owned());
+        }
+    }
+    let after = cell.bound("tool-foo");
+    let account = cell.story.world.ledger.accounts[&cell.foo].clone();
+    let is_present = |name: &String| {
+        let group = of_generation_group(name);
+        account.state == Lifecycle::Active && group.is_none_or(|(_, generation)| generation == account.generation)
+    };
+    let wrong = match event.meaning {
+        _ if waits => None,
+        Meaning::Takes if !after.is_empty() => Some(format!("foo still has {after:?}")),
+        Meaning::Replaces if own.iter().any(|old| after.contains(old)) => Some(format!("{own:?} still opens it")),
+        Meaning::Keeps if !before.is_empty() && after.is_empty() && state.name != "suspending" => {
+            Some("foo lost its access".to_owned())
+        }
+        _ => after.iter().find(|name| !is_present(name)).map(|name| format!("{name} is bound")),
+    };
+    if let Some(wrong) = wrong.filter(|_| cell.away.is_none()) {
+        return Err(wrong);
+    }
+    cell.tell(&state.ends);
+    cell.tell(&event.ends);
+    Ok(cell.end())
+}
+
+#[test]
+fn in_every_crossing_access_goes_that_should_and_no_other() {
+    let Matrix { states, events, waits } = Matrix::read();
+    assert!(states.len() * events.len() >= 180, "{} cells", states.len() * events.len());
+    let mut wrong = Vec::new();
+    for event in &events {
+        let undisturbed = crossed(&states[0], event, false).unwrap_or_else(|why| panic!("{}: {why}", event.name));
+        for state in &states {
+            let may_wait = waits.contains(&(state.name.clone(), event.name.clone()));
+            match crossed(state, event, may_wait) {
+                Err(why) => wrong.push(format!("{} x {}: {why}", state.name, event.name)),
+                Ok(end) if end != undisturbed => {
+                    let differs = |one: &BTreeMap<String, String>, other: &BTreeMap<String, String>| {
+                        let differ = one.iter().filter(|(key, value)| other.get(*key) != Some(*value));
+                        differ.map(|(key, value)| format!("{key}: {value}")).collect::<Vec<_>>()
+                    };
+                    let (more, less) = (differs(&end, &undisturbed), differs(&undisturbed, &end));
+                    wrong.push(format!("{} x {} ends with {more:?}, not {less:?}", state.name, event.name));
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} cells:\n{}", wrong.len(), wrong.join("\n"));
+}

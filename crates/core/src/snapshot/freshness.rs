@@ -1,0 +1,343 @@
+//! How far a server is, in its own words, and whether that is behind what was heard before. PURE: no runtime, no client, no
+//! file system, no clock.
+//!
+//! A server that is behind shows people who left as present and their rights as they were. So nothing of its answer is
+//! used, and another server is asked.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::identity::DirectoryId;
+
+/// How many entries stand for a server that shows neither `contextCSN` nor `highestCommittedUSN`: those that changed last.
+/// A server that is behind lacks the newest changes, so that the older ones prove nothing more; and the row in the ledger
+/// stays below some 20 KiB.
+pub const WITNESSES: usize = 256;
+
+/// After another server answers that cannot be compared with the former one, nothing widens for so long. Replication between
+/// sites of Active Directory takes 15 minutes by default, and three hours at most where nobody said otherwise; half an hour
+/// is what one waits for a new account without asking.
+pub const SETTLES: SignedDuration = SignedDuration::from_mins(30);
+
+/// What a server says that it has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marks {
+    /// `contextCSN`: when the newest change of each server id was made, by the suffix and the server id (OpenLDAP).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub changes: BTreeMap<String, Stamp>,
+    /// `highestCommittedUSN`, by the `invocationId` of the database that counts (Active Directory).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counts: BTreeMap<String, u64>,
+    /// The domain controller (Active Directory): its counts say nothing about another's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<String>,
+    /// When the entries were changed that changed last, by their ids. Only of servers that show neither of the above.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub entries: BTreeMap<DirectoryId, Stamp>,
+}
+
+/// How far a server is behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Behind {
+    /// By how much time, where it says so.
+    pub lag: Option<SignedDuration>,
+    /// For people.
+    pub why: String,
+}
+
+impl Marks {
+    /// The server says nothing about how far it is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.counts.is_empty() && self.entries.is_empty() && self.controller.is_none()
+    }
+
+    /// How far a server that shows `shown` is behind these. `None`: nothing says that it is.
+    #[must_use]
+    pub fn behind(&self, shown: &Self) -> Option<Behind> {
+        let comparable = self.changes.keys().any(|key| shown.changes.contains_key(key))
+            || self.counts.keys().any(|key| shown.counts.contains_key(key));
+        if comparable {
+            self.changes_behind(shown).or_else(|| self.counts_behind(shown))
+        } else {
+            self.entries_behind(shown)
+        }
+    }
+
+    /// Whether the two say anything about the same.
+    #[must_use]
+    pub fn is_comparable(&self, shown: &Self) -> bool {
+        self.changes.keys().any(|key| shown.changes.contains_key(key))
+            || self.counts.keys().any(|key| shown.counts.contains_key(key))
+            || self.entries.keys().any(|key| shown.entries.contains_key(key))
+    }
+
+    /// Whether a server that shows `shown` answers instead of another one with which it cannot be compared.
+    #[must_use]
+    pub fn is_of_another(&self, shown: &Self) -> bool {
+        match (&self.controller, &shown.controller) {
+            (Some(known), Some(shown)) => known != shown,
+            _ => !self.is_empty() && !shown.is_empty() && !self.is_comparable(shown),
+        }
+    }
+
+    fn changes_behind(&self, shown: &Self) -> Option<Behind> {
+        let late = self.changes.iter().filter_map(|(key, known)| {
+            let has = shown.changes.get(key).filter(|has| has.is_before(*known))?;
+            Some((known.since(*has), key, *known, *has))
+        });
+        let (lag, key, known, has) = late.max_by_key(|(lag, ..)| *lag)?;
+        let why = format!("its contextCSN {key} is {has}, and {known} was seen before");
+        Some(Behind { lag: Some(lag), why })
+    }
+
+    fn counts_behind(&self, shown: &Self) -> Option<Behind> {
+        let mut late = self.counts.iter().filter_map(|(key, known)| {
+            let has = shown.counts.get(key).filter(|has| *has < known)?;
+            let why = format!(
+                "its highestCommittedUSN is {has}, and was {known} under the same invocationId {key}: its database was set back"
+            );
+            Some(Behind { lag: None, why })
+        });
+        late.next()
+    }
+
+    fn entries_behind(&self, shown: &Self) -> Option<Behind> {
+        let late = self.entries.iter().filter_map(|(id, known)| {
+            let has = shown.entries.get(id).filter(|has| has.is_before(*known))?;
+            Some((known.since(*has), id, *known, *has))
+        });
+        let late: Vec<_> = late.collect();
+        let count = late.len();
+        let (lag, id, known, has) = late.into_iter().max_by_key(|(lag, ..)| *lag)?;
+        let why = format!("{count} of its entries went back: {id} was changed at {known}, and is shown as of {has}");
+        Some(Behind { lag: Some(lag), why })
+    }
+
+    /// What is known after a server showed `shown`. What it says of the future proves nothing, and raises nothing: its
+    /// clock is wrong, and would make each later change look old.
+    #[must_use]
+    pub fn advanced(&self, shown: &Self, now: Timestamp) -> Self {
+        let mut after = self.clone();
+        for (key, stamp) in shown.changes.iter().filter(|(_, stamp)| stamp.is_past(now)) {
+            let known = after.changes.entry(key.clone()).or_insert(*stamp);
+            *known = (*known).max(*stamp);
+        }
+        for (key, count) in &shown.counts {
+            let known = after.counts.entry(key.clone()).or_insert(*count);
+            *known = (*known).max(*count);
+        }
+        for (id, stamp) in shown.entries.iter().filter(|(_, stamp)| stamp.is_past(now)) {
+            after.entries.insert(id.clone(), *stamp);
+        }
+        after.controller = shown.controller.clone().or(after.controller);
+        after.entries = newest(after.entries, WITNESSES);
+        after
+    }
+}
+
+/// Those of `entries` that changed last.
+#[must_use]
+pub fn newest(entries: BTreeMap<DirectoryId, Stamp>, count: usize) -> BTreeMap<DirectoryId, Stamp> {
+    if entries.len() <= count {
+        return entries;
+    }
+    let mut sorted: Vec<(Stamp, DirectoryId)> = entries.into_iter().map(|(id, stamp)| (stamp, id)).collect();
+    sorted.sort_unstable_by(|a, b| b.cmp(a));
+    sorted.into_iter().take(count).map(|(stamp, id)| (id, stamp)).collect()
+}
+
+/// A moment as directories write it: `20261121002119.123456Z` in a CSN, `20261121002119Z` in `modifyTimestamp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp {
+    /// Since 1970.
+    second: i64,
+    /// Absent where only the second is told.
+    micro: Option<u32>,
+}
+
+impl Stamp {
+    /// Reads a CSN (its time alone), or a time of RFC 4517 in UTC. `None`: it is neither.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let time = text.split('#').next()?.strip_suffix('Z')?;
+        let (digits, fraction) = match time.split_once(['.', ',']) {
+            Some((digits, fraction)) => (digits, Some(fraction)),
+            None => (time, None),
+        };
+        if digits.len() != 14 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let number = |from: usize, to: usize| digits.get(from..to)?.parse::<i64>().ok();
+        let (year, month, day) = (number(0, 4)?, number(4, 6)?, number(6, 8)?);
+        let (hour, minute, second) = (number(8, 10)?, number(10, 12)?, number(12, 14)?);
+        if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+            return None;
+        }
+        let second = days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
+        let micro = match fraction {
+            None => None,
+            // Modify times of other servers have three digits, CSNs six.
+            Some(fraction) if (1..=6).contains(&fraction.len()) => {
+                let scale = 10_u32.pow(6 - u32::try_from(fraction.len()).ok()?);
+                Some(fraction.parse::<u32>().ok()? * scale)
+            }
+            Some(_) => return None,
+        };
+        Some(Self { second, micro })
+    }
+
+    /// Whether it is earlier, as far as both say. Where one tells only the second, two of one second are the same.
+    #[must_use]
+    pub fn is_before(self, other: Self) -> bool {
+        match (self.micro, other.micro) {
+            (Some(own), Some(others)) => (self.second, own) < (other.second, others),
+            _ => self.second < other.second,
+        }
+    }
+
+    fn is_past(self, now: Timestamp) -> bool {
+        self.second <= now.as_second()
+    }
+
+    fn since(self, earlier: Self) -> SignedDuration {
+        SignedDuration::from_secs(self.second.saturating_sub(earlier.second))
+    }
+}
+
+/// Days from 1 January 1970 to a day of the Gregorian calendar. By hand, because a read has tens of thousands of these and a
+/// calendar library takes longer than the read.
+const fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let of_era = year - era * 400;
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+impl std::fmt::Display for Stamp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Ok(time) = Timestamp::from_second(self.second) else { return write!(f, "{}", self.second) };
+        match self.micro {
+            None => write!(f, "{}", time.strftime("%Y%m%d%H%M%SZ")),
+            Some(micro) => write!(f, "{}.{micro:06}Z", time.strftime("%Y%m%d%H%M%S")),
+        }
+    }
+}
+
+impl Serialize for Stamp {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Stamp {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not a time")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(text: &str) -> Stamp {
+        Stamp::parse(text).expect("a time")
+    }
+
+    fn vector(pairs: &[(&str, &str)]) -> Marks {
+        let changes = pairs.iter().map(|(key, text)| ((*key).to_owned(), stamp(text))).collect();
+        Marks { changes, ..Marks::default() }
+    }
+
+    fn seen(pairs: &[(&str, &str)]) -> Marks {
+        let entries = pairs.iter().map(|(id, text)| (DirectoryId((*id).to_owned()), stamp(text))).collect();
+        Marks { entries, ..Marks::default() }
+    }
+
+    fn now() -> Timestamp {
+        "2026-11-22T10:00:00Z".parse().expect("a time")
+    }
+
+    #[test]
+    fn times_are_read_and_written() {
+        assert_eq!(stamp("19700101000000Z"), Stamp { second: 0, micro: None });
+        assert_eq!(stamp("20261122100000Z").second, now().as_second());
+        assert_eq!(stamp("20000229235959.000001Z#000000#001#000000").to_string(), "20000229235959.000001Z");
+        assert_eq!(stamp("20261122100000.5Z").micro, Some(500_000));
+        for wrong in ["", "2026", "20261122100000", "20261322100000Z", "20261122100000.1234567Z", "2026112210000éZ"] {
+            assert_eq!(Stamp::parse(wrong), None, "{wrong}");
+        }
+        let json = serde_json::to_string(&vector(&[("x 001", "20261122100000.000007Z")])).expect("JSON");
+        assert_eq!(json, r#"{"changes":{"x 001":"20261122100000.000007Z"}}"#);
+        assert_eq!(
+            serde_json::from_str::<Marks>(&json).expect("marks"),
+            vector(&[("x 001", "20261122100000.000007Z")])
+        );
+    }
+
+    #[test]
+    fn a_server_is_behind_if_a_server_id_that_both_have_is() {
+        let known = vector(&[("001", "20261122090000.000002Z"), ("002", "20261122080000.0Z")]);
+        assert_eq!(known.behind(&known), None);
+        let behind = known.behind(&vector(&[("001", "20261122083000.000001Z"), ("002", "20261122080000.0Z")]));
+        assert_eq!(behind.and_then(|behind| behind.lag), Some(SignedDuration::from_mins(30)));
+        assert!(known.behind(&vector(&[("001", "20261122090000.000001Z")])).is_some(), "a microsecond is a change");
+        assert_eq!(known.behind(&vector(&[("001", "20261122090000.000002Z"), ("003", "20200101000000.0Z")])), None);
+        assert_eq!(known.behind(&Marks::default()), None, "it says nothing");
+    }
+
+    #[test]
+    fn a_count_that_goes_back_is_behind_and_another_database_is_not() {
+        let of = |id: &str, count| Marks { counts: BTreeMap::from([(id.to_owned(), count)]), ..Marks::default() };
+        assert!(of("a", 100).behind(&of("a", 99)).is_some());
+        assert_eq!(of("a", 100).behind(&of("a", 100)), None);
+        assert_eq!(of("a", 100).behind(&of("b", 1)), None);
+        assert!(!of("a", 100).is_comparable(&of("b", 1)));
+        assert_eq!(of("a", 100).advanced(&of("b", 1), now()).counts.len(), 2);
+    }
+
+    #[test]
+    fn an_entry_that_goes_back_is_behind_and_one_that_is_gone_is_not() {
+        let known = seen(&[("old", "20261101000000Z"), ("newest", "20261122090000Z")]);
+        assert_eq!(known.behind(&seen(&[("old", "20261101000000Z")])), None, "the newest entry was deleted");
+        assert!(known.behind(&seen(&[("old", "20261101000000Z"), ("newest", "20261122085959Z")])).is_some());
+        assert_eq!(known.behind(&seen(&[("newest", "20261122090000.5Z")])), None, "told more exactly");
+        let exact = seen(&[("newest", "20261122090000.5Z")]);
+        assert_eq!(exact.behind(&seen(&[("newest", "20261122090000Z")])), None, "told less exactly");
+        let both = Marks { entries: known.entries.clone(), ..vector(&[("001", "20261122090000.0Z")]) };
+        let older = seen(&[("newest", "20200101000000Z")]);
+        let shown = Marks { entries: older.entries, ..vector(&[("001", "20261122090000.0Z")]) };
+        assert_eq!(both.behind(&shown), None, "an entry may be restored; the server says that it has all changes");
+    }
+
+    #[test]
+    fn the_future_raises_nothing() {
+        let known = vector(&[("001", "20261122090000.0Z")]);
+        let future = vector(&[("001", "20301122090000.0Z"), ("002", "20301122090000.0Z")]);
+        assert_eq!(known.advanced(&future, now()), known);
+        assert_eq!(known.behind(&vector(&[("001", "20261122093000.0Z")])), None);
+        assert!(Marks::default().advanced(&seen(&[("a", "20301122090000Z")]), now()).is_empty());
+    }
+
+    #[test]
+    fn what_is_known_never_goes_back_by_itself() {
+        let known = vector(&[("001", "20261122090000.0Z")]);
+        let after = known.advanced(&vector(&[("001", "20261122080000.0Z"), ("002", "20261122070000.0Z")]), now());
+        assert_eq!(after, vector(&[("001", "20261122090000.0Z"), ("002", "20261122070000.0Z")]));
+    }
+
+    #[test]
+    fn only_the_newest_entries_are_kept() {
+        let many: Vec<(String, String)> =
+            (0..300).map(|at| (format!("e{at}"), format!("20261101{:02}{:02}00Z", at / 60, at % 60))).collect();
+        let many: Vec<(&str, &str)> = many.iter().map(|(id, text)| (id.as_str(), text.as_str())).collect();
+        let after = Marks::default().advanced(&seen(&many), now());
+        assert_eq!(after.entries.len(), WITNESSES);
+        assert!(after.entries.contains_key(&DirectoryId("e299".to_owned())));
+        assert!(!after.entries.contains_key(&DirectoryId("e0".to_owned())));
+    }
+}

@@ -1,0 +1,154 @@
+//! What a server says about how far it is: `contextCSN`, `highestCommittedUSN`, or when its entries were changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use bursar_core::identity::DirectoryId;
+use bursar_core::snapshot::dn::Dn;
+use bursar_core::snapshot::freshness::{Marks, Stamp, WITNESSES};
+use futures::FutureExt as _;
+use ldap3::{Ldap, Scope, SearchOptions, SearchResult};
+use tokio::time::timeout;
+
+use super::active_directory::Controller;
+use super::connection::{ReadError, meaning};
+use super::raw;
+use crate::entry::assemble::KINDS;
+use crate::entry::raw::RawEntry;
+use crate::source::{LdapConfig, SourceConfig};
+
+/// When an entry was changed, in the words of OpenLDAP and of all others. `whenChanged` is each controller's own.
+pub(super) const STAMPS: [&str; 2] = ["entryCSN", "modifyTimestamp"];
+/// The newest changes of all databases of OpenLDAP (RFC 4533 leaves the name to the server).
+const CONTEXT_CSN: &str = "contextCSN";
+/// Entries that are looked at for one that a server must have.
+const SOME: i32 = 50;
+
+/// What the server says that it has, before anything is read: what is read then is not older. Malformed messages make ldap3
+/// panic.
+pub(super) async fn marks(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> Result<Marks, ReadError> {
+    AssertUnwindSafe(shown(ldap, config, source)).catch_unwind().await.unwrap_or(Err(ReadError::Unparsable))
+}
+
+async fn shown(ldap: &mut Ldap, config: &LdapConfig, source: &SourceConfig) -> Result<Marks, ReadError> {
+    let mut marks = Marks::default();
+    if source.attributes.windows {
+        if let Some(controller) = Controller::ask(ldap, config.timeout).await? {
+            marks.counts.extend(controller.life.map(|life| (life, controller.usn)));
+            marks.controller = Some(controller.service);
+        }
+        return Ok(marks);
+    }
+    for (context, suffix) in contexts(ldap, source, config.timeout).await? {
+        let entries = found(ldap, &context, "(objectClass=*)", &[CONTEXT_CSN], config.timeout).await?;
+        for csn in entries.iter().flat_map(|entry| entry.texts(CONTEXT_CSN)) {
+            if let (Some(stamp), Some(id)) = (Stamp::parse(csn), server_id(csn)) {
+                marks.changes.insert(format!("{} {id}", suffix.canonical()), stamp);
+            }
+        }
+    }
+    Ok(marks)
+}
+
+/// The databases of a server that hold a tree of `source`, by the DNs of their suffixes.
+pub(super) async fn contexts(
+    ldap: &mut Ldap,
+    source: &SourceConfig,
+    limit: Duration,
+) -> Result<Vec<(String, Dn)>, ReadError> {
+    let bases: Vec<Dn> =
+        KINDS.into_iter().filter_map(|kind| source.tree(kind)).map(|tree| Dn::parse(&tree.base)).collect();
+    let root = found(ldap, "", "(objectClass=*)", &["namingContexts"], limit).await?;
+    let all: BTreeSet<&str> = root.iter().flat_map(|root| root.texts("namingContexts")).collect();
+    let all = all.into_iter().map(|context| (context.to_owned(), Dn::parse(context)));
+    Ok(all.filter(|(_, suffix)| bases.iter().any(|base| base.is_within(suffix))).collect())
+}
+
+/// Whether a server that shows an older `contextCSN` than is known has the changes all the same: for each server id that is
+/// behind, an entry that this one wrote as late. A `slapd` that was killed knows no more than its last checkpoint.
+pub(super) async fn has_newer_entries(
+    ldap: &mut Ldap,
+    config: &LdapConfig,
+    known: &Marks,
+    shown: &Marks,
+) -> Result<bool, ReadError> {
+    if known.counts.iter().any(|(id, count)| shown.counts.get(id).is_some_and(|has| has < count)) {
+        return Ok(false);
+    }
+    for (key, stamp) in &known.changes {
+        if !shown.changes.get(key).is_some_and(|has| has.is_before(*stamp)) {
+            continue;
+        }
+        let Some((suffix, id)) = key.rsplit_once(' ') else { return Ok(false) };
+        let filter = format!("(entryCSN>={stamp}#000000#{id}#000000)");
+        let options = SearchOptions::new().sizelimit(SOME);
+        let search = ldap.with_search_options(options).search(suffix, Scope::Subtree, &filter, vec!["entryCSN"]);
+        let SearchResult(items, _) = timeout(config.timeout, search)
+            .await
+            .map_err(|_| ReadError::Timeout(config.timeout))?
+            .map_err(ReadError::Lost)?;
+        let mut has = false;
+        for item in items.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate()) {
+            let is_late = |csn: &str| Stamp::parse(csn).is_some_and(|written| !written.is_before(*stamp));
+            has |= raw_csn(item.0).is_some_and(|csn| server_id(&csn) == Some(id) && is_late(&csn));
+        }
+        if !has {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The `entryCSN` of an entry, whole: [`raw`] keeps only its time. `None`: it shows none.
+fn raw_csn(entry: ldap3::asn1::StructureTag) -> Option<String> {
+    let mut fields = entry.expect_constructed()?.into_iter().skip(1);
+    let attribute = fields.next()?.expect_constructed()?.into_iter().next()?;
+    let value = attribute.expect_constructed()?.into_iter().nth(1)?.expect_constructed()?.into_iter().next()?;
+    String::from_utf8(value.expect_primitive()?).ok()
+}
+
+/// The third part of a CSN: `20261122100000.000000Z#000000#001#000000`.
+fn server_id(csn: &str) -> Option<&str> {
+    csn.split('#').nth(2)
+}
+
+/// When those of `entries` were changed that changed last, and those that are known.
+pub(super) fn witnesses<'a>(
+    source: &SourceConfig,
+    entries: impl Iterator<Item = &'a std::sync::Arc<RawEntry>>,
+    known: &Marks,
+) -> BTreeMap<DirectoryId, Stamp> {
+    let mut stamped: Vec<(Stamp, &RawEntry)> = entries.filter_map(|entry| Some((entry.stamp?, &**entry))).collect();
+    if stamped.is_empty() {
+        return BTreeMap::new();
+    }
+    stamped.sort_unstable_by_key(|(stamp, _)| std::cmp::Reverse(*stamp));
+    let id = |entry: &RawEntry| {
+        let text = entry.texts(&source.attributes.id).next()?.trim().to_lowercase();
+        Some(DirectoryId(text))
+    };
+    let (newest, others) = stamped.split_at(WITNESSES.min(stamped.len()));
+    let newest = newest.iter().filter_map(|(stamp, entry)| Some((id(entry)?, *stamp)));
+    let others = others.iter().filter_map(|(stamp, entry)| Some((id(entry)?, *stamp)));
+    newest.chain(others.filter(|(id, _)| known.entries.contains_key(id))).collect()
+}
+
+/// The entry at `base`; none if there is none, or it is hidden.
+async fn found(
+    ldap: &mut Ldap,
+    base: &str,
+    filter: &str,
+    attributes: &[&str],
+    limit: Duration,
+) -> Result<Vec<RawEntry>, ReadError> {
+    let search = ldap.search(base, Scope::Base, filter, attributes.to_vec());
+    let SearchResult(items, answer) =
+        timeout(limit, search).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
+    if answer.rc != 0 {
+        tracing::debug!(base, why = meaning(&answer), "the server does not say how far it is");
+        return Ok(Vec::new());
+    }
+    let entries = items.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate());
+    entries.map(|item| raw(item.0, |_| ()).ok_or(ReadError::Unparsable)).collect()
+}

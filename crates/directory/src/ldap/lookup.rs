@@ -1,0 +1,156 @@
+//! Single entries by their immutable ids, on every server of a source that is not behind.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bursar_core::errors::chain;
+use bursar_core::identity::{AccountKind, DirectoryId};
+use bursar_core::snapshot::freshness::Stamp;
+use bursar_core::snapshot::proof::{Due, Place, Proof};
+use ldap3::{Ldap, Scope, SearchResult, ldap_escape};
+use tokio::time::timeout;
+
+use super::connection::{Connection, ReadError, meaning};
+use super::freshness::contexts;
+use super::raw;
+use super::search::Search;
+use crate::entry::raw::RawEntry;
+use crate::entry::windows;
+use crate::source::{LdapConfig, SourceConfig};
+use crate::sync::kept::ServerHistory;
+
+/// Entries asked for in one search. An id is some 60 bytes of its filter.
+const AT_ONCE: usize = 100;
+
+/// What one server says.
+struct Answer {
+    /// When the newest change was made that it has.
+    newest: Option<Stamp>,
+    answered: bool,
+    server: String,
+    places: BTreeMap<DirectoryId, Place>,
+}
+
+/// What each server says of those who are `due`; the freshest first, and of equals the one that `answered` the read.
+pub(crate) async fn look_up(
+    config: &LdapConfig,
+    source: &SourceConfig,
+    history: &ServerHistory,
+    due: &[Due],
+    answered: &str,
+) -> BTreeMap<DirectoryId, Proof> {
+    let mut servers: Vec<Answer> = Vec::new();
+    let mut search = Search::new(history);
+    while let Ok(mut connection) = search.open(config, source).await {
+        let server = connection.server.clone();
+        if servers.iter().any(|known| known.server == server) {
+            continue;
+        }
+        match places(&mut connection, config, source, due).await {
+            Ok(places) => {
+                let newest = connection.marks.changes.values().max().copied();
+                servers.push(Answer { newest, answered: server == answered, server, places });
+            }
+            Err(error) => {
+                let why = chain(&connection.diagnose(error).await);
+                tracing::warn!(source = source.name, server, why, "absent accounts could not be looked up");
+            }
+        }
+    }
+    servers.sort_by_key(|one| Reverse((one.newest, one.answered)));
+    let mut proofs: BTreeMap<DirectoryId, Proof> = BTreeMap::new();
+    for Answer { server, places, .. } in servers {
+        for Due { id, .. } in due {
+            let place = places.get(id).cloned().unwrap_or(Place::Nowhere);
+            proofs.entry(id.clone()).or_default().servers.push((server.clone(), place));
+        }
+    }
+    proofs
+}
+
+/// Where one server has the entries; whoever is not in it is nowhere.
+async fn places(
+    connection: &mut Connection,
+    config: &LdapConfig,
+    source: &SourceConfig,
+    due: &[Due],
+) -> Result<BTreeMap<DirectoryId, Place>, ReadError> {
+    let limit = config.timeout;
+    let mut places = BTreeMap::new();
+    let suffixes: Vec<String> =
+        contexts(&mut connection.ldap, source, limit).await?.into_iter().map(|(context, _)| context).collect();
+    // A server that does not say what it holds holds the bases at least.
+    let bases = due.iter().filter_map(|due| Some(source.tree(due.kind)?.base.clone()));
+    let suffixes: BTreeSet<String> = if suffixes.is_empty() { bases.collect() } else { suffixes.into_iter().collect() };
+    for some in due.chunks(AT_ONCE) {
+        let ids = any_of(source, some);
+        for suffix in &suffixes {
+            for entry in search(&mut connection.ldap, source, suffix, &ids, limit).await? {
+                if let Some(id) = id_of(source, &entry) {
+                    places.insert(id, Place::Outside { dn: entry.dn });
+                }
+            }
+        }
+        let kinds: BTreeSet<AccountKind> = some.iter().map(|due| due.kind).collect();
+        for tree in kinds.into_iter().filter_map(|kind| source.tree(kind)) {
+            let filter = format!("(&{}{ids})", parenthesized(&tree.filter));
+            for entry in search(&mut connection.ldap, source, &tree.base, &filter, limit).await? {
+                if let Some(id) = id_of(source, &entry) {
+                    places.insert(id, Place::Inside { dn: entry.dn });
+                }
+            }
+        }
+    }
+    Ok(places)
+}
+
+fn any_of(source: &SourceConfig, due: &[Due]) -> String {
+    let attribute = &source.attributes.id;
+    let mut any = "(|".to_owned();
+    for Due { id, .. } in due {
+        let value = match windows::guid_bytes(&id.0).filter(|_| is_guid(source)) {
+            Some(bytes) => bytes.iter().fold(String::new(), |mut text, byte| {
+                let _ = write!(text, "\\{byte:02x}");
+                text
+            }),
+            None => ldap_escape(id.0.as_str()).into_owned(),
+        };
+        let _ = write!(any, "({attribute}={value})");
+    }
+    any + ")"
+}
+
+fn is_guid(source: &SourceConfig) -> bool {
+    source.attributes.id.eq_ignore_ascii_case("objectGUID")
+}
+
+fn id_of(source: &SourceConfig, entry: &RawEntry) -> Option<DirectoryId> {
+    let value = entry.values(&source.attributes.id).next()?;
+    if is_guid(source) {
+        return windows::guid(value).map(DirectoryId);
+    }
+    Some(DirectoryId(std::str::from_utf8(value).ok()?.trim().to_lowercase()))
+}
+
+fn parenthesized(filter: &str) -> String {
+    if filter.starts_with('(') { filter.to_owned() } else { format!("({filter})") }
+}
+
+async fn search(
+    ldap: &mut Ldap,
+    source: &SourceConfig,
+    base: &str,
+    filter: &str,
+    limit: Duration,
+) -> Result<Vec<RawEntry>, ReadError> {
+    let asking = ldap.search(base, Scope::Subtree, filter, vec![source.attributes.id.as_str()]);
+    let SearchResult(items, answer) =
+        timeout(limit, asking).await.map_err(|_| ReadError::Timeout(limit))?.map_err(ReadError::Lost)?;
+    if answer.rc != 0 {
+        return Err(ReadError::Answer(meaning(&answer)));
+    }
+    let entries = items.into_iter().filter(|item| !item.is_ref() && !item.is_intermediate());
+    entries.map(|item| raw(item.0, |_| ()).ok_or(ReadError::Unparsable)).collect()
+}

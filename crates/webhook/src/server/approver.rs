@@ -1,0 +1,387 @@
+//! `bursar-webhook approve`: watches the daemon's certificate requests and approves those that
+//! [`bursar_core::admission::approver`] lets through. It denies what can never become right; everything else stays pending, is
+//! logged once, counted, and judged again until it is decided or gone.
+//!
+//! Two of them may run beside each other: the second one's approval conflicts, and that is an answer too.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use http::{Request, StatusCode};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt as _, watcher::watcher};
+use kube::{Api, Client};
+use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::desk::{Answer, METRICS, respond, text};
+use super::files::ApproverFiles;
+use super::{ServerError, client, serve_health};
+use crate::index::{Index, Trust};
+use bursar_core::admission::approver::{ApproverRules, Asked, Judgement, SIGNER, Wanted, judge};
+use bursar_core::admission::tenant::Resolved;
+use bursar_core::contract::NAMESPACE_HINT;
+use bursar_core::errors::chain;
+
+/// Between two looks at the files.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two judgements of a request that waits: what it waits for is told by no event of its own.
+const JUDGED_AGAIN: Duration = Duration::from_secs(5);
+/// Requests that are judged at a time. The signer issues 20 a second, and each judgement is a request or two of 5 ms.
+const AT_A_TIME: usize = 16;
+/// An approval that takes longer is tried again with the next judgement.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Verdict {
+    verdict: &'static str,
+}
+
+/// A request that is not decided.
+struct Pending {
+    request: CertificateSigningRequest,
+    /// What it waits for, once it was judged.
+    why: Option<String>,
+    /// It is being judged now.
+    judged: bool,
+}
+
+struct Approver {
+    rules: RwLock<Arc<ApproverRules>>,
+    client: RwLock<Client>,
+    index: Arc<Index>,
+    /// By uid.
+    pending: Mutex<BTreeMap<String, Pending>>,
+    listed: Mutex<Option<String>>,
+    places: Semaphore,
+    verdicts: Family<Verdict, Counter>,
+}
+
+/// Approves until `stop`.
+///
+/// # Errors
+/// Only at the start; an API server that is away is a state that `/readyz` shows.
+pub async fn run(dir: &Path, health: SocketAddr, stop: CancellationToken) -> Result<(), ServerError> {
+    let files = ApproverFiles::open(dir).map_err(|why| ServerError::ApproverFiles { dir: dir.to_owned(), why })?;
+    let client = client(files.kubeconfig()).await.map_err(ServerError::ApiServer)?;
+    let probes = TcpListener::bind(health).await.map_err(|source| ServerError::Listen { address: health, source })?;
+    let approver = Arc::new(Approver {
+        rules: RwLock::new(files.rules()),
+        client: RwLock::new(client),
+        index: Arc::new(Index::default()),
+        pending: Mutex::default(),
+        listed: Mutex::new(Some("certificate requests are not listed yet".to_owned())),
+        places: Semaphore::new(AT_A_TIME),
+        verdicts: Family::default(),
+    });
+    let keeping = tokio::spawn(keep_up(files, Arc::clone(&approver)));
+    let probing = Arc::clone(&approver);
+    let probing = tokio::spawn(serve_health(probes, move |request| probing.health(request)));
+    tracing::info!(%health, "approving");
+    stop.cancelled().await;
+    keeping.abort();
+    probing.abort();
+    Ok(())
+}
+
+/// Runs the watches, and again with what changes in the files.
+async fn keep_up(mut files: ApproverFiles, approver: Arc<Approver>) {
+    let mut watches = start(&files, &approver);
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let changed = files.look();
+        if changed.rules {
+            *approver.rules.write().unwrap_or_else(PoisonError::into_inner) = files.rules();
+        }
+        if changed.access {
+            match client(files.kubeconfig()).await {
+                Ok(client) => *approver.client.write().unwrap_or_else(PoisonError::into_inner) = client,
+                Err(error) => tracing::error!(error, "the old way to the API server stays in use"),
+            }
+        }
+        if changed.rules || changed.access {
+            watches.iter().for_each(AbortHandle::abort);
+            watches = start(&files, &approver);
+        }
+    }
+}
+
+fn start(files: &ApproverFiles, approver: &Arc<Approver>) -> [AbortHandle; 2] {
+    let rules = files.rules();
+    let trust = Trust { cluster: rules.cluster.clone(), public_keys: rules.public_keys().unwrap_or_default() };
+    let client = approver.client.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let index = tokio::spawn(Arc::clone(&approver.index).watch(client.clone(), trust));
+    let requests = tokio::spawn(follow(Arc::clone(approver), client));
+    [index.abort_handle(), requests.abort_handle()]
+}
+
+/// Follows the requests of the signer, and judges again what waits.
+async fn follow(approver: Arc<Approver>, client: Client) {
+    let config = watcher::Config::default().fields(&format!("spec.signerName={SIGNER}"));
+    let mut events = std::pin::pin!(watcher(Api::<CertificateSigningRequest>::all(client), config).default_backoff());
+    let mut again = tokio::time::interval(JUDGED_AGAIN);
+    let mut listed: Vec<String> = Vec::new();
+    let changed = Arc::new(Notify::new());
+    loop {
+        let event = tokio::select! {
+            _ = again.tick() => {
+                Approver::judge_all(&approver, &changed);
+                continue;
+            }
+            () = changed.notified() => continue,
+            event = events.next() => event,
+        };
+        match event {
+            None => return,
+            Some(Err(error)) => {
+                approver.is_listed(Some(format!("certificate requests are not watched: {}", chain(&error))))
+            }
+            Some(Ok(Event::Init)) => listed.clear(),
+            Some(Ok(Event::InitApply(request))) => {
+                listed.extend(request.metadata.uid.clone());
+                Approver::see(&approver, request, &changed);
+            }
+            Some(Ok(Event::InitDone)) => {
+                approver.pending().retain(|uid, _| listed.contains(uid));
+                approver.is_listed(None);
+            }
+            Some(Ok(Event::Apply(request))) => {
+                approver.is_listed(None);
+                Approver::see(&approver, request, &changed);
+            }
+            Some(Ok(Event::Delete(request))) => drop(request.metadata.uid.map(|uid| approver.pending().remove(&uid))),
+        }
+    }
+}
+
+impl Approver {
+    fn pending(&self) -> MutexGuard<'_, BTreeMap<String, Pending>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_listed(&self, trouble: Option<String>) {
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = trouble.as_ref().filter(|_| listed.as_ref() != trouble.as_ref()) {
+            tracing::warn!(error = why, "nothing is approved meanwhile");
+        }
+        *listed = trouble;
+    }
+
+    fn see(approver: &Arc<Self>, request: CertificateSigningRequest, changed: &Arc<Notify>) {
+        let Some(uid) = request.metadata.uid.clone() else { return };
+        if is_decided(&request) {
+            approver.pending().remove(&uid);
+            return;
+        }
+        let rules = approver.rules();
+        if judge(&rules, &asked(&request)) == Judgement::NotOurs {
+            return;
+        }
+        approver.pending().entry(uid.clone()).or_insert(Pending { request, why: None, judged: false });
+        Self::judge_one(approver, &uid, changed);
+    }
+
+    fn judge_all(approver: &Arc<Self>, changed: &Arc<Notify>) {
+        let waiting: Vec<String> = approver.pending().keys().cloned().collect();
+        waiting.iter().for_each(|uid| Self::judge_one(approver, uid, changed));
+    }
+
+    /// Judges a request in a task of its own: one that waits for a live read keeps no other one back.
+    fn judge_one(approver: &Arc<Self>, uid: &str, changed: &Arc<Notify>) {
+        let request = match approver.pending().get_mut(uid) {
+            Some(pending) if !pending.judged => {
+                pending.judged = true;
+                pending.request.clone()
+            }
+            _ => return,
+        };
+        let (approver, uid, changed) = (Arc::clone(approver), uid.to_owned(), Arc::clone(changed));
+        tokio::spawn(async move {
+            let outcome = match approver.places.acquire().await {
+                Ok(_place) => tokio::time::timeout(DEADLINE, approver.decide(&request)).await,
+                Err(_) => return,
+            };
+            let outcome = outcome.unwrap_or_else(|_| Outcome::Waits("the API server does not answer".to_owned()));
+            approver.note(&uid, &request, outcome);
+            changed.notify_one();
+        });
+    }
+
+    fn rules(&self) -> Arc<ApproverRules> {
+        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn decide(&self, request: &CertificateSigningRequest) -> Outcome {
+        let rules = self.rules();
+        let judgement = judge(&rules, &asked(request));
+        let judgement = match judgement {
+            Judgement::Sealed(wanted) => match self.sealed(request, &wanted).await {
+                Ok(()) => Judgement::Approve,
+                Err(why) => Judgement::Waits(why),
+            },
+            judgement => judgement,
+        };
+        match judgement {
+            Judgement::NotOurs => Outcome::Gone,
+            Judgement::Sealed(_) => Outcome::Waits("its namespace is not known yet".to_owned()),
+            Judgement::Waits(why) => Outcome::Waits(why),
+            Judgement::Approve => {
+                self.conclude(request, "Approved", "BursarApproved", "the bursar approver found it as it should be")
+                    .await
+            }
+            Judgement::Never(why) => self.conclude(request, "Denied", "BursarDenied", &why).await,
+        }
+    }
+
+    /// By what the watch knows, and by a live read before it is refused: what the daemon sealed a moment ago, no watch may
+    /// have told yet.
+    async fn sealed(&self, request: &CertificateSigningRequest, wanted: &Wanted) -> Result<(), String> {
+        let known = self.index.unready().is_none().then(|| self.index.of_account(&wanted.account)).unwrap_or_default();
+        let why = match wanted.is_in(&known) {
+            Ok(()) => return Ok(()),
+            Err(why) => why,
+        };
+        let annotations = request.metadata.annotations.as_ref();
+        let Some(namespace) = annotations.and_then(|annotations| annotations.get(NAMESPACE_HINT)) else {
+            return Err(why);
+        };
+        match self.index.read_live(namespace).await {
+            Some(Resolved::Sealed(identity)) => wanted.is_in(&[identity]),
+            Some(Resolved::Unresolved(unresolved)) => Err(format!("namespace {namespace}: {unresolved}")),
+            None => Err(why),
+        }
+    }
+
+    async fn conclude(
+        &self,
+        request: &CertificateSigningRequest,
+        condition: &'static str,
+        reason: &str,
+        message: &str,
+    ) -> Outcome {
+        let metadata = &request.metadata;
+        let name = metadata.name.as_deref().unwrap_or_default();
+        // With uid and version: what is approved is what was judged, and what nobody else decided meanwhile.
+        let change = json!({
+            "metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version},
+            "status": {"conditions": [
+                {"type": condition, "status": "True", "reason": reason, "message": message},
+            ]},
+        });
+        let api: Api<CertificateSigningRequest> =
+            Api::all(self.client.read().unwrap_or_else(PoisonError::into_inner).clone());
+        match api.patch_approval(name, &PatchParams::default(), &Patch::Merge(&change)).await {
+            Ok(_) => Outcome::Decided { condition, why: message.to_owned() },
+            // Gone, or decided by another: the watch tells.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => Outcome::Gone,
+            Err(error) => Outcome::Waits(chain(&error)),
+        }
+    }
+
+    fn note(&self, uid: &str, request: &CertificateSigningRequest, outcome: Outcome) {
+        let name = request.metadata.name.as_deref().unwrap_or_default();
+        let count = |verdict| {
+            self.verdicts.get_or_create(&Verdict { verdict }).inc();
+        };
+        match outcome {
+            Outcome::Gone => drop(self.pending().remove(uid)),
+            Outcome::Decided { condition: "Approved", .. } => {
+                self.pending().remove(uid);
+                count("approved");
+                tracing::info!(request = name, "approved");
+            }
+            Outcome::Decided { why, .. } => {
+                self.pending().remove(uid);
+                count("denied");
+                tracing::warn!(request = name, reason = why, "denied");
+            }
+            Outcome::Waits(why) => {
+                let mut pending = self.pending();
+                let Some(pending) = pending.get_mut(uid) else { return };
+                pending.judged = false;
+                if pending.why.as_ref() != Some(&why) {
+                    tracing::warn!(request = name, reason = why, "not approved yet");
+                    if pending.why.is_none() {
+                        count("pending");
+                    }
+                    pending.why = Some(why);
+                }
+            }
+        }
+    }
+
+    fn health<B>(&self, request: &Request<B>) -> Answer {
+        match request.uri().path() {
+            "/healthz" => text(StatusCode::OK, "ok"),
+            "/readyz" => match self.unready() {
+                None => text(StatusCode::OK, "ok"),
+                Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),
+            },
+            "/metrics" => respond(StatusCode::OK, METRICS, self.exposition()),
+            _ => text(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics"),
+        }
+    }
+
+    fn unready(&self) -> Option<String> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner).clone().or_else(|| self.index.unready())
+    }
+
+    fn exposition(&self) -> String {
+        let mut registry = Registry::with_prefix("bursar_approver");
+        registry.register("requests", "Requests of the daemon, by verdict", self.verdicts.clone());
+        let waiting = Gauge::<i64>::default();
+        let count = self.pending().values().filter(|pending| pending.why.is_some()).count();
+        waiting.set(i64::try_from(count).unwrap_or(i64::MAX));
+        registry.register("waiting", "Requests of the daemon that are neither approved nor denied", waiting);
+        let ready = Gauge::<i64>::default();
+        ready.set(i64::from(self.unready().is_none()));
+        registry.register("ready", "1: requests and namespaces are watched", ready);
+        let mut text = String::new();
+        // Writing to a String cannot fail, and half an exposition would be worse than none.
+        if encode(&mut text, &registry).is_err() {
+            text.clear();
+        }
+        text
+    }
+}
+
+/// What came of a judgement.
+enum Outcome {
+    Decided { condition: &'static str, why: String },
+    Waits(String),
+    Gone,
+}
+
+fn asked(request: &CertificateSigningRequest) -> Asked<'_> {
+    let spec = &request.spec;
+    Asked {
+        signer: &spec.signer_name,
+        user: spec.username.as_deref().unwrap_or_default(),
+        groups: spec.groups.as_deref().unwrap_or_default(),
+        usages: spec.usages.as_deref().unwrap_or_default(),
+        expiration_seconds: spec.expiration_seconds,
+        request: &spec.request.0,
+    }
+}
+
+/// Approved, denied, failed or issued: nothing is left to decide.
+fn is_decided(request: &CertificateSigningRequest) -> bool {
+    let status = request.status.as_ref();
+    status.is_some_and(|status| {
+        status.certificate.is_some() || status.conditions.as_ref().is_some_and(|conditions| !conditions.is_empty())
+    })
+}

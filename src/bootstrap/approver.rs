@@ -1,0 +1,399 @@
+//! The approver of a cluster: what `bursar approver install` makes, as an administrator. From then on the daemon asks for
+//! certificates, and approves none.
+//!
+//! Who may run pods in its namespace, or change its rules, is that cluster's administrator. So nothing there is the
+//! daemon's: no right, no label, no file.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::api::DeleteParams;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use zeroize::Zeroizing;
+
+use super::init::{apply, make_all};
+use super::needs::Needs;
+use super::owner::{Said, owner_and_said};
+use super::webhook::{WEBHOOK_LIFETIME, wait_for};
+use super::{AccessError, Made, OWN_LIFETIME, answered, client, files, own, read};
+use crate::admission::approver::ApproverRules;
+use crate::certificate::Asked;
+use crate::contract::MANAGED_BY;
+use crate::desired::approver_rules::{Owned, approver_rules};
+use crate::desired::watched::site_kinds;
+use crate::execute::authority::verified;
+use crate::execute::keypair::{Names, NewKey};
+use crate::execute::request::ApiServer;
+use crate::execute::signing::{SIGNER, Unsigned, sign};
+use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
+use crate::policy::Policy;
+use crate::rules::{KUBECONFIG, RULES};
+
+/// Its namespace.
+pub const NAMESPACE: &str = "bursar-approver";
+/// ConfigMap, Deployment, service account, roles.
+pub const APPROVER: &str = "bursar-approver";
+
+/// Nobody: the image has no users.
+const RUNS_AS: u64 = 65532;
+const HEALTH: u16 = 9445;
+/// Where the rules are in the container.
+const FILES: &str = "/etc/bursar-approver";
+/// Time to fetch the image on a node and to list requests and namespaces.
+const AVAILABLE_WITHIN: Duration = Duration::from_mins(3);
+
+/// What an installation works with.
+#[derive(Debug, Clone, Copy)]
+pub struct ApproverRequest<'a> {
+    /// The configuration, from which the rules follow.
+    pub policy: &'a Policy,
+    /// Which cluster.
+    pub cluster: &'a ClusterName,
+    /// The ledger that must own the cluster.
+    pub ledger: &'a LedgerState,
+    /// An administrator's access to it. Read once, not kept.
+    pub admin_kubeconfig: &'a Path,
+    /// Who seals.
+    pub public_key: [u8; 32],
+    /// Accounts that may hold admin and impersonation roles; `None`: as an administrator said before.
+    pub administrators: Option<&'a BTreeSet<String>>,
+}
+
+/// Where the approver runs.
+#[derive(Debug, Clone, Copy)]
+pub enum Place<'a> {
+    /// As a Deployment of two, from this image.
+    Inside {
+        /// By digest.
+        image: &'a str,
+    },
+    /// Wherever somebody starts it with the files of this folder.
+    Outside {
+        /// Written for its owner.
+        folder: &'a Path,
+    },
+}
+
+/// What was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApproverReport {
+    /// Every object, in the order in which they were made.
+    pub made: Vec<Made>,
+    /// When the files of an approver outside of the cluster end.
+    pub not_after: Option<Timestamp>,
+}
+
+impl ApproverRequest<'_> {
+    fn needs(&self) -> Needs {
+        Needs::of(self.policy, self.cluster, site_kinds(self.policy, self.ledger, self.cluster))
+    }
+
+    fn rules(&self, administrators: &BTreeSet<String>) -> ApproverRules {
+        let owned = Owned {
+            ledger: &self.ledger.ledger_id,
+            administrators,
+            public_key: self.public_key,
+            own_lifetime: OWN_LIFETIME,
+        };
+        approver_rules(self.policy, self.cluster, owned)
+    }
+
+    /// What an administrator said; the cluster must be this ledger's.
+    async fn said(&self, client: &Client) -> Result<Said, AccessError> {
+        let ours = &self.ledger.ledger_id;
+        match owner_and_said(client).await? {
+            Some((found, said)) if found == *ours => Ok(said),
+            Some((found, _)) => Err(AccessError::OtherOwner { found, ours: ours.clone() }),
+            None => Err(AccessError::NoOwner),
+        }
+    }
+}
+
+/// What the approver of a cluster goes by; `None`: there is none.
+pub async fn found(client: &Client) -> Result<Option<ApproverRules>, AccessError> {
+    let api = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
+    let map = answered("ConfigMap bursar-approver", api.get_opt(APPROVER)).await?;
+    let text = map.and_then(|map| map.data?.remove(RULES));
+    text.map(|text| ApproverRules::parse(text.as_bytes())).transpose().map_err(AccessError::ApproverRules)
+}
+
+/// Installs the approver, or brings what it goes by up to date; then the daemon's role has no `approve` any more.
+///
+/// # Errors
+/// The cluster is another ledger's, or does not take something; or the approver does not become available, and then the
+/// daemon approves as before.
+pub async fn install(request: ApproverRequest<'_>, place: Place<'_>) -> Result<ApproverReport, AccessError> {
+    let client = client(request.admin_kubeconfig).await?;
+    let mut said = request.said(&client).await?;
+    if let Some(administrators) = request.administrators {
+        said.administrators.clone_from(administrators);
+    }
+    let rules = request.rules(&said.administrators);
+    let (mut made, mut not_after) = (Vec::new(), None);
+    let subject = match place {
+        Place::Inside { .. } => json!({"kind": "ServiceAccount", "name": APPROVER, "namespace": NAMESPACE}),
+        Place::Outside { folder } => {
+            let user = user();
+            let (kubeconfig, ends) = kubeconfig(&request, &client, &user).await?;
+            write(folder, &rules, &kubeconfig)?;
+            not_after = Some(ends);
+            json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user})
+        }
+    };
+    for manifest in [namespace(), service_account(), role(), binding(&subject), config_map(&rules)] {
+        made.push(apply(&client, &manifest).await?);
+    }
+    match place {
+        Place::Inside { image } => {
+            for manifest in workload(image) {
+                made.push(apply(&client, &manifest).await?);
+            }
+            available(&client).await?;
+        }
+        // A former one in the cluster has lost its right with the binding.
+        Place::Outside { .. } => remove_workload(&client).await?,
+    }
+    (said.approver, said.approver_until) = (Some(rules), not_after);
+    made.extend(make_all(&client, &request.needs(), &request.ledger.ledger_id, &said).await?);
+    Ok(ApproverReport { made, not_after })
+}
+
+/// Gives the daemon its `approve` back, and removes the approver.
+///
+/// # Errors
+/// The cluster is another ledger's, or does not take something; what is left is removed by another try.
+pub async fn uninstall(request: ApproverRequest<'_>) -> Result<ApproverReport, AccessError> {
+    let client = client(request.admin_kubeconfig).await?;
+    let mut said = request.said(&client).await?;
+    (said.approver, said.approver_until) = (None, None);
+    let made = make_all(&client, &request.needs(), &request.ledger.ledger_id, &said).await?;
+    let parameters = DeleteParams::background();
+    let gone = |error: AccessError| if error.is_not_found() { Ok(()) } else { Err(error) };
+    let bindings = Api::<ClusterRoleBinding>::all(client.clone());
+    answered("ClusterRoleBinding bursar-approver", bindings.delete(APPROVER, &parameters))
+        .await
+        .map(drop)
+        .or_else(gone)?;
+    let roles = Api::<ClusterRole>::all(client.clone());
+    answered("ClusterRole bursar-approver", roles.delete(APPROVER, &parameters)).await.map(drop).or_else(gone)?;
+    let maps = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
+    answered("ConfigMap bursar-approver", maps.delete(APPROVER, &parameters)).await.map(drop).or_else(gone)?;
+    let namespaces = Api::<Namespace>::all(client.clone());
+    answered("Namespace bursar-approver", namespaces.delete(NAMESPACE, &parameters)).await.map(drop).or_else(gone)?;
+    Ok(ApproverReport { made, not_after: None })
+}
+
+/// Gives an approver that is there another owner's rules: after a takeover it is to approve for that one.
+pub(super) async fn hand_over(
+    request: ApproverRequest<'_>,
+    client: &Client,
+    said: &mut Said,
+) -> Result<(), AccessError> {
+    let rules = request.rules(&said.administrators);
+    apply(client, &config_map(&rules)).await?;
+    said.approver = Some(rules);
+    Ok(())
+}
+
+/// A name that nobody had a certificate for before: what was signed for an approver's name earlier has no right.
+fn user() -> String {
+    format!("bursar:approver#{}", uuid::Uuid::new_v4().simple())
+}
+
+fn labels() -> Value {
+    json!({MANAGED_BY: APPROVER, "app.kubernetes.io/part-of": "bursar", "app.kubernetes.io/name": APPROVER})
+}
+
+fn object(api_version: &str, kind: &str) -> Value {
+    json!({
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {"name": APPROVER, "namespace": NAMESPACE, "labels": labels()},
+    })
+}
+
+/// No tenant's namespace, so no webhook of ours keeps its pods from starting.
+fn namespace() -> Value {
+    let mut labels = labels();
+    labels["pod-security.kubernetes.io/enforce"] = json!("restricted");
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
+}
+
+fn service_account() -> Value {
+    let mut account = object("v1", "ServiceAccount");
+    account["automountServiceAccountToken"] = json!(false);
+    account
+}
+
+fn role() -> Value {
+    let rule = |group: &str, resource: &str, verbs: &[&str]| json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
+    let mut approves = rule("certificates.k8s.io", "signers", &["approve"]);
+    approves["resourceNames"] = json!([SIGNER]);
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": APPROVER, "labels": labels()},
+        "rules": [
+            rule("", "namespaces", &["get", "list", "watch"]),
+            rule("certificates.k8s.io", "certificatesigningrequests", &["list", "watch"]),
+            rule("certificates.k8s.io", "certificatesigningrequests/approval", &["patch"]),
+            approves,
+        ],
+    })
+}
+
+fn binding(subject: &Value) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": APPROVER, "labels": labels()},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": APPROVER},
+        "subjects": [subject],
+    })
+}
+
+fn config_map(rules: &ApproverRules) -> Value {
+    let mut map = object("v1", "ConfigMap");
+    map["data"] = json!({RULES: rules.to_json()});
+    map
+}
+
+/// Budget and Deployment.
+fn workload(image: &str) -> [Value; 2] {
+    let selector = json!({"app.kubernetes.io/name": APPROVER});
+    let mut budget = object("policy/v1", "PodDisruptionBudget");
+    budget["spec"] = json!({"minAvailable": 1, "selector": {"matchLabels": selector}});
+    let probe = |path: &str| json!({"httpGet": {"path": path, "port": "health", "scheme": "HTTP"}, "periodSeconds": 5});
+    let container = json!({
+        "name": "approver",
+        "image": image,
+        "args": ["approve", "--dir", FILES, "--health", format!("0.0.0.0:{HEALTH}")],
+        "ports": [{"name": "health", "containerPort": HEALTH, "protocol": "TCP"}],
+        "livenessProbe": probe("/healthz"),
+        "readinessProbe": probe("/readyz"),
+        "resources": {"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "files", "mountPath": FILES, "readOnly": true}],
+    });
+    let mut deployment = object("apps/v1", "Deployment");
+    deployment["spec"] = json!({
+        "replicas": 2,
+        "selector": {"matchLabels": selector},
+        "template": {"metadata": {"labels": labels()}, "spec": {
+            "serviceAccountName": APPROVER,
+            "automountServiceAccountToken": true,
+            "priorityClassName": "system-cluster-critical",
+            "securityContext": {
+                "runAsNonRoot": true, "runAsUser": RUNS_AS, "runAsGroup": RUNS_AS, "fsGroup": RUNS_AS,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
+                "weight": 100,
+                "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": selector}},
+            }]}},
+            "containers": [container],
+            "volumes": [{"name": "files", "configMap": {"name": APPROVER, "defaultMode": 0o440}}],
+        }},
+    });
+    [budget, deployment]
+}
+
+async fn available(client: &Client) -> Result<(), AccessError> {
+    let api = Api::<Deployment>::namespaced(client.clone(), NAMESPACE);
+    let looked = wait_for(AVAILABLE_WITHIN, async || {
+        let deployment = answered("Deployment bursar-approver", api.get(APPROVER)).await?;
+        let generation = deployment.metadata.generation;
+        let status = deployment.status.unwrap_or_default();
+        let (updated, available) = (status.updated_replicas.unwrap_or(0), status.available_replicas.unwrap_or(0));
+        Ok(if status.observed_generation == generation && updated > 0 && available >= updated {
+            Ok(())
+        } else {
+            Err(format!("{updated} of the new kind, {available} available"))
+        })
+    });
+    looked.await?.map_err(|why| AccessError::ApproverNotAvailable { waited: AVAILABLE_WITHIN, why })
+}
+
+async fn remove_workload(client: &Client) -> Result<(), AccessError> {
+    let api = Api::<Deployment>::namespaced(client.clone(), NAMESPACE);
+    let removed = answered("Deployment bursar-approver", api.delete(APPROVER, &DeleteParams::background())).await;
+    removed.map(drop).or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
+}
+
+/// A client certificate of `user`, signed and approved by the administrator.
+async fn kubeconfig(
+    request: &ApproverRequest<'_>,
+    client: &Client,
+    user: &str,
+) -> Result<(Zeroizing<String>, Timestamp), AccessError> {
+    let reached = own::reached(&read(request.admin_kubeconfig)?, request.admin_kubeconfig)?;
+    let server = ApiServer::new(request.cluster.clone(), client.clone(), Arc::default());
+    let key = NewKey::generate().map_err(AccessError::Key)?;
+    let names = Names { common_name: user, organizations: [None, None], serial_number: None };
+    let text = key.request(names).map_err(AccessError::Key)?;
+    let unsigned =
+        Unsigned { holder: APPROVER, account: user, request: &text, lifetime: WEBHOOK_LIFETIME, namespace: None };
+    let pem = sign(&server, unsigned).await.map_err(AccessError::Signing)?;
+    let public_key = key.public_key();
+    let asked = Asked {
+        common_name: user,
+        organizations: BTreeSet::new(),
+        serial_number: None,
+        public_key: &public_key,
+        authorities: None,
+    };
+    let issued = verified(&server, &pem, &asked).await.map_err(AccessError::Certificate)?;
+    let name = &request.cluster.0;
+    let file = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": reached}],
+        "users": [{"name": APPROVER, "user": {
+            "client-certificate-data": BASE64.encode(&pem),
+            "client-key-data": BASE64.encode(key.pem().expose()),
+        }}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": APPROVER}}],
+        "current-context": name,
+    });
+    Ok((Zeroizing::new(format!("{file:#}\n")), issued.not_after))
+}
+
+/// The files are the folder's owner's: whom the approver runs as.
+fn write(folder: &Path, rules: &ApproverRules, kubeconfig: &str) -> Result<(), AccessError> {
+    let failed = |source| AccessError::Write { path: folder.to_owned(), source };
+    if !folder.exists() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o750).create(folder).map_err(failed)?;
+    }
+    let found = std::fs::metadata(folder).map_err(failed)?;
+    let owner = nix::unistd::Uid::effective().is_root().then(|| (found.uid(), found.gid()));
+    files::replace_as(&folder.join(KUBECONFIG), kubeconfig.as_bytes(), 0o600, owner)?;
+    files::replace_as(&folder.join(RULES), rules.to_json().as_bytes(), 0o644, owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_approver_has_no_label_of_a_tenant_and_no_right_but_its_own() {
+        let namespace = namespace();
+        assert!(namespace["metadata"]["labels"].get(crate::contract::CLASS).is_none());
+        assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");
+        let rules = role()["rules"].to_string();
+        assert!(!rules.contains("secrets") && !rules.contains('*'), "{rules}");
+        assert!(user() != user());
+    }
+}

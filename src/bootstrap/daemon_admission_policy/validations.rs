@@ -1,0 +1,289 @@
+//! The rules of the daemon admission policy, each with what the API server says when it refuses. PURE: no runtime, no
+//! client, no file system, no clock.
+
+use serde_json::{Value, json};
+
+use super::{is, own_namespace, template_pattern, text, texts};
+use crate::bootstrap::needs::{ARCHIVE_ROLE, Confinement, Needs};
+use crate::bootstrap::webhook::{WEBHOOK_LIFETIME, WEBHOOK_USER};
+use crate::bootstrap::{OWN_LIFETIME, approver};
+use crate::contract::{JOB, SELFTEST, STATE, TenantState};
+use crate::desired::credential::SECRET_PREFIX;
+use crate::desired::volume::PERSONAL_NAMESPACE;
+use crate::execute::signing::{self, SIGNER, USAGES};
+use crate::kinds::ManagedKind;
+use crate::policy::{DAEMON_USER, TOKEN_LIFETIME_MAX};
+
+/// A generation group, as `desired::generation_group` writes it. Never `system:`.
+const GENERATION_GROUP: &str = "^bursar:(tool|user|group):.+#[0-9]+$";
+
+/// A service account of a generation, as `desired::credential` names it.
+const SERVICE_ACCOUNT: &str = "^bursar-g[0-9]+$";
+
+/// Labels by which Kubernetes judges the pods of a namespace.
+const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
+const ENFORCE_VERSION: &str = "pod-security.kubernetes.io/enforce-version";
+
+pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
+    let rule = |message: &str, expression: String| json!({"message": format!("bursar-cage: {message}"), "expression": expression});
+    json!([
+        rule(
+            "the daemon neither runs anything in pods nor speaks through the API server to anything",
+            "request.operation != 'CONNECT'".to_owned()
+        ),
+        rule("the daemon writes in no namespace of Kubernetes' or of the approver", "!variables.reserved".to_owned()),
+        rule(
+            "the daemon makes namespaces with bursar.dev/class only, changes those that carry it or bursar.dev/adopt, and \
+             deletes those of suspended tenants",
+            namespaces()
+        ),
+        rule(
+            "the daemon gives a namespace a Pod Security level that a class names, and no other; after a change of \
+             pod_security run `bursar init` again",
+            levels(needs)
+        ),
+        rule(
+            "the daemon writes in namespaces with bursar.dev/class only, and its webhook's objects in its own; in those that a \
+             class adopts it binds and limits by objects of its own, and removes those again wherever they are; where storage \
+             outlives its account it makes claims, and deletes none",
+            places()
+        ),
+        rule("the daemon deletes objects of its own only, and pods, and what carries a job label", deletions()),
+        rule("the daemon binds named roles to holders of its credentials only", bindings()),
+        rule(
+            "the daemon reads all of a tenant only while it is suspended",
+            format!(
+                "!variables.isBinding || !variables.writes || variables.role != {archive} || \
+                (variables.suspendedPlace && variables.subjects.all(s, s.kind == 'User' && s.name == {daemon}))",
+                archive = text(ARCHIVE_ROLE),
+                daemon = text(DAEMON_USER)
+            )
+        ),
+        rule(&admins_message(confinement), admin_bindings(needs, confinement)),
+        rule("the daemon makes NFS volumes of its own only, each for one claim of a tenant", volumes()),
+        rule(
+            "the daemon makes service accounts of its own name only, and tokens of those that end with a Secret of a host",
+            accounts()
+        ),
+        rule(
+            "the daemon makes no Secret that Kubernetes fills with a token",
+            "!variables.isSecret || !variables.writes || \
+             object.?type.orValue('') != 'kubernetes.io/service-account-token'"
+                .to_owned()
+        ),
+        rule(&requests_message(needs, confinement), requests(needs, confinement)),
+        rule(
+            "the daemon makes pods in bursar-selftest only, and without effect",
+            format!(
+                "!(variables.isPod && variables.new) || (variables.place == {} && has(request.dryRun) && request.dryRun)",
+                text(SELFTEST),
+            )
+        ),
+        rule(
+            "the daemon's webhooks meet tenants' namespaces and objects of its own only, and change pods and claims only",
+            own_namespace::hooks()
+        ),
+        rule(
+            "the daemon removes no webhook configuration: an administrator does (bursar webhook uninstall)",
+            "!variables.isHooks || variables.writes".to_owned()
+        ),
+        rule(
+            "the webhook runs as its own service account, with its own files and no other Secret",
+            own_namespace::deployment()
+        ),
+        rule("the webhook's Service takes no address of others", own_namespace::service()),
+        rule(
+            "of what is cluster-wide the daemon writes namespaces, volumes, certificate requests and admin bindings only",
+            "variables.namespaced || variables.isNamespace || variables.isVolume || variables.isRequest || \
+             variables.isClusterBinding || variables.isHooks"
+                .to_owned()
+        ),
+    ])
+}
+
+fn places() -> String {
+    format!(
+        "!variables.namespaced || variables.tenantPlace || variables.adoptedPlace || variables.leftBehind || variables.ownPlace || \
+         (variables.place == {selftest} && variables.isPod && variables.new) || \
+         (variables.place == {storage} && {claims} && !variables.deletes)",
+        selftest = text(SELFTEST),
+        storage = text(PERSONAL_NAMESPACE),
+        claims = is(ManagedKind::PersistentVolumeClaim),
+    )
+}
+
+/// What belongs to a job is deleted unread, by its label; a suspended tenant's bare pods are, for nothing stops them.
+fn deletions() -> String {
+    format!(
+        "!variables.namespaced || !variables.deletes || variables.managedBefore || variables.isPod || \
+         (request.resource.group == '' && request.resource.resource in ['services', 'configmaps', 'secrets'] && \
+         oldObject.metadata.?labels[?{}].orValue('') != '')",
+        text(JOB)
+    )
+}
+
+/// A generation group, a service account of a generation, and somebody whom an issuer vouches for, as a subject `s`.
+fn holders() -> [String; 3] {
+    [
+        format!("(s.kind == 'Group' && s.name.matches('{GENERATION_GROUP}'))"),
+        format!(
+            "(s.kind == 'ServiceAccount' && s.name.matches('{SERVICE_ACCOUNT}') && s.?namespace.orValue('') == \
+             variables.place)"
+        ),
+        "(s.kind == 'User' && variables.userNames.exists(u, s.name.matches(u)))".to_owned(),
+    ]
+}
+
+fn bindings() -> String {
+    format!(
+        "!variables.isBinding || !variables.writes || variables.role == {archive} || \
+         (variables.role != '' && variables.subjects.all(s, (({holders}) && (variables.role in variables.roles || variables.adoptedPlace)) || \
+         (s.kind == 'ServiceAccount' && s.name == 'default' && s.?namespace.orValue('') == variables.place && \
+         (variables.role in variables.serviceAccountRoles || variables.adoptedPlace))))",
+        archive = text(ARCHIVE_ROLE),
+        holders = holders().join(" || "),
+    )
+}
+
+fn admins_message(Confinement { administrators, .. }: &Confinement) -> String {
+    if administrators.is_empty() {
+        return "the daemon binds admin roles to holders of its credentials only".to_owned();
+    }
+    let names: Vec<&str> = administrators.iter().map(String::as_str).collect();
+    format!(
+        "the daemon binds admin roles to listed administrators only ({}); for another one an administrator runs `bursar \
+         init --administrators` again",
+        names.join(", ")
+    )
+}
+
+/// Cluster-wide, so a service account has none of them. With a list of administrators nobody else's credential does,
+/// however honestly it was issued; and only the kinds of credentials that classes of administrators have.
+fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinement) -> String {
+    let listed = (!administrators.is_empty()).then(|| {
+        let names: Vec<String> = administrators.iter().map(|name| name.replace('.', "[.]")).collect();
+        format!("({})", names.join("|"))
+    });
+    let mut subjects: Vec<String> = Vec::new();
+    if needs.admin_groups {
+        let pattern = listed
+            .as_ref()
+            .map_or_else(|| GENERATION_GROUP.to_owned(), |names| format!("^bursar:user:{names}#[0-9]+$"));
+        subjects.push(format!("(s.kind == 'Group' && s.name.matches({}))", text(&pattern)));
+    }
+    for template in &needs.admin_users {
+        let pattern = template_pattern(template, listed.as_deref().unwrap_or("[^:]+"));
+        subjects.push(format!("(s.kind == 'User' && s.name.matches({}))", text(&pattern)));
+    }
+    if subjects.is_empty() {
+        subjects.push("false".to_owned());
+    }
+    format!(
+        "!variables.isClusterBinding || (variables.managedNow && variables.managedBefore && \
+         variables.name.startsWith('bursar-') && (!variables.writes || (variables.role in variables.adminRoles && \
+         variables.subjects.all(s, {}))))",
+        subjects.join(" || ")
+    )
+}
+
+/// A volume without a claim of its own, or with a storage class, would be bound by whoever waits for one.
+fn volumes() -> String {
+    "!variables.isVolume || (variables.managedNow && variables.managedBefore && (!variables.writes || \
+     (has(object.spec.nfs) && object.spec.?storageClassName.orValue('') == '' && \
+     object.spec.?claimRef.?namespace.orValue('') != '' && !object.spec.claimRef.namespace.startsWith('kube-') && \
+     !(object.spec.claimRef.namespace in ['default', 'bursar']))))"
+        .replace("'bursar'", &format!("'bursar', {}", text(approver::NAMESPACE)))
+}
+
+/// Of the name of a generation; of tokens those that end with a Secret of a host, and with their time.
+fn accounts() -> String {
+    format!(
+        "!variables.isAccount || (variables.name.matches('{SERVICE_ACCOUNT}') && \
+                 (variables.sub == 'token' ? \
+                 object.spec.?boundObjectRef.kind.orValue('') == 'Secret' && \
+                 object.spec.?boundObjectRef.name.orValue('').startsWith({secret}) && \
+                 object.spec.?expirationSeconds.orValue(0) <= {most} : \
+                 variables.sub == '' && variables.managedNow && (variables.writes || variables.managedBefore)))",
+        secret = text(SECRET_PREFIX),
+        most = TOKEN_LIFETIME_MAX.as_secs()
+    )
+}
+
+/// Those of tenants, and of them only suspended ones are deleted: what was sealed so was archived or is about to be.
+fn namespaces() -> String {
+    format!(
+        "!variables.isNamespace || (variables.sub == '' && variables.writes && variables.classNow && \
+                 (variables.new || variables.classBefore || variables.adoptable)) || \
+                 (variables.deletes && variables.classBefore && variables.managedBefore && \
+                 oldObject.metadata.?annotations[?{state}].orValue('') == {suspended})",
+        state = text(STATE),
+        suspended = text(TenantState::Suspended.as_str())
+    )
+}
+
+/// An older version of a level asks less of pods. In the namespace of the self-test nothing is ever made, and nobody
+/// bound: there the level of Pod Security must not hide what the webhook refuses.
+fn levels(needs: &Needs) -> String {
+    let levels: Vec<String> = needs.levels.iter().map(|level| (*level).to_owned()).collect();
+    format!(
+        "!variables.isNamespace || !variables.writes || variables.name == {selftest} || \
+         (object.metadata.?labels[?{enforce}].orValue('') in {levels} && \
+         (object.metadata.?labels[?{version}].orValue('latest') == 'latest' || (variables.old && \
+         object.metadata.labels[{version}] == oldObject.metadata.?labels[?{version}].orValue(''))))",
+        selftest = text(SELFTEST),
+        enforce = text(ENFORCE),
+        version = text(ENFORCE_VERSION),
+        levels = texts(&levels),
+    )
+}
+
+/// The longest life that the daemon's requests may ask for, in seconds: its own, or that of a class.
+fn longest(needs: &Needs) -> u64 {
+    needs.lifetime.max(OWN_LIFETIME).as_secs()
+}
+
+fn requests_message(needs: &Needs, confinement: &Confinement) -> String {
+    let approves =
+        if confinement.approver { "approves none: the approver does" } else { "approves its own requests only" };
+    format!(
+        "the daemon asks for client certificates that end within {} s, and {approves}; for a class with a longer lifetime \
+         run `bursar init` again",
+        longest(needs)
+    )
+}
+
+/// The certificate of a webhook outside of the cluster is for a year. Its request has a name of its own; CEL reads no
+/// subject, so where the daemon approves, any subject can be asked for by that name.
+fn requests(needs: &Needs, confinement: &Confinement) -> String {
+    let longest = longest(needs);
+    let limit = if confinement.approver {
+        longest.to_string()
+    } else {
+        let webhook = text(&signing::name(WEBHOOK_USER));
+        format!("(variables.name == {webhook} ? {} : {longest})", WEBHOOK_LIFETIME.as_secs())
+    };
+    let usages: Vec<String> = USAGES.iter().map(|usage| (*usage).to_owned()).collect();
+    let within = |object: &str| {
+        format!(
+            "{object}.spec.signerName == {} && {object}.spec.?expirationSeconds.orValue({most}) <= {limit} && \
+             {object}.spec.?usages.orValue([]).all(u, u in {})",
+            text(SIGNER),
+            texts(&usages),
+            most = i32::MAX,
+        )
+    };
+    let approves = if confinement.approver {
+        "false".to_owned()
+    } else {
+        format!(
+            "variables.sub == 'approval' && oldObject.spec.username == {} && {}",
+            text(DAEMON_USER),
+            within("oldObject")
+        )
+    };
+    format!(
+        "!variables.isRequest || (variables.deletes ? variables.managedBefore : variables.managedNow && \
+         (variables.new ? {} : {approves}))",
+        within("object")
+    )
+}

@@ -1,0 +1,150 @@
+//! `bursar approver`: installs and removes the approver of a cluster, as that cluster's administrator.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::arguments::{Approver, ApproverInstall, ApproverUninstall, WebhookCluster};
+use super::context::{Context, may_act};
+use super::exit::{Exit, Failure};
+use super::init::{administrators, word};
+use super::output;
+use super::webhook::cluster;
+use crate::bootstrap::approver::{self, ApproverReport, ApproverRequest, Place};
+use crate::contract::Sealer;
+use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
+use crate::settings::Settings;
+use crate::store::ReadStore;
+use crate::{privilege, runtime};
+
+pub(super) async fn run(context: &Context, command: &Approver) -> Result<Exit, Failure> {
+    match command {
+        Approver::Install(arguments) => install(context, arguments).await,
+        Approver::Uninstall(arguments) => uninstall(context, arguments).await,
+    }
+}
+
+/// What both work with.
+struct Site {
+    settings: Settings,
+    cluster: ClusterName,
+    sealer: Sealer,
+    ledger: LedgerState,
+}
+
+async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Failure> {
+    let settings = context.settings()?;
+    let cluster = cluster(&settings, arguments)?;
+    if !may_act() {
+        return Err(Failure::new(Exit::Forbidden, "this needs root or user bursar, who has the ledger and the seal"));
+    }
+    let opened = privilege::as_bursar(async {
+        let sealer = runtime::read_seal(&settings.state_dir)?;
+        let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
+        Ok::<_, Failure>((sealer, ledger))
+    });
+    let opened =
+        opened.await.map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))?;
+    let (sealer, ledger) = opened?;
+    Ok(Site { settings, cluster, sealer, ledger })
+}
+
+impl Site {
+    fn request<'a>(&'a self, admin_kubeconfig: &'a Path) -> ApproverRequest<'a> {
+        ApproverRequest {
+            policy: &self.settings.policy,
+            cluster: &self.cluster,
+            ledger: &self.ledger,
+            admin_kubeconfig,
+            public_key: self.sealer.public_key(),
+            administrators: None,
+        }
+    }
+}
+
+async fn install(context: &Context, arguments: &ApproverInstall) -> Result<Exit, Failure> {
+    let site = site(context, &arguments.cluster).await?;
+    let listed = administrators(arguments.administrators.as_deref())?;
+    let request = ApproverRequest { administrators: listed.as_ref(), ..site.request(&arguments.admin_kubeconfig) };
+    let image;
+    let place = if let Some(folder) = &arguments.write {
+        Place::Outside { folder }
+    } else {
+        image = by_digest(arguments.image.as_ref().or(site.settings.webhook_image.as_ref()))?;
+        Place::Inside { image: &image }
+    };
+    let progress = output::progress("installing the approver");
+    let report = approver::install(request, place).await;
+    progress.finish_and_clear();
+    let ApproverReport { made, not_after } = report?;
+    if context.global.json {
+        let made: Vec<_> = made.iter().map(|made| json!({"what": made.what, "did": word(made.did)})).collect();
+        output::json(&json!({"made": made, "not_after": not_after, "folder": arguments.write}))?;
+        return Ok(Exit::Done);
+    }
+    for made in &made {
+        output::line(format!("{:<8} {}", word(made.did), made.what));
+    }
+    if let (Some(folder), Some(not_after)) = (&arguments.write, not_after) {
+        let folder = folder.display();
+        output::line(format!(
+            "written  {folder}: good until {not_after:.0}; nothing renews these files, `bursar doctor` warns 30 days before"
+        ));
+        output::line(format!("next: bursar-webhook approve --dir {folder}; until it runs no certificate is issued"));
+    }
+    output::line("the daemon approves nothing any more: the approver does");
+    Ok(Exit::Done)
+}
+
+/// A tag can be moved: who moves it would be a cluster administrator.
+fn by_digest(image: Option<&String>) -> Result<String, Failure> {
+    const EXAMPLE: &str =
+        "for example \"registry.example.org/bursar-webhook@sha256:0123…\", as `skopeo inspect` names it";
+    let image = image.ok_or_else(|| {
+        Failure::new(
+            Exit::Configuration,
+            format!("webhook.image: missing; push what `make image` builds, and name it by digest; {EXAMPLE}"),
+        )
+    })?;
+    let digest = image.rsplit_once("@sha256:").map_or("", |(_, digest)| digest);
+    if digest.len() != 64 || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        let text = format!(
+            "image {image} has no digest: whoever moves its tag would approve certificates; name it by digest, {EXAMPLE}"
+        );
+        return Err(Failure::new(Exit::Configuration, text));
+    }
+    Ok(image.clone())
+}
+
+async fn uninstall(context: &Context, arguments: &ApproverUninstall) -> Result<Exit, Failure> {
+    let site = site(context, &arguments.cluster).await?;
+    let ApproverReport { made, .. } = approver::uninstall(site.request(&arguments.admin_kubeconfig)).await?;
+    if context.global.json {
+        let made: Vec<_> = made.iter().map(|made| json!({"what": made.what, "did": word(made.did)})).collect();
+        output::json(&json!({"made": made}))?;
+        return Ok(Exit::Done);
+    }
+    for made in &made {
+        output::line(format!("{:<8} {}", word(made.did), made.what));
+    }
+    output::line(
+        "removed  the approver; the daemon approves its own requests again: this host can make itself cluster administrator",
+    );
+    Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_named_by_its_digest() {
+        let right = format!("registry.example.org/w@sha256:{}", "0a".repeat(32));
+        assert_eq!(by_digest(Some(&right)).expect("right"), right);
+        for wrong in ["registry.example.org/w:1", "registry.example.org/w@sha256:0a", "w@sha512:00"] {
+            let failure = by_digest(Some(&wrong.to_owned())).expect_err(wrong);
+            assert!(failure.exit == Exit::Configuration && failure.text.contains("by digest"), "{}", failure.text);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! `bursar approver`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::WebhookCluster;
+
+/// Commands of `approver`.
+#[derive(Debug, Subcommand)]
+pub enum Approver {
+    /// Put it in force, in the cluster or outside of it; again, to tell it of other classes
+    Install(ApproverInstall),
+    /// Give the daemon its `approve` back, and remove the approver
+    Uninstall(ApproverUninstall),
+}
+
+/// `approver install`.
+#[derive(Debug, Args)]
+pub struct ApproverInstall {
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: WebhookCluster,
+    /// The administrator's kubeconfig: read once, and not kept
+    #[arg(long, value_name = "FILE")]
+    pub admin_kubeconfig: PathBuf,
+    /// It runs outside of the cluster: the folder for the files that it needs (`bursar-webhook approve --dir`)
+    #[arg(long, value_name = "FOLDER", conflicts_with = "image")]
+    pub write: Option<PathBuf>,
+    /// The image, by digest; default: [webhook] image of the configuration
+    #[arg(long, value_name = "REFERENCE")]
+    pub image: Option<String>,
+    /// As with `init`: the only accounts that may hold admin and impersonation roles
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub administrators: Option<Vec<String>>,
+}
+
+/// `approver uninstall`.
+#[derive(Debug, Args)]
+pub struct ApproverUninstall {
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: WebhookCluster,
+    /// The administrator's kubeconfig: read once, and not kept
+    #[arg(long, value_name = "FILE")]
+    pub admin_kubeconfig: PathBuf,
+}

@@ -1,0 +1,130 @@
+//! `bursar directory`: what is accepted of a directory, and what another configuration or another server would say.
+
+use std::path::PathBuf;
+
+use bursar_directory::{Pass, SourceConfig, SourceKind};
+use serde_json::json;
+
+use super::arguments::{Accept, Diff, Directory};
+use super::context::Context;
+use super::exit::{Exit, Failure};
+use super::order;
+use super::output::{self, clean};
+use crate::daemon;
+use crate::ledger::doubt::Question;
+use crate::orders::request::{AcceptDirectory, OrderRequest};
+use crate::policy::Policy;
+use crate::settings::{DEFAULT_PATH, Settings};
+use crate::snapshot::SourceRead;
+use crate::snapshot::difference::differences;
+
+pub(super) async fn run(context: &Context, command: Directory) -> Result<Exit, Failure> {
+    match command {
+        Directory::Accept(Accept { source, reason, ticket }) => {
+            let order = OrderRequest::AcceptDirectory(AcceptDirectory { source, reason: Some(reason), ticket });
+            order::give(context, vec![order]).await
+        }
+        Directory::Imported => imported(context).await,
+        Directory::Diff(arguments) => diff(context, arguments).await,
+    }
+}
+
+/// A line for each account, as one types it after `bursar adopt`.
+async fn imported(context: &Context) -> Result<Exit, Failure> {
+    let ledger = context.store().await?.state().await?;
+    let doubts = ledger.doubts.iter().filter(|(key, _)| key.question == Question::Import);
+    let accounts = doubts.flat_map(|(_, doubt)| &doubt.accounts).filter_map(|id| ledger.accounts.get(id));
+    let lines: Vec<String> = accounts.map(|account| format!("account {} {}", account.kind, account.name)).collect();
+    if context.global.json {
+        output::json(&json!(lines))?;
+    } else {
+        for line in &lines {
+            output::line(clean(line));
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Reads each source twice, and prints what differs. Exit code 2 if something does.
+async fn diff(context: &Context, Diff { source, server }: Diff) -> Result<Exit, Failure> {
+    let in_force = std::env::var_os("BURSAR_CONFIG").map_or_else(|| PathBuf::from(DEFAULT_PATH), PathBuf::from);
+    let other = &context.global.config;
+    if server.is_none() && *other == in_force {
+        let text = "nothing to compare with; say --config FILE (another configuration) or --server URL".to_owned();
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    // With a server alone, whatever is named is the configuration.
+    let first = Settings::load(if server.is_some() { other } else { &in_force })?;
+    let second = if server.is_some() { None } else { Some(Settings::load(other)?) };
+    let before = sources(&first, source.as_deref())?;
+    let after = match (&second, &server) {
+        (Some(settings), _) => sources(settings, source.as_deref())?,
+        (None, Some(url)) => before.iter().map(|source| on_server(source, url)).collect::<Result<_, _>>()?,
+        (None, None) => Vec::new(),
+    };
+    let policy = second.as_ref().map_or(&first.policy, |settings| &settings.policy);
+    let (before, after) = (read(&before, &first.policy).await, read(&after, policy).await);
+    let mut lines = Vec::new();
+    for pair in pairs(&before, &after) {
+        lines.extend(compared(pair));
+    }
+    if context.global.json {
+        output::json(&json!(lines))?;
+    } else {
+        for line in &lines {
+            output::line(clean(line));
+        }
+        if lines.is_empty() {
+            output::line("no difference");
+        }
+    }
+    Ok(if lines.is_empty() { Exit::Done } else { Exit::Changes })
+}
+
+fn sources(settings: &Settings, only: Option<&str>) -> Result<Vec<SourceConfig>, Failure> {
+    let mut sources = settings.sources()?;
+    sources.retain(|source| only.is_none_or(|only| source.name == only));
+    match only {
+        Some(only) if sources.is_empty() => Err(Failure::new(Exit::Usage, format!("there is no source {only:?}"))),
+        _ => Ok(sources),
+    }
+}
+
+/// The source as one server has it.
+fn on_server(source: &SourceConfig, url: &str) -> Result<SourceConfig, Failure> {
+    let mut source = source.clone();
+    if let SourceKind::Ldap(ldap) = &mut source.kind {
+        ldap.urls = vec![url.to_owned()];
+    }
+    source.check().map_err(|error| Failure::new(Exit::Usage, format!("--server: {error}")))?;
+    Ok(source)
+}
+
+async fn read(sources: &[SourceConfig], policy: &Policy) -> Vec<SourceRead> {
+    bursar_directory::fetch(sources, &Pass::Once, policy, daemon::now()).await.reads
+}
+
+/// Reads of one source each, by name.
+fn pairs<'a>(
+    before: &'a [SourceRead],
+    after: &'a [SourceRead],
+) -> Vec<(&'a str, Option<&'a SourceRead>, Option<&'a SourceRead>)> {
+    let mut names: Vec<&str> = before.iter().chain(after).map(|read| read.source.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let of = |reads: &'a [SourceRead], name: &str| reads.iter().find(|read| read.source == name);
+    names.into_iter().map(|name| (name, of(before, name), of(after, name))).collect()
+}
+
+fn compared((name, before, after): (&str, Option<&SourceRead>, Option<&SourceRead>)) -> Vec<String> {
+    let (Some(before), Some(after)) = (before, after) else {
+        let which = if before.is_some() { "is only in the configuration in force" } else { "is new" };
+        return vec![format!("source {name} {which}")];
+    };
+    let trouble = |which: &str, read: &SourceRead| {
+        let why = read.completeness.trouble()?;
+        Some(format!("source {name} {which} is not complete, so that what it lacks may be there: {why}"))
+    };
+    let troubles = [trouble("before", before), trouble("after", after)].into_iter().flatten();
+    troubles.chain(differences(before, after).into_iter().map(|line| format!("{name}: {line}"))).collect()
+}

@@ -1,0 +1,162 @@
+//! What of a real server's answer is believed: attributes and members that an access rule hides, entries that are imported again.
+
+use bursar::daemon;
+use bursar::identity::AccountKind;
+use bursar::ledger::LedgerState;
+use bursar::ledger::doubt::Question;
+use bursar::ledger::transition::{Transition, transition};
+use bursar::plan::guard::{Bounds, approve, guard};
+use bursar::plan::{Plan, Refusal};
+use bursar::policy::Policy;
+use bursar::snapshot::Completeness;
+use bursar_directory::source::Sentinel;
+use bursar_directory::{Pass, SourceConfig, fetch};
+
+use super::{ldap, policy, read, site, toolforge, why};
+use bursar_testkit::ldif::person_dn;
+use bursar_testkit::sample;
+use bursar_testkit::slapd::{BASE_DN, SlapdOptions};
+
+/// A ledger that hears a directory again and again.
+struct Story {
+    source: SourceConfig,
+    ledger: LedgerState,
+    policy: Policy,
+}
+
+impl Story {
+    fn of(source: SourceConfig) -> Self {
+        let ledger = LedgerState { ledger_id: "L".to_owned(), ..LedgerState::default() };
+        Self { source, ledger, policy: policy() }
+    }
+
+    async fn hears(&mut self) -> Vec<Refusal> {
+        let (sources, now) = (std::slice::from_ref(&self.source), daemon::now());
+        let snapshot = fetch(sources, &Pass::Once, &self.policy, now).await;
+        let Transition { changes, .. } = transition(&self.ledger, &snapshot, &self.policy, now);
+        changes.iter().for_each(|change| self.ledger.apply(change));
+        let (_, refusals) = guard(Plan::default(), &Bounds::of(&self.ledger, &self.policy), now);
+        self.ledger.refusals = refusals.iter().map(Refusal::record).collect();
+        refusals
+    }
+
+    fn count(&self, kind: AccountKind, has: impl Fn(&bursar::ledger::Account) -> bool) -> usize {
+        self.ledger.accounts.values().filter(|account| account.kind == kind && has(account)).count()
+    }
+
+    fn completeness(&self) -> String {
+        self.ledger.sources[&self.source.name].completeness.to_string()
+    }
+}
+
+fn hiding(attributes: &str) -> SlapdOptions {
+    SlapdOptions { database_lines: vec![format!("access to attrs={attributes} by * none")], ..SlapdOptions::default() }
+}
+
+#[tokio::test]
+async fn an_attribute_that_a_rule_hides_stays_until_an_administrator_lets_it_go() {
+    let slapd = site(SlapdOptions::default());
+    let mut story = Story::of(toolforge(ldap(&[&slapd.ldaps_url], &slapd)));
+    assert_eq!(story.hears().await, []);
+    let mails = |story: &Story| story.count(AccountKind::User, |account| account.mail.is_some());
+    let homes =
+        |story: &Story| -> Vec<_> { story.ledger.accounts.values().map(|account| account.home.clone()).collect() };
+    let (before, homes_before) = (mails(&story), homes(&story));
+    assert!(before >= 10, "{before} people have a mail address");
+
+    slapd.start_configured(&hiding("mail,homeDirectory"));
+    let refusals = story.hears().await;
+    let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+    let mail = texts.iter().find(|text| text.contains("mail: ")).unwrap_or_else(|| panic!("{texts:?}"));
+    assert!(mail.contains(&format!("{before} accounts")) && mail.contains("0 do now"), "{mail}");
+    assert_eq!(story.completeness(), "complete");
+    assert_eq!((mails(&story), homes(&story)), (before, homes_before.clone()));
+    // Again, and it is the same.
+    assert_eq!(story.hears().await, refusals);
+
+    let of_mail = refusals.iter().find(|refusal| refusal.what == "mail").and_then(|refusal| refusal.hash.clone());
+    let approval = approve(&story.ledger, &of_mail.expect("it can be approved"), daemon::now()).expect("it waits");
+    approval.iter().for_each(|change| story.ledger.apply(change));
+    let left = story.hears().await;
+    assert!(left.iter().all(|refusal| refusal.what != "mail"), "{left:?}");
+    assert_eq!((mails(&story), homes(&story)), (0, homes_before), "an absent home moves none");
+}
+
+#[tokio::test]
+async fn a_sentinel_must_show_its_mark() {
+    let slapd = site(SlapdOptions::default());
+    let dn = person_dn(BASE_DN, "niaj");
+    let mark = "pwdAccountLockedTime";
+    slapd.modify_ldif(&format!("dn: {dn}\nchangetype: modify\nadd: {mark}\n{mark}: 000001010000Z\n\n"));
+    let mut source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
+    source.sentinels = vec![Sentinel { dn, attributes: vec![mark.to_owned()] }];
+    let mut story = Story::of(source.clone());
+    story.hears().await;
+    let disabled = |story: &Story| story.count(AccountKind::User, |account| account.disabled.is_some());
+    assert_eq!((story.completeness().as_str(), disabled(&story)), ("complete", 1));
+    slapd.start_configured(&hiding(mark));
+    story.hears().await;
+    assert!(story.completeness().contains("does not show pwdAccountLockedTime"), "{}", story.completeness());
+    assert_eq!(disabled(&story), 1, "nobody is enabled by a rule that hides the mark");
+    assert!(why(&read(source).await).contains("sentinel"));
+}
+
+#[tokio::test]
+async fn groups_that_show_nobody_all_at_once_are_hidden() {
+    let slapd = site(SlapdOptions::default());
+    let mut source = toolforge(ldap(&[&slapd.ldaps_url], &slapd));
+    source.attributes.members_required = false;
+    let mut story = Story::of(source);
+    story.hears().await;
+    let members =
+        |story: &Story| -> usize { story.ledger.accounts.values().map(|account| account.members.len()).sum() };
+    let leaving =
+        |story: &Story| -> usize { story.ledger.accounts.values().map(|account| account.leaving.len()).sum() };
+    let before = members(&story);
+    assert!(before > 10);
+    slapd.start_configured(&hiding("member"));
+    story.hears().await;
+    assert!(story.completeness().contains("show no member at once"), "{}", story.completeness());
+    assert_eq!((members(&story), leaving(&story)), (before, 0));
+    slapd.start_configured(&SlapdOptions::default());
+    story.hears().await;
+    assert_eq!((story.completeness().as_str(), leaving(&story)), ("complete", 0));
+}
+
+#[tokio::test]
+async fn a_member_whose_entry_is_gone_stays_while_the_group_names_them() {
+    let slapd = site(SlapdOptions::default());
+    let mut story = Story::of(toolforge(ldap(&[&slapd.ldaps_url], &slapd)));
+    story.policy.lifecycle.absent_for = std::time::Duration::from_secs(24 * 3600);
+    story.hears().await;
+    slapd.delete(&person_dn(BASE_DN, "bob"));
+    story.hears().await;
+    let bob = story.ledger.accounts.values().find(|account| account.name == "bob").expect("bob").directory_id.clone();
+    let holding = |story: &Story| story.count(AccountKind::Tool, |tool| tool.members.contains_key(&bob));
+    let leaving = |story: &Story| story.count(AccountKind::Tool, |tool| tool.leaving.contains(&bob));
+    assert_eq!((holding(&story), leaving(&story)), (2, 0));
+    story.policy.lifecycle.absent_for = std::time::Duration::ZERO;
+    story.hears().await;
+    assert_eq!(leaving(&story), 2, "their absence is due");
+}
+
+#[tokio::test]
+async fn people_who_were_imported_again_are_a_question() {
+    let slapd = site(SlapdOptions::default());
+    let mut story = Story::of(toolforge(ldap(&[&slapd.ldaps_url], &slapd)));
+    story.hears().await;
+    let people = story.count(AccountKind::User, |_| true);
+    for (name, _) in sample::PEOPLE {
+        slapd.delete(&person_dn(BASE_DN, name));
+    }
+    let again = sample::PEOPLE.map(|(name, uid)| bursar_testkit::ldif::person_ldif(BASE_DN, name, uid));
+    slapd.add_ldif(&again.concat());
+    let refusals = story.hears().await;
+    assert_eq!(story.count(AccountKind::User, |account| account.absence.is_some()), 0);
+    assert_eq!(story.count(AccountKind::User, |_| true), people, "nothing is adopted, and nobody is new");
+    let doubt = story.ledger.doubts.iter().find(|(key, _)| key.question == Question::Import).expect("a question").1;
+    assert_eq!(doubt.accounts.len(), sample::PEOPLE.len());
+    let text = refusals.iter().map(ToString::to_string).collect::<String>();
+    assert!(text.contains("new import") && text.contains("bursar adopt import"), "{text}");
+    assert_eq!(story.ledger.sources["people"].completeness, Completeness::Complete);
+}

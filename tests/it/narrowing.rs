@@ -1,0 +1,104 @@
+//! What takes access away, where another mechanism stands in its way: made-up controllers, holds, namespaces that are being
+//! deleted.
+
+use std::time::Duration;
+
+use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
+use bursar_testkit::Servers;
+use bursar_testkit::ldif::{disable_ldif, tool_account_dn};
+use bursar_testkit::ready::poll;
+
+use crate::world::{World, all_is_well, stderr};
+
+fn target(tool: &str) -> Target {
+    Target { kind: AccountKind::Tool, name: tool.to_owned(), reason: Some("a test".to_owned()), ticket: None }
+}
+
+/// A pod that every Pod Security level takes.
+const POD: &str = r#"{"spec": {"containers": [{"name": "p", "image": "example.org/i", "securityContext": {
+    "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true,
+    "seccompProfile": {"type": "RuntimeDefault"}}}]}}"#;
+
+#[test]
+fn a_suspended_namespace_refuses_pods_of_administrators_and_a_made_up_controller_excuses_nothing() {
+    let mut world = World::new("nopods");
+    world.tool("foo", 62_701, &[]);
+    all_is_well(&world.cycle());
+    let namespace = world.namespace("foo");
+    world.kubectl(&["create", "configmap", "owner", "-n", &namespace]);
+    let uid = world.kubectl(&["get", "configmap", "owner", "-n", &namespace, "-o", "jsonpath={.metadata.uid}"]);
+    world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=2", "-n", &namespace]);
+    let owner = format!(
+        r#"{{"metadata":{{"ownerReferences":[{{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":"{uid}","controller":true}}]}}}}"#
+    );
+    world.kubectl(&["patch", "deployment", "web", "-n", &namespace, "--type=merge", "-p", &owner]);
+    world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended");
+    let replicas = ["get", "deployment", "web", "-n", &namespace, "-o", "jsonpath={.spec.replicas}"];
+    assert_eq!(world.kubectl(&replicas), "0");
+
+    let admin = &Servers::shared().cluster.admin_kubeconfig;
+    let run = ["run", "p", "--image=example.org/i", "-n", &namespace, "--overrides", POD];
+    let refused = world.kubectl_with(admin, &run);
+    assert!(stderr(&refused).contains("bursar-suspended"), "{}", stderr(&refused));
+    // Whoever deletes the quota gets it back.
+    world.kubectl(&["delete", "quota", "bursar-suspended", "-n", &namespace]);
+    let again = poll(Duration::from_mins(1), || {
+        world.cycle();
+        !world.kubectl(&["get", "quota", "bursar-suspended", "-n", &namespace, "--ignore-not-found"]).is_empty()
+    });
+    assert!(again);
+
+    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("resumed"));
+    assert_eq!(world.kubectl(&replicas), "2");
+    let runs = poll(Duration::from_mins(1), || world.kubectl_with(admin, &run).status.success());
+    assert!(runs, "{}", stderr(&world.kubectl_with(admin, &run)));
+}
+
+#[test]
+fn a_namespace_that_somebody_is_deleting_keeps_no_kubeconfig_and_no_workload() {
+    let mut world = World::new("leaving");
+    world.tool("foo", 62_711, &[]);
+    all_is_well(&world.cycle());
+    let namespace = world.namespace("foo");
+    // A finalizer keeps the namespace, and a workload in it.
+    world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=2", "-n", &namespace]);
+    let kept = r#"{"metadata":{"finalizers":["example.org/keep"]}}"#;
+    world.kubectl(&["patch", "deployment", "web", "-n", &namespace, "--type=merge", "-p", kept]);
+    world.kubectl(&["delete", "namespace", &namespace, "--wait=false"]);
+    let phase = ["get", "namespace", &namespace, "-o", "jsonpath={.status.phase}"];
+    assert!(poll(Duration::from_mins(1), || world.kubectl(&phase) == "Terminating"));
+    Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
+    let gone = poll(Duration::from_mins(1), || {
+        world.cycle();
+        let state = world.rows("SELECT state FROM tools")[0]["state"].clone();
+        let delivered = world.rows("SELECT * FROM delivery");
+        state == "suspended" && delivered.is_empty()
+    });
+    assert!(gone, "{:?} {:?}", world.rows("SELECT * FROM failing"), world.plan().text);
+    let none = r#"{"metadata":{"finalizers":null}}"#;
+    world.kubectl(&["patch", "deployment", "web", "-n", &namespace, "--type=merge", "-p", none]);
+}
+
+#[test]
+fn a_held_tool_is_revoked_and_suspended_by_order_and_by_nothing_else() {
+    let mut world = World::new("heldorder");
+    world.tool("foo", 62_721, &[]);
+    all_is_well(&world.cycle());
+    let stolen = world.folder.join("stolen");
+    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    world.order(&OrderRequest::Hold(target("foo"))).expect("held");
+    all_is_well(&world.order(&OrderRequest::Revoke(target("foo"))).expect("revoked"));
+    let refused = world.kubectl_with(&stolen, &["get", "pods"]);
+    assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success(), "the replacement is delivered");
+
+    Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
+    world.cycle();
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success(), "a mark waits for the release");
+    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended");
+    let refused = world.kubectl_with(&stolen, &["get", "pods"]);
+    assert!(stderr(&refused).contains("Forbidden"), "{}", stderr(&refused));
+    assert_eq!(world.rows("SELECT state FROM tools")[0]["state"], "suspended");
+}

@@ -64,12 +64,12 @@ struct Person<'a> {
 }
 
 impl<'a> Person<'a> {
-    fn new(name: &'a str, world: &World, keycloak: &'a Keycloak) -> Self {
+    fn new(name: &'a str, world: &World, cluster: &'a ControlPlane, keycloak: &'a Keycloak) -> Self {
         let machine = world.folder.join(format!("machine-{name}"));
         fs::create_dir(&machine).expect("a machine");
         let browser = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/keycloak/browser.sh");
         symlink(browser, machine.join("xdg-open")).expect("a browser");
-        Self { name, machine, cluster: &world.servers.cluster, trusted: &keycloak.ca_pem }
+        Self { name, machine, cluster, trusted: &keycloak.ca_pem }
     }
 
     /// The first one opens the browser, the next ones use the token that kubelogin kept.
@@ -100,16 +100,16 @@ fn in_7_hours() -> Timestamp {
 
 #[test]
 fn people_log_in_and_may_what_the_role_says_until_they_are_suspended() {
-    let keycloak = Keycloak::start();
+    let keycloak = Keycloak::shared();
     keycloak.realm("site", "kubernetes");
     for name in ["ann", "eve"] {
         keycloak.user("site", name);
     }
     let folder = tempfile::TempDir::new().expect("a folder");
-    let servers = own_servers(&trusting(&keycloak, folder.path()));
+    let servers = own_servers(&trusting(keycloak, folder.path()));
     let homes = servers.folder().join("logins/homes/home");
     let class = CLASS.replace("@HOMES@", &homes.display().to_string()).replace("@ISSUER@", &keycloak.issuer("site"));
-    let mut world = World::on(servers, "logins", &class);
+    let mut world = World::on(servers.clone(), "logins", &class);
     for (uid, name) in [(62_951, "ann"), (62_952, "eve")] {
         world.person(name, uid);
     }
@@ -136,7 +136,7 @@ fn people_log_in_and_may_what_the_role_says_until_they_are_suspended() {
     let text = fs::read_to_string(&file).expect("a file");
     assert!(["secret", "token:", "client-key", "password"].iter().all(|word| !text.contains(word)), "{text}");
 
-    let [ann, eve] = ["ann", "eve"].map(|name| Person::new(name, &world, &keycloak));
+    let [ann, eve] = ["ann", "eve"].map(|name| Person::new(name, &world, &servers.cluster, keycloak));
     // The API server asks the issuer for its keys when it is not busy otherwise.
     let pods = ["get", "pods"];
     wait_for("the API server knows ann", DEADLINE, || ann.kubectl(&file, &pods).status.success().then_some(()));

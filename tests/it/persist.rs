@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bursar::orders::request::Trigger;
 use bursar::snapshot::Way;
+use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, replace_ldif, tool_account_dn, tool_ldif, toolforge_units_ldif, unit_ldif};
 use bursar_testkit::ready::wait_for;
 use bursar_testkit::sample::sentinel_ldif;
@@ -54,7 +55,7 @@ fn what_a_directory_tells_is_done_without_a_schedule() {
 fn apart(world: &mut World, options: SlapdOptions) -> Slapd {
     let held = unit_ldif(BASE_DN, &world.name) + &toolforge_units_ldif(&world.base) + &sentinel_ldif(&world.base);
     let slapd = Slapd::start(&SlapdOptions { bulk_load: held, ..options });
-    let shared = &world.servers.slapd;
+    let shared = &Servers::shared().slapd;
     world.configure(&shared.ldaps_url, &slapd.ldaps_url);
     world.configure(&shared.ca_pem.display().to_string(), &slapd.ca_pem.display().to_string());
     slapd

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bursar::daemon;
@@ -24,8 +25,9 @@ use crate::world::World;
 const DEADLINE: Duration = Duration::from_mins(1);
 const DAEMON: &str = "bursar:daemon";
 
-pub fn own_servers(options: &ControlPlaneOptions) -> &'static Servers {
-    Box::leak(Box::new(Servers::start_with(options, &SlapdOptions::default(), |_| sample::toolforge())))
+/// Servers of one test alone.
+pub fn own_servers(options: &ControlPlaneOptions) -> Arc<Servers> {
+    Arc::new(Servers::start_with(options, &SlapdOptions::default(), |_| sample::toolforge()))
 }
 
 /// What the daemon asked since `mark`. What it was answered before this call is in it.
@@ -488,7 +490,7 @@ fn every_verb_of_the_daemons_role_is_used_and_none_is_missing() {
     for (kind, name) in [("ConfigMap", "hints"), ("Secret", "registry")] {
         fs::write(manifests.join(format!("{name}.yaml")), manifest(kind, name)).expect("a manifest");
     }
-    let mut world = World::on(servers, "verbs", "\n[lifecycle]\nretention = \"0s\"\ndelete_after = \"0s\"\n");
+    let mut world = World::on(servers.clone(), "verbs", "\n[lifecycle]\nretention = \"0s\"\ndelete_after = \"0s\"\n");
     with_tokens(&mut world);
     world.person("verbs-zoe", 63_101);
     world.person("verbs-yan", 63_102);

@@ -1,7 +1,6 @@
 //! Pods past their lifetime, on a real control plane. There is no node: that a pod started is written by the test.
 
 use bursar::control::api::CycleReport;
-use bursar_testkit::Servers;
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::prometheus::Prometheus;
 use bursar_testkit::ready::wait_for;
@@ -59,7 +58,7 @@ fn left(world: &World, namespace: &str) -> String {
 #[test]
 fn pods_past_their_lifetime_go_with_what_belongs_to_their_job() {
     let options = ControlPlaneOptions::default();
-    let servers: &'static Servers = crate::quiet::own_servers(&options);
+    let servers = crate::quiet::own_servers(&options);
     let mut world = World::on(servers, "reaper", MORE);
     world.tool("foo", 62_901, &[]);
     world.tool("bar", 62_902, &[]);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bursar::daemon;
@@ -150,10 +151,11 @@ spec: {policyName: no-bar, validationActions: [Deny]}
 
 #[test]
 fn a_certificate_that_is_refused_or_never_signed_fails_its_own_tool_and_nobody_waits() {
-    let mut world = World::on(Box::leak(Box::new(Servers::start())), "unsigned", "");
+    let servers = Arc::new(Servers::start());
+    let mut world = World::on(servers.clone(), "unsigned", "");
     world.tool("foo", 62_271, &[]);
     world.cycle();
-    let controllers = world.servers.cluster.controller_manager().expect("of this test's own");
+    let controllers = servers.cluster.controller_manager().expect("of this test's own");
     world.servers.cluster.run(&["apply", "-f", "-"], REFUSING);
     wait_for("the rule is in force", Duration::from_secs(20), || {
         let mut probe = world.servers.cluster.kubectl();
@@ -164,7 +166,7 @@ fn a_certificate_that_is_refused_or_never_signed_fails_its_own_tool_and_nobody_w
     world.tool("bar", 62_272, &[]);
     world.tool("baz", 62_273, &[]);
     let namespace = world.namespace("foo");
-    let cluster = &world.servers.cluster;
+    let cluster = &servers.cluster;
     cluster.run(&["delete", "rolebinding", "bursar-bursar-tenant", "-n", &namespace], "");
     world.wait_for_drift();
     let report = std::thread::scope(|scope| {

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bursar_testkit::Servers;
@@ -107,7 +108,7 @@ fn directory_down() {
 
 #[test]
 fn signer_down() {
-    let mut world = World::on(Box::leak(Box::new(Servers::start())), "nosigner", "");
+    let mut world = World::on(Arc::new(Servers::start()), "nosigner", "");
     world.tool("foo", 65_311, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     world.stop();
@@ -170,9 +171,8 @@ fn tool_owner_left() {
 
 #[test]
 fn cluster_rebuilt() {
-    let (lost, made): (&Servers, &Servers) =
-        (Box::leak(Box::new(Servers::start())), Box::leak(Box::new(Servers::start())));
-    let mut world = World::on(lost, "rebuilt", "");
+    let (lost, made) = (Arc::new(Servers::start()), Arc::new(Servers::start()));
+    let mut world = World::on(lost.clone(), "rebuilt", "");
     world.tool("foo", 65_331, &[]);
     world.tool("bar", 65_332, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
@@ -187,7 +187,7 @@ fn cluster_rebuilt() {
 
     world.configure(&lost.cluster.url, &made.cluster.url);
     world.configure(&lost.cluster.ca_pem.display().to_string(), &made.cluster.ca_pem.display().to_string());
-    world.servers = made;
+    world.servers = made.clone();
     let here = |step: &str| {
         let admin = made.cluster.admin_kubeconfig.display().to_string();
         step.replace("prod", "test").replace("/root/admin.kubeconfig", &admin)

@@ -28,7 +28,7 @@ pub fn initialise(world: &World) {
 }
 
 fn make(world: &World) -> PathBuf {
-    let servers = world.servers;
+    let servers = &world.servers;
     let state = servers.folder().join("template");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let ledger = runtime.block_on(async {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -30,9 +30,9 @@ const REFUSED_WITHIN: Duration = Duration::from_secs(20);
 const CERTIFICATES: &str =
     "credential   = { kind = \"certificate\", lifetime = \"7d\", endpoints = [\"internal\"] }\nvolumes";
 
-fn servers() -> &'static Servers {
-    static SERVERS: OnceLock<&'static Servers> = OnceLock::new();
-    SERVERS.get_or_init(|| own_servers(&ControlPlaneOptions::default()))
+fn servers() -> Arc<Servers> {
+    static SERVERS: OnceLock<Arc<Servers>> = OnceLock::new();
+    SERVERS.get_or_init(|| own_servers(&ControlPlaneOptions::default())).clone()
 }
 
 /// A site whose tools have tokens for two hosts, each with a folder that only that host sees.
@@ -118,7 +118,8 @@ fn each_host_has_a_token_of_its_own_and_what_a_workload_needs_beside_it() {
         }
         assert_eq!(fs::metadata(kube.join("bursar-test")).expect("a folder").mode() & 0o777, 0o700);
         let environment = fs::read_to_string(kube.join("bursar-test/kubernetes.env")).expect("a file");
-        let port = servers().cluster.url.rsplit(':').next().expect("a port");
+        let servers = servers();
+        let port = servers.cluster.url.rsplit(':').next().expect("a port");
         let lines: Vec<&str> = environment.lines().collect();
         assert_eq!(lines[..2], ["KUBERNETES_SERVICE_HOST=localhost", &format!("KUBERNETES_SERVICE_PORT={port}")]);
         assert_eq!(fs::read_to_string(kube.join("bursar-test/namespace")).expect("a file"), world.namespace("foo"));

@@ -39,13 +39,13 @@ pub struct World {
     pub base: String,
     /// Everything on disk.
     pub folder: PathBuf,
-    /// What a test of its own servers asks of them.
-    pub servers: &'static Servers,
     /// The time that Bursar is given.
     pub clock: Clock,
     runtime: tokio::runtime::Runtime,
     bursar: Option<Bursar>,
     homed: Option<Process>,
+    /// Those that all tests share, or this test's own, which end with it.
+    pub servers: Arc<Servers>,
 }
 
 impl World {
@@ -56,18 +56,18 @@ impl World {
 
     /// The same, with more lines of configuration.
     pub fn with(name: &str, more: &str) -> Self {
-        Self::on(Servers::shared(), name, more)
+        Self::on(Servers::shared().clone(), name, more)
     }
 
     /// The same on other servers: what they are asked is this test's alone.
-    pub fn on(servers: &'static Servers, name: &str, more: &str) -> Self {
+    pub fn on(servers: Arc<Servers>, name: &str, more: &str) -> Self {
         let world = Self::bare(servers, name, more);
         crate::template::initialise(&world);
         world
     }
 
     /// The same before `bursar init`.
-    pub fn bare(servers: &'static Servers, name: &str, more: &str) -> Self {
+    pub fn bare(servers: Arc<Servers>, name: &str, more: &str) -> Self {
         let base = format!("ou={name},{BASE_DN}");
         servers.slapd.add_ldif(&(unit_ldif(BASE_DN, name) + &toolforge_units_ldif(&base) + &sentinel_ldif(&base)));
         let folder = servers.folder().join(name);
@@ -80,11 +80,11 @@ impl World {
             name: name.to_owned(),
             base,
             folder,
-            servers,
             clock: daemon::now,
             runtime: runtime.expect("a runtime"),
             bursar: None,
             homed: None,
+            servers,
         };
         world.write_config(more);
         world.start_homed(&[]);
@@ -336,7 +336,7 @@ impl World {
     }
 
     fn write_config(&self, more: &str) {
-        let servers = self.servers;
+        let servers = &self.servers;
         let password = self.folder.join("ldap-password");
         fs::write(&password, READER_PASSWORD).expect("the password's file");
         let text = include_str!("world.toml")

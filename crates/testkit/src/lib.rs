@@ -24,7 +24,7 @@ pub mod sample;
 pub mod slapd;
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use control_plane::{ControlPlane, ControlPlaneOptions};
 use folder::Folder;
@@ -76,10 +76,10 @@ impl Servers {
     ///
     /// # Panics
     /// If they do not start, at this call and, at once, at every later one.
-    pub fn shared() -> &'static Self {
-        static SHARED: OnceLock<Option<Servers>> = OnceLock::new();
+    pub fn shared() -> &'static Arc<Self> {
+        static SHARED: OnceLock<Option<Arc<Servers>>> = OnceLock::new();
         // The panic's message is printed where it happened.
-        let shared = SHARED.get_or_init(|| std::panic::catch_unwind(Self::start).ok());
+        let shared = SHARED.get_or_init(|| std::panic::catch_unwind(Self::start).ok().map(Arc::new));
         shared.as_ref().expect("the servers that all tests share start: see the first failure")
     }
 

@@ -46,7 +46,7 @@ fn a_ca_is_replaced_and_nobodys_kubeconfig_ever_stops_working() {
     let (old, new) = (last.identity().certificate.clone(), next.identity().certificate.clone());
     let further_ca = format!("{old}{new}");
     let servers = own_servers(&ControlPlaneOptions { further_ca, ..ControlPlaneOptions::default() });
-    let mut world = World::on(servers, "rollover", "\n[limits]\nchange_per_cycle = { count = 2 }\n");
+    let mut world = World::on(servers.clone(), "rollover", "\n[limits]\nchange_per_cycle = { count = 2 }\n");
     for (tool, uid) in TOOLS.iter().zip(62_731..) {
         world.tool(tool, uid, &[]);
     }

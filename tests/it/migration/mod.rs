@@ -37,12 +37,12 @@ impl Page {
     /// A site with the classes of the page's `toml` block, and the page itself. `words`: what is called otherwise here,
     /// beside folders.
     pub fn open(
-        servers: &'static Servers,
+        servers: Arc<Servers>,
         name: &str,
         text: &'static str,
         words: &[(&'static str, &str)],
     ) -> (World, Self) {
-        let world = World::bare(servers, name, "");
+        let world = World::bare(servers.clone(), name, "");
         let homes = world.folder.join("homes");
         let place = |path: PathBuf| path.display().to_string();
         let mut all = vec![
@@ -111,7 +111,8 @@ pub struct Client {
 
 impl Client {
     pub fn start(world: &World, kubeconfig: &Path, arguments: &'static [&'static str]) -> Self {
-        let (servers, kubeconfig, over) = (world.servers, kubeconfig.to_owned(), Arc::new(AtomicBool::new(false)));
+        let (servers, kubeconfig, over) =
+            (world.servers.clone(), kubeconfig.to_owned(), Arc::new(AtomicBool::new(false)));
         let what = format!("{} {arguments:?}", kubeconfig.display());
         let done = Arc::new(AtomicU32::new(0));
         let (told, count) = (Arc::clone(&over), Arc::clone(&done));

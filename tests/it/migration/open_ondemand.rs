@@ -1,6 +1,8 @@
 //! docs/migration/open-ondemand.md, in a cluster in the shape that its hooks leave, with a real Keycloak.
 
 use std::fs;
+use std::path::Path;
+use std::sync::Arc;
 
 use bursar_testkit::Servers;
 use bursar_testkit::control_plane::ControlPlaneOptions;
@@ -21,7 +23,7 @@ const OLD: &[&str] = &["--context", "ondemand", "--namespace", "user-alice", "ge
 const NEW: &[&str] = &["--context", "test", "--namespace", "user-alice", "get", "pods"];
 
 /// A cluster whose API server knows people by the names that the issuer has for them.
-fn trusting(keycloak: &Keycloak) -> &'static Servers {
+fn trusting(keycloak: &Keycloak, folder: &Path) -> Arc<Servers> {
     keycloak.realm(REALM, "ondemand");
     // The test may take longer than the five minutes of a realm's own.
     keycloak.ask("PUT", &format!("/admin/realms/{REALM}"), &json!({"accessTokenLifespan": 3600}));
@@ -36,8 +38,7 @@ fn trusting(keycloak: &Keycloak) -> &'static Servers {
         }],
     });
     // The API server looks at the file again and again.
-    let folder: &Folder = Box::leak(Box::new(Folder::create("migration")));
-    let file = folder.path().join("authentication.json");
+    let file = folder.join("authentication.json");
     fs::write(&file, config.to_string()).expect("written");
     let argument = format!("--authentication-config={}", file.display());
     own_servers(&ControlPlaneOptions { api_server_arguments: vec![argument], ..ControlPlaneOptions::default() })
@@ -109,7 +110,8 @@ fn open_ondemand(world: &World, keycloak: &Keycloak) {
 #[test]
 fn both_logins_stand_side_by_side_until_the_portal_changes_over() {
     let keycloak = Keycloak::shared();
-    let servers = trusting(keycloak);
+    let folder = Folder::create("migration");
+    let servers = trusting(keycloak, folder.path());
     let words = [
         ("--cluster prod", "--cluster test"),
         ("--context prod", "--context test"),

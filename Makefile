@@ -3,6 +3,8 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 CARGO       ?= cargo
 DEMO        ?=
+# Most tests wait for servers: three for each core, and on a large machine no more than its memory holds control planes.
+export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 8 ? 3 * $$(nproc) : 24 )))
 
 .PHONY: test bench soak demo servers packages cluster domain keycloak new-kind build demo-build deny release deb rpm image image-test packages-test
 .DEFAULT_GOAL := test
@@ -21,7 +23,7 @@ bench:
 	$(CARGO) build --locked --profile bench -p bursar-homed
 	$(CARGO) bench --locked -p bursar --bench "*"
 
-# The homes' tests with large numbers, and on NFS with Linux's own client in a virtual machine; 2,000 random pods by
+# The homes' tests with large numbers (20,000 writes while everything is exchanged), and on NFS with Linux's own client in a virtual machine; 2,000 random pods by
 # webhook and backstop; the webhook's properties, raw bodies among them, with large numbers: an hour.
 soak: servers build new-kind
 	BURSAR_TEST_PODS=2000 $(CARGO) test --locked -p bursar --test it admission::agreement
@@ -81,9 +83,11 @@ rpm: release
 	@packaging/tool.sh cargo-generate-rpm
 	$(CARGO) generate-rpm --target-dir "$${CARGO_TARGET_DIR:-target}"
 
-# The programs, and what they say of themselves: manual pages and completions.
+# The programs, each package by itself, so that none has features that only another needs; and what they say of themselves:
+# manual pages and completions.
 release:
-	nice $(CARGO) build --locked --release --bins
+	nice $(CARGO) build --locked --release -p bursar --bins
+	nice $(CARGO) build --locked --release -p bursar-homed
 	packaging/generate.sh "$${CARGO_TARGET_DIR:-target}/release/bursar"
 
 # Installs both packages, looks at owners, modes and units, starts the daemons in a booted system, removes them again.

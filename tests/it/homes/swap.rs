@@ -12,9 +12,8 @@ use bursar_homed::client::MAX_CONCURRENT;
 use bursar_protocol::{HomeError, HomeTarget};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::{Homed, UID, entries, make_directory, make_file, names_in, write};
+use super::{Homed, UID, entries, make_directory, make_file, names_in, soak, write};
 
-const WRITES: usize = 20_000;
 
 /// Exchanges two names again and again, each pair once in turn.
 struct Swapper {
@@ -88,7 +87,7 @@ async fn a_directory_swapped_for_a_symlink_while_writing_leads_nowhere() {
     assert_eq!(fs::read(outside.join("config")).expect("there"), b"theirs: 1\n");
 }
 
-/// Homes in the hands of others: folders, files and whole homes become links to a victim's while homed writes 20,000 times,
+/// Homes in the hands of others: folders, files and whole homes become links to a victim's while homed writes again and again,
 /// into as many homes at a time as it does. The folder in which the homes lie is the attacker's too.
 #[tokio::test]
 async fn nothing_is_written_outside_and_nothing_as_another_while_everything_is_exchanged() {
@@ -132,7 +131,7 @@ async fn nothing_is_written_outside_and_nothing_as_another_while_everything_is_e
     let writer = async |home: &Path| {
         let target = HomeTarget::new(home, UID, UID);
         let (mut written, mut refused) = (0, 0);
-        for round in 0..WRITES / MAX_CONCURRENT {
+        for round in 0..soak(1_600, 20_000) / MAX_CONCURRENT {
             match server.ask(&target, write(both[round % 2].clone())).await {
                 Ok(_) => written += 1,
                 Err(

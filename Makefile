@@ -23,11 +23,12 @@ bench:
 	$(CARGO) build --locked --profile bench -p bursar-homed
 	$(CARGO) bench --locked -p bursar --bench "*"
 
-# The homes' tests with large numbers (20,000 writes while everything is exchanged), and on NFS with Linux's own client in a virtual machine; 2,000 random pods by
-# webhook and backstop; the webhook's properties, raw bodies among them, with large numbers: an hour.
+# The homes' tests with large numbers (20,000 writes while everything is exchanged), and on NFS with Linux's own client in a
+# virtual machine; 2,000 random pods by webhook and backstop; the properties of admission, raw bodies among them, with large
+# numbers: an hour.
 soak: servers build new-kind
 	BURSAR_TEST_PODS=2000 $(CARGO) test --locked -p bursar --test it admission::agreement
-	PROPTEST_CASES=20000 $(CARGO) test --locked -p bursar --lib admission::property_tests
+	PROPTEST_CASES=20000 $(CARGO) test --locked -p bursar-core --lib admission::property_tests
 	BURSAR_SOAK=1 $(CARGO) test --locked -p bursar --test it homes::
 	BURSAR_SOAK=1 tests/nfs.sh
 

@@ -21,7 +21,7 @@ cargo_home=${CARGO_HOME:-$HOME/.cargo}
 flags="-C target-feature=+crt-static --remap-path-prefix=$(realpath -m "$target")=/target"
 flags="$flags --remap-path-prefix=$cargo_home=/cargo --remap-path-prefix=$(rustc --print sysroot)=/rust"
 RUSTFLAGS=$flags SOURCE_DATE_EPOCH=0 CARGO_TARGET_DIR=$target/image \
-    nice cargo build --locked --release --target "$triple" --bin bursar-webhook >&2
+    nice cargo build --locked --release --target "$triple" -p bursar-webhook >&2
 
 program=$target/image/$triple/release/bursar-webhook
 ! readelf -l "$program" | grep -q INTERP || { echo "image: $program is not static" >&2; exit 1; }

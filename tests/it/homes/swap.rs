@@ -14,7 +14,6 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::{Homed, UID, entries, make_directory, make_file, names_in, soak, write};
 
-
 /// Exchanges two names again and again, each pair once in turn.
 struct Swapper {
     stop: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! The daemon's own access to a cluster (§5, "Its own access"): `init` makes it as the administrator, `renew` keeps
+//! The daemon's own access to a cluster: `init` makes it as the administrator, `renew` keeps
 //! it, `owner` tells whose the cluster is. What they write is put together in `needs`, `roles` and
 //! `daemon_admission_policy`.
 //!

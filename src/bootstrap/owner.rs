@@ -1,4 +1,4 @@
-//! Whose a cluster is: ConfigMap `bursar-owner` names the one ledger that may write there (§5). The daemon reads it and
+//! Whose a cluster is: ConfigMap `bursar-owner` names the one ledger that may write there. The daemon reads it and
 //! cannot change it, so it also says what an administrator said at `init` and `approver install`.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Server-side apply of one object that is ours, or of one that is not there: never of somebody else's (§4).
+//! Server-side apply of one object that is ours, or of one that is not there: never of somebody else's.
 //!
 //! Apply would take over a foreign object without a word. So each apply names what it may meet: what we know, by its
 //! uid, so that an object made anew by somebody else conflicts; and what we do not know, by a `resourceVersion` that no

@@ -1,4 +1,4 @@
-//! Delivers a credential (§5), of whichever kind: the one place where a private key of a tenant exists. It goes from here
+//! Delivers a credential, of whichever kind: the one place where a private key of a tenant exists. It goes from here
 //! to `bursar-homed` and is overwritten; no plan, ledger, log or error ever has it.
 //!
 //! In this order, so that nothing is asked for in vain: a test write in the home; a key and a request, or a token; a look

@@ -1,4 +1,4 @@
-//! A new credential, tried at the cluster's endpoints before it replaces the one that works (§5), and what is known of
+//! A new credential, tried at the cluster's endpoints before it replaces the one that works, and what is known of
 //! the endpoints.
 //!
 //! Whether an endpoint takes our certificates is a matter of the endpoint (its URL, its CA bundle, the client authority

@@ -1,4 +1,4 @@
-//! Stops the workloads of a suspended tenant and gives them back what they were (§3). What a controller made follows it
+//! Stops the workloads of a suspended tenant and gives them back what they were. What a controller made follows it
 //! only if that controller is stopped itself: tenants write `ownerReferences`, so one that names anything else excuses
 //! nothing.
 //!

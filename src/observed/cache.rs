@@ -191,7 +191,7 @@ pub fn observe(kind: &ObjectKind, object: &Value) -> ObservedObject {
 /// and applying makes it available.
 const RELEASED: &str = "released";
 
-/// A volume that is bound to a claim that is gone (§7): an apply alone leaves it so.
+/// A volume that is bound to a claim that is gone: an apply alone leaves it so.
 #[must_use]
 pub fn is_released(kind: &ObjectKind, object: &Value) -> bool {
     kind.data() == Data::Volume

@@ -1,4 +1,4 @@
-//! Namespaces that a cluster's Prometheus shows in use, for the reaper of idle ones (§10). It asks, and writes nothing.
+//! Namespaces that a cluster's Prometheus shows in use, for the reaper of idle ones. It asks, and writes nothing.
 //!
 //! Silence proves nothing: an answer counts only with every control namespace in it.
 

@@ -1,4 +1,4 @@
-//! The webhook's installation: in the cluster, kept by the daemon, or outside of it, by files (§8). What is written is
+//! The webhook's installation: in the cluster, kept by the daemon, or outside of it, by files. What is written is
 //! put together in `manifests`, `configurations` and `backstop`; whom the API server believes about it is
 //! `authority`'s.
 //!
@@ -52,7 +52,7 @@ pub const SECRET: &str = "bursar-webhook-tls";
 /// The webhook outside of the cluster: common name of its certificate.
 pub const WEBHOOK_USER: &str = "bursar:webhook";
 
-/// Files outside of the cluster that end within this time are to be made anew (§8).
+/// Files outside of the cluster that end within this time are to be made anew.
 pub const ENDS_SOON: jiff::SignedDuration = jiff::SignedDuration::from_hours(30 * 24);
 
 const GROUP: &str = "admissionregistration.k8s.io/v1";

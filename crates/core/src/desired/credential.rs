@@ -18,7 +18,7 @@ pub const SERVICE_ACCOUNT_PREFIX: &str = "bursar-g";
 /// How the names of Secrets begin that tokens end with; the host follows.
 pub const SECRET_PREFIX: &str = "bursar-host-";
 
-/// The certificate's subject (§5). Never `system:`; a tool and a user of one name are two subjects.
+/// The certificate's subject. Never `system:`; a tool and a user of one name are two subjects.
 #[must_use]
 pub fn subject(account: &Account, generation: u64) -> Subject {
     let name = account.account_name();

@@ -268,7 +268,7 @@ impl DesiredCredential {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Proof {
-    /// A client certificate of this subject (§5).
+    /// A client certificate of this subject.
     Certificate {
         /// Whom it is for.
         subject: Subject,

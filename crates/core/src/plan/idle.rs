@@ -1,4 +1,4 @@
-//! Namespaces in which nothing runs (§10), by positive evidence: a watch that showed all pods, looked at again and
+//! Namespaces in which nothing runs, by positive evidence: a watch that showed all pods, looked at again and
 //! again, and a Prometheus that shows what is always in use, if the site has one.
 //!
 //! It is counted as absence is, as a sum of gaps of an hour at most: a daemon that was off, a cluster that was away and a

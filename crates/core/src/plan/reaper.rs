@@ -1,4 +1,4 @@
-//! Pods that lived as long as they may, with what belongs to their job (§10).
+//! Pods that lived as long as they may, with what belongs to their job.
 //!
 //! Tenants write lifetimes and labels. One that cannot be read ends nothing; a label names companions in the pod's own
 //! namespace, and only when no other pod of that job goes on.

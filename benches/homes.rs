@@ -215,6 +215,7 @@ async fn measure() {
         processes = processes.max(bare_loop(BARE_PROCESSES, &plain, &content));
         best = best.max(deliveries(&client, &homes, run).await);
     }
+    let large = large(&client, &homes[0], &planted.path().join("homes/h0/.kube/config")).await;
     server.kill().expect("ended");
     server.wait().expect("ended");
     println!(
@@ -223,4 +224,24 @@ async fn measure() {
         best / ceiling,
         processes / ceiling
     );
+    println!("deliveries into a kubeconfig of 1 MiB: {:.0} ms each", large.as_secs_f64() * 1e3);
+}
+
+/// The time of one delivery into a file as large as any that is read, full of a user's contexts; the best of some.
+async fn large(client: &HomedClient, home: &Path, config: &Path) -> Duration {
+    let entry = |number: usize| format!("- name: c{number:05}\n  context:\n    cluster: c{number:05}\n    user: me\n");
+    let entries_of_a_mebibyte = (1024 * 1024 - 16 * 1024) / entry(0).len();
+    let text = format!("contexts:\n{}", (0..entries_of_a_mebibyte).map(entry).collect::<String>());
+    fs::write(config, text).expect("written");
+    let mut best = Duration::MAX;
+    for run in 0..2 * RUNS {
+        let entries = entries(run);
+        // A file that was just written is looked at twice.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let began = Instant::now();
+        let work = Work::WriteKubeconfig { entries, replace_unparsable: false };
+        client.call(&Request::new(HomeTarget::new(home, UID, UID), work)).await.expect("delivered");
+        best = best.min(began.elapsed());
+    }
+    best
 }

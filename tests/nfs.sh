@@ -35,7 +35,7 @@ if [ "${1:-}" = bench ]; then
 else
     "${CARGO:-cargo}" build --locked --quiet -p bursar-homed
     test_program=$(built it test -p bursar --test it)
-    run="$test_program homes::hostile:: && $test_program homes::nfs:: --ignored --test-threads=1"
+    run="$test_program homes::hostile:: && $test_program homes::nfs:: --ignored --test-threads=1 --nocapture"
     # What a test planted as root is seen at once.
     caching=,noac,lookupcache=none
 fi
@@ -94,7 +94,7 @@ done
 
 # --- the machine -----------------------------------------------------------------------------------------------------
 root=$work/root
-mkdir -p "$root"/{bin,proc,sys,dev,tmp,etc,mnt/homes,mnt/plain,mnt/full,mnt/read-only,mnt/stale,modules}
+mkdir -p "$root"/{bin,proc,sys,dev,tmp,etc,mnt/homes,mnt/plain,mnt/full,mnt/read-only,mnt/stale,mnt/first,mnt/second,modules}
 cp /bin/busybox "$root/bin/busybox"
 for program in sh mount umount mkdir insmod ip poweroff rmdir chmod cat dd sleep; do ln -s busybox "$root/bin/$program"; done
 put() { mkdir -p "$root/$(dirname "$1")"; cp -L "$1" "$root/$1"; }
@@ -103,6 +103,8 @@ for program in "$test_program" "$homed"; do
     strip --strip-debug "$root/$program"
     for library in $(ldd "$program" | grep -oE '/[^ ]+'); do put "$library"; done
 done
+# One kubectl against deliveries, by another client: it is linked statically.
+cp "$(tests/cluster/build.sh)/kubectl" "$root/kubectl"
 number=100
 for module in virtio_pci virtio_net nfsv4; do
     for file in $(/sbin/modprobe -d "$cache/unpacked" -S "$(basename "$modules")" --show-depends "$module" 2>/dev/null | awk '$1 == "insmod" { print $2 }'); do
@@ -119,9 +121,13 @@ for module in /modules/*; do insmod \$module || echo "nfs: \$module"; done
 ip link set lo up; ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
 options=vers=4.2,port=$port,proto=tcp,clientaddr=10.0.2.15,addr=10.0.2.2,sec=sys$caching
 for export in homes plain full read-only; do mount -t nfs4 -o \$options 10.0.2.2:/\$export /mnt/\$export || echo "nfs: \$export"; done
+# Two clients of one export with the usual caches: of two minor versions, so that they share nothing.
+usual=port=$port,proto=tcp,clientaddr=10.0.2.15,addr=10.0.2.2,sec=sys
+mount -t nfs4 -o vers=4.2,\$usual 10.0.2.2:/homes /mnt/first || echo "nfs: first"
+mount -t nfs4 -o vers=4.1,\$usual 10.0.2.2:/plain /mnt/second || echo "nfs: second"
 mount -t nfs4 -o \$options 10.0.2.2:/plain/gone /mnt/stale || echo "nfs: stale"
 rmdir /mnt/plain/gone
-export BURSAR_TEST_HOMES=/mnt/homes:/mnt/plain BURSAR_TEST_PROGRAMS=$(dirname "$homed") BURSAR_TEST_NFS=/mnt ${BURSAR_SOAK:+BURSAR_SOAK=1} RUST_BACKTRACE=0
+export BURSAR_TEST_KUBECTL=/kubectl BURSAR_TEST_HOMES=/mnt/homes:/mnt/plain BURSAR_TEST_PROGRAMS=$(dirname "$homed") BURSAR_TEST_NFS=/mnt ${BURSAR_SOAK:+BURSAR_SOAK=1} RUST_BACKTRACE=0
 $run && echo "nfs: all passed"
 poweroff -f
 INIT
@@ -131,5 +137,5 @@ chmod 755 "$root/init"
 say "running"
 timeout 900 qemu-system-x86_64 -machine q35 -cpu max -smp 2 -m 1536 -display none -serial stdio -monitor none -no-reboot \
     -kernel "$kernel" -initrd "$work/initramfs" -append 'console=ttyS0 quiet panic=-1' \
-    -netdev user,id=n0 -device virtio-net-pci,netdev=n0 </dev/null | tee "$work/console" | grep -aE '^(test |nfs: |deliveries|failures|thread|  [a-z])' >&2 || true
+    -netdev user,id=n0 -device virtio-net-pci,netdev=n0 </dev/null | tee "$work/console" | grep -aE '^(test |nfs: |deliveries|failures|thread|[0-9]+ contexts|  [a-z])' >&2 || true
 grep -aq '^nfs: all passed' "$work/console" || { tail -n 60 "$work/console" >&2; fail "a test failed on NFS"; }

@@ -35,6 +35,9 @@ pub struct Arguments {
     /// Time that one request may take.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub deadline: Duration,
+    /// Processor time that one request may take, in seconds: a file that takes more is too complex.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub cpu_seconds: u64,
     /// How long an export that hangs is left alone before it is tried again; doubled as long as it hangs.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub backoff: Duration,
@@ -60,6 +63,6 @@ impl Arguments {
         };
         let settings = HomedSettings::new(bounds, server::client_uid(&self.client_user)?, clock);
         let breaker = BreakerSettings { backoff: self.backoff, ..settings.breaker };
-        Ok(HomedSettings { deadline: self.deadline, breaker, ..settings })
+        Ok(HomedSettings { deadline: self.deadline, cpu_seconds: self.cpu_seconds, breaker, ..settings })
     }
 }

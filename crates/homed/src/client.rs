@@ -1,22 +1,20 @@
 //! How the daemon asks `bursar-homed`: bounded, over connections that are used again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+pub use bursar_protocol::MAX_CONCURRENT;
 use bursar_protocol::{
-    Answer, HomeError, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request, Response, USUAL_REQUEST_BYTES,
+    Answer, DAEMON_CONNECTIONS, HomeError, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request, Response,
+    USUAL_REQUEST_BYTES,
 };
 use thiserror::Error;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
-
-/// Requests under way at a time for one prefix: as many as the server has workers for it. More would wait there, and
-/// what hangs at one export would take the places of the others.
-pub const MAX_CONCURRENT: usize = 8;
 
 /// Added to the deadline of the server, which answers by itself when it passes; only a dead server is later.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -52,6 +50,8 @@ pub enum HomedClientError {
 pub struct HomedClient {
     socket: PathBuf,
     deadline: Duration,
+    /// Connections: fewer than the server takes.
+    connections: Semaphore,
     /// For homes beneath none of the prefixes that it was told of.
     elsewhere: Semaphore,
     exports: BTreeMap<PathBuf, Semaphore>,
@@ -62,15 +62,18 @@ impl HomedClient {
     /// A client of the server at `socket`, whose deadline for a request is `deadline`.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>, deadline: Duration) -> Self {
-        let elsewhere = Semaphore::new(MAX_CONCURRENT);
-        Self { socket: socket.into(), deadline, elsewhere, exports: BTreeMap::new(), idle: Mutex::default() }
+        let (connections, elsewhere) = (Semaphore::new(DAEMON_CONNECTIONS), Semaphore::new(MAX_CONCURRENT));
+        let (exports, idle) = (BTreeMap::new(), Mutex::default());
+        Self { socket: socket.into(), deadline, connections, elsewhere, exports, idle }
     }
 
-    /// The same, and homes beneath each of these prefixes wait for each other only.
+    /// The same, and homes beneath each of these prefixes wait for each other only: each has its share of the connections.
     #[must_use]
     pub fn with_prefixes<'a>(self, prefixes: impl IntoIterator<Item = &'a PathBuf>) -> Self {
-        let exports = prefixes.into_iter().map(|prefix| (prefix.clone(), Semaphore::new(MAX_CONCURRENT)));
-        Self { exports: exports.collect(), ..self }
+        let prefixes: BTreeSet<&PathBuf> = prefixes.into_iter().collect();
+        let share = share(prefixes.len());
+        let exports = prefixes.into_iter().map(|prefix| (prefix.clone(), Semaphore::new(share)));
+        Self { exports: exports.collect(), elsewhere: Semaphore::new(share), ..self }
     }
 
     fn places(&self, home: &Path) -> &Semaphore {
@@ -81,8 +84,9 @@ impl HomedClient {
     /// closed meanwhile (it was restarted).
     pub async fn call(&self, request: &Request) -> Result<Answer, HomedClientError> {
         let line = encode(request)?;
-        // The semaphore is never closed.
+        // The semaphores are never closed.
         let _place = self.places(&request.target.home).acquire().await;
+        let _connection = self.connections.acquire().await;
         let patience = self.deadline * 2 + PATIENCE;
         let called = tokio::time::timeout(patience, self.exchange(&line)).await;
         let answer = called.map_err(|_| HomedClientError::TimedOut(patience))??;
@@ -127,6 +131,12 @@ impl HomedClient {
     }
 }
 
+/// Requests under way for each of so many prefixes, and elsewhere: together not more than there are connections, so that
+/// what hangs at one export takes none from another.
+fn share(prefixes: usize) -> usize {
+    (DAEMON_CONNECTIONS / (prefixes + 1)).clamp(1, MAX_CONCURRENT)
+}
+
 /// The request as its line.
 fn encode(request: &Request) -> Result<Zeroizing<Vec<u8>>, HomedClientError> {
     let mut line = Zeroizing::new(Vec::with_capacity(USUAL_REQUEST_BYTES));
@@ -136,4 +146,20 @@ fn encode(request: &Request) -> Result<Zeroizing<Vec<u8>>, HomedClientError> {
     }
     line.push(b'\n');
     Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use bursar_protocol::MAX_CONNECTIONS;
+
+    use super::*;
+
+    #[test]
+    fn all_exports_together_fit_into_the_servers_connections() {
+        assert_eq!((share(0), share(1), share(31), share(63)), (MAX_CONCURRENT, MAX_CONCURRENT, MAX_CONCURRENT, 4));
+        for prefixes in 0..DAEMON_CONNECTIONS {
+            assert!((prefixes + 1) * share(prefixes) <= DAEMON_CONNECTIONS && share(prefixes) > 0, "{prefixes}");
+        }
+        const { assert!(DAEMON_CONNECTIONS < MAX_CONNECTIONS) };
+    }
 }

@@ -1,8 +1,10 @@
-//! A tree of [`document`](crate::document) as YAML or JSON text. That it reads the same is for the caller to see.
+//! Nodes of a [`document`](crate::document) as YAML or JSON text. That it reads the same is for the caller to see.
 
 use std::fmt::Write as _;
 
-use crate::document::{DocumentError, Node, Style, Value};
+use zeroize::Zeroizing;
+
+use crate::document::{DocumentError, Node, Style, Value, is_plainly_a_string};
 
 /// Where a node is written: decides what separates it from what is before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -12,10 +14,16 @@ enum Place {
     AfterDash,
 }
 
-/// Writes a document in block style.
-pub(super) fn write_yaml(out: &mut String, root: &Node) {
-    write_node(out, root, 0, Place::Start);
+/// A node in block style, its first line not indented, without the last line break.
+pub(super) fn block(node: &Node, indent: usize, newline: &str) -> Zeroizing<String> {
+    let mut out = Zeroizing::new(String::with_capacity(ROOM));
+    write_node(&mut out, node, indent, Place::Start);
+    let lines = out.strip_suffix('\n').unwrap_or(&out);
+    Zeroizing::new(if newline == "\n" { lines.to_owned() } else { lines.replace('\n', newline) })
 }
+
+/// Room for an entry of ours: a string that grows leaves copies of a key behind.
+const ROOM: usize = 32 * 1024;
 
 /// Writes block style as kubectl does: lists not indented beneath their key, one entry a line.
 fn write_node(out: &mut String, node: &Node, indent: usize, place: Place) {
@@ -61,6 +69,8 @@ fn write_node(out: &mut String, node: &Node, indent: usize, place: Place) {
                 Value::Mapping(_) => out.push_str("{}"),
                 Value::Scalar(text, Style::Block) if is_simple_block(text) => write_block(out, text, indent),
                 Value::Scalar(text, style) => write_scalar(out, text, *style),
+                // Entries of ours have none.
+                Value::Alias(_) => {}
             }
             out.push('\n');
         }
@@ -130,47 +140,75 @@ fn write_quoted(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// Writes JSON, two spaces an indent. Only what JSON can say: a plain scalar that is not one of JSON's is a string
-/// that we made.
-pub(super) fn write_json(out: &mut String, node: &Node, indent: usize) -> Result<(), DocumentError> {
+/// How a flow collection is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow {
+    /// Only what JSON can say.
+    pub(super) json: bool,
+    /// One entry a line: the indentation of the line on which it begins, and of one level.
+    pub(super) lines: Option<(usize, usize)>,
+    pub(super) newline: &'static str,
+}
+
+/// A node in flow style. Strings are in JSON's quotes, which every reader of YAML understands in there.
+pub(super) fn flow(node: &Node, layout: &Flow) -> Result<Zeroizing<String>, DocumentError> {
+    let mut out = Zeroizing::new(String::with_capacity(ROOM));
+    write_flow(&mut out, node, layout)?;
+    Ok(out)
+}
+
+fn write_flow(out: &mut String, node: &Node, layout: &Flow) -> Result<(), DocumentError> {
     if node.tag.is_some() {
         return Err(DocumentError::NotWritable);
     }
     match &node.value {
-        Value::Scalar(text, Style::Plain) if serde_json::from_str::<serde_json::Value>(text).is_ok() => {
-            out.push_str(text);
-        }
+        Value::Scalar(text, Style::Plain) if is_plain(text, layout.json) => out.push_str(text),
         Value::Scalar(text, _) => write_quoted(out, text),
-        Value::Sequence(items) => {
-            write_json_items(out, ('[', ']'), indent, items, |out, item| write_json(out, item, indent + 2))?;
-        }
-        Value::Mapping(pairs) => {
-            write_json_items(out, ('{', '}'), indent, pairs, |out, (key, value)| {
-                write_quoted(out, key.text().unwrap_or_default());
-                out.push_str(": ");
-                write_json(out, value, indent + 2)
-            })?;
-        }
+        Value::Sequence(items) => write_all(out, ('[', ']'), layout, items, write_flow)?,
+        Value::Mapping(pairs) => write_all(out, ('{', '}'), layout, pairs, |out, (key, value), layout| {
+            write_quoted(out, key.text().unwrap_or_default());
+            out.push_str(": ");
+            write_flow(out, value, layout)
+        })?,
+        Value::Alias(_) => return Err(DocumentError::NotWritable),
     }
     Ok(())
 }
 
-fn write_json_items<T>(
+/// What is not a string: a number, a boolean, null, in whichever spelling.
+fn is_plain(text: &str, json: bool) -> bool {
+    if json {
+        serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+    } else {
+        !is_plainly_a_string(text) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"~+-._".contains(&byte))
+    }
+}
+
+fn write_all<T>(
     out: &mut String,
     (open, close): (char, char),
-    indent: usize,
+    layout: &Flow,
     items: &[T],
-    write_item: impl Fn(&mut String, &T) -> Result<(), DocumentError>,
+    write_one: impl Fn(&mut String, &T, &Flow) -> Result<(), DocumentError>,
 ) -> Result<(), DocumentError> {
+    let inner = Flow { lines: layout.lines.map(|(indent, step)| (indent + step, step)), ..*layout };
+    let line = |out: &mut String, indent: usize| {
+        out.push_str(layout.newline);
+        push_indent(out, indent);
+    };
     out.push(open);
     for (position, item) in items.iter().enumerate() {
-        out.push_str(if position == 0 { "\n" } else { ",\n" });
-        push_indent(out, indent + 2);
-        write_item(out, item)?;
+        match inner.lines {
+            Some((indent, _)) => {
+                out.push_str(if position == 0 { "" } else { "," });
+                line(out, indent);
+            }
+            None => out.push_str(if position == 0 { "" } else { ", " }),
+        }
+        write_one(out, item, &inner)?;
     }
-    if !items.is_empty() {
-        out.push('\n');
-        push_indent(out, indent);
+    if let (Some((indent, _)), false) = (layout.lines, items.is_empty()) {
+        line(out, indent);
     }
     out.push(close);
     Ok(())

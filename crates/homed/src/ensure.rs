@@ -51,7 +51,11 @@ pub(super) fn make_home(prefix: &Prefix, target: &HomeTarget) -> Result<bool, Ho
     });
     if !matches!(made, Ok(true)) {
         let _ = fs::unlinkat(&parent, &temporary, AtFlags::REMOVEDIR);
+        return made;
     }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = fs::openat(&parent, ".", flags, Mode::empty()).map_err(|errno| failed("openat", errno))?;
+    sync(&held).map_err(|errno| failed("fsync", errno))?;
     made
 }
 
@@ -117,9 +121,15 @@ fn make_empty(parent: &OwnedFd, temporary: &OsStr, target: &HomeTarget) -> Resul
         let (uid, gid) = (Uid::from_raw(target.uid), Gid::from_raw(target.gid));
         fs::fchown(&directory, Some(uid), Some(gid)).map_err(|errno| ("fchown", errno))?;
     }
-    match fs::fsync(&directory) {
+    sync(&directory).map_err(|errno| ("fsync", errno))
+}
+
+/// Makes what was made or renamed in a directory outlast a crash. Some file systems cannot sync a directory, and have
+/// nothing to sync in it.
+fn sync(directory: &OwnedFd) -> Result<(), Errno> {
+    match fs::fsync(directory) {
         Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
-        Err(errno) => Err(("fsync", errno)),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -206,5 +216,5 @@ fn copy_directory(from: &Path, home: &Path, to: &OwnedFd, left: &mut usize, dept
             fs::renameat(to, TEMPORARY, to, &name).map_err(|errno| failed("renameat", errno))?;
         }
     }
-    Ok(())
+    sync(to).map_err(|errno| from_errno("fsync", home, errno))
 }

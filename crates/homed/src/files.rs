@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use zeroize::Zeroizing;
 
 use crate::errno::from_errno;
+use crate::exchange::Version;
 
 /// Largest kubeconfig that is read, in bytes; the same as a Secret's limit in Kubernetes. Real ones have some
 /// kilobytes; a sparse file of a terabyte costs a user nothing and must cost us nothing.
@@ -99,7 +100,11 @@ impl Home {
             let held = self.open_directory(&above)?.ok_or_else(missing)?;
             let held = Directory { home: self, held, path: self.path.join(&above) };
             match fs::mkdirat(&held.held, component.as_os_str(), Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => above.push(component),
+                Ok(()) => {
+                    held.sync()?;
+                    above.push(component);
+                }
+                Err(Errno::EXIST) => above.push(component),
                 Err(errno) => return Err(held.failed("mkdirat", Path::new(component.as_os_str()), errno)),
             }
         }
@@ -156,7 +161,42 @@ pub struct Existing {
     pub mode: u32,
     /// Owner: always the home's.
     pub owner: u32,
+    /// By which a later change is told.
+    pub version: Version,
     file: File,
+}
+
+/// A file that is written and not in its place yet. It goes when this is dropped.
+pub(super) struct Temporary<'d, 'home> {
+    directory: &'d Directory<'home>,
+    name: Option<PathBuf>,
+    file: File,
+}
+
+impl Temporary<'_, '_> {
+    /// When it was written, by the clock of the file system.
+    pub(super) fn made_at(&self) -> Result<i128, HomeError> {
+        let found = fs::fstat(&self.file).map_err(|errno| from_errno("fstat", &self.directory.path, errno))?;
+        Ok(Version::of(&found).changed_at())
+    }
+
+    /// Puts it under a name: either the old file is there or this one, never a part.
+    pub(super) fn put(mut self, name: &Path) -> Result<(), HomeError> {
+        let Some(temporary) = self.name.take() else { return Ok(()) };
+        let held = &self.directory.held;
+        fs::renameat(held, &temporary, held, name).map_err(|errno| {
+            let _ = fs::unlinkat(held, &temporary, AtFlags::empty());
+            self.directory.failed("renameat", name, errno)
+        })
+    }
+}
+
+impl Drop for Temporary<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            let _ = fs::unlinkat(&self.directory.held, name, AtFlags::empty());
+        }
+    }
 }
 
 impl Directory<'_> {
@@ -166,7 +206,7 @@ impl Directory<'_> {
         self.path.join(name)
     }
 
-    fn failed(&self, operation: &str, name: &Path, errno: Errno) -> HomeError {
+    pub(super) fn failed(&self, operation: &str, name: &Path, errno: Errno) -> HomeError {
         match errno {
             Errno::ACCESS | Errno::PERM => self.marked(name),
             Errno::NOSPC if has_no_inodes(&self.held) => Some(HomeError::NoInodes { path: self.path.clone() }),
@@ -216,7 +256,8 @@ impl Directory<'_> {
         if content.len() as u64 > MAX_FILE_BYTES {
             return Err(too_large(content.len() as u64));
         }
-        Ok(Some(Existing { content, mode: found.st_mode & 0o7777, owner: found.st_uid, file }))
+        let version = Version::of(&found);
+        Ok(Some(Existing { content, mode: found.st_mode & 0o7777, owner: found.st_uid, version, file }))
     }
 
     fn check(&self, name: &Path, found: &Stat) -> Result<(), HomeError> {
@@ -239,17 +280,38 @@ impl Directory<'_> {
         Ok(true)
     }
 
-    /// Puts a file there as a whole, mode 0600: either the old one is there or the new one, never a part.
-    pub fn replace(&self, name: &Path, content: &[u8]) -> Result<(), HomeError> {
-        self.sweep();
-        let temporary = temporary_name();
-        let written = self.write_new(&temporary, content).and_then(|()| {
-            fs::renameat(&self.held, &temporary, &self.held, name).map_err(|errno| self.failed("renameat", name, errno))
-        });
-        if let Err(error) = written {
-            let _ = fs::unlinkat(&self.held, &temporary, AtFlags::empty());
-            return Err(error);
+    /// What a file is now; `None` if there is none. It is opened, so that a file server is asked and no cache.
+    pub(super) fn version(&self, name: &Path) -> Result<Option<Version>, HomeError> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        match fs::openat2(&self.held, name, flags, Mode::empty(), IN_HOME) {
+            Ok(file) => fs::fstat(&file)
+                .map(|found| Some(Version::of(&found)))
+                .map_err(|errno| self.failed("fstat", name, errno)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.failed("openat2", name, errno)),
         }
+    }
+
+    /// The directory itself.
+    pub(super) fn held(&self) -> &OwnedFd {
+        &self.held
+    }
+
+    /// Writes a file, mode 0600, that is to be put under a name.
+    pub(super) fn temporary(&self, content: &[u8]) -> Result<Temporary<'_, '_>, HomeError> {
+        let name = temporary_name();
+        match self.write_new(&name, content) {
+            Ok(file) => Ok(Temporary { directory: self, name: Some(name), file }),
+            Err(error) => {
+                let _ = fs::unlinkat(&self.held, &name, AtFlags::empty());
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts a file there as a whole, mode 0600, whatever is there.
+    pub fn replace(&self, name: &Path, content: &[u8]) -> Result<(), HomeError> {
+        self.temporary(content)?.put(name)?;
         self.sync()
     }
 
@@ -278,17 +340,11 @@ impl Directory<'_> {
         }
     }
 
-    /// Keeps a file under a second name, which must not exist yet.
-    pub fn keep_as(&self, name: &Path, second: &Path) -> Result<(), HomeError> {
-        match fs::linkat(&self.held, name, &self.held, second, AtFlags::empty()) {
-            Ok(()) => Ok(()),
-            // No hard links there (some FUSE and CIFS): then there is a moment without the file.
-            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {
-                fs::renameat_with(&self.held, name, &self.held, second, fs::RenameFlags::NOREPLACE)
-                    .map_err(|errno| self.failed("renameat2", second, errno))
-            }
-            Err(errno) => Err(self.failed("linkat", second, errno)),
-        }
+    /// Writes a file that must not be there yet. A copy: a second name of the user's file would follow what a program
+    /// writes into it in place.
+    pub fn write_copy(&self, name: &Path, content: &[u8]) -> Result<(), HomeError> {
+        self.write_new(name, content)?;
+        self.sync()
     }
 
     /// Writes and removes a file as large as a kubeconfig.
@@ -301,17 +357,18 @@ impl Directory<'_> {
         removed.map_err(|errno| self.failed("unlinkat", &temporary, errno))
     }
 
-    fn write_new(&self, name: &Path, content: &[u8]) -> Result<(), HomeError> {
+    fn write_new(&self, name: &Path, content: &[u8]) -> Result<File, HomeError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = fs::openat(&self.held, name, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|errno| self.failed("openat", name, errno))?;
         let mut file = File::from(file);
         file.write_all(content).map_err(|error| self.failed("write", name, errno_of(&error)))?;
         // NFS tells of a full disk or quota only here.
-        file.sync_all().map_err(|error| self.failed("fsync", name, errno_of(&error)))
+        file.sync_all().map_err(|error| self.failed("fsync", name, errno_of(&error)))?;
+        Ok(file)
     }
 
-    fn sync(&self) -> Result<(), HomeError> {
+    pub(super) fn sync(&self) -> Result<(), HomeError> {
         match fs::fsync(&self.held) {
             // File systems that cannot sync a directory have nothing to sync in it.
             Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
@@ -321,7 +378,7 @@ impl Directory<'_> {
 
     /// Removes temporary files that a killed worker left behind. The server runs one worker a home at a time, so
     /// none of them is in use. A failure is no reason not to write.
-    fn sweep(&self) {
+    pub(super) fn sweep(&self) {
         let Ok(entries) = Dir::read_from(&self.held) else { return };
         for entry in entries.take(MAX_SWEPT_ENTRIES).flatten() {
             let name = entry.file_name().to_bytes();

@@ -1,10 +1,12 @@
 //! Tests of the merge: our entry comes and goes, and all else of a kubeconfig stays as it was.
 
+use std::fmt::Write as _;
+
 use bursar_protocol::{ClusterEntry, ContextEntry, SecretText, UserEntry, UserProof};
 use proptest::prelude::*;
 
 use super::*;
-use crate::document::tests::any_node;
+use crate::document::tests::{any_node, written};
 
 fn entries() -> KubeconfigEntries {
     let cluster = |name: &str, server: &str| ClusterEntry {
@@ -38,6 +40,10 @@ fn entries() -> KubeconfigEntries {
 
 fn merged(text: &str) -> String {
     merge(text, &entries(), &[]).expect("merges").expect("changes").to_string()
+}
+
+fn refused(text: &str) -> String {
+    merge(text, &entries(), &[]).expect_err("refused").to_string()
 }
 
 /// What a file says, apart from the spellings of "nothing": no list, null and an empty list; no current context and
@@ -103,14 +109,21 @@ fn what_is_the_users_stays_and_its_current_context_too() {
         }
     }
     assert!(text.contains("password: 007\n"));
-    assert!(text.contains("x-mine:\n- 1\n- 2.50\n"));
+    assert!(text.contains("x-mine: [1, 2.50]\n"));
     assert!(text.contains("current-context: other\n"));
 }
 
 #[test]
-fn a_current_context_that_does_not_exist_becomes_ours() {
-    assert!(merged("current-context: gone\n").contains("current-context: toolforge\n"));
-    assert!(merged("contexts: null\ncurrent-context: ~\n").contains("current-context: toolforge\n"));
+fn a_current_context_is_set_where_there_is_none_or_an_empty_one() {
+    for text in
+        ["contexts: null\ncurrent-context: ~\n", "current-context: \"\"\n", "current-context:   # mine\n", "x: 1\n"]
+    {
+        assert!(merged(text).contains("current-context: toolforge"), "{}", merged(text));
+    }
+    assert!(
+        merged("current-context: gone # mine\n").contains("current-context: gone # mine\n"),
+        "the user's, if it is wrong"
+    );
 }
 
 #[test]
@@ -119,7 +132,7 @@ fn our_user_entry_holds_our_credential_only() {
         "users:\n- name: bursar-prod\n  user: {token: old, exec: {command: x}, extensions: [1]}\n- {name: bursar-prod, user: {token: twice}}\n- name: z\n",
     );
     assert!(!text.contains("token") && !text.contains("exec"), "{text}");
-    assert!(text.contains("extensions:\n    - 1\n"), "{text}");
+    assert!(text.contains("extensions:\n    - 1"), "{text}");
     assert_eq!(text.matches("name: bursar-prod\n").count(), 1, "{text}");
     assert!(text.contains("- name: z\n"), "{text}");
 }
@@ -130,7 +143,7 @@ fn our_cluster_entry_trusts_our_ca_only() {
         "contexts:\n- {name: toolforge, context: {cluster: toolforge, user: bursar-prod}}\nclusters:\n- name: toolforge\n  cluster: {insecure-skip-tls-verify: true, certificate-authority: /tmp/x, disable-compression: true, proxy-url: http://evil}\n",
     );
     assert!(!text.contains("insecure") && !text.contains("/tmp/x") && !text.contains("evil"), "{text}");
-    assert!(text.contains("disable-compression: true\n"), "{text}");
+    assert!(text.contains("disable-compression: true"), "{text}");
 }
 
 #[test]
@@ -205,10 +218,6 @@ fn inspection_finds_a_matching_pair_and_tells_no_key() {
     assert_eq!(inspect(&text, &ours.names()).expect("inspects").certificate_pem, None);
 }
 
-fn refused(text: &str) -> String {
-    merge(text, &entries(), &[]).expect_err("refused").to_string()
-}
-
 #[test]
 fn what_a_user_calls_by_our_names_stays_the_users() {
     let context = "contexts:\n- {name: toolforge, context: {cluster: mine, user: me}}\n";
@@ -264,7 +273,7 @@ fn names_that_cannot_be_ours_are_refused() {
 }
 
 /// A user's file: entries of other names, any fields, any order, lists missing or null or in JSON.
-fn any_config() -> impl Strategy<Value = Document> {
+fn any_config() -> impl Strategy<Value = Node> {
     let entry = ("[a-z]{1,6}", any_node(), any_node()).prop_map(|(name, inner, odd)| {
         Node::mapping(vec![
             (Node::string("odd"), odd),
@@ -292,32 +301,214 @@ fn any_config() -> impl Strategy<Value = Document> {
         if let Some(current) = current {
             all.push((Node::string("current-context"), Node::string(current)));
         }
-        Document { language: Language::Yaml, root: Some(Node::mapping(all)) }
+        Node::mapping(all)
     })
 }
 
 proptest! {
     #[test]
-    fn merging_loses_nothing_and_removing_gives_the_original(document in any_config()) {
+    fn merging_loses_nothing_and_removing_gives_the_original(root in any_config()) {
         let names = entries().names();
-        let text = document.write().expect("writes");
+        let text = written(&root);
         let with_ours = merge(&text, &entries(), &[]).expect("merges").expect("changes");
 
         // Merging twice is merging once.
         prop_assert_eq!(merge(&with_ours, &entries(), &[]).expect("merges"), None);
 
-        // Taking ours away gives what was there; only a `current-context` that named nothing is repaired.
+        // Taking ours away gives what was there.
         let removed = remove(&with_ours, &names).expect("removes").expect("changes");
         let mut before = content(&text);
-        let exists = |pairs: &Vec<(Node, Node)>, name: &str| entry(pairs, "contexts", name).is_some();
-        let dangling = value(&before, "current-context")
-            .and_then(Node::text)
-            .is_some_and(|current| !exists(&before, current));
-        if dangling {
-            before.retain(|(key, _)| key.text() != Some("current-context"));
-        }
+        // One that named ours before ours was there is taken for ours.
+        before.retain(|(key, value)| key.text() != Some("current-context") || value.text() != Some("toolforge"));
         prop_assert_eq!(before, content(&removed));
         prop_assert_eq!(remove(&removed, &names).expect("removes"), None);
+    }
+
+    #[test]
+    fn everything_outside_our_entries_is_identical(text in any_text()) {
+        let names = entries().names();
+        let with_ours = merge(&text, &entries(), &[]).expect("merges").expect("changes");
+        prop_assert!(is_part_of(&text, &with_ours), "{}\n=>\n{}", text, *with_ours);
+        let mut renewed = entries();
+        renewed.clusters[0].server = "https://10.0.0.9:6443".into();
+        renewed.clusters[0].proxy = Some("http://proxy:3128".into());
+        let renewed = merge(&with_ours, &renewed, &[]).expect("merges").expect("changes");
+        prop_assert!(is_part_of(&text, &renewed), "{}\n=>\n{}", text, *renewed);
+        let removed = remove(&renewed, &names).expect("removes").expect("changes");
+        prop_assert_eq!(&*removed, &text);
+    }
+}
+
+/// Whether every byte of a text stands in another, in order: what is between is ours.
+fn is_part_of(text: &str, of: &str) -> bool {
+    let mut bytes = of.bytes();
+    text.bytes().all(|byte| bytes.any(|other| other == byte))
+}
+
+/// A user's file in any layout: comments, CRLF, lists that are indented, on one line, or JSON.
+fn any_text() -> impl Strategy<Value = String> {
+    let note = prop::sample::select(vec!["", " # mine", "   # \"é\": [{", "\t# tab"]);
+    let gap = prop::sample::select(vec!["", "\n", "# own: [line]\n", "\n    # - name: toolforge\n\n", "  # x\n"]);
+    let block = (0_usize..3, prop::collection::vec((note.clone(), gap.clone(), 0_usize..7), 1..4)).prop_map(|(deep, items)| {
+        let mut text = String::new();
+        for (number, (note, gap, which)) in items.into_iter().enumerate() {
+            let dash = format!("{}- ", " ".repeat(deep));
+            let inner = " ".repeat(deep + 2);
+            let item = match which {
+                0 => format!("{dash}name: m{number}{note}\n{inner}cluster: {{server: 'https://x', a: [1,  2]}}\n{gap}"),
+                1 => format!("{dash}{{name: m{number}, context: {{user: me , cluster: x}}}}{note}\n{gap}"),
+                2 => format!("{dash}name:   'm{number}'\n{inner}user:{note}\n{inner}  token: \"a\\u2028b\"\n{gap}"),
+                3 => format!("{dash}user:\n{gap}{inner}    note: |{note}\n{inner}      # no comment\n\n{inner}      x\n{inner}name: m{number}\n"),
+                4 => format!("{dash}name: >-\n{inner}  m{number}\n{gap}"),
+                5 => format!("{dash}# first\n{inner}name: m{number}\n{inner}user:{note}\n{gap}"),
+                _ => format!("-\n{inner}\"name\": !!str m{number}{note}\n{inner}x: [ a,\n{inner}  b ]\n{gap}").replacen('-', dash.trim_end(), 1),
+            };
+            text.push_str(&item);
+        }
+        format!("\n{text}")
+    });
+    let flow = prop::collection::vec((0_usize..3, note.clone()), 1..4).prop_map(|items| {
+        let items: Vec<String> = items
+            .iter()
+            .enumerate()
+            .map(|(number, (which, _))| match which {
+                0 => format!("{{name: m{number}, user: {{}}}}"),
+                1 => format!("{{ \"name\":\"m{number}\" }}"),
+                _ => format!("{{\n  name: m{number} # inside\n  }}"),
+            })
+            .collect();
+        format!(" [{}] # behind\n", items.join(" , "))
+    });
+    let lines = prop::collection::vec(note.clone(), 1..4).prop_map(|notes| {
+        let items: Vec<String> =
+            notes.iter().enumerate().map(|(number, note)| format!("  {{name: m{number}}},{note}\n")).collect();
+        format!(" [\n{}]\n", items.concat())
+    });
+    let list = prop_oneof![4 => block, 1 => flow, 1 => lines];
+    let lists = (list.clone(), list.clone(), list, 0_usize..6);
+    let extra = prop::sample::select(vec![
+        "x-a: &a {k: v}\nx-b: *a\n",
+        "preferences: {}\n",
+        "x: |\n  clusters:\n  - name: toolforge\n",
+        "\"y\" : 'z'\n",
+    ]);
+    (lists, gap.clone(), gap, extra, any::<bool>(), any::<bool>()).prop_map(
+        |((a, b, c, turn), first, middle, extra, crlf, open)| {
+            let mut parts = [
+                format!("clusters:{a}"),
+                format!("contexts:{b}"),
+                format!("users:{c}"),
+                "current-context: m0 # here\n".to_owned(),
+                extra.to_owned(),
+            ];
+            parts.rotate_left(turn % 5);
+            let text = format!("{first}{}{middle}kind: Config\n# the end", parts.join(middle));
+            let text = if open { text } else { text + "\n" };
+            // A block scalar's last line needs its break; comments may stand at the end.
+            if crlf { text.replace('\n', "\r\n") } else { text }
+        },
+    )
+}
+
+#[test]
+fn json_is_edited_in_its_own_layout() {
+    let lines = "{\n    \"kind\": \"Config\",\n    \"users\": [\n        {\n            \"name\": \"me\"\n        }\n    ],\n    \"contexts\": [],\n    \"n\": 1.50\n}";
+    let text = merged(lines);
+    assert!(text.starts_with("{\n    \"kind\": \"Config\",\n    \"users\": [\n        {\n            \"name\": \"me\"\n        },\n        {\n            \"user\": {\n"), "{text}");
+    assert!(text.contains("    \"contexts\": [\n        {\n            \"context\": {\n"), "{text}");
+    assert!(is_part_of(lines, &text) && text.contains("\n    \"n\": 1.50,\n    \"clusters\": ["), "{text}");
+    let removed = remove(&text, &entries().names()).expect("removes").expect("changes");
+    assert!(serde_json::from_str::<serde_json::Value>(&removed).is_ok() && !removed.contains("tool"), "{}", *removed);
+    let one = r#"{"kind":"Config","users":[{"name":"me"}],"clusters":[],"contexts":null,"current-context":""}"#;
+    let text = merged(one);
+    assert!(!text.contains('\n') && text.starts_with(r#"{"kind":"Config","users":[{"name":"me"}, {"#), "{text}");
+    assert_eq!(remove(&merged("{}"), &entries().names()).expect("removes").expect("changes").matches('[').count(), 3);
+}
+
+#[test]
+fn comments_layout_and_the_end_of_the_document_stay() {
+    let text = "# hi\r\n---\r\nclusters: # none yet\r\ncontexts: []  # nor here\r\nx: 'y'\r\n---\r\n";
+    let with = merged(text);
+    assert!(with.starts_with("# hi\r\n---\r\nclusters: # none yet\r\n- cluster:\r\n    cert"), "{with:?}");
+    assert!(
+        with.contains("\r\ncontexts:  # nor here\r\n- context:\r\n")
+            && with.ends_with("\r\ncurrent-context: toolforge\r\n---\r\n"),
+        "{with:?}"
+    );
+    assert!(!with.replace("\r\n", "").contains('\n'));
+    for (text, begins) in [
+        ("# only\n", "# only\napiVersion: v1\n"),
+        ("---\n", "---\napiVersion"),
+        ("null # x\n", "apiVersion"),
+        ("# no end", "# no end\napiV"),
+    ] {
+        assert!(merged(text).starts_with(begins), "{:?}", merged(text));
+    }
+    assert!(merged("\u{feff}kind: Config").starts_with("\u{feff}kind: Config\nclusters:\n- "));
+}
+
+#[test]
+fn what_shares_meaning_within_our_lists_is_refused_by_name() {
+    for (text, list) in [
+        ("clusters:\n- &a {name: x}\n", "clusters"),
+        ("x: &a [{name: x}]\ncontexts: *a\n", "contexts"),
+        ("x: &a {token: t}\nusers:\n- name: me\n  user: *a\n", "users"),
+        ("x: &a {token: t}\nusers:\n- name: me\n  user: {<<: *a}\n", "users"),
+        ("users: &all\n- name: me\n", "users"),
+    ] {
+        let error = refused(text);
+        assert!(error.contains("an anchor (`&`), an alias (`*`)") && error.contains(&format!("`{list}`")), "{error}");
+        assert!(remove(text, &entries().names()).is_err());
+    }
+    assert!(refused("users:\n- name: me\n  name: bursar-prod\n").contains("has a key twice"));
+}
+
+#[test]
+fn the_cost_is_linear_in_the_file() {
+    let of = |count: usize| {
+        let mut text = String::from("contexts:\n");
+        for number in 0..count {
+            writeln!(text, "- {{name: toolforge-{number}, context: {{cluster: c{number}, user: bursar-toolforge}}}}")
+                .expect("a string takes it");
+        }
+        text + "clusters:\n" + &"- {name: c, cluster: {server: x}}\n".repeat(count)
+    };
+    let mut ours = entries();
+    ours.user.name = "bursar-toolforge".into();
+    ours.contexts.iter_mut().for_each(|context| context.user = "bursar-toolforge".into());
+    // Nanoseconds of this thread on a processor.
+    let cpu = || -> u64 {
+        let said = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel's account");
+        said.split(' ').next().and_then(|nanoseconds| nanoseconds.parse().ok()).expect("a number")
+    };
+    let took = |count: usize| {
+        let (text, began) = (of(count), cpu());
+        merge(&text, &ours, &[]).expect("merges").expect("changes");
+        remove(&text, &ours.names()).expect("removes");
+        cpu() - began
+    };
+    let (small, large) = (took(1_000), took(8_000));
+    assert!(large < 40 * small, "{small} ns for 1,000 entries, {large} ns for 8,000");
+}
+
+#[test]
+fn our_entries_are_taken_out_and_put_back() {
+    let mut ours = entries();
+    ours.user.name = "bursar-toolforge".into();
+    ours.contexts.iter_mut().for_each(|context| context.user = "bursar-toolforge".into());
+    let names = ours.names();
+    let text = merge(USERS, &ours, &[]).expect("merges").expect("changes");
+    let taken = take(&text).expect("reads");
+    let without = users_part(&text).expect("reads");
+    assert_eq!(remove(&text, &names).expect("removes").as_deref(), Some(&*without));
+    assert_eq!(&*without, USERS);
+    assert_eq!(*put_back(&without, &taken).expect("merges").expect("changes"), *text);
+    let kept = |text: &str| users_part_worth_keeping(text).expect("reads").map(|kept| kept.to_string());
+    assert_eq!(kept(&text).as_deref(), Some(USERS));
+    let only_ours = merge("", &ours, &[]).expect("merges").expect("changes");
+    assert_eq!((kept(&only_ours), kept(""), kept("clusters: []\n")), (None, None, None));
+    for own in ["# mine\n", "x: 1\n", "users:\n- {name: me}\n", "current-context: mine\n"] {
+        assert_eq!(kept(own).as_deref(), Some(own));
     }
 }
 
@@ -351,5 +542,9 @@ fn entries_of_an_endpoint_that_is_gone_go_and_the_users_own_stay() {
     let clusters: Vec<&str> = config.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
     assert_eq!(clusters, ["prod", "prod-kept"]);
     assert_eq!(config.current_context.as_deref(), Some("prod"));
+    // One that named an endpoint of ours that is gone is ours to set.
+    let of_gone = before.replace("current-context: prod\n", "current-context: prod-out\n");
+    let again = merge(&of_gone, &with(&["prod"]), &[]).expect("merges").expect("changes");
+    assert!(again.contains("current-context: prod\n"), "{}", *again);
     assert_eq!(merge(&after, &with(&["prod"]), &[]).expect("merges"), None);
 }

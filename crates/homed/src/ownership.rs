@@ -3,110 +3,153 @@
 //! Whoever speaks for the daemon chooses names and contents; that a user's own context or cluster of the same name stays
 //! what it is must not depend on it. So our users have a prefix that nobody else's have, a context is ours if it names
 //! such a user, and a cluster is ours if one of our contexts leads to it.
+//!
+//! A user decides how many entries there are: each question costs as much as one pass over them.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use bursar_protocol::{EntryNames, KubeconfigEntries, USER_PREFIX, is_our_user};
 
 use crate::document::{Node, Value};
 
-type Pairs = Vec<(Node, Node)>;
+/// What contexts and clusters say of each other.
+pub(super) struct Standing<'a> {
+    contexts: Vec<Context<'a>>,
+    /// By name: whether all of that name are ours.
+    ours: BTreeMap<&'a str, bool>,
+    /// Clusters to which a context of ours leads.
+    reached_by_us: BTreeSet<&'a str>,
+    /// Clusters to which any context leads.
+    reached: BTreeSet<&'a str>,
+    /// By name: the servers of all clusters of that name.
+    servers: BTreeMap<&'a str, Vec<Option<&'a str>>>,
+}
 
-/// The first entry that stands under one of our names and is not ours. `taken`: names that root said are ours, whoever
-/// wrote them: those of a former system.
-pub(super) fn foreign(pairs: &Pairs, entries: &KubeconfigEntries, taken: &[String]) -> Option<String> {
-    let is_taken = |name: &String| taken.contains(name);
-    let contexts = entries.contexts.iter().map(|context| &context.name).filter(|name| !is_taken(name));
-    for name in contexts {
-        if named(pairs, "contexts", name).any(|context| !is_our_context(context)) {
-            return Some(format!("context `{name}`"));
+struct Context<'a> {
+    name: Option<&'a str>,
+    cluster: Option<&'a str>,
+    user: Option<&'a str>,
+}
+
+impl<'a> Standing<'a> {
+    /// Of the entries of these two lists.
+    pub(super) fn of(contexts: &'a [Node], clusters: &'a [Node]) -> Self {
+        let contexts: Vec<Context<'a>> = contexts
+            .iter()
+            .map(|context| Context {
+                name: context.get("name").and_then(Node::text),
+                cluster: inner(context, "context", "cluster"),
+                user: inner(context, "context", "user"),
+            })
+            .collect();
+        let mut ours = BTreeMap::new();
+        for context in &contexts {
+            if let Some(name) = context.name {
+                *ours.entry(name).or_insert(true) &= context.is_ours();
+            }
+        }
+        let mut servers: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+        for cluster in clusters {
+            if let Some(name) = cluster.get("name").and_then(Node::text) {
+                servers.entry(name).or_default().push(inner(cluster, "cluster", "server"));
+            }
+        }
+        let reached_by_us = contexts.iter().filter(|context| context.is_ours()).filter_map(|it| it.cluster).collect();
+        let reached = contexts.iter().filter_map(|context| context.cluster).collect();
+        Self { contexts, ours, reached_by_us, reached, servers }
+    }
+
+    /// The first entry that stands under one of our names and is not ours. `taken`: names that root said are ours, whoever
+    /// wrote them: those of a former system.
+    pub(super) fn foreign(&self, entries: &KubeconfigEntries, taken: &[String]) -> Option<String> {
+        let is_taken = |name: &String| taken.contains(name);
+        for context in entries.contexts.iter().filter(|context| !is_taken(&context.name)) {
+            if self.ours.get(context.name.as_str()) == Some(&false) {
+                return Some(format!("context `{}`", context.name));
+            }
+        }
+        for cluster in entries.clusters.iter().filter(|cluster| !is_taken(&cluster.name)) {
+            let name = cluster.name.as_str();
+            let is_nobodys = !self.reached.contains(name);
+            let is_ours = |server: Option<&str>| {
+                self.reached_by_us.contains(name) || (is_nobodys && server == Some(cluster.server.as_str()))
+            };
+            if !self.servers.get(name).is_none_or(|servers| servers.iter().copied().all(is_ours)) {
+                return Some(format!("cluster `{name}`"));
+            }
+        }
+        None
+    }
+
+    /// What we wrote for endpoints that there are no longer: contexts `prod` and `prod-NAME` of our user `bursar-prod` that
+    /// are named as their cluster is. Other contexts, which the user made with our credential, stay.
+    pub(super) fn stale(&self, entries: &KubeconfigEntries) -> EntryNames {
+        let wanted: BTreeSet<&str> = entries.contexts.iter().map(|context| context.name.as_str()).collect();
+        let names = self.named_after(&entries.user.name).filter(|name| !wanted.contains(name));
+        let names: Vec<String> = names.map(str::to_owned).collect();
+        self.removable(&EntryNames { clusters: names.clone(), user: entries.user.name.clone(), contexts: names })
+    }
+
+    /// These names, and what we wrote for endpoints that who asks does not know of any more.
+    pub(super) fn all_of(&self, names: &EntryNames) -> EntryNames {
+        let mut all = names.clone();
+        for name in self.named_after(&names.user) {
+            all.clusters.push(name.to_owned());
+            all.contexts.push(name.to_owned());
+        }
+        self.removable(&all)
+    }
+
+    /// The users of ours that contexts name.
+    pub(super) fn our_users(&self) -> impl Iterator<Item = &'a str> + '_ {
+        self.contexts.iter().filter_map(|context| context.user).filter(|user| is_our_user(user))
+    }
+
+    /// Contexts that we wrote for our user: `prod` and `prod-NAME` of `bursar-prod`, to clusters of the same name.
+    fn named_after<'s>(&'s self, user: &'s str) -> impl Iterator<Item = &'a str> + 's {
+        let prefix = user.strip_prefix(USER_PREFIX);
+        let is_of_us = move |name: &str| {
+            prefix
+                .and_then(|prefix| name.strip_prefix(prefix))
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        self.contexts.iter().filter_map(move |context| {
+            let is_ours = context.user == Some(user) && context.cluster == context.name;
+            context.name.filter(|name| is_ours && is_of_us(name))
+        })
+    }
+
+    /// Of these names, those whose entries are ours and are no longer needed by a context of the user's.
+    fn removable(&self, names: &EntryNames) -> EntryNames {
+        let is_ours = |name: &&String| self.ours.get(name.as_str()).is_none_or(|ours| *ours);
+        let contexts: BTreeSet<&str> = names.contexts.iter().filter(is_ours).map(String::as_str).collect();
+        let stays = |context: &&Context<'_>| !context.name.is_some_and(|name| contexts.contains(name));
+        let needed: BTreeSet<&str> = self.contexts.iter().filter(stays).filter_map(|context| context.cluster).collect();
+        let goes = |name: &&String| self.reached_by_us.contains(name.as_str()) && !needed.contains(name.as_str());
+        let clusters: BTreeSet<&String> = names.clusters.iter().filter(goes).collect();
+        EntryNames {
+            clusters: clusters.into_iter().cloned().collect(),
+            user: names.user.clone(),
+            contexts: contexts.into_iter().map(str::to_owned).collect(),
         }
     }
-    for cluster in entries.clusters.iter().filter(|cluster| !is_taken(&cluster.name)) {
-        let name = &cluster.name;
-        let is_same = |found: &Node| inner(found, "cluster", "server") == Some(cluster.server.as_str());
-        let is_nobodys =
-            !items(pairs, "contexts").any(|context| inner(context, "context", "cluster") == Some(name.as_str()));
-        let mut standing = named(pairs, "clusters", name);
-        if standing.any(|found| !(leads_to(pairs, name) || (is_nobodys && is_same(found)))) {
-            return Some(format!("cluster `{name}`"));
-        }
+}
+
+impl Context<'_> {
+    fn is_ours(&self) -> bool {
+        self.user.is_some_and(is_our_user)
     }
-    None
 }
 
-/// What we wrote for endpoints that there are no longer: contexts `prod` and `prod-NAME` of our user `bursar-prod` that are
-/// named as their cluster is. Other contexts, which the user made with our credential, stay.
-pub(super) fn stale(pairs: &Pairs, entries: &KubeconfigEntries) -> EntryNames {
-    let is_wanted = |name: &str| entries.contexts.iter().any(|context| context.name == name);
-    let mut names = named_after(pairs, &entries.user.name);
-    names.retain(|name| !is_wanted(name));
-    let names = EntryNames { clusters: names.clone(), user: entries.user.name.clone(), contexts: names };
-    removable(pairs, &names)
-}
-
-/// These names, and what we wrote for endpoints that who asks does not know of any more.
-pub(super) fn all_of(pairs: &Pairs, names: &EntryNames) -> EntryNames {
-    let mut all = names.clone();
-    for name in named_after(pairs, &names.user) {
-        all.clusters.push(name.clone());
-        all.contexts.push(name);
-    }
-    removable(pairs, &all)
-}
-
-/// Contexts that we wrote for our user: `prod` and `prod-NAME` of `bursar-prod`, to clusters of the same name.
-fn named_after(pairs: &Pairs, user: &str) -> Vec<String> {
-    let Some(prefix) = user.strip_prefix(USER_PREFIX) else { return Vec::new() };
-    let is_of_us = |name: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
-    let name = |context: &Node| {
-        let name = context.get("name").and_then(Node::text)?;
-        let is_ours =
-            inner(context, "context", "user") == Some(user) && inner(context, "context", "cluster") == Some(name);
-        (is_ours && is_of_us(name)).then(|| name.to_owned())
-    };
-    items(pairs, "contexts").filter_map(name).collect()
-}
-
-/// Of these names, those whose entries are ours and are no longer needed by a context of the user's.
-pub(super) fn removable(pairs: &Pairs, names: &EntryNames) -> EntryNames {
-    let contexts: Vec<String> =
-        names.contexts.iter().filter(|name| named(pairs, "contexts", name).all(is_our_context)).cloned().collect();
-    let stays = |context: &&Node| {
-        let name = context.get("name").and_then(Node::text);
-        !name.is_some_and(|name| contexts.iter().any(|ours| ours == name))
-    };
-    let is_needed = |name: &String| {
-        items(pairs, "contexts")
-            .filter(stays)
-            .any(|context| inner(context, "context", "cluster") == Some(name.as_str()))
-    };
-    let clusters = names.clusters.iter().filter(|name| leads_to(pairs, name) && !is_needed(name)).cloned().collect();
-    EntryNames { clusters, user: names.user.clone(), contexts }
-}
-
-fn is_our_context(context: &Node) -> bool {
-    inner(context, "context", "user").is_some_and(is_our_user)
-}
-
-/// Whether one of our contexts leads to the cluster.
-fn leads_to(pairs: &Pairs, cluster: &str) -> bool {
-    items(pairs, "contexts")
-        .filter(|context| is_our_context(context))
-        .any(|context| inner(context, "context", "cluster") == Some(cluster))
-}
-
-fn items<'a>(pairs: &'a Pairs, key: &str) -> impl Iterator<Item = &'a Node> {
-    let list = pairs.iter().find(|(name, _)| name.text() == Some(key)).map(|(_, list)| &list.value);
-    let items = match list {
-        Some(Value::Sequence(items)) => items.as_slice(),
-        _ => &[],
-    };
-    items.iter()
-}
-
-fn named<'a>(pairs: &'a Pairs, key: &str, name: &'a str) -> impl Iterator<Item = &'a Node> {
-    items(pairs, key).filter(move |item| item.get("name").and_then(Node::text) == Some(name))
-}
-
-fn inner<'a>(entry: &'a Node, key: &str, field: &str) -> Option<&'a str> {
+/// `entry.key.field`, if it is text.
+pub(super) fn inner<'a>(entry: &'a Node, key: &str, field: &str) -> Option<&'a str> {
     entry.get(key)?.get(field)?.text()
+}
+
+/// The entries of a list that may not be there.
+pub(super) fn items(list: Option<&Node>) -> &[Node] {
+    match list.map(|list| &list.value) {
+        Some(Value::Sequence(items)) => items,
+        _ => &[],
+    }
 }

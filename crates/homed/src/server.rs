@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bursar_protocol::{
-    HomeError, HomeTarget, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Response, USUAL_REQUEST_BYTES,
+    HomeError, HomeTarget, MAX_ANSWER_BYTES, MAX_CONCURRENT, MAX_CONNECTIONS, MAX_REQUEST_BYTES, PROTOCOL_VERSION,
+    Response, USUAL_REQUEST_BYTES,
 };
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -30,6 +31,10 @@ use crate::breaker::{Breaker, BreakerSettings};
 use crate::spawner::{Spawner, Worker};
 use crate::worker::{Order, place};
 
+/// The part of the deadline for which a worker waits for other programs: it says so itself, and an export is not taken
+/// for late.
+const PATIENCE: f64 = 0.6;
+
 /// How the server is to run. All of it comes from the command line of the unit.
 #[derive(Clone, Debug)]
 pub struct HomedSettings {
@@ -41,10 +46,8 @@ pub struct HomedSettings {
     pub deadline: Duration,
     /// When to stop asking an export that hangs.
     pub breaker: BreakerSettings,
-    /// Open connections [64]. The daemon uses a few; each costs a buffer of a request.
-    pub max_connections: usize,
-    /// Workers of one prefix at a time [8]: more only queue at the file server.
-    pub max_workers: usize,
+    /// Processor time of one worker, in seconds [5].
+    pub cpu_seconds: u64,
     /// The wall clock, for the names of backups.
     pub clock: fn() -> SystemTime,
 }
@@ -58,8 +61,7 @@ impl HomedSettings {
             client_uid,
             deadline: Duration::from_secs(10),
             breaker: BreakerSettings::default(),
-            max_connections: 64,
-            max_workers: 8,
+            cpu_seconds: 5,
             clock,
         }
     }
@@ -142,7 +144,7 @@ pub async fn serve(
     listener.set_nonblocking(true).map_err(failed)?;
     let listener = UnixListener::from_std(listener).map_err(failed)?;
     let server = Arc::new(Server::new(settings));
-    let connections = Arc::new(Semaphore::new(server.settings.max_connections));
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let mut running = JoinSet::new();
     tokio::pin!(shutdown);
@@ -246,7 +248,7 @@ impl Server {
     fn new(settings: HomedSettings) -> Self {
         let export = || Export {
             breaker: Mutex::new(Breaker::new(settings.breaker)),
-            workers: Arc::new(Semaphore::new(settings.max_workers)),
+            workers: Arc::new(Semaphore::new(MAX_CONCURRENT)),
         };
         let exports = settings.bounds.prefixes.iter().map(|prefix| (prefix.path.clone(), export())).collect();
         Self { settings, spawner: Spawner::default(), exports, homes: Mutex::default() }
@@ -402,7 +404,12 @@ impl Server {
     /// Hands order and request to the worker and takes its one line.
     async fn converse(&self, worker: &mut Worker, line: &[u8]) -> Result<Vec<u8>, NoAnswer> {
         let failed = |error: std::io::Error| NoAnswer::Died(error.to_string());
-        let order = Order { bounds: self.settings.bounds.clone(), date: basic_format((self.settings.clock)()) };
+        let order = Order {
+            bounds: self.settings.bounds.clone(),
+            date: basic_format((self.settings.clock)()),
+            patience: self.settings.deadline.mul_f64(PATIENCE),
+            cpu_seconds: self.settings.cpu_seconds,
+        };
         let mut order = serde_json::to_vec(&order).map_err(|error| failed(error.into()))?;
         order.push(b'\n');
         let socket = &mut worker.socket;

@@ -4,26 +4,29 @@
 //! allowed, then gives up root for good, makes sure that it did, and only then opens the home. Nothing of a request is ever
 //! in its arguments or environment, and nothing of another request in its memory.
 
+use std::cell::Cell;
 use std::io::{Read as _, Write as _};
-use std::os::fd::IntoRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bursar_protocol::{
-    AUTHORIZED_KEYS, Answer, EntryNames, HomeError, Inspection, KubeconfigEntries, MAX_KEYS, MAX_REQUEST_BYTES,
-    PROTOCOL_VERSION, Request, Response, SshKey, TOKEN, TOKEN_FILES, TokenFiles, USUAL_REQUEST_BYTES, UserProof, Work,
-    Written, claims, folder,
+    AUTHORIZED_KEYS, Answer, HomeError, MAX_KEYS, MAX_REQUEST_BYTES, PROTOCOL_VERSION, Request, Response, SshKey,
+    USUAL_REQUEST_BYTES, Work,
 };
+use nix::sys::signal::{SigSet, Signal as NixSignal};
 use rustix::fs::{Gid, Mode, Uid};
-use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::bounds::Bounds;
-use crate::document::DocumentError;
-use crate::files::{Existing, Home};
-use crate::kubeconfig::{self, KubeconfigError};
+use crate::delivery::{self, name_of};
+use crate::exchange::{Patience, exchange};
+use crate::files::Home;
 use crate::{authorized_keys, ensure};
 
 /// The first line, from the server; the second is the request as the client sent it.
@@ -34,26 +37,47 @@ pub(super) struct Order {
     pub(super) bounds: Bounds,
     /// UTC, `20260131T235959Z`: the name of a backup. The worker has no clock.
     pub(super) date: String,
+    /// How long it may wait for other programs: less than the server waits for it, so that it says so itself.
+    pub(super) patience: Duration,
+    /// Processor time that it may use, in seconds: a user's file must not use up everybody's.
+    pub(super) cpu_seconds: u64,
+}
+
+/// The one answer of this process, which two threads may have.
+#[derive(Clone, Debug)]
+struct Reply {
+    socket: Arc<UnixStream>,
+    given: Arc<AtomicBool>,
+}
+
+impl Reply {
+    /// Writes it, unless there is one already. `false`: it could not be written.
+    fn give(&self, answer: Result<Answer, HomeError>) -> bool {
+        if self.given.swap(true, Ordering::SeqCst) {
+            return true;
+        }
+        (&*self.socket).write_all(&Response::new(answer).to_line()).is_ok()
+    }
 }
 
 /// Reads order and request, obeys, and writes the answer. The exit code says only whether an answer was written.
 ///
 /// `parent` is the spawner. Its copy has one thread, so that "this thread" is the process.
-pub(super) fn run(mut socket: UnixStream, parent: Pid) -> ExitCode {
-    let answer = Response::new(read_and_obey(&mut socket, parent)).to_line();
-    let written = socket.write_all(&answer);
+pub(super) fn run(socket: UnixStream, parent: Pid) -> ExitCode {
+    let reply = Reply { socket: Arc::new(socket), given: Arc::default() };
+    let written = reply.give(read_and_obey(&reply, parent));
     // Open until the process is gone: that is how the server knows.
-    let _ = socket.into_raw_fd();
-    if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    std::mem::forget(Arc::clone(&reply.socket));
+    if written { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn read_and_obey(socket: &mut UnixStream, parent: Pid) -> Result<Answer, HomeError> {
+fn read_and_obey(reply: &Reply, parent: Pid) -> Result<Answer, HomeError> {
     end_with(parent)?;
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let bad = |detail: String| HomeError::BadRequest { detail };
     let most = 2 * MAX_REQUEST_BYTES;
     let mut input = Zeroizing::new(Vec::with_capacity(USUAL_REQUEST_BYTES));
-    let read = socket.take(most as u64).read_to_end(&mut input);
+    let read = (&*reply.socket).take(most as u64).read_to_end(&mut input);
     read.map_err(|error| bad(format!("the server's socket: {error}")))?;
     let mut lines = input.splitn(2, |byte| *byte == b'\n');
     let order: Order = serde_json::from_slice(lines.next().unwrap_or_default())
@@ -61,7 +85,7 @@ fn read_and_obey(socket: &mut UnixStream, parent: Pid) -> Result<Answer, HomeErr
     let request: Request = serde_json::from_slice(lines.next().unwrap_or_default())
         .map_err(|error| bad(format!("request: {}", place(&error))))?;
     drop(input);
-    obey(&order, &request, parent)
+    obey(&order, &request, parent, reply)
 }
 
 /// The kernel kills us with our parent from here on. A parent that ended before does not: the next server may be at work.
@@ -86,26 +110,19 @@ pub(super) fn place(error: &serde_json::Error) -> String {
     format!("{what} at column {}", error.column())
 }
 
-fn obey(order: &Order, request: &Request, parent: Pid) -> Result<Answer, HomeError> {
+fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<Answer, HomeError> {
     if request.version != PROTOCOL_VERSION {
         return Err(HomeError::BadRequest { detail: format!("version {} is not known", request.version) });
     }
-    match &request.work {
-        Work::Inspect { names } | Work::RemoveKubeconfig { names } => names.check(),
-        Work::WriteKubeconfig { entries, .. } => entries.check(),
-        Work::SshKeys { keys } if keys.len() > MAX_KEYS => Err(format!("more than {MAX_KEYS} keys")),
-        Work::TestWrite { .. }
-        | Work::EnsureHome { .. }
-        | Work::TestCreate
-        | Work::MakeDirectory { .. }
-        | Work::SshKeys { .. } => Ok(()),
-    }
-    .map_err(|detail| HomeError::BadRequest { detail })?;
+    check(&request.work).map_err(|detail| HomeError::BadRequest { detail })?;
     if matches!(&request.work, Work::SshKeys { keys } if !keys.is_empty()) && !order.bounds.ssh_keys {
         return Err(HomeError::SshKeysNotAllowed);
     }
     let target = &request.target;
     let prefix = order.bounds.admit(target)?;
+    if request.work.is_about_the_kubeconfig() {
+        order.bounds.admit_file(target)?;
+    }
     if request.work == Work::TestCreate {
         return ensure::test_create(prefix, target).map(|()| Answer::Writable);
     }
@@ -116,13 +133,17 @@ fn obey(order: &Order, request: &Request, parent: Pid) -> Result<Answer, HomeErr
     become_user(target.uid, target.gid, &target.groups)?;
     // Whoever becomes another user loses that signal.
     end_with(parent)?;
+    let file = target.kubeconfig.as_path();
+    let cpu = CpuLimit::set(order.cpu_seconds, reply, target.home.join(file))?;
     if let (Work::MakeDirectory { shared: true }, false) = (&request.work, created)
         && ensure::is_the_groups(&prefix.path, target)?
     {
         return Ok(Answer::HomeReady { created });
     }
-    let home = Home::open(&prefix.path, target)?;
-    let file = target.kubeconfig.as_path();
+    let home =
+        Home::open(&prefix.path, target).map_err(|error| gone_or_not_mounted(error, &request.work, &prefix.path))?;
+    let patience = Patience::of(order.patience);
+    let place = delivery::Place { home: &home, file, patience, date: &order.date, cpu: &cpu };
     match &request.work {
         Work::EnsureHome { create, skeleton } => {
             if let (true, true, true, Some(from)) = (*create, prefix.allow_create, *skeleton, &order.bounds.skeleton) {
@@ -138,15 +159,99 @@ fn obey(order: &Order, request: &Request, parent: Pid) -> Result<Answer, HomeErr
         }
         // Answered above: there is no home to open.
         Work::TestCreate => Ok(Answer::Writable),
-        Work::Inspect { names } => inspect(&home, file, names).map(Answer::Inspected),
-        Work::TestWrite { replace_unparsable } => test_write(&home, file, *replace_unparsable),
-        Work::WriteKubeconfig { entries, replace_unparsable } => {
-            let date = replace_unparsable.then_some(order.date.as_str());
-            write(&home, file, entries, &order.bounds.take_over, date).map(Answer::Written)
+        Work::Inspect { names } => place.inspect(names).map(Answer::Inspected),
+        Work::TestWrite { replace_unparsable } => place.test_write(None, *replace_unparsable),
+        Work::TestDelivery { planned, replace_unparsable } => {
+            place.test_write(Some((planned, order.bounds.take_over.as_slice())), *replace_unparsable)
         }
-        Work::RemoveKubeconfig { names } => remove(&home, file, names),
-        Work::SshKeys { keys } => ssh_keys(&home, keys),
+        Work::WriteKubeconfig { entries, replace_unparsable } => {
+            place.write(entries, &order.bounds.take_over, *replace_unparsable).map(Answer::Written)
+        }
+        Work::RemoveKubeconfig { names } => place.remove(names),
+        Work::RestoreKubeconfig => place.restore(),
+        Work::SshKeys { keys } => ssh_keys(&home, keys, patience),
     }
+}
+
+/// A home that is gone counts as one without our entries; one on an export that is not mounted does not.
+fn gone_or_not_mounted(error: HomeError, work: &Work, prefix: &Path) -> HomeError {
+    let is_removal = match work {
+        Work::RemoveKubeconfig { .. } => true,
+        Work::SshKeys { keys } => keys.is_empty(),
+        _ => false,
+    };
+    let is_empty = || std::fs::read_dir(prefix).is_ok_and(|mut entries| entries.next().is_none());
+    match error {
+        HomeError::MissingHome { .. } if is_removal && is_empty() => {
+            HomeError::MissingPrefix { prefix: prefix.to_owned() }
+        }
+        error => error,
+    }
+}
+
+/// Whether a request can be right; if not, what is wrong.
+fn check(work: &Work) -> Result<(), String> {
+    match work {
+        Work::Inspect { names } | Work::RemoveKubeconfig { names } => names.check(),
+        Work::WriteKubeconfig { entries, .. } => entries.check(),
+        Work::TestDelivery { planned, .. } => planned.with_nothing().check(),
+        Work::SshKeys { keys } if keys.len() > MAX_KEYS => Err(format!("more than {MAX_KEYS} keys")),
+        Work::TestWrite { .. }
+        | Work::EnsureHome { .. }
+        | Work::TestCreate
+        | Work::MakeDirectory { .. }
+        | Work::RestoreKubeconfig
+        | Work::SshKeys { .. } => Ok(()),
+    }
+}
+
+/// Room between the time at which a worker says that it used up its processor time, and the one at which it is killed.
+const CPU_GRACE_SECONDS: u64 = 2;
+
+/// The bound on the processor time of this process. The kernel ends it without a word, which would look as if its export
+/// was late; so another thread waits for the kernel's warning and says it, where a file is large enough to need it.
+#[derive(Debug)]
+pub(super) struct CpuLimit {
+    seconds: u64,
+    reply: Reply,
+    path: PathBuf,
+    watched: Cell<bool>,
+}
+
+/// A smaller file cannot take seconds: the merge is linear.
+const LARGE: usize = 64 * 1024;
+
+impl CpuLimit {
+    fn set(seconds: u64, reply: &Reply, path: PathBuf) -> Result<Self, HomeError> {
+        let limit = Rlimit { current: Some(seconds), maximum: Some(seconds + CPU_GRACE_SECONDS) };
+        rustix::process::setrlimit(Resource::Cpu, limit).map_err(|errno| no_limit(&errno.to_string()))?;
+        Ok(Self { seconds, reply: reply.clone(), path, watched: Cell::new(false) })
+    }
+
+    /// To be called before a file of so many bytes is read into a tree.
+    pub(super) fn heed(&self, bytes: usize) -> Result<(), HomeError> {
+        if bytes < LARGE || self.watched.replace(true) {
+            return Ok(());
+        }
+        let mut signals = SigSet::empty();
+        signals.add(NixSignal::SIGXCPU);
+        // Before the other thread: it waits for the signal, and no thread may be killed by it.
+        signals.thread_block().map_err(|errno| no_limit(&errno.to_string()))?;
+        let (reply, path, seconds) = (self.reply.clone(), self.path.clone(), self.seconds);
+        let wait = move || {
+            if signals.wait().is_ok() {
+                let detail = format!("it takes more than {seconds} s of processor time");
+                reply.give(Err(HomeError::TooComplex { path, detail }));
+                std::process::exit(1);
+            }
+        };
+        let thread = std::thread::Builder::new().stack_size(64 * 1024).spawn(wait);
+        thread.map(drop).map_err(|error| no_limit(&error.to_string()))
+    }
+}
+
+fn no_limit(detail: &str) -> HomeError {
+    HomeError::Unavailable { detail: format!("processor time: {detail}") }
 }
 
 /// Becomes the user for good: groups, gid, uid, no way back, no new privileges, no core file. Without root it can only be
@@ -167,6 +272,8 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), HomeError> {
     rustix::thread::set_no_new_privs(true).map_err(call("no_new_privs"))?;
     let no_core = Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(Resource::Core, no_core).map_err(call("setrlimit"))?;
+    // Whoever is that user may not read a key out of our memory. The kernel does so when ids change; without root none do.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(call("dumpable"))?;
 
     let capabilities = rustix::thread::capabilities(None).map_err(call("capget"))?;
     let root = Uid::ROOT;
@@ -181,167 +288,28 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), HomeError> {
     Ok(())
 }
 
-/// The reason for a text that cannot be merged into.
-fn unusable(path: PathBuf, error: &KubeconfigError) -> HomeError {
-    match error {
-        KubeconfigError::Foreign(entry) => HomeError::ForeignEntry { path, entry: entry.clone() },
-        KubeconfigError::Document(DocumentError::TooDeep | DocumentError::TooMuch) => {
-            HomeError::TooComplex { path, detail: error.to_string() }
-        }
-        _ => HomeError::NotYaml { path, detail: error.to_string() },
-    }
-}
-
-fn text(existing: &Existing) -> Result<&str, KubeconfigError> {
-    Ok(std::str::from_utf8(&existing.content).map_err(|error| DocumentError::NotUtf8(error.valid_up_to()))?)
-}
-
-fn name_of(file: &Path) -> &Path {
-    file.file_name().map_or(file, Path::new)
-}
-
-fn inspect(home: &Home, file: &Path, names: &EntryNames) -> Result<Inspection, HomeError> {
-    let Some(directory) = home.directory_of(file)? else { return Ok(Inspection::default()) };
-    let Some(existing) = directory.read(name_of(file))? else { return Ok(Inspection::default()) };
-    let found = text(&existing).ok().and_then(|text| kubeconfig::inspect(text, names).ok()).unwrap_or_default();
-    let token_id = token_id(home, file, &names.user)?;
-    Ok(Inspection { exists: true, owner: Some(existing.owner), mode: Some(existing.mode), token_id, ..found })
-}
-
-/// A file in the folder beside the kubeconfig that is our user's.
-fn beside(file: &Path, user: &str, name: &str) -> Option<PathBuf> {
-    Some(file.parent()?.join(folder(user)?).join(name))
-}
-
-fn token_id(home: &Home, file: &Path, user: &str) -> Result<Option<String>, HomeError> {
-    let Some(path) = beside(file, user, TOKEN) else { return Ok(None) };
-    let Some(directory) = home.directory_of(&path)? else { return Ok(None) };
-    let Some(existing) = directory.read(name_of(&path))? else { return Ok(None) };
-    Ok(std::str::from_utf8(&existing.content).ok().and_then(claims).map(|claims| claims.id))
-}
-
-/// Before the kubeconfig that points to it. `true` if anything was changed.
-fn write_token(home: &Home, file: &Path, user: &str, files: &TokenFiles) -> Result<bool, HomeError> {
-    let mut changed = false;
-    for name in TOKEN_FILES {
-        let Some(path) = beside(file, user, name) else { continue };
-        let directory = home.make_directory_of(&path)?;
-        changed |= directory.keep_at(name_of(&path), files.content(name).as_bytes())?;
-    }
-    Ok(changed)
-}
-
-fn remove_token(home: &Home, file: &Path, user: &str) -> Result<bool, HomeError> {
-    let mut changed = false;
-    for name in TOKEN_FILES {
-        let Some(path) = beside(file, user, name) else { continue };
-        let Some(directory) = home.directory_of(&path)? else { return Ok(changed) };
-        changed |= directory.remove(name_of(&path))?;
-    }
-    if let (Some(above), Some(folder)) = (home.directory_of(file)?, folder(user)) {
-        above.remove_directory(Path::new(folder))?;
-    }
-    Ok(changed)
-}
-
-fn test_write(home: &Home, file: &Path, replace_unparsable: bool) -> Result<Answer, HomeError> {
-    let directory = home.make_directory_of(file)?;
-    if let Some(existing) = directory.read(name_of(file))?
-        && !replace_unparsable
-    {
-        let path = directory.path_of(name_of(file));
-        let nobody = EntryNames::default();
-        // Removing nothing asks the same of a text as adding does.
-        text(&existing).and_then(|text| kubeconfig::remove(text, &nobody)).map_err(|error| unusable(path, &error))?;
-    }
-    directory.test_write()?;
-    Ok(Answer::Writable)
-}
-
-fn write(
-    home: &Home,
-    file: &Path,
-    entries: &KubeconfigEntries,
-    taken: &[String],
-    replace_unparsable: Option<&str>,
-) -> Result<Written, HomeError> {
-    let written = match &entries.user.proof {
-        UserProof::Token(files) => write_token(home, file, &entries.user.name, files)?,
-        UserProof::Certificate { .. } | UserProof::Login(_) => false,
-    };
-    let directory = home.make_directory_of(file)?;
-    let name = name_of(file);
-    let path = directory.path_of(name);
-    let existing = directory.read(name)?;
-    let names = entries.names();
-    let merged = match &existing {
-        None => kubeconfig::merge("", entries, taken),
-        Some(existing) => text(existing).and_then(|text| kubeconfig::merge(text, entries, taken)),
-    };
-    let mut backup = None;
-    let content = match (merged, replace_unparsable) {
-        (Ok(content), _) => content,
-        (Err(error), Some(date)) if !matches!(error, KubeconfigError::Foreign(_)) => {
-            let kept = format!("{}.bursar-backup-{date}", name.display());
-            directory.keep_as(name, Path::new(&kept))?;
-            backup = Some(kept);
-            kubeconfig::merge("", entries, taken).map_err(|error| unusable(path.clone(), &error))?
-        }
-        (Err(error), _) => return Err(unusable(path, &error)),
-    };
-    let changed = match (&content, &existing) {
-        (Some(content), _) => {
-            directory.replace(name, content.as_bytes())?;
-            true
-        }
-        (None, Some(existing)) => directory.make_private(name, existing)?,
-        (None, None) => false,
-    };
-    let now = match (&content, &existing) {
-        (Some(content), _) => content.as_str(),
-        (None, Some(existing)) => text(existing).unwrap_or_default(),
-        (None, None) => "",
-    };
-    let digest = kubeconfig::entries_digest(now, &names).map_err(|error| unusable(path, &error))?;
-    let entries_digest =
-        digest.ok_or_else(|| HomeError::BadRequest { detail: "the entries name each other wrongly".into() })?;
-    Ok(Written { changed: changed || written, entries_digest, backup })
-}
-
-fn remove(home: &Home, file: &Path, names: &EntryNames) -> Result<Answer, HomeError> {
-    let gone = remove_token(home, file, &names.user)?;
-    let nothing = Ok(Answer::Removed { changed: gone });
-    let name = name_of(file);
-    let Some(directory) = home.directory_of(file)? else { return nothing };
-    let Some(existing) = directory.read(name)? else { return nothing };
-    let path = directory.path_of(name);
-    let removed = text(&existing).and_then(|text| kubeconfig::remove(text, names));
-    match removed.map_err(|error| unusable(path, &error))? {
-        None => nothing,
-        Some(content) => {
-            directory.replace(name, content.as_bytes())?;
-            Ok(Answer::Removed { changed: true })
-        }
-    }
-}
-
-fn ssh_keys(home: &Home, keys: &[String]) -> Result<Answer, HomeError> {
+fn ssh_keys(home: &Home, keys: &[String], patience: Patience) -> Result<Answer, HomeError> {
     let keys = keys.iter().map(|line| SshKey::parse(line).map_err(|why| format!("a key {why}")));
     let keys = keys.collect::<Result<Vec<_>, _>>().map_err(|detail| HomeError::BadRequest { detail })?;
-    let (file, nothing) = (Path::new(AUTHORIZED_KEYS), Ok(Answer::SshKeys { changed: false }));
+    let file = Path::new(AUTHORIZED_KEYS);
     let directory = match home.directory_of(file)? {
         Some(directory) => directory,
-        None if keys.is_empty() => return nothing,
+        None if keys.is_empty() => return Ok(Answer::SshKeys { changed: false }),
         None => home.make_directory_of(file)?,
     };
     let name = name_of(file);
-    let existing = directory.read(name)?;
-    let content = existing.as_ref().map_or(&[][..], |existing| &existing.content);
-    let path = || directory.path_of(name);
-    let merged =
-        authorized_keys::merge(content, &keys).map_err(|detail| HomeError::BrokenBlock { path: path(), detail })?;
-    match merged {
-        None => nothing,
-        Some(merged) => directory.replace(name, &merged).map(|()| Answer::SshKeys { changed: true }),
-    }
+    let written = exchange(
+        &directory,
+        name,
+        patience,
+        |existing| {
+            let content = existing.map_or(&[][..], |existing| &existing.content);
+            let merged = authorized_keys::merge(content, &keys)
+                .map_err(|detail| HomeError::BrokenBlock { path: directory.path_of(name), detail })?;
+            let is_changed = merged.is_some();
+            Ok((merged.map(Zeroizing::new), is_changed))
+        },
+        |_| Ok(()),
+    )?;
+    Ok(Answer::SshKeys { changed: written.value })
 }

@@ -1,5 +1,7 @@
 //! The word for each reason, and what an administrator can do about it.
 
+use std::path::Path;
+
 use crate::{HomeError, shown};
 
 impl HomeError {
@@ -35,6 +37,8 @@ impl HomeError {
             Self::NotYaml { .. } => "not-yaml",
             Self::TooComplex { .. } => "too-complex",
             Self::ForeignEntry { .. } => "foreign-entry",
+            Self::InUse { .. } => "in-use",
+            Self::NothingKept { .. } => "nothing-kept",
             Self::TimedOut { .. } => "timed-out",
             Self::Unavailable { .. } => "unavailable",
             Self::BadRequest { .. } => "bad-request",
@@ -55,7 +59,7 @@ impl HomeError {
             Self::NoInodes { .. } => {
                 "have files deleted, or make the file system with more inodes (`df -i` shows them)".into()
             }
-            Self::Quota { .. } => "raise the account's disk quota, or have its owner delete something".into(),
+            Self::Quota { uid, .. } => quota(*uid),
             Self::Stale { path } => {
                 format!("remount the export that holds `{}` on this host", shown(path))
             }
@@ -131,11 +135,9 @@ impl HomeError {
                  add --take-over NAME to /etc/bursar/homed.env",
                 shown(path)
             ),
-            Self::NotYaml { .. } => {
-                "have the account's owner repair the file or move it away, or let the class replace such files \
-                 (a copy is kept beside)"
-                    .into()
-            }
+            Self::InUse { path, .. } => in_use(path),
+            Self::NothingKept { .. } => "nothing: the file in the home is the user's own".into(),
+            Self::NotYaml { .. } => NOT_YAML.into(),
             Self::TimedOut { .. } => "check the file server and the mount; other exports are not affected".into(),
             Self::Unavailable { .. } => "nothing: it is tried again by itself".into(),
             Self::BadRequest { .. } => "restart bursard and bursar-homed: they are not of one version".into(),
@@ -151,4 +153,18 @@ impl HomeError {
             Self::Io { .. } => "check the file system of that path".into(),
         }
     }
+}
+
+const NOT_YAML: &str = "have the account's owner repair the file or move it away; if the text is no YAML at all, \
+    home = { replace_unparsable = true } in the class has it replaced (a dated copy is kept beside)";
+
+fn quota(uid: u32) -> String {
+    format!(
+        "on the file server: `quota -s -u {uid}` shows how full it is; raise it, or have its owner delete something"
+    )
+}
+
+fn in_use(path: &Path) -> String {
+    let path = shown(path);
+    format!("nothing: it is tried again soon; a lock older than a minute is overridden, or delete `{path}.lock`")
 }

@@ -1,8 +1,10 @@
 //! The entries of a kubeconfig that are Bursar's, and the names by which they are found.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
-use crate::UserEntry;
+use crate::{SecretText, UserEntry, UserProof};
 
 /// Longest name of an entry, in bytes: that of a cluster and that of an endpoint, each a Kubernetes name.
 const MAX_NAME_BYTES: usize = 253;
@@ -53,6 +55,64 @@ pub struct ContextEntry {
     /// The tenant's namespace.
     #[serde(default)]
     pub namespace: Option<String>,
+}
+
+/// Entries that are to come, without what their user proves itself with: that is not made yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedEntries {
+    /// See [`KubeconfigEntries::clusters`].
+    pub clusters: Vec<ClusterEntry>,
+    /// The user's name.
+    pub user: String,
+    /// See [`KubeconfigEntries::contexts`].
+    pub contexts: Vec<ContextEntry>,
+}
+
+impl PlannedEntries {
+    /// As entries with an empty certificate, which are written nowhere.
+    #[must_use]
+    pub fn with_nothing(&self) -> KubeconfigEntries {
+        let proof = UserProof::Certificate { certificate_pem: String::new(), key_pem: SecretText::new(String::new()) };
+        KubeconfigEntries {
+            clusters: self.clusters.clone(),
+            user: UserEntry { name: self.user.clone(), proof },
+            contexts: self.contexts.clone(),
+        }
+    }
+}
+
+/// Names of entries that are ours, of whichever cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OurEntries {
+    /// Clusters that only contexts of ours need.
+    pub clusters: BTreeSet<String>,
+    /// Contexts that we wrote.
+    pub contexts: BTreeSet<String>,
+    /// Users of ours.
+    pub users: BTreeSet<String>,
+}
+
+/// Names of a list that an answer carries: a user decides how many there are.
+const MAX_TOLD_NAMES: usize = 100;
+
+impl OurEntries {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.clusters.is_empty() && self.contexts.is_empty() && self.users.is_empty()
+    }
+
+    /// The first of each list that an answer has room for.
+    #[must_use]
+    pub fn told(self) -> Self {
+        let few = |names: BTreeSet<String>| {
+            let short = names.into_iter().filter(|name| name.len() <= MAX_NAME_BYTES);
+            short.take(MAX_TOLD_NAMES).collect()
+        };
+        Self { clusters: few(self.clusters), contexts: few(self.contexts), users: few(self.users) }
+    }
 }
 
 /// The names by which our entries are found.

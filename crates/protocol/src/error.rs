@@ -22,10 +22,12 @@ pub enum HomeError {
         path: PathBuf,
     },
     /// EDQUOT.
-    #[error("the disk quota for `{}` is used up", shown(path))]
+    #[error("the disk quota of uid {uid} (or of its group or folder) for `{}` is used up", shown(path))]
     Quota {
         /// Where it was noticed.
         path: PathBuf,
+        /// Whose request it was: files are made as this user.
+        uid: u32,
     },
     /// ESTALE.
     #[error("stale file handle at `{}`: the file server no longer knows what the mount refers to", shown(path))]
@@ -202,6 +204,20 @@ pub enum HomeError {
         path: PathBuf,
         /// ``context `prod` ``.
         entry: String,
+    },
+    /// Another program writes the file, or says that it does.
+    #[error("`{}` is in use: {why}", shown(path))]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// By what it is seen.
+        why: String,
+    },
+    /// Nothing to restore.
+    #[error("`{}` is not there: Bursar has replaced nothing of the user's", shown(path))]
+    NothingKept {
+        /// Where it would be.
+        path: PathBuf,
     },
     /// The deadline of the request passed.
     #[error("no answer from `{}` within {seconds} s", shown(home))]

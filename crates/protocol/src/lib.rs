@@ -19,10 +19,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::entries::{ClusterEntry, ContextEntry, EntryNames, KubeconfigEntries, USER_PREFIX, is_our_user};
+pub use crate::entries::{
+    ClusterEntry, ContextEntry, EntryNames, KubeconfigEntries, OurEntries, PlannedEntries, USER_PREFIX, is_our_user,
+};
 pub use crate::error::{HomeError, shown};
 pub use crate::limits::{
-    GID_FLOOR, MAX_ANSWER_BYTES, MAX_GROUPS, MAX_REQUEST_BYTES, UID_FLOOR, USUAL_KUBECONFIG, USUAL_REQUEST_BYTES,
+    DAEMON_CONNECTIONS, GID_FLOOR, MAX_ANSWER_BYTES, MAX_CONCURRENT, MAX_CONNECTIONS, MAX_GROUPS, MAX_REQUEST_BYTES,
+    UID_FLOOR, USUAL_KUBECONFIG, USUAL_REQUEST_BYTES,
 };
 pub use crate::proof::{
     Grant, Login, TOKEN, TOKEN_FILES, TokenFiles, UserEntry, UserProof, folder, is_issuer, is_word,
@@ -33,7 +36,7 @@ pub use crate::token::{Claims, claims};
 
 /// Version of requests and answers. Server and client come from one package, but a daemon that was not restarted
 /// after an upgrade may speak the older one; it is then told so instead of being misread.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// Whose home, and which file in it. Every request carries it and every request is checked against it again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,7 +90,7 @@ impl Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Work {
-    /// What is in the kubeconfig under our names. Changes nothing.
+    /// What is in the kubeconfig under our names. Changes nothing, a lock apart that a killed worker of ours left.
     Inspect {
         /// The names that are ours.
         names: EntryNames,
@@ -96,6 +99,14 @@ pub enum Work {
     /// Makes the directory (`.kube`) if it is not there.
     TestWrite {
         /// As in [`Work::WriteKubeconfig`]: without it a file that does not parse is reported now.
+        replace_unparsable: bool,
+    },
+    /// As [`Work::TestWrite`], and what is planned is merged into the kubeconfig as it is, without a credential and without
+    /// writing it: what stands in its way is known before anything is signed.
+    TestDelivery {
+        /// What is to come.
+        planned: PlannedEntries,
+        /// As in [`Work::WriteKubeconfig`].
         replace_unparsable: bool,
     },
     /// The home exists and is the user's; made if told so and if the server allows it for that prefix.
@@ -126,6 +137,8 @@ pub enum Work {
         /// The names that are ours.
         names: EntryNames,
     },
+    /// The user's part of the last kubeconfig that we replaced is there again, with our entries as they are now.
+    RestoreKubeconfig,
     /// Exactly these keys are in our block of `.ssh/authorized_keys`, everything else in it stays. Without any there is no
     /// block; with some only if root allowed it, for who may write keys may become the user wherever sshd is.
     SshKeys {
@@ -141,12 +154,29 @@ impl Work {
         match self {
             Self::Inspect { .. } => "inspect",
             Self::TestWrite { .. } => "test_write",
+            Self::TestDelivery { .. } => "test_delivery",
             Self::EnsureHome { .. } => "ensure_home",
             Self::TestCreate => "test_create",
             Self::MakeDirectory { .. } => "make_directory",
             Self::WriteKubeconfig { .. } => "write_kubeconfig",
             Self::RemoveKubeconfig { .. } => "remove_kubeconfig",
+            Self::RestoreKubeconfig => "restore_kubeconfig",
             Self::SshKeys { .. } => "ssh_keys",
+        }
+    }
+
+    /// Whether it looks at the kubeconfig of its target, which then must be one that may be written. The others have a
+    /// target of which they need no more than the home.
+    #[must_use]
+    pub fn is_about_the_kubeconfig(&self) -> bool {
+        match self {
+            Self::Inspect { .. }
+            | Self::TestWrite { .. }
+            | Self::TestDelivery { .. }
+            | Self::WriteKubeconfig { .. }
+            | Self::RemoveKubeconfig { .. }
+            | Self::RestoreKubeconfig => true,
+            Self::EnsureHome { .. } | Self::TestCreate | Self::MakeDirectory { .. } | Self::SshKeys { .. } => false,
         }
     }
 }
@@ -171,6 +201,13 @@ pub enum Answer {
         /// The file was changed; `false` if nothing of ours was there, or no file.
         changed: bool,
     },
+    /// To [`Work::RestoreKubeconfig`].
+    Restored {
+        /// The file was changed; `false` if it said so already.
+        changed: bool,
+        /// Entries of ours are in it; if not, they are to be delivered again.
+        complete: bool,
+    },
     /// To [`Work::SshKeys`].
     SshKeys {
         /// The file was changed; `false` if it said so already.
@@ -188,6 +225,9 @@ pub struct Written {
     pub entries_digest: String,
     /// Name of the file beside it that keeps what did not parse.
     pub backup: Option<String>,
+    /// Seconds that a lock of another program had been there, which was overridden.
+    #[serde(default)]
+    pub overridden_lock: Option<u64>,
 }
 
 /// What [`Work::Inspect`] tells: nothing of the user's, and of ours only what is public.
@@ -214,6 +254,15 @@ pub struct Inspection {
     /// SHA-256 (hex) of what stands under our names, as far as we manage it and it is not secret: the same as when they
     /// were written unless somebody changed them. `None` if one of them is missing.
     pub entries_digest: Option<String>,
+    /// Why it cannot be merged into.
+    #[serde(default)]
+    pub unreadable: Option<String>,
+    /// What in it is ours, of whichever cluster.
+    #[serde(default)]
+    pub ours: OurEntries,
+    /// Bytes of the user's part of the last file that we replaced, if it is kept.
+    #[serde(default)]
+    pub kept: Option<u64>,
 }
 
 /// One answer line.

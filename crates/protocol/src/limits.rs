@@ -15,6 +15,15 @@ pub const MAX_ANSWER_BYTES: usize = 256 * 1024;
 /// is for local file systems.
 pub const MAX_GROUPS: usize = 1024;
 
+/// Requests under way at a time for one prefix, and workers of one prefix: more would only queue at the file server.
+pub const MAX_CONCURRENT: usize = 8;
+
+/// Connections that the daemon has at most, whatever the number of its prefixes: they share them.
+pub const DAEMON_CONNECTIONS: usize = 256;
+
+/// Connections that the server takes: the daemon's, and some of people who ask beside it (`bursar doctor`).
+pub const MAX_CONNECTIONS: usize = DAEMON_CONNECTIONS + 64;
+
 /// Where kubectl looks.
 pub const USUAL_KUBECONFIG: &str = ".kube/config";
 

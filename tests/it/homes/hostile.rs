@@ -113,7 +113,8 @@ async fn hostile_homes_are_refused_with_a_reason_and_left_as_they_were() {
                 check_cure(case.name, &error, &mut wrong);
             }
         }
-        if snapshot(&around) != before {
+        // A removal sweeps what a killed worker left, which may be a key.
+        if snapshot(&around) != before && !case.name.starts_with("a killed worker") {
             wrong.push(format!("{}: looking changed something", case.name));
         }
         match (homed.ask(&plot.target, write(ours)).await, case.expect) {

@@ -160,6 +160,51 @@ pub const CASES: &[Case] = &[
     case("our cluster is the users", Refused("foreign-entry"), |plot| {
         says(plot, b"clusters:\n- {name: toolforge, cluster: {server: 'https://mine'}}\n");
     }),
+    case("config has an anchor in a list of ours", Refused("not-yaml"), |plot| {
+        says(plot, b"x: &a {token: t}\nusers:\n- {name: me, user: *a}\n");
+    }),
+    case("config breaks lines as only YAML 1.1 does", Refused("not-yaml"), |plot| {
+        says(plot, "# mine\u{2028}clusters: []\nx: \"a\u{85}b\"\n".as_bytes());
+    }),
+    case("config is indented by tabs", Refused("not-yaml"), |plot| says(plot, b"clusters:\n-\tname: x\n")),
+    case("config has a name twice in an entry", Refused("not-yaml"), |plot| {
+        says(plot, b"users:\n- name: mine\n  name: bursar-toolforge\n");
+    }),
+    case(
+        "config has thousands of contexts",
+        Written(|plot| assert!(fs::read_to_string(plot.config()).expect("text").contains("name: c2999"))),
+        |plot| {
+            let entry = |number: usize| format!("- {{name: c{number}, context: {{cluster: c{number}, user: me}}}}\n");
+            says(plot, format!("contexts:\n{}", (0..3_000).map(entry).collect::<String>()).as_bytes());
+        },
+    ),
+    case(
+        "config has thousands of contexts with our credential",
+        Written(|plot| assert!(fs::read_to_string(plot.config()).expect("text").contains("toolforge-7 "))),
+        |plot| {
+            let entry = |number: usize| {
+                format!("- {{name: toolforge-{number} , context: {{cluster: c{number}, user: bursar-toolforge}}}}\n")
+            };
+            says(plot, format!("contexts:\n{}", (0..3_000).map(entry).collect::<String>()).as_bytes());
+        },
+    ),
+    case("a lock is there", Refused("in-use"), |plot| {
+        says(plot, b"x: 1\n");
+        make_file(&plot.kube().join("config.lock"), UID, b"");
+    }),
+    case("a lock is a folder that is not empty", Refused("in-use"), |plot| {
+        says(plot, b"x: 1\n");
+        make_directory(&plot.kube().join("config.lock"), UID);
+        make_file(&plot.kube().join("config.lock/x"), UID, b"");
+        let old = fs::File::open(plot.kube().join("config.lock")).expect("opens");
+        old.set_modified(std::time::SystemTime::now() - std::time::Duration::from_mins(5)).expect("its age");
+    }),
+    case("a lock is of yesterday", Written(nothing), |plot| {
+        says(plot, b"x: 1\n");
+        make_file(&plot.kube().join("config.lock"), UID, b"");
+        let old = fs::File::open(plot.kube().join("config.lock")).expect("opens");
+        old.set_modified(std::time::SystemTime::now() - std::time::Duration::from_hours(24)).expect("its age");
+    }),
     case("config is empty", Written(nothing), |plot| says(plot, b"")),
     case("config has lines of Windows", Written(nothing), |plot| says(plot, b"apiVersion: v1\r\nkind: Config\r\n")),
     // Owners, links and modes.

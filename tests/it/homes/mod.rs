@@ -5,6 +5,7 @@ mod hang;
 mod hostile;
 mod hostile_cases;
 mod kill;
+mod kubectl;
 mod mounts;
 mod nfs;
 mod protocol;

@@ -86,6 +86,16 @@ async fn an_nfs_server_that_is_cut_off_is_asked_again_by_itself() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs NFS: tests/nfs.sh"]
+async fn kubectl_on_one_client_and_deliveries_on_another_lose_nothing_of_each_other() {
+    let (server, prefix) = start("first");
+    make_directory(&mounts().join("plain/two"), UID);
+    let target = HomeTarget::new(prefix.join("two"), UID, UID);
+    let (delivered, _) = super::kubectl::race(&server, &target, &mounts().join("second/two"), 500).await;
+    assert!(delivered > 10, "{delivered} deliveries");
+}
+
 #[tokio::test]
 #[ignore = "needs NFS: tests/nfs.sh"]
 async fn deliveries_over_nfs_are_whole() {

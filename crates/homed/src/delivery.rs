@@ -1,0 +1,306 @@
+//! What a worker does with a kubeconfig: look, try, write, take out, restore. It is the owner of the home by then.
+
+use std::path::{Path, PathBuf};
+
+use bursar_protocol::{
+    Answer, EntryNames, HomeError, Inspection, KubeconfigEntries, OurEntries, PlannedEntries, TOKEN, TOKEN_FILES,
+    TokenFiles, UserProof, Written, claims, folder,
+};
+use zeroize::Zeroizing;
+
+use crate::document::DocumentError;
+use crate::exchange::{Exchanged, Patience, exchange, sweep_lock};
+use crate::files::{Directory, Existing, Home};
+use crate::kubeconfig::{self, KubeconfigError};
+use crate::worker::CpuLimit;
+
+/// Behind the name of a kubeconfig: the user's part of the last one that we replaced.
+const KEPT: &str = ".bursar-kept";
+
+/// The kubeconfig of a request.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) home: &'a Home,
+    /// Relative to the home.
+    pub(super) file: &'a Path,
+    pub(super) patience: Patience,
+    /// UTC, `20260131T235959Z`.
+    pub(super) date: &'a str,
+    /// Of this process.
+    pub(super) cpu: &'a CpuLimit,
+}
+
+/// The last component of a path.
+pub(super) fn name_of(file: &Path) -> &Path {
+    file.file_name().map_or(file, Path::new)
+}
+
+/// A name with something behind it.
+fn beside_name(name: &Path, suffix: &str) -> PathBuf {
+    let mut name = name.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// The reason for a text that cannot be merged into.
+fn unusable(path: PathBuf, error: &KubeconfigError) -> HomeError {
+    match error {
+        KubeconfigError::Foreign(entry) => HomeError::ForeignEntry { path, entry: entry.clone() },
+        KubeconfigError::Document(DocumentError::TooDeep | DocumentError::TooMuch) => {
+            HomeError::TooComplex { path, detail: error.to_string() }
+        }
+        _ => HomeError::NotYaml { path, detail: error.to_string() },
+    }
+}
+
+/// Whether a text says nothing to kubectl either, so that the class may have it replaced.
+fn is_junk(error: &KubeconfigError) -> bool {
+    match error {
+        KubeconfigError::Document(DocumentError::NotWritable | DocumentError::Character { .. })
+        | KubeconfigError::Shared(_)
+        | KubeconfigError::Twice(_)
+        | KubeconfigError::Foreign(_) => false,
+        KubeconfigError::Document(_) | KubeconfigError::Shape(_) => true,
+    }
+}
+
+fn text(existing: &Existing) -> Result<&str, KubeconfigError> {
+    Ok(std::str::from_utf8(&existing.content).map_err(|error| DocumentError::NotUtf8(error.valid_up_to()))?)
+}
+
+fn bytes(text: Zeroizing<String>) -> Zeroizing<Vec<u8>> {
+    let mut text = text;
+    Zeroizing::new(std::mem::take(&mut *text).into_bytes())
+}
+
+impl Place<'_> {
+    fn name(&self) -> &Path {
+        name_of(self.file)
+    }
+
+    pub(super) fn inspect(&self, names: &EntryNames) -> Result<Inspection, HomeError> {
+        let Some(directory) = self.home.directory_of(self.file)? else { return Ok(Inspection::default()) };
+        sweep_lock(&directory, self.name());
+        let Some(existing) = directory.read(self.name())? else { return Ok(Inspection::default()) };
+        self.cpu.heed(existing.content.len())?;
+        let read = |text: &str| Ok((kubeconfig::inspect(text, names)?, kubeconfig::ours(text)?));
+        let (found, why, ours) = match text(&existing).and_then(read) {
+            Ok((found, ours)) => (found, None, ours),
+            Err(error) => (Inspection::default(), Some(error.to_string()), OurEntries::default()),
+        };
+        let kept = directory.read(&beside_name(self.name(), KEPT));
+        Ok(Inspection {
+            exists: true,
+            owner: Some(existing.owner),
+            mode: Some(existing.mode),
+            token_id: self.token_id(&names.user)?,
+            unreadable: why,
+            ours: ours.told(),
+            kept: kept.ok().flatten().map(|kept| kept.content.len() as u64),
+            ..found
+        })
+    }
+
+    /// Whether a file can be written there; and, if it is said what is to come, whether it can be merged.
+    pub(super) fn test_write(
+        &self,
+        planned: Option<(&PlannedEntries, &[String])>,
+        replace_unparsable: bool,
+    ) -> Result<Answer, HomeError> {
+        let directory = self.home.make_directory_of(self.file)?;
+        sweep_lock(&directory, self.name());
+        if let Some(existing) = directory.read(self.name())? {
+            self.cpu.heed(existing.content.len())?;
+            let tried = text(&existing).and_then(|text| match planned {
+                Some((planned, taken)) => kubeconfig::merge(text, &planned.with_nothing(), taken).map(drop),
+                // Removing nothing asks the same of a text as adding does.
+                None => kubeconfig::remove(text, &EntryNames::default()).map(drop),
+            });
+            if let Err(error) = tried
+                && !(replace_unparsable && is_junk(&error))
+            {
+                return Err(unusable(directory.path_of(self.name()), &error));
+            }
+        }
+        directory.test_write()?;
+        Ok(Answer::Writable)
+    }
+
+    pub(super) fn write(
+        &self,
+        entries: &KubeconfigEntries,
+        taken: &[String],
+        replace_unparsable: bool,
+    ) -> Result<Written, HomeError> {
+        let directory = self.home.make_directory_of(self.file)?;
+        let name = self.name();
+        let path = directory.path_of(name);
+        let (mut backup, mut written, mut narrowed) = (None, false, false);
+        let exchanged = exchange(
+            &directory,
+            name,
+            self.patience,
+            |existing| {
+                self.cpu.heed(existing.map_or(0, |existing| existing.content.len()))?;
+                let merged = match existing {
+                    None => kubeconfig::deliver("", entries, taken),
+                    Some(existing) => text(existing).and_then(|text| kubeconfig::deliver(text, entries, taken)),
+                };
+                let delivered = match (merged, existing) {
+                    (Ok(delivered), _) => delivered,
+                    (Err(error), Some(existing)) if replace_unparsable && is_junk(&error) => {
+                        self.back_up(&directory, existing, &mut backup)?;
+                        kubeconfig::deliver("", entries, taken).map_err(|error| unusable(path.clone(), &error))?
+                    }
+                    (Err(error), _) => return Err(unusable(path.clone(), &error)),
+                };
+                // Not before it is known that the kubeconfig that points to it can be written, and before that is.
+                if let UserProof::Token(files) = &entries.user.proof {
+                    written |= self.write_token(&entries.user.name, files)?;
+                }
+                if let (None, Some(existing)) = (&delivered.text, existing) {
+                    narrowed = directory.make_private(name, existing)?;
+                }
+                let wrong = || HomeError::BadRequest { detail: "the entries name each other wrongly".into() };
+                let digest = delivered.digest.ok_or_else(wrong)?;
+                Ok((delivered.text.map(bytes), (digest, delivered.kept)))
+            },
+            |(_, kept)| match kept {
+                Some(kept) => directory.keep_at(&beside_name(name, KEPT), kept.as_bytes()).map(drop),
+                None => Ok(()),
+            },
+        )?;
+        let Exchanged { value: (entries_digest, _), changed, overridden } = exchanged;
+        Ok(Written { changed: changed || written || narrowed, entries_digest, backup, overridden_lock: overridden })
+    }
+
+    /// Keeps a file that cannot be read beside, once for a request.
+    fn back_up(
+        &self,
+        directory: &Directory<'_>,
+        existing: &Existing,
+        backup: &mut Option<String>,
+    ) -> Result<(), HomeError> {
+        let kept = beside_name(self.name(), &format!(".bursar-backup-{}", self.date));
+        if backup.is_some() {
+            directory.remove(&kept)?;
+        }
+        directory.write_copy(&kept, &existing.content)?;
+        *backup = Some(kept.display().to_string());
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, names: &EntryNames) -> Result<Answer, HomeError> {
+        let gone = self.remove_token(&names.user)?;
+        let Some(directory) = self.home.directory_of(self.file)? else { return Ok(Answer::Removed { changed: gone }) };
+        // A worker that was killed may have left a key.
+        directory.sweep();
+        let name = self.name();
+        let exchanged = exchange(
+            &directory,
+            name,
+            self.patience,
+            |existing| {
+                let Some(existing) = existing else { return Ok((None, true)) };
+                self.cpu.heed(existing.content.len())?;
+                let removed = text(existing).and_then(|text| {
+                    let removed = kubeconfig::remove(text, names)?;
+                    let left = kubeconfig::ours(removed.as_ref().map_or(text, |removed| removed.as_str()))?;
+                    Ok((removed.map(bytes), left.is_empty()))
+                });
+                removed.map_err(|error| unusable(directory.path_of(name), &error))
+            },
+            |_| Ok(()),
+        )?;
+        if exchanged.value {
+            directory.remove(&beside_name(name, KEPT))?;
+        }
+        Ok(Answer::Removed { changed: gone || exchanged.changed })
+    }
+
+    /// The user's part of the last file that we replaced, with our entries as they are now.
+    pub(super) fn restore(&self) -> Result<Answer, HomeError> {
+        let name = self.name();
+        let kept_name = beside_name(name, KEPT);
+        let nothing = |path: PathBuf| HomeError::NothingKept { path };
+        let Some(directory) = self.home.directory_of(self.file)? else {
+            return Err(nothing(self.file.to_owned()));
+        };
+        let kept = directory.read(&kept_name)?.ok_or_else(|| nothing(directory.path_of(&kept_name)))?;
+        let wrong = |error: &KubeconfigError| unusable(directory.path_of(&kept_name), error);
+        let kept = text(&kept).and_then(kubeconfig::users_part).map_err(|error| wrong(&error))?;
+        let mut backup = None;
+        let exchanged = exchange(
+            &directory,
+            name,
+            self.patience,
+            |existing| {
+                self.cpu.heed(existing.map_or(0, |existing| existing.content.len()))?;
+                let current =
+                    existing.map(|existing| text(existing).and_then(|text| Ok((text, kubeconfig::take(text)?))));
+                let (taken, before) = match current {
+                    None => (kubeconfig::Taken::default(), None),
+                    Some(Ok((text, taken))) => {
+                        (taken, kubeconfig::users_part_worth_keeping(text).map_err(|error| wrong(&error))?)
+                    }
+                    Some(Err(_)) => {
+                        if let Some(existing) = existing {
+                            self.back_up(&directory, existing, &mut backup)?;
+                        }
+                        (kubeconfig::Taken::default(), None)
+                    }
+                };
+                let with_ours = kubeconfig::put_back(&kept, &taken).map_err(|error| wrong(&error))?;
+                let content = with_ours.unwrap_or_else(|| kept.clone());
+                let is_there = existing.is_some_and(|existing| existing.content.as_slice() == content.as_bytes());
+                let content = (!is_there).then(|| bytes(content));
+                Ok((content, (before, taken.is_empty())))
+            },
+            |_| Ok(()),
+        )?;
+        let (before, is_without_ours) = exchanged.value;
+        if let Some(before) = before.filter(|_| exchanged.changed) {
+            directory.replace(&kept_name, before.as_bytes())?;
+        }
+        Ok(Answer::Restored { changed: exchanged.changed, complete: !is_without_ours })
+    }
+
+    /// A file in the folder beside the kubeconfig that is our user's.
+    fn beside(&self, user: &str, name: &str) -> Option<PathBuf> {
+        Some(self.file.parent()?.join(folder(user)?).join(name))
+    }
+
+    fn token_id(&self, user: &str) -> Result<Option<String>, HomeError> {
+        let Some(path) = self.beside(user, TOKEN) else { return Ok(None) };
+        let Some(directory) = self.home.directory_of(&path)? else { return Ok(None) };
+        let Some(existing) = directory.read(name_of(&path))? else { return Ok(None) };
+        Ok(std::str::from_utf8(&existing.content).ok().and_then(claims).map(|claims| claims.id))
+    }
+
+    /// Before the kubeconfig that points to it. `true` if anything was changed.
+    fn write_token(&self, user: &str, files: &TokenFiles) -> Result<bool, HomeError> {
+        let mut changed = false;
+        for name in TOKEN_FILES {
+            let Some(path) = self.beside(user, name) else { continue };
+            let directory = self.home.make_directory_of(&path)?;
+            directory.sweep();
+            changed |= directory.keep_at(name_of(&path), files.content(name).as_bytes())?;
+        }
+        Ok(changed)
+    }
+
+    fn remove_token(&self, user: &str) -> Result<bool, HomeError> {
+        let mut changed = false;
+        for name in TOKEN_FILES {
+            let Some(path) = self.beside(user, name) else { continue };
+            let Some(directory) = self.home.directory_of(&path)? else { return Ok(changed) };
+            // What a killed worker left there is a token too.
+            directory.sweep();
+            changed |= directory.remove(name_of(&path))?;
+        }
+        if let (Some(above), Some(folder)) = (self.home.directory_of(self.file)?, folder(user)) {
+            above.remove_directory(Path::new(folder))?;
+        }
+        Ok(changed)
+    }
+}

@@ -1,0 +1,382 @@
+//! Two writers of one file: the real kubectl in a loop against continuous deliveries, and locks of every kind and age.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use bursar_protocol::{Answer, HomeTarget, Inspection, Work, Written};
+
+use super::{Homed, OUR_USER, UID, entries, make_directory, make_file, names_in, parses, soak, wait_for, write};
+
+/// kubectl where every user may run it.
+fn kubectl(folder: &Path) -> PathBuf {
+    let path = folder.join("kubectl");
+    let source = std::env::var_os("BURSAR_TEST_KUBECTL")
+        .map_or_else(|| bursar_testkit::binaries::control_plane().join("kubectl"), PathBuf::from);
+    fs::copy(source, &path).expect("kubectl");
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("its mode");
+    path
+}
+
+/// Adds a context as a user does; one that the lock refused is tried again. How often it was.
+fn set_context(kubectl: &Path, home: &Path, name: &str) -> usize {
+    let mut refused = 0;
+    loop {
+        let output = Command::new(kubectl)
+            .args(["config", "set-context", name, "--cluster=mine", "--user=me"])
+            .env_clear()
+            .env("HOME", home)
+            .uid(UID)
+            .gid(UID)
+            .output()
+            .expect("kubectl runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        match output.status.success() {
+            true => return refused,
+            false => assert!(said.contains("config.lock"), "{said}"),
+        }
+        refused += 1;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The user's contexts, and the server that our cluster says.
+fn stands(config: &Path) -> (Vec<String>, Option<String>) {
+    let config = kube::config::Kubeconfig::read_from(config).expect("a kubeconfig");
+    let server = config.clusters.iter().find(|cluster| cluster.name == "toolforge");
+    let server = server.and_then(|cluster| cluster.cluster.as_ref()?.server.clone());
+    let contexts = config.contexts.into_iter().map(|context| context.name).filter(|name| name.starts_with("mine-"));
+    (contexts.collect(), server)
+}
+
+/// `count` contexts by kubectl in `users`, while homed delivers into `target`: the same home, perhaps by another mount.
+/// How many deliveries there were, and how many were repeated because kubectl had written back what it had read before.
+pub async fn race(homed: &Homed, target: &HomeTarget, users: &Path, count: usize) -> (usize, usize) {
+    let programs = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(programs.path(), PermissionsExt::from_mode(0o755)).expect("its mode");
+    let program = kubectl(programs.path());
+    let (done, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let user = std::thread::spawn({
+        let (done, refused, home) = (done.clone(), refused.clone(), users.to_owned());
+        move || {
+            for number in 0..count {
+                let times = set_context(&program, &home, &format!("mine-{number}"));
+                refused.fetch_add(times, Ordering::Relaxed);
+            }
+            done.store(true, Ordering::Relaxed);
+        }
+    });
+    let (mut delivered, mut repeated) = (0, 0);
+    let deliver = async |version: usize| {
+        let work = write(entries(&(version % 250).to_string()));
+        let deadline = Instant::now() + Duration::from_mins(1);
+        loop {
+            match homed.ask(target, work.clone()).await {
+                Ok(Answer::Written(_)) => return,
+                Err(error) if error.reason() == "in-use" && Instant::now() < deadline => {}
+                answer => panic!("{answer:?}"),
+            }
+        }
+    };
+    let config = users.join(".kube/config");
+    while !done.load(Ordering::Relaxed) {
+        delivered += 1;
+        deliver(delivered).await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    user.join().expect("kubectl");
+    // As the daemon does: it looks after 2 s and repeats what was reverted.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let wanted = format!("https://10.0.0.{}:6443", delivered % 250);
+    if stands(&config).1.as_ref() != Some(&wanted) {
+        repeated += 1;
+        deliver(delivered).await;
+    }
+    let (contexts, server) = stands(&config);
+    assert_eq!(server.as_ref(), Some(&wanted), "the last delivery is there");
+    let missing: Vec<String> =
+        (0..count).map(|number| format!("mine-{number}")).filter(|name| !contexts.contains(name)).collect();
+    assert!(missing.is_empty(), "{} of {count} contexts are lost: {missing:?}", missing.len());
+    assert!(parses(&config));
+    let left = names_in(&users.join(".kube"));
+    assert!(left.iter().all(|name| !name.ends_with(".lock") && !name.ends_with(".tmp")), "{left:?}");
+    println!(
+        "{count} contexts by kubectl ({} times refused by the lock) and {delivered} deliveries, {repeated} repeated",
+        refused.load(Ordering::Relaxed)
+    );
+    (delivered, repeated)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_in_a_loop_and_deliveries_lose_nothing_of_each_other() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    let (delivered, _) = race(&homed, &target, &target.home, soak(100, 500)).await;
+    assert!(delivered > 10, "{delivered} deliveries");
+}
+
+/// `.kube` with a file of the user's and a lock; the lock's path.
+fn locked(target: &HomeTarget, age: Option<Duration>) -> PathBuf {
+    make_directory(&target.home.join(".kube"), UID);
+    make_file(&target.home.join(".kube/config"), UID, b"x-mine: 1\n");
+    let lock = target.home.join(".kube/config.lock");
+    make_file(&lock, UID, b"");
+    fs::set_permissions(&lock, PermissionsExt::from_mode(0)).expect("as kubectl makes it");
+    if let Some(age) = age {
+        let file = fs::File::open(&lock).expect("root reads it");
+        file.set_modified(SystemTime::now() - age).expect("its age");
+    }
+    lock
+}
+
+#[tokio::test]
+async fn a_lock_of_another_program_is_waited_for_and_named() {
+    let homed = Homed::start(&["--deadline", "2s"]);
+    let target = homed.home("foo");
+    let lock = locked(&target, None);
+    let error = homed.write(&target).await.expect_err("locked");
+    assert_eq!(error.reason(), "in-use", "{error}");
+    assert!(error.to_string().contains("config.lock") && error.cure().contains("tried again soon"), "{error}");
+    assert_eq!(fs::read(target.home.join(".kube/config")).expect("there"), b"x-mine: 1\n");
+    assert!(lock.exists() && names_in(&target.home.join(".kube")) == ["config", "config.lock"]);
+    // The same for the way out; and one that goes while it is waited for is none.
+    let names = entries("1").names();
+    homed.ask(&target, Work::TestWrite { replace_unparsable: false }).await.expect("no lock is needed for that");
+    let remover = std::thread::spawn({
+        let lock = lock.clone();
+        move || {
+            std::thread::sleep(Duration::from_millis(500));
+            fs::remove_file(lock).expect("unlocked");
+        }
+    });
+    let began = Instant::now();
+    homed.write(&target).await.expect("unlocked");
+    assert!(began.elapsed() > Duration::from_millis(400));
+    remover.join().expect("removed");
+    assert!(parses(&target.home.join(".kube/config")) && !lock.exists());
+    homed.ask(&target, Work::RemoveKubeconfig { names }).await.expect("removes");
+}
+
+#[tokio::test]
+async fn an_abandoned_lock_of_any_kind_is_overridden_and_reported() {
+    let homed = Homed::start(&["--deadline", "3s"]);
+    type Plant = fn(&Path);
+    let kinds: [(&str, Plant); 4] = [
+        ("file", |_| {}),
+        ("folder", |lock| {
+            fs::remove_file(lock).expect("removed");
+            make_directory(lock, UID);
+        }),
+        ("link", |lock| {
+            fs::remove_file(lock).expect("removed");
+            symlink("/nowhere", lock).expect("a link");
+        }),
+        ("roots", |lock| chown(lock, Some(0), Some(0)).expect("root's")),
+    ];
+    for (kind, plant) in kinds {
+        let target = homed.home(kind);
+        let lock = locked(&target, None);
+        plant(&lock);
+        let old = rustix::fs::Timespec { tv_sec: rustix_now() - 90, tv_nsec: 0 };
+        let times = rustix::fs::Timestamps { last_access: old, last_modification: old };
+        rustix::fs::utimensat(rustix::fs::CWD, &lock, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).expect("its age");
+        let answer = homed.write(&target).await;
+        let Ok(Answer::Written(Written { overridden_lock: Some(age), .. })) = answer else {
+            panic!("{kind}: {answer:?}")
+        };
+        assert!((85..120).contains(&age), "{kind}: {age}");
+        assert_eq!(names_in(&target.home.join(".kube")), ["config", "config.bursar-kept"], "{kind}");
+    }
+    // The lock of tomorrow is one of now.
+    let target = homed.home("tomorrow");
+    let lock = locked(&target, None);
+    fs::File::open(&lock)
+        .and_then(|file| file.set_modified(SystemTime::now() + Duration::from_hours(24)))
+        .expect("set");
+    homed.refused(&target, "in-use").await;
+}
+
+fn rustix_now() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    i64::try_from(since.as_secs()).expect("a time")
+}
+
+#[tokio::test]
+async fn a_lock_that_a_killed_worker_left_goes_with_the_next_request() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    for (content, is_ours) in [(&b"bursar-homed\n"[..], true), (b"", true), (b"mine", false)] {
+        let kube = target.home.join(".kube");
+        if !kube.exists() {
+            make_directory(&kube, UID);
+            make_file(&kube.join("config"), UID, b"x-mine: 1\n");
+        }
+        let lock = kube.join("config.lock");
+        make_file(&lock, UID, content);
+        fs::set_permissions(&lock, PermissionsExt::from_mode(0o400)).expect("as ours are");
+        let asked = homed.ask(&target, Work::Inspect { names: entries("1").names() }).await.expect("inspects");
+        assert!(matches!(asked, Answer::Inspected(_)));
+        assert_eq!(lock.exists(), !is_ours, "{content:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_grows_while_it_is_read_is_in_use_or_delivered_to() {
+    let homed = Homed::start(&["--deadline", "2s"]);
+    let target = homed.home("foo");
+    make_directory(&target.home.join(".kube"), UID);
+    let config = target.home.join(".kube/config");
+    make_file(&config, UID, b"x-mine: 1\n");
+    let done = Arc::new(AtomicBool::new(false));
+    let writer = std::thread::spawn({
+        let (done, config) = (done.clone(), config.clone());
+        move || {
+            while !done.load(Ordering::Relaxed) {
+                let mut file = fs::File::options().append(true).open(&config).expect("opens");
+                std::io::Write::write_all(&mut file, b"# and more\n").expect("written");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    for _ in 0..3 {
+        match homed.write(&target).await {
+            Ok(Answer::Written(_)) => {}
+            Err(error) => assert_eq!(error.reason(), "in-use", "{error}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(fs::read_to_string(&config).expect("text").contains("x-mine: 1\n"));
+    }
+    done.store(true, Ordering::Relaxed);
+    writer.join().expect("ended");
+    homed.write(&target).await.expect("nobody writes");
+    assert!(parses(&config) && fs::read_to_string(&config).expect("text").contains("x-mine: 1\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_being_written_in_place_is_not_taken_for_what_it_is_meanwhile() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    make_directory(&target.home.join(".kube"), UID);
+    let config = target.home.join(".kube/config");
+    let whole = format!("x-mine: 1\n{}x-end: 1\n", "x-more: 1 # much of it\n".replace("x-more", "k"));
+    make_file(&config, UID, b"");
+    let writer = std::thread::spawn({
+        let (config, whole) = (config.clone(), whole.clone());
+        move || {
+            std::thread::sleep(Duration::from_millis(40));
+            // Without a lock, as many tools do: empty first, and then what there is to say.
+            fs::write(&config, whole).expect("written");
+        }
+    });
+    homed.write(&target).await.expect("writes");
+    writer.join().expect("ended");
+    let text = fs::read_to_string(&config).expect("text");
+    assert!(text.starts_with(&whole) && parses(&config), "{text}");
+}
+
+#[tokio::test]
+async fn the_users_part_of_the_file_before_is_kept_shown_and_restored() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    let (kube, names) = (target.home.join(".kube"), entries("1").names());
+    let (config, kept) = (kube.join("config"), kube.join("config.bursar-kept"));
+    homed.write(&target).await.expect("writes");
+    assert_eq!(names_in(&kube), ["config"], "nothing of the user's");
+    let error = homed.ask(&target, Work::RestoreKubeconfig).await.expect_err("nothing");
+    assert_eq!(error.reason(), "nothing-kept");
+    let own = "# mine\nusers:\n- {name: me, user: {token: hunter2}}\n";
+    make_file(&config, UID, own.as_bytes());
+    homed.write(&target).await.expect("writes");
+    assert_eq!(fs::read_to_string(&kept).expect("kept"), own);
+    assert_eq!(fs::metadata(&kept).expect("kept").permissions().mode() & 0o7777, 0o600);
+    // Somebody spoils it; a delivery keeps what it replaces, so the way back is taken before.
+    let now = fs::read_to_string(&config).expect("text");
+    fs::write(&config, now.replace("- {name: me, user: {token: hunter2}}\n", "")).expect("spoiled");
+    let look = homed.ask(&target, Work::Inspect { names: names.clone() }).await.expect("inspects");
+    let Answer::Inspected(Inspection { ours, kept: Some(bytes), .. }) = look else { panic!("{look:?}") };
+    assert_eq!((bytes, ours.users.contains(OUR_USER)), (own.len() as u64, true));
+    let restored = homed.ask(&target, Work::RestoreKubeconfig).await.expect("restores");
+    assert_eq!(restored, Answer::Restored { changed: true, complete: true });
+    let text = fs::read_to_string(&config).expect("text");
+    assert!(text.starts_with("# mine\nusers:\n- {name: me, user: {token: hunter2}}\n") && parses(&config), "{text}");
+    let old = fs::read_to_string(&kept).expect("what was replaced");
+    assert!(!old.contains("client-key-data") && !old.contains("hunter2"), "{old}");
+    homed.ask(&target, Work::RemoveKubeconfig { names }).await.expect("removes");
+    assert_eq!(names_in(&kube), ["config"], "it goes with our entries");
+}
+
+#[tokio::test]
+async fn what_stands_in_the_way_is_known_before_there_is_a_credential() {
+    let homed = Homed::start(&["--kubeconfig", ".kube/k8s"]);
+    let target = HomeTarget { kubeconfig: ".kube/k8s".into(), ..homed.home("foo") };
+    let ours = entries("1");
+    let planned = bursar_protocol::PlannedEntries {
+        clusters: ours.clusters.clone(),
+        user: ours.user.name.clone(),
+        contexts: ours.contexts.clone(),
+    };
+    let try_it =
+        async || homed.ask(&target, Work::TestDelivery { planned: planned.clone(), replace_unparsable: false }).await;
+    assert_eq!(try_it().await, Ok(Answer::Writable));
+    let own = b"contexts:\n- {name: toolforge, context: {cluster: mine, user: me}}\n";
+    make_file(&target.home.join(".kube/k8s"), UID, own);
+    assert_eq!(try_it().await.expect_err("the user's").reason(), "foreign-entry");
+    assert_eq!(names_in(&target.home.join(".kube")), ["k8s"]);
+    assert_eq!(fs::read(target.home.join(".kube/k8s")).expect("there"), own);
+    // What has no kubeconfig needs none that root named.
+    let other = HomeTarget { kubeconfig: ".kube/config".into(), ..target.clone() };
+    homed.ask(&other, Work::EnsureHome { create: false, skeleton: false }).await.expect("a home");
+    homed.ask(&other, Work::SshKeys { keys: Vec::new() }).await.expect("no keys");
+    homed.refused(&other, "path-not-allowed").await;
+}
+
+#[tokio::test]
+async fn a_home_that_is_gone_is_told_from_an_export_that_is_not_mounted() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    let names = entries("1").names();
+    let remove = async || homed.ask(&target, Work::RemoveKubeconfig { names: names.clone() }).await;
+    fs::remove_dir(&target.home).expect("gone");
+    assert_eq!(remove().await.expect_err("nothing is there").reason(), "missing-prefix");
+    make_directory(&target.home.with_file_name("other"), UID);
+    assert_eq!(remove().await.expect_err("gone").reason(), "missing-home");
+}
+
+#[tokio::test]
+async fn a_removal_leaves_no_key_of_a_killed_worker() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    homed.write(&target).await.expect("writes");
+    let kube = target.home.join(".kube");
+    make_file(&kube.join(".bursar-00.tmp"), UID, b"a key");
+    make_directory(&kube.join(OUR_USER), UID);
+    make_file(&kube.join(OUR_USER).join(".bursar-11.tmp"), UID, b"a token");
+    homed.ask(&target, Work::RemoveKubeconfig { names: entries("1").names() }).await.expect("removes");
+    assert_eq!(names_in(&kube), ["config"]);
+}
+
+#[tokio::test]
+async fn a_file_that_takes_too_long_is_its_owners_and_nobody_elses() {
+    let homed = Homed::start(&["--cpu-seconds", "1", "--backoff", "60s"]);
+    // As many nodes as are read at all, in as many contexts as fit.
+    let entry = "- {name: a, context: {user: b}}\n";
+    let text = format!("contexts:\n{}", entry.repeat(1024 * 1024 / entry.len() - 1));
+    for number in 0..4 {
+        let uid = UID + number;
+        let home = homed.folder.path().join(format!("homes/h{number}"));
+        make_directory(&home, uid);
+        make_directory(&home.join(".kube"), uid);
+        make_file(&home.join(".kube/config"), uid, text.as_bytes());
+        match homed.write(&HomeTarget::new(&home, uid, uid)).await {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.reason(), "too-complex", "{error}"),
+        }
+    }
+    homed.write(&homed.home("other")).await.expect("nobody else waits");
+    wait_for("the end of all workers", || super::workers_of(homed.child.id()).is_empty());
+}

@@ -102,6 +102,9 @@ pub enum Command {
     Hold(Reasoned),
     /// End a hold
     Release(MaybeReasoned),
+    /// What in a home is Bursar's, and the way back
+    #[command(subcommand)]
+    Home(Home),
     /// Other amounts for one account than its class gives
     #[command(subcommand)]
     Quota(Quota),
@@ -344,6 +347,15 @@ pub struct ArchiveApply {
     /// Your ticket
     #[arg(long, value_name = "TEXT")]
     pub ticket: Option<String>,
+}
+
+/// Commands of `home`.
+#[derive(Debug, Subcommand)]
+pub enum Home {
+    /// What in an account's kubeconfig is Bursar's, and whether an earlier part of the user's is kept
+    Show(Account),
+    /// Put the user's part back as it was before Bursar last replaced the file, with Bursar's entries of now
+    Restore(Account),
 }
 
 /// Commands of `quota`.

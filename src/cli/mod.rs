@@ -13,6 +13,7 @@ mod ensure;
 pub mod exit;
 mod generate;
 mod history;
+mod home;
 mod init;
 mod ledger;
 mod lines;
@@ -101,6 +102,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Approve { hash } => order::approve(&context, hash).await,
         Command::Adopt(command) => order::adopt(&context, command).await,
         Command::Directory(command) => directory::run(&context, command).await,
+        Command::Home(command) => home::run(&context, command).await,
         Command::Archive(command) => archive::run(&context, command).await,
         Command::Approver(command) => approver::run(&context, &command).await,
         Command::Webhook(command) => webhook::run(&context, &command).await,

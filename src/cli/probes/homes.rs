@@ -93,7 +93,7 @@ fn sample(settings: &Settings, ledger: &LedgerState, prefix: &Path) -> Vec<Targe
         let longest = settings.homes.prefixes.iter().filter(|other| home.starts_with(other));
         let nearest = longest.max_by_key(|other| other.components().count()).is_some_and(|nearest| nearest == prefix);
         let posix = account.posix.clone()?;
-        nearest.then(|| target(&HomeTarget { home, posix, kubeconfig, create: false }))
+        nearest.then(|| target(&HomeTarget { home, posix, kubeconfig, create: false, replace_unparsable: false }))
     });
     delivered.take(SAMPLE).collect()
 }

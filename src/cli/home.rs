@@ -1,0 +1,158 @@
+//! `bursar home show|restore`: what of a kubeconfig is ours, and the way back to the user's part of the one before.
+//! `bursar-homed` looks and writes; it answers user `bursar`, and tells nothing of what is the user's.
+
+use std::collections::BTreeSet;
+
+use bursar_homed::client::{HomedClient, HomedClientError};
+use bursar_protocol::{Answer, EntryNames, HomeError, Inspection, Request, USER_PREFIX, Work};
+use serde_json::{Value, json};
+
+use super::arguments::{Account, Home};
+use super::context::{Context, become_bursar, may_act};
+use super::exit::{Exit, Failure};
+use super::output;
+use crate::desired::HomeTarget;
+use crate::execute::home::target;
+use crate::ledger::LedgerState;
+use crate::settings::Settings;
+use crate::store::ReadStore;
+
+pub(super) async fn run(context: &Context, command: Home) -> Result<Exit, Failure> {
+    if !may_act() {
+        return Err(Failure::new(Exit::Forbidden, "homes are looked into by root and user bursar".to_owned()));
+    }
+    let settings = context.settings()?;
+    become_bursar()?;
+    let (Home::Show(account) | Home::Restore(account)) = &command;
+    let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
+    let homes = homes(&settings, &ledger, account)?;
+    let client = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
+    let mut found = Vec::new();
+    for home in &homes {
+        let file = home.file().display().to_string();
+        let said = match &command {
+            Home::Show(_) => show(&client, home).await?,
+            Home::Restore(_) => restore(&client, home).await?,
+        };
+        found.push((file, said));
+    }
+    if context.global.json {
+        let rows: Vec<Value> = found.iter().map(|(file, (value, _))| json!({"file": file, "found": value})).collect();
+        output::json(&rows)?;
+    } else {
+        for (file, (_, text)) in &found {
+            output::line(format!("{}: {}", output::clean(file), output::clean(text)));
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// The homes of an account: where something was delivered to, else where its class has the file.
+fn homes(settings: &Settings, ledger: &LedgerState, account: &Account) -> Result<Vec<HomeTarget>, Failure> {
+    let Account { kind, name } = account;
+    let named = ledger.accounts.values().filter(|known| known.kind == *kind && known.name == *name);
+    // A name may have been another account's before.
+    let known = named.max_by_key(|known| ledger.deliveries.keys().any(|key| key.account == known.id));
+    let none = |why: &str| Failure::new(Exit::NoAccount, format!("{kind} {name} {why}"));
+    let known = known.ok_or_else(|| none("is not in the ledger"))?;
+    let posix = known.posix.clone().ok_or_else(|| none("has no uid"))?;
+    let place = |home: std::path::PathBuf, kubeconfig| HomeTarget {
+        home,
+        posix: posix.clone(),
+        kubeconfig,
+        create: false,
+        replace_unparsable: false,
+    };
+    let delivered = ledger.deliveries.iter().filter(|(key, _)| key.account == known.id);
+    let files: BTreeSet<_> = delivered
+        .filter_map(|(_, delivery)| {
+            let home = delivery.home.clone().or_else(|| known.home.clone())?;
+            let kubeconfig = delivery.path.strip_prefix(&home).ok()?.to_owned();
+            Some((home, kubeconfig))
+        })
+        .collect();
+    if files.is_empty() {
+        let home = known.home.clone().ok_or_else(|| none("has no home"))?;
+        let rules = settings.policy.classes.values().filter_map(|class| class.home.as_ref());
+        let rule = rules.filter(|rule| home.starts_with(&rule.prefix)).max_by_key(|rule| rule.prefix.as_os_str().len());
+        let kubeconfig = rule.map_or_else(|| bursar_protocol::USUAL_KUBECONFIG.into(), |rule| rule.kubeconfig.clone());
+        return Ok(vec![place(home, kubeconfig)]);
+    }
+    Ok(files.into_iter().map(|(home, kubeconfig)| place(home, kubeconfig)).collect())
+}
+
+async fn ask(client: &HomedClient, home: &HomeTarget, work: Work) -> Result<Answer, Failure> {
+    client.call(&Request::new(target(home), work)).await.map_err(|error| {
+        let cure = match &error {
+            HomedClientError::Home(error) => format!("; {}", error.cure()),
+            _ => String::new(),
+        };
+        let exit = match &error {
+            HomedClientError::Home(HomeError::InUse { .. }) => Exit::Busy,
+            _ => Exit::Failed,
+        };
+        Failure::new(exit, format!("{}{cure}", crate::errors::chain(&error)))
+    })
+}
+
+fn misunderstood() -> Failure {
+    Failure::new(Exit::Failed, "bursar-homed is of another version: restart it".to_owned())
+}
+
+async fn show(client: &HomedClient, home: &HomeTarget) -> Result<(Value, String), Failure> {
+    let names = EntryNames { user: format!("{USER_PREFIX}none"), ..EntryNames::default() };
+    match ask(client, home, Work::Inspect { names }).await? {
+        Answer::Inspected(found) => Ok((json!(found), said(&found))),
+        _ => Err(misunderstood()),
+    }
+}
+
+fn said(found: &Inspection) -> String {
+    let list = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let kept = match found.kept {
+        Some(bytes) => format!("the user's part of the file before is kept ({bytes} bytes)"),
+        None => "no earlier part of the user's is kept".to_owned(),
+    };
+    let ours = &found.ours;
+    let what = match (&found.unreadable, found.exists) {
+        (_, false) => "there is no file".to_owned(),
+        (Some(why), true) => format!("it cannot be read: {why}"),
+        (None, true) if ours.is_empty() => "nothing in it is Bursar's".to_owned(),
+        (None, true) => format!(
+            "Bursar's are clusters {}; contexts {}; users {}",
+            list(&ours.clusters),
+            list(&ours.contexts),
+            list(&ours.users)
+        ),
+    };
+    format!("{what}; {kept}")
+}
+
+async fn restore(client: &HomedClient, home: &HomeTarget) -> Result<(Value, String), Failure> {
+    let Answer::Restored { changed, complete } = ask(client, home, Work::RestoreKubeconfig).await? else {
+        return Err(misunderstood());
+    };
+    let what = match (changed, complete) {
+        (false, _) => "it was so already",
+        (true, true) => "the user's part is as it was before, with Bursar's entries of now",
+        (true, false) => "the user's part is as it was before; Bursar's entries come with the next look into the home",
+    };
+    Ok((json!({"changed": changed, "complete": complete}), what.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ours_is_said_and_nothing_else() {
+        let one = |name: &str| BTreeSet::from([name.to_owned()]);
+        let mut found = Inspection { exists: true, parses: true, kept: Some(7), ..Inspection::default() };
+        assert_eq!(said(&found), "nothing in it is Bursar's; the user's part of the file before is kept (7 bytes)");
+        (found.ours.clusters, found.ours.contexts) = (one("prod"), one("prod"));
+        found.ours.users = one("bursar-prod");
+        assert!(said(&found).starts_with("Bursar's are clusters prod; contexts prod; users bursar-prod;"));
+        found.unreadable = Some("it is not UTF-8 from byte 3".to_owned());
+        assert!(said(&found).starts_with("it cannot be read: it is not UTF-8"));
+    }
+}

@@ -119,6 +119,7 @@ fn count(metrics: &SharedMetrics, decided: &Decided, done: &execute::Report) {
     metrics.changed(&decided.events);
     metrics.drift_repaired(done.drift_repaired);
     metrics.reaped(done.reaped);
+    metrics.repeated(done.repeated);
     for refusal in &decided.refusals {
         metrics.refused(&refusal.limit);
     }

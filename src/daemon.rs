@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_cron_scheduler::{JobScheduler, JobSchedulerError};
 use tokio_util::sync::CancellationToken;
 
@@ -87,7 +88,7 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     tracing::info!(site = %runtime.settings().policy.site, "ready");
     let (due, waiters) = (BTreeSet::new(), Waiters::default());
     let (inbox, disk) = (Inbox::new(events), disk::Begun::default());
-    let daemon = Loop { config, runtime, inbox, scheduler, sender, due, waiters, disk };
+    let daemon = Loop { config, runtime, inbox, scheduler, sender, due, waiters, disk, looking: None };
     let result = Box::pin(daemon.run()).await;
     notify(&[NotifyState::Stopping]);
     stop.cancel();
@@ -109,6 +110,8 @@ struct Loop {
     due: BTreeSet<Trigger>,
     waiters: Waiters,
     disk: disk::Begun,
+    /// Sends the event for `runtime::ledger::Ledger::next_look`.
+    looking: Option<JoinHandle<()>>,
 }
 
 /// Who waits for the end of a cycle.
@@ -234,6 +237,7 @@ impl Loop {
             report => report?,
         };
         log(&report);
+        self.look_again();
         // One that came no further waits for the schedule: it would come no further now.
         let Runtime { ledger, settings, .. } = &self.runtime;
         if ledger.revoked() != before || ledger.state().hands_over(&settings.policy.clusters) {
@@ -248,6 +252,20 @@ impl Loop {
             self.waiters.answer_syncs(&report);
         }
         Ok(())
+    }
+
+    /// A cycle for the next look at what was delivered, or for a file that another program used.
+    fn look_again(&mut self) {
+        if let Some(later) = self.looking.take() {
+            later.abort();
+        }
+        let Some(wait) = self.runtime.ledger.next_look() else { return };
+        let sender = self.sender.clone();
+        self.looking = Some(tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            // A loop that is gone looks at nothing.
+            let _ = sender.send(Event::Drift).await;
+        }));
     }
 
     /// Puts the configuration in force if it is right; keeps the old one if not.

@@ -101,6 +101,7 @@ pub struct Metrics {
     cycles: Family<OutcomeLabel, Counter>,
     drift_repaired: Counter,
     pods_reaped: Counter,
+    deliveries_repeated: Counter,
     account_changes: Family<ActionLabel, Counter>,
     refusals: Family<LimitLabel, Counter>,
     endpoints: Family<EndpointLabels, Gauge>,
@@ -149,6 +150,11 @@ impl Metrics {
     /// Pods that were past their lifetime.
     pub fn reaped(&self, pods: u64) {
         self.pods_reaped.inc_by(pods);
+    }
+
+    /// Kubeconfigs that were delivered again.
+    pub fn repeated(&self, kubeconfigs: u64) {
+        self.deliveries_repeated.inc_by(kubeconfigs);
     }
 
     /// Something a limit held back.
@@ -202,6 +208,11 @@ impl Metrics {
             self.account_changes.clone(),
         );
         registry.register("pods_reaped", "Pods that were deleted past their lifetime", self.pods_reaped.clone());
+        registry.register(
+            "deliveries_repeated",
+            "Kubeconfigs that somebody had changed or reverted and that were delivered again",
+            self.deliveries_repeated.clone(),
+        );
         registry.register("refusals", "Plans of which a limit held a part back", self.refusals.clone());
         registry.register(
             "endpoint_failing",

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bursar_homed::client::HomedClient;
 use bursar_protocol::{
-    Answer, ClusterEntry, ContextEntry, KubeconfigEntries, Login, Request, TokenFiles, UserEntry, UserProof, Work,
+    Answer, ClusterEntry, ContextEntry, KubeconfigEntries, Login, PlannedEntries, Request, TokenFiles, UserEntry,
+    UserProof, Work,
 };
 use jiff::Timestamp;
 
@@ -82,7 +83,7 @@ pub async fn deliver(
     if user.is_some() {
         server.endpoint_probes().recall(endpoints, old).map_err(CredentialError::from)?;
     }
-    prepare(homes, home, credential).await?;
+    prepare(homes, &server.cluster, home, credential).await?;
     let (proof, certificate) = obtain(effects, credential, generation).await?;
     if let Some(user) = &user {
         let tried = endpoint_probe::Credential { user, proof: &proof };
@@ -95,7 +96,12 @@ pub async fn deliver(
 }
 
 /// The home is there and takes a file: else no credential is asked for.
-async fn prepare(homes: &HomedClient, home: &HomeTarget, credential: &DesiredCredential) -> Result<(), StepError> {
+async fn prepare(
+    homes: &HomedClient,
+    cluster: &ClusterName,
+    home: &HomeTarget,
+    credential: &DesiredCredential,
+) -> Result<(), StepError> {
     if home.create {
         let work = if credential.host.is_any() {
             Work::EnsureHome { create: true, skeleton: true }
@@ -108,7 +114,8 @@ async fn prepare(homes: &HomedClient, home: &HomeTarget, credential: &DesiredCre
             _ => return Err(StepError::HomeAnswer),
         }
     }
-    let work = Work::TestWrite { replace_unparsable: false };
+    let planned = planned(cluster, credential);
+    let work = Work::TestDelivery { planned, replace_unparsable: home.replace_unparsable };
     match homes.call(&Request::new(home::target(home), work)).await? {
         Answer::Writable => Ok(()),
         _ => Err(StepError::HomeAnswer),
@@ -203,17 +210,26 @@ async fn certify(
 }
 
 async fn write(homes: &HomedClient, home: &HomeTarget, entries: KubeconfigEntries) -> Result<(), StepError> {
-    let work = Work::WriteKubeconfig { entries, replace_unparsable: false };
+    let work = Work::WriteKubeconfig { entries, replace_unparsable: home.replace_unparsable };
     match homes.call(&Request::new(home::target(home), work)).await? {
-        Answer::Written(_) => Ok(()),
+        Answer::Written(written) => {
+            home::tell(home, &written);
+            Ok(())
+        }
         _ => Err(StepError::HomeAnswer),
     }
 }
 
-/// One cluster and one context for each endpoint, the default one first: it becomes the current one of a file that has
-/// none.
+/// What stands in a kubeconfig around a credential.
 #[must_use]
 pub fn entries(cluster: &ClusterName, credential: &DesiredCredential, proof: UserProof) -> KubeconfigEntries {
+    let PlannedEntries { clusters, user, contexts } = planned(cluster, credential);
+    KubeconfigEntries { clusters, user: UserEntry { name: user, proof }, contexts }
+}
+
+/// One cluster and one context for each endpoint, the default one first: it becomes the current one of a file that has
+/// none.
+fn planned(cluster: &ClusterName, credential: &DesiredCredential) -> PlannedEntries {
     let name = |endpoint: &str| home::entry_name(cluster, &credential.default_endpoint, endpoint);
     let user = home::user_name(cluster);
     let mut endpoints: Vec<_> = credential.endpoints.iter().collect();
@@ -231,9 +247,5 @@ pub fn entries(cluster: &ClusterName, credential: &DesiredCredential, proof: Use
         user: user.clone(),
         namespace: credential.namespace.as_ref().map(ToString::to_string),
     });
-    KubeconfigEntries {
-        clusters: clusters.collect(),
-        contexts: contexts.collect(),
-        user: UserEntry { name: user, proof },
-    }
+    PlannedEntries { clusters: clusters.collect(), contexts: contexts.collect(), user: user.clone() }
 }

@@ -1,6 +1,7 @@
 //! Why a step of an account in a cluster failed: what is wrong, and the remedy.
 
 use bursar_homed::client::HomedClientError;
+use bursar_protocol::HomeError;
 use thiserror::Error;
 
 use super::request::RequestError;
@@ -165,6 +166,31 @@ impl StepError {
     pub const fn is_loss(&self) -> bool {
         let (Self::Request(source) | Self::Workload { source, .. }) = self else { return false };
         matches!(source, RequestError::Unreachable { .. } | RequestError::TimedOut { .. })
+    }
+
+    /// It is about the cluster, not about a home.
+    #[must_use]
+    pub const fn is_of_nobodys_home(&self) -> bool {
+        !matches!(self, Self::Home(_) | Self::HomeAnswer | Self::Credential(_))
+    }
+
+    /// A home on an export that hangs: whatever else is to be done there would hang too.
+    #[must_use]
+    pub const fn is_of_an_export(&self) -> bool {
+        matches!(
+            self,
+            Self::Home(
+                HomedClientError::TimedOut(_)
+                    | HomedClientError::NotListening { .. }
+                    | HomedClientError::Home(HomeError::TimedOut { .. } | HomeError::Unavailable { .. })
+            )
+        )
+    }
+
+    /// Another program uses a file in a home: it will not for long.
+    #[must_use]
+    pub const fn is_in_use(&self) -> bool {
+        matches!(self, Self::Home(HomedClientError::Home(HomeError::InUse { .. })))
     }
 
     /// It takes its time, and nothing is wrong.

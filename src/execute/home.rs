@@ -1,9 +1,9 @@
 //! What is done in homes besides delivering: our entries taken out, and a look at what stands there. `bursar-homed`
 //! does it; here are its questions and what the answers mean.
 
-use bursar_homed::client::HomedClient;
+use bursar_homed::client::{HomedClient, HomedClientError};
 use bursar_protocol::{
-    Answer, EntryNames, HomeTarget as Target, Inspection, Request, USER_PREFIX, UserProof, Work, Written,
+    Answer, EntryNames, HomeError, HomeTarget as Target, Inspection, Request, USER_PREFIX, UserProof, Work, Written,
 };
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -76,9 +76,22 @@ pub async fn remove(
     let endpoints = face.into_iter().flat_map(|face| face.endpoints.keys());
     let names = entry_names(cluster, face.map_or("", |face| &face.default_endpoint), endpoints);
     let request = Request::new(target(home), Work::RemoveKubeconfig { names });
-    match homes.call(&request).await? {
-        Answer::Removed { .. } => Ok(()),
-        _ => Err(StepError::HomeAnswer),
+    match homes.call(&request).await {
+        // Nothing of ours is in a home that is gone. Homed says so only where its folder of homes has something in it.
+        Ok(Answer::Removed { .. }) | Err(HomedClientError::Home(HomeError::MissingHome { .. })) => Ok(()),
+        Ok(_) => Err(StepError::HomeAnswer),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Says what an administrator should know of a file that was written.
+pub(super) fn tell(home: &HomeTarget, written: &Written) {
+    let file = home.file();
+    if let Some(seconds) = written.overridden_lock {
+        tracing::warn!(file = %file.display(), seconds, "a lock of another program was overridden: it was abandoned");
+    }
+    if let Some(backup) = &written.backup {
+        tracing::warn!(file = %file.display(), backup, "a kubeconfig that was no YAML was replaced; it is kept beside");
     }
 }
 
@@ -111,7 +124,7 @@ async fn rewritten(
 ) -> Result<HomeFinding, StepError> {
     let Proof::Oidc(oidc) = &credential.proof else { return Err(StepError::HomeAnswer) };
     let entries = super::credential::entries(cluster, credential, UserProof::Login(super::credential::login(oidc)));
-    let work = Work::WriteKubeconfig { entries, replace_unparsable: false };
+    let work = Work::WriteKubeconfig { entries, replace_unparsable: home.replace_unparsable };
     match homes.call(&Request::new(target(home), work)).await? {
         Answer::Written(Written { changed: false, .. }) => Ok(HomeFinding::AsDelivered),
         Answer::Written(_) => Ok(HomeFinding::Repaired { why: "our entries were changed in it".to_owned() }),
@@ -125,9 +138,11 @@ pub async fn ssh_keys(homes: &HomedClient, home: &HomeTarget, keys: &[String]) -
         let work = Work::EnsureHome { create: true, skeleton: true };
         homes.call(&Request::new(target(home), work)).await?;
     }
-    match homes.call(&Request::new(target(home), Work::SshKeys { keys: keys.to_vec() })).await? {
-        Answer::SshKeys { changed } => Ok(changed),
-        _ => Err(StepError::HomeAnswer),
+    match homes.call(&Request::new(target(home), Work::SshKeys { keys: keys.to_vec() })).await {
+        Ok(Answer::SshKeys { changed }) => Ok(changed),
+        Err(HomedClientError::Home(HomeError::MissingHome { .. })) if keys.is_empty() => Ok(false),
+        Ok(_) => Err(StepError::HomeAnswer),
+        Err(error) => Err(error.into()),
     }
 }
 

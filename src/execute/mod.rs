@@ -158,7 +158,7 @@ pub struct Report {
     pub done: u64,
     /// A step failed.
     pub failed: u64,
-    /// Steps of those that were begun.
+    /// Steps of those that were begun, looks into homes apart.
     pub actions: u64,
     /// Not begun, because the execution was told to stop.
     pub left: u64,
@@ -166,6 +166,8 @@ pub struct Report {
     pub drift_repaired: u64,
     /// Pods that were past their lifetime.
     pub reaped: u64,
+    /// Kubeconfigs that were delivered again because somebody had changed or reverted them.
+    pub repeated: u64,
 }
 
 impl Report {
@@ -177,6 +179,7 @@ impl Report {
             left: self.left + other.left,
             drift_repaired: self.drift_repaired + other.drift_repaired,
             reaped: self.reaped + other.reaped,
+            repeated: self.repeated + other.repeated,
         }
     }
 }

@@ -18,6 +18,9 @@ const LAST_RETRY: SignedDuration = SignedDuration::from_hours(1);
 /// The longest for what takes access away: until then somebody has access who should have none.
 const LAST_REMOVAL_RETRY: SignedDuration = SignedDuration::from_mins(1);
 
+/// The longest for a file that another program writes: kubectl needs some milliseconds.
+const IN_USE_RETRY: SignedDuration = SignedDuration::from_secs(30);
+
 /// What one transaction stores.
 #[derive(Debug)]
 pub struct Record {
@@ -63,12 +66,14 @@ pub fn failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> F
         return Failure { step: error.step().to_owned(), reason: error.reason(), since, attempts: 0, next_try };
     }
     let attempts = before.filter(|before| before.step == error.step()).map_or(0, |before| before.attempts) + 1;
+    // Somebody who works in a file all day is not to wait for an hour.
+    let wait = if error.is_in_use() { retry_after(attempts).min(IN_USE_RETRY) } else { retry_after(attempts) };
     Failure {
         step: error.step().to_owned(),
         reason: error.reason(),
         since: before.map_or(now, |before| before.since),
         attempts,
-        next_try: now.saturating_add(retry_after(attempts)).unwrap_or(Timestamp::MAX),
+        next_try: now.saturating_add(wait).unwrap_or(Timestamp::MAX),
     }
 }
 

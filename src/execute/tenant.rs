@@ -14,7 +14,7 @@ use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idl
 use crate::desired::{DesiredCredential, HomeTarget, Proof, Regeneration, Transition, detail};
 use crate::identity::{ClusterName, HostName, NamespaceName};
 use crate::inventory::HomeFinding;
-use crate::kinds::{ObjectKey, Stage};
+use crate::kinds::{Data, ObjectKey, Stage};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::{CredentialKey, Failure, ObjectRecord, StoppedWorkload, Suspension};
@@ -58,6 +58,7 @@ pub(super) struct Done {
     objects: Vec<Value>,
     drift_repaired: u64,
     reaped: u64,
+    repeated: u64,
 }
 
 impl TenantExecution<'_> {
@@ -150,14 +151,16 @@ impl TenantExecution<'_> {
         }
         let mut done = Done::default();
         let result = self.all(&mut done).await;
-        let counted = Report { drift_repaired: done.drift_repaired, reaped: done.reaped, ..Report::default() };
+        let Done { drift_repaired, reaped, repeated, .. } = done;
+        let counted = Report { drift_repaired, reaped, repeated, ..Report::default() };
         let failed = result.is_err() || self.narrowed.is_some();
         if let (Err(error), Some(effects)) = (&result, self.effects.clusters.get(self.cluster))
             && error.is_loss()
         {
             effects.watch.suspect(&error.reason());
         }
-        let actions = self.actions.len() as u64;
+        // A look into a home is nothing that was to be done.
+        let actions = self.actions.iter().filter(|action| !action.is_look()).count() as u64;
         self.conclude(&mut done, result.err());
         if self.hand_over(&mut done).await.is_err() {
             // What cannot be remembered must not be done.
@@ -176,21 +179,86 @@ impl TenantExecution<'_> {
         let Some(effects) = self.effects.clusters.get(self.cluster) else {
             return self.in_homes(&self.actions, done).await.into_iter().next().map_or(Ok(()), Err);
         };
-        for group in self.actions.chunk_by(|one, next| rank(one).is_some() && rank(one) == rank(next)) {
+        let (homes, cluster): (Vec<&Action>, Vec<&Action>) =
+            self.actions.iter().copied().partition(|action| self.waits_for_a_home(action));
+        let in_cluster = self.in_cluster(effects, &cluster, done).await;
+        // Volumes that wait for a directory are of the cluster too; a home makes none of the rest less settled.
+        let mut unsettled = homes.iter().filter(|action| rank(action).is_some()).count();
+        let is_done = in_cluster.is_ok();
+        if is_done && unsettled == 0 {
+            self.settle(done);
+        }
+        let mut failed = in_cluster.err();
+        let mut is_without_directory = false;
+        for action in homes {
+            // Access is taken away whatever failed; nothing else is given before the cluster is as it should be.
+            let narrows = matches!(action, Action::RemoveKubeconfig { .. })
+                || matches!(action, Action::SshKeys { keys, .. } if keys.is_empty());
+            if failed.as_ref().is_some_and(|error| error.is_of_nobodys_home() && !narrows)
+                || (is_without_directory && rank(action).is_some())
+            {
+                continue;
+            }
+            if let Err(error) = self.step(effects, action, done).await {
+                is_without_directory |= matches!(action, Action::MakeDirectory { .. });
+                let hangs = error.is_of_an_export();
+                failed = failed.or(Some(error));
+                if hangs {
+                    break;
+                }
+            } else if rank(action).is_some() {
+                unsettled -= 1;
+                if is_done && unsettled == 0 {
+                    self.settle(done);
+                }
+            }
+            self.hand_over(done).await?;
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// What has to do with homes comes last, and each of it is tried: a home that is broken or a file server that hangs
+    /// delays neither quota, policies and bindings nor the end of a tenant. A volume waits for its directory.
+    fn waits_for_a_home(&self, action: &Action) -> bool {
+        match action {
+            Action::Deliver { .. }
+            | Action::RemoveKubeconfig { .. }
+            | Action::InspectKubeconfig { .. }
+            | Action::SshKeys { .. }
+            | Action::MakeDirectory { .. } => true,
+            Action::Apply { key, uid: None, .. } => {
+                key.kind.data() != Data::None
+                    && self.actions.iter().any(|action| matches!(action, Action::MakeDirectory { .. }))
+            }
+            Action::Apply { .. }
+            | Action::Delete { .. }
+            | Action::StopWorkloads { .. }
+            | Action::WarnIdle { .. }
+            | Action::ReapPod { .. }
+            | Action::ResumeWorkloads { .. }
+            | Action::ProveRevoked { .. }
+            | Action::Archive { .. }
+            | Action::DeleteNamespace { .. }
+            | Action::AwaitDeletion { .. } => false,
+        }
+    }
+
+    async fn in_cluster(
+        &self,
+        effects: &ClusterEffects,
+        actions: &[&Action],
+        done: &mut Done,
+    ) -> Result<(), StepError> {
+        for group in actions.chunk_by(|one, next| rank(one).is_some() && rank(one) == rank(next)) {
             if rank(group[0]).is_some() {
                 self.objects(effects, group, done).await?;
             } else {
                 for action in group {
-                    // It is the last: a home that is broken makes none of the rest less settled.
-                    if matches!(action, Action::Deliver { .. }) {
-                        self.settle(done);
-                    }
                     self.step(effects, action, done).await?;
                     self.hand_over(done).await?;
                 }
             }
         }
-        self.settle(done);
         Ok(())
     }
 
@@ -332,6 +400,7 @@ impl TenantExecution<'_> {
                 let old = self.standing(credential, reason);
                 let what = Delivering { credential, generation: *generation, home, old };
                 let changes = deliver(effects, &self.effects.homes, self.account, what, self.run.now).await?;
+                done.repeated += u64::from(matches!(reason, Reason::Drifted(_)));
                 done.events.extend(self.delivered(credential, &changes, reason));
                 done.changes.extend(changes);
                 Ok(())

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::Clock;
 use crate::control::api::{BackupStatus, CycleReport, LedgerTrouble, OrderAnswer};
@@ -12,10 +13,16 @@ use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
 use crate::orders::request::OrderRequest;
 use crate::orders::{self, Written};
+use crate::plan::credential::next_look;
 use crate::policy::Policy;
 use crate::store::backup::{self, Backup};
 use crate::store::{CycleEnd, CycleLock, ReadStore, Store, StoreError};
 use crate::telemetry::SharedMetrics;
+
+/// What is due later waits for the schedule, which comes every minute anyway.
+const SOON: SignedDuration = SignedDuration::from_secs(90);
+/// A delivery that was found broken is repeated in the next cycle, and that comes then.
+const AT_ONCE: SignedDuration = SignedDuration::from_secs(1);
 
 /// See the module.
 pub struct Ledger {
@@ -164,6 +171,23 @@ impl Ledger {
     pub fn revoked(&self) -> (usize, u64) {
         let revocations = &self.state().revocations;
         (revocations.len(), revocations.values().map(|revocation| revocation.done).sum())
+    }
+
+    /// How long until a home is to be looked at again after a delivery, or one that was found broken or in use is tried
+    /// again; `None`: the schedule's cycles do.
+    #[must_use]
+    pub fn next_look(&self) -> Option<Duration> {
+        let (now, ledger) = (self.now(), self.state());
+        let soon = now.saturating_add(SOON).ok()?;
+        let looks = ledger.deliveries.values().filter_map(|delivery| match delivery.checked_at {
+            None => (delivery.at.saturating_add(SOON).ok()? > now).then(|| now.saturating_add(AT_ONCE).ok())?,
+            Some(_) => next_look(delivery),
+        });
+        let failures = ledger.failures.values().filter(|failure| failure.is_of_delivery());
+        let tries = failures.map(|failure| failure.next_try);
+        let next = looks.chain(tries).filter(|at| (now..=soon).contains(at)).min()?;
+        let wait = Duration::try_from(next.duration_since(now)).ok()?;
+        Some(wait.max(Duration::from_secs(1)))
     }
 
     pub(super) async fn order(

@@ -309,7 +309,7 @@ fn network(table: &Table<'_>, from: From, known: &Known<'_>) -> String {
 
 fn home(table: &Table<'_>, from: From, known: &Known<'_>) -> Option<HomeRule> {
     let fields = table.has("home").then(|| table.section("home"))?;
-    fields.only(&["prefix", "kubeconfig", "create", "ssh_keys"]);
+    fields.only(&["prefix", "kubeconfig", "create", "ssh_keys", "replace_unparsable"]);
     if !fields.has("prefix") {
         fields.wrong("prefix", "missing; for example \"/home\"");
     }
@@ -326,7 +326,8 @@ fn home(table: &Table<'_>, from: From, known: &Known<'_>) -> Option<HomeRule> {
     if ssh_keys && from != From::Users {
         fields.wrong("ssh_keys", "only people have keys of their own; from = \"users\"");
     }
-    Some(HomeRule { prefix, kubeconfig, create: fields.switch("create", false), ssh_keys })
+    let (create, replace_unparsable) = (fields.switch("create", false), fields.switch("replace_unparsable", false));
+    Some(HomeRule { prefix, kubeconfig, create, ssh_keys, replace_unparsable })
 }
 
 /// An absolute path without `..`.

@@ -367,3 +367,32 @@ fn killed_when(world: &World, seen: impl Fn(&World) -> bool) {
     });
     assert!(there, "the cycles did not come that far");
 }
+
+#[test]
+fn a_broken_home_delays_neither_the_archive_nor_the_deletion() {
+    let mut world = World::with("homeless", AT_ONCE);
+    for (tool, uid) in [("junk", 63_041), ("gone", 63_042)] {
+        world.tool(tool, uid, &[]);
+    }
+    assert_eq!(world.cycle().exit_code(), 0);
+    let namespaces = ["junk", "gone"].map(|tool| world.namespace(tool));
+    let config = world.home("junk").join(".kube/config");
+    fs::write(&config, "a: b: c\n").expect("junk");
+    fs::remove_dir_all(world.home("gone")).expect("gone");
+    for tool in ["junk", "gone"] {
+        leaves(&world, tool);
+    }
+    world.cycle();
+    assert_eq!((state(&world, "junk"), state(&world, "gone")), ("suspended".to_owned(), "suspended".to_owned()));
+    // Each step with the first cycle that may take it.
+    world.cycle();
+    assert_eq!((state(&world, "junk"), state(&world, "gone")), ("archived".to_owned(), "archived".to_owned()));
+    for tool in ["junk", "gone"] {
+        cycles_until(&mut world, tool, "deleted");
+    }
+    assert!(namespaces.iter().all(|namespace| !exists(&world, namespace)));
+    assert_eq!(fs::read_to_string(&config).expect("untouched"), "a: b: c\n");
+    let failing = world.rows("SELECT account, step, reason FROM failing");
+    assert_eq!(failing.len(), 1, "{failing:#?}");
+    assert!(failing[0]["account"] == "tool:junk" && failing[0]["step"] == "home", "{failing:#?}");
+}

@@ -44,6 +44,14 @@ fn asked(world: &World, mark: u64) -> Vec<Request> {
 
 /// Cycles until one of them finds nothing to do, and nothing moves any more.
 fn settle(world: &mut World) {
+    // Each delivery is looked at again after two seconds and after a minute, and the ledger knows when.
+    let looked_at =
+        "SELECT count(*) AS n FROM delivery WHERE checked_at IS NULL OR unixepoch(checked_at) < unixepoch(at) + 60";
+    wait_for("the last look at what was delivered", 3 * DEADLINE, || {
+        world.cycle();
+        std::thread::sleep(Duration::from_millis(500));
+        (world.rows(looked_at)[0]["n"] == 0).then_some(())
+    });
     wait_for("a cycle with nothing to do", DEADLINE, || {
         let mark = world.servers.cluster.audit_mark();
         let report = world.cycle();

@@ -198,6 +198,8 @@ pub struct HomeRule {
     pub create: bool,
     /// Keep the people's SSH keys in it.
     pub ssh_keys: bool,
+    /// Replace a kubeconfig that is no YAML, and keep a dated copy beside it.
+    pub replace_unparsable: bool,
 }
 
 /// What to do with a difference somebody made in an object of ours.

@@ -87,7 +87,7 @@ impl World {
             gid: Gid::try_from(i64::from(UID)).expect("a gid"),
             groups: std::iter::empty().collect(),
         };
-        HomeTarget { home, posix, kubeconfig: PathBuf::from(".kube/config"), create: false }
+        HomeTarget { home, posix, kubeconfig: PathBuf::from(".kube/config"), create: false, replace_unparsable: false }
     }
 
     async fn issue(&self, credential: &DesiredCredential, home: &HomeTarget) -> Result<Vec<Change>, StepError> {

@@ -199,5 +199,6 @@ pub fn home(account: &Account, rule: &HomeRule, credential: Option<&CredentialRu
         posix: account.posix.clone()?,
         kubeconfig: rule.kubeconfig.clone(),
         create: rule.create,
+        replace_unparsable: rule.replace_unparsable,
     })
 }

@@ -369,6 +369,9 @@ pub struct HomeTarget {
     pub kubeconfig: PathBuf,
     /// Make a missing home.
     pub create: bool,
+    /// Replace a kubeconfig that is no YAML, and keep a dated copy beside it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub replace_unparsable: bool,
 }
 
 impl HomeTarget {

@@ -29,6 +29,7 @@ pub(super) fn keys(account: &Account, classes: &[&Class]) -> Option<DesiredKeys>
         posix: account.posix.clone()?,
         kubeconfig: rule.kubeconfig.clone(),
         create: rule.create,
+        replace_unparsable: false,
     };
     let (mut keys, mut refused) = (Vec::new(), Vec::new());
     for line in account.ssh_keys.iter().take(MAX_KEYS) {

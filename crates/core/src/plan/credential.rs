@@ -141,6 +141,11 @@ fn remove(look: Look<'_>) -> impl Iterator<Item = Action> {
         .filter_map(move |(key, delivery)| removal(look, &key.host, delivery, reason.clone()))
 }
 
+/// What stands in the homes of a tenant that is about to go.
+pub(super) fn leftover(look: Look<'_>) -> impl Iterator<Item = Action> {
+    remove(look)
+}
+
 /// All that stands in homes.
 pub(super) fn abandoned(look: Look<'_>) -> impl Iterator<Item = Action> {
     deliveries(look).filter_map(move |(key, delivery)| removal(look, &key.host, delivery, Reason::Orphaned))
@@ -160,7 +165,7 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason)
         _ => {
             let home = delivery.home.clone().or_else(|| account.home.clone())?;
             let kubeconfig = delivery.path.strip_prefix(&home).ok()?.to_owned();
-            HomeTarget { home, posix: account.posix.clone()?, kubeconfig, create: false }
+            HomeTarget { home, posix: account.posix.clone()?, kubeconfig, create: false, replace_unparsable: false }
         }
     };
     Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), host: host.clone(), home, reason })
@@ -172,12 +177,26 @@ fn inspect(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, hel
         (Proof::Oidc(_), _) => Expected::Entries(Box::new(credential.clone())),
         (_, certificate) => Expected::Issued(certificate?.fingerprint.clone()),
     };
-    is_due(look, delivery).then(|| Action::InspectKubeconfig {
+    let is_due = is_due(look, delivery) || next_look(delivery).is_some_and(|at| at <= look.now);
+    is_due.then(|| Action::InspectKubeconfig {
         cluster: look.cluster.clone(),
         host: credential.host.clone(),
         home,
         expected,
     })
+}
+
+/// Seconds after a delivery at which it is looked at again. kubectl writes back what it read before it took its lock
+/// (client-go, `ModifyConfig`): a `kubectl config` of that moment is over after the first, an editor's or a script's
+/// after the second.
+const LOOKS: [i64; 2] = [2, 60];
+
+/// The next of the looks that follow a delivery; `None`: there were all, or it is to be delivered again.
+#[must_use]
+pub fn next_look(delivery: &Delivery) -> Option<Timestamp> {
+    let checked = delivery.checked_at?;
+    let looks = LOOKS.iter().filter_map(|after| Timestamp::from_second(delivery.at.as_second() + after).ok());
+    looks.into_iter().find(|look| checked < *look)
 }
 
 /// Whether a home is to be looked into again.
@@ -296,6 +315,26 @@ mod tests {
         let plan = world.plan();
         let actions: Vec<Action> = plan.accounts[0].steps().cloned().collect();
         assert!(actions.iter().all(|action| matches!(action, Action::InspectKubeconfig { .. })), "{actions:?}");
+    }
+
+    #[test]
+    fn a_delivery_is_looked_at_again_after_two_seconds_and_after_a_minute() {
+        let kind = CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) };
+        let (mut world, foo) = world(kind);
+        let key = CredentialKey::new(foo, crate::plan::testing::prod());
+        let looks = |world: &World| {
+            let accounts = world.plan().accounts;
+            accounts.iter().flat_map(|plan| &plan.actions).filter(|action| action.is_look()).count()
+        };
+        let after = |world: &mut World, seconds| {
+            world.now = world.ledger.deliveries[&key].at + jiff::SignedDuration::from_secs(seconds);
+            looks(world)
+        };
+        assert_eq!((after(&mut world, 0), after(&mut world, 1), after(&mut world, 2)), (0, 0, 1));
+        world.cycle();
+        assert_eq!((after(&mut world, 3), after(&mut world, 59), after(&mut world, 60)), (0, 0, 1));
+        world.cycle();
+        assert_eq!((after(&mut world, 61), next_look(&world.ledger.deliveries[&key])), (0, None));
     }
 
     #[test]

@@ -43,7 +43,13 @@ pub(super) fn actions(look: Look<'_>, found: &mut Found) {
 fn removal(look: Look<'_>, delivery: &Delivery) -> Option<Action> {
     let account = look.ledger.accounts.get(look.id)?;
     let kubeconfig = look.tenant.home.as_ref().map_or_else(|| USUAL_KUBECONFIG.into(), |home| home.kubeconfig.clone());
-    let home = HomeTarget { home: delivery.home.clone()?, posix: account.posix.clone()?, kubeconfig, create: false };
+    let home = HomeTarget {
+        home: delivery.home.clone()?,
+        posix: account.posix.clone()?,
+        kubeconfig,
+        create: false,
+        replace_unparsable: false,
+    };
     let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
     let cluster = look.cluster.clone();
     Some(Action::SshKeys { cluster, home, keys: Vec::new(), digest: String::new(), reason: Some(reason) })

@@ -81,6 +81,8 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let mut found = Found::default();
     if look.tenant.end == Some(EndOfTenant::Delete) {
         found.take(ending::deletion(look, deletes(look, &mut Vec::new())));
+        // A home that was broken when the access went is still seen to, and nothing waits for it.
+        found.take(credential::leftover(look));
         return found;
     }
     let settled = !look.closely && look.scan.is_settled(look.id, look.cluster);

@@ -38,6 +38,7 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
     let readings = Readings { heard, inventory, policy: &settings.policy, sealer, now };
     let decided = decide(ledger, deriver, readings).await?; // pure; ledger: two transactions
+    clusters.reserve(ledger.state().last_generation); // clusters: the mark, if a generation was drawn
     let done = carry_out(ledger, &decided.approved, &work.progress, async |ledger, now, recorder| {
         let run = Run { ledger, now, extent, stop: &work.interrupt };
         execute::execute(&decided.approved, &clusters.effects, run, &recorder).await // clusters and homes: the only writes to them

@@ -66,9 +66,13 @@ fn main() -> ExitCode {
 fn exit_code(error: &DaemonError) -> u8 {
     match error {
         DaemonError::Settings(_)
-        | DaemonError::Runtime(RuntimeError::Settings(_) | RuntimeError::Seal { .. } | RuntimeError::NotOwner { .. }) => {
-            78
-        }
+        | DaemonError::Runtime(
+            RuntimeError::Settings(_)
+            | RuntimeError::Seal { .. }
+            | RuntimeError::NotOwner { .. }
+            | RuntimeError::Behind { .. }
+            | RuntimeError::Copied { .. },
+        ) => 78,
         DaemonError::Runtime(RuntimeError::Store(StoreError::Busy)) => 75,
         _ => 1,
     }

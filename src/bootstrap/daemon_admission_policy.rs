@@ -17,7 +17,7 @@ use self::adopted::left_behind;
 use self::validations::validations;
 use super::approver;
 use super::needs::{Confinement, Needs};
-use super::roles::{NAMESPACE, labels};
+use super::roles::{MARK, NAMESPACE, labels};
 use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, SELFTEST, STATE, TenantState};
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::kinds::ManagedKind;
@@ -140,6 +140,15 @@ fn variables(needs: &Needs) -> Value {
                 .to_owned()
         ),
         list("subjects", "variables.writes ? object.?subjects.orValue([]) : []".to_owned()),
+        list(
+            "isMark",
+            format!(
+                "variables.place == {} && variables.name == {} && {}",
+                text(NAMESPACE),
+                text(MARK),
+                resource("", "configmaps")
+            )
+        ),
         list("roles", texts(&needs.roles)),
         list("adoptedPlace", adopted::place(needs)),
         list(

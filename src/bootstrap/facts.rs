@@ -21,6 +21,10 @@ pub async fn facts(client: &Client, cluster: &ClusterName, public_keys: &[[u8; 3
     let cluster_bindings = Api::<ClusterRoleBinding>::all(client.clone());
     let cluster_bindings = answered("cluster role bindings", cluster_bindings.list(&ours)).await?;
     let mut facts = Facts::default();
+    match super::mark::proven(client, cluster, public_keys).await? {
+        Ok(marked) => facts.marked = marked,
+        Err(doubt) => facts.doubts.push(doubt),
+    }
     for namespace in namespaces.iter().filter(|namespace| namespace.labels().contains_key(CLASS)) {
         match tenancy(namespace, cluster, public_keys) {
             Ok(tenancy) => facts.tenancies.push(tenancy),

@@ -26,7 +26,7 @@ use super::own::OwnCredential;
 use super::owner::{Said, owner_and_said};
 use super::roles::{self, INIT_MANAGER};
 use super::webhook::{self, backstop, mutates};
-use super::{AccessError, answered, client_of, files, own, owner, read};
+use super::{AccessError, answered, client_of, files, mark, own, owner, read};
 use crate::contract::{MANAGED_BY, Sealer};
 use crate::desired::approver_rules::unknown_classes;
 use crate::desired::watched::site_kinds;
@@ -139,12 +139,16 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
         }
         None => false,
     };
-    let made = make_all(&client, &needs, ledger_id, &said).await?;
-    let server = ApiServer::new(request.cluster.clone(), client, Arc::default());
+    let mut made = make_all(&client, &needs, ledger_id, &said).await?;
+    let server = ApiServer::new(request.cluster.clone(), client.clone(), Arc::default());
     let group = roles::daemon_group(ledger_id);
     let new = own::obtain(&server, reached, Some(&group), request.daemon_kubeconfig).await?;
     enforced(&client_of(new.kubeconfig.clone(), request.daemon_kubeconfig).await?).await?;
     let seal_key_drawn = write(&new, request).await?;
+    // Another ledger's is nobody's any more, and the daemon can neither lower nor delete it.
+    if mark::remove_unproven(&client, request.cluster, ledger_id, public_key(request.state_dir).await?).await? {
+        made.push(Made { what: format!("ConfigMap {}", roles::MARK), did: Did::Removed });
+    }
     Ok(InitReport {
         made,
         kubeconfig: request.daemon_kubeconfig.to_owned(),

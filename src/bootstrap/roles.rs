@@ -22,6 +22,8 @@ pub const DAEMON_ROLE: &str = "bursar-daemon";
 pub const NAMESPACE: &str = "bursar";
 /// The ConfigMap that says whose the cluster is.
 pub const OWNER: &str = "bursar-owner";
+/// The ConfigMap with the highest generation in use, and who runs.
+pub const MARK: &str = "bursar-mark";
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 const RBAC_V1: &str = "rbac.authorization.k8s.io/v1";
@@ -163,6 +165,7 @@ pub fn daemon_in_namespace(ledger_id: &str) -> [Value; 2] {
     const APPLIED: &[&str] = &["create", "patch"];
     let rules = [
         named("", "configmaps", [OWNER], &["get", "list", "watch"]),
+        named("", "configmaps", [MARK], &["get", "list", "watch", "create", "patch"]),
         named("", "configmaps", [WEBHOOK], APPLIED),
         named("", "secrets", [SECRET], APPLIED),
         named("", "services", [WEBHOOK], APPLIED),

@@ -118,7 +118,10 @@ impl From<RuntimeError> for Failure {
             RuntimeError::Settings(errors) => errors.into(),
             other => {
                 let exit = match other {
-                    RuntimeError::Seal { .. } | RuntimeError::NotOwner { .. } => Exit::Configuration,
+                    RuntimeError::Seal { .. }
+                    | RuntimeError::NotOwner { .. }
+                    | RuntimeError::Behind { .. }
+                    | RuntimeError::Copied { .. } => Exit::Configuration,
                     _ => Exit::Failed,
                 };
                 Self::new(exit, format!("{:#}", anyhow::Error::new(other)))

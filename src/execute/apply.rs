@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use super::StepError;
 use super::request::{ApiAnswer, ApiServer, Ask, RequestError};
 use crate::contract::{MANAGED_BY, MANAGER};
+use crate::desired::credential::of_service_account;
+use crate::desired::of_generation_group;
 use crate::kinds::{Data, ObjectKey};
 use crate::observed::cache::is_released;
 
@@ -37,6 +39,10 @@ pub async fn apply(
     uid: Option<&str>,
     adopt: bool,
 ) -> Result<Applied, StepError> {
+    if let (Some(mark), Some(generation)) = (server.mark(), highest_generation(manifest)) {
+        let unmarked = |source| StepError::Unmarked { cluster: server.cluster.clone(), source: Box::new(source) };
+        mark.raise(generation).await.map_err(unmarked)?;
+    }
     let path = path_of(server, key).await?;
     let known = match uid {
         None => None,
@@ -57,6 +63,16 @@ pub async fn apply(
         return bind_again(server, key, &path, &applied).await;
     }
     Ok(applied)
+}
+
+/// The highest generation that an object gives rights to: by a group, or by a service account.
+fn highest_generation(manifest: &Value) -> Option<u64> {
+    let names = manifest["subjects"].as_array().into_iter().flatten().filter_map(|subject| subject["name"].as_str());
+    names
+        .filter_map(|name| {
+            of_generation_group(name).map(|(_, generation)| generation).or_else(|| of_service_account(name))
+        })
+        .max()
 }
 
 /// The path of an object.

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use super::request::RequestError;
 use crate::archive::ArchiveError;
+use crate::bootstrap::AccessError;
 use crate::errors::chain;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
@@ -136,6 +137,15 @@ pub enum StepError {
         /// Where.
         namespace: NamespaceName,
     },
+    /// A binding would name a generation that the cluster's mark does not have yet.
+    #[error("the mark of the generations in use (ConfigMap bursar-mark) is not raised in cluster {cluster}")]
+    Unmarked {
+        /// Which.
+        cluster: ClusterName,
+        /// Why.
+        #[source]
+        source: Box<AccessError>,
+    },
     /// The ledger did not take what was done.
     #[error("the ledger could not be written")]
     NotRecorded,
@@ -150,7 +160,7 @@ impl StepError {
             Self::Deleting { .. } | Self::NamespaceDeleting { .. } | Self::NoNamespace { .. } => "deleting",
             Self::VolumeMoved { .. } => "volume",
             Self::Refused { .. } | Self::UnknownKind { .. } => "apply",
-            Self::Request(_) | Self::NoCluster(_) => "cluster",
+            Self::Request(_) | Self::NoCluster(_) | Self::Unmarked { .. } => "cluster",
             Self::Workload { .. } | Self::Restarting { .. } => "workloads",
             Self::Home(_) | Self::HomeAnswer => "home",
             Self::Credential(_) => "certificate",
@@ -229,6 +239,9 @@ impl StepError {
             Self::StillAllowed { .. } => {
                 Some("somebody bound its user or its group: take them out of that binding".into())
             }
+            Self::Unmarked { cluster, .. } => Some(format!(
+                "no binding names a new generation before; `bursar init --cluster {cluster}` gives the daemon the rights"
+            )),
             Self::NoCluster(cluster) => Some(format!("see `bursar status` for cluster {cluster}")),
             Self::Restarting { namespace } => Some(format!(
                 "find out who makes them: `kubectl get pods,deployments -n {namespace} -o yaml --show-managed-fields`; it \

@@ -2,8 +2,8 @@
 //! the server said that it did nothing.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{Method, Request, StatusCode, header};
@@ -18,6 +18,7 @@ use super::authority::ClientAuthorities;
 use super::csr_watch::{CsrWatch, LazyCsrWatch};
 use super::endpoint_probe::EndpointProbes;
 use super::pace::{Outcome, Pace};
+use crate::bootstrap::MarkKeeper;
 use crate::identity::ClusterName;
 use crate::kinds::{ObjectKind, ServedKind};
 use crate::observed::discovery::Kinds;
@@ -55,6 +56,7 @@ pub struct ApiServer {
     endpoint_probes: Arc<EndpointProbes>,
     authorities: ClientAuthorities,
     approves: AtomicBool,
+    mark: OnceLock<Arc<MarkKeeper>>,
 }
 
 impl fmt::Debug for ApiServer {
@@ -204,6 +206,7 @@ impl ApiServer {
             endpoint_probes: Arc::default(),
             authorities: ClientAuthorities::default(),
             approves: AtomicBool::new(true),
+            mark: OnceLock::new(),
         }
     }
 
@@ -233,6 +236,17 @@ impl ApiServer {
     #[must_use]
     pub const fn endpoint_probes(&self) -> &Arc<EndpointProbes> {
         &self.endpoint_probes
+    }
+
+    /// From now on a generation is in the mark before an object names it.
+    pub fn keep_mark(&self, keeper: Arc<MarkKeeper>) {
+        // There is one for the life of a connection.
+        let _ = self.mark.set(keeper);
+    }
+
+    /// What keeps the mark, if anything does.
+    pub(super) fn mark(&self) -> Option<&Arc<MarkKeeper>> {
+        self.mark.get()
     }
 
     /// Whom it believes about its clients.

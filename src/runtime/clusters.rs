@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::RuntimeError;
 use crate::bootstrap::webhook::{self, Kept, WebhookRequest};
-use crate::bootstrap::{self, AccessError, OwnerWatch, Ownership, Renewal, Said};
+use crate::bootstrap::{self, AccessError, Found, MarkKeeper, MarkOwner, OwnerWatch, Ownership, Renewal, Said};
 use crate::contract::Sealer;
 use crate::control::api::ClusterStatus;
 use crate::errors::chain;
@@ -41,6 +41,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The same for one that was late before.
 const ALREADY_LATE: Duration = Duration::from_secs(1);
 
+/// How long the end of a process waits for marks that are being raised.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
 /// See the module.
 pub struct Clusters {
     /// Those that are connected, and what else can be written to.
@@ -61,16 +64,22 @@ pub struct Clusters {
 pub(super) struct Context<'a> {
     pub(super) settings: &'a Settings,
     pub(super) ledger: &'a LedgerState,
-    pub(super) sealer: &'a Sealer,
+    pub(super) sealer: &'a Arc<Sealer>,
     pub(super) metrics: &'a SharedMetrics,
     pub(super) now: Timestamp,
     /// Whether the ledger takes writes: without them nothing is renewed.
     pub(super) renew: bool,
+    /// This process.
+    pub(super) instance: &'a str,
 }
 
 /// What keeps a connected cluster ours.
 struct Link {
     owner: OwnerWatch,
+    mark: Arc<MarkKeeper>,
+    _mark_watch: Option<AbortOnDropHandle<()>>,
+    /// The mark is being raised.
+    raising: Option<AbortOnDropHandle<()>>,
     /// When the daemon's own certificate is due; never for an administrator's own kubeconfig.
     renew_after: Option<Timestamp>,
     client: kube::Client,
@@ -91,6 +100,9 @@ struct Reached {
     owner: String,
     /// What an administrator said of it.
     said: Said,
+    mark: (MarkOwner, Found),
+    /// The highest generation that it proves, if that is more than the ledger knew.
+    proven: u64,
     renewal: Option<Renewal>,
     credential: AuthInfo,
     file: Option<[u8; 32]>,
@@ -143,7 +155,25 @@ impl Clusters {
         self.links.iter().try_for_each(|(cluster, link)| match link.owner() {
             Ownership::Ledger(owner) => owned_by(cluster, &owner, own),
             Ownership::Nobody | Ownership::Unknown => Ok(()),
-        })
+        })?;
+        let lost = self.links.iter().find(|(_, link)| link.mark.is_lost());
+        lost.map_or(Ok(()), |(cluster, _)| Err(RuntimeError::Copied { cluster: cluster.clone() }))
+    }
+
+    /// The ledger's highest generation is `last`: marks that are lower are raised, and nobody waits for it.
+    pub(crate) fn reserve(&mut self, last: u64) {
+        for link in self.links.values_mut() {
+            if let Some(raising) = link.mark.reserve(last) {
+                link.raising = Some(raising);
+            }
+        }
+    }
+
+    /// Lets marks that are being raised come to an end.
+    pub(super) async fn end(&mut self) {
+        let raising = self.links.values_mut().filter_map(|link| link.raising.take());
+        // What is not raised now is so at the next start.
+        let _ = tokio::time::timeout(LAST_WRITES, futures::future::join_all(raising)).await;
     }
 
     /// What the watches know; a cluster that is not ready is not in it.
@@ -213,18 +243,25 @@ impl Clusters {
     /// Connects the clusters that are not, and those again whose certificate of the daemon is due.
     ///
     /// # Errors
-    /// Only [`RuntimeError::NotOwner`]: a cluster that is away is asked again in the next cycle.
+    /// As [`super::Runtime::connect`].
     pub(super) async fn connect(&mut self, context: Context<'_>) -> Result<(), RuntimeError> {
         if context.renew {
             self.follow(context.settings).await;
         }
         self.reach(context);
-        for (cluster, answer) in self.reached().await {
+        let answers = self.reached().await;
+        // All are looked at before anything is written to one of them.
+        for (cluster, answer) in &answers {
+            if let Ok(reached) = answer {
+                owned_by(cluster, &reached.owner, &context.ledger.ledger_id)?;
+                not_behind(cluster, reached.proven, context.ledger.last_generation)?;
+            }
+        }
+        for (cluster, answer) in claimed(answers, context.ledger.last_generation).await? {
             match answer {
-                Ok(reached) => {
-                    owned_by(&cluster, &reached.owner, &context.ledger.ledger_id)?;
+                Ok((reached, mark)) => {
                     self.trouble.remove(&cluster);
-                    self.take(cluster, reached, context);
+                    self.take(cluster, reached, mark, context);
                 }
                 Err(why) => {
                     tracing::warn!(%cluster, error = why, "not connected");
@@ -245,13 +282,20 @@ impl Clusters {
     }
 
     /// Begins to ask the clusters that are not connected, or are to be anew.
-    fn reach(&mut self, Context { settings, now, renew, .. }: Context<'_>) {
+    fn reach(&mut self, context: Context<'_>) {
+        let Context { settings, ledger, sealer, now, renew, instance, .. } = context;
         let due = |link: &Link| link.renew_after.is_some_and(|due| due <= now);
         for (cluster, kubeconfig) in &settings.clusters {
             let settled = self.effects.clusters.contains_key(cluster) && !self.links.get(cluster).is_some_and(due);
             if !settled && !self.reaching.contains_key(cluster) {
                 let face = settings.policy.clusters[cluster].clone();
-                let asked = reach(cluster.clone(), kubeconfig.clone(), face, renew.then_some(now));
+                let owner = MarkOwner {
+                    cluster: cluster.clone(),
+                    ledger_id: ledger.ledger_id.clone(),
+                    sealer: Arc::clone(sealer),
+                    instance: instance.to_owned(),
+                };
+                let asked = reach(kubeconfig.clone(), face, (owner, ledger.last_generation), renew.then_some(now));
                 self.reaching.insert(cluster.clone(), AbortOnDropHandle::new(tokio::spawn(asked)));
             }
         }
@@ -326,9 +370,9 @@ impl Clusters {
     }
 
     /// A cluster that is ours is watched from now on.
-    fn take(&mut self, cluster: ClusterName, reached: Reached, context: Context<'_>) {
+    fn take(&mut self, cluster: ClusterName, reached: Reached, mark: Arc<MarkKeeper>, context: Context<'_>) {
         let Context { settings, ledger, metrics, now, .. } = context;
-        let Reached { client, owner: _, said, renewal, credential, file } = reached;
+        let Reached { client, said, renewal, credential, file, .. } = reached;
         let renew_after = match renewal {
             None => Some(now + RENEWAL_AGAIN),
             Some(Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. }) => Some(renew_after),
@@ -340,6 +384,9 @@ impl Clusters {
         };
         let link = Link {
             owner: bootstrap::watch_owner(&client, said),
+            _mark_watch: mark.watch(self.stop.clone(), Arc::clone(&self.changed)),
+            mark: Arc::clone(&mark),
+            raising: None,
             renew_after,
             client: client.clone(),
             credential,
@@ -357,6 +404,7 @@ impl Clusters {
         let known = (&settings.policy, ledger);
         let effects =
             ClusterEffects::start(cluster.clone(), client, face, known, metrics, (&self.changed, &self.urgent));
+        effects.server.keep_mark(mark);
         self.effects.clusters.insert(cluster.clone(), effects);
         self.links.insert(cluster, link);
     }
@@ -373,26 +421,97 @@ fn owned_by(cluster: &ClusterName, owner: &str, own: &str) -> Result<(), Runtime
     Err(RuntimeError::NotOwner { cluster: cluster.clone(), owner: owner.to_owned(), own: own.to_owned() })
 }
 
-/// Asks a cluster whose it is, with the daemon's own credential, which is renewed before if it is due; `renew`: what that
-/// needs can be written, and when it is.
-async fn reach(
-    cluster: ClusterName,
-    kubeconfig: PathBuf,
-    face: Cluster,
-    renew: Option<Timestamp>,
-) -> Result<Reached, AccessError> {
-    let mut renewal = None;
-    if let Some(now) = renew {
-        followed(&cluster, &kubeconfig, &face).await?;
-        renewal = Some(bootstrap::renew(&kubeconfig, &cluster, now).await?);
+fn not_behind(cluster: &ClusterName, proven: u64, last: u64) -> Result<(), RuntimeError> {
+    if proven <= last {
+        return Ok(());
     }
-    let client = bootstrap::client(&kubeconfig).await?;
+    Err(RuntimeError::Behind { cluster: cluster.clone(), proven, last })
+}
+
+/// A cluster that answered, or why it did not.
+type Answer<T> = (ClusterName, Result<T, String>);
+
+/// Becomes the one process that keeps the clusters that answered, side by side.
+async fn claimed(
+    answers: Vec<Answer<Reached>>,
+    last: u64,
+) -> Result<Vec<Answer<(Reached, Arc<MarkKeeper>)>>, RuntimeError> {
+    let claims = answers.into_iter().map(async |(cluster, answer)| {
+        let reached = match answer {
+            Ok(reached) => reached,
+            Err(why) => return Ok((cluster, Err(why))),
+        };
+        let (owner, found) = &reached.mark;
+        match found {
+            Found::Hidden => {
+                tracing::warn!(%cluster, cure = "bursar init", "the daemon may not read bursar-mark: a ledger that is rolled back is not noticed");
+            }
+            Found::Unproven { .. } => {
+                tracing::warn!(%cluster, cure = "bursar init", "bursar-mark was edited: a ledger that is rolled back is not noticed");
+            }
+            Found::Absent | Found::Own(_) => {}
+        }
+        let mark = MarkKeeper::new(&reached.client, owner.clone(), found.clone(), last);
+        match mark.claim().await {
+            Ok(true) => Ok((cluster, Ok((reached, mark)))),
+            Ok(false) => Err(RuntimeError::Copied { cluster }),
+            Err(error) => Ok((cluster, Err(chain(&error)))),
+        }
+    });
+    futures::future::join_all(claims).await.into_iter().collect()
+}
+
+/// What a cluster says of its ledger.
+struct Seen {
+    client: kube::Client,
+    owner: String,
+    said: Said,
+    found: Found,
+    proven: u64,
+}
+
+/// Asks a cluster whose it is and what it proves, and writes nothing.
+async fn look(kubeconfig: &Path, mark: &MarkOwner, last: u64) -> Result<Seen, AccessError> {
+    let client = bootstrap::client(kubeconfig).await?;
     // A cluster that `init` has not come to yet must not stop the work in the others.
     let what = "the cluster belongs to no ledger yet: run `bursar init`";
     let owner = bootstrap::owner_and_said(&client).await?;
-    let (owner, said) = owner.ok_or_else(|| AccessError::Incomplete { path: kubeconfig.clone(), what })?;
+    let (owner, said) = owner.ok_or_else(|| AccessError::Incomplete { path: kubeconfig.to_owned(), what })?;
+    let found = mark.read(&client).await?;
+    let marked = if let Found::Own(own) = &found { own.generation } else { 0 };
+    let sealed = mark.sealed_beyond(&client, last).await?.unwrap_or_default();
+    Ok(Seen { client, owner, said, found, proven: marked.max(sealed) })
+}
+
+/// Asks a cluster with the daemon's own credential, which is renewed if it is due and the cluster is this ledger's;
+/// `renew`: what that needs can be written, and when it is.
+async fn reach(
+    kubeconfig: PathBuf,
+    face: Cluster,
+    (mark, last): (MarkOwner, u64),
+    renew: Option<Timestamp>,
+) -> Result<Reached, AccessError> {
+    if renew.is_some() {
+        followed(&mark.cluster, &kubeconfig, &face).await?;
+    }
+    let first = look(&kubeconfig, &mark, last).await;
+    let is_ours = |seen: &Seen| seen.owner == mark.ledger_id && seen.proven <= last;
+    let renewal = match renew {
+        // It may be the credential that keeps the cluster from answering.
+        Some(now) if first.as_ref().map_or(true, is_ours) => {
+            Some(bootstrap::renew(&kubeconfig, &mark.cluster, now).await?)
+        }
+        _ => None,
+    };
+    let seen = match (first, &renewal) {
+        (Ok(seen), None | Some(Renewal::NotDue { .. } | Renewal::NotOurs | Renewal::Postponed { .. })) => seen,
+        (_, Some(Renewal::Renewed { .. })) => look(&kubeconfig, &mark, last).await?,
+        (Err(error), _) => return Err(error),
+    };
+    let Seen { client, owner, said, found, proven } = seen;
     let credential = bootstrap::credential(&kubeconfig).await?;
-    Ok(Reached { client, owner, said, renewal, credential, file: digest(&kubeconfig) })
+    let file = digest(&kubeconfig);
+    Ok(Reached { client, owner, said, mark: (mark, found), proven, renewal, credential, file })
 }
 
 /// A former owner stops writing at once: what is under way is finished, nothing more is begun.

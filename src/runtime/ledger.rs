@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use sha2::{Digest as _, Sha256};
 
 use super::Clock;
 use crate::control::api::{BackupStatus, CycleReport, LedgerTrouble, OrderAnswer};
@@ -44,6 +45,19 @@ impl Ledger {
 
     pub(crate) async fn close(self) -> Result<(), StoreError> {
         self.store.close().await
+    }
+
+    /// This process, as no other that runs: who holds this lock in this boot. A process that was killed on this host has
+    /// the same, and is surely gone; a copy of the folder, or the host after a reboot, has another.
+    pub(crate) fn instance(&self) -> String {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        match (boot, self.lock.place()) {
+            (Ok(boot), Ok((device, inode))) => {
+                let place = format!("{} {device} {inode}", boot.trim());
+                hex::encode(&Sha256::digest(place)[..16])
+            }
+            _ => uuid::Uuid::new_v4().simple().to_string(),
+        }
     }
 
     /// What is remembered.

@@ -66,12 +66,35 @@ pub enum RuntimeError {
         /// Who we are.
         own: String,
     },
+    /// The ledger was rolled back.
+    #[error(
+        "the ledger is older than what was done with it: cluster {cluster} proves generation {proven}, and the ledger ends \
+         at {last}. It came from a snapshot or a copy; nothing was written anywhere. bursar takeover learns from the clusters \
+         what it has forgotten"
+    )]
+    Behind {
+        /// Which cluster shows it.
+        cluster: ClusterName,
+        /// The generation that a signed mark or a seal there has.
+        proven: u64,
+        /// The ledger's last one.
+        last: u64,
+    },
+    /// Two processes with one ledger.
+    #[error(
+        "another daemon runs with a copy of this ledger and keeps cluster {cluster}: two would undo each other's work. If \
+         this host is to take over: bursar takeover"
+    )]
+    Copied {
+        /// Which cluster shows it.
+        cluster: ClusterName,
+    },
 }
 
 /// See the module.
 pub struct Runtime {
     pub(crate) settings: Settings,
-    pub(crate) sealer: Sealer,
+    pub(crate) sealer: Arc<Sealer>,
     pub(crate) deriver: Deriver,
     pub(crate) ledger: Ledger,
     pub(crate) directories: Directories,
@@ -117,10 +140,10 @@ impl Runtime {
     /// Opens everything. A cluster that does not answer is a state, not an error; it is asked again in each cycle.
     ///
     /// # Errors
-    /// The ledger or the seal cannot be used, or another ledger owns a cluster.
+    /// The ledger or the seal cannot be used, another ledger owns a cluster, or a cluster proves that this one is old.
     pub async fn open(settings: Settings, metrics: SharedMetrics, clock: Clock) -> Result<Self, RuntimeError> {
         let ledger = Ledger::open(&settings.state_dir, clock, &metrics).await?;
-        let sealer = read_seal(&settings.state_dir)?;
+        let sealer = Arc::new(read_seal(&settings.state_dir)?);
         let sources = settings.sources()?;
         let realm = RealmTarget::of(&settings, &sources, None)?;
         let stop = CancellationToken::new();
@@ -135,7 +158,8 @@ impl Runtime {
     }
 
     /// Closes the ledger so that everybody of the group can read it.
-    pub async fn close(self) -> Result<(), RuntimeError> {
+    pub async fn close(mut self) -> Result<(), RuntimeError> {
+        self.clusters.end().await;
         Ok(self.ledger.close().await?)
     }
 
@@ -170,10 +194,10 @@ impl Runtime {
         &self.settings
     }
 
-    /// Whether every cluster still belongs to this ledger.
+    /// Whether every cluster still belongs to this ledger, and to this process.
     ///
     /// # Errors
-    /// [`RuntimeError::NotOwner`].
+    /// [`RuntimeError::NotOwner`], [`RuntimeError::Copied`].
     pub fn must_own(&self) -> Result<(), RuntimeError> {
         self.clusters.must_own(&self.ledger.state().ledger_id)
     }
@@ -181,11 +205,12 @@ impl Runtime {
     /// Connects the clusters that are not, and those again whose certificate of the daemon is due.
     ///
     /// # Errors
-    /// Only [`RuntimeError::NotOwner`]: a cluster that is away is asked again in the next cycle.
+    /// The cluster is another's, or the ledger is behind or a copy. A cluster that is away is asked again in the next cycle.
     pub async fn connect(&mut self) -> Result<(), RuntimeError> {
         let Self { settings, sealer, ledger, clusters, metrics, .. } = self;
-        let (now, renew) = (ledger.now(), ledger.may_write());
-        clusters.connect(Context { settings, ledger: ledger.state(), sealer, metrics, now, renew }).await
+        let (now, renew, instance) = (ledger.now(), ledger.may_write(), ledger.instance());
+        let context = Context { settings, ledger: ledger.state(), sealer, metrics, now, renew, instance: &instance };
+        clusters.connect(context).await
     }
 
     /// What a read of the directories needs to know of all else.

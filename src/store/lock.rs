@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
@@ -39,6 +39,12 @@ impl CycleLock {
             Err(Errno::WOULDBLOCK) => Err(StoreError::Busy),
             Err(errno) => Err(StoreError::File { path, source: errno.into() }),
         }
+    }
+
+    /// Which file is locked: device and inode. A copy of the folder has another, and within one boot nobody else holds
+    /// this one.
+    pub fn place(&self) -> std::io::Result<(u64, u64)> {
+        self.file.metadata().map(|file| (file.dev(), file.ino()))
     }
 }
 

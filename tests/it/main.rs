@@ -46,6 +46,7 @@ mod recovery;
 mod rejected;
 mod repairs;
 mod revocation;
+mod rollback;
 mod runbooks;
 mod sources;
 mod ssh_keys;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -22,9 +23,13 @@ pub fn initialise(world: &World) {
     };
     let state = world.state_dir();
     fs::create_dir_all(state.join("clusters")).expect("a state folder");
-    for file in ["ledger.db", "seal.key", "clusters/test.kubeconfig"] {
+    for file in ["ledger.db", "clusters/test.kubeconfig"] {
         fs::copy(template.join(file), state.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
     }
+    // A seal of its own: what the others do in the cluster proves nothing about this copy of the ledger.
+    let key = state.join("seal.key");
+    fs::write(&key, [uuid::Uuid::new_v4().into_bytes(), uuid::Uuid::new_v4().into_bytes()].concat()).expect("a key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("its mode");
 }
 
 fn make(world: &World) -> PathBuf {

@@ -3,6 +3,8 @@
 //! Daemon and webhook share [`identity_of`], the one function that reads the contract. An annotation that somebody
 //! edited is no identity: the signature does not hold.
 
+pub mod mark;
+
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -186,6 +188,12 @@ pub fn lifetime(text: &str) -> Option<Duration> {
 #[must_use]
 pub fn follows_the_generation(annotation: &str) -> bool {
     matches!(annotation, GENERATION | SEAL)
+}
+
+/// The generation that a namespace's metadata names, unproved.
+#[must_use]
+pub fn says_generation(annotations: &BTreeMap<String, String>) -> Option<u64> {
+    annotations.get(GENERATION)?.parse().ok()
 }
 
 /// The identity that a namespace's metadata proves under one of `public_keys` (several during a rollover).

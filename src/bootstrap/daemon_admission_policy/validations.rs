@@ -7,6 +7,7 @@ use super::{is, own_namespace, template_pattern, text, texts};
 use crate::bootstrap::needs::{ARCHIVE_ROLE, Confinement, Needs};
 use crate::bootstrap::webhook::{WEBHOOK_LIFETIME, WEBHOOK_USER};
 use crate::bootstrap::{OWN_LIFETIME, approver};
+use crate::contract::mark::HIGHEST;
 use crate::contract::{JOB, SELFTEST, STATE, TenantState};
 use crate::desired::credential::SECRET_PREFIX;
 use crate::desired::volume::PERSONAL_NAMESPACE;
@@ -49,6 +50,7 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
             places()
         ),
         rule("the daemon deletes objects of its own only, and pods, and what carries a job label", deletions()),
+        rule("the mark of the generations in use only rises, and stays", mark()),
         rule("the daemon binds named roles to holders of its credentials only", bindings()),
         rule(
             "the daemon reads all of a tenant only while it is suspended",
@@ -104,11 +106,25 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
 fn places() -> String {
     format!(
         "!variables.namespaced || variables.tenantPlace || variables.adoptedPlace || variables.leftBehind || variables.ownPlace || \
+         variables.isMark || \
          (variables.place == {selftest} && variables.isPod && variables.new) || \
          (variables.place == {storage} && {claims} && !variables.deletes)",
         selftest = text(SELFTEST),
         storage = text(PERSONAL_NAMESPACE),
         claims = is(ManagedKind::PersistentVolumeClaim),
+    )
+}
+
+/// One that is no number is not of the daemon's making, and may be put right.
+fn mark() -> String {
+    let generation = |object: &str| format!("string({object}.?data.?{HIGHEST}.orValue(''))");
+    let is_number = |object: &str| format!("{}.matches('^[0-9]{{1,18}}$')", generation(object));
+    format!(
+        "!variables.isMark || (variables.writes && {} && (variables.new || !{} || int({}) >= int({})))",
+        is_number("object"),
+        is_number("oldObject"),
+        generation("object"),
+        generation("oldObject"),
     )
 }
 

@@ -127,6 +127,39 @@ fn daemon_writes_in_no_place_that_is_not_a_tenants() {
     site.must("apply", &namespace("adopted", &class, "active"));
 }
 
+#[test]
+fn the_mark_of_generations_only_rises_and_nobody_but_an_administrator_deletes_it() {
+    let site = Site::shared();
+    let path = "/api/v1/namespaces/bursar/configmaps/bursar-mark";
+    let mark = |generation: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bursar-mark", "namespace": "bursar"},
+            "data": {"generation": generation, "ledger": LEDGER},
+        })
+    };
+    site.refused("apply", &mark("many"), POLICY);
+    site.must("apply", &mark("1042"));
+    for generation in ["1041", "0", "-1", "", "x", "9999999999999999999999"] {
+        let refused = site.patch(path, &json!({"data": {"generation": generation}})).expect_err("it does not rise");
+        assert!(refused.contains(POLICY), "{generation}: {refused}");
+    }
+    for lost in [json!({"data": null}), json!({"data": {"generation": null}})] {
+        let refused = site.patch(path, &lost).expect_err("it would be lost");
+        assert!(refused.contains(POLICY), "{refused}");
+    }
+    site.patch(path, &json!({"data": {"claim": "a"}})).expect("a claim");
+    site.patch(path, &json!({"data": {"generation": "1043"}})).expect("it rises");
+    site.cannot(&["delete", "configmap", "bursar-mark", "-n", "bursar"], POLICY);
+    // Its reaper may delete by label, but here neither the mark nor whose the cluster is.
+    for name in ["bursar-mark", "bursar-owner"] {
+        site.cluster.run(&["label", "configmap", name, "-n", "bursar", "job=a1"], "");
+        let refused = site.delete_labelled("/api/v1/namespaces/bursar/configmaps", "job=a1").expect_err("it stays");
+        assert!(refused.contains(POLICY), "{refused}");
+        site.cluster.run(&["label", "configmap", name, "-n", "bursar", "job-"], "");
+    }
+    site.cluster.run(&["delete", "configmap", "bursar-mark", "-n", "bursar"], "");
+}
+
 /// It may delete what belongs to a job, by the label alone, and reads nothing of it.
 #[test]
 fn daemon_deletes_of_tenants_only_what_carries_a_jobs_label() {

@@ -18,6 +18,12 @@ pub const SERVICE_ACCOUNT_PREFIX: &str = "bursar-g";
 /// How the names of Secrets begin that tokens end with; the host follows.
 pub const SECRET_PREFIX: &str = "bursar-host-";
 
+/// The generation of one of our service accounts, by its name.
+#[must_use]
+pub fn of_service_account(name: &str) -> Option<u64> {
+    name.strip_prefix(SERVICE_ACCOUNT_PREFIX)?.parse().ok()
+}
+
 /// The certificate's subject. Never `system:`; a tool and a user of one name are two subjects.
 #[must_use]
 pub fn subject(account: &Account, generation: u64) -> Subject {

@@ -34,6 +34,8 @@ pub struct Facts {
     pub tenancies: Vec<Tenancy>,
     /// The highest generation that a binding of ours names for an account.
     pub bound: BTreeMap<AccountName, u64>,
+    /// The highest generation that a signed mark has: everything up to it may have been in use.
+    pub marked: u64,
     /// What of ours cannot be believed, for people.
     pub doubts: Vec<String>,
 }
@@ -41,12 +43,13 @@ pub struct Facts {
 impl Facts {
     /// Adds what another cluster shows.
     pub fn extend(&mut self, other: Self) {
-        let Self { tenancies, bound, doubts } = other;
+        let Self { tenancies, bound, marked, doubts } = other;
         self.tenancies.extend(tenancies);
         for (account, generation) in bound {
             let known = self.bound.entry(account).or_default();
             *known = generation.max(*known);
         }
+        self.marked = self.marked.max(marked);
         self.doubts.extend(doubts);
     }
 }
@@ -81,7 +84,7 @@ pub fn learn(
         lesson.bound(name, *generation);
     }
     let seen = facts.tenancies.iter().map(|tenancy| tenancy.identity.generation);
-    let highest = seen.chain(facts.bound.values().copied()).fold(ledger.last_generation, u64::max);
+    let highest = seen.chain(facts.bound.values().copied()).fold(ledger.last_generation.max(facts.marked), u64::max);
     let Lesson { accounts, mut learned, .. } = lesson;
     let changed = accounts.into_values().filter(|account| ledger.accounts.get(&account.id) != Some(account));
     let accounts: Vec<Change> = changed.map(|account| Change::Account(Box::new(account))).collect();
@@ -276,12 +279,13 @@ mod tests {
                 tenancy(&old.accounts[&bar], 3, TenantState::Active),
             ],
             bound: BTreeMap::from([(old.accounts[&bar].account_name(), 6000)]),
+            marked: 7001,
             doubts: Vec::new(),
         };
         let ledger = applied(old.clone(), &facts, &policy);
         assert_eq!((ledger.accounts[&foo].generation, ledger.accounts[&foo].state), (7000, Lifecycle::Suspended));
         assert_eq!((ledger.accounts[&bar].generation, ledger.accounts[&bar].state), (6000, Lifecycle::Active));
-        assert_eq!(ledger.last_generation, 7000 + GENERATIONS_SKIPPED);
+        assert_eq!(ledger.last_generation, 7001 + GENERATIONS_SKIPPED);
         let facts = Facts { tenancies: vec![tenancy(&old.accounts[&foo], 7002, TenantState::Active)], ..facts };
         assert_eq!(applied(ledger, &facts, &policy).accounts[&foo].state, Lifecycle::Active);
     }

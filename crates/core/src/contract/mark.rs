@@ -1,0 +1,85 @@
+//! The mark that a cluster keeps of the ledger that owns it: the highest generation in use, signed with the seal's key. A
+//! ledger that was rolled back shows by it, for the mark only rises.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use ring::signature::{ED25519, UnparsedPublicKey};
+
+use super::Sealer;
+use crate::identity::ClusterName;
+
+/// Key of the ledger's id.
+pub const LEDGER: &str = "ledger";
+/// Key of the highest generation in use.
+pub const HIGHEST: &str = "generation";
+/// Key of the signature.
+pub const SIGNATURE: &str = "seal";
+
+/// Separates the signature from every other use of the key.
+const DOMAIN: &str = "bursar-mark-v1";
+
+/// What a mark says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    /// The ledger's id.
+    pub ledger: String,
+    /// Its highest generation in use.
+    pub generation: u64,
+}
+
+impl Mark {
+    /// The mark as data of its ConfigMap in `cluster`: a copy in another cluster proves nothing.
+    #[must_use]
+    pub fn signed(&self, cluster: &ClusterName, sealer: &Sealer) -> BTreeMap<String, String> {
+        let signature = sealer.0.sign(&self.message(cluster));
+        BTreeMap::from([
+            (LEDGER.to_owned(), self.ledger.clone()),
+            (HIGHEST.to_owned(), self.generation.to_string()),
+            (SIGNATURE.to_owned(), BASE64.encode(signature.as_ref())),
+        ])
+    }
+
+    /// What the data of a ConfigMap prove under one of `public_keys`; `None`: nothing.
+    #[must_use]
+    pub fn verified(data: &BTreeMap<String, String>, cluster: &ClusterName, public_keys: &[[u8; 32]]) -> Option<Self> {
+        let mark = Self { ledger: data.get(LEDGER)?.clone(), generation: data.get(HIGHEST)?.parse().ok()? };
+        let signature = BASE64.decode(data.get(SIGNATURE)?).ok()?;
+        let message = mark.message(cluster);
+        let holds = |key: &[u8; 32]| UnparsedPublicKey::new(&ED25519, key).verify(&message, &signature).is_ok();
+        public_keys.iter().any(holds).then_some(mark)
+    }
+
+    /// Every value with its length before it, so that no value can borrow from its neighbour.
+    fn message(&self, cluster: &ClusterName) -> Vec<u8> {
+        let mut message = DOMAIN.as_bytes().to_vec();
+        for text in [&cluster.0, &self.ledger, &self.generation.to_string()] {
+            message.extend((text.len() as u64).to_be_bytes());
+            message.extend(text.as_bytes());
+        }
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_proves_nothing_if_any_of_it_is_another() {
+        let sealer = Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed");
+        let (prod, keys) = (ClusterName("prod".to_owned()), [[0; 32], sealer.public_key()]);
+        let mark = Mark { ledger: "a1".to_owned(), generation: 1042 };
+        let data = mark.signed(&prod, &sealer);
+        assert_eq!(Mark::verified(&data, &prod, &keys), Some(mark));
+        assert_eq!(Mark::verified(&data, &ClusterName("lab".to_owned()), &keys), None);
+        assert_eq!(Mark::verified(&data, &prod, &keys[..1]), None);
+        for (key, value) in [(LEDGER, "a2"), (HIGHEST, "1043"), (HIGHEST, "x"), (SIGNATURE, "AAAA")] {
+            let mut edited = data.clone();
+            edited.insert(key.to_owned(), value.to_owned());
+            assert_eq!(Mark::verified(&edited, &prod, &keys), None, "{key}");
+        }
+        assert_eq!(Mark::verified(&BTreeMap::new(), &prod, &keys), None);
+    }
+}

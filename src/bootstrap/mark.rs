@@ -1,0 +1,385 @@
+//! ConfigMap `bursar-mark`: the highest generation in use in a cluster, and which process of the owning ledger runs.
+//!
+//! A ledger that a snapshot brought back shows by it that it is behind. A copy of a ledger that is not behind has the same
+//! id, so it asks first: it writes a claim, which the process that runs sees and refuses. In this file is what reads the
+//! mark, and the [`MarkKeeper`], which raises it before the cluster's bindings name a higher generation.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::roles::{MARK, NAMESPACE, labels};
+use super::{AccessError, answered};
+use crate::contract::mark::{LEDGER, Mark};
+use crate::contract::{self, CLASS, MANAGED_BY, MANAGER, Sealer};
+use crate::errors::chain;
+use crate::identity::{ClusterName, NamespaceName};
+
+/// Key of the process that runs.
+const HOLDER: &str = "holder";
+/// Key of the process that asks whether it may.
+const CLAIM: &str = "claim";
+/// Key of the claim that was refused last.
+const REFUSED: &str = "refused";
+
+/// How long a claim waits for a refusal.
+const CLAIM_WAITS: Duration = Duration::from_secs(10);
+/// Between two looks for it.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A `resourceVersion` that no object has: an apply with it creates, or answers 409.
+const NO_OBJECT: &str = "1";
+
+/// What stands in a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Found {
+    /// The daemon may not read it: an older `init` gave it no right to.
+    Hidden,
+    /// Nothing.
+    #[default]
+    Absent,
+    /// Another ledger's, or an edited one: it proves nothing.
+    Unproven {
+        /// The ledger that it names.
+        ledger: String,
+    },
+    /// The ledger's own.
+    Own(Own),
+}
+
+/// A mark that the seal's key signed for the ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Own {
+    /// The highest generation in use.
+    pub generation: u64,
+    holder: Option<String>,
+    claim: Option<String>,
+    refused: Option<String>,
+}
+
+/// Whose mark is looked for.
+#[derive(Debug, Clone)]
+pub struct MarkOwner {
+    /// The cluster.
+    pub cluster: ClusterName,
+    /// The ledger's id.
+    pub ledger_id: String,
+    /// The seal.
+    pub sealer: Arc<Sealer>,
+    /// One process: no other has the same while it runs.
+    pub instance: String,
+}
+
+impl MarkOwner {
+    fn found(&self, map: &ConfigMap) -> Found {
+        let data = map.data.as_ref().unwrap_or(const { &BTreeMap::new() });
+        let text = |key: &str| data.get(key).cloned();
+        match Mark::verified(data, &self.cluster, &[self.sealer.public_key()]) {
+            Some(Mark { ledger, generation }) if ledger == self.ledger_id => {
+                Found::Own(Own { generation, holder: text(HOLDER), claim: text(CLAIM), refused: text(REFUSED) })
+            }
+            _ => Found::Unproven { ledger: text(LEDGER).unwrap_or_default() },
+        }
+    }
+
+    /// Reads the mark.
+    pub async fn read(&self, client: &Client) -> Result<Found, AccessError> {
+        match answered("ConfigMap bursar-mark", maps(client).get_opt(MARK)).await {
+            Ok(found) => Ok(found.map_or(Found::Absent, |map| self.found(&map))),
+            Err(AccessError::Api { source, .. }) if is_code(&source, 403) => Ok(Found::Hidden),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The highest generation beyond `last` that a sealed namespace proves. A seal is looked at only if it says more.
+    pub async fn sealed_beyond(&self, client: &Client, last: u64) -> Result<Option<u64>, AccessError> {
+        let ours = ListParams::default().labels(&format!("{MANAGED_BY}={MANAGER},{CLASS}"));
+        let namespaces = Api::<Namespace>::all(client.clone());
+        let namespaces = answered("namespaces", namespaces.list_metadata(&ours)).await?;
+        let keys = [self.sealer.public_key()];
+        let beyond = namespaces.iter().filter_map(|namespace| {
+            contract::says_generation(namespace.annotations()).filter(|generation| *generation > last)?;
+            let name = NamespaceName::try_from(namespace.name_any()).ok()?;
+            let (labels, annotations) = (namespace.labels(), namespace.annotations());
+            let identity = contract::identity_of(&self.cluster, &name, labels, annotations, &keys).ok()?;
+            Some(identity.generation)
+        });
+        Ok(beyond.max())
+    }
+}
+
+/// Keeps the mark of one connected cluster.
+pub struct MarkKeeper {
+    owner: MarkOwner,
+    client: Client,
+    api: Api<ConfigMap>,
+    found: Mutex<Found>,
+    /// The ledger's highest generation: what the mark is raised to, so that many accounts cost one write.
+    reserved: AtomicU64,
+    writing: tokio::sync::Mutex<()>,
+    lost: AtomicBool,
+}
+
+impl std::fmt::Debug for MarkKeeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MarkKeeper").field("owner", &self.owner).field("found", &self.found).finish_non_exhaustive()
+    }
+}
+
+impl MarkKeeper {
+    /// Begins with what was `found`, for a ledger whose highest generation is `last`.
+    #[must_use]
+    pub fn new(client: &Client, owner: MarkOwner, found: Found, last: u64) -> Arc<Self> {
+        Arc::new(Self {
+            owner,
+            client: client.clone(),
+            api: maps(client),
+            found: Mutex::new(found),
+            reserved: AtomicU64::new(last),
+            writing: tokio::sync::Mutex::default(),
+            lost: AtomicBool::new(false),
+        })
+    }
+
+    fn found(&self) -> MutexGuard<'_, Found> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, map: &ConfigMap) -> Found {
+        let found = self.owner.found(map);
+        self.found().clone_from(&found);
+        found
+    }
+
+    /// Another process of the same ledger runs.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether bindings may name `generation` without a write.
+    fn covers(&self, generation: u64) -> bool {
+        match &*self.found() {
+            Found::Own(own) => own.generation >= generation,
+            Found::Absent => false,
+            // Whoever edits the mark must not stop the work; of a former owner's it is replaced.
+            Found::Unproven { ledger } => *ledger == self.owner.ledger_id,
+            Found::Hidden => true,
+        }
+    }
+
+    /// The mark is at `generation` at least when this returns.
+    ///
+    /// # Errors
+    /// It is not: no binding may name it.
+    pub async fn raise(&self, generation: u64) -> Result<(), AccessError> {
+        if self.covers(generation) {
+            return Ok(());
+        }
+        let _writing = self.writing.lock().await;
+        if self.covers(generation) {
+            return Ok(());
+        }
+        let generation = generation.max(self.reserved.load(Ordering::Relaxed));
+        let absent = *self.found() == Found::Absent;
+        let written = if absent { self.create(generation).await } else { self.merge(self.signed(generation)).await };
+        match written {
+            Ok(()) => Ok(()),
+            // Somebody made or removed it: what is there now is what counts.
+            Err(AccessError::Api { source, .. }) if is_code(&source, 404) || is_code(&source, 409) => {
+                let found = self.read().await?;
+                match found {
+                    Found::Absent => self.create(generation).await,
+                    _ if self.covers(generation) => Ok(()),
+                    _ => self.merge(self.signed(generation)).await,
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The ledger's highest generation is `last` now. A mark that is lower is raised, without anybody waiting for it.
+    #[must_use]
+    pub fn reserve(self: &Arc<Self>, last: u64) -> Option<AbortOnDropHandle<()>> {
+        self.reserved.fetch_max(last, Ordering::Relaxed);
+        if self.covers(last) {
+            return None;
+        }
+        let keeper = Arc::clone(self);
+        Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            if let Err(error) = keeper.raise(last).await {
+                let (cluster, error) = (&keeper.owner.cluster, chain(&error));
+                tracing::warn!(%cluster, error, "the mark of the generations in use is not raised");
+            }
+        })))
+    }
+
+    /// Becomes the process that runs; `false`: another one does, and refused.
+    pub async fn claim(&self) -> Result<bool, AccessError> {
+        let me = &self.owner.instance;
+        let found = self.found().clone();
+        let holder = match found {
+            Found::Hidden | Found::Unproven { .. } => return Ok(true),
+            Found::Own(own) => own.holder,
+            Found::Absent => match self.create(self.reserved.load(Ordering::Relaxed)).await {
+                Ok(()) => return Ok(true),
+                Err(AccessError::Api { source, .. }) if is_code(&source, 409) => match self.read().await? {
+                    Found::Own(own) => own.holder,
+                    _ => return Ok(true),
+                },
+                Err(error) => return Err(error),
+            },
+        };
+        match holder {
+            Some(holder) if holder == *me => Ok(true),
+            None => self.merge(json!({HOLDER: me})).await.map(|()| true),
+            Some(holder) => self.claim_from(&holder).await,
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "waits for the one who may refuse, with a deadline")]
+    async fn claim_from(&self, holder: &str) -> Result<bool, AccessError> {
+        let me = &self.owner.instance;
+        let cluster = &self.owner.cluster;
+        tracing::info!(%cluster, "this ledger ran elsewhere, or before a reboot: asking whether it still does");
+        self.merge(json!({CLAIM: me, REFUSED: null})).await?;
+        let begun = tokio::time::Instant::now();
+        while begun.elapsed() < CLAIM_WAITS {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let Found::Own(own) = self.read().await? else { return Ok(true) };
+            let mine = own.claim.as_deref() == Some(me) && own.holder.as_deref() == Some(holder);
+            if !mine || own.refused.as_deref() == Some(me) {
+                return Ok(false);
+            }
+        }
+        self.merge(json!({HOLDER: me, CLAIM: null, REFUSED: null})).await?;
+        Ok(true)
+    }
+
+    /// Watches the mark until it is dropped: refuses claims, and ends the work if another process runs.
+    #[must_use]
+    pub fn watch(self: &Arc<Self>, stop: CancellationToken, changed: Arc<Notify>) -> Option<AbortOnDropHandle<()>> {
+        if *self.found() == Found::Hidden {
+            return None;
+        }
+        let keeper = Arc::clone(self);
+        let config = watcher::Config::default().fields(&format!("metadata.name={MARK}"));
+        Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            let mut events = std::pin::pin!(watcher(keeper.api.clone(), config).default_backoff());
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(Event::Apply(map) | Event::InitApply(map)) => keeper.heard(&map, &stop, &changed).await,
+                    Ok(Event::Delete(_)) => {
+                        *keeper.found() = Found::Absent;
+                        changed.notify_one();
+                    }
+                    Ok(Event::Init | Event::InitDone) | Err(_) => {}
+                }
+            }
+        })))
+    }
+
+    async fn heard(&self, map: &ConfigMap, stop: &CancellationToken, changed: &Notify) {
+        let Found::Own(own) = self.take(map) else { return };
+        let me = &self.owner.instance;
+        if own.holder.as_deref().is_some_and(|holder| holder != me) {
+            self.lost.store(true, Ordering::Relaxed);
+            stop.cancel();
+            changed.notify_one();
+        } else if let Some(claim) = own.claim.filter(|claim| claim != me)
+            && own.refused.as_deref() != Some(&*claim)
+        {
+            let cluster = &self.owner.cluster;
+            tracing::warn!(%cluster, "a copy of this ledger asked to run in this one's place, and was refused");
+            if let Err(error) = self.merge(json!({REFUSED: claim})).await {
+                tracing::error!(%cluster, error = chain(&error), "the copy of this ledger was not refused");
+            }
+        }
+    }
+
+    async fn read(&self) -> Result<Found, AccessError> {
+        let found = self.owner.read(&self.client).await?;
+        self.found().clone_from(&found);
+        Ok(found)
+    }
+
+    fn signed(&self, generation: u64) -> Value {
+        let mark = Mark { ledger: self.owner.ledger_id.clone(), generation };
+        let mut data = json!(mark.signed(&self.owner.cluster, &self.owner.sealer));
+        data[HOLDER] = json!(self.owner.instance);
+        data
+    }
+
+    async fn create(&self, generation: u64) -> Result<(), AccessError> {
+        let manifest = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": MARK, "namespace": NAMESPACE, "labels": labels(), "resourceVersion": NO_OBJECT},
+            "data": self.signed(generation),
+        });
+        self.patch(&PatchParams::apply(MANAGER).force(), &Patch::Apply(manifest)).await
+    }
+
+    async fn merge(&self, data: Value) -> Result<(), AccessError> {
+        let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        self.patch(&parameters, &Patch::Merge(json!({"data": data}))).await
+    }
+
+    async fn patch(&self, parameters: &PatchParams, patch: &Patch<Value>) -> Result<(), AccessError> {
+        let written = answered("ConfigMap bursar-mark", self.api.patch(MARK, parameters, patch)).await?;
+        self.take(&written);
+        Ok(())
+    }
+}
+
+/// The highest generation that the mark of any ledger with one of these keys proves, for a ledger that learns; `Err`: what
+/// of it cannot be believed.
+pub(super) async fn proven(
+    client: &Client,
+    cluster: &ClusterName,
+    public_keys: &[[u8; 32]],
+) -> Result<Result<u64, String>, AccessError> {
+    let Some(map) = answered("ConfigMap bursar-mark", maps(client).get_opt(MARK)).await? else { return Ok(Ok(0)) };
+    let proven = Mark::verified(&map.data.unwrap_or_default(), cluster, public_keys);
+    Ok(proven
+        .map(|mark| mark.generation)
+        .ok_or_else(|| format!("ConfigMap {MARK} in {cluster} is not signed by this key")))
+}
+
+/// As the administrator: removes a mark that is not the ledger's own; `true`: there was one.
+pub(super) async fn remove_unproven(
+    client: &Client,
+    cluster: &ClusterName,
+    ledger_id: &str,
+    public_key: [u8; 32],
+) -> Result<bool, AccessError> {
+    let api = maps(client);
+    let Some(map) = answered("ConfigMap bursar-mark", api.get_opt(MARK)).await? else { return Ok(false) };
+    let mark = map.data.and_then(|data| Mark::verified(&data, cluster, &[public_key]));
+    if mark.is_some_and(|mark| mark.ledger == ledger_id) {
+        return Ok(false);
+    }
+    match answered("ConfigMap bursar-mark", api.delete(MARK, &DeleteParams::default())).await {
+        Err(AccessError::Api { source, .. }) if is_code(&source, 404) => Ok(false),
+        deleted => deleted.map(|_| true),
+    }
+}
+
+fn maps(client: &Client) -> Api<ConfigMap> {
+    Api::namespaced(client.clone(), NAMESPACE)
+}
+
+fn is_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}

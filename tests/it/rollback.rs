@@ -1,0 +1,185 @@
+//! A ledger that a snapshot brought back, and a second process with a copy of it: neither undoes what was done since.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
+use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::ready::wait_for;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::daemon::Daemon;
+use crate::quiet::own_servers;
+use crate::world::{World, all_is_well, stderr};
+
+const DEADLINE: Duration = Duration::from_mins(1);
+
+fn once(config: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    command.arg("--config").arg(config).args(["sync", "--once"]).output().expect("bursar runs")
+}
+
+fn takeover(world: &World) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    command.arg("--config").arg(world.config()).args(["takeover", "--admin-kubeconfig"]);
+    command.arg(&world.servers.cluster.admin_kubeconfig).output().expect("bursar runs")
+}
+
+fn revoke(world: &mut World, kind: AccountKind, name: &str) {
+    let target = Target { kind, name: name.to_owned(), reason: Some("a test".to_owned()), ticket: None };
+    all_is_well(&world.order(&OrderRequest::Revoke(target)).expect("revoked"));
+    world.stop();
+}
+
+/// What a snapshot of the folder keeps.
+fn snapshot(world: &World) -> PathBuf {
+    let copy = world.folder.join("snapshot.db");
+    fs::copy(world.state_dir().join("ledger.db"), &copy).expect("a closed ledger is one file");
+    copy
+}
+
+fn bring_back(world: &World, snapshot: &Path) {
+    for file in ["ledger.db-wal", "ledger.db-shm"] {
+        let _ = fs::remove_file(world.state_dir().join(file));
+    }
+    fs::copy(snapshot, world.state_dir().join("ledger.db")).expect("the snapshot is back");
+}
+
+fn mark(world: &World) -> Value {
+    let text = world.kubectl(&["get", "configmap", "bursar-mark", "-n", "bursar", "-o", "json"]);
+    serde_json::from_str::<Value>(&text).expect("JSON")["data"].clone()
+}
+
+fn last_generation(world: &World) -> u64 {
+    world.rows("SELECT last_generation FROM ledger")[0]["last_generation"].as_u64().expect("a number")
+}
+
+/// Refused with the command that helps, and the daemon wrote nothing in the cluster.
+fn writes_nothing(world: &World) {
+    let cluster = &world.servers.cluster;
+    let since = cluster.audit_mark();
+    let output = once(&world.config());
+    assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
+    assert!(stderr(&output).contains("bursar takeover"), "{}", stderr(&output));
+    let last = format!("/api?rollback-{}", cluster.audit_mark());
+    cluster.run(&["get", "--raw", &last], "");
+    let asked = wait_for("our own request in the audit log", DEADLINE, || {
+        let all = cluster.requests_since(since);
+        all.iter().any(|request| request.uri.starts_with(&last)).then_some(all)
+    });
+    let writes = asked.iter().filter(|request| request.user == "bursar:daemon");
+    let writes: Vec<_> = writes
+        .filter(|request| !["get", "list", "watch"].contains(&request.verb.as_str()))
+        .filter(|request| !request.uri.contains("/selfsubject"))
+        .collect();
+    assert!(writes.is_empty(), "{writes:#?}");
+}
+
+#[test]
+fn a_ledger_that_was_rolled_back_writes_nothing_and_takeover_learns_what_it_forgot() {
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "behind", "");
+    world.tool("foo", 66_001, &[]);
+    world.person("carol", 66_002);
+    world.group("k8s-admins", &["carol"]);
+    all_is_well(&world.cycle());
+    world.stop();
+    let marked = |world: &World| mark(world)["generation"].as_str().and_then(|text| text.parse::<u64>().ok());
+    wait_for("the mark", DEADLINE, || (marked(&world) == Some(last_generation(&world))).then_some(()));
+
+    // Of an account without a namespace only the mark tells.
+    let old = snapshot(&world);
+    let stolen = world.folder.join("stolen-carol");
+    fs::copy(world.folder.join("homes/home/carol/.kube/config"), &stolen).expect("a copy");
+    let lists = |world: &World, kubeconfig: &Path| {
+        world.kubectl_with(kubeconfig, &["get", "pods", "-n", "default"]).status.success()
+    };
+    assert!(lists(&world, &stolen));
+    revoke(&mut world, AccountKind::User, "carol");
+    assert!(!lists(&world, &stolen));
+    assert_eq!(marked(&world), Some(last_generation(&world)), "written before the binding");
+    bring_back(&world, &old);
+    writes_nothing(&world);
+    let daemon = Daemon::start(&world);
+    assert_eq!(daemon.process.wait(DEADLINE).code(), Some(78), "{}", daemon.process.log_end());
+    assert!(!lists(&world, &stolen), "a revoked certificate works again");
+
+    let output = takeover(&world);
+    assert!(output.status.success(), "{}", stderr(&output));
+    all_is_well(&world.cycle());
+    world.stop();
+    assert!(!lists(&world, &stolen), "a revoked certificate works again");
+    assert!(lists(&world, &world.folder.join("homes/home/carol/.kube/config")));
+
+    // Somebody removed the mark: a seal proves it, too.
+    let old = snapshot(&world);
+    revoke(&mut world, AccountKind::Tool, "foo");
+    world.kubectl(&["delete", "configmap", "bursar-mark", "-n", "bursar"]);
+    bring_back(&world, &old);
+    writes_nothing(&world);
+    assert!(takeover(&world).status.success());
+    all_is_well(&world.cycle());
+
+    // What nobody signed is no proof: it stops nothing.
+    let edited = json!({"data": {"generation": "999999999"}}).to_string();
+    world.kubectl(&["patch", "configmap", "bursar-mark", "-n", "bursar", "-p", &edited]);
+    let namespace = world.namespace("foo");
+    let subject =
+        json!([{"op": "replace", "path": "/subjects/0/name", "value": "bursar:tool:foo#888888888"}]).to_string();
+    world.kubectl(&["patch", "rolebinding", "bursar-bursar-tenant", "-n", &namespace, "--type=json", "-p", &subject]);
+    world.stop();
+    all_is_well(&world.cycle());
+    revoke(&mut world, AccountKind::Tool, "foo");
+    assert!(world.works(&world.home("foo").join(".kube/config")));
+    // `init` puts it right.
+    world.initialise_again();
+    world.stop();
+    all_is_well(&world.cycle());
+    world.stop();
+    wait_for("a mark that is signed", DEADLINE, || (marked(&world) == Some(last_generation(&world))).then_some(()));
+}
+
+#[test]
+fn a_copy_of_the_ledger_is_refused_while_its_owner_runs_and_continues_when_nobody_does() {
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "copied", "");
+    world.tool("foo", 66_101, &[]);
+    all_is_well(&world.cycle());
+    world.stop();
+    let copy = world.folder.join("lab");
+    let copied = Command::new("cp").arg("-a").arg(world.state_dir()).arg(&copy).status().expect("cp");
+    assert!(copied.success());
+    let config = world.folder.join("lab.toml");
+    let text = fs::read_to_string(world.config()).expect("the configuration");
+    let text = text
+        .replace(&format!("{}/state", world.folder.display()), &copy.display().to_string())
+        .replace("control.sock", "lab.sock");
+    fs::write(&config, text).expect("written");
+
+    // Restarted on the same host, it asks nobody.
+    let began = Instant::now();
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+    for _ in 0..2 {
+        let output = once(&config);
+        assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
+        assert!(stderr(&output).contains("copy of this ledger"), "{}", stderr(&output));
+    }
+    assert!(daemon.process.ended().is_none(), "{}", daemon.process.log_end());
+    daemon.process.signal(Signal::KILL);
+    daemon.process.wait(DEADLINE);
+
+    let began = Instant::now();
+    let output = once(&config);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
+    // From now on the former one is the copy; and a daemon that loses the mark stops.
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let other = json!({"data": {"holder": "another process"}}).to_string();
+    world.kubectl(&["patch", "configmap", "bursar-mark", "-n", "bursar", "-p", &other]);
+    assert_eq!(daemon.process.wait(DEADLINE).code(), Some(78), "{}", daemon.process.log_end());
+}

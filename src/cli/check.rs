@@ -5,6 +5,7 @@ use serde_json::json;
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output;
+use crate::policy::{Class, Policy};
 
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     let settings = context.settings()?;
@@ -17,6 +18,7 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
             "sources": sources,
             "clusters": policy.clusters.keys().collect::<Vec<_>>(),
             "classes": policy.classes.keys().collect::<Vec<_>>(),
+            "warnings": warnings(policy),
         }))?;
         return Ok(Exit::Done);
     }
@@ -31,5 +33,40 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     if policy.classes.is_empty() {
         output::line("No [class.NAME]: nobody becomes a tenant.");
     }
+    for warning in warnings(policy) {
+        output::line(format!("warning: {warning}"));
+    }
     Ok(Exit::Done)
+}
+
+/// What the configuration may say, and what it gives away by that.
+fn warnings(policy: &Policy) -> Vec<String> {
+    let may_escalate = |class: &&Class| class.admission.uid.privilege_escalation;
+    let escalation = |class: &Class| {
+        format!(
+            "class.{}.admission.uid.privilege_escalation: a setuid file in an image or an added capability makes any uid \
+             of a pod, and NFS believes it; remove the key if the pods of the class can do without",
+            class.name
+        )
+    };
+    policy.classes.values().filter(may_escalate).map(escalation).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::testing::policy;
+
+    #[test]
+    fn a_class_that_may_escalate_is_warned_of() {
+        let mut policy = policy();
+        assert_eq!(warnings(&policy), Vec::<String>::new());
+        let class = policy.classes.get_mut("student").expect("a class of the sample");
+        class.admission.uid.privilege_escalation = true;
+        let said = warnings(&policy);
+        assert!(
+            matches!(&*said, [one] if one.starts_with("class.student.admission.uid.privilege_escalation: ")),
+            "{said:?}"
+        );
+    }
 }

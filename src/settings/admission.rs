@@ -3,7 +3,7 @@
 use super::class::absolute;
 use super::table::{Table, is_name};
 use crate::admission::image::is_place;
-use crate::policy::{Admission, Class, From, VolumeRule};
+use crate::policy::{Admission, Class, From, PodSecurity, VolumeRule};
 use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 
 const RULES: [&str; 7] = ["uid", "host", "images", "hosts", "volumes", "claims", "lifetime"];
@@ -43,9 +43,16 @@ fn uid(table: &Table<'_>, default: UidRules, from: From) -> UidRules {
         }
         return UidRules { mode: Mode::Off, ..default };
     }
-    let (mode, fields) = rule(table, "uid", &["supplemental_groups"]);
+    let (mode, fields) = rule(table, "uid", &["supplemental_groups", "privilege_escalation"]);
+    let fields = fields.as_ref();
     let strict = fields.and_then(|fields| fields.choice("supplemental_groups", &[("strict", true), ("merge", false)]));
-    UidRules { mode: mode.unwrap_or(default.mode), strict_groups: strict.unwrap_or(default.strict_groups) }
+    UidRules {
+        mode: mode.unwrap_or(default.mode),
+        strict_groups: strict.unwrap_or(default.strict_groups),
+        privilege_escalation: fields.map_or(default.privilege_escalation, |fields| {
+            fields.switch("privilege_escalation", default.privilege_escalation)
+        }),
+    }
 }
 
 /// The mode and the list of a rule that is off without one. A list that somebody forgot would refuse everything, and one
@@ -159,6 +166,14 @@ fn claims(table: &Table<'_>) -> ClaimRules {
     let (mode, fields) = rule(table, "claims", &["storage_class"]);
     let storage_class = fields.and_then(|fields| fields.text("storage_class"));
     ClaimRules { mode: mode.unwrap_or_default(), storage_class }
+}
+
+/// Pod Security `restricted` refuses what the key would let through.
+pub(super) fn escalation_needs_a_lower_level(table: &Table<'_>, class: &Class) {
+    if class.admission.uid.privilege_escalation && class.pod_security == PodSecurity::Restricted {
+        let why = "Pod Security \"restricted\" refuses it anyway; remove it, or set pod_security = \"baseline\"";
+        table.section("admission").section("uid").wrong("privilege_escalation", why);
+    }
 }
 
 /// Two classes of one cluster whose tenants could be called alike may not give them one host.

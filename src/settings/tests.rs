@@ -425,6 +425,10 @@ fn rules_of_admission_are_told_with_examples() {
         r#"hosts.allow: "{name}.Example.org" is no host; for example "{name}.tools.example.org""#,
     );
     told(r#"uid = { mode = "on" }"#, r#"uid.mode: "on" is none of: enforce, warn, audit, off"#);
+    told(
+        "uid = { privilege_escalation = true }",
+        r#"uid.privilege_escalation: Pod Security "restricted" refuses it anyway; remove it, or set pod_security = "baseline""#,
+    );
     told(r#"volumes = { inject = "init" }"#, r#"volumes.inject: "init" is none of: none, containers, all"#);
     told("hosts = { alow = [] }", "hosts.alow: there is no such key; do you mean allow?");
     assert!(class_error(r#"admission = { volumes = { allow = ["x:y"] } }"#)[0].contains(r#""x:y" is no volume"#));

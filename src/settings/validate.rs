@@ -118,6 +118,7 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
                 format!("class {} has the same for other entries: two accounts of one name would meet", other.name);
             table.wrong("namespace", why);
         }
+        admission::escalation_needs_a_lower_level(&table, &class);
         admission::same_hosts(&table, &class, &classes);
         classes.push(class);
     }

@@ -317,7 +317,7 @@ impl Default for Admission {
     /// Enforced; images and hosts off, for nobody could say which.
     fn default() -> Self {
         Self {
-            uid: UidRules { mode: Mode::Enforce, strict_groups: true },
+            uid: UidRules { mode: Mode::Enforce, strict_groups: true, privilege_escalation: false },
             host: Mode::Enforce,
             images: ImageRules { mode: Mode::Off, allow: Vec::new(), digest: false },
             hosts: HostRules { mode: Mode::Off, allow: Vec::new(), annotations: Vec::new() },

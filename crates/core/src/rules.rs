@@ -145,6 +145,10 @@ pub struct UidRules {
     pub mode: Mode,
     /// `supplementalGroupsPolicy: Strict` (Kubernetes 1.33): without it an image's own `/etc/group` adds groups.
     pub strict_groups: bool,
+    /// Lets containers escalate: a setuid file of an image then becomes any uid. Rules that an older daemon wrote do not
+    /// have the key.
+    #[serde(default)]
+    pub privilege_escalation: bool,
 }
 
 /// `admission.images`.

@@ -14,21 +14,26 @@ use super::configurations::of_tenants;
 use super::labels;
 use crate::bootstrap::roles::labels as labels_of_init;
 use crate::contract::CLASS;
-use crate::rules::{Mode, Rules};
+use crate::rules::{Mode, Rules, UidRules};
 
 /// The policy of uid, gid and groups, validating and mutating.
 pub const UID: &str = "bursar-uid";
 /// That of groups which images add, for classes that take none from them.
 pub const GROUPS: &str = "bursar-groups";
+/// That of ways to another uid, for classes without `privilege_escalation`.
+pub const ESCALATION: &str = "bursar-escalation";
+const POLICIES: [&str; 3] = [UID, GROUPS, ESCALATION];
 
+const PODS_AND_EPHEMERAL: [&str; 2] = ["pods", "pods/ephemeralcontainers"];
 const API_VERSION: &str = "admissionregistration.k8s.io/v1";
 /// Modes that a binding can have, and what the API server calls them.
 const ACTIONS: [(Mode, &str); 3] = [(Mode::Enforce, "Deny"), (Mode::Warn, "Warn"), (Mode::Audit, "Audit")];
 
 /// The validating policies.
-pub(in crate::bootstrap) fn validating() -> [Value; 2] {
-    let uid = policy("ValidatingAdmissionPolicy", UID, &["pods", "pods/ephemeralcontainers"], {
-        json!({"validations": uid_validations()})
+pub(in crate::bootstrap) fn validating() -> [Value; 3] {
+    let uid = policy("ValidatingAdmissionPolicy", UID, &PODS_AND_EPHEMERAL, json!({"validations": uid_validations()}));
+    let escalation = policy("ValidatingAdmissionPolicy", ESCALATION, &PODS_AND_EPHEMERAL, {
+        json!({"validations": escalation_validations()})
     });
     let expression = "!has(object.spec.securityContext) ? false : \
         object.spec.securityContext.?supplementalGroupsPolicy.orValue('') == 'Strict'";
@@ -39,11 +44,11 @@ pub(in crate::bootstrap) fn validating() -> [Value; 2] {
                         supplementalGroupsPolicy to Strict",
         }]})
     });
-    [uid, groups]
+    [uid, groups, escalation]
 }
 
 /// The mutating policies, for servers that have the kind: what the webhook fills in.
-pub(in crate::bootstrap) fn mutating() -> [Value; 2] {
+pub(in crate::bootstrap) fn mutating() -> [Value; 3] {
     let absent = |field: &str, value: &str| {
         format!(
             "{field}: has(object.spec.securityContext) && has(object.spec.securityContext.{field}) ? \
@@ -71,7 +76,30 @@ pub(in crate::bootstrap) fn mutating() -> [Value; 2] {
     [
         policy("MutatingAdmissionPolicy", UID, &["pods"], fills(&[applied(&identity.join(", ")), groups])),
         policy("MutatingAdmissionPolicy", GROUPS, &["pods"], fills(&[strict])),
+        policy("MutatingAdmissionPolicy", ESCALATION, &PODS_AND_EPHEMERAL, fills(&[no_escalation()])),
     ]
+}
+
+/// `allowPrivilegeEscalation: false` for containers that do not say it: those of a new pod, and new ephemeral ones. An old
+/// one cannot change, so it is left out.
+fn no_escalation() -> Value {
+    let filled = |list: &str, which: &str| {
+        format!(
+            "{list}: object.spec.?{list}.orValue([]).filter(c, {which}).map(c, Object.spec.{list}{{name: c.name, \
+             securityContext: Object.spec.{list}.securityContext{{allowPrivilegeEscalation: \
+             c.?securityContext.?allowPrivilegeEscalation.orValue(false)}}}})"
+        )
+    };
+    let is_added = "request.operation == 'CREATE' || \
+        !oldObject.spec.?ephemeralContainers.orValue([]).exists(o, o.name == c.name)";
+    let lists = [
+        filled("containers", "request.operation == 'CREATE'"),
+        filled("initContainers", "request.operation == 'CREATE'"),
+        filled("ephemeralContainers", is_added),
+    ];
+    json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": format!(
+        "Object{{spec: Object.spec{{{}}}}}", lists.join(", ")
+    )}})
 }
 
 fn policy(kind: &str, name: &str, resources: &[&str], rest: Value) -> Value {
@@ -115,14 +143,28 @@ fn variables() -> Value {
     ])
 }
 
+/// Security contexts: of an update, those of the ephemeral containers that are new; of a new pod, those of all containers.
+const CONTEXTS: &str = "(request.operation == 'UPDATE' ? \
+    object.spec.?ephemeralContainers.orValue([]).filter(c, \
+        !(c in oldObject.spec.?ephemeralContainers.orValue([]))).map(c, c.?securityContext) : \
+    object.spec.containers.map(c, c.?securityContext) + \
+    object.spec.?initContainers.orValue([]).map(c, c.?securityContext) + \
+    object.spec.?ephemeralContainers.orValue([]).map(c, c.?securityContext))";
+
+fn escalation_validations() -> Value {
+    json!([
+        {"expression": format!("{CONTEXTS}.all(s, !s.?allowPrivilegeEscalation.orValue(true))"),
+            "message": "a container could become another uid: set its securityContext.allowPrivilegeEscalation to false"},
+        {"expression": format!("{CONTEXTS}.all(s, !s.?privileged.orValue(false))"),
+            "message": "a container would be privileged: remove its securityContext.privileged"},
+        {"expression": format!("{CONTEXTS}.all(s, s.?capabilities.?add.orValue([]).all(a, a == 'NET_BIND_SERVICE'))"),
+            "message": "a container adds capabilities: remove all but NET_BIND_SERVICE from its \
+                        securityContext.capabilities.add"},
+    ])
+}
+
 fn uid_validations() -> Value {
-    // Of an update, the ephemeral containers that are new; of a new pod, all containers.
-    let containers = "(request.operation == 'UPDATE' ? \
-        object.spec.?ephemeralContainers.orValue([]).filter(c, \
-            !(c in oldObject.spec.?ephemeralContainers.orValue([]))).map(c, c.?securityContext) : \
-        object.spec.containers.map(c, c.?securityContext) + \
-        object.spec.?initContainers.orValue([]).map(c, c.?securityContext) + \
-        object.spec.?ephemeralContainers.orValue([]).map(c, c.?securityContext))";
+    let containers = CONTEXTS;
     let pod = "object.spec.?securityContext";
     let own = |field: &str, variable: &str| {
         format!(
@@ -173,12 +215,14 @@ pub struct Binding {
 #[must_use]
 pub fn bindings(rules: &Rules) -> Vec<Binding> {
     let mut bindings = Vec::new();
-    for policy in [UID, GROUPS] {
+    for policy in POLICIES {
+        let is_for = |rules: &UidRules| match policy {
+            GROUPS => rules.strict_groups,
+            ESCALATION => !rules.privilege_escalation,
+            _ => true,
+        };
         for (mode, action) in ACTIONS {
-            let classes = rules
-                .classes
-                .iter()
-                .filter(|(_, class)| class.uid.mode == mode && (policy == UID || class.uid.strict_groups));
+            let classes = rules.classes.iter().filter(|(_, class)| class.uid.mode == mode && is_for(&class.uid));
             let classes: Vec<&String> = classes.map(|(name, _)| name).collect();
             let name = format!("{policy}-{}", mode.as_str());
             let spec =
@@ -196,7 +240,7 @@ pub fn bindings(rules: &Rules) -> Vec<Binding> {
 /// Names of all bindings of a kind: what the daemon may write.
 pub(in crate::bootstrap) fn names(kind: &str) -> Vec<String> {
     let modes: &[&str] = if kind.starts_with("Mutating") { &["enforce"] } else { &["enforce", "warn", "audit"] };
-    [UID, GROUPS].iter().flat_map(|policy| modes.iter().map(move |mode| format!("{policy}-{mode}"))).collect()
+    POLICIES.iter().flat_map(|policy| modes.iter().map(move |mode| format!("{policy}-{mode}"))).collect()
 }
 
 fn matching(classes: &[&String]) -> Value {
@@ -251,7 +295,27 @@ mod tests {
         let wanted: Vec<&str> = all.iter().filter(meets).map(|binding| binding.name.as_str()).collect();
         assert_eq!(
             wanted,
-            ["bursar-uid-enforce", "bursar-uid-enforce", "bursar-groups-enforce", "bursar-groups-enforce"]
+            [
+                "bursar-uid-enforce",
+                "bursar-uid-enforce",
+                "bursar-groups-enforce",
+                "bursar-groups-enforce",
+                "bursar-escalation-enforce",
+                "bursar-escalation-enforce"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_class_that_may_escalate_keeps_the_rest_of_the_backstop() {
+        let mut rules = rules(&sample(), &prod());
+        for class in rules.classes.values_mut() {
+            class.uid.privilege_escalation = true;
+        }
+        let made: Vec<String> =
+            bindings(&rules).into_iter().filter(|binding| binding.manifest.is_some()).map(|it| it.name).collect();
+        assert!(
+            made.iter().all(|name| !name.starts_with(ESCALATION)) && made.contains(&"bursar-uid-enforce".to_owned())
         );
     }
 }

@@ -163,6 +163,13 @@ fn refused(plain: &Value) -> Vec<(&'static str, ModeOf, Value)> {
                 spec["securityContext"] = json!({"supplementalGroups": [RUNS_AS + 1]});
             }),
         ),
+        (
+            "a container that may escalate",
+            |rules| if rules.uid.privilege_escalation { Mode::Off } else { rules.uid.mode },
+            with(&|spec| {
+                spec["containers"][0]["securityContext"] = json!({"allowPrivilegeEscalation": true});
+            }),
+        ),
         ("a pod in the node's network", host, with(&|spec| spec["hostNetwork"] = json!(true))),
         (
             "an image from elsewhere",

@@ -30,8 +30,14 @@ fn context(of_pod: bool) -> impl Strategy<Value = Value> {
         1 => Just(Some(vec![])),
     ];
     let policy = prop_oneof![6 => Just(None), 2 => Just(Some("Strict")), 1 => Just(Some("Merge"))];
-    (number(UID), number(UID), number(UID), flag, groups, policy).prop_map(
-        move |(uid, gid, fs_group, non_root, groups, policy)| {
+    let escalation = prop_oneof![12 => Just(None), 4 => Just(Some(false)), 1 => Just(Some(true))];
+    let added = prop_oneof![
+        12 => Just(None), 2 => Just(Some(vec![])), 2 => Just(Some(vec!["NET_BIND_SERVICE"])), 1 => Just(Some(vec!["SETUID"])),
+        1 => Just(Some(vec!["NET_BIND_SERVICE", "CHOWN"])),
+    ];
+    let of_container = (escalation, added);
+    (number(UID), number(UID), number(UID), flag, groups, policy, of_container).prop_map(
+        move |(uid, gid, fs_group, non_root, groups, policy, (escalation, added))| {
             let mut context = json!({});
             let mut set = |key: &str, value: Option<Value>| {
                 if let Some(value) = value {
@@ -45,6 +51,9 @@ fn context(of_pod: bool) -> impl Strategy<Value = Value> {
                 set("fsGroup", fs_group.map(|value| json!(value)));
                 set("supplementalGroups", groups.map(|value| json!(value)));
                 set("supplementalGroupsPolicy", policy.map(|value| json!(value)));
+            } else {
+                set("allowPrivilegeEscalation", escalation.map(|value| json!(value)));
+                set("capabilities", added.map(|value| json!({"add": value})));
             }
             context
         },

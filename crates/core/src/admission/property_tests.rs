@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::tests::{answered, identity, patched, rules};
 use super::*;
-use crate::rules::Mount;
+use crate::rules::{Mode, Mount};
 
 /// The tenant `tool:foo` of the cases.
 const UID: i64 = 52_503;
@@ -132,8 +132,21 @@ fn context() -> BoxedStrategy<Value> {
         ("runAsUser", number().boxed()),
         ("runAsGroup", number().boxed()),
         ("runAsNonRoot", any::<bool>().prop_map(Value::from).boxed()),
-        ("allowPrivilegeEscalation", Just(json!(false)).boxed()),
-        ("capabilities", prop_oneof![Just(json!({})), Just(json!({"drop": []})), Just(Value::Null)].boxed()),
+        (
+            "allowPrivilegeEscalation",
+            prop_oneof![6 => Just(json!(false)), 1 => Just(json!(true)), 1 => Just(Value::Null)].boxed(),
+        ),
+        (
+            "capabilities",
+            prop_oneof![
+                2 => Just(json!({})),
+                2 => Just(json!({"drop": []})),
+                2 => Just(Value::Null),
+                2 => Just(json!({"add": ["NET_BIND_SERVICE"]})),
+                1 => Just(json!({"add": ["NET_BIND_SERVICE", "SETUID"]})),
+            ]
+            .boxed(),
+        ),
         ("privileged", prop_oneof![9 => Just(json!(false)), 1 => Just(json!(true))].boxed()),
     ])
 }
@@ -222,6 +235,19 @@ fn runs_as(pod: &Value) -> Vec<Option<i64>> {
     containers.map(|container| of(container).or(of(&pod["spec"]))).collect()
 }
 
+/// Whether a process of any container can become another uid.
+fn escalates(pod: &Value) -> bool {
+    let lists = ["containers", "initContainers", "ephemeralContainers"];
+    let mut containers = lists.iter().filter_map(|list| pod["spec"][*list].as_array()).flatten();
+    containers.any(|container| {
+        let context = &container["securityContext"];
+        let added = context["capabilities"]["add"].as_array().cloned().unwrap_or_default();
+        context["allowPrivilegeEscalation"] != json!(false)
+            || context["privileged"] == json!(true)
+            || added.iter().any(|capability| capability != "NET_BIND_SERVICE")
+    })
+}
+
 /// Whether everything that was there is there still.
 fn keeps(old: &Value, new: &Value) -> bool {
     match (old, new) {
@@ -306,13 +332,17 @@ proptest! {
     }
 
     #[test]
-    fn every_container_of_a_new_pod_runs_as_the_tenant(object in pod(), gives: bool) {
-        let rules = if gives { giving() } else { rules() };
+    fn every_container_of_a_new_pod_runs_as_the_tenant(object in pod(), gives: bool, restricted: bool, host: bool) {
+        let mut rules = if gives { giving() } else { rules() };
+        for class in rules.classes.values_mut() {
+            class.restricted = restricted;
+            class.host = if host { Mode::Enforce } else { Mode::Warn };
+        }
         let review = review(("", "pods", ""), Some(&object), None);
         let decision = decide(&rules, &tenant(), &review);
         if decision.is_allowed() {
             let pod = patched(&object, &decision);
-            prop_assert!(runs_as(&pod).iter().all(|uid| *uid == Some(UID)), "{}", pod);
+            prop_assert!(runs_as(&pod).iter().all(|uid| *uid == Some(UID)) && !escalates(&pod), "{}", pod);
             prop_assert!(keeps(&object, &pod), "{}", pod);
             let again = decide(&rules, &tenant(), &Review { object: Some(Json::from(&pod)), ..review });
             prop_assert!(again.is_allowed() && again.patch.is_empty(), "{:?}", again);
@@ -330,7 +360,7 @@ proptest! {
         let decision = decide(&rules(), &tenant(), &review);
         if decision.is_allowed() {
             let pod = patched(&new, &decision);
-            prop_assert!(runs_as(&pod).iter().all(|uid| *uid == Some(UID)), "{}", pod);
+            prop_assert!(runs_as(&pod).iter().all(|uid| *uid == Some(UID)) && !escalates(&pod), "{}", pod);
         }
     }
 
@@ -346,7 +376,7 @@ proptest! {
             // The API server takes nothing else of what was sent.
             let mut stored = json!({"spec": {"securityContext": old["spec"]["securityContext"]}});
             stored["spec"]["ephemeralContainers"] = added.into_iter().filter(is_new).collect();
-            prop_assert!(runs_as(&stored).iter().all(|uid| *uid == Some(UID)), "{}", stored);
+            prop_assert!(runs_as(&stored).iter().all(|uid| *uid == Some(UID)) && !escalates(&stored), "{}", stored);
         }
     }
 

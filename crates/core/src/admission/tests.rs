@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::contract::{ContractError, Identity};
 use crate::identity::{AccountId, ClusterName, DirectoryId, PosixIdentity};
+use crate::rules::Mode;
 
 /// What a file says.
 #[derive(Debug, Deserialize)]
@@ -292,6 +293,47 @@ fn a_seal_of_another_namespace_or_cluster_is_nobody() {
     case.class = tool();
     review.namespace = "tool-foo".into();
     assert_eq!(decide(&elsewhere, &resolved(&case), &review).refusals[0].rule, Rule::Identity);
+}
+
+#[test]
+fn a_class_that_says_so_lets_containers_escalate() {
+    let context = r#"{"allowPrivilegeEscalation": true, "capabilities": {"add": ["SETUID"]}}"#;
+    let case = |context: &str| -> Case {
+        let image = format!("registry.example.org/alice/web@sha256:{}", "a".repeat(64));
+        let container = format!(r#"{{"name": "a", "image": "{image}", "securityContext": {context}}}"#);
+        let text = format!(
+            r#"{{"class": "user", "resource": "v1/pods", "object": {{"spec": {{"containers": [{container}]}}}}}}"#
+        );
+        serde_saphyr::from_str(&text).expect("a case")
+    };
+    let decided = |rules: &Rules, case: &Case| {
+        let body = body(case).to_string();
+        decide(rules, &resolved(case), &Review::parse(body.as_bytes()).expect("a review"))
+    };
+    let mut rules = rules();
+    assert_eq!(decided(&rules, &case(context)).refusals.len(), 2);
+    rules.classes.get_mut("user").expect("a class").uid.privilege_escalation = true;
+    assert!(decided(&rules, &case(context)).is_allowed());
+    let silent = decided(&rules, &case("{}"));
+    assert!(
+        silent.patch.iter().all(|change| !change.path.starts_with("/spec/containers/0/securityContext")),
+        "{silent:?}"
+    );
+}
+
+#[test]
+fn being_privileged_is_a_way_to_another_uid_where_the_node_is_open() {
+    let text = r#"{"resource": "v1/pods", "object": {"spec": {"containers": [
+        {"name": "a", "image": "registry.example.org/a", "securityContext": {"privileged": true}}]}}}"#;
+    let case: Case = serde_saphyr::from_str(text).expect("a case");
+    let body = body(&case).to_string();
+    let review = Review::parse(body.as_bytes()).expect("a review");
+    for host in [Mode::Off, Mode::Audit, Mode::Warn, Mode::Enforce] {
+        let mut rules = rules();
+        rules.classes.get_mut("tool").expect("a class").host = host;
+        let decision = decide(&rules, &resolved(&case), &review);
+        assert_eq!(decision.refusals.len(), 1, "{}", decision.message());
+    }
 }
 
 #[test]

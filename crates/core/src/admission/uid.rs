@@ -1,4 +1,5 @@
-//! Whose processes a pod's are: uid, gid and groups of the tenant, in every container.
+//! Whose processes a pod's are: uid, gid and groups of the tenant, in every container, and no way to another uid from
+//! there.
 //!
 //! What a container does not say, it has from its pod, and what a pod does not say, from its image: so a new pod says all
 //! of it, by being filled in.
@@ -6,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::decision::{Decision, Finding, Rule};
-use super::json::{Malformed, at, entry, field, list, number, object, quoted, set_absent, switch, text};
+use super::json::{Malformed, at, entry, field, list, number, object, quoted, set_absent, switch, text, texts};
 use super::pod::{Container, Pod};
 use super::tenant::Tenant;
 use super::value::{Json, Object};
@@ -14,6 +15,10 @@ use crate::identity::PosixIdentity;
 use crate::rules::Mode;
 
 const STRICT: &str = "Strict";
+const ESCALATION: &str = "allowPrivilegeEscalation";
+/// The one capability that a container may add, in the only spelling that Pod Security takes too: every other one leads to
+/// another uid, or past the permissions of files.
+const HARMLESS_CAPABILITY: &str = "NET_BIND_SERVICE";
 
 /// Fields of `spec.securityContext` (`PodSecurityContext`) of Kubernetes 1.36: these are looked at here or by Pod
 /// Security. What a later version adds could name another identity.
@@ -97,6 +102,9 @@ pub(super) fn check(
         if !says && !provided && (lost || moved) && !can_fill(pod, container, mode) {
             of_container.silent();
         }
+        if loses_escalation(pod, container, mode) {
+            of_container.may_escalate();
+        }
         findings.append(&mut of_container.findings);
     }
     for finding in findings {
@@ -131,6 +139,13 @@ fn can_fill(pod: &Pod<'_>, container: &Container<'_>, mode: Mode) -> bool {
 
 fn is_added(pod: &Pod<'_>, container: &Container<'_>) -> bool {
     !pod.is_template() && container.old.is_none() && container.list == "ephemeralContainers"
+}
+
+/// Whether a container does not say `allowPrivilegeEscalation`, and neither a pod made from it nor the webhook will.
+fn loses_escalation(pod: &Pod<'_>, container: &Container<'_>, mode: Mode) -> bool {
+    let says = |container: &Json<'_>| at(container, &["securityContext", ESCALATION]).is_some();
+    let had = container.old.is_none_or(says);
+    !pod.is_template() && had && !says(container.value) && !can_fill(pod, container, mode)
 }
 
 fn without_uid(tenant: &Tenant<'_>) -> Finding {
@@ -205,7 +220,42 @@ impl Judge<'_> {
     }
 
     fn container(&mut self, context: &Json<'_>) -> Result<(), Malformed> {
-        self.both(context, &OF_A_CONTAINER)
+        self.both(context, &OF_A_CONTAINER)?;
+        let asks = switch(context, ESCALATION)? == Some(true);
+        let is_privileged = switch(context, "privileged")? == Some(true);
+        let added = match field(context, "capabilities") {
+            Some(_) if object(context, "capabilities")?.is_some() => texts(&context["capabilities"], "add")?,
+            _ => Vec::new(),
+        };
+        if self.tenant.rules.uid.privilege_escalation {
+            return Ok(());
+        }
+        if asks {
+            self.found(format!("{} asks for {ESCALATION}", self.subject()), self.stays(), self.remove(ESCALATION));
+        }
+        // Where the rule for the node refuses it, one message is enough.
+        if is_privileged && self.tenant.rules.host < self.tenant.rules.uid.mode {
+            self.found(format!("{} asks to be privileged", self.subject()), self.stays(), self.remove("privileged"));
+        }
+        for capability in added.into_iter().filter(|capability| *capability != HARMLESS_CAPABILITY) {
+            let capability = quoted(capability);
+            let what = format!("{} adds the capability {capability}", self.subject());
+            self.found(what, self.stays(), format!("remove {capability} from {}capabilities.add", self.path()));
+        }
+        Ok(())
+    }
+
+    /// Why nothing may lead to another uid.
+    fn stays(&self) -> String {
+        format!("with it a process can leave uid {}, as which {} runs", self.posix.uid, self.tenant.who())
+    }
+
+    fn may_escalate(&mut self) {
+        if !self.tenant.rules.uid.privilege_escalation {
+            let what = format!("{} does not say {ESCALATION}", self.subject());
+            let why = format!("a setuid file of its image can leave uid {}", self.posix.uid);
+            self.found(what, why, format!("set {}{ESCALATION} to false", self.path()));
+        }
     }
 
     fn both(&mut self, context: &Json<'_>, known: &[&str]) -> Result<(), Malformed> {
@@ -289,11 +339,11 @@ pub(super) fn fill<'a>(spec: &mut Json<'a>, pod: &Pod<'a>, containers: &[Contain
         if lacks("runAsNonRoot") {
             wanted.push(("runAsNonRoot", true.into()));
         }
-        if rules.restricted {
-            wanted.push(("allowPrivilegeEscalation", false.into()));
-            if lacks("seccompProfile") {
-                wanted.push(("seccompProfile", runtime_default()));
-            }
+        if rules.restricted || !rules.uid.privilege_escalation {
+            wanted.push((ESCALATION, false.into()));
+        }
+        if rules.restricted && lacks("seccompProfile") {
+            wanted.push(("seccompProfile", runtime_default()));
         }
         if wanted.is_empty() {
             continue;

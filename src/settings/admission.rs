@@ -1,7 +1,8 @@
 //! `[class.NAME.admission]`: a mode for each rule, and what each allows.
 
 use super::class::absolute;
-use super::table::{Table, is_name};
+use super::host::{has_name_as_label, is_host};
+use super::table::Table;
 use crate::admission::image::is_place;
 use crate::policy::{Admission, Class, From, PodSecurity, VolumeRule};
 use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
@@ -96,6 +97,10 @@ fn hosts(table: &Table<'_>, default: HostRules) -> HostRules {
     for host in &allow {
         if host.matches("{name}").count() != 1 {
             fields.wrong("allow", format!("{host:?} would be everybody's; for example {EXAMPLE:?}"));
+        } else if !has_name_as_label(host) {
+            let why = "two names could give one host";
+            fields
+                .wrong("allow", format!("{host:?} has more than {{name}} in a label: {why}; for example {EXAMPLE:?}"));
         } else if !is_host(host) {
             fields.wrong("allow", format!("{host:?} is no host; for example {EXAMPLE:?}"));
         }
@@ -105,13 +110,6 @@ fn hosts(table: &Table<'_>, default: HostRules) -> HostRules {
         fields.wrong("annotations", format!("{key:?} is no annotation; for example \"cert-manager.io/*\""));
     }
     HostRules { mode, allow, annotations }
-}
-
-/// Lower-case labels, `{name}` in one of them, `*` at most as the first.
-fn is_host(pattern: &str) -> bool {
-    let plain = pattern.replace("{name}", "a");
-    let plain = plain.strip_prefix("*.").unwrap_or(&plain);
-    plain.len() <= 200 && plain.contains('.') && plain.split('.').all(is_name)
 }
 
 fn volumes(table: &Table<'_>, default: VolumeRule) -> VolumeRule {
@@ -176,18 +174,6 @@ pub(super) fn escalation_needs_a_lower_level(table: &Table<'_>, class: &Class) {
     }
 }
 
-/// Two classes of one cluster whose tenants could be called alike may not give them one host.
-pub(super) fn same_hosts(table: &Table<'_>, class: &Class, others: &[Class]) {
-    for other in others.iter().filter(|other| {
-        other.namespace != class.namespace && other.clusters.iter().any(|cluster| class.clusters.contains(cluster))
-    }) {
-        for host in class.admission.hosts.allow.iter().filter(|host| other.admission.hosts.allow.contains(host)) {
-            let why = format!("{host:?} is class {}'s too: two accounts of one name would meet", other.name);
-            table.section("admission").section("hosts").wrong("allow", why);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,16 +188,6 @@ mod tests {
         assert_eq!(allowed_volume("iscsi"), Some(AllowedVolume::Source("iscsi".to_owned())));
         for wrong in ["", "nfs", "csi", "hostPath", "/a/../b", "server:relative", "a b", ":/x", "token:", "/a//b"] {
             assert_eq!(allowed_volume(wrong), None, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_host_has_labels() {
-        assert!(
-            is_host("{name}.tools.example.org") && is_host("*.{name}.example.org") && is_host("t-{name}.example.org")
-        );
-        for wrong in ["{name}", "{name}.Example.org", "{name}.example.org.", "a.*.{name}.org", "{name}_x.example.org"] {
-            assert!(!is_host(wrong), "{wrong}");
         }
     }
 }

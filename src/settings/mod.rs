@@ -7,6 +7,7 @@ mod class;
 mod cluster;
 mod credential;
 mod file;
+mod host;
 mod keycloak;
 mod manifests;
 mod network;

@@ -424,6 +424,14 @@ fn rules_of_admission_are_told_with_examples() {
         r#"hosts = { allow = ["{name}.Example.org"] }"#,
         r#"hosts.allow: "{name}.Example.org" is no host; for example "{name}.tools.example.org""#,
     );
+    told(
+        r#"hosts = { allow = ["{name}-dev.example.org"] }"#,
+        r#"hosts.allow: "{name}-dev.example.org" has more than {name} in a label: two names could give one host; for example "{name}.tools.example.org""#,
+    );
+    told(
+        r#"hosts = { allow = ["{name}.tools.example.org", "www.{name}.example.org"] }"#,
+        r#"hosts.allow: "www.{name}.example.org" meets "{name}.tools.example.org": one host would be two tenants'; keep {name} at one place"#,
+    );
     told(r#"uid = { mode = "on" }"#, r#"uid.mode: "on" is none of: enforce, warn, audit, off"#);
     told(
         "uid = { privilege_escalation = true }",
@@ -432,6 +440,24 @@ fn rules_of_admission_are_told_with_examples() {
     told(r#"volumes = { inject = "init" }"#, r#"volumes.inject: "init" is none of: none, containers, all"#);
     told("hosts = { alow = [] }", "hosts.alow: there is no such key; do you mean allow?");
     assert!(class_error(r#"admission = { volumes = { allow = ["x:y"] } }"#)[0].contains(r#""x:y" is no volume"#));
+}
+
+#[test]
+fn hosts_of_two_classes_do_not_meet() {
+    let user = "[class.user]\nfrom = \"tools\"\nclusters = [\"prod\"]\nnamespace = \"user-{name}\"\n";
+    let hosts = |host: &str| format!("admission = {{ hosts = {{ allow = [\"{host}\"] }} }}\n");
+    let both = |one: &str, other: &str| format!("{TOOL}{}{user}{}", hosts(one), hosts(other));
+    for (one, other) in
+        [("*.{name}.example.org", "{name}.tools.example.org"), ("{name}.a.example.org", "www.{name}.example.org")]
+    {
+        let expected = format!(
+            "bursar.toml: class.user.admission.hosts.allow: {other:?} meets {one:?} of class tool: give each class a domain \
+             of its own"
+        );
+        assert_eq!(errors(&both(one, other)), [expected]);
+    }
+    let apart = both("{name}.tools.example.org", "{name}.users.example.org");
+    assert!(load(&format!("{BASE}{apart}")).is_ok());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use croner::parser::{CronParser, Seconds};
 use super::SecretPlace;
 use super::class::{Known, absolute};
 use super::table::{Kind, PATH, Table};
-use super::{Homes, Schedule, Settings, admission, class, cluster, manifests, network, realm, reaper, source};
+use super::{Homes, Schedule, Settings, admission, class, cluster, host, manifests, network, realm, reaper, source};
 use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
 
 const SECTIONS: [&str; 15] = [
@@ -119,7 +119,7 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
             table.wrong("namespace", why);
         }
         admission::escalation_needs_a_lower_level(&table, &class);
-        admission::same_hosts(&table, &class, &classes);
+        host::one_owner(&table, &class, &classes);
         classes.push(class);
     }
     classes

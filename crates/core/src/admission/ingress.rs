@@ -102,9 +102,9 @@ fn of_route<'v>(object: &'v Json<'_>) -> Result<Vec<Use<'v>>, Malformed> {
     Ok(hosts.into_iter().map(|host| Use { place: Place::Route, host }).collect())
 }
 
-/// The tenant's hosts. A pattern without `{name}` would be everybody's, and is nobody's.
+/// The tenant's hosts. A pattern in which `{name}` is no label of its own could be several tenants', and is nobody's.
 fn patterns<'a>(tenant: &'a Tenant<'_>) -> impl Iterator<Item = String> + 'a {
-    let own = tenant.rules.hosts.allow.iter().filter(|pattern| pattern.contains("{name}"));
+    let own = tenant.rules.hosts.allow.iter().filter(|pattern| pattern.split('.').any(|label| label == "{name}"));
     own.filter_map(|pattern| tenant.fill(pattern))
 }
 

@@ -1,0 +1,147 @@
+//! Host patterns of classes (`admission.hosts.allow`): what one is, and that no host belongs to two tenants by them.
+
+use super::table::{Table, is_name};
+use crate::policy::Class;
+
+const NAME: &str = "{name}";
+
+/// Lower-case labels, one of which is `{name}`, `*` at most as the first.
+pub(super) fn is_host(pattern: &str) -> bool {
+    let plain = pattern.strip_prefix("*.").unwrap_or(pattern);
+    plain.len() <= 200 && plain.contains('.') && plain.split('.').all(|label| label == NAME || is_name(label))
+}
+
+/// Whether `{name}` is a whole label. Beside other text in its label it would be ambiguous: with `{name}-dev` and `{name}`,
+/// `foo-dev` is tool foo's and tool foo-dev's.
+pub(super) fn has_name_as_label(pattern: &str) -> bool {
+    pattern.split('.').any(|label| label == NAME)
+}
+
+/// Notes every pattern of `class` by which a host would belong to two tenants of a cluster.
+pub(super) fn one_owner(table: &Table<'_>, class: &Class, others: &[Class]) {
+    let wrong = |why: String| table.section("admission").section("hosts").wrong("allow", why);
+    let hosts = &class.admission.hosts.allow;
+    for (index, host) in hosts.iter().enumerate() {
+        if let Some(earlier) = hosts.iter().take(index).find(|earlier| have_two_owners(host, earlier)) {
+            wrong(format!("{host:?} meets {earlier:?}: one host would be two tenants'; keep {{name}} at one place"));
+        }
+    }
+    let shared = |other: &&Class| other.clusters.iter().any(|cluster| class.clusters.contains(cluster));
+    for other in others.iter().filter(shared) {
+        // Where namespaces are named alike, so are their tenants: two of one name are one.
+        let are_strangers = other.namespace != class.namespace;
+        for host in hosts {
+            for theirs in &other.admission.hosts.allow {
+                if host == theirs && are_strangers {
+                    wrong(format!("{host:?} is class {}'s too: two accounts of one name would meet", other.name));
+                } else if have_two_owners(host, theirs) || (are_strangers && meet(host, theirs)) {
+                    let domain = "give each class a domain of its own";
+                    wrong(format!("{host:?} meets {theirs:?} of class {}: {domain}", other.name));
+                }
+            }
+        }
+    }
+}
+
+/// Whether a host is one tenant's by one pattern and another's by the other.
+fn have_two_owners(one: &str, other: &str) -> bool {
+    let place = |pattern: &str| pattern.rsplit('.').position(|label| label == NAME);
+    place(one) != place(other) && meet(one, other)
+}
+
+/// Whether some host is covered by both patterns. A wildcard of a route (Gateway API) covers several labels, so a first
+/// label `*` stands for one or more.
+fn meet(one: &str, other: &str) -> bool {
+    let parts = |pattern: &'_ str| -> (bool, Vec<String>) {
+        let rest = pattern.strip_prefix("*.");
+        (rest.is_some(), rest.unwrap_or(pattern).rsplit('.').map(str::to_owned).collect())
+    };
+    let ((one_is_wild, one), (other_is_wild, other)) = (parts(one), parts(other));
+    let has_room = match (one_is_wild, other_is_wild) {
+        (true, true) => true,
+        (true, false) => other.len() > one.len(),
+        (false, true) => one.len() > other.len(),
+        (false, false) => one.len() == other.len(),
+    };
+    has_room && one.iter().zip(&other).all(|(one, other)| one == other || one == NAME || other == NAME)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_labels() {
+        assert!(is_host("{name}.tools.example.org") && is_host("*.{name}.example.org"));
+        for wrong in [
+            "{name}",
+            "{name}.Example.org",
+            "{name}.example.org.",
+            "a.*.{name}.org",
+            "{name}_x.example.org",
+            "t-{name}.example.org",
+            "{name}-dev.example.org",
+            "{name}{name}.example.org",
+        ] {
+            assert!(!is_host(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn patterns_meet_where_one_host_fits_both() {
+        for (one, other) in [
+            ("{name}.example.org", "{name}.example.org"),
+            ("{name}.tools.example.org", "www.{name}.example.org"),
+            ("*.{name}.example.org", "{name}.tools.example.org"),
+            ("*.{name}.example.org", "{name}.b.tools.example.org"),
+            ("*.{name}.example.org", "*.a.{name}.example.org"),
+        ] {
+            assert!(meet(one, other) && meet(other, one), "{one} {other}");
+        }
+        for (one, other) in [
+            ("{name}.tools.example.org", "{name}.users.example.org"),
+            ("{name}.example.org", "{name}.tools.example.org"),
+            ("*.{name}.tools.example.org", "{name}.tools.example.org"),
+            ("*.{name}.tools.example.org", "*.{name}.users.example.org"),
+        ] {
+            assert!(!meet(one, other) && !meet(other, one), "{one} {other}");
+        }
+    }
+
+    /// Every list of `length` words, the last word varying fastest.
+    fn lists(words: &[&str], length: usize) -> Vec<String> {
+        let longer = |lists: Vec<String>| -> Vec<String> {
+            let each = lists.iter().flat_map(|list| words.iter().map(move |word| format!("{list}.{word}")));
+            each.collect()
+        };
+        (1..length).fold(words.iter().map(|word| (*word).to_owned()).collect(), |lists, _| longer(lists))
+    }
+
+    #[test]
+    fn no_host_has_two_owners_by_patterns_that_are_taken() {
+        let covers = |pattern: &str, host: &str| match pattern.strip_prefix('*') {
+            Some(rest) => host.len() > rest.len() && host.ends_with(rest),
+            None => host == pattern,
+        };
+        let words = ["a", "b", NAME];
+        let plain: Vec<String> = [lists(&words, 2), lists(&words, 3)].concat();
+        let wild = plain.iter().map(|pattern| format!("*.{pattern}"));
+        let patterns: Vec<String> =
+            plain.iter().cloned().chain(wild).filter(|pattern| pattern.matches(NAME).count() == 1).collect();
+        let hosts: Vec<String> = (2..=4).flat_map(|length| lists(&["a", "b", "c"], length)).collect();
+        for one in &patterns {
+            for other in &patterns {
+                let owners = |pattern: &str, host: &str| -> Vec<&str> {
+                    let names = ["a", "b", "c"].into_iter();
+                    names.filter(|name| covers(&pattern.replace(NAME, name), host)).collect()
+                };
+                for host in &hosts {
+                    let (here, there) = (owners(one, host), owners(other, host));
+                    assert!(meet(one, other) || here.is_empty() || there.is_empty(), "{one} {other} {host}");
+                    let same = here.is_empty() || there.is_empty() || here == there;
+                    assert!(have_two_owners(one, other) || same, "{one} {other} {host}");
+                }
+            }
+        }
+    }
+}

@@ -389,7 +389,7 @@ async fn listen(
     sender: &mpsc::Sender<Event>,
     stop: &CancellationToken,
 ) -> Result<Vec<tokio::task::JoinHandle<()>>, DaemonError> {
-    let (desk, mut requests) = mpsc::channel(64);
+    let (request_sender, mut requests) = mpsc::channel(64);
     let forward = sender.clone();
     tokio::spawn(async move {
         while let Some(request) = requests.recv().await {
@@ -401,11 +401,11 @@ async fn listen(
     let socket = |what: String| move |source| DaemonError::Socket { what, source };
     let path = &settings.control_socket;
     let control = server::bind(path).map_err(socket(path.display().to_string()))?;
-    let mut tasks = vec![tokio::spawn(server::serve(control, desk.clone(), stop.clone()))];
+    let mut tasks = vec![tokio::spawn(server::serve(control, request_sender.clone(), stop.clone()))];
     if let Some(address) = settings.metrics {
         let listener =
             tokio::net::TcpListener::bind(address).await.map_err(socket(format!("metrics.listen {address}")))?;
-        tasks.push(tokio::spawn(server::serve_metrics(listener, desk, stop.clone())));
+        tasks.push(tokio::spawn(server::serve_metrics(listener, request_sender, stop.clone())));
     }
     Ok(tasks)
 }

@@ -10,7 +10,7 @@ use super::{AccessError, answered};
 use crate::contract::{self, CLASS, MANAGED_BY, MANAGER};
 use crate::desired::of_generation_group;
 use crate::identity::{ClusterName, NamespaceName};
-use crate::ledger::learn::{Facts, Tenancy};
+use crate::ledger::cluster_recovery::{Facts, Tenancy};
 
 /// Reads them. A namespace whose seal no key of `public_keys` made is no fact, and is said.
 pub async fn facts(client: &Client, cluster: &ClusterName, public_keys: &[[u8; 32]]) -> Result<Facts, AccessError> {

@@ -13,7 +13,7 @@ use super::exit::{Exit, Failure};
 use super::output;
 use crate::bootstrap::{self, InitRequest};
 use crate::identity::ClusterName;
-use crate::ledger::learn::Facts;
+use crate::ledger::cluster_recovery::Facts;
 use crate::recovery::{self, Rebuilt, RecoveryError, Remembered};
 use crate::runtime;
 use crate::settings::Settings;

@@ -26,7 +26,7 @@ use crate::ledger::SourceState;
 use crate::ledger::change::RefusalRecord;
 use crate::orders::request::{Refusal, Trigger};
 use crate::plan::adopted::Unowned;
-use crate::plan::near::LimitUse;
+use crate::plan::limit_usage::LimitUse;
 use crate::plan::pace::Progress;
 use crate::plan::quota::OverQuota;
 use crate::plan::revocation;

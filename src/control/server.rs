@@ -75,34 +75,41 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Serves until `stop`, then finishes the requests that are open.
-pub async fn serve(listener: UnixListener, desk: mpsc::Sender<Request>, stop: CancellationToken) {
-    connections::serve(listener, routes(desk), |stream| stream.peer_cred().ok(), stop).await;
+pub async fn serve(listener: UnixListener, request_sender: mpsc::Sender<Request>, stop: CancellationToken) {
+    connections::serve(listener, routes(request_sender), |stream| stream.peer_cred().ok(), stop).await;
 }
 
 /// Only metrics and health, for the TCP listener of `[metrics] listen`.
-pub async fn serve_metrics(listener: tokio::net::TcpListener, desk: mpsc::Sender<Request>, stop: CancellationToken) {
+pub async fn serve_metrics(
+    listener: tokio::net::TcpListener,
+    request_sender: mpsc::Sender<Request>,
+    stop: CancellationToken,
+) {
     let routes = Router::new()
-        .route("/metrics", get(|State(desk): State<Desk>| async move { metrics_text(&desk).await }))
+        .route(
+            "/metrics",
+            get(|State(request_sender): State<RequestSender>| async move { metrics_text(&request_sender).await }),
+        )
         .route("/healthz", get(healthz))
-        .with_state(desk);
+        .with_state(request_sender);
     connections::serve(listener, routes, |_| None, stop).await;
 }
 
-type Desk = mpsc::Sender<Request>;
+type RequestSender = mpsc::Sender<Request>;
 
-fn routes(desk: Desk) -> Router {
+fn routes(request_sender: RequestSender) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/plan", get(plan))
         .route("/v1/sync", post(sync))
         .route("/v1/orders", post(orders))
         .route("/v1/ensure", post(ensure))
-        .route("/v1/own/show", post(|caller, desk, body| own(Question::Show, caller, desk, body)))
-        .route("/v1/own/why", post(|caller, desk, body| own(Question::Why, caller, desk, body)))
+        .route("/v1/own/show", post(|caller, request_sender, body| own(Question::Show, caller, request_sender, body)))
+        .route("/v1/own/why", post(|caller, request_sender, body| own(Question::Why, caller, request_sender, body)))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
-        .with_state(desk)
+        .with_state(request_sender)
 }
 
 fn reader(caller: Option<&Caller>) -> Result<(), Refusal> {
@@ -119,46 +126,46 @@ fn administrator(caller: Option<Caller>) -> Result<String, Refusal> {
     }
 }
 
-async fn status(State(desk): State<Desk>, Extension(caller): Extension<Option<Caller>>) -> Response {
+async fn status(State(request_sender): State<RequestSender>, Extension(caller): Extension<Option<Caller>>) -> Response {
     answer(async {
         reader(caller.as_ref())?;
-        ask(&desk, Request::Status).await
+        ask(&request_sender, Request::Status).await
     })
     .await
 }
 
-async fn plan(State(desk): State<Desk>, Extension(caller): Extension<Option<Caller>>) -> Response {
+async fn plan(State(request_sender): State<RequestSender>, Extension(caller): Extension<Option<Caller>>) -> Response {
     answer(async {
         reader(caller.as_ref())?;
-        ask(&desk, Request::Plan).await
+        ask(&request_sender, Request::Plan).await
     })
     .await
 }
 
-async fn sync(State(desk): State<Desk>, Extension(caller): Extension<Option<Caller>>) -> Response {
+async fn sync(State(request_sender): State<RequestSender>, Extension(caller): Extension<Option<Caller>>) -> Response {
     answer(async {
         administrator(caller)?;
-        ask(&desk, Request::Sync).await
+        ask(&request_sender, Request::Sync).await
     })
     .await
 }
 
 async fn orders(
-    State(desk): State<Desk>,
+    State(request_sender): State<RequestSender>,
     Extension(caller): Extension<Option<Caller>>,
     body: Result<Json<Vec<OrderRequest>>, JsonRejection>,
 ) -> Response {
     answer(async {
         let actor = administrator(caller)?;
         let Json(orders) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
-        ask(&desk, |reply| Request::Orders(actor, orders, reply)).await
+        ask(&request_sender, |reply| Request::Orders(actor, orders, reply)).await
     })
     .await
 }
 
 /// Anybody may ask; the loop knows whose account it is.
 async fn ensure(
-    State(desk): State<Desk>,
+    State(request_sender): State<RequestSender>,
     Extension(caller): Extension<Option<Caller>>,
     body: Result<Json<EnsureRequest>, JsonRejection>,
 ) -> Response {
@@ -167,7 +174,7 @@ async fn ensure(
         let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
         let Caller { actor, uid, name, may_order, may_read: _ } = caller;
         let asker = Asker { actor, uid, name, may_order };
-        ask(&desk, |reply| Request::Ensure(asker, request, reply)).await
+        ask(&request_sender, |reply| Request::Ensure(asker, request, reply)).await
     })
     .await
 }
@@ -176,27 +183,30 @@ async fn ensure(
 async fn own(
     question: Question,
     Extension(caller): Extension<Option<Caller>>,
-    State(desk): State<Desk>,
+    State(request_sender): State<RequestSender>,
     body: Result<Json<OwnRequest>, JsonRejection>,
 ) -> Response {
     answer(async {
         let caller = caller.ok_or_else(|| not_allowed("nobody knows who asks"))?;
         let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
-        ask(&desk, |reply| Request::Own(question, caller.uid, request, reply)).await
+        ask(&request_sender, |reply| Request::Own(question, caller.uid, request, reply)).await
     })
     .await
 }
 
-async fn metrics(State(desk): State<Desk>, Extension(caller): Extension<Option<Caller>>) -> Response {
+async fn metrics(
+    State(request_sender): State<RequestSender>,
+    Extension(caller): Extension<Option<Caller>>,
+) -> Response {
     match reader(caller.as_ref()) {
-        Ok(()) => metrics_text(&desk).await,
+        Ok(()) => metrics_text(&request_sender).await,
         Err(refusal) => refused(refusal),
     }
 }
 
 /// 200 while the daemon works, 503 and why when it hangs.
-async fn healthz(State(desk): State<Desk>) -> Response {
-    let asked = tokio::time::timeout(ALIVE_WITHIN, ask(&desk, Request::Alive));
+async fn healthz(State(request_sender): State<RequestSender>) -> Response {
+    let asked = tokio::time::timeout(ALIVE_WITHIN, ask(&request_sender, Request::Alive));
     let silent = || Refusal { exit_code: 69, text: "the daemon does not answer itself".to_owned() };
     match asked.await.unwrap_or_else(|_| Err(silent())) {
         Ok(health) => format!("{health}\n").into_response(),
@@ -204,18 +214,18 @@ async fn healthz(State(desk): State<Desk>) -> Response {
     }
 }
 
-async fn metrics_text(desk: &Desk) -> Response {
+async fn metrics_text(request_sender: &RequestSender) -> Response {
     const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match ask(desk, Request::Metrics).await {
+    match ask(request_sender, Request::Metrics).await {
         Ok(text) => ([(axum::http::header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(refusal) => refused(refusal),
     }
 }
 
-async fn ask<T>(desk: &Desk, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Refusal> {
+async fn ask<T>(request_sender: &RequestSender, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Refusal> {
     let (reply, answer) = oneshot::channel();
     let gone = || Refusal { exit_code: 69, text: "the daemon is stopping".to_owned() };
-    desk.send(request(reply)).await.map_err(|_| gone())?;
+    request_sender.send(request(reply)).await.map_err(|_| gone())?;
     answer.await.map_err(|_| gone())?
 }
 

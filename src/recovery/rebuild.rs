@@ -20,7 +20,7 @@ use crate::errors::chain;
 use crate::execute::request::ApiServer;
 use crate::identity::{AccountId, ClusterName};
 use crate::ledger::change::{Change, Event};
-use crate::ledger::learn::{Facts, learn};
+use crate::ledger::cluster_recovery::{Facts, learn};
 use crate::ledger::transition::transition;
 use crate::ledger::{Account, CredentialKey, LedgerState, Lifecycle, Suspension};
 use crate::runtime;

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{RecoveryError, source_of};
 use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
-use crate::ledger::learn::{Facts, learn};
+use crate::ledger::cluster_recovery::{Facts, learn};
 use crate::settings::Settings;
 use crate::store::{FILE, Store};
 

@@ -26,7 +26,7 @@ use crate::ledger::change::Change;
 use crate::observed::realm::read;
 use crate::orders::request::Trigger;
 use crate::plan::Refusal;
-use crate::plan::near::LimitUse;
+use crate::plan::limit_usage::LimitUse;
 use crate::plan::realm as planned;
 use crate::plan::realm::guard::{ApprovedStep, RealmBounds, forgotten};
 use crate::policy::{Limits, Realm};

@@ -142,6 +142,7 @@ fn exempt(table: &Table<'_>) -> Vec<String> {
 }
 
 fn limits(table: &Table<'_>) -> Limits {
+<<<<<<< HEAD
     let defaults = [
         ("suspend_per_cycle", Limit { count: 5, percent: Some(1) }),
         ("suspend_per_day", Limit { count: 20, percent: Some(3) }),
@@ -188,6 +189,42 @@ fn limits(table: &Table<'_>) -> Limits {
         resume_per_day,
         change_per_cycle: change,
     }
+=======
+    let share = |count, percent| Limit { count, percent: Some(percent) };
+    let count = |count| Limit { count, percent: None };
+    let suspend_per_cycle = limit(table, "suspend_per_cycle", share(5, 1));
+    let suspend_per_day = limit(table, "suspend_per_day", share(20, 3));
+    let remove_members_per_cycle = limit(table, "remove_members_per_cycle", share(20, 5));
+    let remove_members_per_day = limit(table, "remove_members_per_day", share(60, 10));
+    let limits = Limits {
+        suspend_per_cycle,
+        suspend_per_day,
+        delete_per_cycle: limit(table, "delete_per_cycle", count(1)),
+        delete_per_day: limit(table, "delete_per_day", count(5)),
+        remove_members_per_cycle,
+        remove_members_per_day,
+        // The realm follows the ledger: what the ledger's limits let through in one cycle, the realm's let through too.
+        realm_disable_per_cycle: limit(table, "realm_disable_per_cycle", suspend_per_cycle),
+        realm_disable_per_day: limit(table, "realm_disable_per_day", suspend_per_day),
+        realm_remove_roles_per_cycle: limit(table, "realm_remove_roles_per_cycle", remove_members_per_cycle),
+        realm_remove_roles_per_day: limit(table, "realm_remove_roles_per_day", remove_members_per_day),
+        change_per_cycle: limit(table, "change_per_cycle", count(50)),
+    };
+    table.only(&[
+        "suspend_per_cycle",
+        "suspend_per_day",
+        "delete_per_cycle",
+        "delete_per_day",
+        "remove_members_per_cycle",
+        "remove_members_per_day",
+        "realm_disable_per_cycle",
+        "realm_disable_per_day",
+        "realm_remove_roles_per_cycle",
+        "realm_remove_roles_per_day",
+        "change_per_cycle",
+    ]);
+    limits
+>>>>>>> a4c2cd5 (Name the review handler, the limit usage and the recovery from clusters; realm limits follow the ledger's)
 }
 
 fn limit(table: &Table<'_>, key: &str, default: Limit) -> Limit {

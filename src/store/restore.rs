@@ -14,7 +14,7 @@ use super::read::VerifyError;
 use super::{CycleLock, FILE, ReadStore, Store, StoreError, make_file, make_folder, with, writable};
 use crate::ledger::chain::Broken;
 use crate::ledger::change::{Change, Event};
-use crate::ledger::learn::GENERATIONS_SKIPPED;
+use crate::ledger::cluster_recovery::GENERATIONS_SKIPPED;
 
 /// What SQLite puts beside a ledger, and would take for the new one's.
 const BESIDE: &[&str] = &["-wal", "-shm", "-journal"];

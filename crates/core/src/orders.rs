@@ -48,14 +48,14 @@ pub fn write_all(
     let mut all = Written::default();
     for request in requests {
         match write(&ledger, policy, actor, request, now) {
-            Ok(one) => {
-                all.revoked.extend(one.revoked);
+            Ok(outcome) => {
+                all.revoked.extend(outcome.revoked);
                 if requests.len() > 1 {
-                    one.changes.iter().for_each(|change| ledger.to_mut().apply(change));
+                    outcome.changes.iter().for_each(|change| ledger.to_mut().apply(change));
                 }
-                all.changes.extend(one.changes);
-                all.events.extend(one.events);
-                all.texts.push(one.text);
+                all.changes.extend(outcome.changes);
+                all.events.extend(outcome.events);
+                all.texts.push(outcome.text);
             }
             Err(refusal) => all.refused.push(refusal),
         }
@@ -64,7 +64,7 @@ pub fn write_all(
 }
 
 #[derive(Default)]
-struct One {
+struct OrderOutcome {
     changes: Vec<Change>,
     events: Vec<Event>,
     text: String,
@@ -77,7 +77,7 @@ fn write(
     actor: &str,
     request: &OrderRequest,
     now: Timestamp,
-) -> Result<One, Refusal> {
+) -> Result<OrderOutcome, Refusal> {
     let (kind, target) = match request {
         OrderRequest::Suspend(target) => (Some(OrderKind::Suspend), target),
         OrderRequest::Resume(target) => (Some(OrderKind::Resume), target),
@@ -186,7 +186,7 @@ fn note_of(
     Ok(Note { actor: actor.to_owned(), reason, ticket: ticket.map(str::to_owned), at: now })
 }
 
-fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -> Result<One, Refusal> {
+fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -> Result<OrderOutcome, Refusal> {
     let by_order = matches!(account.suspension, Some(Suspension::Ordered(_)));
     let is_idle = matches!(account.suspension, Some(Suspension::Idle { .. }));
     let name = account.account_name();
@@ -236,7 +236,7 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
     let revoked = (what == OrderKind::Revoke).then(|| account.account_name());
     let order = Order { id, account: account.id.clone(), what, note, bulk: None, object: None };
     let text = format!("{name}: {action}");
-    Ok(One { changes: vec![Change::Order(order)], events: vec![event], text, revoked })
+    Ok(OrderOutcome { changes: vec![Change::Order(order)], events: vec![event], text, revoked })
 }
 
 fn next_id(ledger: &LedgerState) -> i64 {
@@ -258,7 +258,7 @@ fn has_another_entry(ledger: &LedgerState, account: &Account) -> bool {
     let named = |name: &Option<String>| {
         name.as_deref().map(kubernetes_name).is_some_and(|name| name == account.kubernetes_name)
     };
-    // One of the same person may have another name; its rejection says whose account it is.
+    // An entry of the same person may have another name; its rejection says whose account it is.
     let same = format!("bursar adopt account {} {}", account.kind, account.name);
     let mut rejected = ledger
         .rejected
@@ -267,19 +267,19 @@ fn has_another_entry(ledger: &LedgerState, account: &Account) -> bool {
     rejected.any(|entry| entry.why.contains("bursar adopt account"))
 }
 
-fn restored(account: &Account, note: &Note, file: &str, objects: u64) -> One {
+fn restored(account: &Account, note: &Note, file: &str, objects: u64) -> OrderOutcome {
     let mut event = event(Some(account), "archive applied", note);
     event.detail = json!({"file": file, "objects": objects});
     let text = format!("{}: {objects} objects of {file} made again", account.account_name());
-    One { changes: Vec::new(), events: vec![event], text, revoked: None }
+    OrderOutcome { changes: Vec::new(), events: vec![event], text, revoked: None }
 }
 
 fn waits(ledger: &LedgerState, account: &Account, what: OrderKind) -> bool {
     ledger.orders.iter().any(|order| order.account == account.id && order.what == what)
 }
 
-fn hold(account: &Account, note: Note) -> One {
-    One {
+fn hold(account: &Account, note: Note) -> OrderOutcome {
+    OrderOutcome {
         events: vec![event(Some(account), "held", &note)],
         changes: vec![Change::Hold(account.id.clone(), Some(note))],
         text: format!("{}: held; planned for and shown, but not touched", account.account_name()),
@@ -287,12 +287,12 @@ fn hold(account: &Account, note: Note) -> One {
     }
 }
 
-fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<One, Refusal> {
+fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<OrderOutcome, Refusal> {
     let name = account.account_name();
     if !ledger.holds.contains_key(&account.id) {
         return Err(Refusal { exit_code: 1, text: format!("{name} is not held") });
     }
-    Ok(One {
+    Ok(OrderOutcome {
         changes: vec![Change::Hold(account.id.clone(), None)],
         events: vec![event(Some(account), "released", note)],
         text: format!("{name}: released"),
@@ -300,14 +300,14 @@ fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<One, 
     })
 }
 
-fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Result<One, Refusal> {
+fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Result<OrderOutcome, Refusal> {
     let Some(changes) = guard::approve(ledger, hash, now) else {
         let text = format!("nothing of hash {hash:?} waits for approval; `bursar status` shows what does");
         return Err(Refusal { exit_code: 1, text });
     };
     let note = Note { actor: actor.to_owned(), reason: format!("refused set {hash}"), ticket: None, at: now };
     let text = format!("{hash}: approved, once, within the hour");
-    Ok(One { changes, events: vec![event(None, "approved", &note)], text, revoked: None })
+    Ok(OrderOutcome { changes, events: vec![event(None, "approved", &note)], text, revoked: None })
 }
 
 fn event(account: Option<&Account>, action: &str, note: &Note) -> Event {

@@ -6,12 +6,12 @@
 pub mod adopted;
 pub mod chain;
 pub mod change;
+pub mod cluster_recovery;
 mod credential;
 pub mod doubt;
 mod failure;
 pub mod gaps;
 pub mod idle;
-pub mod learn;
 mod order;
 pub mod pace;
 pub mod quota;

@@ -1,6 +1,6 @@
 //! `bursar adopt namespace|object`: what an execution found to be somebody else's.
 
-use super::{One, event, find, next_id};
+use super::{OrderOutcome, event, find, next_id};
 use crate::desired::classes_if_asked;
 use crate::identity::{AccountId, AccountName, ClusterName, NamespaceName, name_in};
 use crate::ledger::change::Change;
@@ -10,7 +10,12 @@ use crate::policy::Policy;
 
 /// The next cycle tries again at once, and takes it over. It is meant for what stands there now: an order that cannot be
 /// carried out is over.
-pub(super) fn object(ledger: &LedgerState, policy: &Policy, wanted: &AdoptObject, note: Note) -> Result<One, Refusal> {
+pub(super) fn object(
+    ledger: &LedgerState,
+    policy: &Policy,
+    wanted: &AdoptObject,
+    note: Note,
+) -> Result<OrderOutcome, Refusal> {
     let object = &wanted.object;
     let namespace = object.strip_prefix("namespace ");
     let Some((id, cluster)) = in_the_way(ledger, wanted) else {
@@ -35,7 +40,7 @@ fn ordered(
     wanted: &AdoptObject,
     cluster: Option<&ClusterName>,
     (note, mut changes): (Note, Vec<Change>),
-) -> One {
+) -> OrderOutcome {
     let object = &wanted.object;
     let mut event = event(Some(account), "object to be adopted", &note);
     event.detail = serde_json::json!({"object": object, "cluster": cluster});
@@ -49,7 +54,7 @@ fn ordered(
     };
     let text = format!("{}: {object} to be adopted", account.account_name());
     changes.push(Change::Order(order));
-    One { changes, events: vec![event], text, revoked: None }
+    OrderOutcome { changes, events: vec![event], text, revoked: None }
 }
 
 /// What makes a namespace the place of an account that has none yet, though its name was made of the account's by another
@@ -116,7 +121,7 @@ mod tests {
     use crate::identity::AccountKind;
     use crate::plan::testing::World;
 
-    fn adopt(world: &World, namespace: &str, owner: &str) -> Result<One, Refusal> {
+    fn adopt(world: &World, namespace: &str, owner: &str) -> Result<OrderOutcome, Refusal> {
         let owner = Some(owner.parse().expect("an account"));
         let wanted = AdoptObject { object: format!("namespace {namespace}"), owner, reason: None, ticket: None };
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
@@ -128,7 +133,7 @@ mod tests {
         let mut world = World::new();
         let dotted = world.add(AccountKind::Tool, "john.doe", Some(52_503));
         let plain = world.add(AccountKind::Tool, "jane", Some(52_504));
-        let One { changes, text, .. } = adopt(&world, "tool-john-doe", "tool:john.doe").expect("ordered");
+        let OrderOutcome { changes, text, .. } = adopt(&world, "tool-john-doe", "tool:john.doe").expect("ordered");
         assert!(text.contains("tool:john.doe: namespace tool-john-doe to be adopted"), "{text}");
         for change in &changes {
             world.ledger.apply(change);

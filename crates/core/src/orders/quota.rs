@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{One, event};
+use super::{OrderOutcome, event};
 use crate::desired::quota::class_of;
 use crate::desired::{classes_if_asked, classes_of};
 use crate::identity::ClusterName;
@@ -20,7 +20,7 @@ pub(super) fn set(
     account: &Account,
     set: &QuotaSet,
     note: &Note,
-) -> Result<One, Refusal> {
+) -> Result<OrderOutcome, Refusal> {
     let QuotaSet { target: _, amounts, until, cluster } = set;
     let name = account.account_name();
     if account.state == Lifecycle::Deleted {
@@ -41,7 +41,7 @@ pub(super) fn set(
     if amounts.is_empty() {
         return refused(64, "no amount is given; for example limits.cpu=8".to_owned());
     }
-    let mut one = One::default();
+    let mut outcome = OrderOutcome::default();
     let mut texts = Vec::new();
     for (resource, amount) in amounts {
         takes(class, resource, amount)?;
@@ -52,18 +52,25 @@ pub(super) fn set(
         let detail = json!({
             "resource": resource, "before": before, "amount": amount, "until": until, "cluster": cluster,
         });
-        one.events.push(crate::ledger::change::Event { detail, ..event(Some(account), "quota override set", note) });
-        one.changes.push(Change::Override(key, Some(given)));
+        outcome
+            .events
+            .push(crate::ledger::change::Event { detail, ..event(Some(account), "quota override set", note) });
+        outcome.changes.push(Change::Override(key, Some(given)));
     }
-    one.text = format!("{name}: {}", texts.join(", "));
-    Ok(one)
+    outcome.text = format!("{name}: {}", texts.join(", "));
+    Ok(outcome)
 }
 
 /// The class's amounts again; all of them, or none.
-pub(super) fn unset(ledger: &LedgerState, account: &Account, unset: &QuotaUnset, note: &Note) -> Result<One, Refusal> {
+pub(super) fn unset(
+    ledger: &LedgerState,
+    account: &Account,
+    unset: &QuotaUnset,
+    note: &Note,
+) -> Result<OrderOutcome, Refusal> {
     let QuotaUnset { target: _, resources, cluster } = unset;
     let name = account.account_name();
-    let mut one = One::default();
+    let mut outcome = OrderOutcome::default();
     for resource in resources {
         let mut found = false;
         for (key, given) in ledger.overrides_of(&account.id) {
@@ -73,8 +80,8 @@ pub(super) fn unset(ledger: &LedgerState, account: &Account, unset: &QuotaUnset,
             found = true;
             let detail = json!({"resource": resource, "before": given.amount, "cluster": key.cluster});
             let told = event(Some(account), "quota override unset", note);
-            one.events.push(crate::ledger::change::Event { detail, ..told });
-            one.changes.push(Change::Override(key.clone(), None));
+            outcome.events.push(crate::ledger::change::Event { detail, ..told });
+            outcome.changes.push(Change::Override(key.clone(), None));
         }
         if !found {
             let place = cluster.as_ref().map(|cluster| format!(" for cluster {cluster}")).unwrap_or_default();
@@ -84,8 +91,8 @@ pub(super) fn unset(ledger: &LedgerState, account: &Account, unset: &QuotaUnset,
             );
         }
     }
-    one.text = format!("{name}: no override of {} any more", resources.join(", "));
-    Ok(one)
+    outcome.text = format!("{name}: no override of {} any more", resources.join(", "));
+    Ok(outcome)
 }
 
 fn known(policy: &Policy, classes: &[&Class], cluster: Option<&ClusterName>) -> Result<(), Refusal> {

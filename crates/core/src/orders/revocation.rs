@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::{One, event, next_id};
+use super::{OrderOutcome, event, next_id};
 use crate::identity::AccountId;
 use crate::ledger::change::Change;
 use crate::ledger::revocation::BulkRevocation;
@@ -36,11 +36,11 @@ pub(super) fn is_possible<'a>(
 
 /// An order for each account of the class that has a certificate, to be carried out at a pace. One that is under way is
 /// followed, not begun again: whoever gives the order a second time revokes nobody twice.
-pub(super) fn all(ledger: &LedgerState, class: &str, note: &Note) -> Result<One, Refusal> {
+pub(super) fn all(ledger: &LedgerState, class: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
     if let Some(BulkRevocation { note, .. }) = ledger.revocations.get(class) {
         let Note { actor, reason, at, .. } = note;
         let text = format!("class {class}: under way already, ordered by {actor} at {at:.0}: {reason}");
-        return Ok(One { text, ..One::default() });
+        return Ok(OrderOutcome { text, ..OrderOutcome::default() });
     }
     let of_class = ledger.tenants.iter().filter(|(_, tenant)| tenant.class == class).map(|((id, _), _)| id);
     let of_class: BTreeSet<&AccountId> = of_class.collect();
@@ -66,7 +66,7 @@ pub(super) fn all(ledger: &LedgerState, class: &str, note: &Note) -> Result<One,
     } else {
         format!("; held, so not before their release: {}", held.join(", "))
     };
-    Ok(One {
+    Ok(OrderOutcome {
         changes: orders.chain([begun]).collect(),
         events: vec![told],
         text: format!("class {class}: revocation of {} accounts ordered{held}", accounts.len()),

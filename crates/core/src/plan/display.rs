@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::adopted::is_of_others;
 use super::guard::{ABSENCE, ATTRIBUTES, ApprovedPlan, COMPLETENESS, IMPORT, Refusal, refused_hash};
-use super::near::LimitUse;
+use super::limit_usage::LimitUse;
 use super::pace::Progress;
 use super::realm::RealmPlan;
 use super::realm::guard::{ApprovedRealmPlan, ROLES, USERS};

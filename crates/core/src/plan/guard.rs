@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::budget::{BUDGETS, Budget, RESUMED};
 use super::hold::keeps;
 use super::limit::{Limited, Verdict, judge, spent};
-use super::near::{LimitUse, near};
+use super::limit_usage::{LimitUse, near_limits};
 use super::pace::{Paced, Progress, pace};
 use super::realm::guard::is_of_realm;
 use super::reaper::{Waiting, cap};
@@ -293,7 +293,7 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
     let approved = ApprovedPlan {
         hash: hash::of_parts(&parts),
         accounts,
-        near: near(bounds, &spent, &refusals, now),
+        near: near_limits(bounds, &spent, &refusals, now),
         spent,
         used,
         paced,

@@ -14,7 +14,7 @@ mod hold;
 pub mod idle;
 pub mod intents;
 mod limit;
-pub mod near;
+pub mod limit_usage;
 pub mod pace;
 pub mod quota;
 pub mod realm;

@@ -1,9 +1,13 @@
-//! `bursar-webhook`: TLS in, reviews to [`Desk`], answers out; certificate and rules taken over when their files change.
+//! `bursar-webhook`: TLS in, reviews to [`ReviewHandler`], answers out; certificate and rules taken over when their files change.
 //! Health and metrics are on a second port, without TLS. It writes nothing anywhere.
 
+<<<<<<< HEAD
 pub mod approver;
 pub mod desk;
+=======
+>>>>>>> a4c2cd5 (Name the review handler, the limit usage and the recovery from clusters; realm limits follow the ledger's)
 pub mod files;
+pub mod handler;
 pub mod metrics;
 
 use std::collections::BTreeMap;
@@ -31,8 +35,12 @@ use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+<<<<<<< HEAD
 use self::desk::{Answer, Desk, InForce};
+=======
+>>>>>>> a4c2cd5 (Name the review handler, the limit usage and the recovery from clusters; realm limits follow the ledger's)
 use self::files::{Changed, Files};
+use self::handler::{InForce, ReviewHandler};
 use crate::index::{Index, Trust};
 
 /// Between two looks at the files.
@@ -104,14 +112,19 @@ pub async fn run(
         async |address| TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source });
     let (reviews, probes) = (bind(listen).await?, bind(health).await?);
     let index = Arc::new(Index::default());
-    let desk = Arc::new(Desk::new(in_force(&files), Arc::clone(&index), clock));
+    let handler = Arc::new(ReviewHandler::new(in_force(&files), Arc::clone(&index), clock));
     let tls = Arc::new(RwLock::new(Arc::clone(&files.certificate().config)));
     let watch = tokio::spawn(Arc::clone(&index).watch(client, trust(&files))).abort_handle();
+<<<<<<< HEAD
     let reload = tokio::spawn(keep_up(files, Arc::clone(&desk), Arc::clone(&tls), watch));
     let asked = Arc::clone(&desk);
     let probing = tokio::spawn(serve_health(probes, move |request| asked.health(request)));
+=======
+    let reload = tokio::spawn(keep_up(files, Arc::clone(&handler), Arc::clone(&tls), watch));
+    let probing = tokio::spawn(serve_health(probes, Arc::clone(&handler)));
+>>>>>>> a4c2cd5 (Name the review handler, the limit usage and the recovery from clusters; realm limits follow the ledger's)
     tracing::info!(%listen, %health, "serving");
-    serve(reviews, tls, desk, &stop).await;
+    serve(reviews, tls, handler, &stop).await;
     reload.abort();
     probing.abort();
     Ok(())
@@ -126,7 +139,12 @@ fn trust(files: &Files) -> Trust {
 }
 
 /// Takes over what changes in the files.
-async fn keep_up(mut files: Files, desk: Arc<Desk>, tls: Arc<RwLock<Arc<ServerConfig>>>, mut watch: AbortHandle) {
+async fn keep_up(
+    mut files: Files,
+    handler: Arc<ReviewHandler>,
+    tls: Arc<RwLock<Arc<ServerConfig>>>,
+    mut watch: AbortHandle,
+) {
     let mut wrong = files.wrong();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -136,13 +154,13 @@ async fn keep_up(mut files: Files, desk: Arc<Desk>, tls: Arc<RwLock<Arc<ServerCo
         }
         if answers || wrong != files.wrong() {
             wrong = files.wrong();
-            desk.put_in_force(in_force(&files));
+            handler.put_in_force(in_force(&files));
         }
         if index {
             match client(files.kubeconfig()).await {
                 Ok(client) => {
                     watch.abort();
-                    watch = tokio::spawn(Arc::clone(&desk.index).watch(client, trust(&files))).abort_handle();
+                    watch = tokio::spawn(Arc::clone(&handler.index).watch(client, trust(&files))).abort_handle();
                 }
                 Err(error) => tracing::error!(error, "the old way to the API server stays in use"),
             }
@@ -202,7 +220,12 @@ impl Drop for Seat {
     }
 }
 
-async fn serve(listener: TcpListener, tls: Arc<RwLock<Arc<ServerConfig>>>, desk: Arc<Desk>, stop: &CancellationToken) {
+async fn serve(
+    listener: TcpListener,
+    tls: Arc<RwLock<Arc<ServerConfig>>>,
+    handler: Arc<ReviewHandler>,
+    stop: &CancellationToken,
+) {
     let open = GracefulShutdown::new();
     let hall = Hall::new();
     loop {
@@ -212,7 +235,7 @@ async fn serve(listener: TcpListener, tls: Arc<RwLock<Arc<ServerConfig>>>, desk:
         };
         let Some((stream, seat)) = accepted else { continue };
         let config = Arc::clone(&tls.read().unwrap_or_else(PoisonError::into_inner));
-        tokio::spawn(connection(stream, seat, config, Arc::clone(&desk), open.watcher()));
+        tokio::spawn(connection(stream, seat, config, Arc::clone(&handler), open.watcher()));
     }
     drop(listener);
     // Whoever is not done by then hangs, and is cut off.
@@ -238,11 +261,17 @@ async fn accept(listener: &TcpListener, hall: &Arc<Hall>) -> Option<(TcpStream, 
     }
 }
 
-async fn connection(stream: TcpStream, seat: Seat, tls: Arc<ServerConfig>, desk: Arc<Desk>, watcher: Watcher) {
+async fn connection(
+    stream: TcpStream,
+    seat: Seat,
+    tls: Arc<ServerConfig>,
+    handler: Arc<ReviewHandler>,
+    watcher: Watcher,
+) {
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls).accept(stream)).await else { return };
     let service = service_fn(move |request| {
-        let desk = Arc::clone(&desk);
-        async move { Ok::<_, Infallible>(desk.review(request).await) }
+        let handler = Arc::clone(&handler);
+        async move { Ok::<_, Infallible>(handler.review(request).await) }
     });
     let http = builder();
     let connection = http.serve_connection(TokioIo::new(stream), service).into_owned();
@@ -262,6 +291,7 @@ fn builder() -> auto::Builder<TokioExecutor> {
     http
 }
 
+<<<<<<< HEAD
 /// Answers probes and scrapes.
 async fn serve_health<F>(listener: TcpListener, answer: F)
 where
@@ -274,6 +304,16 @@ where
         tokio::spawn(async move {
             let service = service_fn(|request| {
                 let answer = answer(&request);
+=======
+async fn serve_health(listener: TcpListener, handler: Arc<ReviewHandler>) {
+    let hall = Hall::new();
+    loop {
+        let Some((stream, seat)) = accept(&listener, &hall).await else { continue };
+        let handler = Arc::clone(&handler);
+        tokio::spawn(async move {
+            let service = service_fn(|request| {
+                let answer = handler.health(&request);
+>>>>>>> a4c2cd5 (Name the review handler, the limit usage and the recovery from clusters; realm limits follow the ledger's)
                 async move { Ok::<_, Infallible>(answer) }
             });
             let _ = builder().serve_connection(TokioIo::new(stream), service).await;

@@ -17,7 +17,7 @@ use crate::ledger::{LedgerState, Lifecycle, Spending, Spent};
 use crate::plan::guard::{Classes, Refusal};
 use crate::plan::hash;
 use crate::plan::limit::{Limited, Verdict, judge, spent};
-use crate::plan::near::{LimitUse, tighter, worth_saying};
+use crate::plan::limit_usage::{LimitUse, tighter, worth_saying};
 use crate::policy::{Limits, Realm};
 
 /// [`Refusal::what`] of users that are disabled.

@@ -41,7 +41,7 @@ impl std::fmt::Display for LimitUse {
 }
 
 /// Of each class and budget the tighter limit, if it is near and refuses nothing, for then it is said already.
-pub(super) fn near(
+pub(super) fn near_limits(
     bounds: &Bounds,
     by_plan: &BTreeMap<(Spending, String), u64>,
     refusals: &[Refusal],

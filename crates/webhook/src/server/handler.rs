@@ -69,7 +69,7 @@ pub struct InForce {
 
 /// Everything that an answer takes.
 #[derive(Debug)]
-pub struct Desk {
+pub struct ReviewHandler {
     /// Whose namespaces are.
     pub index: Arc<Index>,
     /// What is counted.
@@ -83,7 +83,7 @@ pub struct Desk {
 /// An answer.
 pub type Answer = Response<Full<Bytes>>;
 
-impl Desk {
+impl ReviewHandler {
     /// With nothing asked yet.
     #[must_use]
     pub fn new(in_force: InForce, index: Arc<Index>, clock: fn() -> Timestamp) -> Self {

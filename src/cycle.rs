@@ -32,6 +32,7 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     runtime.must_own()?;
     runtime.ledger.must_write().await?; // what cannot be remembered is not done
     let heard = hear(runtime, trigger).await?; // clusters: connect; directories: read
+    runtime.confine().await; // what confines the daemon: compared with what the watches heard, and repaired
     let Runtime { settings, sealer, deriver, ledger, clusters, realm, work, metrics, .. } = runtime;
     work.progress.step();
 
@@ -81,7 +82,9 @@ pub async fn preview(runtime: &mut Runtime) -> Result<PlanAnswer, RuntimeError> 
             Err(why) => Err(why),
         });
     }
-    Ok(PlanAnswer { text: preview.to_string(), plan: preview.json(), exit_code: preview.exit_code() })
+    let notices = clusters.approver_notices(&settings.policy);
+    let text = notices.into_iter().fold(preview.to_string(), |text, notice| format!("{text}\n{notice}"));
+    Ok(PlanAnswer { text, plan: preview.json(), exit_code: preview.exit_code() })
 }
 
 /// Reads on while the ledger takes no writes: what the directories say, and for how many accounts something waits.

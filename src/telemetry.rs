@@ -50,6 +50,12 @@ struct SourceLabel {
     source: String,
 }
 
+/// Label `cluster`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClusterLabel {
+    cluster: String,
+}
+
 /// Label `state`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabel {
@@ -105,6 +111,9 @@ pub struct Metrics {
     account_changes: Family<ActionLabel, Counter>,
     refusals: Family<LimitLabel, Counter>,
     endpoints: Family<EndpointLabels, Gauge>,
+    confinement: Family<ClusterLabel, Gauge>,
+    unknown_certificates: Family<ClusterLabel, Gauge>,
+    own_certificate: Family<ClusterLabel, Gauge>,
     realm_failing: Gauge,
     /// Seconds since 1970; 0: it was not read.
     realm_read_at: Gauge,
@@ -171,6 +180,19 @@ impl Metrics {
     /// The configuration may have others.
     pub fn forget_endpoints(&self) {
         self.endpoints.clear();
+        self.confinement.clear();
+        self.unknown_certificates.clear();
+        self.own_certificate.clear();
+    }
+
+    /// What is wrong with what confines the daemon, certificates that it did not ask for, and seconds until its own ends.
+    pub fn confinement(&self, cluster: &str, (broken, unknown): (usize, usize), own: Option<i64>) {
+        let label = ClusterLabel { cluster: cluster.to_owned() };
+        self.confinement.get_or_create(&label).set(count(broken));
+        self.unknown_certificates.get_or_create(&label).set(count(unknown));
+        if let Some(seconds) = own {
+            self.own_certificate.get_or_create(&label).set(seconds);
+        }
     }
 
     /// How the realm that is written to is: whether nothing can be done there, and when it was last read.
@@ -214,6 +236,22 @@ impl Metrics {
             self.deliveries_repeated.clone(),
         );
         registry.register("refusals", "Plans of which a limit held a part back", self.refusals.clone());
+        registry.register(
+            "confinement_broken",
+            "What is wrong with what confines the daemon in a cluster",
+            self.confinement.clone(),
+        );
+        registry.register(
+            "unknown_certificates",
+            "Certificates signed for requests of the daemon that it did not ask for",
+            self.unknown_certificates.clone(),
+        );
+        registry.register_with_unit(
+            "own_certificate_expiry",
+            "Until the daemon's own certificate ends",
+            Unit::Seconds,
+            self.own_certificate.clone(),
+        );
         registry.register(
             "endpoint_failing",
             "1 if an endpoint did not take a credential when it was last asked",
@@ -348,4 +386,9 @@ mod tests {
         assert!(text.contains("bursar_api_requests_total{cluster=\"prod\",verb=\"apply\"} 1"), "{text}");
         assert!(text.ends_with("# EOF\n"));
     }
+}
+
+/// A count as a gauge has it.
+fn count(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }

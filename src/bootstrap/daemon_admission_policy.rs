@@ -26,6 +26,9 @@ use crate::policy::DAEMON_USER;
 /// Name of the policy and of its binding.
 pub const DAEMON_ADMISSION_POLICY: &str = "bursar-cage";
 
+/// The beginning of every refusal of the API server by this policy. A refusal without it is somebody else's.
+pub const REFUSAL: &str = "ValidatingAdmissionPolicy 'bursar-cage'";
+
 const API_VERSION: &str = "admissionregistration.k8s.io/v1";
 
 /// The policy and its binding.
@@ -204,7 +207,31 @@ fn texts<'a>(values: impl IntoIterator<Item = &'a String>) -> String {
     format!("[{}]", quoted.join(", "))
 }
 
-/// A CEL string that may have single quotes in it.
-fn double(value: &str) -> String {
-    format!("\"{}\"", value.replace(['"', '\\'], ""))
+/// A value as a CEL literal that compares with what is stored. Kubernetes wants the values of one list or map to have one
+/// type, so each is `dyn`.
+fn literal(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("\"{}\"", text.replace(['"', '\\'], "")),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(|item| format!("dyn({})", literal(item))).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Object(fields) => {
+            let fields: Vec<String> =
+                fields.iter().map(|(key, value)| format!("{}: dyn({})", text(key), literal(value))).collect();
+            format!("{{{}}}", fields.join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_written_as_cel_reads_it() {
+        let value = json!({"a": ["x", "y'z"], "b": {}, "c": true});
+        assert_eq!(literal(&value), "{'a': dyn([dyn(\"x\"), dyn(\"y'z\")]), 'b': dyn({}), 'c': dyn(true)}");
+    }
 }

@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::ClusterResourceScope;
-use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::rbac::v1::{AggregationRule, ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::approver::{self, ApproverRequest};
-use super::daemon_admission_policy::{DAEMON_ADMISSION_POLICY, daemon_admission_policy};
+use super::confinement::{Probed, note, probe};
+use super::daemon_admission_policy::daemon_admission_policy;
 use super::needs::Needs;
 use super::own::OwnCredential;
 use super::owner::{Said, owner_and_said};
@@ -226,7 +226,9 @@ fn manifests(
     if needs.personal_storage {
         manifests.push(roles::personal_namespace());
     }
-    manifests.extend(daemon_admission_policy(needs, &confinement));
+    let [mut policy, binding] = daemon_admission_policy(needs, &confinement);
+    note(&mut policy);
+    manifests.extend([policy, binding]);
     manifests.extend_from_slice(backstop);
     manifests.extend(webhook::identity());
     manifests.push(roles::selftest_namespace());
@@ -351,34 +353,18 @@ fn is_same(before: &ObjectMeta, after: &ObjectMeta) -> bool {
         || (before.generation.is_some() && before.generation == after.generation && before.labels == after.labels)
 }
 
-/// Sees that the credential is confined: as the daemon, a namespace without a class is refused, by the policy and not
-/// for want of rights. Tried without effect (`dryRun=All`), until rights and policy are in force.
+/// Sees that the credential is confined: as the daemon, a namespace without a class is refused, by the policy and not for
+/// want of rights. Tried without effect (`dryRun=All`), until rights and policy are in force.
 #[expect(clippy::disallowed_methods, reason = "waits for the API server, with a deadline")]
 async fn enforced(daemon: &Client) -> Result<(), AccessError> {
-    let api = Api::<Namespace>::all(daemon.clone());
-    let mut probe = Namespace::default();
-    probe.metadata.name = Some("bursar-cage-probe".to_owned());
-    let parameters = PostParams { dry_run: true, ..PostParams::default() };
     let begun = tokio::time::Instant::now();
     loop {
-        let tried = answered("the daemon admission policy", api.create(&parameters, &probe)).await;
-        let (error, late) = match tried {
-            Ok(_) => (AccessError::PolicyNotEnforced, begun.elapsed() > IN_FORCE_WITHIN),
-            Err(AccessError::Api { source, .. }) => match *source {
-                kube::Error::Api(status) if status.message.contains(DAEMON_ADMISSION_POLICY) => return Ok(()),
-                kube::Error::Api(status) if status.code == 403 => {
-                    (AccessError::NoRights(status.message.clone()), begun.elapsed() > IN_FORCE_WITHIN)
-                }
-                other => {
-                    return Err(AccessError::Api {
-                        what: "the daemon admission policy".to_owned(),
-                        source: Box::new(other),
-                    });
-                }
-            },
-            Err(error) => return Err(error),
+        let error = match probe(daemon).await? {
+            Probed::Refused => return Ok(()),
+            Probed::LetThrough => AccessError::PolicyNotEnforced,
+            Probed::ByAnother(why) => AccessError::NoRights(why),
         };
-        if late {
+        if begun.elapsed() > IN_FORCE_WITHIN {
             return Err(error);
         }
         tokio::time::sleep(LOOK_EVERY).await;

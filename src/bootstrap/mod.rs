@@ -8,6 +8,7 @@
 //! server.
 
 pub mod approver;
+pub mod confinement;
 pub mod daemon_admission_policy;
 mod error;
 mod facts;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::daemon_admission_policy::DAEMON_ADMISSION_POLICY;
 use super::needs::{ARCHIVE_ROLE, CLUSTER_ADMIN_USER, Confinement, Needs, TENANT_ROLE};
 use super::webhook::{APPROVALS, SECRET, WEBHOOK, backstop};
 use crate::contract::{CLASS, MANAGED_BY, SELFTEST};
@@ -143,18 +144,25 @@ fn named(group: &str, resource: &str, names: impl serde::Serialize, verbs: &[&st
     json!({"apiGroups": [group], "resources": [resource], "resourceNames": names, "verbs": verbs})
 }
 
-/// The webhook's configurations and the backstop's bindings, each by its name: written, and never removed. Not the policies: of
-/// admission's own objects the admission policy sees none, and a mutating policy could be anything.
+/// The webhook's configurations and the backstop's bindings, each by its name: watched and repaired, and never removed.
+/// The policies are watched only: of admission's own policies and bindings the admission policy sees none, and a mutating
+/// policy could be anything.
 fn webhook_configurations() -> Vec<Value> {
     const GROUP: &str = "admissionregistration.k8s.io";
-    const APPLIED: &[&str] = &["create", "patch"];
+    const KEPT: &[&str] = &["get", "list", "watch", "create", "patch"];
+    const SEEN: &[&str] = &["list", "watch"];
+    const KEPT_AND_SEEN: &[&str] = &["list", "watch", "create", "patch"];
     let (validating, mutating) = ("ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding");
+    let policies = [DAEMON_ADMISSION_POLICY, backstop::UID, backstop::GROUPS];
     vec![
         // What is installed, and until when its certificate is good, is read off this one.
-        named(GROUP, "validatingwebhookconfigurations", [WEBHOOK, APPROVALS], &["get", "create", "patch"]),
-        named(GROUP, "mutatingwebhookconfigurations", [WEBHOOK], APPLIED),
-        named(GROUP, "validatingadmissionpolicybindings", backstop::names(validating), APPLIED),
-        named(GROUP, "mutatingadmissionpolicybindings", backstop::names(mutating), APPLIED),
+        named(GROUP, "validatingwebhookconfigurations", [WEBHOOK, APPROVALS], KEPT),
+        named(GROUP, "mutatingwebhookconfigurations", [WEBHOOK], KEPT_AND_SEEN),
+        named(GROUP, "validatingadmissionpolicies", policies, SEEN),
+        named(GROUP, "mutatingadmissionpolicies", [backstop::UID, backstop::GROUPS], SEEN),
+        named(GROUP, "validatingadmissionpolicybindings", [DAEMON_ADMISSION_POLICY], SEEN),
+        named(GROUP, "validatingadmissionpolicybindings", backstop::names(validating), KEPT_AND_SEEN),
+        named(GROUP, "mutatingadmissionpolicybindings", backstop::names(mutating), KEPT_AND_SEEN),
     ]
 }
 

@@ -3,6 +3,7 @@
 
 mod authority;
 mod cluster;
+mod confinement;
 mod homes;
 mod mounts;
 mod realm;

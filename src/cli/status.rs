@@ -83,6 +83,20 @@ fn text(status: &Status, running: bool) -> String {
         let trouble = cluster.trouble.as_deref().map(|trouble| format!(": {}", clean(trouble))).unwrap_or_default();
         let ready = if cluster.ready { "ready" } else { "not ready" };
         lines.push(format!("cluster {name}: {ready}, {} objects{trouble}", cluster.objects));
+        lines.extend(cluster.confinement.iter().map(|what| format!("cluster {name}: confinement: {}", clean(what))));
+        lines.extend(cluster.administrator.iter().map(|why| format!("cluster {name}: {}", clean(why))));
+        lines.extend(
+            cluster
+                .own_certificate_until
+                .map(|ends| format!("cluster {name}: the daemon's own certificate ends {ends:.0}")),
+        );
+        lines.extend(cluster.unknown_certificates.iter().map(|certificate| {
+            format!(
+                "cluster {name}: a certificate that Bursar did not ask for was signed for the daemon's request; treat the \
+                 daemon's key as stolen: {}",
+                clean(certificate)
+            )
+        }));
         let endpoints = cluster.endpoints.iter();
         lines.extend(endpoints.map(|(endpoint, why)| format!("cluster {name}, endpoint {endpoint}: {}", clean(why))));
     }

@@ -146,6 +146,18 @@ pub struct ClusterStatus {
     /// Endpoints that do not take credentials, with why and the cure.
     #[serde(default)]
     pub endpoints: BTreeMap<String, String>,
+    /// What is wrong with what confines the daemon there.
+    #[serde(default)]
+    pub confinement: Vec<String>,
+    /// Why who has this host has the cluster; absent: they have not.
+    #[serde(default)]
+    pub administrator: Option<String>,
+    /// When the daemon's own certificate ends; absent for an administrator's own kubeconfig.
+    #[serde(default)]
+    pub own_certificate_until: Option<Timestamp>,
+    /// Certificates that were signed for requests of the daemon, and that it did not ask for.
+    #[serde(default)]
+    pub unknown_certificates: Vec<String>,
 }
 
 /// A tenant with a failing step.

@@ -1,10 +1,11 @@
 //! The watch of a cluster's certificate requests of ours: one for each cluster, which tells all that wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher::watcher};
@@ -12,8 +13,10 @@ use kube::{Api, Client};
 use tokio::sync::{oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::certificate;
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::errors::chain;
+use crate::policy::DAEMON_USER;
 
 /// Label with the holder's id: by it requests that were left behind are found.
 pub(super) const HOLDER: &str = "bursar.dev/id";
@@ -40,6 +43,10 @@ struct State {
     known: BTreeMap<String, Seen>,
     waiters: BTreeMap<String, oneshot::Sender<Outcome>>,
     list: BTreeMap<String, Seen>,
+    /// Uids of requests that this process made.
+    made: BTreeSet<String>,
+    /// By uid.
+    signed: BTreeMap<String, Signed>,
     trouble: Option<String>,
 }
 
@@ -49,6 +56,21 @@ struct Seen {
     holder: String,
     approved: bool,
     outcome: Option<Outcome>,
+    /// The API server says that the daemon asked for it.
+    by_the_daemon: bool,
+}
+
+/// A certificate that was signed for a request of the daemon, and that this process did not ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signed {
+    /// Whom it names.
+    pub subject: String,
+    /// SHA-256 of its DER, hex.
+    pub fingerprint: String,
+    /// When it ends.
+    pub not_after: Timestamp,
+    /// The request's name.
+    pub request: String,
 }
 
 /// What became of a request.
@@ -107,6 +129,20 @@ impl CsrWatch {
         receiver
     }
 
+    /// This process made the request with this uid.
+    pub(super) fn made(&self, uid: &str) {
+        let mut state = self.shared.lock();
+        state.made.insert(uid.to_owned());
+        state.signed.remove(uid);
+    }
+
+    /// Certificates that were signed for requests of the daemon, and that this process did not ask for. What is taken is
+    /// not told again.
+    #[must_use]
+    pub fn signed(&self) -> Vec<Signed> {
+        std::mem::take(&mut self.shared.lock().signed).into_values().collect()
+    }
+
     /// Whether somebody approved the request with this uid.
     pub(super) fn is_approved(&self, uid: &str) -> bool {
         self.shared.lock().known.get(uid).is_some_and(|seen| seen.approved)
@@ -159,6 +195,11 @@ impl Shared {
 
 impl State {
     fn saw(&mut self, uid: String, seen: Seen) {
+        if let Some(Outcome::Issued(pem)) =
+            seen.outcome.as_ref().filter(|_| seen.by_the_daemon && !self.made.contains(&uid))
+        {
+            self.signed.extend(signed(pem, &seen.name).map(|signed| (uid.clone(), signed)));
+        }
         if let Some(outcome) = seen.outcome.clone() {
             self.tell(&uid, outcome);
         }
@@ -174,9 +215,9 @@ impl State {
 }
 
 fn seen(request: CertificateSigningRequest) -> Option<(String, Seen)> {
-    let metadata = request.metadata;
+    let CertificateSigningRequest { metadata, spec, status } = request;
     let holder = metadata.labels.and_then(|mut labels| labels.remove(HOLDER)).unwrap_or_default();
-    let status = request.status.unwrap_or_default();
+    let status = status.unwrap_or_default();
     let condition = |kind: &str| {
         let found = status.conditions.iter().flatten().find(|condition| condition.type_ == kind)?;
         Some([found.reason.as_deref(), found.message.as_deref()].into_iter().flatten().collect::<Vec<_>>().join(": "))
@@ -186,7 +227,21 @@ fn seen(request: CertificateSigningRequest) -> Option<(String, Seen)> {
         .or_else(|| condition("Failed").map(Outcome::Failed))
         .or_else(|| status.certificate.clone().map(|certificate| Outcome::Issued(certificate.0)));
     let approved = condition("Approved").is_some();
-    Some((metadata.uid?, Seen { name: metadata.name?, holder, approved, outcome }))
+    let is_its = |group: &String| group.strip_prefix(DAEMON_USER).is_some_and(|rest| rest.starts_with('#'));
+    let by_the_daemon = spec.username.as_deref() == Some(DAEMON_USER) || spec.groups.iter().flatten().any(is_its);
+    Some((metadata.uid?, Seen { name: metadata.name?, holder, approved, outcome, by_the_daemon }))
+}
+
+fn signed(pem: &[u8], request: &str) -> Option<Signed> {
+    let issued = certificate::validity(pem)?;
+    let subject = certificate::subject(pem).map_or_else(
+        || "an unreadable subject".to_owned(),
+        |subject| {
+            let groups: Vec<String> = subject.organizations.iter().map(|group| format!(", O={group}")).collect();
+            format!("CN={}{}", subject.common_name, groups.concat())
+        },
+    );
+    Some(Signed { subject, fingerprint: issued.fingerprint, not_after: issued.not_after, request: request.to_owned() })
 }
 
 async fn run(shared: Arc<Shared>, client: Client) {

@@ -101,6 +101,7 @@ pub async fn sign(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>,
     }
     let name = name(unsigned.account);
     let uid = create(server, &name, unsigned).await?;
+    watch.made(&uid);
     let outcome = approved(server, &name, &uid).await;
     let removed = remove(server, &name, &uid).await;
     let certificate = outcome?;

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::RuntimeError;
+use super::confine::{Confinement, Suspects};
 use crate::bootstrap::webhook::{self, Kept, WebhookRequest};
 use crate::bootstrap::{self, AccessError, Found, MarkKeeper, MarkOwner, OwnerWatch, Ownership, Renewal, Said};
 use crate::contract::Sealer;
@@ -48,7 +49,7 @@ const LAST_WRITES: Duration = Duration::from_secs(5);
 pub struct Clusters {
     /// Those that are connected, and what else can be written to.
     pub(crate) effects: Effects,
-    links: BTreeMap<ClusterName, Link>,
+    pub(super) links: BTreeMap<ClusterName, Link>,
     reaching: BTreeMap<ClusterName, Reaching>,
     /// Why the others are not connected.
     trouble: BTreeMap<ClusterName, String>,
@@ -74,23 +75,29 @@ pub(super) struct Context<'a> {
 }
 
 /// What keeps a connected cluster ours.
-struct Link {
-    owner: OwnerWatch,
+pub(super) struct Link {
+    pub(super) owner: OwnerWatch,
     mark: Arc<MarkKeeper>,
     _mark_watch: Option<AbortOnDropHandle<()>>,
     /// The mark is being raised.
     raising: Option<AbortOnDropHandle<()>>,
     /// When the daemon's own certificate is due; never for an administrator's own kubeconfig.
     renew_after: Option<Timestamp>,
-    client: kube::Client,
+    pub(super) client: kube::Client,
     /// What the daemon proves itself with.
     credential: AuthInfo,
     /// What its kubeconfig said when it was read.
     file: Option<[u8; 32]>,
     /// When the webhook is to be looked at; `None`: now.
-    webhook_due: Option<Timestamp>,
+    pub(super) webhook_due: Option<Timestamp>,
     /// The configuration was read anew: the daemon's own kubeconfig may have to follow it.
     reconfigured: bool,
+    /// What the webhook was installed with is not what is there.
+    pub(super) weakened: bool,
+    /// Fingerprint and end of the daemon's own certificate.
+    pub(super) own: Option<(String, Timestamp)>,
+    pub(super) confinement: Confinement,
+    pub(super) suspects: Suspects,
 }
 
 /// A cluster that answered.
@@ -106,6 +113,7 @@ struct Reached {
     renewal: Option<Renewal>,
     credential: AuthInfo,
     file: Option<[u8; 32]>,
+    own: Option<(String, Timestamp)>,
 }
 
 /// A cluster that is asked; it ends with its runtime.
@@ -115,6 +123,11 @@ impl Link {
     /// Who owns the cluster, as far as is known.
     fn owner(&self) -> Ownership {
         self.owner.receiver().borrow().clone()
+    }
+
+    /// The daemon's own certificate is not good any more: said at once, and not found by a time-out.
+    fn ended(&self, now: Timestamp) -> Option<String> {
+        self.own.as_ref().filter(|(_, ends)| *ends <= now).map(|(_, ends)| bootstrap::ended(*ends))
     }
 }
 
@@ -190,14 +203,16 @@ impl Clusters {
             pods: shown(clusters, |cluster| cluster.pods.as_ref()?.inventory()),
             in_use: shown(clusters, |cluster| cluster.in_use.as_ref()?.namespaces()),
             adopted: shown(clusters, |cluster| cluster.adopted.as_ref()?.inventory()),
+            unconfined: self.unconfined(),
             ..Inventory::default()
         }
     }
 
     /// How each of them is.
-    pub(super) fn status(&self) -> BTreeMap<String, ClusterStatus> {
+    pub(super) fn status(&self, now: Timestamp) -> BTreeMap<String, ClusterStatus> {
         let away = self.trouble.iter().map(|(cluster, why)| {
-            let status = ClusterStatus { ready: false, trouble: Some(why.clone()), ..ClusterStatus::default() };
+            let mut status = ClusterStatus { ready: false, trouble: Some(why.clone()), ..ClusterStatus::default() };
+            self.confinement_status(cluster, &mut status);
             (cluster.to_string(), status)
         });
         let there = self.effects.clusters.iter().map(|(cluster, effects)| {
@@ -206,12 +221,15 @@ impl Clusters {
             let pods = || effects.pods.as_ref()?.error();
             let in_use = || effects.in_use.as_ref()?.error();
             let adopted = || effects.adopted.as_ref()?.error();
-            let status = ClusterStatus {
+            let ended = self.links.get(cluster).and_then(|link| link.ended(now));
+            let mut status = ClusterStatus {
                 ready: health.ready,
-                trouble: health.error.or(waiting).or_else(pods).or_else(in_use).or_else(adopted),
+                trouble: ended.or(health.error).or(waiting).or_else(pods).or_else(in_use).or_else(adopted),
                 objects: health.objects as u64,
                 endpoints: effects.findings(),
+                ..ClusterStatus::default()
             };
+            self.confinement_status(cluster, &mut status);
             (cluster.to_string(), status)
         });
         away.chain(there).collect()
@@ -235,6 +253,7 @@ impl Clusters {
             // Its rules may be others.
             link.webhook_due = None;
             link.reconfigured = true;
+            link.confinement.forget_expected();
         }
         self.trouble.clear();
         self.reaching.clear();
@@ -278,6 +297,7 @@ impl Clusters {
         if context.renew {
             self.keep_webhooks(context).await;
         }
+        self.confine(context).await;
         Ok(())
     }
 
@@ -335,7 +355,7 @@ impl Clusters {
     }
 
     /// Renews what is due of the webhooks. One that cannot be is told of, and tried again: it works until its end.
-    async fn keep_webhooks(&mut self, Context { settings, ledger, sealer, now, .. }: Context<'_>) {
+    pub(super) async fn keep_webhooks(&mut self, Context { settings, ledger, sealer, now, .. }: Context<'_>) {
         let away = |cluster| self.effects.clusters.get(cluster).is_some_and(|it| it.watch.health().error.is_some());
         let due = self.links.iter_mut().filter(|(_, link)| link.webhook_due.is_none_or(|due| due <= now));
         let due = due.filter(|(cluster, _)| !away(cluster));
@@ -343,15 +363,18 @@ impl Clusters {
             let (policy, state_dir) = (&settings.policy, settings.state_dir.as_path());
             let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer, now };
             let again = now + WEBHOOK_AGAIN;
-            link.webhook_due = Some(match Box::pin(webhook::keep(&link.client, request)).await {
+            link.webhook_due = Some(match Box::pin(webhook::keep(&link.client, request, link.weakened)).await {
                 Ok(Kept::Absent) => again,
                 Ok(Kept::Well { due, wrote }) => {
+                    link.weakened = false;
                     if wrote {
+                        link.confinement.forget_expected();
                         tracing::info!(%cluster, "the webhook was brought up to date");
                     }
                     due.min(again)
                 }
                 Ok(Kept::Outside { not_after, outdated }) => {
+                    link.weakened = false;
                     if outdated {
                         let cure = "bursar webhook install --url … --write …";
                         tracing::warn!(%cluster, cure, "the webhook outside of the cluster has older rules");
@@ -372,7 +395,7 @@ impl Clusters {
     /// A cluster that is ours is watched from now on.
     fn take(&mut self, cluster: ClusterName, reached: Reached, mark: Arc<MarkKeeper>, context: Context<'_>) {
         let Context { settings, ledger, metrics, now, .. } = context;
-        let Reached { client, said, renewal, credential, file, .. } = reached;
+        let Reached { client, said, renewal, credential, file, own, .. } = reached;
         let renew_after = match renewal {
             None => Some(now + RENEWAL_AGAIN),
             Some(Renewal::NotDue { renew_after, .. } | Renewal::Renewed { renew_after, .. }) => Some(renew_after),
@@ -393,6 +416,10 @@ impl Clusters {
             file,
             webhook_due: None,
             reconfigured: false,
+            weakened: false,
+            own,
+            confinement: Confinement::default(),
+            suspects: self.links.remove(&cluster).map(|link| link.suspects).unwrap_or_default(),
         };
         tokio::spawn(end_when_taken_over(
             link.owner.receiver(),
@@ -510,8 +537,8 @@ async fn reach(
     };
     let Seen { client, owner, said, found, proven } = seen;
     let credential = bootstrap::credential(&kubeconfig).await?;
-    let file = digest(&kubeconfig);
-    Ok(Reached { client, owner, said, mark: (mark, found), proven, renewal, credential, file })
+    let (file, own) = (digest(&kubeconfig), bootstrap::own_certificate(&kubeconfig)?);
+    Ok(Reached { client, owner, said, mark: (mark, found), proven, renewal, credential, file, own })
 }
 
 /// A former owner stops writing at once: what is under way is finished, nothing more is begun.

@@ -2,6 +2,7 @@
 //! its own state and health. `bursard` keeps one for its life, `bursar sync --once` for one cycle.
 
 pub mod clusters;
+mod confine;
 pub mod directories;
 pub mod ledger;
 mod reads;
@@ -211,6 +212,14 @@ impl Runtime {
         let (now, renew, instance) = (ledger.now(), ledger.may_write(), ledger.instance());
         let context = Context { settings, ledger: ledger.state(), sealer, metrics, now, renew, instance: &instance };
         clusters.connect(context).await
+    }
+
+    /// Compares what confines the daemon with what it should be, and has what the daemon may write written again. Nothing is
+    /// asked where nothing changed.
+    pub async fn confine(&mut self) {
+        let Self { settings, sealer, ledger, clusters, metrics, .. } = self;
+        let (now, renew) = (ledger.now(), ledger.may_write());
+        clusters.confine(Context { settings, ledger: ledger.state(), sealer, metrics, now, renew }).await;
     }
 
     /// What a read of the directories needs to know of all else.

@@ -11,7 +11,7 @@ impl Runtime {
     pub fn status(&self) -> Status {
         let Self { settings, ledger, clusters, realm, .. } = self;
         let last_cycle = ledger.last_cycle().cloned();
-        let status = report::status(&settings.policy.site, ledger.state(), clusters.status(), last_cycle);
+        let status = report::status(&settings.policy.site, ledger.state(), clusters.status(ledger.now()), last_cycle);
         Status {
             ledger: ledger.trouble().cloned(),
             wal: holding_the_wal(&settings.state_dir),
@@ -30,6 +30,10 @@ impl Runtime {
             metrics.realm(realm.trouble.is_some(), realm.read_at, realm.waiting);
         }
         metrics.forget_endpoints();
+        for (cluster, status) in clusters.status(ledger.now()) {
+            let own = status.own_certificate_until.map(|until| until.duration_since(ledger.now()).as_secs());
+            metrics.confinement(&cluster, (status.confinement.len(), status.unknown_certificates.len()), own);
+        }
         for (cluster, effects) in &clusters.effects.clusters {
             let findings = effects.findings();
             for endpoint in effects.face.endpoints.keys() {

@@ -13,7 +13,7 @@ use super::table::{Kind, PATH, Table};
 use super::{Homes, Schedule, Settings, admission, class, cluster, host, manifests, network, realm, reaper, source};
 use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
 
-const SECTIONS: [&str; 15] = [
+const SECTIONS: [&str; 16] = [
     "site",
     "state_dir",
     "source",
@@ -21,6 +21,7 @@ const SECTIONS: [&str; 15] = [
     "class",
     "network",
     "webhook",
+    "security",
     "limits",
     "lifecycle",
     "schedule",
@@ -60,6 +61,7 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
         lifecycle: lifecycle(&root.section("lifecycle")),
         home_prefixes: homes.prefixes.clone(),
         reapers,
+        require_confinement: require_confinement(&root.section("security")),
         exempt: exempt(&root.section("webhook")),
     };
     let archive = root.section("archive");
@@ -123,6 +125,11 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
         classes.push(class);
     }
     classes
+}
+
+fn require_confinement(table: &Table<'_>) -> bool {
+    table.only(&["require_confinement"]);
+    table.switch("require_confinement", false)
 }
 
 fn exempt(table: &Table<'_>) -> Vec<String> {

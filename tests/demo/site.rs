@@ -25,6 +25,7 @@ pub struct Site {
     bursard: Process,
     homed: Process,
     webhook: Process,
+    approver: Process,
     /// The configuration; `--config` of every command.
     pub config: PathBuf,
     /// The ledger.
@@ -36,7 +37,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// Starts the servers, makes homes and configuration, runs `bursar init`, and starts the webhook and the daemons.
+    /// Starts the servers, makes homes and configuration, runs `bursar init`, and starts the webhook,
+    /// the approver and the daemons.
     pub fn start() -> Self {
         say("starting an LDAP server and a Kubernetes control plane");
         let beneath = |folder: &Path| format!("homeDirectory: {}/", folder.join("site/homes").display());
@@ -60,6 +62,7 @@ impl Site {
         );
 
         let webhook = start_webhook(&root, &config);
+        let approver = start_approver(&root, &config, &servers.cluster.admin_kubeconfig);
 
         say("starting bursar-homed and bursard");
         let mut daemon = Command::new(program("bursard"));
@@ -68,6 +71,7 @@ impl Site {
             homed: Process::start("bursar-homed", &homed_command(&root, &homes), &root.join("homed.log")),
             bursard: Process::start("bursard", &daemon, &root.join("bursard.log")),
             webhook,
+            approver,
             config,
             ledger,
             homes,
@@ -102,8 +106,11 @@ impl Site {
 
     /// The ends of the daemons' logs, for a failure.
     pub fn log_ends(&self) -> String {
-        let [bursard, homed, webhook] = [&self.bursard, &self.homed, &self.webhook].map(Process::log_end);
-        format!("bursard:\n{bursard}\nbursar-homed:\n{homed}\nbursar-webhook:\n{webhook}")
+        let programs = [&self.bursard, &self.homed, &self.webhook, &self.approver];
+        let [bursard, homed, webhook, approver] = programs.map(Process::log_end);
+        format!(
+            "bursard:\n{bursard}\nbursar-homed:\n{homed}\nbursar-webhook:\n{webhook}\nbursar-webhook approve:\n{approver}"
+        )
     }
 
     /// Returns at Ctrl-C.
@@ -137,6 +144,25 @@ fn start_webhook(root: &Path, config: &Path) -> Process {
     let tried = require(bursar(config).args(["webhook", "selftest", "--cluster", "demo"]));
     print!("{}", String::from_utf8_lossy(&tried.stdout));
     webhook
+}
+
+/// The approver runs there too. From its installation on the daemon approves no certificate.
+fn start_approver(root: &Path, config: &Path, admin_kubeconfig: &Path) -> Process {
+    let (health, files) = (free_port(), root.join("approver"));
+    say("bursar approver install --cluster demo --admin-kubeconfig … --write …; starting bursar-webhook approve");
+    let mut install = bursar(config);
+    install.args(["approver", "install", "--cluster", "demo", "--admin-kubeconfig"]).arg(admin_kubeconfig);
+    require(install.arg("--write").arg(&files));
+    let mut command = Command::new(program("bursar-webhook"));
+    command.arg("approve").arg("--dir").arg(&files).args(["--log-format", "plain"]);
+    command.args(["--health", &format!("127.0.0.1:{health}")]);
+    let approver = Process::start("bursar-webhook approve", &command, &root.join("approver.log"));
+    let ready = || {
+        let answer = Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{health}/readyz")]).output();
+        answer.is_ok_and(|answer| answer.status.success())
+    };
+    approver.wait_until("200 from its /readyz", Duration::from_mins(1), ready);
+    approver
 }
 
 /// Prints what happens next.

@@ -16,6 +16,7 @@ mod bootstrap;
 mod bulk;
 mod cli;
 mod clusters;
+mod confinement;
 mod daemon;
 mod directory;
 mod disk;

@@ -1,6 +1,8 @@
 //! One cycle as a pure function: from the ledger, and what directories and clusters show, to what will be remembered
 //! and what may be done. `bursar plan` prints its result and a cycle carries it out.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use crate::contract::Sealer;
@@ -71,7 +73,9 @@ pub fn evolve(inputs: Inputs<'_>, deriver: &mut Deriver) -> Evolved {
     let Inputs { ledger: _, heard: _, inventory, policy, sealer, now } = inputs;
     let (seen, known) = observe(inputs);
     let plan = plan::plan(deriver.derive(&known, policy, sealer, now), &known, inventory, now);
-    let (approved, refusals) = guard(plan.clone(), &Bounds::of(&known, policy), now);
+    let unconfined = if policy.require_confinement { inventory.unconfined.clone() } else { BTreeSet::new() };
+    let bounds = Bounds { unconfined, ..Bounds::of(&known, policy) };
+    let (approved, refusals) = guard(plan.clone(), &bounds, now);
     let intended = intend(&plan, &approved, &known, inventory, now);
     let mut after = known.clone();
     after.apply_all(&intended.changes);

@@ -238,6 +238,7 @@ mod tests {
             },
             home_prefixes: Vec::new(),
             reapers: crate::policy::Reapers::default(),
+            require_confinement: false,
             exempt: Vec::new(),
         }
     }

@@ -45,6 +45,8 @@ pub struct Policy {
     pub home_prefixes: Vec<PathBuf>,
     /// What is ended by itself.
     pub reapers: Reapers,
+    /// `[security] require_confinement`: where the daemon's confinement is not whole, nothing is granted or repaired.
+    pub require_confinement: bool,
     /// Groups whom admission lets change namespaces of tenants and objects of ours.
     pub exempt: Vec<String>,
 }

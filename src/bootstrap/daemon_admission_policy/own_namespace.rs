@@ -1,10 +1,12 @@
 //! What the daemon writes of its webhook: the objects in namespace `bursar`, each by its name, and the configurations by
 //! which the API server asks it. PURE: no runtime, no client, no file system, no clock.
 
-use super::{by_the_daemon, double, text};
+use serde_json::{Value, json};
+
+use super::{literal, text};
 use crate::bootstrap::NAMESPACE;
-use crate::bootstrap::webhook::{SECRET, WEBHOOK};
-use crate::contract::{CLASS, MANAGED_BY, MANAGER};
+use crate::bootstrap::webhook::configurations::{Hooks, NOT_EXEMPT, OBJECTS};
+use crate::bootstrap::webhook::{APPROVALS, Reached, SECRET, WEBHOOK, managed_objects};
 
 /// Whether the request writes one of the webhook's objects. It removes none: an administrator's uninstall does.
 pub(super) fn place() -> String {
@@ -53,25 +55,61 @@ pub(super) fn service() -> String {
     )
 }
 
-/// A webhook sees whole objects, and a mutating one changes them: one that met all of the cluster would own it. So each
-/// must be one of: for what lives in tenants' namespaces; for objects that carry our labels; for what the daemon itself
-/// does.
+/// A webhook sees whole objects, and a mutating one changes them: one that met all of the cluster would own it. One that
+/// met less than ours, or let pass what it is not asked about, would be none. So each configuration is exactly what
+/// `bursar webhook install` makes of it, but for where the webhook is and whom the site exempts.
 pub(super) fn hooks() -> String {
-    let selects = |selector: &str, key: &str, rest: &str| {
-        format!("w.?{selector}.?matchExpressions.orValue([]).exists(e, e.key == {} && {rest})", text(key))
+    let sample = Hooks {
+        reached: &Reached::Service,
+        authorities: "",
+        exempt: &[],
+        objects: &managed_objects(),
+        annotations: json!({}),
     };
-    let in_tenants = selects("namespaceSelector", CLASS, "e.operator == 'Exists'");
-    let is_tenant = selects("objectSelector", CLASS, "e.operator == 'Exists'");
-    let is_ours =
-        selects("objectSelector", MANAGED_BY, &format!("e.operator == 'In' && e.values == [{}]", text(MANAGER)));
-    let by_the_daemon =
-        format!("w.?matchConditions.orValue([]).exists(c, c.expression == {})", double(&by_the_daemon()));
-    let namespaced = "w.?rules.orValue([]).all(r, r.?scope.orValue('*') == 'Namespaced')";
-    let mutable = "w.?rules.orValue([]).all(r, r.?apiGroups.orValue([]) == [''] && r.?resources.orValue([]).all(x, x in \
-                   ['pods', 'pods/ephemeralcontainers', 'persistentvolumeclaims']))";
-    format!(
-        "variables.hooks.all(w, (({in_tenants}) && {namespaced}) || ({is_tenant}) || ({is_ours}) || ({by_the_daemon})) && \
-         (request.resource.resource != 'mutatingwebhookconfigurations' || \
-         variables.hooks.all(w, ({in_tenants}) && {namespaced} && {mutable}))"
-    )
+    let wanted: Vec<String> = sample
+        .configurations()
+        .iter()
+        .map(|configuration| {
+            let resource = if configuration["kind"] == "MutatingWebhookConfiguration" {
+                "mutatingwebhookconfigurations"
+            } else {
+                "validatingwebhookconfigurations"
+            };
+            let hooks = configuration["webhooks"].as_array().map_or(&[][..], Vec::as_slice);
+            let each: Vec<String> = hooks.iter().enumerate().map(|(at, hook)| is(hook, at)).collect();
+            let name = configuration["metadata"]["name"].as_str().unwrap_or_default();
+            format!(
+                "(request.resource.resource == '{resource}' && variables.name == {} && variables.hooks.size() == {} && {})",
+                text(name),
+                hooks.len(),
+                each.join(" && ")
+            )
+        })
+        .collect();
+    debug_assert!(wanted.len() == 3 && wanted[2].contains(APPROVALS), "mutating, validating, approvals");
+    format!("!variables.isHooks || !variables.writes || {}", wanted.join(" || "))
+}
+
+fn is(hook: &Value, at: usize) -> String {
+    let stored = format!("variables.hooks[{at}]");
+    let mut same: Vec<String> = ["name", "failurePolicy", "matchPolicy", "namespaceSelector", "objectSelector"]
+        .iter()
+        .map(|field| format!("{stored}.{field} == {}", literal(&hook[*field])))
+        .collect();
+    let conditions = hook["matchConditions"].as_array().map_or(&[][..], Vec::as_slice);
+    same.push(format!("{stored}.?matchConditions.orValue([]).size() == {}", conditions.len()));
+    for (at, condition) in conditions.iter().enumerate() {
+        let whole = condition["name"] != NOT_EXEMPT;
+        let field = if whole { "expression" } else { "name" };
+        same.push(format!("{stored}.matchConditions[{at}].{field} == {}", literal(&condition[field])));
+    }
+    if hook["name"] == format!("{OBJECTS}.bursar.dev") {
+        // Kinds of site manifests are met too, and are not known here.
+        for rule in hook["rules"].as_array().into_iter().flatten() {
+            same.push(format!("{stored}.rules.exists(r, r == {})", literal(rule)));
+        }
+    } else {
+        same.push(format!("{stored}.rules == {}", literal(&hook["rules"])));
+    }
+    same.join(" && ")
 }

@@ -82,7 +82,8 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
             )
         ),
         rule(
-            "the daemon's webhooks meet tenants' namespaces and objects of its own only, and change pods and claims only",
+            "the daemon's webhooks meet tenants' namespaces and objects of its own only, change pods and claims only, fail \
+             closed, and are what this version installs; after an upgrade run `bursar init` again",
             own_namespace::hooks()
         ),
         rule(

@@ -28,6 +28,11 @@ pub const RENEW_AFTER: &str = "bursar.dev/certificate-renew-after";
 /// Annotation: SHA-256 of the rules and keys that the webhook was given.
 pub const GIVEN: &str = "bursar.dev/rules";
 
+/// The condition that lets groups of the site pass: the only one that depends on the configuration.
+pub(in crate::bootstrap) const NOT_EXEMPT: &str = "not-exempt";
+/// The webhook of our objects, whose kinds depend on the site's manifests.
+pub(in crate::bootstrap) const OBJECTS: &str = "objects";
+
 /// Pods in all their forms, and what else a class has rules for: API group and resources.
 const WORKLOADS: [(&str, &[&str]); 3] = [
     ("apps", &["deployments", "replicasets", "statefulsets", "daemonsets"]),
@@ -161,7 +166,7 @@ impl Hooks<'_> {
             let all = format!("{plural}/*");
             rules.push(rule(group, &[plural, &all], &["CREATE", "UPDATE", "DELETE"], "*"));
         }
-        let mut hook = self.in_tenants("objects", "/validate", &rules.into());
+        let mut hook = self.in_tenants(OBJECTS, "/validate", &rules.into());
         hook["objectSelector"] =
             json!({"matchExpressions": [{"key": MANAGED_BY, "operator": "In", "values": [MANAGER]}]});
         hook["matchConditions"] = self.not_those_who_keep_them();
@@ -185,7 +190,7 @@ impl Hooks<'_> {
             {"name": "not-kubernetes", "expression": format!(
                 "{user} != 'system:apiserver' && !{user}.startsWith('system:serviceaccount:kube-system:')"
             )},
-            {"name": "not-exempt", "expression": format!(
+            {"name": NOT_EXEMPT, "expression": format!(
                 "!(has(request.userInfo.groups) && request.userInfo.groups.exists(group, group in [{}]))",
                 groups.join(", ")
             )},

@@ -12,6 +12,7 @@ use super::authority::{Authorities, Serving, WITHIN};
 use super::backstop::bindings;
 use super::configurations::{GIVEN, Hooks, RENEW_AFTER, UNTIL};
 use super::manifests::{config_map, identity, secret, workload};
+use super::remembered::{Remembered, forget, remember};
 use super::{
     APPROVALS, AccessError, Found, GROUP, Installed, Reached, SECRET, WEBHOOK, WebhookRequest, Wrote, backstop, found,
     must_be_ours, put, remove, wait_for,
@@ -106,7 +107,35 @@ pub(super) async fn configure(
     for binding in bindings(&rules) {
         put(client, &binding.manifest, wrote).await?;
     }
-    Ok(())
+    let url = match reached {
+        Reached::Service => None,
+        Reached::Url(url) => Some(url.clone()),
+    };
+    let Times { renew_after, not_after } = *times;
+    remember(request, &Remembered { url, authorities: bundle.to_owned(), renew_after, not_after }).await
+}
+
+/// What the configurations and bindings should be, where a webhook was installed from here.
+///
+/// # Errors
+/// The cluster does not tell its kinds.
+pub async fn expected(
+    client: &Client,
+    request: WebhookRequest<'_>,
+    remembered: &Remembered,
+) -> Result<Vec<Value>, AccessError> {
+    let reached = remembered.url.clone().map_or(Reached::Service, Reached::Url);
+    let objects = request.objects(client).await?;
+    let rules = request.rules();
+    let hooks = Hooks {
+        reached: &reached,
+        authorities: &remembered.authorities,
+        exempt: &rules.exempt,
+        objects: &objects,
+        annotations: json!({}),
+    };
+    let bindings = bindings(&rules).into_iter().map(|binding| binding.manifest);
+    Ok(hooks.configurations().into_iter().chain(bindings).collect())
 }
 
 /// Removes the webhook, and the backstop only if told: as an administrator, for the daemon removes none of it.
@@ -138,6 +167,7 @@ pub async fn uninstall(
             remove(client, (GROUP, binding.kind, None), &binding.name, &mut wrote).await?;
         }
     }
+    forget(request).await?;
     Ok(wrote)
 }
 

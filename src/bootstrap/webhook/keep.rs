@@ -7,7 +7,8 @@ use kube::Client;
 use super::authority::{Authorities, SETTLES, WITHIN};
 use super::install::{Times, configure, within_names};
 use super::manifests::{config_map, secret};
-use super::{AccessError, Reached, WebhookRequest, found, put};
+use super::remembered::{Remembered, remembered};
+use super::{AccessError, Found, Reached, WebhookRequest, found, put};
 
 /// How the webhook stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,15 +31,40 @@ pub enum Kept {
     },
 }
 
-/// Looks at the webhook of a cluster, and renews what is due. Asks one thing of a cluster where nothing is.
+impl From<&Remembered> for Found {
+    fn from(remembered: &Remembered) -> Self {
+        let Remembered { url, authorities, renew_after, not_after } = remembered.clone();
+        let (renew_after, not_after) = (Some(renew_after), Some(not_after));
+        Self { believed: authorities, url, renew_after, not_after, given: String::new() }
+    }
+}
+
+/// Looks at the webhook of a cluster, and renews what is due. Asks one thing of a cluster where nothing is. `weakened`: what
+/// is there is not what was installed, and is written again, as what is gone is.
 ///
 /// # Errors
 /// The cluster does not answer, or does not take something.
-pub async fn keep(client: &Client, request: WebhookRequest<'_>) -> Result<Kept, AccessError> {
-    let Some(before) = found(client).await? else { return Ok(Kept::Absent) };
+pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) -> Result<Kept, AccessError> {
+    let remembered = remembered(request)?;
+    let (mut before, weakened) = match (found(client).await?, &remembered) {
+        (Some(before), _) => (before, weakened),
+        (None, Some(remembered)) => (Found::from(remembered), true),
+        (None, None) => return Ok(Kept::Absent),
+    };
+    if let Some(remembered) = &remembered {
+        // Whom to believe, and where it is, was said here: what is read in the cluster may be somebody else's.
+        before.believed.clone_from(&remembered.authorities);
+        before.url.clone_from(&remembered.url);
+    }
     let outdated = !request.is_given(client, &before).await?;
-    if before.url.is_some() {
-        return Ok(Kept::Outside { not_after: before.not_after, outdated });
+    if let Some(url) = before.url {
+        let not_after = before.not_after;
+        if let (true, Some(remembered)) = (weakened, &remembered) {
+            let Remembered { authorities, renew_after, not_after, .. } = remembered;
+            let times = Times { renew_after: *renew_after, not_after: *not_after };
+            configure(client, request, &Reached::Url(url), authorities, &times, &mut Vec::new()).await?;
+        }
+        return Ok(Kept::Outside { not_after, outdated: outdated && !weakened });
     }
     let authorities = Authorities::open(request.state_dir, request.cluster, request.now)?;
     let bundle = authorities.bundle(&before.believed, request.now);
@@ -52,7 +78,7 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>) -> Result<Kept, 
     };
     let waits = is_due && serving.is_none();
     let due = if waits { request.now + SETTLES } else { times.renew_after };
-    if !outdated && serving.is_none() && before.believed.trim() == bundle.trim() {
+    if !outdated && !weakened && serving.is_none() && before.believed.trim() == bundle.trim() {
         return Ok(Kept::Well { due, wrote: false });
     }
     let mut wrote = Vec::new();

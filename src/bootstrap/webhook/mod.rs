@@ -12,6 +12,7 @@ mod install;
 mod keep;
 mod manifests;
 mod outside;
+pub mod remembered;
 mod selftest;
 
 use std::path::Path;
@@ -25,7 +26,7 @@ use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
 pub(super) use self::authority::OUTSIDE as WEBHOOK_LIFETIME;
-pub use self::install::{fixed, install, manifests, uninstall};
+pub use self::install::{expected, fixed, install, manifests, uninstall};
 pub use self::keep::{Kept, keep};
 pub(super) use self::manifests::identity;
 pub use self::outside::install_outside;
@@ -141,8 +142,7 @@ impl WebhookRequest<'_> {
 
     /// API group and plural of what tenants are given.
     async fn objects(&self, client: &Client) -> Result<Vec<(String, String)>, AccessError> {
-        let mut objects: Vec<(String, String)> =
-            managed().map(|kind| (kind.group().to_owned(), kind.row().plural.to_owned())).collect();
+        let mut objects = managed_objects();
         for site in site_kinds(self.policy, self.ledger, self.cluster) {
             // A kind that is gone has no objects.
             if let Some(kind) = resolve(client, &site.kind).await? {
@@ -153,6 +153,11 @@ impl WebhookRequest<'_> {
         objects.dedup();
         Ok(objects)
     }
+}
+
+/// API group and plural of what tenants are given in every class.
+pub(super) fn managed_objects() -> Vec<(String, String)> {
+    managed().map(|kind| (kind.group().to_owned(), kind.row().plural.to_owned())).collect()
 }
 
 /// What is installed; `None`: nothing.
@@ -192,7 +197,7 @@ fn labels() -> Value {
 }
 
 /// Whether this server has mutating policies.
-pub(super) async fn mutates(client: &Client) -> Result<bool, AccessError> {
+pub async fn mutates(client: &Client) -> Result<bool, AccessError> {
     Ok(resolve(client, &ObjectKind::of(GROUP, "MutatingAdmissionPolicy")).await?.is_some())
 }
 

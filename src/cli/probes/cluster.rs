@@ -2,6 +2,7 @@
 
 use kube::config::AuthInfo;
 
+use super::confinement::confinement;
 use super::webhook::webhook;
 use super::{Finding, authority};
 use crate::errors::chain;
@@ -64,6 +65,11 @@ async fn reached(subject: &str, endpoint: &Endpoint, own: Option<&AuthInfo>) -> 
 async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
     let subject = format!("cluster {name}, as the daemon");
     let init = format!("bursar init --admin-kubeconfig FILE --cluster {name}");
+    if let Ok(Some((_, ends))) = bootstrap::own_certificate(&settings.clusters[name])
+        && ends <= daemon::now()
+    {
+        return vec![Finding::bad(&subject, format!("the daemon's own certificate ended at {ends:.0}"), init)];
+    }
     let client = match bootstrap::client(&settings.clusters[name]).await {
         Ok(client) => client,
         Err(error) => return vec![Finding::bad(&subject, chain(&error), init)],
@@ -79,7 +85,10 @@ async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
         Err(error) => vec![Finding::bad(&subject, chain(&error), "see the API server's load and log")],
         Ok(missing) if !missing.is_empty() => vec![Finding::bad(&subject, may_not(&missing), init)],
         Ok(_) => {
-            vec![Finding::good(&subject, "may do what it has to"), webhook(settings, name, &client, init).await]
+            let mut findings = vec![Finding::good(&subject, "may do what it has to")];
+            findings.extend(confinement(settings, name, &client, (&ledger, &init)).await);
+            findings.push(webhook(settings, name, &client, init).await);
+            findings
         }
     }
 }

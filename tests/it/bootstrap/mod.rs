@@ -1,5 +1,6 @@
 //! What `bursar init` makes, and what the daemon can and cannot do with it, on a control plane of their own.
 
+mod attacks;
 mod issue;
 mod own;
 mod site;

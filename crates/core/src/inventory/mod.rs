@@ -31,6 +31,8 @@ pub struct Inventory {
     pub adopted: BTreeMap<ClusterName, FoundNamespaces>,
     /// What `bursar-homed` answered about kubeconfigs that were inspected since the last cycle.
     pub homes: BTreeMap<(AccountId, ClusterName), HomeFinding>,
+    /// Clusters in which the daemon's confinement is not known to be whole.
+    pub unconfined: BTreeSet<ClusterName>,
 }
 
 /// The objects of one cluster that carry our label.

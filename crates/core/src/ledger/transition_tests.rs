@@ -43,6 +43,7 @@ pub(super) fn policy(absent_for: i64) -> Policy {
         },
         home_prefixes: Vec::new(),
         reapers: crate::policy::Reapers::default(),
+        require_confinement: false,
         exempt: Vec::new(),
     }
 }

@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::budget::{BUDGETS, Budget, RESUMED};
+use super::confine::confine;
 use super::hold::keeps;
 use super::limit::{Limited, Verdict, judge, spent};
 use super::limit_usage::{LimitUse, near_limits};
@@ -73,6 +74,8 @@ pub struct Bounds {
     pub failing: BTreeSet<AccountId>,
     /// What sources say and is not believed.
     pub doubts: Vec<Refusal>,
+    /// Clusters in which nothing is granted or repaired.
+    pub unconfined: BTreeSet<ClusterName>,
 }
 
 impl Bounds {
@@ -108,6 +111,7 @@ impl Bounds {
                 .map(|((id, _), _)| id.clone())
                 .collect(),
             doubts: super::doubt::refusals(ledger),
+            unconfined: BTreeSet::new(),
         };
         for account in ledger.accounts.values() {
             let class = classes.class(account);
@@ -286,6 +290,7 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
             plan.otherwise.map(|plan| *plan).filter(|plan| !not_resumed.contains(&plan.id))
         })
         .collect();
+    confine(&mut accounts, &bounds.unconfined);
     let paced = pace(&mut accounts, bounds, now);
     let reaped_later = Waiting { pods: cap(&mut accounts, bounds.pods_per_cycle), idle };
     let records: Vec<RefusalRecord> = refusals.iter().map(Refusal::record).collect();

@@ -4,6 +4,7 @@
 pub mod action;
 pub mod adopted;
 mod budget;
+mod confine;
 pub mod credential;
 pub mod display;
 mod doubt;

@@ -48,6 +48,7 @@ pub fn policy() -> Policy {
         },
         home_prefixes: vec!["/data/project".into(), "/home".into()],
         reapers: crate::policy::Reapers::default(),
+        require_confinement: false,
         exempt: Vec::new(),
     }
 }

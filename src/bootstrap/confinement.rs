@@ -1,0 +1,447 @@
+//! Whether the confinement of the daemon is there, is what this version and configuration make it, and bites: one watch for
+//! each object that makes it, by name, and a probe.
+//!
+//! What the daemon may write of it (the webhook's configurations and the backstop's bindings) is written again at once.
+//! The rest is an administrator's, who runs `bursar init`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ApiResource, DynamicObject, PostParams};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt as _, watcher::watcher};
+use kube::{Api, Client};
+use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::daemon_admission_policy::{DAEMON_ADMISSION_POLICY, REFUSAL, daemon_admission_policy};
+use super::needs::{Confinement, Needs};
+use super::owner::Said;
+use super::webhook::remembered::remembered;
+use super::webhook::{self, APPROVALS, WEBHOOK, WebhookRequest, backstop, mutates};
+use super::{AccessError, answered};
+use crate::certificate::fingerprint;
+use crate::desired::watched::site_kinds;
+
+const GROUP: &str = "admissionregistration.k8s.io";
+
+/// What the confinement is made of: kind and plural.
+const VALIDATING_POLICY: (&str, &str) = ("ValidatingAdmissionPolicy", "validatingadmissionpolicies");
+const VALIDATING_BINDING: (&str, &str) = ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings");
+const MUTATING_POLICY: (&str, &str) = ("MutatingAdmissionPolicy", "mutatingadmissionpolicies");
+const MUTATING_BINDING: (&str, &str) = ("MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings");
+const VALIDATING_HOOKS: (&str, &str) = ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations");
+const MUTATING_HOOKS: (&str, &str) = ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations");
+
+/// One object that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Breach {
+    /// `ValidatingAdmissionPolicy bursar-cage`.
+    pub object: String,
+    /// What is wrong with it, and the remedy.
+    pub what: String,
+    /// The daemon writes it again.
+    pub repairable: bool,
+}
+
+/// What an object should be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expected {
+    /// Whole.
+    pub manifest: Value,
+    /// The daemon may write it.
+    pub repairable: bool,
+    /// It depends on the configuration that `init` was given, so it is compared with what `init` noted on it.
+    pub noted: bool,
+}
+
+/// Kind and name.
+type Name = (String, String);
+
+#[derive(Debug, Clone, Default)]
+enum Seen {
+    /// The watch has not listed yet.
+    #[default]
+    NotYet,
+    Absent,
+    Present(Box<Value>),
+}
+
+/// The watches, until they are dropped.
+#[derive(Debug)]
+pub struct ConfinementWatch {
+    seen: Arc<Mutex<BTreeMap<Name, Seen>>>,
+    version: Arc<AtomicU64>,
+    _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+impl ConfinementWatch {
+    /// Begins to watch; `changed` is told of every change. `mutates`: the server has mutating policies. Must be called
+    /// within a runtime.
+    #[must_use]
+    pub fn start(client: &Client, mutates: bool, changed: &Arc<Notify>) -> Self {
+        let (seen, version) = (Arc::default(), Arc::new(AtomicU64::new(0)));
+        let tasks = names(mutates).into_iter().map(|(kind, name)| {
+            let task =
+                follow(client.clone(), kind, name, Arc::clone(&seen), (Arc::clone(&version), Arc::clone(changed)));
+            AbortOnDropHandle::new(tokio::spawn(task))
+        });
+        let tasks = tasks.collect();
+        Self { seen, version, _tasks: tasks }
+    }
+
+    /// Grows with each change.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// What is not as it should be; `None`: not every object was heard of yet.
+    #[must_use]
+    pub fn compare(&self, expected: &[Expected]) -> Option<Vec<Breach>> {
+        let seen = lock(&self.seen);
+        let mut breaches = Vec::new();
+        for Expected { manifest, repairable, noted } in expected {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
+            let object = format!("{kind} {name}");
+            let what = match seen.get(&(kind, name)).cloned().unwrap_or_default() {
+                Seen::NotYet => return None,
+                Seen::Absent => Some("is gone".to_owned()),
+                Seen::Present(stored) if *noted => changed_since_noted(manifest, &stored),
+                Seen::Present(stored) => difference(manifest, &stored)
+                    .map(|field| format!("is not what this version makes it: {field} differs")),
+            };
+            if let Some(what) = what {
+                let cure = if *repairable { "it is written again" } else { "run bursar init" };
+                breaches.push(Breach { object, what: format!("{what}; {cure}"), repairable: *repairable });
+            }
+        }
+        Some(breaches)
+    }
+}
+
+/// Everything that is watched.
+fn names(mutates: bool) -> Vec<((&'static str, &'static str), String)> {
+    let mut names = vec![
+        (VALIDATING_POLICY, DAEMON_ADMISSION_POLICY.to_owned()),
+        (VALIDATING_BINDING, DAEMON_ADMISSION_POLICY.to_owned()),
+        (VALIDATING_HOOKS, WEBHOOK.to_owned()),
+        (VALIDATING_HOOKS, APPROVALS.to_owned()),
+        (MUTATING_HOOKS, WEBHOOK.to_owned()),
+    ];
+    let policies = [backstop::UID, backstop::GROUPS];
+    names.extend(policies.map(|name| (VALIDATING_POLICY, name.to_owned())));
+    names.extend(backstop::names(VALIDATING_BINDING.0).into_iter().map(|name| (VALIDATING_BINDING, name)));
+    if mutates {
+        names.extend(policies.map(|name| (MUTATING_POLICY, name.to_owned())));
+        names.extend(backstop::names(MUTATING_BINDING.0).into_iter().map(|name| (MUTATING_BINDING, name)));
+    }
+    names
+}
+
+fn lock(seen: &Mutex<BTreeMap<Name, Seen>>) -> MutexGuard<'_, BTreeMap<Name, Seen>> {
+    // No code panics while it holds the lock; if it did, each value is still whole.
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn follow(
+    client: Client,
+    (kind, plural): (&'static str, &'static str),
+    name: String,
+    seen: Arc<Mutex<BTreeMap<Name, Seen>>>,
+    (version, changed): (Arc<AtomicU64>, Arc<Notify>),
+) {
+    let resource = ApiResource {
+        group: GROUP.to_owned(),
+        version: "v1".to_owned(),
+        api_version: format!("{GROUP}/v1"),
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+    };
+    let api = Api::<DynamicObject>::all_with(client, &resource);
+    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let mut events = std::pin::pin!(watcher(api, config).default_backoff());
+    let key = (kind.to_owned(), name);
+    let mut listed = Seen::Absent;
+    while let Some(event) = events.next().await {
+        let now = match event {
+            Ok(Event::Init) => {
+                listed = Seen::Absent;
+                continue;
+            }
+            Ok(Event::InitApply(object)) => {
+                listed = Seen::Present(Box::new(seen_of(object)));
+                continue;
+            }
+            Ok(Event::InitDone) => std::mem::replace(&mut listed, Seen::Absent),
+            Ok(Event::Apply(object)) => Seen::Present(Box::new(seen_of(object))),
+            Ok(Event::Delete(_)) => Seen::Absent,
+            Err(_) => continue,
+        };
+        let before = lock(&seen).insert(key.clone(), now.clone()).unwrap_or_default();
+        let is_same = match (&before, &now) {
+            (Seen::Absent, Seen::Absent) => true,
+            (Seen::Present(before), Seen::Present(now)) => content(before) == content(now),
+            _ => false,
+        };
+        if !is_same {
+            version.fetch_add(1, Ordering::AcqRel);
+            changed.notify_one();
+        }
+    }
+}
+
+/// What is kept of an object.
+fn seen_of(mut object: DynamicObject) -> Value {
+    let annotations = object.metadata.annotations.unwrap_or_default();
+    json!({
+        "spec": object.data["spec"].take(),
+        "webhooks": object.data["webhooks"].take(),
+        "metadata": {"annotations": annotations},
+    })
+}
+
+/// What decides: the status of a policy is the API server's.
+fn content(object: &Value) -> [&Value; 3] {
+    [&object["spec"], &object["webhooks"], &object["metadata"]]
+}
+
+/// Annotation: the revision of the program's rules by which `init` made it.
+const REVISION: &str = "bursar.dev/revision";
+/// Annotation: digest of what `init` made.
+const DIGEST: &str = "bursar.dev/digest";
+
+/// Notes on a manifest what it was made by, and what it is.
+pub(super) fn note(manifest: &mut Value) {
+    manifest["metadata"]["annotations"] = json!({REVISION: revision(), DIGEST: digest(&manifest["spec"])});
+}
+
+/// Of the rules, whatever the configuration.
+fn revision() -> String {
+    let [policy, _] = daemon_admission_policy(&Needs::default(), &Confinement::default());
+    digest(&policy["spec"])
+}
+
+fn changed_since_noted(manifest: &Value, stored: &Value) -> Option<String> {
+    let noted = |key: &str| stored["metadata"]["annotations"][key].as_str().unwrap_or_default();
+    if noted(REVISION) != manifest["metadata"]["annotations"][REVISION].as_str().unwrap_or_default() {
+        return Some("is of another version of bursar".to_owned());
+    }
+    (noted(DIGEST) != digest(&stored["spec"])).then(|| "was changed since init made it".to_owned())
+}
+
+/// Of what is meant: without what the API server adds.
+fn digest(spec: &Value) -> String {
+    fingerprint(meant(spec).to_string().as_bytes())
+}
+
+fn meant(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(meant).collect(),
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(key, value)| (key.clone(), meant(value)));
+            Value::Object(fields.filter(|(key, value)| !is_empty(value) && !is_default(key, value)).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// Values that the API server fills in, and that are what is meant where nothing is said.
+fn is_default(key: &str, value: &Value) -> bool {
+    matches!(
+        (key, value.as_str()),
+        ("matchPolicy", Some("Equivalent")) | ("scope", Some("*")) | ("reason", Some("Invalid"))
+    )
+}
+
+/// The first field of what decides that is stored otherwise than `manifest` has it.
+fn difference(manifest: &Value, stored: &Value) -> Option<String> {
+    let keys = ["spec", "webhooks"];
+    keys.iter().find_map(|key| differs(&meant(&manifest[*key]), &meant(&stored[*key]), key))
+}
+
+fn differs(wanted: &Value, stored: &Value, path: &str) -> Option<String> {
+    match (wanted, stored) {
+        (Value::Object(wanted), Value::Object(stored)) => {
+            let keys: BTreeSet<&String> = wanted.keys().chain(stored.keys()).collect();
+            let field = |fields: &Map<String, Value>, key: &str| fields.get(key).cloned().unwrap_or_default();
+            keys.into_iter().find_map(|key| differs(&field(wanted, key), &field(stored, key), &format!("{path}.{key}")))
+        }
+        (Value::Array(wanted), Value::Array(stored)) if wanted.len() == stored.len() => wanted
+            .iter()
+            .zip(stored)
+            .enumerate()
+            .find_map(|(at, (wanted, stored))| differs(wanted, stored, &format!("{path}[{at}]"))),
+        _ if wanted == stored => None,
+        _ => Some(path.to_owned()),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
+/// What came of the probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Probed {
+    /// The policy refused it.
+    Refused,
+    /// Nothing did.
+    LetThrough,
+    /// Something else refused it, which proves nothing of the policy.
+    ByAnother(String),
+}
+
+/// Whether the policy bites: as the daemon, without effect (`dryRun`), a namespace without a class is refused, and by that
+/// very policy.
+///
+/// # Errors
+/// The API server does not answer.
+pub async fn probe(client: &Client) -> Result<Probed, AccessError> {
+    let api = Api::<Namespace>::all(client.clone());
+    let mut probe = Namespace::default();
+    probe.metadata.name = Some("bursar-probe".to_owned());
+    let parameters = PostParams { dry_run: true, ..PostParams::default() };
+    match answered("the daemon admission policy", api.create(&parameters, &probe)).await {
+        Ok(_) => Ok(Probed::LetThrough),
+        Err(AccessError::Api { source, what }) => match *source {
+            kube::Error::Api(status) if status.message.contains(REFUSAL) => Ok(Probed::Refused),
+            kube::Error::Api(status) if status.code < 500 => Ok(Probed::ByAnother(status.message.clone())),
+            source => Err(AccessError::Api { what, source: Box::new(source) }),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+/// What should be there, and what a thief of this host would need nothing more for.
+///
+/// # Errors
+/// The cluster does not tell its kinds, or a file cannot be read.
+pub async fn expected(
+    client: &Client,
+    request: WebhookRequest<'_>,
+    said: &Said,
+) -> Result<(Vec<Expected>, Vec<String>), AccessError> {
+    let site = site_kinds(request.policy, request.ledger, request.cluster);
+    let needs = Needs::of(request.policy, request.cluster, site);
+    let ways = ways_to_administrator(&needs, said);
+    let fixed = |manifest| Expected { manifest, repairable: false, noted: false };
+    let [mut policy, binding] = daemon_admission_policy(&needs, &said.confinement());
+    note(&mut policy);
+    let mut expected = vec![Expected { manifest: policy, repairable: false, noted: true }, fixed(binding)];
+    expected.extend(backstop::validating().into_iter().map(fixed));
+    let has_mutating = mutates(client).await?;
+    if has_mutating {
+        expected.extend(backstop::mutating().into_iter().map(fixed));
+    }
+    if let Some(remembered) = remembered(request)? {
+        let kept = |manifest| Expected { manifest, repairable: true, noted: false };
+        expected.extend(webhook::expected(client, request, &remembered).await?.into_iter().map(kept));
+    }
+    if !has_mutating {
+        expected.retain(|expected| expected.manifest["kind"] != MUTATING_BINDING.0);
+    }
+    Ok((expected, ways))
+}
+
+/// What a thief of this host would need nothing more for; empty: it cannot make itself cluster administrator.
+#[must_use]
+pub fn ways_to_administrator(needs: &Needs, said: &Said) -> Vec<String> {
+    let mut ways = Vec::new();
+    if said.approver.is_none() {
+        ways.push(
+            "it approves its own certificate requests, whose names no policy can read (bursar approver install)"
+                .to_owned(),
+        );
+    }
+    if said.administrators.is_empty() && !needs.admin_roles.is_empty() {
+        ways.push(
+            "no administrators are listed, so it may bind admin roles to any account (bursar init --administrators)"
+                .to_owned(),
+        );
+    }
+    if needs.levels.contains("privileged") {
+        ways.push("a class has pod_security = \"privileged\"".to_owned());
+    }
+    if !needs.impersonated.is_empty() && needs.admin_groups {
+        let classes: Vec<&str> = needs.impersonated.keys().map(String::as_str).collect();
+        ways.push(format!(
+            "class {} impersonates by certificates: its people are cluster administrators by way of the directory; OIDC \
+             is recommended for them",
+            classes.join(", ")
+        ));
+    }
+    ways
+}
+
+/// [`ways_to_administrator`] in one sentence.
+#[must_use]
+pub fn sentence(ways: &[String]) -> Option<String> {
+    (!ways.is_empty()).then(|| format!("this host can make itself cluster administrator: {}", ways.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_adds_is_no_difference_and_what_weakens_is() {
+        let wanted = json!({"spec": {
+            "failurePolicy": "Fail", "rules": [{"resources": ["pods"], "scope": "Namespaced"}], "objectSelector": {},
+        }});
+        let mut stored = wanted.clone();
+        stored["spec"]["matchConditions"] = json!([]);
+        stored["spec"]["matchPolicy"] = json!("Equivalent");
+        stored["status"] = json!({"observedGeneration": 1});
+        assert_eq!(difference(&wanted, &stored), None);
+        for (field, value, path) in [
+            ("failurePolicy", json!("Ignore"), "spec.failurePolicy"),
+            ("objectSelector", json!({"matchLabels": {"a": "b"}}), "spec.objectSelector"),
+            ("rules", json!([]), "spec.rules"),
+            ("rules", json!([{"resources": ["nodes"], "scope": "Namespaced"}]), "spec.rules[0].resources[0]"),
+            ("matchConditions", json!([{"name": "never", "expression": "false"}]), "spec.matchConditions"),
+        ] {
+            let mut weak = stored.clone();
+            weak["spec"][field] = value;
+            assert_eq!(difference(&wanted, &weak).as_deref(), Some(path));
+        }
+    }
+
+    #[test]
+    fn a_policy_that_was_changed_or_is_of_another_version_is_told() {
+        let [mut policy, _] = daemon_admission_policy(&Needs::default(), &Confinement::default());
+        note(&mut policy);
+        let mut stored = policy.clone();
+        stored["spec"]["matchConstraints"]["matchPolicy"] = json!("Equivalent");
+        assert_eq!(changed_since_noted(&policy, &stored), None);
+        // Of another configuration, and made by `init`.
+        let needs = Needs { roles: BTreeSet::from(["view".to_owned()]), ..Needs::default() };
+        let [mut other, _] = daemon_admission_policy(&needs, &Confinement::default());
+        note(&mut other);
+        assert_eq!(changed_since_noted(&policy, &other), None);
+        other["spec"]["failurePolicy"] = json!("Ignore");
+        assert!(changed_since_noted(&policy, &other).is_some_and(|why| why.contains("changed since")));
+        stored["metadata"]["annotations"][REVISION] = json!("0");
+        assert!(changed_since_noted(&policy, &stored).is_some_and(|why| why.contains("another version")));
+    }
+
+    #[test]
+    fn a_host_without_approver_says_so() {
+        let needs = Needs::default();
+        assert!(
+            sentence(&ways_to_administrator(&needs, &Said::default()))
+                .expect("a sentence")
+                .contains("approver install")
+        );
+    }
+}

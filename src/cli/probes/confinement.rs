@@ -1,0 +1,97 @@
+//! Whether the daemon is confined in a cluster, and what whoever has this host could do nevertheless.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Finding;
+use crate::bootstrap::confinement::{self, Breach, ConfinementWatch, Probed};
+use crate::bootstrap::webhook::{self, ENDS_SOON, WebhookRequest};
+use crate::bootstrap::{AccessError, Said, owner_and_said};
+use crate::desired::approver_rules::unknown_classes;
+use crate::errors::chain;
+use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
+use crate::settings::Settings;
+use crate::{daemon, runtime};
+
+/// Each watch lists one object.
+const HEARD_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+pub(super) async fn confinement(
+    settings: &Settings,
+    cluster: &ClusterName,
+    client: &kube::Client,
+    (ledger, init): (&LedgerState, &str),
+) -> Vec<Finding> {
+    let subject = format!("cluster {cluster}, confinement");
+    match look(settings, cluster, client, (ledger, init, &subject)).await {
+        Ok(findings) => findings,
+        Err(error) => vec![Finding::bad(subject, chain(&error), "see the API server's load and log")],
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "waits for the API server, with a deadline")]
+async fn look(
+    settings: &Settings,
+    cluster: &ClusterName,
+    client: &kube::Client,
+    (ledger, init, subject): (&LedgerState, &str, &str),
+) -> Result<Vec<Finding>, AccessError> {
+    let said = owner_and_said(client).await?.map(|(_, said)| said).unwrap_or_default();
+    let Ok(sealer) = runtime::read_seal(&settings.state_dir) else {
+        return Ok(vec![Finding::bad(subject, "the seal cannot be read", init)]);
+    };
+    let (policy, state_dir, now) = (&settings.policy, settings.state_dir.as_path(), daemon::now());
+    let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer: &sealer, now };
+    let (expected, ways) = confinement::expected(client, request, &said).await?;
+    let watch = ConfinementWatch::start(client, webhook::mutates(client).await?, &Arc::default());
+    let begun = tokio::time::Instant::now();
+    let breaches = loop {
+        match watch.compare(&expected) {
+            None if begun.elapsed() < HEARD_WITHIN => tokio::time::sleep(LOOK_EVERY).await,
+            breaches => break breaches,
+        }
+    };
+    let mut findings = Vec::new();
+    match breaches {
+        None => findings.push(Finding::bad(subject, "what confines the daemon cannot be read", init)),
+        Some(breaches) => findings.extend(breaches.into_iter().map(|Breach { object, what, repairable }| {
+            let cure = if repairable { "systemctl status bursard: the daemon writes it again" } else { init };
+            Finding::bad(subject, format!("{object} {what}"), cure)
+        })),
+    }
+    match confinement::probe(client).await? {
+        Probed::Refused => {}
+        Probed::LetThrough => findings.push(Finding::bad(subject, "bursar-cage is not enforced", init)),
+        Probed::ByAnother(why) => {
+            findings.push(Finding::bad(subject, format!("nobody knows whether bursar-cage is enforced: {why}"), init));
+        }
+    }
+    findings.extend(approver(settings, cluster, subject, &said));
+    if findings.iter().all(|finding| finding.cure.is_none()) {
+        let sentence = confinement::sentence(&ways).map(|sentence| format!("; {sentence}")).unwrap_or_default();
+        findings.push(Finding::good(subject, format!("the daemon is held to its work{sentence}")));
+    } else if let Some(sentence) = confinement::sentence(&ways) {
+        findings.push(Finding::good(subject, sentence));
+    }
+    Ok(findings)
+}
+
+fn approver(settings: &Settings, cluster: &ClusterName, subject: &str, said: &Said) -> Vec<Finding> {
+    let Some(rules) = &said.approver else { return Vec::new() };
+    let again = format!("bursar approver install --cluster {cluster} --admin-kubeconfig FILE");
+    let classes: Vec<String> = unknown_classes(&settings.policy, cluster, rules).into_iter().collect();
+    let unknown = (!classes.is_empty()).then(|| {
+        let text = format!("the approver does not know class {} as it is configured", classes.join(", "));
+        Finding::bad(subject, text, again.clone())
+    });
+    let ends = said.approver_until.filter(|ends| *ends <= daemon::now() + ENDS_SOON).map(|ends| {
+        Finding::bad(
+            subject,
+            format!("the files of the approver are good until {ends:.0}"),
+            format!("{again} --write FOLDER"),
+        )
+    });
+    unknown.into_iter().chain(ends).collect()
+}

@@ -1,0 +1,561 @@
+//! What a thief of the control host tries with the daemon's credential: a table, gone through without an approver and with
+//! one, as `bursar:daemon` and as another name in its group. What cannot be refused says so here, and in docs/threat-model.md
+//! in the same words.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bursar::bootstrap::approver::{self, ApproverRequest, Place};
+use bursar::bootstrap::{self, Renewal};
+use bursar::contract::{Identity, Sealer, TenantState, annotate};
+use bursar::execute::keypair::{Names, NewKey};
+use bursar::execute::request::ApiServer;
+use bursar::execute::signing::{SigningError, Unsigned, sign};
+use bursar::identity::{AccountId, DirectoryId, NamespaceName};
+use bursar_testkit::binaries::program;
+use bursar_testkit::ports::free_port;
+use bursar_testkit::process::{Process, run};
+use bursar_testkit::ready::wait_for;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::site::{LEDGER, Site, binding, empty, name, namespace, ours, said};
+
+const DEADLINE: Duration = Duration::from_mins(1);
+const THREATS: &str = include_str!("../../../docs/threat-model.md");
+const ALICE: &str = "bursar:user:alice#7";
+
+/// One attempt: what it is, and what it sends.
+struct Row {
+    attack: &'static str,
+    /// Arguments of kubectl, and its standard input.
+    sends: Vec<(Vec<String>, String)>,
+}
+
+fn row(attack: &'static str, sends: Vec<(Vec<String>, String)>) -> Row {
+    Row { attack, sends }
+}
+
+fn apply(object: &Value) -> (Vec<String>, String) {
+    let arguments = ["apply", "--server-side", "--force-conflicts", "--field-manager=bursar", "-f", "-"];
+    (arguments.map(str::to_owned).to_vec(), object.to_string())
+}
+
+fn tried(object: &Value) -> (Vec<String>, String) {
+    let (mut arguments, input) = apply(object);
+    arguments.push("--dry-run=server".to_owned());
+    (arguments, input)
+}
+
+fn create(object: &Value) -> (Vec<String>, String) {
+    (["create", "-f", "-"].map(str::to_owned).to_vec(), object.to_string())
+}
+
+fn kubectl(arguments: &[&str]) -> (Vec<String>, String) {
+    (arguments.iter().map(|argument| (*argument).to_owned()).collect(), String::new())
+}
+
+/// A request for a client certificate of this subject.
+fn request(name: &str, subject: (&str, &[&str]), spec: &Value) -> Value {
+    let (common_name, organizations) = subject;
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    for organization in organizations {
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, *organization);
+    }
+    params.distinguished_name.push(rcgen::DnType::CommonName, common_name);
+    let pem = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let mut fields = json!({
+        "request": BASE64.encode(pem), "usages": ["client auth", "digital signature"],
+        "signerName": "kubernetes.io/kube-apiserver-client", "expirationSeconds": 3600,
+    });
+    for (field, value) in spec.as_object().into_iter().flatten() {
+        fields[field] = value.clone();
+    }
+    if fields["expirationSeconds"].is_null() {
+        fields.as_object_mut().expect("an object").remove("expirationSeconds");
+    }
+    ours("certificates.k8s.io/v1", "CertificateSigningRequest", name, None, &json!({"spec": fields}))
+}
+
+fn level(name: &str, more: &Value) -> Value {
+    let mut object = namespace(name, &json!({"bursar.dev/class": "tool"}), "active");
+    let labels = object["metadata"]["labels"].as_object_mut().expect("labels");
+    labels.remove("pod-security.kubernetes.io/enforce");
+    labels.extend(more.as_object().cloned().expect("labels"));
+    object
+}
+
+fn webhook_deployment(change: impl Fn(&mut Value)) -> Value {
+    let mut objects = bursar::bootstrap::webhook::fixed("registry.example.org/w");
+    let mut deployment = objects.drain(..).find(|object| object["kind"] == "Deployment").expect("a Deployment");
+    change(&mut deployment["spec"]["template"]["spec"]);
+    deployment
+}
+
+fn volume(rest: &Value) -> Value {
+    let mut spec = json!({
+        "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}, "storageClassName": "",
+        "nfs": {"server": "nfs.example.org", "path": "/srv"}, "claimRef": {"namespace": "tool-foo", "name": "home"},
+    });
+    for (field, value) in rest.as_object().into_iter().flatten() {
+        spec[field] = value.clone();
+    }
+    let spec: serde_json::Map<String, Value> = spec
+        .as_object()
+        .expect("an object")
+        .iter()
+        .filter(|(_, value)| !value.is_null())
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
+    ours("v1", "PersistentVolume", "bursar-stolen", None, &json!({"spec": spec}))
+}
+
+/// Everything but approvals, which take two steps.
+fn rows() -> Vec<Row> {
+    let hook = |change: &dyn Fn(&mut Value)| {
+        let mut hook = json!({
+            "name": "approvals.bursar.dev", "clientConfig": {"url": "https://127.0.0.1:1/validate"}, "sideEffects": "None",
+            "admissionReviewVersions": ["v1"], "failurePolicy": "Fail",
+            "rules": [{"apiGroups": ["certificates.k8s.io"], "apiVersions": ["*"], "operations": ["UPDATE"],
+                "resources": ["certificatesigningrequests/approval"], "scope": "Cluster"}],
+        });
+        change(&mut hook);
+        json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": "bursar-approvals"}, "webhooks": [hook]})
+    };
+    let mut secret =
+        ours("v1", "Secret", "pull", Some("tool-foo"), &json!({"type": "kubernetes.io/service-account-token"}));
+    secret["metadata"]["annotations"] = json!({"kubernetes.io/service-account.name": "default"});
+    let mut service = bursar::bootstrap::webhook::fixed("w")
+        .into_iter()
+        .find(|object| object["kind"] == "Service")
+        .expect("a Service");
+    service["spec"]["externalIPs"] = json!(["10.0.0.1"]);
+    let pod = |place: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": place},
+            "spec": {"containers": [{"name": "c", "image": "x"}]}})
+    };
+    let eviction =
+        json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": "tool-foo"}});
+    vec![
+        row("makes a namespace without a Pod Security level", vec![apply(&level("tool-evil", &json!({})))]),
+        row(
+            "makes a namespace at a level that no class names",
+            vec![
+                apply(&level("tool-evil", &json!({"pod-security.kubernetes.io/enforce": "privileged"}))),
+                apply(&level("tool-evil", &json!({"pod-security.kubernetes.io/enforce": "baseline"}))),
+            ],
+        ),
+        row(
+            "makes a namespace at an old version of a level",
+            vec![apply(&level(
+                "tool-evil",
+                &json!({
+                    "pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "v1.0",
+                }),
+            ))],
+        ),
+        row(
+            "lowers the level of a tenant's namespace",
+            vec![kubectl(&[
+                "label",
+                "namespace",
+                "tool-foo",
+                "pod-security.kubernetes.io/enforce=privileged",
+                "--overwrite",
+            ])],
+        ),
+        row(
+            "makes or takes a namespace of Kubernetes, of Bursar or of the approver",
+            vec![
+                apply(&namespace("kube-evil", &json!({"bursar.dev/class": "tool"}), "active")),
+                apply(&namespace("kube-system", &json!({"bursar.dev/class": "tool"}), "active")),
+                apply(&namespace("bursar", &json!({"bursar.dev/class": "tool"}), "active")),
+                apply(&namespace("bursar-approver", &json!({"bursar.dev/class": "tool"}), "active")),
+                apply(&namespace("bursar-storage", &json!({"bursar.dev/class": "tool"}), "active")),
+            ],
+        ),
+        row(
+            "binds a role in a namespace of Kubernetes, of Bursar or of the approver",
+            vec![
+                apply(&binding(Some("kube-system"), "bursar-tenant", "Group", ALICE)),
+                apply(&binding(Some("bursar"), "bursar-tenant", "Group", ALICE)),
+                apply(&binding(Some("bursar-selftest"), "bursar-tenant", "Group", ALICE)),
+                apply(&binding(Some("bursar-approver"), "bursar-tenant", "Group", ALICE)),
+            ],
+        ),
+        row(
+            "binds an admin or impersonation role to somebody who is no listed administrator",
+            vec![
+                apply(&binding(None, "bursar-impersonate-admin", "Group", "bursar:user:mallory#7")),
+                apply(&binding(None, "bursar-impersonate-admin", "Group", "bursar:tool:foo#1042")),
+                apply(&binding(None, "bursar-impersonate-admin", "Group", "bursar:user:alice")),
+                apply(&binding(None, "bursar-impersonate-admin", "Group", "bursar:user:alice#7#x")),
+                apply(&binding(None, "view", "Group", "bursar:daemon#7")),
+                apply(&binding(None, "bursar-impersonate-admin", "User", "bursar:daemon")),
+            ],
+        ),
+        row("binds cluster-admin", vec![apply(&binding(None, "cluster-admin", "Group", ALICE))]),
+        row(
+            "removes a webhook configuration or a binding of the backstop",
+            vec![
+                kubectl(&["delete", "validatingwebhookconfiguration", "bursar-webhook"]),
+                kubectl(&["delete", "validatingwebhookconfiguration", "bursar-approvals"]),
+                kubectl(&["delete", "mutatingwebhookconfiguration", "bursar-webhook"]),
+                kubectl(&["delete", "validatingadmissionpolicybinding", "bursar-uid-enforce"]),
+                kubectl(&["delete", "mutatingadmissionpolicybinding", "bursar-uid-enforce"]),
+            ],
+        ),
+        row(
+            "weakens a webhook configuration",
+            vec![
+                tried(&hook(&|hook| hook["failurePolicy"] = json!("Ignore"))),
+                tried(&hook(&|hook| hook["matchConditions"] = json!([{"name": "never", "expression": "false"}]))),
+                tried(&hook(&|hook| hook["objectSelector"] = json!({"matchLabels": {"no": "body"}}))),
+                tried(&hook(&|hook| hook["rules"][0]["resources"] = json!(["secrets"]))),
+            ],
+        ),
+        row(
+            "changes its policy, its role, its bindings or the owner",
+            vec![
+                kubectl(&["label", "validatingadmissionpolicy", "bursar-cage", "a=b"]),
+                kubectl(&["delete", "validatingadmissionpolicy", "bursar-cage"]),
+                kubectl(&["delete", "validatingadmissionpolicybinding", "bursar-cage"]),
+                kubectl(&["label", "clusterrole", "bursar-daemon", "a=b"]),
+                kubectl(&["delete", "clusterrolebinding", "bursar-daemon"]),
+                kubectl(&[
+                    "patch",
+                    "configmap",
+                    "bursar-owner",
+                    "-n",
+                    "bursar",
+                    "-p",
+                    r#"{"data":{"administrators":"mallory"}}"#,
+                ]),
+                kubectl(&["delete", "configmap", "bursar-owner", "-n", "bursar"]),
+                kubectl(&["delete", "--raw", "/api/v1/namespaces/bursar/configmaps"]),
+            ],
+        ),
+        row(
+            "runs the webhook's Deployment as another account, or with another Secret",
+            vec![
+                apply(&webhook_deployment(|pod| pod["serviceAccountName"] = json!("default"))),
+                apply(&webhook_deployment(|pod| {
+                    pod["volumes"] = json!([{"name": "files", "secret": {"secretName": "other"}}])
+                })),
+                apply(&webhook_deployment(|pod| {
+                    pod["containers"][0]["envFrom"] = json!([{"secretRef": {"name": "other"}}]);
+                })),
+                apply(&webhook_deployment(|pod| {
+                    pod["initContainers"] = json!([{"name": "i", "image": "x"}]);
+                })),
+            ],
+        ),
+        row("gives the webhook's Service an address of others", vec![apply(&service)]),
+        row(
+            "asks for a certificate that holds for ever, or for another signer or use",
+            vec![
+                create(&request("evil", ("tool:foo", &[]), &json!({"expirationSeconds": null}))),
+                create(&request("evil", ("tool:foo", &[]), &json!({"expirationSeconds": 3_153_600_000_u64 / 100}))),
+                create(&request("evil", ("tool:foo", &[]), &json!({"signerName": "kubernetes.io/kubelet-serving"}))),
+                create(&request(
+                    "evil",
+                    ("tool:foo", &[]),
+                    &json!({
+                        "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+                    }),
+                )),
+                create(&request("evil", ("tool:foo", &[]), &json!({"usages": ["server auth"]}))),
+            ],
+        ),
+        row(
+            "asks for the token of another service account",
+            vec![
+                kubectl(&["create", "token", "default", "-n", "kube-system"]),
+                kubectl(&["create", "token", "bursar-webhook", "-n", "bursar"]),
+                kubectl(&["create", "token", "default", "-n", "tool-foo"]),
+                apply(&secret),
+            ],
+        ),
+        row(
+            "makes a volume of a host, or one that somebody else's claim would bind",
+            vec![
+                apply(&volume(&json!({"nfs": null, "hostPath": {"path": "/"}}))),
+                apply(&volume(&json!({"claimRef": null}))),
+                apply(&volume(&json!({"storageClassName": "fast"}))),
+                apply(&volume(&json!({"claimRef": {"namespace": "kube-system", "name": "data"}}))),
+            ],
+        ),
+        row(
+            "runs a pod, execs, evicts, or speaks to a pod or a node",
+            vec![
+                create(&pod("tool-foo")),
+                create(&pod("bursar-selftest")),
+                create(&pod("bursar")),
+                kubectl(&["exec", "p", "-n", "tool-foo", "--", "id"]),
+                (
+                    ["create", "--raw", "/api/v1/namespaces/tool-foo/pods/p/eviction", "-f", "-"]
+                        .map(str::to_owned)
+                        .to_vec(),
+                    eviction.to_string(),
+                ),
+                kubectl(&["get", "nodes"]),
+                kubectl(&["get", "--raw", "/api/v1/nodes/n/proxy/pods"]),
+                kubectl(&["taint", "nodes", "n", "a=b:NoExecute"]),
+            ],
+        ),
+        row(
+            "reads Secrets",
+            vec![
+                kubectl(&["get", "secrets", "-n", "kube-system"]),
+                kubectl(&["get", "secrets", "-A"]),
+                kubectl(&["get", "secret", "bursar-webhook-tls", "-n", "bursar"]),
+            ],
+        ),
+        row(
+            "impersonates",
+            vec![
+                kubectl(&["get", "namespaces", "--as=bursar:cluster-admin"]),
+                kubectl(&["get", "namespaces", "--as=system:admin", "--as-group=system:masters"]),
+            ],
+        ),
+        row(
+            "deletes what is not its own",
+            vec![
+                kubectl(&["delete", "persistentvolumeclaim", "theirs", "-n", "tool-foo"]),
+                kubectl(&["delete", "namespace", "foreign"]),
+                kubectl(&["delete", "namespace", "tool-foo"]),
+            ],
+        ),
+    ]
+}
+
+/// Names that it has signed for its own requests: the only way that no policy can read.
+const SIGNED: [(&str, &str, &[&str]); 5] = [
+    ("has its group signed for another name", "mallory", &["bursar:daemon#11111111-2222-3333-4444-555555555555"]),
+    ("has bursar:cluster-admin signed", "bursar:cluster-admin", &[]),
+    ("has a controller of Kubernetes signed", "system:kube-controller-manager", &[]),
+    ("has a group of administrators signed", "tool:foo", &["kubeadm:cluster-admins"]),
+    ("has a node signed", "system:node:n", &["system:nodes"]),
+];
+
+struct Attacked {
+    site: Site,
+    /// The daemon's, and one of another name in its group.
+    credentials: [PathBuf; 2],
+}
+
+impl Attacked {
+    fn start() -> Self {
+        let site = Site::alone_with("alice");
+        site.cluster.run(&["create", "-n", "tool-foo", "-f", "-"], &json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "theirs"},
+            "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""},
+        }).to_string());
+        site.cluster.run(&["create", "namespace", approver::NAMESPACE], "");
+        let mallory = forged(&site);
+        let credentials = [site.daemon_kubeconfig(), mallory];
+        Self { site, credentials }
+    }
+
+    fn send(&self, kubeconfig: &Path, (arguments, input): &(Vec<String>, String)) -> Result<(), String> {
+        let mut command = self.site.cluster.kubectl_as(kubeconfig);
+        command.args(arguments);
+        let output = run(command, input);
+        if output.status.success() { Ok(()) } else { Err(said(&output)) }
+    }
+
+    /// Every row, by both names; gives those that were let through.
+    fn go_through(&self) -> BTreeSet<&'static str> {
+        let mut through = BTreeSet::new();
+        for Row { attack, sends } in rows() {
+            for kubeconfig in &self.credentials {
+                for sent in &sends {
+                    match self.send(kubeconfig, sent) {
+                        Ok(()) => {
+                            println!("let through: {attack}: {sent:?} by {}", kubeconfig.display());
+                            through.insert(attack);
+                        }
+                        Err(why) => {
+                            let by = ["bursar-cage", "orbidden", "not permitted", "unable to upgrade"];
+                            assert!(by.iter().any(|by| why.contains(by)), "{attack}: {sent:?} failed otherwise: {why}");
+                        }
+                    }
+                }
+            }
+        }
+        for (attack, common_name, organizations) in SIGNED {
+            for (number, kubeconfig) in self.credentials.iter().enumerate() {
+                let asked = request(&format!("evil-{number}"), (common_name, organizations), &json!({}));
+                assert_eq!(self.send(kubeconfig, &create(&asked)), Ok(()), "asking is no right");
+                if self.approve(kubeconfig, &format!("evil-{number}")) {
+                    through.insert(attack);
+                }
+                self.site.cluster.run(&["delete", "csr", &format!("evil-{number}"), "--ignore-not-found"], "");
+            }
+        }
+        through
+    }
+
+    fn approve(&self, kubeconfig: &Path, name: &str) -> bool {
+        let approved = json!({"status": {"conditions": [
+            {"type": "Approved", "status": "True", "reason": "Test", "message": "test"},
+        ]}});
+        let path = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}/approval");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let client = bootstrap::client(kubeconfig).await.expect("a client");
+            let server = ApiServer::new(super::site::name(), client, Arc::default());
+            server.ask(&path, bursar::execute::request::Ask::Merge(&approved)).await.is_ok()
+        })
+    }
+}
+
+/// What a thief had signed before: another name in the daemon's group.
+fn forged(site: &Site) -> PathBuf {
+    let key = NewKey::generate().expect("a key");
+    let group = format!("bursar:daemon#{LEDGER}");
+    let names = Names { common_name: "mallory", organizations: [Some(&group), None], serial_number: None };
+    let pem = key.request(names).expect("a request");
+    let request = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": {"name": "mallory"}, "spec": {"request": BASE64.encode(pem), "usages": ["client auth"],
+            "signerName": "kubernetes.io/kube-apiserver-client"}});
+    site.cluster.run(&["create", "-f", "-"], &request.to_string());
+    site.cluster.run(&["certificate", "approve", "mallory"], "");
+    let certificate = wait_for("mallory's certificate", DEADLINE, || {
+        let found = site.cluster.run(&["get", "csr", "mallory", "-o", "jsonpath={.status.certificate}"], "");
+        (!found.is_empty()).then_some(found)
+    });
+    let text = std::fs::read_to_string(site.daemon_kubeconfig()).expect("a kubeconfig");
+    let mut file: Value = serde_json::from_str(&text).expect("JSON");
+    let user = &mut file["users"][0]["user"];
+    user["client-certificate-data"] = json!(certificate);
+    user["client-key-data"] = json!(BASE64.encode(key.pem().expose()));
+    let path = site.settings.state_dir.join("mallory.kubeconfig");
+    std::fs::write(&path, file.to_string()).expect("written");
+    path
+}
+
+fn sealer(site: &Site) -> Sealer {
+    Sealer::from_seed(&std::fs::read(site.settings.state_dir.join("seal.key")).expect("a key")).expect("a key")
+}
+
+/// A certificate for tool foo, as the daemon asks for it.
+async fn issue(site: &Site, generation: u64) -> Result<Vec<u8>, SigningError> {
+    let client = bootstrap::client(&site.daemon_kubeconfig()).await.expect("a client");
+    let server = ApiServer::new(name(), client, Arc::default());
+    server.let_approve(false);
+    let key = NewKey::generate().expect("a key");
+    let group = format!("bursar:tool:foo#{generation}");
+    let names = Names {
+        common_name: "tool:foo",
+        organizations: [Some("bursar:tools"), Some(&group)],
+        serial_number: Some("id-foo"),
+    };
+    let request = key.request(names).expect("a request");
+    let lifetime = Duration::from_hours(24);
+    let unsigned =
+        Unsigned { holder: "id-foo", account: "tool:foo", request: &request, lifetime, namespace: Some("tool-foo") };
+    sign(&server, unsigned).await
+}
+
+fn seal(site: &Site, generation: u64, state: TenantState) {
+    let identity = Identity {
+        cluster: name(),
+        namespace: NamespaceName::try_from("tool-foo".to_owned()).expect("a name"),
+        id: AccountId("id-foo".to_owned()),
+        directory_id: DirectoryId("d".to_owned()),
+        account: "tool:foo".parse().expect("an account"),
+        class: "tool".to_owned(),
+        posix: None,
+        generation,
+        state,
+    };
+    let mut object = namespace("tool-foo", &json!({"bursar.dev/class": "tool"}), "active");
+    object["metadata"]["annotations"] = json!(annotate(&identity, &sealer(site)));
+    site.must("apply", &object);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stolen_credential_is_not_root_in_the_cluster() {
+    let attacked = tokio::task::spawn_blocking(Attacked::start).await.expect("started");
+    let attacked = Arc::new(attacked);
+    let (site, again) = (&attacked.site, Arc::clone(&attacked));
+    site.must("apply", &binding(None, "bursar-impersonate-admin", "Group", ALICE));
+    let through = tokio::task::spawn_blocking(move || again.go_through()).await.expect("gone through");
+    let signed: BTreeSet<&str> = SIGNED.iter().map(|(attack, ..)| *attack).collect();
+    assert_eq!(through, signed, "without an approver");
+    for attack in &through {
+        assert!(THREATS.contains(attack), "docs/threat-model.md says nothing of: {attack}");
+    }
+    for Row { attack, .. } in rows() {
+        assert!(THREATS.contains(attack), "docs/threat-model.md says nothing of: {attack}");
+    }
+
+    // The approver is installed, and does not run yet: what is asked for waits.
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let ledger = empty(LEDGER);
+    let cluster = name();
+    let installing = ApproverRequest {
+        policy: &site.settings.policy,
+        cluster: &cluster,
+        ledger: &ledger,
+        admin_kubeconfig: &site.cluster.admin_kubeconfig,
+        public_key: sealer(site).public_key(),
+        administrators: None,
+    };
+    approver::install(installing, Place::Outside { folder: folder.path() }).await.unwrap_or_else(|e| panic!("{e:?}"));
+    seal(site, 1042, TenantState::Active);
+    let away = issue(site, 1042).await.expect_err("nobody approves");
+    assert!(matches!(away, SigningError::NotApproved), "{away}");
+
+    let health = free_port();
+    let mut command = Command::new(program("bursar-webhook"));
+    command.arg("approve").arg("--dir").arg(folder.path()).arg("--health").arg(format!("127.0.0.1:{health}"));
+    let log = folder.path().join("approver.log");
+    let _approver = Process::start("bursar-webhook", &command, &log);
+    wait_for("the approver is ready", DEADLINE, || {
+        let output = Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{health}/readyz")]).output();
+        output.expect("curl").status.success().then_some(())
+    });
+    issue(site, 1042)
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {}", std::fs::read_to_string(&log).expect("a log")));
+    // An older generation, and a suspended tenant, wait; they are not for ever wrong.
+    let older = issue(site, 1041).await.expect_err("another generation");
+    assert!(matches!(older, SigningError::NotApproved), "{older}");
+    let logged = std::fs::read_to_string(&log).expect("a log");
+    assert!(logged.contains("sealed for generation 1042 of tool:foo, not 1041"), "{logged}");
+
+    // The daemon renews its own certificate through the approver.
+    let copy = folder.path().join("own.kubeconfig");
+    std::fs::copy(site.daemon_kubeconfig(), &copy).expect("a copy");
+    let renew_after = match bootstrap::renew(&copy, &name(), Timestamp::UNIX_EPOCH).await.expect("not due") {
+        Renewal::NotDue { renew_after, .. } => renew_after,
+        other => panic!("{other:?}"),
+    };
+    let renewed = bootstrap::renew(&copy, &name(), renew_after).await;
+    assert!(matches!(renewed, Ok(Renewal::Renewed { .. })), "{renewed:?}");
+
+    let again = Arc::clone(&attacked);
+    let through = tokio::task::spawn_blocking(move || again.go_through()).await.expect("gone through");
+    assert_eq!(through, BTreeSet::new(), "with the approver");
+    let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
+    assert!(!role.contains("approv"), "{role}");
+
+    // A repeated `init` does not give the right back; an administrator's uninstall does.
+    let again = Arc::clone(&attacked);
+    tokio::task::spawn_blocking(move || again.site.init(LEDGER).expect("init")).await.expect("done");
+    let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
+    assert!(!role.contains("approv"), "{role}");
+    approver::uninstall(installing).await.unwrap_or_else(|error| panic!("{error:?}"));
+    let role = site.cluster.run(&["get", "clusterrole", "bursar-daemon", "-o", "json"], "");
+    assert!(role.contains("certificatesigningrequests/approval"), "{role}");
+}

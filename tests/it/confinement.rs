@@ -1,0 +1,131 @@
+//! The confinement of the daemon is watched, certificates that nobody asked for are told, and the end of its own is said at
+//! once: on servers of their own.
+
+use std::time::Duration;
+
+use bursar::daemon;
+use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
+use bursar_testkit::control_plane::ControlPlaneOptions;
+use bursar_testkit::process::run;
+use bursar_testkit::ready::wait_for;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use crate::quiet::own_servers;
+use crate::world::World;
+
+const DEADLINE: Duration = Duration::from_mins(1);
+
+fn findings(world: &mut World) -> Vec<String> {
+    world.cycle();
+    world.status().clusters.into_values().flat_map(|cluster| cluster.confinement).collect()
+}
+
+fn has_namespace(world: &World, tool: &str) -> bool {
+    world.kubectl(&["get", "namespaces", "-o", "name"]).contains(&format!("namespace/{}", world.namespace(tool)))
+}
+
+fn in_31_days() -> Timestamp {
+    daemon::now() + SignedDuration::from_hours(31 * 24)
+}
+
+#[test]
+fn a_weakened_confinement_is_told_and_holds_grants_back() {
+    let servers = own_servers(&ControlPlaneOptions::default());
+    let mut world = World::on(servers, "confined", "\n[security]\nrequire_confinement = true\n");
+    world.tool("foo", 66_001, &[]);
+    wait_for("a tenant where the confinement is whole", DEADLINE, || {
+        let found = findings(&mut world);
+        assert_eq!(found, Vec::<String>::new());
+        has_namespace(&world, "foo").then_some(())
+    });
+    let sentence = world.status().clusters.into_values().find_map(|cluster| cluster.administrator);
+    assert!(sentence.expect("a sentence").contains("this host can make itself cluster administrator"));
+
+    let weaken = r#"{"spec":{"failurePolicy":"Ignore"}}"#;
+    world.kubectl(&["patch", "validatingadmissionpolicy", "bursar-cage", "--type=merge", "-p", weaken]);
+    let found = wait_for("the change is told", DEADLINE, || {
+        let found = findings(&mut world);
+        (!found.is_empty()).then_some(found)
+    });
+    assert!(found.iter().any(|what| what.contains("bursar-cage was changed since init made it")), "{found:?}");
+    assert!(world.metrics().contains("bursar_confinement_broken{cluster=\"test\"} 1"), "{}", world.metrics());
+    world.tool("bar", 66_002, &[]);
+    world.cycle();
+    assert!(!has_namespace(&world, "bar"), "nothing is granted meanwhile");
+    let foo =
+        Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: Some("a test".to_owned()), ticket: None };
+    world.order(&OrderRequest::Suspend(foo)).expect("an order");
+    let state = world.rows("SELECT state FROM tools WHERE name = 'foo'");
+    assert_eq!(state[0]["state"], "suspended", "narrowing goes on");
+
+    world.kubectl(&["delete", "validatingadmissionpolicybinding", "bursar-cage"]);
+    wait_for("the deletion is told", DEADLINE, || {
+        findings(&mut world).iter().any(|what| what.contains("is gone; run bursar init")).then_some(())
+    });
+    world.initialise_again();
+    wait_for("it is whole again", DEADLINE, || {
+        let found = findings(&mut world);
+        (found.is_empty() && has_namespace(&world, "bar")).then_some(())
+    });
+}
+
+#[test]
+fn a_certificate_that_nobody_here_asked_for_is_told_with_its_subject() {
+    let servers = own_servers(&ControlPlaneOptions::default());
+    let mut world = World::on(servers, "unasked", "");
+    world.tool("foo", 66_011, &[]);
+    world.cycle();
+    let unknown = |world: &mut World| -> Vec<String> {
+        world.cycle();
+        world.status().clusters.into_values().flat_map(|cluster| cluster.unknown_certificates).collect()
+    };
+    assert_eq!(unknown(&mut world), Vec::<String>::new(), "what it asked for itself is known");
+
+    // A thief, with the daemon's credential.
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "bursar:cluster-admin");
+    let pem = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
+    let request = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": {"name": "stolen", "labels": {"app.kubernetes.io/managed-by": "bursar"}},
+        "spec": {
+            "request": base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem),
+            "usages": ["client auth"], "signerName": "kubernetes.io/kube-apiserver-client", "expirationSeconds": 3600,
+        },
+    });
+    let kubeconfig = world.state_dir().join("clusters/test.kubeconfig");
+    let mut create = servers.cluster.kubectl_as(&kubeconfig);
+    create.args(["create", "-f", "-"]);
+    let created = run(create, &request.to_string());
+    assert!(created.status.success(), "{}", crate::world::stderr(&created));
+    world.kubectl(&["certificate", "approve", "stolen"]);
+    // What is asked for here is in the ledger within a second; half a minute later it is not.
+    let told = wait_for("it is told", 2 * DEADLINE, || {
+        let told = unknown(&mut world);
+        (!told.is_empty()).then_some(told)
+    });
+    assert_eq!(told.len(), 1, "what it asked for itself is known: {told:?}");
+    assert!(told[0].contains("CN=bursar:cluster-admin") && told[0].contains("X509SHA256="), "{told:?}");
+    assert!(world.metrics().contains("bursar_unknown_certificates{cluster=\"test\"} 1"), "{}", world.metrics());
+}
+
+#[test]
+fn the_end_of_the_daemons_own_certificate_is_said_at_once() {
+    let servers = own_servers(&ControlPlaneOptions::default());
+    let mut world = World::on(servers, "ended", "");
+    world.cycle();
+    let until = world.status().clusters.into_values().find_map(|cluster| cluster.own_certificate_until);
+    assert!(until.is_some());
+    assert!(world.metrics().contains("bursar_own_certificate_expiry_seconds"), "{}", world.metrics());
+    world.stop();
+    world.clock = in_31_days;
+    let began = std::time::Instant::now();
+    world.cycle();
+    let trouble = world.trouble().expect("trouble");
+    assert!(trouble.contains("ended at") && trouble.contains("run bursar init"), "{trouble}");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}

@@ -149,54 +149,6 @@ fn exempt(table: &Table<'_>) -> Vec<String> {
 }
 
 fn limits(table: &Table<'_>) -> Limits {
-<<<<<<< HEAD
-    let defaults = [
-        ("suspend_per_cycle", Limit { count: 5, percent: Some(1) }),
-        ("suspend_per_day", Limit { count: 20, percent: Some(3) }),
-        ("delete_per_cycle", Limit { count: 1, percent: None }),
-        ("delete_per_day", Limit { count: 5, percent: None }),
-        ("remove_members_per_cycle", Limit { count: 20, percent: Some(5) }),
-        ("remove_members_per_day", Limit { count: 60, percent: Some(10) }),
-        ("realm_disable_per_cycle", Limit { count: 5, percent: Some(1) }),
-        ("realm_disable_per_day", Limit { count: 20, percent: Some(3) }),
-        ("realm_remove_roles_per_cycle", Limit { count: 20, percent: Some(5) }),
-        ("realm_remove_roles_per_day", Limit { count: 60, percent: Some(10) }),
-        ("resume_per_cycle", Limit { count: 20, percent: None }),
-        ("resume_per_day", Limit { count: 60, percent: None }),
-        ("change_per_cycle", Limit { count: 50, percent: None }),
-    ];
-    table.only(&defaults.map(|(key, _)| key));
-    let [
-        suspend_per_cycle,
-        suspend_per_day,
-        delete_per_cycle,
-        delete_per_day,
-        members_per_cycle,
-        members_per_day,
-        realm_disable_per_cycle,
-        realm_disable_per_day,
-        roles_per_cycle,
-        roles_per_day,
-        resume_per_cycle,
-        resume_per_day,
-        change,
-    ] = defaults.map(|(key, default)| limit(table, key, default));
-    Limits {
-        suspend_per_cycle,
-        suspend_per_day,
-        delete_per_cycle,
-        delete_per_day,
-        remove_members_per_cycle: members_per_cycle,
-        remove_members_per_day: members_per_day,
-        realm_disable_per_cycle,
-        realm_disable_per_day,
-        realm_remove_roles_per_cycle: roles_per_cycle,
-        realm_remove_roles_per_day: roles_per_day,
-        resume_per_cycle,
-        resume_per_day,
-        change_per_cycle: change,
-    }
-=======
     let share = |count, percent| Limit { count, percent: Some(percent) };
     let count = |count| Limit { count, percent: None };
     let suspend_per_cycle = limit(table, "suspend_per_cycle", share(5, 1));
@@ -215,6 +167,8 @@ fn limits(table: &Table<'_>) -> Limits {
         realm_disable_per_day: limit(table, "realm_disable_per_day", suspend_per_day),
         realm_remove_roles_per_cycle: limit(table, "realm_remove_roles_per_cycle", remove_members_per_cycle),
         realm_remove_roles_per_day: limit(table, "realm_remove_roles_per_day", remove_members_per_day),
+        resume_per_cycle: limit(table, "resume_per_cycle", count(20)),
+        resume_per_day: limit(table, "resume_per_day", count(60)),
         change_per_cycle: limit(table, "change_per_cycle", count(50)),
     };
     table.only(&[
@@ -228,10 +182,11 @@ fn limits(table: &Table<'_>) -> Limits {
         "realm_disable_per_day",
         "realm_remove_roles_per_cycle",
         "realm_remove_roles_per_day",
+        "resume_per_cycle",
+        "resume_per_day",
         "change_per_cycle",
     ]);
     limits
->>>>>>> a4c2cd5 (Name the review handler, the limit usage and the recovery from clusters; realm limits follow the ledger's)
 }
 
 fn limit(table: &Table<'_>, key: &str, default: Limit) -> Limit {

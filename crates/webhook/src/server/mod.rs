@@ -1,11 +1,7 @@
 //! `bursar-webhook`: TLS in, reviews to [`ReviewHandler`], answers out; certificate and rules taken over when their files change.
 //! Health and metrics are on a second port, without TLS. It writes nothing anywhere.
 
-<<<<<<< HEAD
 pub mod approver;
-pub mod desk;
-=======
->>>>>>> a4c2cd5 (Name the review handler, the limit usage and the recovery from clusters; realm limits follow the ledger's)
 pub mod files;
 pub mod handler;
 pub mod metrics;
@@ -35,12 +31,8 @@ use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-<<<<<<< HEAD
-use self::desk::{Answer, Desk, InForce};
-=======
->>>>>>> a4c2cd5 (Name the review handler, the limit usage and the recovery from clusters; realm limits follow the ledger's)
 use self::files::{Changed, Files};
-use self::handler::{InForce, ReviewHandler};
+use self::handler::{Answer, InForce, ReviewHandler};
 use crate::index::{Index, Trust};
 
 /// Between two looks at the files.
@@ -115,14 +107,9 @@ pub async fn run(
     let handler = Arc::new(ReviewHandler::new(in_force(&files), Arc::clone(&index), clock));
     let tls = Arc::new(RwLock::new(Arc::clone(&files.certificate().config)));
     let watch = tokio::spawn(Arc::clone(&index).watch(client, trust(&files))).abort_handle();
-<<<<<<< HEAD
-    let reload = tokio::spawn(keep_up(files, Arc::clone(&desk), Arc::clone(&tls), watch));
-    let asked = Arc::clone(&desk);
-    let probing = tokio::spawn(serve_health(probes, move |request| asked.health(request)));
-=======
     let reload = tokio::spawn(keep_up(files, Arc::clone(&handler), Arc::clone(&tls), watch));
-    let probing = tokio::spawn(serve_health(probes, Arc::clone(&handler)));
->>>>>>> a4c2cd5 (Name the review handler, the limit usage and the recovery from clusters; realm limits follow the ledger's)
+    let asked = Arc::clone(&handler);
+    let probing = tokio::spawn(serve_health(probes, move |request| asked.health(request)));
     tracing::info!(%listen, %health, "serving");
     serve(reviews, tls, handler, &stop).await;
     reload.abort();
@@ -291,7 +278,6 @@ fn builder() -> auto::Builder<TokioExecutor> {
     http
 }
 
-<<<<<<< HEAD
 /// Answers probes and scrapes.
 async fn serve_health<F>(listener: TcpListener, answer: F)
 where
@@ -304,16 +290,6 @@ where
         tokio::spawn(async move {
             let service = service_fn(|request| {
                 let answer = answer(&request);
-=======
-async fn serve_health(listener: TcpListener, handler: Arc<ReviewHandler>) {
-    let hall = Hall::new();
-    loop {
-        let Some((stream, seat)) = accept(&listener, &hall).await else { continue };
-        let handler = Arc::clone(&handler);
-        tokio::spawn(async move {
-            let service = service_fn(|request| {
-                let answer = handler.health(&request);
->>>>>>> a4c2cd5 (Name the review handler, the limit usage and the recovery from clusters; realm limits follow the ledger's)
                 async move { Ok::<_, Infallible>(answer) }
             });
             let _ = builder().serve_connection(TokioIo::new(stream), service).await;

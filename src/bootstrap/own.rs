@@ -182,7 +182,7 @@ pub(super) async fn obtain(
     let names = Names { common_name: DAEMON_USER, organizations: [group, None], serial_number: None };
     let request = key.request(names).map_err(AccessError::Key)?;
     let unsigned = Unsigned {
-        holder: USER_ENTRY,
+        holder: group.and_then(|group| group.split_once('#')).map_or(USER_ENTRY, |(_, ledger_id)| ledger_id),
         account: DAEMON_USER,
         request: &request,
         lifetime: OWN_LIFETIME,

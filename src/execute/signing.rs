@@ -9,6 +9,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 use super::csr_watch::{HOLDER, Outcome};
@@ -99,7 +100,7 @@ pub async fn sign(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>,
     for (name, uid) in watch.left_behind(unsigned.holder) {
         remove(server, &name, &uid).await?;
     }
-    let name = name(unsigned.account);
+    let name = name(unsigned.account, unsigned.holder);
     let uid = create(server, &name, unsigned).await?;
     watch.made(&uid);
     let outcome = approved(server, &name, &uid).await;
@@ -112,19 +113,20 @@ pub async fn sign(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>,
 
 /// The request's name, for refusals.
 #[must_use]
-pub fn key(cluster: &ClusterName, account: &str) -> ObjectKey {
+pub fn key(cluster: &ClusterName, unsigned: &Unsigned<'_>) -> ObjectKey {
     ObjectKey {
         cluster: cluster.clone(),
         kind: ObjectKind::of(API_VERSION, KIND),
         namespace: None,
-        name: name(account),
+        name: name(unsigned.account, unsigned.holder),
     }
 }
 
-/// The name of the request for an account's certificate.
+/// The name of the request for an account's certificate. Two holders with one name, as the daemons of two ledgers are,
+/// have two requests, so that neither removes the other's.
 #[must_use]
-pub fn name(account: &str) -> String {
-    format!("bursar-{}", kubernetes_name(account))
+pub fn name(account: &str, holder: &str) -> String {
+    format!("bursar-{}-{}", kubernetes_name(account), hex::encode(&Sha256::digest(holder)[..4]))
 }
 
 async fn create(server: &ApiServer, name: &str, unsigned: Unsigned<'_>) -> Result<String, SigningError> {

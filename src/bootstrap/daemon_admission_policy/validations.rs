@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{is, own_namespace, template_pattern, text, texts};
 use crate::bootstrap::needs::{ARCHIVE_ROLE, Confinement, Needs};
-use crate::bootstrap::webhook::{WEBHOOK_LIFETIME, WEBHOOK_USER};
+use crate::bootstrap::webhook::{WEBHOOK_HOLDER, WEBHOOK_LIFETIME, WEBHOOK_USER};
 use crate::bootstrap::{OWN_LIFETIME, approver};
 use crate::contract::mark::HIGHEST;
 use crate::contract::{JOB, SELFTEST, STATE, TenantState};
@@ -276,7 +276,7 @@ fn requests(needs: &Needs, confinement: &Confinement) -> String {
     let limit = if confinement.approver {
         longest.to_string()
     } else {
-        let webhook = text(&signing::name(WEBHOOK_USER));
+        let webhook = text(&signing::name(WEBHOOK_USER, WEBHOOK_HOLDER));
         format!("(variables.name == {webhook} ? {} : {longest})", WEBHOOK_LIFETIME.as_secs())
     };
     let usages: Vec<String> = USAGES.iter().map(|usage| (*usage).to_owned()).collect();

@@ -52,6 +52,8 @@ pub const APPROVALS: &str = "bursar-approvals";
 pub const SECRET: &str = "bursar-webhook-tls";
 /// The webhook outside of the cluster: common name of its certificate.
 pub const WEBHOOK_USER: &str = "bursar:webhook";
+/// Holder of that certificate in its request's label.
+pub const WEBHOOK_HOLDER: &str = "bursar-webhook";
 
 /// Files outside of the cluster that end within this time are to be made anew.
 pub const ENDS_SOON: jiff::SignedDuration = jiff::SignedDuration::from_hours(30 * 24);

@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 use super::authority::{Authorities, OUTSIDE, Serving};
 use super::install::{Times, configure};
-use super::{AccessError, ENDS_SOON, Installed, Reached, WEBHOOK_USER, WebhookRequest, found, must_be_ours};
+use super::{AccessError, ENDS_SOON, Installed, Reached, WEBHOOK_HOLDER, WEBHOOK_USER, WebhookRequest, found, must_be_ours};
 use crate::bootstrap::{files, own, read};
 use crate::certificate::{self, Asked};
 use crate::execute::authority::verified;
@@ -126,7 +126,7 @@ async fn kubeconfig(server: &ApiServer, reached: Cluster) -> Result<(Zeroizing<S
     let names = Names { common_name: WEBHOOK_USER, organizations: [None, None], serial_number: None };
     let request = key.request(names).map_err(AccessError::Key)?;
     let unsigned = Unsigned {
-        holder: "bursar-webhook",
+        holder: WEBHOOK_HOLDER,
         account: WEBHOOK_USER,
         request: &request,
         lifetime: OUTSIDE,

@@ -71,7 +71,7 @@ fn a_ca_is_replaced_and_nobodys_kubeconfig_ever_stops_working() {
     assert_eq!(with_bundle(&world, &old), 4);
     works(&world);
 
-    // 1. Both: one tool first, then two in a cycle.
+    // 1. Both: one tool first, then two in a cycle. The tool that failed before is retried beside them once its backoff ends.
     let both = format!("{old}{new}");
     put(&both);
     world.reload();
@@ -82,7 +82,8 @@ fn a_ca_is_replaced_and_nobodys_kubeconfig_ever_stops_working() {
         seen.push(with_bundle(&world, &both));
         (seen.last() == Some(&4)).then_some(())
     });
-    assert!(seen.contains(&1) && seen.contains(&3), "{seen:?}");
+    let most = seen.windows(2).map(|pair| pair[1] - pair[0]).max();
+    assert!(seen[0] < 3 && most <= Some(3), "not all at once: {seen:?}");
     assert_eq!(world.cycle().exit_code(), 0);
     let own = world.state_dir().join("clusters/test.kubeconfig");
     let own = || fs::read_to_string(&own).expect("the daemon's own");

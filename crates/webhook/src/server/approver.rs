@@ -28,7 +28,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::desk::{Answer, METRICS, respond, text};
+use super::handler::{Answer, METRICS, respond, text};
 use super::files::ApproverFiles;
 use super::{ServerError, client, serve_health};
 use crate::index::{Index, Trust};

@@ -12,6 +12,7 @@ mod world;
 
 use std::fs;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bursar::bootstrap::approver::{self, ApproverRequest, Place};
@@ -33,8 +34,7 @@ const TOOLS: u32 = 300;
 
 fn main() {
     let pace = ControlPlaneOptions { controller_qps: 20, controller_burst: 30, ..ControlPlaneOptions::default() };
-    let servers: &'static Servers =
-        Box::leak(Box::new(Servers::start_with(&pace, &SlapdOptions::default(), |_| sample::toolforge())));
+    let servers = Arc::new(Servers::start_with(&pace, &SlapdOptions::default(), |_| sample::toolforge()));
     let mut world = World::on(servers, "paced", "");
     world.cycle();
     let by_itself = issue(&mut world, 0);

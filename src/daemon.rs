@@ -128,13 +128,13 @@ impl Loop {
         loop {
             while let Some(event) = self.inbox.ready() {
                 if self.take(event).await?.is_break() {
-                    return self.end().await;
+                    return Box::pin(self.end()).await;
                 }
             }
             if self.due.is_empty() {
                 let event = self.inbox.next().await;
                 if self.take(event).await?.is_break() {
-                    return self.end().await;
+                    return Box::pin(self.end()).await;
                 }
                 // Whatever else has come asks for the same cycle.
                 continue;
@@ -142,7 +142,7 @@ impl Loop {
             self.cycle().await?;
             if self.runtime.work.stop.is_cancelled() {
                 self.runtime.must_own()?;
-                return self.end().await;
+                return Box::pin(self.end()).await;
             }
         }
     }

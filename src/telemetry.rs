@@ -188,8 +188,8 @@ impl Metrics {
     /// What is wrong with what confines the daemon, certificates that it did not ask for, and seconds until its own ends.
     pub fn confinement(&self, cluster: &str, (broken, unknown): (usize, usize), own: Option<i64>) {
         let label = ClusterLabel { cluster: cluster.to_owned() };
-        self.confinement.get_or_create(&label).set(count(broken));
-        self.unknown_certificates.get_or_create(&label).set(count(unknown));
+        self.confinement.get_or_create(&label).set(count_gauge(broken));
+        self.unknown_certificates.get_or_create(&label).set(count_gauge(unknown));
         if let Some(seconds) = own {
             self.own_certificate.get_or_create(&label).set(seconds);
         }
@@ -386,9 +386,4 @@ mod tests {
         assert!(text.contains("bursar_api_requests_total{cluster=\"prod\",verb=\"apply\"} 1"), "{text}");
         assert!(text.ends_with("# EOF\n"));
     }
-}
-
-/// A count as a gauge has it.
-fn count(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -39,6 +39,7 @@ pub struct Confinement {
 }
 
 /// What classes of one cluster name.
+#[expect(clippy::struct_excessive_bools, reason = "each is a need of its own, and none excludes another")]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Needs {
     /// ClusterRoles bound to holders in namespaces.

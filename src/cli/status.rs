@@ -7,7 +7,7 @@ use super::context::{Context, daemon};
 use super::exit::{Exit, Failure};
 use super::output::clean;
 use super::{output, sync};
-use crate::control::api::{BackupStatus, LedgerTrouble, RealmStatus, RealmTrouble, Status};
+use crate::control::api::{BackupStatus, ClusterStatus, LedgerTrouble, RealmStatus, RealmTrouble, Status};
 use crate::control::client::ClientError;
 use crate::ledger::SourceState;
 use crate::report;
@@ -79,27 +79,7 @@ fn text(status: &Status, running: bool) -> String {
         )
     }));
     lines.extend(sources.iter().map(|(name, state)| source(name, state)));
-    for (name, cluster) in clusters {
-        let trouble = cluster.trouble.as_deref().map(|trouble| format!(": {}", clean(trouble))).unwrap_or_default();
-        let ready = if cluster.ready { "ready" } else { "not ready" };
-        lines.push(format!("cluster {name}: {ready}, {} objects{trouble}", cluster.objects));
-        lines.extend(cluster.confinement.iter().map(|what| format!("cluster {name}: confinement: {}", clean(what))));
-        lines.extend(cluster.administrator.iter().map(|why| format!("cluster {name}: {}", clean(why))));
-        lines.extend(
-            cluster
-                .own_certificate_until
-                .map(|ends| format!("cluster {name}: the daemon's own certificate ends {ends:.0}")),
-        );
-        lines.extend(cluster.unknown_certificates.iter().map(|certificate| {
-            format!(
-                "cluster {name}: a certificate that Bursar did not ask for was signed for the daemon's request; treat the \
-                 daemon's key as stolen: {}",
-                clean(certificate)
-            )
-        }));
-        let endpoints = cluster.endpoints.iter();
-        lines.extend(endpoints.map(|(endpoint, why)| format!("cluster {name}, endpoint {endpoint}: {}", clean(why))));
-    }
+    lines.extend(clusters.iter().flat_map(|(name, cluster)| of_cluster(name, cluster)));
     lines.extend(realm.iter().flat_map(of_realm));
     for entry in rejected {
         lines.push(format!(
@@ -145,6 +125,29 @@ fn text(status: &Status, running: bool) -> String {
     });
     lines.extend(backup.failed.as_ref().map(|why| format!("the last backup of the ledger failed: {}", clean(why))));
     lines.join("\n")
+}
+
+fn of_cluster(name: &str, cluster: &ClusterStatus) -> Vec<String> {
+    let trouble = cluster.trouble.as_deref().map(|trouble| format!(": {}", clean(trouble))).unwrap_or_default();
+    let ready = if cluster.ready { "ready" } else { "not ready" };
+    let mut lines = vec![format!("cluster {name}: {ready}, {} objects{trouble}", cluster.objects)];
+    lines.extend(cluster.confinement.iter().map(|what| format!("cluster {name}: confinement: {}", clean(what))));
+    lines.extend(cluster.administrator.iter().map(|why| format!("cluster {name}: {}", clean(why))));
+    lines.extend(
+        cluster
+            .own_certificate_until
+            .map(|ends| format!("cluster {name}: the daemon's own certificate ends {ends:.0}")),
+    );
+    lines.extend(cluster.unknown_certificates.iter().map(|certificate| {
+        format!(
+            "cluster {name}: a certificate that Bursar did not ask for was signed for the daemon's request; treat the \
+             daemon's key as stolen: {}",
+            clean(certificate)
+        )
+    }));
+    let endpoints = cluster.endpoints.iter();
+    lines.extend(endpoints.map(|(endpoint, why)| format!("cluster {name}, endpoint {endpoint}: {}", clean(why))));
+    lines
 }
 
 fn of_realm(realm: &RealmStatus) -> Vec<String> {

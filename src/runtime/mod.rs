@@ -218,8 +218,9 @@ impl Runtime {
     /// asked where nothing changed.
     pub async fn confine(&mut self) {
         let Self { settings, sealer, ledger, clusters, metrics, .. } = self;
-        let (now, renew) = (ledger.now(), ledger.may_write());
-        clusters.confine(Context { settings, ledger: ledger.state(), sealer, metrics, now, renew }).await;
+        let (now, renew, instance) = (ledger.now(), ledger.may_write(), ledger.instance());
+        let context = Context { settings, ledger: ledger.state(), sealer, metrics, now, renew, instance: &instance };
+        clusters.confine(context).await;
     }
 
     /// What a read of the directories needs to know of all else.

@@ -74,7 +74,7 @@ fn a_weakened_confinement_is_told_and_holds_grants_back() {
 #[test]
 fn a_certificate_that_nobody_here_asked_for_is_told_with_its_subject() {
     let servers = own_servers(&ControlPlaneOptions::default());
-    let mut world = World::on(servers, "unasked", "");
+    let mut world = World::on(servers.clone(), "unasked", "");
     world.tool("foo", 66_011, &[]);
     world.cycle();
     let unknown = |world: &mut World| -> Vec<String> {

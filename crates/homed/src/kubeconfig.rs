@@ -357,6 +357,9 @@ enum Current {
     Users,
 }
 
+/// What is left of the lists that entries were taken out of.
+type Left<'d> = Vec<(List, Vec<&'d Node>)>;
+
 /// Which entries go.
 struct Gone<'a> {
     /// All of these names.
@@ -486,7 +489,7 @@ impl<'d> Config<'d> {
     }
 
     /// The edits that take some entries out, and what is left of the lists that they are in.
-    fn removal(&self, gone: &Gone<'_>) -> Result<(Edits<'d>, Vec<(List, Vec<&'d Node>)>), KubeconfigError> {
+    fn removal(&self, gone: &Gone<'_>) -> Result<(Edits<'d>, Left<'d>), KubeconfigError> {
         let mut edits = Edits::new(self.document);
         let mut left = Vec::new();
         for list in List::ALL {

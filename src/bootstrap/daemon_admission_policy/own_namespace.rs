@@ -35,12 +35,12 @@ pub(super) fn place() -> String {
 pub(super) fn deployment() -> String {
     let pod = "object.spec.template.spec";
     format!(
-        "!({is_ours}) || ({pod}.?serviceAccountName.orValue('') == {name} && {pod}.?serviceAccount.orValue({name}) == {name} && \
+        "!(variables.ownPlace && {deployments}) || ({pod}.?serviceAccountName.orValue('') == {name} && {pod}.?serviceAccount.orValue({name}) == {name} && \
          {pod}.containers.size() == 1 && {pod}.?initContainers.orValue([]).size() == 0 && \
          {pod}.containers.all(c, c.?envFrom.orValue([]).size() == 0 && c.?env.orValue([]).all(e, !has(e.valueFrom))) && \
          {pod}.?volumes.orValue([]).all(v, v.?projected.?sources.orValue([]).size() > 0 && v.projected.sources.all(s, \
          s.?secret.?name.orValue('') == {secret} || s.?configMap.?name.orValue('') == {name})))",
-        is_ours = format!("variables.ownPlace && {}", super::resource("apps", "deployments")),
+        deployments = super::resource("apps", "deployments"),
         name = text(WEBHOOK),
         secret = text(SECRET),
     )

@@ -16,7 +16,9 @@ use zeroize::Zeroizing;
 
 use super::authority::{Authorities, OUTSIDE, Serving};
 use super::install::{Times, configure};
-use super::{AccessError, ENDS_SOON, Installed, Reached, WEBHOOK_HOLDER, WEBHOOK_USER, WebhookRequest, found, must_be_ours};
+use super::{
+    AccessError, ENDS_SOON, Installed, Reached, WEBHOOK_HOLDER, WEBHOOK_USER, WebhookRequest, found, must_be_ours,
+};
 use crate::bootstrap::{files, own, read};
 use crate::certificate::{self, Asked};
 use crate::execute::authority::verified;
@@ -85,14 +87,12 @@ async fn prepare(
     let is_same = |kept: &Cluster| {
         (&kept.server, &kept.certificate_authority_data) == (&reached.server, &reached.certificate_authority_data)
     };
-    let (kubeconfig, kubeconfig_ends) = match kept.filter(|(kept, ..)| is_same(kept)) {
-        Some((_, text, ends)) => (text.clone(), *ends),
-        None => {
-            let server = ApiServer::new(request.cluster.clone(), admin.unwrap_or(client).clone(), Arc::default());
-            kubeconfig(&server, reached)
-                .await
-                .map_err(|error| if admin.is_none() { of_daemon(error) } else { error })?
-        }
+    let (kubeconfig, kubeconfig_ends) = if let Some((_, text, ends)) = kept.filter(|(kept, ..)| is_same(kept)) {
+        (text.clone(), *ends)
+    } else {
+        let server = ApiServer::new(request.cluster.clone(), admin.unwrap_or(client).clone(), Arc::default());
+        let made = kubeconfig(&server, reached).await;
+        made.map_err(|error| if admin.is_none() { of_daemon(error) } else { error })?
     };
     let not_after = not_after.min(kubeconfig_ends);
     let files = vec![

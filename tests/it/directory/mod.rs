@@ -57,6 +57,7 @@ pub fn policy() -> Policy {
     let limit = Limit { count: 1, percent: None };
     Policy {
         site: "test".to_owned(),
+        require_confinement: false,
         classes: BTreeMap::new(),
         networks: BTreeMap::new(),
         clusters: BTreeMap::new(),

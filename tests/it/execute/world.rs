@@ -215,6 +215,7 @@ pub fn approved(actions: Vec<Action>) -> ApprovedPlan {
 pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>) -> ApprovedPlan {
     let all = Limit { count: 1000, percent: None };
     let bounds = Bounds {
+        unconfined: BTreeSet::new(),
         pods_per_cycle: 0,
         idle_per_cycle: 0,
         limits: Limits {

@@ -34,7 +34,7 @@ pub struct Requested {
     pub key_is_allowed: bool,
 }
 
-/// Parses `spec.request` of a CertificateSigningRequest: base64 of PEM. The error names what the subject is.
+/// Parses `spec.request` of a `CertificateSigningRequest`: base64 of PEM. The error names what the subject is.
 pub fn parse(request: &str) -> Result<Requested, String> {
     let pem = BASE64.decode(request).map_err(|_| UNREADABLE.to_owned())?;
     parse_pem(&pem)

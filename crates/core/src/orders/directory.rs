@@ -3,14 +3,14 @@
 
 use serde_json::json;
 
-use super::{One, event};
+use super::{OrderOutcome, event};
 use crate::ledger::change::Change;
 use crate::ledger::server::SourceMark;
 use crate::ledger::{LedgerState, Note};
 use crate::orders::request::Refusal;
 
 /// What was known of the servers is forgotten, and the next complete read is taken as it is.
-pub(super) fn accept(ledger: &LedgerState, source: &str, note: &Note) -> Result<One, Refusal> {
+pub(super) fn accept(ledger: &LedgerState, source: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
     if !ledger.sources.contains_key(source) && !ledger.marks.contains_key(source) {
         let names: Vec<&str> = ledger.sources.keys().map(String::as_str).collect();
         let text = format!("no source {source:?} was read yet; there are: {}", names.join(", "));
@@ -19,7 +19,7 @@ pub(super) fn accept(ledger: &LedgerState, source: &str, note: &Note) -> Result<
     let mark = SourceMark::accepted(note.at);
     let mut event = event(None, "directory accepted", note);
     event.detail = json!({ "source": source });
-    Ok(One {
+    Ok(OrderOutcome {
         changes: vec![Change::SourceMark(source.to_owned(), Some(mark))],
         events: vec![event],
         text: format!("source {source}: what it says next is taken as it is"),

@@ -28,8 +28,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::handler::{Answer, METRICS, respond, text};
 use super::files::ApproverFiles;
+use super::handler::{Answer, METRICS, respond, text};
 use super::{ServerError, client, serve_health};
 use crate::index::{Index, Trust};
 use bursar_core::admission::approver::{ApproverRules, Asked, Judgement, SIGNER, Wanted, judge};
@@ -148,7 +148,7 @@ async fn follow(approver: Arc<Approver>, client: Client) {
         match event {
             None => return,
             Some(Err(error)) => {
-                approver.is_listed(Some(format!("certificate requests are not watched: {}", chain(&error))))
+                approver.is_listed(Some(format!("certificate requests are not watched: {}", chain(&error))));
             }
             Some(Ok(Event::Init)) => listed.clear(),
             Some(Ok(Event::InitApply(request))) => {
@@ -197,7 +197,9 @@ impl Approver {
 
     fn judge_all(approver: &Arc<Self>, changed: &Arc<Notify>) {
         let waiting: Vec<String> = approver.pending().keys().cloned().collect();
-        waiting.iter().for_each(|uid| Self::judge_one(approver, uid, changed));
+        for uid in &waiting {
+            Self::judge_one(approver, uid, changed);
+        }
     }
 
     /// Judges a request in a task of its own: one that waits for a live read keeps no other one back.
@@ -250,7 +252,8 @@ impl Approver {
     /// By what the watch knows, and by a live read before it is refused: what the daemon sealed a moment ago, no watch may
     /// have told yet.
     async fn sealed(&self, request: &CertificateSigningRequest, wanted: &Wanted) -> Result<(), String> {
-        let known = self.index.unready().is_none().then(|| self.index.of_account(&wanted.account)).unwrap_or_default();
+        let is_ready = self.index.unready().is_none();
+        let known = if is_ready { self.index.of_account(&wanted.account) } else { Vec::new() };
         let why = match wanted.is_in(&known) {
             Ok(()) => return Ok(()),
             Err(why) => why,

@@ -83,7 +83,9 @@ impl Story {
     fn hears(&mut self, read: SourceRead) -> Vec<Refusal> {
         let snapshot = DirectorySnapshot { reads: vec![read], ..DirectorySnapshot::default() };
         let Transition { changes, events } = transition(&self.ledger, &snapshot, &self.policy, self.now);
-        changes.iter().for_each(|change| self.ledger.apply(change));
+        for change in &changes {
+            self.ledger.apply(change);
+        }
         self.events.extend(events.into_iter().map(|event| event.action));
         let (_, refusals) = guard(Plan::default(), &Bounds::of(&self.ledger, &self.policy), self.now);
         self.ledger.refusals = refusals.iter().map(Refusal::record).collect();
@@ -110,7 +112,9 @@ impl Story {
         let hash =
             self.ledger.refusals.iter().find(|refusal| refusal.why.contains(what)).expect("refused").hash.clone();
         let approval = approve(&self.ledger, &hash, self.now).expect("it can be approved");
-        approval.iter().for_each(|change| self.ledger.apply(change));
+        for change in &approval {
+            self.ledger.apply(change);
+        }
     }
 }
 
@@ -273,8 +277,8 @@ fn five_who_come_again_under_other_ids_are_a_question() {
     // Other uids: they are other people.
     let mut story = Story::begin(people(8));
     let mut others = again(0, 8);
-    for (entry, uid) in others.iter_mut().zip(30_000..) {
-        entry.posix.as_mut().expect("a uid").uid = i64::try_from(uid).expect("few").try_into().expect("a uid");
+    for (entry, uid) in others.iter_mut().zip(30_000_i64..) {
+        entry.posix.as_mut().expect("a uid").uid = uid.try_into().expect("a uid");
     }
     story.hears(read(others));
     assert_eq!(story.count(|account| account.absence.is_some()), 8);

@@ -118,6 +118,7 @@ fn volume(rest: &Value) -> Value {
 }
 
 /// Everything but approvals, which take two steps.
+#[expect(clippy::too_many_lines, reason = "a table, one row for each attack")]
 fn rows() -> Vec<Row> {
     let hook = |change: &dyn Fn(&mut Value)| {
         let mut hook = json!({
@@ -248,7 +249,7 @@ fn rows() -> Vec<Row> {
             vec![
                 apply(&webhook_deployment(|pod| pod["serviceAccountName"] = json!("default"))),
                 apply(&webhook_deployment(|pod| {
-                    pod["volumes"] = json!([{"name": "files", "secret": {"secretName": "other"}}])
+                    pod["volumes"] = json!([{"name": "files", "secret": {"secretName": "other"}}]);
                 })),
                 apply(&webhook_deployment(|pod| {
                     pod["containers"][0]["envFrom"] = json!([{"secretRef": {"name": "other"}}]);
@@ -395,7 +396,7 @@ impl Attacked {
             for (number, kubeconfig) in self.credentials.iter().enumerate() {
                 let asked = request(&format!("evil-{number}"), (common_name, organizations), &json!({}));
                 assert_eq!(self.send(kubeconfig, &create(&asked)), Ok(()), "asking is no right");
-                if self.approve(kubeconfig, &format!("evil-{number}")) {
+                if Self::approve(kubeconfig, &format!("evil-{number}")) {
                     through.insert(attack);
                 }
                 self.site.cluster.run(&["delete", "csr", &format!("evil-{number}"), "--ignore-not-found"], "");
@@ -404,7 +405,7 @@ impl Attacked {
         through
     }
 
-    fn approve(&self, kubeconfig: &Path, name: &str) -> bool {
+    fn approve(kubeconfig: &Path, name: &str) -> bool {
         let approved = json!({"status": {"conditions": [
             {"type": "Approved", "status": "True", "reason": "Test", "message": "test"},
         ]}});

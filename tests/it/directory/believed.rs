@@ -34,7 +34,9 @@ impl Story {
         let (sources, now) = (std::slice::from_ref(&self.source), daemon::now());
         let snapshot = fetch(sources, &Pass::Once, &self.policy, now).await;
         let Transition { changes, .. } = transition(&self.ledger, &snapshot, &self.policy, now);
-        changes.iter().for_each(|change| self.ledger.apply(change));
+        for change in &changes {
+            self.ledger.apply(change);
+        }
         let (_, refusals) = guard(Plan::default(), &Bounds::of(&self.ledger, &self.policy), now);
         self.ledger.refusals = refusals.iter().map(Refusal::record).collect();
         refusals
@@ -76,7 +78,9 @@ async fn an_attribute_that_a_rule_hides_stays_until_an_administrator_lets_it_go(
 
     let of_mail = refusals.iter().find(|refusal| refusal.what == "mail").and_then(|refusal| refusal.hash.clone());
     let approval = approve(&story.ledger, &of_mail.expect("it can be approved"), daemon::now()).expect("it waits");
-    approval.iter().for_each(|change| story.ledger.apply(change));
+    for change in &approval {
+        story.ledger.apply(change);
+    }
     let left = story.hears().await;
     assert!(left.iter().all(|refusal| refusal.what != "mail"), "{left:?}");
     assert_eq!((mails(&story), homes(&story)), (0, homes_before), "an absent home moves none");
@@ -127,7 +131,7 @@ async fn groups_that_show_nobody_all_at_once_are_hidden() {
 async fn a_member_whose_entry_is_gone_stays_while_the_group_names_them() {
     let slapd = site(SlapdOptions::default());
     let mut story = Story::of(toolforge(ldap(&[&slapd.ldaps_url], &slapd)));
-    story.policy.lifecycle.absent_for = std::time::Duration::from_secs(24 * 3600);
+    story.policy.lifecycle.absent_for = std::time::Duration::from_hours(24);
     story.hears().await;
     slapd.delete(&person_dn(BASE_DN, "bob"));
     story.hears().await;

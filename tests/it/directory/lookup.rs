@@ -43,7 +43,9 @@ impl Story {
 
     fn remembers(&mut self, snapshot: &DirectorySnapshot) {
         let Transition { changes, events } = transition(&self.ledger, snapshot, &policy(), daemon::now());
-        changes.iter().for_each(|change| self.ledger.apply(change));
+        for change in &changes {
+            self.ledger.apply(change);
+        }
         self.events.extend(events.into_iter().map(|event| format!("{}: {}", event.action, event.reason)));
     }
 
@@ -117,7 +119,9 @@ async fn where_servers_disagree_the_account_waits_alone() {
     let later = now + jiff::SignedDuration::from_secs(10);
     for now in [now, later] {
         let Transition { changes, .. } = transition(&story.ledger, &snapshot, &policy, now);
-        changes.iter().for_each(|change| story.ledger.apply(change));
+        for change in &changes {
+            story.ledger.apply(change);
+        }
     }
     let absent = |name: &str| {
         let account = story.ledger.accounts.values().find(|account| account.name == name).expect("known");

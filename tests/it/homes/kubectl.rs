@@ -36,10 +36,10 @@ fn set_context(kubectl: &Path, home: &Path, name: &str) -> usize {
             .output()
             .expect("kubectl runs");
         let said = String::from_utf8_lossy(&output.stderr);
-        match output.status.success() {
-            true => return refused,
-            false => assert!(said.contains("config.lock"), "{said}"),
+        if output.status.success() {
+            return refused;
         }
+        assert!(said.contains("config.lock"), "{said}");
         refused += 1;
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -104,7 +104,9 @@ pub async fn race(homed: &Homed, target: &HomeTarget, users: &Path, count: usize
     assert!(missing.is_empty(), "{} of {count} contexts are lost: {missing:?}", missing.len());
     assert!(parses(&config));
     let left = names_in(&users.join(".kube"));
-    assert!(left.iter().all(|name| !name.ends_with(".lock") && !name.ends_with(".tmp")), "{left:?}");
+    let is_left =
+        |name: &String| [Some("lock"), Some("tmp")].contains(&Path::new(name).extension().and_then(|end| end.to_str()));
+    assert!(!left.iter().any(is_left), "{left:?}");
     println!(
         "{count} contexts by kubectl ({} times refused by the lock) and {delivered} deliveries, {repeated} repeated",
         refused.load(Ordering::Relaxed)
@@ -126,7 +128,7 @@ fn locked(target: &HomeTarget, age: Option<Duration>) -> PathBuf {
     make_file(&target.home.join(".kube/config"), UID, b"x-mine: 1\n");
     let lock = target.home.join(".kube/config.lock");
     make_file(&lock, UID, b"");
-    fs::set_permissions(&lock, PermissionsExt::from_mode(0)).expect("as kubectl makes it");
+    fs::set_permissions(&lock, PermissionsExt::from_mode(0o0)).expect("as kubectl makes it");
     if let Some(age) = age {
         let file = fs::File::open(&lock).expect("root reads it");
         file.set_modified(SystemTime::now() - age).expect("its age");
@@ -162,10 +164,12 @@ async fn a_lock_of_another_program_is_waited_for_and_named() {
     homed.ask(&target, Work::RemoveKubeconfig { names }).await.expect("removes");
 }
 
+/// Puts something in place of a lock.
+type Plant = fn(&Path);
+
 #[tokio::test]
 async fn an_abandoned_lock_of_any_kind_is_overridden_and_reported() {
     let homed = Homed::start(&["--deadline", "3s"]);
-    type Plant = fn(&Path);
     let kinds: [(&str, Plant); 4] = [
         ("file", |_| {}),
         ("folder", |lock| {

@@ -78,8 +78,12 @@ fn each_unit_has_each_directive_that_hardens_it() {
         has(DAEMON, directive);
         has(HOMED, directive);
     }
-    OF_THE_DAEMON.into_iter().for_each(|directive| has(DAEMON, directive));
-    OF_HOMED.into_iter().for_each(|directive| has(HOMED, directive));
+    for directive in OF_THE_DAEMON {
+        has(DAEMON, directive);
+    }
+    for directive in OF_HOMED {
+        has(HOMED, directive);
+    }
     for unit in [DAEMON, HOMED] {
         // In a user namespace everybody who asks at a socket is nobody: their uids would not be known.
         assert!(!unit.contains("PrivateUsers="), "PrivateUsers= breaks the control socket's peer credentials");

@@ -143,7 +143,7 @@ fn login(world: &World, name: &str, role: &str) -> PathBuf {
 fn namespaces_outlive_the_tenants_that_owned_them_and_logins_go_on() {
     let servers = own_servers(&ControlPlaneOptions::default());
     let words = [("--cluster prod", "--cluster test"), ("[\"prod\"]", "[\"test\"]"), ("ou=workspaces", "ou=groups")];
-    let (world, mut page) = Page::open(servers, "crown", PAGE, &words);
+    let (world, mut page) = Page::open(&servers, "crown", PAGE, &words);
     crownlabs(&world);
     let personal = ["tenant-john-doe", "tenant-jane"];
     for namespace in personal {

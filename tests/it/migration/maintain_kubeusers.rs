@@ -120,7 +120,7 @@ fn tools_go_on_working_at_every_moment_and_keep_what_they_have() {
         ("[\"toolforge\"]", "[\"test\"]"),
         ("/var/log/kubernetes/audit.log", audit.as_str()),
     ];
-    let (mut world, mut page) = Page::open(servers, "mku", PAGE, &words);
+    let (mut world, mut page) = Page::open(&servers, "mku", PAGE, &words);
     toolforge(&world);
     let admin_home = world.folder.join("homes/home/dana");
     let admin = in_the_home(&world, &admin_home, ".admkube", "dana", "default", "admins");

@@ -37,12 +37,12 @@ impl Page {
     /// A site with the classes of the page's `toml` block, and the page itself. `words`: what is called otherwise here,
     /// beside folders.
     pub fn open(
-        servers: Arc<Servers>,
+        servers: &Arc<Servers>,
         name: &str,
         text: &'static str,
         words: &[(&'static str, &str)],
     ) -> (World, Self) {
-        let world = World::bare(servers.clone(), name, "");
+        let world = World::bare(Arc::clone(servers), name, "");
         let homes = world.folder.join("homes");
         let place = |path: PathBuf| path.display().to_string();
         let mut all = vec![

@@ -119,7 +119,7 @@ fn both_logins_stand_side_by_side_until_the_portal_changes_over() {
         ("use-context prod", "use-context test"),
         ("[\"prod\"]", "[\"test\"]"),
     ];
-    let (world, mut page) = Page::open(servers, "ood", PAGE, &words);
+    let (world, mut page) = Page::open(&servers, "ood", PAGE, &words);
     open_ondemand(&world, keycloak);
     let home = |name: &str| world.folder.join("homes/home").join(name).join(".kube/config");
     let alice = home("alice");

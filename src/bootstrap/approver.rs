@@ -26,7 +26,7 @@ use super::needs::Needs;
 use super::owner::{Said, owner_and_said};
 use super::webhook::{WEBHOOK_LIFETIME, wait_for};
 use super::{AccessError, Made, OWN_LIFETIME, answered, client, files, own, read};
-use crate::admission::approver::ApproverRules;
+use crate::rules::approver::ApproverRules;
 use crate::certificate::Asked;
 use crate::contract::MANAGED_BY;
 use crate::desired::approver_rules::{Owned, approver_rules};

@@ -134,11 +134,10 @@ fn names(mutates: bool) -> Vec<((&'static str, &'static str), String)> {
         (VALIDATING_HOOKS, APPROVALS.to_owned()),
         (MUTATING_HOOKS, WEBHOOK.to_owned()),
     ];
-    let policies = [backstop::UID, backstop::GROUPS];
-    names.extend(policies.map(|name| (VALIDATING_POLICY, name.to_owned())));
+    names.extend(backstop::POLICIES.map(|name| (VALIDATING_POLICY, name.to_owned())));
     names.extend(backstop::names(VALIDATING_BINDING.0).into_iter().map(|name| (VALIDATING_BINDING, name)));
     if mutates {
-        names.extend(policies.map(|name| (MUTATING_POLICY, name.to_owned())));
+        names.extend(backstop::POLICIES.map(|name| (MUTATING_POLICY, name.to_owned())));
         names.extend(backstop::names(MUTATING_BINDING.0).into_iter().map(|name| (MUTATING_BINDING, name)));
     }
     names

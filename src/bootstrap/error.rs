@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::admission::approver::ApproverRulesError;
+use crate::rules::approver::ApproverRulesError;
 use crate::execute::authority::VerifyError;
 use crate::execute::signing::SigningError;
 use crate::kinds::ObjectKind;

@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::needs::Confinement;
 use super::roles::{NAMESPACE, OWNER, labels};
 use super::{AccessError, answered};
-use crate::admission::approver::ApproverRules;
+use crate::rules::approver::ApproverRules;
 use crate::identity::ClusterName;
 
 /// Its key.

@@ -153,13 +153,13 @@ fn webhook_configurations() -> Vec<Value> {
     const SEEN: &[&str] = &["list", "watch"];
     const KEPT_AND_SEEN: &[&str] = &["list", "watch", "create", "patch"];
     let (validating, mutating) = ("ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding");
-    let policies = [DAEMON_ADMISSION_POLICY, backstop::UID, backstop::GROUPS];
     vec![
         // What is installed, and until when its certificate is good, is read off this one.
         named(GROUP, "validatingwebhookconfigurations", [WEBHOOK, APPROVALS], KEPT),
         named(GROUP, "mutatingwebhookconfigurations", [WEBHOOK], KEPT_AND_SEEN),
-        named(GROUP, "validatingadmissionpolicies", policies, SEEN),
-        named(GROUP, "mutatingadmissionpolicies", [backstop::UID, backstop::GROUPS], SEEN),
+        named(GROUP, "validatingadmissionpolicies", [DAEMON_ADMISSION_POLICY], SEEN),
+        named(GROUP, "validatingadmissionpolicies", backstop::POLICIES, SEEN),
+        named(GROUP, "mutatingadmissionpolicies", backstop::POLICIES, SEEN),
         named(GROUP, "validatingadmissionpolicybindings", [DAEMON_ADMISSION_POLICY], SEEN),
         named(GROUP, "validatingadmissionpolicybindings", backstop::names(validating), KEPT_AND_SEEN),
         named(GROUP, "mutatingadmissionpolicybindings", backstop::names(mutating), KEPT_AND_SEEN),

@@ -370,8 +370,8 @@ fn killed_when(world: &World, seen: impl Fn(&World) -> bool) {
 
 #[test]
 fn a_broken_home_delays_neither_the_archive_nor_the_deletion() {
-    let mut world = World::with("homeless", AT_ONCE);
-    for (tool, uid) in [("junk", 63_041), ("gone", 63_042)] {
+    let mut world = World::with("homebroken", AT_ONCE);
+    for (tool, uid) in [("junk", 63_041), ("gone", 63_042), ("stays", 63_043)] {
         world.tool(tool, uid, &[]);
     }
     assert_eq!(world.cycle().exit_code(), 0);

@@ -267,6 +267,9 @@ fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
     let (other, _turn) = other();
     let mut world = world("mounts", other);
     world.configure("pod_security = \"restricted\"", "pod_security = \"baseline\"");
+    // The admission policy knows the levels that classes had at `init`.
+    world.initialise_again();
+    world.initialise("other", other);
     world.tool("foo", 62_891, &[]);
     assert_eq!(world.cycle().exit_code(), 0);
     let namespace = world.namespace("foo");

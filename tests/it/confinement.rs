@@ -64,6 +64,7 @@ fn a_weakened_confinement_is_told_and_holds_grants_back() {
     wait_for("the deletion is told", DEADLINE, || {
         findings(&mut world).iter().any(|what| what.contains("is gone; run bursar init")).then_some(())
     });
+    world.stop();
     world.initialise_again();
     wait_for("it is whole again", DEADLINE, || {
         let found = findings(&mut world);

@@ -199,6 +199,8 @@ fn every_metric_of_the_alert_rules_is_exposed() {
     metrics.refused("suspend_per_day");
     metrics.endpoint("prod", "internal", true);
     metrics.backup(Timestamp::from_second(1).ok(), false);
+    metrics.confinement("prod", (0, 0), Some(1));
+    let approver = bursar_webhook::server::metrics::ApproverMetrics::default().exposition(0, true);
     let webhook = bursar_webhook::server::metrics::Metrics::default();
     webhook.decided("validate", &bursar::admission::Decision::default(), std::time::Duration::ZERO);
     let gauges = bursar_webhook::server::metrics::Gauges {
@@ -207,7 +209,7 @@ fn every_metric_of_the_alert_rules_is_exposed() {
         certificate_seconds: 0,
         wrong: &[("rules", false)],
     };
-    let exposed = metrics.exposition(&state(), Timestamp::UNIX_EPOCH) + &webhook.exposition(gauges);
+    let exposed = metrics.exposition(&state(), Timestamp::UNIX_EPOCH) + &webhook.exposition(gauges) + &approver;
     let exposed: BTreeSet<&str> = exposed.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
     let rules = read(&root().join("packaging/prometheus/bursar.rules.yml"));
     let expressions = rules.lines().filter_map(|line| line.trim().strip_prefix("expr: "));

@@ -105,6 +105,7 @@ fn a_daemon_copies_the_ledger_by_its_schedule_and_tells_the_journal_the_head() {
     let site = Site::new();
     site.configure("[schedule]\nbackup = \"* * * * *\"\n");
     let daemon = site.daemon();
+    site.run("sync", 0);
     site.run("hold user alice --reason audit", 0);
     let copies = || {
         let files = fs::read_dir(site.path("state/backups")).into_iter().flatten();

@@ -56,6 +56,7 @@ remove_members_per_cycle = {{ count = 9 }}
 remove_members_per_day   = {{ count = 9 }}
 suspend_per_cycle        = {{ count = 9 }}
 suspend_per_day          = {{ count = 99 }}
+realm_disable_per_cycle  = {{ count = 1 }}
 realm_remove_roles_per_cycle = {{ count = 9 }}
 realm_remove_roles_per_day   = {{ count = 99 }}
 [class.person]
@@ -313,7 +314,7 @@ fn what_takes_logins_away_waits_for_its_approval() {
         Servers::shared().slapd.modify_ldif(&format!("dn: {}\nchangetype: delete\n\n", person_dn(&world.base, name)));
     }
     let enabled = || names.into_iter().filter(|name| user(&realm, name)["enabled"] == true).count();
-    // The limit of suspensions has room for both; that of the realm, by its default, for one.
+    // The limit of suspensions has room for both; that of the realm for one.
     let planned = world.plan();
     let limit = "refused by limit realm_disable_per_cycle (1 left): 1 of 2 users disabled in the realm: rlg-bea";
     assert!(planned.text.contains(limit), "{}", planned.text);

@@ -4,6 +4,8 @@
 //! takes it whole or keeps what it has. A key that it does not know is an error: an older webhook must not leave out a
 //! rule that a newer daemon wrote.
 
+pub mod approver;
+
 use std::collections::BTreeMap;
 
 use base64::Engine as _;

@@ -22,7 +22,7 @@ pub const UID: &str = "bursar-uid";
 pub const GROUPS: &str = "bursar-groups";
 /// That of ways to another uid, for classes without `privilege_escalation`.
 pub const ESCALATION: &str = "bursar-escalation";
-const POLICIES: [&str; 3] = [UID, GROUPS, ESCALATION];
+pub const POLICIES: [&str; 3] = [UID, GROUPS, ESCALATION];
 
 const PODS_AND_EPHEMERAL: [&str; 2] = ["pods", "pods/ephemeralcontainers"];
 const API_VERSION: &str = "admissionregistration.k8s.io/v1";

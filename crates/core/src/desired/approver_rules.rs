@@ -7,7 +7,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-use crate::admission::approver::{ApprovedClass, ApproverRules, VERSION};
+use crate::rules::approver::{ApprovedClass, ApproverRules, VERSION};
 use crate::identity::{AccountKind, ClusterName};
 use crate::policy::{Class, CredentialKind, DAEMON_USER, Policy};
 

@@ -108,7 +108,7 @@ fn without_grants(action: &Action, ledger: &LedgerState) -> Option<Action> {
 /// The same subject, or the same account's of another generation.
 fn follows(subject: &Value, before: &Value) -> bool {
     let account = |subject: &Value| subject["name"].as_str().and_then(of_generation_group).map(|(account, _)| account);
-    let is_token = |subject: &Value| subject["kind"] == "ServiceAccount";
+    let is_token = |subject: &Value| subject["kind"] == ManagedKind::ServiceAccount.row().kind;
     subject == before
         || account(subject).is_some_and(|name| account(before) == Some(name))
         || (is_token(subject) && is_token(before) && subject["namespace"] == before["namespace"])

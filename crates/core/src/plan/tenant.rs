@@ -103,6 +103,7 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let (stoppers, deletes): (Vec<_>, Vec<_>) =
         deletes.into_iter().partition(|action| matches!(action, Action::Delete { key, .. } if stops_pods(key)));
     let stop = stop(look, !namespace.is_empty());
+    let is_new = namespace.iter().any(|action| matches!(action, Action::Apply { uid: None, .. }));
     let Standing { remove, prove, deliver, inspect } = credential::actions(look, &mut found.notices);
     let directories = directories(look, &applies);
     let actions = [
@@ -122,6 +123,13 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let own = actions.into_iter().flatten().chain(prove).chain(deliver).chain(inspect).chain(end);
     let all = own.chain(elsewhere);
     match going {
+        // Nothing runs in a namespace that is not there yet, and its quota cannot come before it.
+        None if is_new => {
+            let (quota, all): (Vec<_>, Vec<_>) =
+                all.partition(|action| matches!(action, Action::Apply { key, .. } if stops_pods(key)));
+            found.take(all);
+            found.actions.extend(quota);
+        }
         None => found.take(all),
         Some(notice) => {
             found.notices.push(notice);

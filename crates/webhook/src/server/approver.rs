@@ -17,11 +17,6 @@ use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher::watcher};
 use kube::{Api, Client};
-use prometheus_client::encoding::{EncodeLabelSet, text::encode};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
@@ -30,12 +25,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::files::ApproverFiles;
 use super::handler::{Answer, METRICS, respond, text};
+use super::metrics::ApproverMetrics;
 use super::{ServerError, client, serve_health};
 use crate::index::{Index, Trust};
-use bursar_core::admission::approver::{ApproverRules, Asked, Judgement, SIGNER, Wanted, judge};
+use bursar_core::admission::approver::{Asked, Judgement, SIGNER, Wanted, judge};
 use bursar_core::admission::tenant::Resolved;
 use bursar_core::contract::NAMESPACE_HINT;
 use bursar_core::errors::chain;
+use bursar_core::rules::approver::ApproverRules;
 
 /// Between two looks at the files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -45,11 +42,6 @@ const JUDGED_AGAIN: Duration = Duration::from_secs(5);
 const AT_A_TIME: usize = 16;
 /// An approval that takes longer is tried again with the next judgement.
 const DEADLINE: Duration = Duration::from_secs(10);
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Verdict {
-    verdict: &'static str,
-}
 
 /// A request that is not decided.
 struct Pending {
@@ -68,7 +60,7 @@ struct Approver {
     pending: Mutex<BTreeMap<String, Pending>>,
     listed: Mutex<Option<String>>,
     places: Semaphore,
-    verdicts: Family<Verdict, Counter>,
+    metrics: ApproverMetrics,
 }
 
 /// Approves until `stop`.
@@ -86,7 +78,7 @@ pub async fn run(dir: &Path, health: SocketAddr, stop: CancellationToken) -> Res
         pending: Mutex::default(),
         listed: Mutex::new(Some("certificate requests are not listed yet".to_owned())),
         places: Semaphore::new(AT_A_TIME),
-        verdicts: Family::default(),
+        metrics: ApproverMetrics::default(),
     });
     let keeping = tokio::spawn(keep_up(files, Arc::clone(&approver)));
     let probing = Arc::clone(&approver);
@@ -297,9 +289,7 @@ impl Approver {
 
     fn note(&self, uid: &str, request: &CertificateSigningRequest, outcome: Outcome) {
         let name = request.metadata.name.as_deref().unwrap_or_default();
-        let count = |verdict| {
-            self.verdicts.get_or_create(&Verdict { verdict }).inc();
-        };
+        let count = |verdict| self.metrics.judged(verdict);
         match outcome {
             Outcome::Gone => drop(self.pending().remove(uid)),
             Outcome::Decided { condition: "Approved", .. } => {
@@ -344,21 +334,8 @@ impl Approver {
     }
 
     fn exposition(&self) -> String {
-        let mut registry = Registry::with_prefix("bursar_approver");
-        registry.register("requests", "Requests of the daemon, by verdict", self.verdicts.clone());
-        let waiting = Gauge::<i64>::default();
-        let count = self.pending().values().filter(|pending| pending.why.is_some()).count();
-        waiting.set(i64::try_from(count).unwrap_or(i64::MAX));
-        registry.register("waiting", "Requests of the daemon that are neither approved nor denied", waiting);
-        let ready = Gauge::<i64>::default();
-        ready.set(i64::from(self.unready().is_none()));
-        registry.register("ready", "1: requests and namespaces are watched", ready);
-        let mut text = String::new();
-        // Writing to a String cannot fail, and half an exposition would be worse than none.
-        if encode(&mut text, &registry).is_err() {
-            text.clear();
-        }
-        text
+        let waiting = self.pending().values().filter(|pending| pending.why.is_some()).count();
+        self.metrics.exposition(waiting, self.unready().is_none())
     }
 }
 

@@ -117,13 +117,51 @@ impl Metrics {
             wrong.get_or_create(&File { file }).set(i64::from(*is_wrong));
         }
         registry.register("file_wrong", "1: the newest content of a file is wrong, an older one is in force", wrong);
-        let mut text = String::new();
-        // Writing to a String cannot fail, and half an exposition would be worse than none.
-        if encode(&mut text, &registry).is_err() {
-            text.clear();
-        }
-        text
+        text(&registry)
     }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Verdict {
+    verdict: &'static str,
+}
+
+/// What the approver counts.
+#[derive(Debug, Clone, Default)]
+pub struct ApproverMetrics {
+    verdicts: Family<Verdict, Counter>,
+}
+
+impl ApproverMetrics {
+    /// One request of the daemon that was judged.
+    pub fn judged(&self, verdict: &'static str) {
+        self.verdicts.get_or_create(&Verdict { verdict }).inc();
+    }
+
+    /// All of it, in the Prometheus text format. `is_ready`: requests and namespaces are watched.
+    #[must_use]
+    pub fn exposition(&self, waiting: usize, is_ready: bool) -> String {
+        let mut registry = Registry::with_prefix("bursar_approver");
+        let gauge = |value: i64| {
+            let gauge = Gauge::<i64>::default();
+            gauge.set(value);
+            gauge
+        };
+        registry.register("requests", "Requests of the daemon, by verdict", self.verdicts.clone());
+        let waiting = gauge(i64::try_from(waiting).unwrap_or(i64::MAX));
+        registry.register("waiting", "Requests of the daemon that are neither approved nor denied", waiting);
+        registry.register("ready", "1: requests and namespaces are watched", gauge(i64::from(is_ready)));
+        text(&registry)
+    }
+}
+
+fn text(registry: &Registry) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail, and half an exposition would be worse than none.
+    if encode(&mut text, registry).is_err() {
+        text.clear();
+    }
+    text
 }
 
 #[cfg(test)]

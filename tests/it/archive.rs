@@ -370,7 +370,7 @@ fn killed_when(world: &World, seen: impl Fn(&World) -> bool) {
 
 #[test]
 fn a_broken_home_delays_neither_the_archive_nor_the_deletion() {
-    let mut world = World::with("homebroken", AT_ONCE);
+    let mut world = World::with("brokend", AT_ONCE);
     for (tool, uid) in [("junk", 63_041), ("gone", 63_042), ("stays", 63_043)] {
         world.tool(tool, uid, &[]);
     }

@@ -152,7 +152,7 @@ fn a_directory_that_hangs_keeps_no_other_waiting() {
         "\n[[source]]\nname = \"slow\"\ntype = \"ldap\"\nurls = [{url:?}]\nallow_plaintext = true\ntimeout = \"20m\"\n\
          [source.users]\nbase = \"ou=people,dc=slow\"\n"
     );
-    let mut world = World::with("hangingsource", &more);
+    let mut world = World::with("slowsrc", &more);
     for (tool, uid) in [("foo", 63_581), ("bar", 63_582)] {
         world.tool(tool, uid, &[]);
         let report = world.cycle_by(Trigger::Schedule);

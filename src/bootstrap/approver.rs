@@ -26,7 +26,6 @@ use super::needs::Needs;
 use super::owner::{Said, owner_and_said};
 use super::webhook::{WEBHOOK_LIFETIME, wait_for};
 use super::{AccessError, Made, OWN_LIFETIME, answered, client, files, own, read};
-use crate::rules::approver::ApproverRules;
 use crate::certificate::Asked;
 use crate::contract::MANAGED_BY;
 use crate::desired::approver_rules::{Owned, approver_rules};
@@ -38,6 +37,7 @@ use crate::execute::signing::{SIGNER, Unsigned, sign};
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
+use crate::rules::approver::ApproverRules;
 use crate::rules::{KUBECONFIG, RULES};
 
 /// Its namespace.

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::rules::approver::ApproverRulesError;
 use crate::execute::authority::VerifyError;
 use crate::execute::signing::SigningError;
 use crate::kinds::ObjectKind;
 use crate::observed::cluster::WatchError;
+use crate::rules::approver::ApproverRulesError;
 
 /// A failure of [`super::client`], [`super::init()`], [`super::renew`], [`super::owner`] or [`super::webhook`].
 #[derive(Debug, Error)]

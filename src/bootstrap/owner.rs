@@ -16,8 +16,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::needs::Confinement;
 use super::roles::{NAMESPACE, OWNER, labels};
 use super::{AccessError, answered};
-use crate::rules::approver::ApproverRules;
 use crate::identity::ClusterName;
+use crate::rules::approver::ApproverRules;
 
 /// Its key.
 pub const OWNER_KEY: &str = "ledger";

@@ -7,9 +7,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-use crate::rules::approver::{ApprovedClass, ApproverRules, VERSION};
 use crate::identity::{AccountKind, ClusterName};
 use crate::policy::{Class, CredentialKind, DAEMON_USER, Policy};
+use crate::rules::approver::{ApprovedClass, ApproverRules, VERSION};
 
 /// What the configuration does not say.
 #[derive(Debug, Clone, Copy)]

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use bursar_core::rules::approver::ApproverRules;
 use bursar_core::errors::chain;
+use bursar_core::rules::approver::ApproverRules;
 use bursar_core::rules::{CERTIFICATE, KEY, KUBECONFIG, RULES, Rules, SEAL};
 use jiff::Timestamp;
 use kube::config::Kubeconfig;

@@ -48,7 +48,8 @@ pub struct Writes {
     pub events: Vec<Event>,
 }
 
-/// What follows. The ledgers are copies: whoever writes drops them first, or the store's own is copied at its first change.
+/// The result of one evolution. Its ledgers are copies: the writer drops them before it writes, or the first change
+/// copies the store's own ledger.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evolved {
     /// What was observed, to be remembered whatever is decided.

@@ -36,7 +36,7 @@ impl ObjectKey {
         format!("{} {place}{}", self.kind.as_str().to_lowercase(), self.name)
     }
 
-    /// Of a namespace.
+    /// The key of a namespace.
     #[must_use]
     pub fn namespace(cluster: &ClusterName, name: &NamespaceName) -> Self {
         Self { cluster: cluster.clone(), kind: ManagedKind::Namespace.into(), namespace: None, name: name.to_string() }
@@ -198,7 +198,7 @@ impl PartialOrd for ObjectKind {
 impl Ord for ObjectKind {
     fn cmp(&self, other: &Self) -> Ordering {
         match (self, other) {
-            // Most comparisons are of objects of one kind.
+            // Most comparisons are between objects of one kind.
             (Self::Managed(one), Self::Managed(other)) if one == other => Ordering::Equal,
             _ => (self.api_version(), self.as_str()).cmp(&(other.api_version(), other.as_str())),
         }

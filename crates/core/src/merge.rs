@@ -19,7 +19,7 @@ use crate::snapshot::{DirectorySnapshot, Entry, RejectedEntry, SourceRead};
 /// Makes the snapshot. The order of `reads` stays.
 #[must_use]
 pub fn merge(mut reads: Vec<SourceRead>, policy: &Policy) -> DirectorySnapshot {
-    // Again, for whoever was the same as somebody that was rejected.
+    // Twice: an entry can be the same person as an entry that the first pass rejects.
     for _ in 0..2 {
         let same = same_people(&reads);
         let losers: Losers = reads.iter().flat_map(|read| misfits(read, policy, &same)).collect();
@@ -86,7 +86,8 @@ fn misfits(read: &SourceRead, policy: &Policy, same: &Same<'_>) -> Losers {
     losers
 }
 
-/// Of entries of one kind and name the first source's stays; within a source the older, then the lower id.
+/// Among entries with one kind and name, the entry of the first source stays; within a source the older, then the one
+/// with the lower id.
 fn names_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
     let claims = claims(reads, same).map(|claim| ((claim.entry.kind, claim.entry.name.as_str()), claim));
     taken(
@@ -103,7 +104,7 @@ fn names_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
     )
 }
 
-/// Of entries of one uid the older stays, then the one with the lower id, whatever their source.
+/// Among entries with one uid, the older stays, then the one with the lower id, whatever their source.
 fn uids_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
     let claims = claims(reads, same).filter_map(|claim| Some((claim.entry.posix.as_ref()?.uid, claim)));
     taken(
@@ -119,7 +120,7 @@ fn uids_taken(reads: &[SourceRead], same: &Same<'_>) -> Losers {
 /// An entry that wants to be an account.
 #[derive(Clone, Copy)]
 struct Claim<'a> {
-    /// Of its source among all.
+    /// Position of its source among all sources.
     place: usize,
     read: &'a SourceRead,
     entry: &'a Entry,

@@ -27,7 +27,7 @@ pub struct Written {
     pub changes: Vec<Change>,
     /// For the history.
     pub events: Vec<Event>,
-    /// For whoever gave them, one for each.
+    /// Answers to those who gave the orders, one for each order.
     pub texts: Vec<String>,
     /// Whose certificates are to be worth nothing, one by one.
     pub revoked: Vec<AccountName>,
@@ -130,8 +130,8 @@ fn write(
     }
 }
 
-/// The account an administrator names, by its name or its id. Of several that have the name it is the one that is
-/// served, or the one that is not deleted; where that says nothing, nobody is guessed (exit code 64).
+/// Finds the account that an administrator names by its name or its id. If several have the name, it is the one that is
+/// served, or the only one that is not deleted. If that does not decide, nobody is guessed (exit code 64).
 pub fn find<'a>(ledger: &'a LedgerState, kind: AccountKind, name: &str) -> Result<&'a Account, Refusal> {
     let named: Vec<&Account> = ledger
         .accounts
@@ -147,8 +147,8 @@ pub fn find<'a>(ledger: &'a LedgerState, kind: AccountKind, name: &str) -> Resul
     })
 }
 
-/// Of several with one name, with a word for the state of each: the only one, the only active one, or the only one that
-/// is not deleted.
+/// Chooses one of several with the same name, by a word for the state of each: the only one, the only active one, or
+/// the only one that is not deleted.
 pub fn meant<T>(named: &[T], state: impl Fn(&T) -> &str) -> Option<&T> {
     let only = |wanted: fn(&str) -> bool| {
         let mut found = named.iter().filter(|one| wanted(state(one)));

@@ -137,9 +137,9 @@ pub struct Class {
     pub home: Option<HomeRule>,
     /// ClusterRoles bound in the namespace; cluster-wide where there is none.
     pub roles: Vec<String>,
-    /// Of a class from groups: what its people may do there.
+    /// What its people may do there; only for a class from groups.
     pub workspace: Option<Workspace>,
-    /// Of a class of namespaces that others create: which, and whose each is.
+    /// Which namespaces of others the class adopts, and whose each is.
     pub adopts: Option<Adopts>,
     /// ClusterRoles bound to the namespace's `default` service account.
     pub service_account_roles: Vec<String>,
@@ -151,7 +151,7 @@ pub struct Class {
     pub pod_security: PodSecurity,
     /// ResourceQuota `spec.hard`.
     pub quota: BTreeMap<String, String>,
-    /// Of a class of users: how the workspaces they belong to change it.
+    /// How the workspaces that its users belong to change it; only for a class of users.
     pub quota_from_workspaces: Option<FromWorkspaces>,
     /// Keys that no override may change.
     pub quota_locked: BTreeSet<String>,
@@ -452,7 +452,7 @@ pub struct Evidence {
 /// `[reaper.pods]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodReaper {
-    /// Of pods that say nothing of it; absent: they may live for ever.
+    /// Lifetime of pods that do not set one; `None` if they may live for ever.
     pub lifetime: Option<Duration>,
     /// So many pods in one cycle.
     pub per_cycle: u64,

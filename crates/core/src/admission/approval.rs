@@ -1,7 +1,7 @@
-//! What the daemon approves: certificates of tenants and of Bursar's own programs, and none of Kubernetes'.
+//! What the daemon approves: certificates of tenants and of Bursar's own programs, and none of Kubernetes' own.
 //!
-//! Whoever holds the daemon's key could otherwise ask for `system:masters` and approve it. Defence in depth: admission
-//! configurations themselves are exempt from admission.
+//! Without this rule, a holder of the daemon's key could ask for `system:masters` and approve the request. This is
+//! defence in depth: admission configurations themselves are exempt from admission.
 
 use super::certificate_request::{self, Requested};
 use super::decision::{Decision, Finding, Rule};

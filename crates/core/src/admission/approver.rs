@@ -1,9 +1,8 @@
-//! What the approver approves: a request of the daemon becomes a [`Judgement`]. PURE: no runtime, no client, no file
-//! system, no clock.
+//! What the approver approves: a request of the daemon becomes a [`Judgement`].
 //!
-//! The daemon's host may be in strange hands, so nothing of a request is believed but what the API server says of it: who
-//! asked, and the bytes that will be signed. What can never become right is denied. Everything else that is not approved
-//! waits, for a namespace may be sealed, or the rules installed again, in the next minute.
+//! The daemon's host may be compromised, so the approver believes only what the API server says of a request: who
+//! asked, and the bytes that will be signed. What can never become right is denied. Every other request that is not
+//! approved waits, because a namespace may be sealed, or the rules installed again, in the next minute.
 
 use std::collections::BTreeSet;
 
@@ -147,7 +146,7 @@ fn own(rules: &ApproverRules, requested: &Requested, seconds: u64) -> Result<Jud
     Ok(Judgement::Approve)
 }
 
-/// Of a tenant's subject the kind group, the generation and the id. Other groups are never right.
+/// The kind group, the generation and the id in a tenant's subject. A subject with any other group is never right.
 struct Groups {
     kind_group: String,
     generation: u64,

@@ -1,7 +1,7 @@
-//! What a request for a certificate asks for: PKCS#10 (RFC 2986) becomes a [`Requested`]. PURE: no runtime, no client, no
-//! file system, no clock.
+//! What a request for a certificate asks for: PKCS#10 (RFC 2986) becomes a [`Requested`].
 //!
-//! The signer reads the same bytes with another parser (Go's), so whatever two parsers could read in two ways is an error.
+//! The signer reads the same bytes with another parser (Go's), so anything that two parsers could read in two ways is
+//! an error.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -30,7 +30,7 @@ pub struct Requested {
     pub serial_numbers: Vec<String>,
     /// It asks for more than a subject and a key: names of servers, extensions.
     pub asks_for_more: bool,
-    /// Its key is of a type that Bursar makes or accepts: P-256, P-384, Ed25519.
+    /// The type of its key is one that Bursar makes or accepts: P-256, P-384, Ed25519.
     pub key_is_allowed: bool,
 }
 

@@ -145,7 +145,7 @@ fn parse(image: &str) -> Result<Reference, BadReference> {
     if !digest.is_none_or(is_digest) {
         return Err(BadReference::Digest);
     }
-    // containerd takes `sha256:…` for the id of an image that it has, whoever pulled it.
+    // containerd takes `sha256:…` for the id of an image that the node already has, even if another tenant pulled it.
     let start = name.split(':').next().unwrap_or_default();
     if DIGESTS.iter().any(|(algorithm, _)| *algorithm == start) || is_hex(start, 64) {
         return Err(BadReference::LocalId);

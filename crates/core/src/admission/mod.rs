@@ -47,7 +47,8 @@ const TEMPLATE: Concern = Concern::Template(&["spec", "template"], "spec.templat
 const CRON_JOB: Concern =
     Concern::Template(&["spec", "jobTemplate", "spec", "template"], "spec.jobTemplate.spec.template.");
 
-/// By group and resource. Of pods those subresources that can change what runs; of the others only the objects themselves.
+/// Finds the rules by group and resource. For pods, the subresources that can change what runs are checked too; for all
+/// other resources only the objects themselves.
 fn concern(review: &Review<'_>) -> Option<Concern> {
     match (&*review.group, &*review.resource, &*review.subresource) {
         ("", "pods", "" | "ephemeralcontainers" | "resize") => Some(Concern::Pod),
@@ -102,7 +103,7 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review<'_>, decision: &mut
         _ => Some(review.old_object.as_ref().ok_or_else(|| Malformed("the request has no old object".to_owned()))?),
     };
     if old.is_some_and(|old| is_same(new, old)) {
-        // Whoever's it may be, and whatever it was: it must still be able to lose its finalizer.
+        // An unchanged object passes whatever it is and no matter whose: it must still be able to lose its finalizer.
         return Ok(());
     }
     let tenant = match tenant_of(rules, resolved, review) {

@@ -22,7 +22,8 @@ pub(super) fn check(rules: &Rules, review: &Review<'_>, decision: &mut Decision)
     }
     let (new, old) = (review.object.as_ref(), review.old_object.as_ref());
     if review.operation == Operation::Delete && old.is_none() {
-        // Of a whole collection the API server asks once like this and then for each object; only the latter tells.
+        // To delete a collection, the API server asks once without an object and then once for each object; only the
+        // latter requests say what is deleted.
         return Err(Malformed("the deletion does not say of what".to_owned()));
     }
     if review.group.is_empty() && review.resource == "namespaces" {

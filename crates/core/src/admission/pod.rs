@@ -1,9 +1,9 @@
 //! The pod specs of a request: a pod's own, or a workload's template. Which rule looks at which part, and what may be
 //! filled in.
 //!
-//! A new pod is looked at whole and filled in. Of a changed one, only what differs from what it was: an old pod must still
-//! be able to lose its finalizer. A template is looked at so that people see the error at once, and never filled in: that
-//! would fight whoever applies it again.
+//! A new pod is checked as a whole and filled in. In a changed pod only the differences are checked: an old pod must
+//! still be able to lose its finalizer. A template is checked so that people see the error at once, and is never filled
+//! in: that would conflict with the tool that applies it again.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -178,8 +178,8 @@ pub(super) fn check<'a>(
     Ok(containers)
 }
 
-/// The pod's `spec` as it should be. Of one that there was already only new ephemeral containers are filled in, for nothing
-/// else of it can change.
+/// The pod's `spec` as it should be. In a pod that existed already, only new ephemeral containers are filled in,
+/// because nothing else in it can change.
 pub(super) fn filled<'a>(
     pod: &Pod<'a>,
     containers: &[Container<'a>],

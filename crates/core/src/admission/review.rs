@@ -20,7 +20,7 @@ const KIND: &str = "AdmissionReview";
 /// One request that the API server asks about, as far as possible where its body is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Review<'a> {
-    /// Of the review; the answer names it.
+    /// uid of the review; the answer names it.
     pub uid: Cow<'a, str>,
     /// What is done.
     pub operation: Operation,

@@ -125,8 +125,9 @@ fn provided(pod: &Pod<'_>, posix: &PosixIdentity) -> Result<bool, Malformed> {
     Ok(pod.is_template() || told || own.iter().all(|own| *own == Some(i64::from(posix.uid.get()))))
 }
 
-/// The pod's own context as it would be, and as it is. Of an old pod it cannot change, and what `ephemeralcontainers` and
-/// `resize` are sent beside their own is dropped without a word: so only what both say holds.
+/// The security context of the pod itself, in the new object and, if there is one, in the old object. An existing pod's
+/// context cannot change, and the API server silently drops what is sent to `ephemeralcontainers` and `resize` beside
+/// their own fields. So only what both objects say holds.
 fn contexts<'a>(pod: &Pod<'a>) -> impl Iterator<Item = &'a Json<'a>> {
     let context = |pod: &'a Json<'a>| &pod["spec"]["securityContext"];
     [Some(pod.object), pod.old].into_iter().flatten().map(context)

@@ -1,5 +1,4 @@
-//! What the approver of a cluster should be told: the policy's certificates as `rules.json`. PURE: no runtime, no client,
-//! no file system, no clock.
+//! What the approver of a cluster should be told: the policy's certificates as `rules.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -37,7 +37,7 @@ pub fn derive(ledger: &LedgerState, policy: &Policy, sealer: &Sealer, now: Times
 #[derive(Debug, Default)]
 pub struct Deriver {
     desired: DesiredState,
-    /// Of those accounts in `desired` that nothing is due for.
+    /// Inputs of those accounts in `desired` for which nothing is due.
     inputs: BTreeMap<AccountId, Inputs>,
     /// The policy and the key everything in `desired` was built with.
     rules: Option<(Policy, [u8; 32])>,
@@ -263,7 +263,7 @@ impl<'a> World<'a> {
             kept.rests_on.clear();
             derived.otherwise = Some(Box::new(kept));
         } else if !derived.leaving.is_empty() {
-            // Who has no access loses it to its end, and gets it back, whoever else may not leave yet.
+            // Blocking the removal of one member must block neither the end of the account's own access nor its return.
             let mut kept = derived.otherwise.take().map_or_else(|| derived.clone(), |kept| *kept);
             kept.leaving.clear();
             derived.otherwise = Some(Box::new(kept));

@@ -94,8 +94,8 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
     Some(Verdict { transition, regenerated, suspended, end })
 }
 
-/// What comes after the archive. A deletion that has begun goes on to its end, whoever orders something else: what is
-/// half gone cannot stay.
+/// What follows the archive. A deletion that has begun is finished even if somebody orders something else: what is half
+/// deleted cannot stay.
 fn archived(evidence: Evidence<'_>, cause: Suspension) -> Option<Transition> {
     let Evidence { account, lifecycle, namespaces, .. } = evidence;
     match account.ending {

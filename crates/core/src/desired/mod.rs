@@ -182,7 +182,7 @@ pub struct DesiredObject {
     pub digest: String,
     /// What to do about somebody's change.
     pub drift: DriftMode,
-    /// Of a quota whose edits are adopted: the resources whose are not.
+    /// If edits of this quota are adopted: the resources whose edits are not.
     pub locked: BTreeSet<String>,
 }
 

@@ -69,8 +69,8 @@ pub fn resource_quota(
     })
 }
 
-/// Name of the quota by which the API server itself refuses every new pod of a suspended tenant, whoever makes it and
-/// whether or not the webhook runs.
+/// Name of the quota by which the API server itself refuses every new pod of a suspended tenant, no matter who makes
+/// the pod and whether the webhook runs.
 const SUSPENDED: &str = "bursar-suspended";
 
 /// The quota of a suspended namespace.

@@ -23,7 +23,7 @@ pub fn impersonation_role(class: &str) -> String {
 /// The ClusterRole by which an archive lists everything of one suspended tenant; made by `bursar init`.
 pub const ARCHIVE_ROLE: &str = "bursar-archive";
 
-/// Of the binding of [`ARCHIVE_ROLE`]. No binding of a class is named so: theirs begin with `bursar-`.
+/// Name of the binding of [`ARCHIVE_ROLE`]. No class's binding can have this name: their names begin with `bursar-`.
 const ARCHIVE_BINDING: &str = "bursar:archive";
 
 /// The binding of [`ARCHIVE_ROLE`] to the daemon, which exists only while an archive is made.

@@ -26,7 +26,7 @@ pub(super) struct Subject<'a> {
     pub(super) overrides: Vec<(&'a OverrideKey, &'a QuotaOverride)>,
     /// What workspaces change of its class's quota.
     pub(super) granted: BTreeMap<String, String>,
-    /// Of a workspace.
+    /// The people of a workspace; empty for other accounts.
     pub(super) holders: Holders,
     /// Namespaces that others created and are its own.
     pub(super) adopted: Vec<Adopted<'a>>,

@@ -34,7 +34,7 @@ pub(super) struct Order<'a> {
     pub(super) overrides: &'a quota::Overrides<'a>,
     /// What workspaces change of the class's quota.
     pub(super) granted: &'a BTreeMap<String, String>,
-    /// Of a workspace: its people.
+    /// The people of a workspace; empty for other accounts.
     pub(super) holders: &'a [Holder],
     /// What others created and is the account's.
     pub(super) adopted: &'a [Adopted<'a>],

@@ -42,7 +42,8 @@ pub(super) type People<'a> = BTreeMap<(&'a str, &'a DirectoryId), &'a Account>;
 /// The workspaces that people belong to, by their entry.
 pub(super) type Workspaces<'a> = BTreeMap<(&'a str, &'a DirectoryId), Vec<&'a Workspace>>;
 
-/// Of everybody. Who was not allowed to leave one yet belongs to it; one in several clusters is one.
+/// The workspaces of all people. A person whose removal is still held back belongs to the workspace. A workspace in
+/// several clusters counts once.
 pub(super) fn workspaces<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Workspaces<'a> {
     let mut workspaces = Workspaces::new();
     let mut seen = None;

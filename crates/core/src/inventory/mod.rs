@@ -54,11 +54,11 @@ pub struct ObservedObject {
     pub digest: String,
     /// It is on its way out (`metadata.deletionTimestamp`).
     pub deleting: bool,
-    /// Of a namespace: it is to be left alone although nothing runs in it.
+    /// The namespace is to be left alone although nothing runs in it.
     pub spared: bool,
-    /// Of a namespace: when it was used, as whoever lets people in says.
+    /// When the namespace was last used, as reported by the program that lets people in.
     pub last_use: Option<Timestamp>,
-    /// Of a quota, if there is anything to say.
+    /// What was observed of a quota; `None` if there is nothing to say.
     pub quota: Option<Arc<ObservedQuota>>,
 }
 

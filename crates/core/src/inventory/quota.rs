@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::contract::MANAGER;
 
-/// Of most quotas nothing is in use and nothing was edited; of those nothing is kept.
+/// Kept only for a quota of which something is in use or was edited; most quotas have neither.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObservedQuota {
     /// `status.used`, without what is 0.

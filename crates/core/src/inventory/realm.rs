@@ -34,7 +34,7 @@ pub struct RealmUser {
     pub enabled: bool,
     /// In lower case, as Keycloak keeps it.
     pub email: Option<String>,
-    /// Milliseconds; whoever makes a user may say it.
+    /// Milliseconds; the client that creates a user can set it to any value.
     #[serde(rename = "createdTimestamp")]
     pub created: Option<i64>,
 }

@@ -12,14 +12,14 @@ use crate::kinds::ObjectKey;
 /// One of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdoptedNamespace {
-    /// `metadata.uid`: one made anew is another one.
+    /// `metadata.uid`: a namespace that was deleted and created again is another one.
     pub uid: String,
     /// The class that adopts it.
     pub class: String,
     /// What its annotation says.
     pub owner: Option<String>,
-    /// The account that the annotation named when it was first read. It stays that one as long as the annotation does:
-    /// whoever gets the name later gets nothing of it.
+    /// The account that the annotation named when it was first read. It stays the same as long as the annotation does:
+    /// an account that gets the name later gets nothing of the namespace.
     pub named: Option<AccountId>,
     /// Whose it is now.
     #[serde(rename = "account_id")]

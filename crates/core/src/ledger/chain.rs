@@ -19,7 +19,7 @@ pub struct Link {
     pub event: Event,
     /// Hash of the row before.
     pub previous: String,
-    /// Of this row.
+    /// Hash of this row.
     pub hash: String,
 }
 

@@ -23,7 +23,7 @@ pub const GENERATIONS_SKIPPED: u64 = 1000;
 pub struct Tenancy {
     /// What it says.
     pub identity: Identity,
-    /// Of the namespace.
+    /// When the namespace was created.
     pub created_at: Timestamp,
 }
 

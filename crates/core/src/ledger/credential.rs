@@ -14,7 +14,7 @@ pub struct Certificate {
     /// What the API server's audit events call `credential-id`: of a certificate the SHA-256 of its DER, hex; of a token
     /// its `jti`.
     pub fingerprint: String,
-    /// Of the subject's generation group, or of the service account.
+    /// Generation of the subject's generation group, or of the service account.
     pub generation: u64,
     /// The name that the API server knows its holder by: the common name at the time of issue, or
     /// `system:serviceaccount:NAMESPACE:NAME`.
@@ -72,7 +72,8 @@ pub struct Delivery {
     pub digest: String,
     /// When it was written.
     pub at: Timestamp,
-    /// When it was last seen to be as it should, the writing itself included; absent: seen broken, to be written anew.
+    /// When it was last seen to be correct, its own writing included; `None` if it was seen broken and must be written
+    /// again.
     pub checked_at: Option<Timestamp>,
 }
 

@@ -1,5 +1,4 @@
-//! What a source says and nobody believes before something else proves it. PURE: no runtime, no client, no file system, no
-//! clock.
+//! What a source says that is not believed until something else proves it.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +12,7 @@ use crate::identity::{AccountId, AccountKind};
 /// Which doubt.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DoubtKey {
-    /// Of which source.
+    /// Name of the source.
     pub source: String,
     /// About which accounts.
     pub kind: AccountKind,

@@ -19,7 +19,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A suspension that has begun and of which nothing failed yet: whoever is killed in the middle finds it.
+    /// A suspension that has begun and has not failed. If the daemon is killed in the middle, it finds this record
+    /// after its restart.
     #[must_use]
     pub fn begun(now: Timestamp) -> Self {
         Self { step: SUSPEND.to_owned(), reason: "begun".to_owned(), since: now, attempts: 0, next_try: now }

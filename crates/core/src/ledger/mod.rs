@@ -121,11 +121,11 @@ pub struct LedgerState {
 pub struct SourceState {
     /// The server that answered.
     pub server: Option<String>,
-    /// Of the last read.
+    /// Completeness of the last read.
     pub completeness: Completeness,
-    /// Of the last read.
+    /// Entries in the last read.
     pub entries: u64,
-    /// Of the last read, in milliseconds.
+    /// Duration of the last read, in milliseconds.
     pub took_ms: u64,
     /// When it was last read at all.
     pub read_at: Timestamp,
@@ -207,15 +207,15 @@ pub struct Account {
     pub dn: String,
     /// Last good identity.
     pub posix: Option<PosixIdentity>,
-    /// Of a group: its own.
+    /// Own gid of a group.
     pub gid: Option<Gid>,
     /// Last good home.
     pub home: Option<PathBuf>,
-    /// Of a person.
+    /// Mail address of a person.
     pub mail: Option<String>,
-    /// Of a person.
+    /// Display name of a person.
     pub display_name: Option<String>,
-    /// Of a person, as the directory has them, unchecked.
+    /// SSH keys of a person, as the directory has them, unchecked.
     pub ssh_keys: BTreeSet<String>,
     /// The mark that disables it in the directory.
     pub disabled: Option<String>,
@@ -255,9 +255,9 @@ pub struct Archive {
     pub account: AccountId,
     /// From which cluster.
     pub cluster: ClusterName,
-    /// Of which namespace.
+    /// Name of the archived namespace.
     pub namespace: NamespaceName,
-    /// Of the account then: an archive of an earlier suspension is none of the present one.
+    /// Generation of the account at that time: an archive of an earlier suspension does not count for the present one.
     pub generation: u64,
     /// Hex SHA-256 of the file.
     pub digest: String,
@@ -362,7 +362,7 @@ pub enum Spending {
 pub struct Spent {
     /// Which budget.
     pub spending: Spending,
-    /// Of which class.
+    /// Name of the class.
     pub class: String,
     /// How many.
     pub amount: u64,
@@ -389,9 +389,9 @@ pub struct ObjectRecord {
     pub account: AccountId,
     /// `metadata.uid` that the server gave it.
     pub uid: String,
-    /// Of what we wanted.
+    /// Digest of what we wanted.
     pub wanted: String,
-    /// Of the fields we manage in what the server answered.
+    /// Digest of the fields we manage in the server's answer.
     pub observed: String,
     /// What people read of it: a quota's `spec.hard`.
     pub detail: Option<serde_json::Value>,

@@ -11,7 +11,7 @@ use crate::identity::{AccountId, AccountName};
 /// One class on its way from one policy to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PaceRecord {
-    /// [`crate::policy::Policy::revision`] of the class: another one begins anew, with one tenant.
+    /// [`crate::policy::Policy::revision`] of the class: another revision starts again with one tenant.
     pub revision: String,
     /// When the first tenant was let through.
     pub began: Timestamp,

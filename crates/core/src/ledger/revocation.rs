@@ -49,7 +49,8 @@ impl LedgerState {
             let turn = if revocation.done == 0 { 1 } else { pace.allowed(all) };
             due.extend(waiting.iter().take(usize::try_from(turn).unwrap_or(usize::MAX)).map(|account| &account.id));
         }
-        // Whoever is ordered something else is not revoked a second time for it.
+        // An account with an order of its own carries out all its orders at once, so that its turn in the bulk
+        // revocation does not revoke it a second time.
         let is_due = |order: &Order| order.bulk.as_ref().is_none_or(|class| !self.revocations.contains_key(class));
         let alone: BTreeSet<&AccountId> =
             self.orders.iter().filter(|order| is_due(order)).map(|order| &order.account).collect();

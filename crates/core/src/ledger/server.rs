@@ -1,4 +1,4 @@
-//! What is remembered of the servers of a source. PURE: no runtime, no client, no file system, no clock.
+//! What is remembered of the servers of a source.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};

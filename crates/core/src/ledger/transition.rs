@@ -491,7 +491,8 @@ impl Trust {
     }
 }
 
-/// What of an account's identity on disk changed: each value before and after. Of a uid its adoption tells.
+/// What changed in an account's identity on disk: each value before and after. The uid is not in it: the event of its
+/// adoption names it.
 fn moved(before: &Account, after: &Account) -> Map<String, Value> {
     let gid = |account: &Account| account.posix.as_ref().map(|posix| posix.gid).or(account.gid);
     let mut moved = Map::new();

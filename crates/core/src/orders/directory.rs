@@ -1,5 +1,4 @@
-//! `bursar directory accept`: a server was restored from a backup, or groups are empty on purpose. PURE: no runtime, no client,
-//! no file system, no clock.
+//! `bursar directory accept`: a server was restored from a backup, or groups are empty on purpose.
 
 use serde_json::json;
 

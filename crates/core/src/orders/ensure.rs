@@ -21,7 +21,7 @@ const FRESH: SignedDuration = SignedDuration::from_secs(10);
 pub struct Asker {
     /// For the history.
     pub actor: String,
-    /// Of the process that asks.
+    /// uid of the process that asks.
     pub uid: u32,
     /// Its name on this host.
     pub name: Option<String>,
@@ -36,7 +36,7 @@ pub struct Ensured {
     pub changes: Vec<Change>,
     /// For the history.
     pub events: Vec<Event>,
-    /// For whoever asks.
+    /// For the caller.
     pub answer: Result<EnsureAnswer, Refusal>,
     /// The cycle that brings it nearer.
     pub wants: Option<Trigger>,
@@ -49,7 +49,7 @@ impl Ensured {
     }
 }
 
-/// Answers at once; whoever wants to wait asks again.
+/// Answers at once; a caller that wants to wait asks again.
 #[must_use]
 pub fn ensure(
     ledger: &LedgerState,
@@ -147,7 +147,7 @@ fn hopeless(ledger: &LedgerState, policy: &Policy, account: &Account) -> Option<
         return Some(format!("held by {} ({})", note.actor, note.reason));
     }
     match account.state {
-        // Whoever is suspended for want of use comes back by being used.
+        // An account that is suspended because it was not used comes back by being used.
         Lifecycle::Suspended if matches!(account.suspension, Some(Suspension::Idle { .. })) => {}
         Lifecycle::Suspended => return Some("suspended; `bursar why` says for what".to_owned()),
         Lifecycle::Archived | Lifecycle::Deleted => return Some(format!("its state is {}", account.state.as_str())),
@@ -217,7 +217,7 @@ fn standing(
         let settled = ledger.settled.contains_key(&place);
         return if settled { Standing::Ready(None) } else { waits("it is being made") };
     };
-    // Of several hosts the first speaks for all: whoever waits here waits on none of them.
+    // If there are several hosts, the first speaks for all: the caller waits on none of them.
     let host = rule.hosts().first().cloned().unwrap_or_default();
     let key = CredentialKey::new(place.0, place.1).on(&host);
     let good = match rule.kind {

@@ -75,7 +75,7 @@ pub struct AcceptDirectory {
 pub struct AdoptObject {
     /// `resourcequota tool-foo/bursar`, `namespace tool-foo`.
     pub object: String,
-    /// Whose; absent: of whoever it stands in the way.
+    /// The new owner; `None`: the account in whose way it stands.
     pub owner: Option<AccountName>,
     /// In the administrator's words.
     pub reason: Option<String>,

@@ -34,8 +34,8 @@ pub(super) fn is_possible<'a>(
     Err(Refusal { exit_code: 1, text })
 }
 
-/// An order for each account of the class that has a certificate, to be carried out at a pace. One that is under way is
-/// followed, not begun again: whoever gives the order a second time revokes nobody twice.
+/// An order for each account of the class that has a certificate, to be carried out at a pace. If a revocation of the
+/// class is under way, it is followed, not started again: giving the order a second time revokes nobody twice.
 pub(super) fn all(ledger: &LedgerState, class: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
     if let Some(BulkRevocation { note, .. }) = ledger.revocations.get(class) {
         let Note { actor, reason, at, .. } = note;

@@ -108,8 +108,8 @@ pub enum Action {
         /// Name of the file.
         file: String,
     },
-    /// Deletes a namespace that is archived, with a UID precondition. An archive that is no longer as it was written, or
-    /// old, is made anew first.
+    /// Deletes an archived namespace, with a UID precondition. If the archive was changed since it was written, or is
+    /// old, it is made again first.
     DeleteNamespace {
         /// Where.
         cluster: ClusterName,
@@ -119,7 +119,7 @@ pub enum Action {
         uid: String,
         /// Its newest archive, and the name of its file.
         archived: Option<(String, Archive)>,
-        /// Name of the file, should it have to be made anew.
+        /// Name of the archive file, if it must be made again.
         file: String,
     },
     /// Looks whether a namespace that was deleted is gone, and what keeps it.
@@ -137,7 +137,7 @@ pub enum Action {
         cluster: ClusterName,
         /// For whom, and what the kubeconfig around it says.
         credential: DesiredCredential,
-        /// That it is of.
+        /// Generation of the credential.
         generation: u64,
         /// Into which home.
         home: HomeTarget,
@@ -157,15 +157,15 @@ pub enum Action {
     },
     /// Exactly these SSH keys in our block of a home's `authorized_keys`; without any, no block.
     SshKeys {
-        /// Of no cluster, but done with this one.
+        /// The cluster it is done with; the keys belong to no cluster.
         cluster: ClusterName,
         /// In which home.
         home: HomeTarget,
         /// Checked lines.
         keys: Vec<String>,
-        /// Of them.
+        /// Digest of `keys`.
         digest: String,
-        /// Why; absent: they should stand there, and it is a look.
+        /// Why they are written; `None` if they should be there already and are only checked.
         reason: Option<Reason>,
     },
     /// Looks whether what was delivered still stands there.

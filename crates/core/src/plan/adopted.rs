@@ -1,7 +1,8 @@
 //! Namespaces that others create: whose each is, from what the clusters show and what the ledger remembers.
 //!
-//! An annotation is anybody's word who may write it. It is believed only if it names an account that is known, and that
-//! the class allows; and it names whom it named when it was first read, whoever has that name later.
+//! An annotation is only the word of somebody who may write it. It is believed only if it names a known account that
+//! the class allows; and it means the account that had the name when the annotation was first read, even if another
+//! account has that name later.
 
 use std::collections::{BTreeMap, BTreeSet};
 

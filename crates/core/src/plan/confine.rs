@@ -1,5 +1,5 @@
-//! What of a plan goes on where the daemon's confinement is not whole (`[security] require_confinement`): what takes access
-//! away. PURE: no runtime, no client, no file system, no clock.
+//! What remains of a plan if the daemon's confinement is not whole (`[security] require_confinement`): only what takes
+//! access away.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What a source says and is not believed, as refusals. PURE: no runtime, no client, no file system, no clock.
+//! Turns what a source says, and is not believed, into refusals.
 
 use super::guard::{ABSENCE, ATTRIBUTES, IMPORT, Refusal};
 use super::hash;

@@ -286,7 +286,7 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
             if !refused.contains(&plan.id) {
                 return Some(plan);
             }
-            // Whoever is not resumed stays as they are; all else that they need comes with their access.
+            // A tenant that is not resumed stays as it is; everything else that it needs comes with its access.
             plan.otherwise.map(|plan| *plan).filter(|plan| !not_resumed.contains(&plan.id))
         })
         .collect();
@@ -308,7 +308,7 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
     (approved, refusals)
 }
 
-/// Of a held account what goes through the hold.
+/// Returns the part of a held account's plan that passes the hold.
 fn unless_held(plan: AccountPlan) -> Option<AccountPlan> {
     if plan.held.is_some() { plan.otherwise.map(|plan| *plan) } else { Some(plan) }
 }

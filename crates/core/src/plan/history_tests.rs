@@ -1,7 +1,7 @@
 //! Random histories of a directory, from what it answers to what is done: entries come, go, are renamed, change their
-//! uid, are made anew under an old name; administrators adopt uids and accounts; reads are partial, servers lag, attributes vanish,
-//! members hide, and the clock jumps. Nobody is suspended and no namespace deleted without proof, no uid is ever two accounts', none changes unasked, and at rest there
-//! is nothing to plan.
+//! uid, are created again under an old name; administrators adopt uids and accounts; reads are partial, servers lag,
+//! attributes vanish, members hide, and the clock jumps. Nobody is suspended and no namespace deleted without proof, no
+//! uid ever belongs to two accounts, no uid changes without an order, and at rest there is nothing to plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -268,7 +268,7 @@ impl Story {
         }
     }
 
-    /// How long those who have no access have none; who has it begins anew.
+    /// Counts how long accounts have had no access; for an account with access the count starts again.
     fn count_ended(&mut self, complete: bool) {
         let now = self.world.now;
         for account in self.world.ledger.accounts.values() {

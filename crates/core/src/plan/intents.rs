@@ -83,7 +83,7 @@ fn after(plan: &AccountPlan, now: Timestamp) -> Account {
         Some(Transition::Archive | Transition::Delete { .. }) => (Lifecycle::Archived, after.suspension.clone()),
         Some(Transition::Gone) => (Lifecycle::Deleted, after.suspension.clone()),
     };
-    // What comes next is counted anew.
+    // The next phase is counted from its own beginning.
     after.ending = match &plan.transition {
         None => after.ending,
         Some(Transition::Delete { .. }) => Some(Ending::Deletion { at: now }),

@@ -40,7 +40,8 @@ impl std::fmt::Display for LimitUse {
     }
 }
 
-/// Of each class and budget the tighter limit, if it is near and refuses nothing, for then it is said already.
+/// The tighter limit of each class and budget, if it is near and refuses nothing: a limit that refuses is reported
+/// already.
 pub(super) fn near_limits(
     bounds: &Bounds,
     by_plan: &BTreeMap<(Spending, String), u64>,
@@ -65,7 +66,7 @@ pub(super) fn worth_saying(uses: impl Iterator<Item = LimitUse>, refusals: &[Ref
     uses.filter(|found| is_near(found) && !said(found)).collect()
 }
 
-/// Of the two limits that of which less is left; of the day's first, which takes longer to be free again.
+/// Returns the limit of which less is left. If both have the same left, the day's: it takes longer to be free again.
 pub(super) fn tighter(
     limited: &Limited,
     limits: &Limits,

@@ -23,7 +23,7 @@ use crate::ledger::pace::PaceRecord;
 /// How far a change of the policy is, for people and programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Of which class.
+    /// Name of the class.
     pub class: String,
     /// Tenants that were let through.
     pub done: u64,
@@ -34,13 +34,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of everything that is under way.
+    /// Progress of every change under way.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         ledger.paces.iter().map(|(class, pace)| Self::of_class(class, pace, ledger)).collect()
     }
 
-    /// Of one class.
     pub(super) fn of_class(class: &str, pace: &PaceRecord, ledger: &LedgerState) -> Self {
         let stopped_by = ledger.stopped_by(pace);
         Self { class: class.to_owned(), done: pace.done, waiting: pace.waiting, stopped_by }

@@ -24,7 +24,7 @@ use crate::quantity::{compare, is_count, is_counted, is_quantity, is_resource};
 pub struct Adoption {
     /// Where.
     pub cluster: ClusterName,
-    /// Of what.
+    /// Name of the resource in `spec.hard`.
     pub resource: String,
     /// What we had written; absent: no limit.
     pub before: Option<String>,
@@ -43,7 +43,7 @@ pub struct OverQuota {
     pub cluster: ClusterName,
     /// Where.
     pub namespace: String,
-    /// Of what.
+    /// Name of the resource in `spec.hard`.
     pub resource: String,
     /// What is wanted.
     pub amount: String,

@@ -1,9 +1,9 @@
 //! What is to be done in a realm of Keycloak: the difference between what the ledger has of people and workspaces and
 //! what was last seen there.
 //!
-//! It is made after the guard, of the states that it let through: what a limit holds back is not done here either. What of
-//! it takes access away has limits of its own ([`guard`]). Users who are not known to be ours, and roles that are of no
-//! workspace, are in no step.
+//! It is computed after the guard, from the states that the guard let through: what a limit holds back is not done here
+//! either. Steps that take access away have limits of their own ([`guard`]). No step touches a user who is not known to
+//! be ours, or a role that belongs to no workspace.
 
 mod display;
 pub mod guard;
@@ -100,9 +100,9 @@ pub enum RealmAction {
     RealmCreate {
         /// In lower case.
         username: String,
-        /// Of the account.
+        /// Mail address of the account.
         email: Option<String>,
-        /// Of the account; Keycloak gets it in two parts.
+        /// Display name of the account; Keycloak gets it in two parts.
         display_name: Option<String>,
         /// Required actions.
         actions: Vec<String>,
@@ -418,7 +418,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Who has a role and should not, and the other way round. Whoever is not ours keeps what somebody else gave them.
+    /// Who has a role and should not, and the other way round. A user who is not ours keeps what somebody else gave
+    /// them.
     fn holders(
         &self,
         (name, group): (&str, &Account),

@@ -418,7 +418,7 @@ fn roles_are_taken_within_limits_of_their_own() {
     assert!(story.guarded().is_empty());
     assert!(story.seen.roles["workspace-lab:member"].holders.is_empty());
 
-    // A role goes with its workspace, and with whoever has it.
+    // A role goes with its workspace, and all its holders lose it: also those who are not ours.
     story.seen.roles.get_mut("workspace-lab:member").expect("there").holders = ["x".to_owned(), "y".to_owned()].into();
     story.world.account(&lab).state = Lifecycle::Deleted;
     let refused = story.guarded();

@@ -17,7 +17,7 @@ use crate::ledger::revocation::BulkRevocation;
 /// How far the revocation of a class is, for people and programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Of which class.
+    /// Name of the class.
     pub class: String,
     /// Accounts whose older certificates are refused, and that have a new one.
     pub done: u64,
@@ -30,7 +30,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of everything that is under way.
+    /// Progress of every revocation under way.
     #[must_use]
     pub fn of(ledger: &LedgerState) -> Vec<Self> {
         let of_class = |(class, revocation): (&String, &BulkRevocation)| {
@@ -65,8 +65,8 @@ impl std::fmt::Display for Progress {
     }
 }
 
-/// What the ledger is to know, in the transaction that raises the generations: whoever is killed after it revokes nobody
-/// twice and leaves nobody out.
+/// What the ledger records in the transaction that raises the generations: a daemon that is killed after it revokes
+/// nobody twice and leaves nobody out.
 #[must_use]
 pub fn advance(approved: &ApprovedPlan, ledger: &LedgerState, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
     if ledger.revocations.is_empty() {

@@ -1,9 +1,9 @@
-//! Stories as text: what happened in `tests/data/scenarios/NAME.txt`, what Bursar would do in `tests/data/plans/NAME.txt`.
-//! `UPDATE_GOLDENS=1` writes the plans anew, for a person to read.
+//! Stories as text: what happened in `tests/data/scenarios/NAME.txt`, what Bursar would do in
+//! `tests/data/plans/NAME.txt`. `UPDATE_GOLDENS=1` writes the plans again, for a person to review.
 //!
-//! A story is a line for each thing that happens; `plan` shows what `bursar plan` would, `do` carries it out and shows
-//! the history, `settle` carries everything out without showing it. `reads 26 1h` reads the directory so often, so much
-//! later each time, and shows what it taught and did. The site is [`super::testing::policy`].
+//! A story has a line for each thing that happens; `plan` shows what `bursar plan` would, `do` carries it out and shows
+//! the history, `settle` carries everything out without showing it. `reads 26 1h` reads the directory 26 times, one
+//! hour apart, and shows what the reads taught and did. The site is [`super::testing::policy`].
 
 mod adopted;
 mod crossings;
@@ -279,7 +279,7 @@ impl Story {
         }
     }
 
-    /// Somebody edits, deletes, or deletes and makes anew.
+    /// Somebody edits an object, deletes it, or deletes and recreates it.
     fn object(&mut self, verb: &str, id: &AccountId, kind: &str, name: &str) {
         let records = &self.world.ledger.objects;
         let (key, _) = records

@@ -1,6 +1,6 @@
-//! SSH keys of one person: write, take out, look after.
+//! SSH keys of one person: write, remove, check.
 //!
-//! Homes are of no cluster: it is done with the first of the account's clusters that answers.
+//! Homes belong to no cluster: the work is done with the first of the account's clusters that answers.
 
 use bursar_protocol::USUAL_KUBECONFIG;
 

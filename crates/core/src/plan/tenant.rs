@@ -169,7 +169,8 @@ pub(super) fn abandoned(look: Look<'_>) -> Found {
     found
 }
 
-/// What it gets in a namespace that others made comes last: whoever makes that fail must not keep it from a certificate.
+/// What a tenant gets in a namespace that others made comes last: others who make that step fail must not keep the
+/// tenant from its certificate.
 fn is_new_elsewhere(look: Look<'_>, action: &Action) -> bool {
     let own = look.tenant.namespace.as_ref().map(NamespaceName::as_str);
     matches!(action, Action::Apply { key, uid: None, .. } if adopted::is_of_others(key, |there| own == Some(there)))

@@ -1,4 +1,4 @@
-//! Two reads of a source, entry by entry: what the second says otherwise. PURE: no runtime, no client, no file system, no clock.
+//! Two reads of a source, entry by entry: what the second says differently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;

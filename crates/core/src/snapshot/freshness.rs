@@ -1,8 +1,7 @@
-//! How far a server is, in its own words, and whether that is behind what was heard before. PURE: no runtime, no client, no
-//! file system, no clock.
+//! How up to date a server is, by its own account, and whether it is behind what was seen before.
 //!
-//! A server that is behind shows people who left as present and their rights as they were. So nothing of its answer is
-//! used, and another server is asked.
+//! A server that is behind shows people who left as present, with their rights as they were. So nothing of its answer
+//! is used, and another server is asked.
 
 use std::collections::BTreeMap;
 

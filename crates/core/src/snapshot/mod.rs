@@ -181,7 +181,7 @@ pub struct Entry {
     pub name: String,
     /// uid, gid and the gids of the groups that name it; absent for groups without a uid of their own.
     pub posix: Option<PosixIdentity>,
-    /// Of a group: its own.
+    /// Own gid of a group.
     pub gid: Option<Gid>,
     /// `homeDirectory`, or the prefix and the name; absent for groups.
     pub home: Option<PathBuf>,
@@ -255,7 +255,8 @@ pub struct RejectedEntry {
     pub name: Option<String>,
     /// Its immutable id, if it could be read.
     pub id: Option<DirectoryId>,
-    /// The mark that disables it, as `attribute: value`: whoever is locked out does not stay because of a bad home.
+    /// The mark that disables it, as `attribute: value`: an account that is locked out does not stay because of a bad
+    /// home.
     #[serde(default)]
     pub disabled: Option<String>,
     /// What is wrong, with the value.

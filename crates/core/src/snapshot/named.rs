@@ -1,5 +1,4 @@
-//! Names in entries: members that nobody answers to, and what attributes are called. PURE: no runtime, no client, no file
-//! system, no clock.
+//! Names in entries: members that no entry answers to, and what attributes are called.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +18,7 @@ pub enum MemberName {
 pub struct Dangling {
     /// The entries that name each, by their ids.
     pub members: BTreeMap<MemberName, BTreeSet<DirectoryId>>,
-    /// The groups and tools that each group is a part of: whoever belongs to it belongs to them.
+    /// The groups and tools that each group is a part of: a member of the group is a member of them.
     pub parents: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
 }
 

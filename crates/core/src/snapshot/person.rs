@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::{Entry, SourceRead};
 use crate::identity::{AccountKind, DirectoryId};
 
-/// Entries of later sources that are people of earlier ones: by source and id, with the entries they are the same as. Of
-/// several nobody knows which.
+/// Entries of later sources that are people of earlier ones: by source and id, with the entries they are the same as.
+/// If there are several, nobody knows which one it is.
 pub type Same<'a> = BTreeMap<(&'a str, &'a DirectoryId), Vec<&'a Entry>>;
 
 /// Looks for them; the order of `reads` is that of precedence.

@@ -1,5 +1,5 @@
-//! What the servers of a source say of one account that a read did not show, asked by its immutable id. PURE: no runtime, no
-//! client, no file system, no clock.
+//! What the servers of a source say about one account that a read did not show, when they are asked for its immutable
+//! id.
 
 use std::collections::BTreeMap;
 use std::fmt;

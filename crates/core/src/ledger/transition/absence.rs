@@ -1,5 +1,5 @@
-//! How long accounts are missing, and how far their end is: sums of what complete reads prove. Before an account is due, its
-//! servers are asked for it alone. PURE: no runtime, no client, no file system, no clock.
+//! How long each account has been missing, and how far its end has progressed, as sums of what complete reads prove.
+//! Before an account is due, its servers are asked for that account alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -232,7 +232,7 @@ fn a_member_who_is_named_and_not_there_stays_until_they_are_due() {
     }
     story.hears(named());
     assert_eq!(story.account("a").leaving.len(), 1, "their absence is due");
-    // Whoever is not even named leaves at once.
+    // A member that the group does not even name leaves at once.
     let mut story = Story::begin(all(&[0, 1]));
     story.hears(read(all(&[1])));
     assert_eq!(story.account("a").leaving.len(), 1);
@@ -262,7 +262,7 @@ fn five_who_come_again_under_other_ids_are_a_question() {
         assert_eq!((asked, absent == 0), (question, question), "{count}");
         assert_eq!(story.ledger.accounts.len(), 8, "nothing is adopted, and nobody is new");
     }
-    // Whoever they are, groups keep whom they had.
+    // While the identity of the entries is in doubt, groups keep the members they had.
     let grouped = |entries: Vec<Entry>, members: Vec<DirectoryId>| {
         let members = members.into_iter().map(|id| (id, Role::Member)).collect();
         let group = Entry { members, ..group("a", &[]) };

@@ -1,5 +1,4 @@
-//! A directory that was imported again: everybody is missing, and others have their names and uids. PURE: no runtime, no
-//! client, no file system, no clock.
+//! A directory that was imported again: all accounts are missing, and new entries have their names and uids.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +9,7 @@ use crate::ledger::doubt::{Doubt, DoubtKey, Question};
 use crate::ledger::{Account, Lifecycle, OrderKind};
 use crate::snapshot::{Entry, SourceRead};
 
-/// Fewer accounts of a kind are people who were made anew one by one.
+/// If fewer accounts of a kind are affected, they count as people who were recreated one by one.
 const ENOUGH: usize = 5;
 
 /// Accounts that seem to be imported again, by the ids of the entries that have their names and uids.

@@ -1,5 +1,5 @@
-//! Who stays a member: of groups that show nobody all at once, and whoever is named and not there. PURE: no runtime, no client,
-//! no file system, no clock.
+//! Who stays a member: the members of groups that became empty all at once, and members that are named but have no
+//! entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,8 @@ impl Memory<'_> {
         })
     }
 
-    /// Whether a group that selects a class has become empty. Whoever leaves a class by it has the grace of an absence.
+    /// Whether a group that selects a class has become empty. An account that leaves a class for this reason has the
+    /// grace period of an absence.
     pub(super) fn is_emptied(&self, account: &Account, entry: &Entry) -> bool {
         let selects = |group: &str| group == entry.name || group == account.name;
         let classes = || self.policy.classes.values();

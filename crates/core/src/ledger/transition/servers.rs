@@ -1,4 +1,4 @@
-//! Which server answered, and how far it is. PURE: no runtime, no client, no file system, no clock.
+//! Which server answered, and how up to date it is.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Attributes that vanish from most accounts at once: an access rule hides them, or a schema lost them. What they said stays
-//! until an administrator lets it go. PURE: no runtime, no client, no file system, no clock.
+//! Attributes that vanish from most accounts at once, because an access rule hides them or a schema lost them. Their
+//! last values stay until an administrator lets them go.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::ledger::change::Change;
 use crate::ledger::doubt::{Doubt, DoubtKey, Question};
 use crate::snapshot::{Entry, SourceRead};
 
-/// Of fewer accounts it is no rule that some lose an attribute at once.
+/// Among fewer accounts, several that lose an attribute at once are no sign of an access rule.
 const ENOUGH: u64 = 10;
 
 /// An attribute that is believed to be gone only if it is proved to be.
@@ -85,7 +85,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Of the accounts in the read alone: whoever is missing proves nothing about an attribute.
+    /// Counts only accounts in the read: a missing account proves nothing about an attribute.
     fn count(&self, read: &SourceRead, kind: AccountKind, attribute: Attribute) -> Count {
         let mut count = Count::default();
         let (mut present, known) = (0, |id| self.known.get(&(read.source.as_str(), id)).copied());

@@ -129,9 +129,9 @@ async fn read_file(file: &Path, entries: &mut Vec<RawEntry>, problems: &mut Vec<
 
 /// A file that was written so recently may still be written.
 const YOUNG: Duration = Duration::from_secs(5);
-/// Whoever writes a file writes on within this.
+/// A program that is still writing a file writes again within this time.
 const PAUSE: Duration = Duration::from_millis(250);
-/// A large export takes a second; who writes for longer than all of these is waited for by the next cycle.
+/// A large export takes a second; a file that is written for longer than all of these tries waits for the next cycle.
 const TRIES: usize = 12;
 
 /// The content of a file that nobody writes any more.

@@ -28,8 +28,8 @@ pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a whole read may take. The largest directories take a minute or two, and a realm of 50,000 some ten.
 pub const DEADLINE: Duration = Duration::from_mins(30);
 
-/// A directory to read. Two are equal if reading them is the same act, the password included: a reload compares them
-/// to know whether a running source has to begin anew.
+/// A directory to read. Two are equal if reading them is the same act, the password included: a reload compares them to
+/// know whether a running source has to start again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceConfig {
     /// The name the ledger records with every account.

@@ -24,7 +24,7 @@ pub enum TlsError {
     /// `client_certificate` or `client_key` cannot be parsed.
     #[error("client_certificate or client_key is not PEM")]
     IdentityPem(#[source] pem::Error),
-    /// They are not a pair, or the key is of a kind that ring does not know.
+    /// They are not a pair, or ring does not know the key's kind.
     #[error("client_certificate and client_key cannot be used")]
     Identity(#[source] rustls::Error),
     /// ring supports the default protocol versions; this is here so that nothing needs a proof.

@@ -125,7 +125,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     read.dangling = groups.dangling(&index, &holders);
     let nameless: Vec<_> = read.rejected.iter().filter(|rejected| rejected.id.is_none()).collect();
     if let Some(example) = nameless.first() {
-        // Whoever has no id cannot be recognised, so nobody is known to be absent.
+        // An entry without an id cannot be recognised, so no account is known to be absent.
         let attribute = &source.attributes.id;
         problems.push(format!("no usable {attribute} in {} entries, such as {}", nameless.len(), example.dn));
     }

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::entry::sid::Sid;
 
-/// The numbers that are given out: `ldap_idmap_range_min`, `_max` and `_size` of SSSD. Whoever runs SSSD with others
-/// must say the same here, or files belong to somebody else.
+/// The numbers that are given out: `ldap_idmap_range_min`, `_max` and `_size` of SSSD. If SSSD runs with other values,
+/// the same must be set here, or files belong to somebody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdRange {
     /// The first.

@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(closure(&Groups::default(), &dn(0)), Closure::default());
     }
 
-    /// Whoever can be reached by following edges until nothing is new.
+    /// All members that can be reached by following edges until nothing is new.
     fn reachable(edges: &[(usize, usize)], leaves: &[(usize, usize)], start: usize) -> BTreeSet<Member> {
         let mut reached = BTreeSet::from([start]);
         loop {

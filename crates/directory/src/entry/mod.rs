@@ -48,7 +48,8 @@ pub struct EntryRules {
 }
 
 impl EntryRules {
-    /// The rules that `policy` implies. Of several classes of one kind the first by name gives the default home.
+    /// The rules that `policy` implies. If several classes have the same kind, the first by name gives the default
+    /// home.
     #[must_use]
     pub fn of(policy: &Policy, now: Timestamp) -> Self {
         let mut homes = BTreeMap::new();
@@ -112,7 +113,7 @@ impl Reading<'_> {
 
     /// The name of `raw` as the directory writes it, prefix and all; memberships by name refer to it.
     ///
-    /// Of several values the one in the DN is the name (RFC 2307, 5.3).
+    /// If it has several values, the one in the DN is the name (RFC 2307, 5.3).
     pub fn full_name<'r>(&self, raw: &'r RawEntry, dn: &Dn, kind: AccountKind) -> Result<&'r str, String> {
         let attribute = match kind {
             AccountKind::Tool => &self.attributes.tool_name,
@@ -193,7 +194,7 @@ impl Reading<'_> {
         keys.into_iter().take(MAX_KEYS + 1).collect()
     }
 
-    /// Of several values nobody knows which tells them apart.
+    /// `None` also if there are several values: nobody knows which one tells people apart.
     fn person(&self, raw: &RawEntry) -> Option<String> {
         let value = raw.only(self.attributes.person.as_deref()?).ok()??;
         let value = value.trim().to_lowercase();
@@ -336,7 +337,7 @@ mod tests {
         reading.check(&candidate(&reading, AccountKind::Tool, raw)).map_err(|rejected| rejected.why)
     }
 
-    /// Of a file that somebody wrote.
+    /// Reads a file that somebody wrote by hand.
     fn by_hand<'a>(attributes: &'a AttributeNames, rules: &'a EntryRules) -> Reading<'a> {
         static NUMBERS: LazyLock<Numbers> = LazyLock::new(Numbers::default);
         Reading { source: "s", attributes, strip_prefix: None, id_from_dn: true, numbers: &NUMBERS, rules }

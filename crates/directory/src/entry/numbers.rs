@@ -153,7 +153,7 @@ impl Numbers {
 
     fn given(&self, raw: &RawEntry, names: &AttributeNames) -> Result<(Uid, Gid), String> {
         let missing = |attribute: &str| match self.told {
-            // Whoever said so needs no hint.
+            // Only `auto` gets the hint: an administrator who chose another value knows where the numbers come from.
             Some(Ids::Auto) => format!(
                 "{attribute} is missing, or hidden from us, and {} accounts have {}: ids = \"mixed\" would number it \
                  by its SID, ids = \"sid\" all",
@@ -184,8 +184,8 @@ impl Numbers {
     }
 }
 
-/// Whether a group is a list of addresses: whoever may write it may not give rights, and SSSD gives it
-/// no number.
+/// Whether a group is only a list of mail addresses: people who may edit it must not be able to grant rights by it, and
+/// SSSD gives it no number.
 fn is_for_mail_only(raw: &RawEntry) -> Result<bool, String> {
     let Some(text) = raw.only(GROUP_TYPE)? else { return Ok(false) };
     let bits: i64 = text.parse().map_err(|_| format!("{GROUP_TYPE} {text:?} is not a number"))?;

@@ -102,7 +102,8 @@ pub enum Preset {
     FreeIpa,
     /// Active Directory and Samba.
     Ad,
-    /// A realm of Keycloak: what is an attribute of its own there has that name, the rest is of RFC 2307.
+    /// A realm of Keycloak: a property that Keycloak has itself keeps its name there, all other names come from RFC
+    /// 2307.
     Keycloak,
 }
 

@@ -71,7 +71,7 @@ pub fn bind_refusal(text: &str) -> Option<&'static str> {
 }
 
 /// Whether what a referral names holds no people: the forest's configuration and its DNS zones, to which Active
-/// Directory refers whoever searches a whole domain (MS-ADTS 3.1.1.1.5). A child domain is another matter.
+/// Directory refers every search of a whole domain (MS-ADTS 3.1.1.1.5). A child domain is another matter.
 #[must_use]
 pub fn is_of_no_people(referral: &str) -> bool {
     let path = referral.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);

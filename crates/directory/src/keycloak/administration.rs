@@ -37,7 +37,7 @@ struct Client {
 pub struct Administration {
     session: Session,
     client_id: String,
-    /// Of the client whose roles are kept; looked up once.
+    /// Internal id of the client whose roles are kept; looked up once.
     client: Option<String>,
 }
 

@@ -131,7 +131,7 @@ pub(super) struct GroupCount {
 pub(super) struct Profile {
     #[serde(default)]
     attributes: Vec<Declared>,
-    /// Of all the others.
+    /// Policy for all attributes that are not declared.
     unmanaged_attribute_policy: Option<String>,
 }
 

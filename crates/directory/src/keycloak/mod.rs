@@ -101,8 +101,8 @@ async fn read_users(
     if same { Ok(listed) } else { Err(RealmError::Changed(User::WHAT)) }
 }
 
-/// Groups, those within them, and who belongs to each. Whoever belongs to a part of a group belongs to it, as in
-/// Keycloak, where they inherit its attributes and roles.
+/// Reads groups, their subgroups and the members of each. A member of a subgroup belongs to the group too, as in
+/// Keycloak, where the member inherits the group's attributes and roles.
 async fn read_groups(
     session: &mut Session,
     scribe: &mut Scribe<'_>,

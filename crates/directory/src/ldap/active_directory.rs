@@ -1,9 +1,10 @@
 //! Changes of an Active Directory, as a domain controller tells them: by `DirSync` ([`super::dirsync`]), else by
 //! `uSNChanged`, its own count of changes (MS-ADTS 3.1.1.1.9).
 //!
-//! Both only say what to look at. Each object is then asked for as in a full read ([`super::moved`]), and what they do not
-//! tell, by comparing names with a list of what is there: objects that left, whose container moved, that we may see now.
-//! Whatever fails leaves what is kept as it was, and all is read anew.
+//! Both only say which objects to look at. Each of these objects is then asked for as in a full read
+//! ([`super::moved`]). Neither tells which objects left, whose container moved, or which became visible to us: these
+//! are found by comparing names with a list of what is there. If a step fails, what is kept stays as it was, and
+//! everything is read again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -135,7 +136,7 @@ fn within(base: &str, root: &Dn) -> bool {
     Dn::parse(base).is_within(root)
 }
 
-/// What follows `kept`. `None`: nothing can, all must be read anew.
+/// The state after `kept`; `None` if changes cannot follow it and everything must be read again.
 async fn advance(
     ldap: &mut Ldap,
     config: &LdapConfig,

@@ -58,7 +58,7 @@ pub async fn follow(source: SourceConfig, memory: SyncCache, changed: Arc<Notify
     }
 }
 
-/// Whoever no longer follows says so, however it ends.
+/// Reports that the source is no longer followed, however following ended.
 struct Ended<'a> {
     memory: &'a SyncCache,
     source: &'a str,

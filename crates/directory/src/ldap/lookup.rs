@@ -70,7 +70,7 @@ pub(crate) async fn look_up(
     proofs
 }
 
-/// Where one server has the entries; whoever is not in it is nowhere.
+/// Where one server has the entries; an entry that is not in the map is nowhere on that server.
 async fn places(
     connection: &mut Connection,
     config: &LdapConfig,

@@ -1,7 +1,7 @@
 //! Attributes of many values, which Active Directory gives in parts: `member;range=0-1499` (MS-ADTS 3.1.1.3.1.3.3).
 //!
-//! Nothing holds the values still between two parts. Each part is therefore asked for from the last value that is known:
-//! if that is not the first of the answer, values came or went before it, and all begins anew.
+//! Values can change between two parts. Each part is therefore asked for from the last known value on: if that is not
+//! the first value of the answer, values came or went before it, and the attribute is read again from its beginning.
 
 use std::time::Duration;
 

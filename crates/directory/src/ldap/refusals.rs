@@ -10,7 +10,7 @@ use crate::source::LdapConfig;
 
 /// Before the second try. Password policies count failures within 10 to 30 minutes and allow five or ten of them.
 const FIRST_PAUSE: Duration = Duration::from_mins(5);
-/// Whoever set the password right waits no longer than this, and a lock that ends by itself is found.
+/// After the password is put right, the next try comes within this time, and a lock that ends by itself is noticed.
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
 
 /// What is known of the refusals of one source. Clones share it.

@@ -68,7 +68,7 @@ fn nameservers(text: &str) -> Vec<SocketAddr> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Record {
     priority: u16,
-    /// Of one priority the heavier first: the same server each time, so that its changes are asked for.
+    /// Among servers of one priority, the heavier first: always the same server, so that changes can be asked of it.
     weight: std::cmp::Reverse<u16>,
     host: String,
     port: u16,

@@ -1,11 +1,12 @@
-//! Changes as a server tells them by RFC 4533 (OpenLDAP's syncrepl): each search of a tree ends with a cookie, and the next one
-//! that names it is answered with what changed since.
+//! Changes as a server tells them by RFC 4533 (OpenLDAP's syncrepl): each search of a tree ends with a cookie, and a
+//! later search that names it is answered with what changed since.
 //!
-//! A refresh is gathered and then taken as a whole. What is not as it should be (a cookie that the server does not know,
-//! an unchanged entry that was never shown) makes it begin anew: with cookies of now, and a full read after them. Nobody is
-//! gone because a server did not name them, from the beginning or beyond its session log: a `slapd` that was killed names
-//! nobody who was written after its last checkpoint (`contextCSN`), until the next write. Then, too, all is read. What cannot
-//! tell changes is read in full each time, and a connection that ends leaves what is kept as it was.
+//! A refresh is gathered and then taken as a whole. If the answer does not fit (the server does not know the cookie, or
+//! calls an entry unchanged that it never showed), the refresh starts again with new cookies, followed by a full read.
+//! Nobody is gone only because a server did not name them, neither at the beginning nor beyond its session log: a
+//! `slapd` that was killed does not name entries written after its last checkpoint (`contextCSN`) until the next write.
+//! In that case everything is read, too. A server that cannot tell changes is read in full each time, and a connection
+//! that ends leaves what is kept as it was.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -51,7 +51,8 @@ pub(crate) async fn changes(
     }
 }
 
-/// Reads in full, and compares with what the changes have made: all differences are repaired, by beginning anew.
+/// Reads in full and compares with what the changes have made: if there is any difference, the source starts again with
+/// a full read.
 pub(crate) async fn whole(
     source: &SourceConfig,
     memory: &SyncCache,

@@ -1,5 +1,5 @@
-//! What is kept of a source between two reads, in memory alone: a restart begins with everything anew, so that nothing
-//! of the directory stands anywhere twice. PURE: no runtime, no client, no file system, no clock.
+//! What is kept of a source between two reads, in memory alone: after a restart everything is read again, so that no
+//! second copy of the directory lies anywhere. PURE: no runtime, no client, no file system, no clock.
 //!
 //! The entries and the server's mark up to which they are told are one value, which is only ever replaced as a whole:
 //! they cannot disagree.
@@ -143,7 +143,7 @@ impl SyncCache {
         }
     }
 
-    /// Forgets `wrong`, if that is what is kept of `source`: the next read begins anew, and who follows too.
+    /// Forgets `wrong`, if that is what is kept of `source`: the next read starts again, and so does following.
     pub fn forget(&self, source: &str, wrong: &Arc<Kept>) {
         if self.holds(source, wrong) {
             let mut slots = self.lock();

@@ -36,7 +36,7 @@ struct Placed {
     entry: Arc<RawEntry>,
 }
 
-/// What is told of one tree. Of one id the last word counts.
+/// What is told of one tree. If an id is told several times, the last counts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct News {
     /// Entries as they are now, in the order in which they were told.
@@ -116,8 +116,9 @@ impl Mirror {
         if trees.len() == read.trees.len() { Self::default().with(trees) } else { None }
     }
 
-    /// The mirror after `news`. `None`: they do not fit it, for they say that an entry is unchanged that it does not know.
-    /// So does a server that holds another database than the one that was read, and all must be read anew.
+    /// The mirror after `news`; `None` if they do not fit it, because they call an entry unchanged that the mirror does
+    /// not know. A server that holds another database than the one that was read does so, too, and everything must be
+    /// read again.
     #[must_use]
     pub fn with(&self, news: BTreeMap<AccountKind, News>) -> Option<Self> {
         let mut after = self.clone();

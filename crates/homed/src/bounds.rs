@@ -29,11 +29,11 @@ pub struct Bounds {
     pub gid_min: u32,
     /// What a new home is filled with.
     pub skeleton: Option<PathBuf>,
-    /// The files that may be written, relative to a home. Whoever could choose them could write a `.bash_profile`.
+    /// The files that may be written, relative to a home. A caller who could choose them could write a `.bash_profile`.
     pub kubeconfigs: Vec<PathBuf>,
-    /// Names of clusters and contexts that are ours, whoever wrote them: those of a former system.
+    /// Names of clusters and contexts that count as ours no matter who wrote them: those of a former system.
     pub take_over: Vec<String>,
-    /// SSH keys may be written: whoever asks may then become anybody on every host with these homes.
+    /// SSH keys may be written: a caller may then become anybody on every host with these homes.
     #[serde(default)]
     pub ssh_keys: bool,
 }

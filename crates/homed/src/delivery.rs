@@ -26,7 +26,7 @@ pub(super) struct Place<'a> {
     pub(super) patience: Patience,
     /// UTC, `20260131T235959Z`.
     pub(super) date: &'a str,
-    /// Of this process.
+    /// Processor time of this process.
     pub(super) cpu: &'a CpuLimit,
 }
 

@@ -23,9 +23,11 @@ use crate::files::{Directory, Existing};
 const MOMENT: Duration = Duration::from_millis(100);
 /// Between two looks at somebody else's lock. kubectl holds one for some milliseconds.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Nobody holds a lock that long: whoever made it was killed. client-go never overrides one, and asks people to delete it.
+/// Nobody holds a lock that long: the process that made it was killed. client-go never overrides a lock, and asks
+/// people to delete it.
 const ABANDONED: Duration = Duration::from_mins(1);
-/// Merges under one lock. Who writes faster than this does not know the lock either, and others wait for it.
+/// Merges under one lock. A program that writes faster than this does not know the lock either, and other deliveries
+/// wait for it.
 const ROUNDS: u32 = 3;
 
 /// What our locks say. They are told by their mode too, which they have from their first moment on: kubectl's have 0.
@@ -159,7 +161,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// Of a file that was just looked at.
+    /// The version of a file that was just looked at.
     pub(super) fn of(found: &Stat) -> Self {
         let nanoseconds = |seconds: i64, rest: u64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
         Self {

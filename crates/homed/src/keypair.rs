@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 /// A certificate that really is one.
 pub(super) struct Certificate {
-    /// The first certificate, written anew: whatever else stood beside it (a key, say) is not in it.
+    /// The first certificate, encoded again: anything else that stood beside it (a key, say) is not in it.
     pub(super) pem: String,
     /// `SubjectPublicKeyInfo`, DER.
     public_key: Vec<u8>,
@@ -36,8 +36,8 @@ const P256_HEAD: [u8; 26] = [
     0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
 ];
 
-/// Whether a private key (PEM, PKCS#8) is the certificate's. Bursar's keys are of P-256: a key of another kind is not one
-/// of them, and belongs to nothing.
+/// Whether a private key (PEM, PKCS#8) is the certificate's. Bursar's keys are P-256 keys: a key of another kind is not
+/// one of them, and belongs to nothing.
 pub(super) fn belongs_to(key_pem: &Zeroizing<Vec<u8>>, certificate: &Certificate) -> bool {
     let key = std::str::from_utf8(key_pem)
         .ok()

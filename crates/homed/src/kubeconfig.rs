@@ -92,8 +92,8 @@ pub struct Delivered {
     pub kept: Option<Zeroizing<String>>,
 }
 
-/// The text with our entries in it; `None` if they are there already, just so. `taken`: names that are ours, whoever
-/// wrote what stands there.
+/// The text with our entries in it; `None` if they are there already, just so. `taken`: names that count as ours no
+/// matter who wrote what stands there.
 pub fn merge(
     text: &str,
     entries: &KubeconfigEntries,
@@ -252,7 +252,7 @@ const CONTEXT_FIELDS: [&str; 3] = ["cluster", "namespace", "user"];
 const USER_FIELDS: [&str; 3] = ["client-certificate-data", "client-key-data", "extensions"];
 
 type Pairs = Vec<(Node, Node)>;
-/// Of each [`List`], by name: the fields within the entry that we write, or all of an entry.
+/// For each [`List`], by name: the fields within the entry that we write, or all of an entry.
 type Wanted = [Vec<(String, Node)>; 3];
 
 fn names(names: &[String]) -> BTreeSet<&str> {
@@ -364,7 +364,7 @@ type Left<'d> = Vec<(List, Vec<&'d Node>)>;
 struct Gone<'a> {
     /// All of these names.
     names: [BTreeSet<&'a str>; 3],
-    /// Of these names all but the first: client-go refuses a file with two.
+    /// All entries of these names but the first: client-go refuses a file with two.
     once: [BTreeSet<&'a str>; 3],
 }
 
@@ -681,7 +681,7 @@ fn digest(entries: &[BTreeMap<&str, &Node>; 3], names: &EntryNames) -> Option<St
         {
             let field = field.text().unwrap_or_default();
             add(field);
-            // Of the value of any other nothing is told: it may be a secret.
+            // The value of every other field stays out of the digest: it may be a secret.
             if field == "tokenFile" {
                 add(value.text().unwrap_or_default());
             }

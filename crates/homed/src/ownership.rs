@@ -1,10 +1,10 @@
-//! Which entries of a kubeconfig are ours: said by the file itself, not by who asks. Values only, no file.
+//! Which entries of a kubeconfig are ours: said by the file itself, not by the caller. Values only, no file.
 //!
-//! Whoever speaks for the daemon chooses names and contents; that a user's own context or cluster of the same name stays
-//! what it is must not depend on it. So our users have a prefix that nobody else's have, a context is ours if it names
-//! such a user, and a cluster is ours if one of our contexts leads to it.
+//! An attacker who speaks for the daemon chooses names and contents; that a user's own context or cluster of the same
+//! name stays as it is must not depend on them. So our users have a prefix that no other program uses, a context is
+//! ours if it names such a user, and a cluster is ours if one of our contexts leads to it.
 //!
-//! A user decides how many entries there are: each question costs as much as one pass over them.
+//! A user decides how many entries there are, so each question costs no more than one pass over them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ struct Context<'a> {
 }
 
 impl<'a> Standing<'a> {
-    /// Of the entries of these two lists.
+    /// Finds out what stands in these two lists.
     pub(super) fn of(contexts: &'a [Node], clusters: &'a [Node]) -> Self {
         let contexts: Vec<Context<'a>> = contexts
             .iter()
@@ -59,8 +59,8 @@ impl<'a> Standing<'a> {
         Self { contexts, ours, reached_by_us, reached, servers }
     }
 
-    /// The first entry that stands under one of our names and is not ours. `taken`: names that root said are ours, whoever
-    /// wrote them: those of a former system.
+    /// The first entry that stands under one of our names and is not ours. `taken`: names that root said are ours no
+    /// matter who wrote them: those of a former system.
     pub(super) fn foreign(&self, entries: &KubeconfigEntries, taken: &[String]) -> Option<String> {
         let is_taken = |name: &String| taken.contains(name);
         for context in entries.contexts.iter().filter(|context| !is_taken(&context.name)) {
@@ -119,7 +119,7 @@ impl<'a> Standing<'a> {
         })
     }
 
-    /// Of these names, those whose entries are ours and are no longer needed by a context of the user's.
+    /// Those of `names` whose entries are ours and that no context of the user needs any longer.
     fn removable(&self, names: &EntryNames) -> EntryNames {
         let is_ours = |name: &&String| self.ours.get(name.as_str()).is_none_or(|ours| *ours);
         let contexts: BTreeSet<&str> = names.contexts.iter().filter(is_ours).map(String::as_str).collect();

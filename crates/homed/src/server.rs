@@ -42,7 +42,7 @@ pub struct HomedSettings {
     pub bounds: Bounds,
     /// The only uid that may ask.
     pub client_uid: u32,
-    /// Of a worker, and before that of waiting for a free one [10 s].
+    /// How long a worker may take, and before that how long to wait for a free one [10 s].
     pub deadline: Duration,
     /// When to stop asking an export that hangs.
     pub breaker: BreakerSettings,
@@ -127,7 +127,7 @@ pub fn listener(path: Option<&Path>) -> Result<StdListener, HomedError> {
         std::fs::remove_file(path).map_err(failed)?;
     }
     let listener = StdListener::bind(path).map_err(failed)?;
-    // Who may ask is decided by peer credentials, whoever may connect.
+    // Anybody may connect: peer credentials decide who may ask.
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     std::fs::set_permissions(path, mode).map_err(failed)?;
     Ok(listener)

@@ -131,7 +131,7 @@ fn obey(order: &Order, request: &Request, parent: Pid, reply: &Reply) -> Result<
         _ => false,
     };
     become_user(target.uid, target.gid, &target.groups)?;
-    // Whoever becomes another user loses that signal.
+    // The kernel clears that signal when a process becomes another user.
     end_with(parent)?;
     let file = target.kubeconfig.as_path();
     let cpu = CpuLimit::set(order.cpu_seconds, reply, target.home.join(file))?;
@@ -272,7 +272,8 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), HomeError> {
     rustix::thread::set_no_new_privs(true).map_err(call("no_new_privs"))?;
     let no_core = Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(Resource::Core, no_core).map_err(call("setrlimit"))?;
-    // Whoever is that user may not read a key out of our memory. The kernel does so when ids change; without root none do.
+    // Another process of that user must not read a key out of our memory. The kernel sees to it when ids change;
+    // without root none do.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(call("dumpable"))?;
 
     let capabilities = rustix::thread::capabilities(None).map_err(call("capget"))?;

@@ -242,7 +242,7 @@ pub struct Inspection {
     pub owner: Option<u32>,
     /// Permission bits of the file, e.g. `0o600`.
     pub mode: Option<u32>,
-    /// The certificate under our user's name, PEM, made anew from what it decodes to.
+    /// The certificate under our user's name, PEM, encoded again from what it decodes to.
     pub certificate_pem: Option<String>,
     /// The key under our user's name belongs to that certificate.
     pub key_matches: bool,

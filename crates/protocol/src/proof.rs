@@ -1,7 +1,7 @@
 //! What stands under our user's name in a kubeconfig, kind by kind. Types only: no file, no socket, no clock.
 //!
-//! A kubeconfig can name a program that kubectl runs as its user. So the program and its arguments are not among what is
-//! asked for: they stand here, and whoever speaks for the daemon chooses an issuer and a client, no more.
+//! A kubeconfig can name a program that kubectl runs as its user. So a request cannot contain the program or its
+//! arguments: they stand here, and an attacker who speaks for the daemon chooses an issuer and a client, no more.
 
 use serde::{Deserialize, Serialize};
 

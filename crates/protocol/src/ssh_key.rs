@@ -1,7 +1,7 @@
 //! Public SSH keys that may be written in homes.
 //!
-//! Of sshd's format (sshd(8), `AUTHORIZED_KEYS FILE FORMAT`) only `type base64 [comment]` is written: an option that came
-//! out of a directory could be `command=`.
+//! Only `type base64 [comment]` of sshd's format (sshd(8), `AUTHORIZED_KEYS FILE FORMAT`) is written: an option that
+//! came out of a directory could be `command=`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

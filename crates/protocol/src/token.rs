@@ -9,7 +9,8 @@ use sha2::{Digest as _, Sha256};
 /// Claims of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
-    /// `jti`: the `credential-id` of audit events. Of an API server that gives none (before 1.30) the SHA-256 of the token.
+    /// `jti`: the `credential-id` of audit events. If the API server gives none (before 1.30), the SHA-256 of the
+    /// token.
     pub id: String,
     /// `sub`: `system:serviceaccount:NAMESPACE:NAME`.
     pub subject: String,

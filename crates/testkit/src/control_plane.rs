@@ -113,7 +113,7 @@ impl ControlPlane {
         self.kubectl_as(&self.admin_kubeconfig)
     }
 
-    /// `kubectl --kubeconfig FILE`: as whomever the file is of.
+    /// `kubectl --kubeconfig FILE`: as the holder of that file.
     #[must_use]
     pub fn kubectl_as(&self, kubeconfig: &Path) -> Command {
         let mut command = Command::new(&self.kubectl);
@@ -170,8 +170,8 @@ impl ControlPlane {
         self.api_server.as_ref()
     }
 
-    /// Gives the API server another certificate and waits until it serves it: it reads both files anew when they change
-    /// (kube-apiserver `dynamiccertificates`).
+    /// Gives the API server another certificate and waits until it serves it: it reads both files again when they
+    /// change (kube-apiserver `dynamiccertificates`).
     ///
     /// # Panics
     /// If it does not within a deadline. `ca_pem` is the authority of the new one.

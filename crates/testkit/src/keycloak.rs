@@ -121,7 +121,7 @@ impl Keycloak {
         self.token(realm, client, name, "id_token")
     }
 
-    /// Of somebody whose password is their name.
+    /// A token of a user whose password is their name.
     fn token(&self, realm: &str, client: &str, name: &str, which: &str) -> String {
         let form = format!("grant_type=password&scope=openid&client_id={client}&username={name}&password={name}");
         let answer = self.curl("POST", &format!("/realms/{realm}/protocol/openid-connect/token"), &[], &form);

@@ -34,8 +34,8 @@ const PAGE: u32 = 500;
 /// One live read must leave time for the answer: the API server waits 10 s for the review at most.
 const LIVE_READ: Duration = Duration::from_secs(2);
 
-/// Live reads at a time. Whoever makes the API server ask about a namespace that is not there must not make us ask it
-/// as often.
+/// Live reads at a time. A client that makes the API server ask about a namespace that is not there must not make the
+/// webhook ask about it as often.
 const LIVE_READS: usize = 16;
 
 /// Between two tries of a watch that broke, doubled up to the last.

@@ -107,7 +107,7 @@ pub struct Files {
 pub struct Changed {
     /// Certificate, key or rules.
     pub answers: bool,
-    /// The API server's place, the cluster or its seals: namespaces are to be read anew.
+    /// The API server's place, the cluster or its seals: namespaces must be read again.
     pub index: bool,
 }
 
@@ -231,8 +231,8 @@ fn approver_rules(content: &[Vec<u8>]) -> Result<ApproverRules, String> {
     ApproverRules::parse(content.first().map_or(&[], Vec::as_slice)).map_err(|error| error.to_string())
 }
 
-/// The folder as it is at this moment: of a volume of Kubernetes the one that `..data` leads to, so that no file is of
-/// another swap than its neighbour.
+/// The folder as it is at this moment. In a Kubernetes volume it is the one that `..data` leads to, so that all files
+/// come from the same swap.
 fn folder(dir: &Path) -> PathBuf {
     let data = dir.join("..data");
     std::fs::canonicalize(data).unwrap_or_else(|_| dir.to_owned())

@@ -244,7 +244,7 @@ fn refused(what: &str, why: &str, cure: &str) -> Decision {
     Decision { refusals: vec![finding], ..Decision::default() }
 }
 
-/// One line for each refusal. Of the body only what identifies it, and the reason, cut short.
+/// Logs one line for each refusal. Only the fields that identify the body are in it, and the reason, cut short.
 fn log(review: &Review<'_>, decision: &Decision) {
     let rules: Vec<&str> = decision.refusals.iter().map(|finding| finding.rule.as_str()).collect();
     let operation = match review.operation {

@@ -45,7 +45,7 @@ const HEADERS: Duration = Duration::from_secs(10);
 const PING: Duration = Duration::from_secs(30);
 /// Connections at a time; each API server keeps a few.
 const CONNECTIONS: usize = 1024;
-/// Of these, from one address: anybody who reaches the port can connect, and must not keep an API server out.
+/// Connections from one address: anybody who reaches the port can connect, and must not keep an API server out.
 const FROM_ONE_ADDRESS: usize = CONNECTIONS / 4;
 /// Reviews at a time on one HTTP/2 connection.
 const STREAMS: u32 = 250;
@@ -225,7 +225,7 @@ async fn serve(
         tokio::spawn(connection(stream, seat, config, Arc::clone(&handler), open.watcher()));
     }
     drop(listener);
-    // Whoever is not done by then hangs, and is cut off.
+    // A connection that is still open after this time hangs, and is cut off.
     let _ = tokio::time::timeout(GRACE, open.shutdown()).await;
 }
 

@@ -75,7 +75,7 @@ pub enum ArchiveError {
 /// Whose namespace it was, and what is in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
-    /// Of the layout.
+    /// Version of the layout.
     pub version: u32,
     /// From where.
     pub cluster: ClusterName,
@@ -85,7 +85,7 @@ pub struct About {
     pub account: AccountName,
     /// The ledger's immutable id.
     pub account_id: AccountId,
-    /// Of the account then.
+    /// Generation of the account at that time.
     pub generation: u64,
     /// When.
     pub at: Timestamp,
@@ -127,7 +127,7 @@ pub struct Content {
 }
 
 impl About {
-    /// Of a namespace whose objects are not counted yet.
+    /// Describes a namespace whose objects are not counted yet.
     #[must_use]
     pub fn of(
         (cluster, namespace): (ClusterName, NamespaceName),

@@ -220,7 +220,7 @@ pub(super) fn note(manifest: &mut Value) {
     manifest["metadata"]["annotations"] = json!({REVISION: revision(), DIGEST: digest(&manifest["spec"])});
 }
 
-/// Of the rules, whatever the configuration.
+/// Digest of the rules alone: it does not depend on the configuration.
 fn revision() -> String {
     let [policy, _] = daemon_admission_policy(&Needs::default(), &Confinement::default());
     digest(&policy["spec"])
@@ -234,7 +234,7 @@ fn changed_since_noted(manifest: &Value, stored: &Value) -> Option<String> {
     (noted(DIGEST) != digest(&stored["spec"])).then(|| "was changed since init made it".to_owned())
 }
 
-/// Of what is meant: without what the API server adds.
+/// Digest of what is meant: without what the API server adds.
 fn digest(spec: &Value) -> String {
     fingerprint(meant(spec).to_string().as_bytes())
 }
@@ -423,7 +423,7 @@ mod tests {
         let mut stored = policy.clone();
         stored["spec"]["matchConstraints"]["matchPolicy"] = json!("Equivalent");
         assert_eq!(changed_since_noted(&policy, &stored), None);
-        // Of another configuration, and made by `init`.
+        // A policy that `init` made from another configuration.
         let needs = Needs { roles: BTreeSet::from(["view".to_owned()]), ..Needs::default() };
         let [mut other, _] = daemon_admission_policy(&needs, &Confinement::default());
         note(&mut other);

@@ -193,7 +193,7 @@ fn user_pattern(template: &str) -> String {
 
 /// A template of users as a pattern, with this in the place of the name.
 fn template_pattern(template: &str, name: &str) -> String {
-    // Of the characters that a template may have only this one means something else in a pattern.
+    // The dot is the only character allowed in a template that has a special meaning in a pattern.
     format!("^{}$", template.replace('.', "[.]").replace("{name}", name))
 }
 

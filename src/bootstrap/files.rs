@@ -20,8 +20,8 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), AccessError> {
     replace_as(path, content, 0o600, None)
 }
 
-/// The same with another mode, and for another owner (uid, gid). Both are set on the open file: whoever may write in the
-/// folder could put a link in its place.
+/// The same with another mode, and for another owner (uid, gid). Both are set on the open file: a user who may write in
+/// the folder could put a link in its place.
 pub(super) fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<(), AccessError> {
     let in_place = || -> std::io::Result<()> {
         let folder = folder(path)?;

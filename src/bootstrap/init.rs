@@ -99,7 +99,8 @@ pub enum Did {
     Removed,
 }
 
-/// As [`init()`], whoever owned the cluster until now: their daemon's rights end with it.
+/// As [`init()`], but also if another ledger owned the cluster until now: the rights of that ledger's daemon end with
+/// it.
 pub async fn take_over(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
     make(request, true).await
 }

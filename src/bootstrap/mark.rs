@@ -173,7 +173,7 @@ impl MarkKeeper {
         match &*self.found() {
             Found::Own(own) => own.generation >= generation,
             Found::Absent => false,
-            // Whoever edits the mark must not stop the work; of a former owner's it is replaced.
+            // An edit of the mark must not stop the work. A former owner's mark is replaced.
             Found::Unproven { ledger } => *ledger == self.owner.ledger_id,
             Found::Hidden => true,
         }

@@ -113,7 +113,7 @@ pub fn ended(at: Timestamp) -> String {
 }
 
 /// Gives the daemon's own kubeconfig the CA bundle that the configuration has for the same URL, if the API server is
-/// reached with it: whoever replaces a CA does so in one place. `true`: the file was written.
+/// reached with it: so an administrator replaces a CA in one place only. `true`: the file was written.
 pub async fn follow(kubeconfig: &Path, face: &policy::Cluster) -> Result<bool, AccessError> {
     let mut file = read(kubeconfig)?;
     if own_user(&file).is_none() {

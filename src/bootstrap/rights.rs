@@ -41,7 +41,7 @@ pub async fn missing(
     Ok(said.into_iter().flatten().collect())
 }
 
-/// Of site manifests. A kind that the cluster does not have is another finding.
+/// Kinds of the site manifests. A kind that the cluster does not have is another finding.
 async fn kinds(client: &Client, needs: &Needs) -> Result<Vec<ServedKind>, AccessError> {
     let kinds = Kinds::default();
     let mut found = Vec::new();

@@ -62,8 +62,8 @@ pub(super) fn cluster_role(name: &str, rules: &[Value]) -> Value {
     })
 }
 
-/// The group that the daemon's rights are bound to. It is the ledger's: whoever takes a cluster over binds another one,
-/// and the former owner's certificate is worth nothing from that moment, wherever a copy of it is.
+/// The group that the daemon's rights are bound to. It belongs to the ledger: a new owner of the cluster binds another
+/// group, and the former owner's certificate is worth nothing from that moment, wherever a copy of it is.
 #[must_use]
 pub fn daemon_group(ledger_id: &str) -> String {
     format!("{DAEMON_USER}#{ledger_id}")
@@ -215,8 +215,9 @@ pub(super) fn personal_namespace() -> Value {
     })
 }
 
-/// Our own namespace. What runs there runs with nothing, whoever wrote it: of the daemon's objects there is a
-/// Deployment, and the admission policy keeps the daemon from changing the namespace itself.
+/// Our own namespace. Pod Security restricts what runs there, no matter who wrote it: the only workload among the
+/// daemon's objects there is a Deployment, and the admission policy keeps the daemon from changing the namespace
+/// itself.
 pub(super) fn own_namespace() -> Value {
     let mut namespace = json!({
         "apiVersion": "v1",
@@ -381,7 +382,7 @@ mod tests {
         );
     }
 
-    /// A daemon whose role is of the version before has the same rights; `init` need not run again.
+    /// A daemon whose role was made by the previous version has the same rights; `init` need not run again.
     #[test]
     fn the_table_gives_one_rule_for_each_api_group() {
         let verbs = ["get", "list", "watch", "create", "patch", "delete"];

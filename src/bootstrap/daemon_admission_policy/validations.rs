@@ -203,7 +203,7 @@ fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinemen
     )
 }
 
-/// A volume without a claim of its own, or with a storage class, would be bound by whoever waits for one.
+/// A volume without a claim of its own, or with a storage class, would be bound by any claim that waits for a volume.
 fn volumes() -> String {
     "!variables.isVolume || (variables.managedNow && variables.managedBefore && (!variables.writes || \
      (has(object.spec.nfs) && object.spec.?storageClassName.orValue('') == '' && \
@@ -212,7 +212,8 @@ fn volumes() -> String {
         .replace("'bursar'", &format!("'bursar', {}", text(approver::NAMESPACE)))
 }
 
-/// Of the name of a generation; of tokens those that end with a Secret of a host, and with their time.
+/// A service account must have the name of a generation. Its tokens must end with the Secret of a host, and within
+/// their time.
 fn accounts() -> String {
     format!(
         "!variables.isAccount || (variables.name.matches('{SERVICE_ACCOUNT}') && \

@@ -122,7 +122,7 @@ fn container(image: &str) -> Value {
         ],
         "livenessProbe": probe("/healthz"),
         "readinessProbe": probe("/readyz"),
-        // Whoever routes to it has this long to notice that it goes.
+        // Clients that route to it have this long to notice that it goes.
         "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": {

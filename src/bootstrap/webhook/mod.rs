@@ -55,7 +55,7 @@ pub const WEBHOOK_USER: &str = "bursar:webhook";
 /// Holder of that certificate in its request's label.
 pub const WEBHOOK_HOLDER: &str = "bursar-webhook";
 
-/// Files outside of the cluster that end within this time are to be made anew.
+/// Files outside of the cluster that end within this time should be made again.
 pub const ENDS_SOON: jiff::SignedDuration = jiff::SignedDuration::from_hours(30 * 24);
 
 const GROUP: &str = "admissionregistration.k8s.io/v1";
@@ -128,7 +128,7 @@ impl WebhookRequest<'_> {
         seal_text(&[self.sealer.public_key()])
     }
 
-    /// Of everything that follows from the configuration.
+    /// Digest of everything that follows from the configuration.
     fn given(&self, objects: &[(String, String)]) -> String {
         let text = format!("{}{}{objects:?}", self.rules().to_json(), self.seal());
         hex::encode(digest(&SHA256, text.as_bytes()))

@@ -157,7 +157,7 @@ async fn kubeconfig(server: &ApiServer, reached: Cluster) -> Result<(Zeroizing<S
     Ok((Zeroizing::new(format!("{file:#}\n")), issued.not_after))
 }
 
-/// Of root's the files are those of the folder's owner: whom the webhook runs as.
+/// Written by root, the files belong to the folder's owner: the user that the webhook runs as.
 fn write(folder: &Path, written: &[(&str, Zeroizing<String>, bool)]) -> Result<(), AccessError> {
     let failed = |source| AccessError::Write { path: folder.to_owned(), source };
     if !folder.exists() {

@@ -449,7 +449,7 @@ pub enum Ledger {
         #[arg(long)]
         older: bool,
     },
-    /// Make a lost ledger anew, from directory, clusters and homes
+    /// Rebuild a lost ledger from directory, clusters and homes
     Rebuild {
         /// An administrator's kubeconfig, read once and not kept; for each cluster, where there are several: NAME=FILE.
         /// Without it: the daemon's own
@@ -471,7 +471,7 @@ pub enum Webhook {
     Manifests(WebhookManifests),
 }
 
-/// Of which cluster.
+/// Selects the cluster.
 #[derive(Debug, Clone, Args)]
 pub struct WebhookCluster {
     /// The cluster's name in the configuration; needless if there is one only

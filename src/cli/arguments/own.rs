@@ -1,4 +1,4 @@
-//! An account, or whoever asks.
+//! The arguments that name an account; without them, the caller's own.
 
 use clap::Args;
 

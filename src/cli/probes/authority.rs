@@ -16,8 +16,8 @@ const ENDS_SOON: i64 = 30 * 24 * 3600;
 /// Time to ask for another certificate.
 const CERTIFICATE_ENDS_SOON: i64 = 7 * 24 * 3600;
 
-/// The bundle of an endpoint. One that ends soon is no trouble where the server's certificate is of another in the bundle:
-/// that is how a CA is replaced.
+/// The bundle of an endpoint. A CA that ends soon is no trouble if another CA of the bundle issued the server's
+/// certificate: that is how a CA is replaced.
 pub(super) async fn bundle(subject: &str, endpoint: &Endpoint) -> Finding {
     let found = certificates(&endpoint.ca_pem);
     let soon = daemon::now().as_second() + ENDS_SOON;

@@ -1,4 +1,4 @@
-//! Whether the daemon is confined in a cluster, and what whoever has this host could do nevertheless.
+//! Whether the daemon is confined in a cluster, and what an attacker on this host could do nevertheless.
 
 use std::sync::Arc;
 use std::time::Duration;

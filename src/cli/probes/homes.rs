@@ -160,7 +160,8 @@ async fn all_fail(client: &HomedClient, sample: &[Target]) -> Option<HomeError> 
     first
 }
 
-/// What `bursar-homed` says to it. That nobody listens is a finding already, and whoever may not ask is told nothing.
+/// What `bursar-homed` says to it. That nobody listens is a finding already, and a caller who may not ask is told
+/// nothing.
 async fn refused(client: &HomedClient, target: Target, work: Work) -> Option<HomeError> {
     match client.call(&Request::new(target, work)).await {
         Err(HomedClientError::Home(HomeError::Forbidden { .. })) => None,
@@ -169,7 +170,7 @@ async fn refused(client: &HomedClient, target: Target, work: Work) -> Option<Hom
     }
 }
 
-/// Of a trouble that several homes have.
+/// Remedy for a trouble that several homes have.
 fn cure(error: &HomeError, homes: usize) -> String {
     let squash = "its export may squash root, but no user (`root_squash`, not `all_squash`: exports(5)), and both sides must \
                   map the same names to the same uids (`Domain` in /etc/idmapd.conf)";

@@ -30,7 +30,7 @@ pub(super) async fn webhook(
     }
 }
 
-/// Of an installed webhook's address, where it has one, and the end of its files.
+/// Checks an installed webhook: its address, if it has one, and the end of its files.
 fn installed(
     subject: String,
     cluster: &ClusterName,

@@ -17,7 +17,7 @@ pub const READER_GROUP: &str = "bursar";
 pub struct Caller {
     /// Name for the history: who logged in, also behind `sudo`.
     pub actor: String,
-    /// Of the peer.
+    /// uid of the peer.
     pub uid: u32,
     /// Its name on this host.
     pub name: Option<String>,

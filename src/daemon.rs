@@ -171,7 +171,7 @@ impl Loop {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Whoever asked may be gone; then nobody needs the answer.
+    /// The caller may be gone; then nobody needs the answer.
     async fn asked(&mut self, request: Request) -> Result<(), DaemonError> {
         match request {
             Request::Alive(reply) => drop(reply.send(Ok(health(&self.runtime)))),

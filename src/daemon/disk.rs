@@ -45,7 +45,7 @@ impl Loop {
         self.runtime.ledger.backed_up(result);
     }
 
-    /// Notes that the ledger did not take a write, and what whoever asked for one is told.
+    /// Notes that the ledger did not take a write, and returns what the caller is told.
     pub(super) fn stuck(&mut self, error: &StoreError) -> Refusal {
         self.runtime.ledger.is_stuck(error);
         if !std::mem::replace(&mut self.disk.trial, true) {
@@ -59,7 +59,7 @@ impl Loop {
         Refusal { exit_code: 1, text }
     }
 
-    /// A cycle that could not be: whoever waits for it is told, and where it would have read it does.
+    /// A cycle that cannot run: those who wait for it are told so, and if it would have read, the read takes place.
     pub(super) async fn without_disk(&mut self, error: &StoreError, trigger: Trigger) -> Result<(), DaemonError> {
         let refusal = self.stuck(error);
         for reply in self.waiters.syncs.drain(..) {

@@ -1,9 +1,9 @@
 //! Server-side apply of one object that is ours, or of one that is not there: never of somebody else's.
 //!
-//! Apply would take over a foreign object without a word. So each apply names what it may meet: what we know, by its
-//! uid, so that an object made anew by somebody else conflicts; and what we do not know, by a `resourceVersion` that no
-//! object has ([`NO_OBJECT`]), so that whatever stands there conflicts, and nothing is read before something is made. Only
-//! an administrator's order takes over what is somebody else's.
+//! Apply would take over a foreign object silently. So each apply names what it may meet. An object that we know is
+//! named by its uid, so that an object recreated by somebody else conflicts. An object that we do not know is named by
+//! a `resourceVersion` that no object has ([`NO_OBJECT`]), so that anything that stands there conflicts, and nothing is
+//! read before something is made. Only an administrator's order takes over what is somebody else's.
 
 use serde_json::{Value, json};
 

@@ -33,7 +33,7 @@ use crate::policy::OidcRule;
 pub struct Delivering<'a> {
     /// For whom, and what the kubeconfig around it says.
     pub credential: &'a DesiredCredential,
-    /// That it is of.
+    /// Generation of the credential.
     pub generation: u64,
     /// Into which home.
     pub home: &'a HomeTarget,

@@ -122,7 +122,7 @@ impl CsrWatch {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.shared.lock();
         match state.known.get(uid).and_then(|seen| seen.outcome.clone()) {
-            // Whoever asked holds the other end.
+            // The caller holds the other end.
             Some(outcome) => drop(sender.send(outcome)),
             None => drop(state.waiters.insert(uid.to_owned(), sender)),
         }

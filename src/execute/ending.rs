@@ -19,8 +19,8 @@ use crate::kinds::{ObjectKey, ObjectKind};
 use crate::ledger::change::Change;
 use crate::ledger::{Archive, ObjectRecord};
 
-/// An archive that is older is made anew before the deletion: controllers and administrators may have changed what is in
-/// the namespace.
+/// An older archive is made again before the deletion: controllers and administrators may have changed what is in the
+/// namespace.
 const FRESH: SignedDuration = SignedDuration::from_hours(24);
 /// An empty namespace is gone in a second or two; what takes longer is looked after in later cycles.
 const WAIT: Duration = Duration::from_secs(5);
@@ -50,7 +50,7 @@ impl TenantExecution<'_> {
             observed: observed.digest,
             detail: None,
         };
-        // Whoever is killed from here on finds the binding, and takes it away.
+        // If the daemon is killed from here on, it finds the binding after its restart, and takes it away.
         done.changes.push(Change::Object(key.clone(), Some(record)));
         self.hand_over(done).await?;
         let listed = listing::everything(&effects.server, namespace).await;

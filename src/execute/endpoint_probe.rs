@@ -86,7 +86,7 @@ const CERTIFICATE: &str = "certificate";
 struct Said {
     at: Instant,
     verdict: Verdict,
-    /// Of a credential for a home; otherwise of the daemon's own.
+    /// Whether the verdict is about a credential for a home; otherwise it is about the daemon's own.
     tried: bool,
 }
 

@@ -28,7 +28,7 @@ pub async fn everything(server: &ApiServer, namespace: &NamespaceName) -> Result
         for mut object in list(server, &kind, namespace).await.map_err(|source| failed(server, &name, source))? {
             let Some(uid) = object["metadata"]["uid"].as_str() else { continue };
             if known.insert(uid.to_owned()) {
-                // Of the items of a list the API server leaves both out.
+                // The API server leaves both out of the items of a list.
                 object["apiVersion"] = Value::from(kind.api_version.clone());
                 object["kind"] = Value::from(kind.kind.clone());
                 found.push((name.clone(), object));

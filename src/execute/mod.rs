@@ -90,8 +90,8 @@ pub struct ClusterEffects {
 }
 
 impl ClusterEffects {
-    /// Begins to watch a cluster, and makes it ready to be written to. Of what others create `soon` is told, which is not
-    /// to wait; of all else `changed`.
+    /// Begins to watch a cluster, and makes it ready to be written to. A change of what others create notifies `soon`,
+    /// which must not wait; every other change notifies `changed`.
     #[must_use]
     pub fn start(
         cluster: ClusterName,

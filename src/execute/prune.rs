@@ -1,4 +1,4 @@
-//! Deletion of what is ours and no longer wanted, with a UID precondition: an object made anew by somebody else is
+//! Deletion of what is ours and no longer wanted, with a UID precondition: an object that somebody else recreated is
 //! left alone.
 
 use super::StepError;

@@ -196,7 +196,8 @@ async fn role(step: &RealmStep, run: &mut Run<'_>) -> Result<Said, RealmError> {
     Ok(match &step.action {
         RealmAction::RealmMakeRole { role } => {
             let RealmRole { id, name } = realm.make_role(client, role).await?;
-            // Of a role that was there before and is not read yet nobody is known to have it: giving it again is nothing.
+            // If the role was there before and is not read yet, no holder of it is known: giving it again changes
+            // nothing.
             seen.roles.entry(name).or_insert_with(|| Holders { id, ..Holders::default() });
             Some(("realm role made", json!({"role": role})))
         }

@@ -1,5 +1,5 @@
 //! What was done, on its way to the ledger: changes, history, and failures with the time of their next try. It writes
-//! nothing itself; whoever holds the other end stores it and says so.
+//! nothing itself; the receiver stores it and says so.
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, oneshot};

@@ -17,7 +17,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// What every role that is worth having allows one of: verb, API group, resource.
 const PROBES: &[(&str, &str, &str)] =
     &[("get", "", "pods"), ("create", "", "pods"), ("get", "", "secrets"), ("get", "apps", "deployments")];
-/// Of admins, whom a role may let become somebody else.
+/// The same for admins, whom a role may let become somebody else.
 const ADMIN_PROBES: &[(&str, &str, &str)] =
     &[("get", "", "pods"), ("get", "", "namespaces"), ("impersonate", "", "users")];
 

@@ -76,8 +76,8 @@ pub enum Ask<'a> {
     Merge(&'a Value),
     /// An object's making, by POST.
     Create(&'a Value),
-    /// Deletion of all objects of a path that this selector (of labels, ready for a URL) names. Of what is gone the answer
-    /// has the metadata only.
+    /// Deletion of all objects of a path that this selector (of labels, ready for a URL) names. The answer has only the
+    /// metadata of the deleted objects.
     DeleteLabelled {
         /// `job=a`.
         selector: &'a str,
@@ -183,7 +183,7 @@ impl RequestError {
     }
 
     /// The uid that was named is not that of the object there. Measured on 1.36: an object that is gone conflicts
-    /// (409), one that was made anew makes `metadata.uid` an immutable field that changed (422).
+    /// (409); for an object that was recreated, `metadata.uid` is reported as an immutable field that changed (422).
     #[must_use]
     pub fn is_other_uid(&self) -> bool {
         let Self::Refused(status) = self else { return false };

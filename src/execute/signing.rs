@@ -30,8 +30,8 @@ const KIND: &str = "CertificateSigningRequest";
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
 /// From approval to certificate it takes 0.2 s on an idle control plane, and 14 s for the last of 300 at the signer's
-/// default pace of 20 a second. Whoever waits longer waits for a signer that is not there; the tenant's backoff is the
-/// better place for that.
+/// default pace of 20 a second. A request that waits longer waits for a signer that is not there; the tenant's backoff
+/// is the better place for that.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// What is to be signed.

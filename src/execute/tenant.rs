@@ -182,7 +182,7 @@ impl TenantExecution<'_> {
         let (homes, cluster): (Vec<&Action>, Vec<&Action>) =
             self.actions.iter().copied().partition(|action| self.waits_for_a_home(action));
         let in_cluster = self.in_cluster(effects, &cluster, done).await;
-        // Volumes that wait for a directory are of the cluster too; a home makes none of the rest less settled.
+        // Volumes that wait for a directory belong to the cluster too; a home makes none of the rest less settled.
         let mut unsettled = homes.iter().filter(|action| rank(action).is_some()).count();
         let is_done = in_cluster.is_ok();
         if is_done && unsettled == 0 {

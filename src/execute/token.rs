@@ -1,5 +1,6 @@
-//! A token of a service account from the API server (`TokenRequest`), which ends with a Secret of one host: whoever deletes
-//! the Secret ends it. It goes from here to `bursar-homed` and is overwritten; no plan, ledger, log or error ever has it.
+//! A token of a service account from the API server (`TokenRequest`), which ends with a Secret of one host: deleting
+//! the Secret ends it. It goes from here to `bursar-homed` and is overwritten; no plan, ledger, log or error ever has
+//! it.
 
 use bursar_protocol::{SecretText, claims};
 use jiff::Timestamp;

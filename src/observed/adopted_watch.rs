@@ -18,7 +18,7 @@ use crate::errors::chain;
 use crate::identity::NamespaceName;
 use crate::inventory::adopted::{FoundNamespace, FoundNamespaces, Wanted, together};
 
-/// After an error they are listed anew: what was missed meanwhile would not be told.
+/// After an error they are listed again: what was missed meanwhile would not be told.
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// So much of an annotation is kept; a name or an address of mail is shorter.

@@ -246,7 +246,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and tells whoever waits.
+    /// Changes the state and wakes those who wait for it.
     fn update(&self, change: impl FnOnce(&mut State) -> bool) {
         let mut state = self.lock();
         let before = state.is_ready();
@@ -374,7 +374,7 @@ async fn watch_kind(shared: Arc<Shared>, client: Client, index: usize) {
     }
 }
 
-/// Why a watch has to be begun anew; all else it gets over by itself.
+/// Why a watch has to be started again by us; it recovers from every other error by itself.
 enum Lost {
     /// The cluster has no such kind.
     Kind,

@@ -21,7 +21,7 @@ use crate::errors::chain;
 use crate::inventory::pods::{Lifetime, ObservedPod, PodInventory};
 use crate::kinds::{ObjectKind, everywhere};
 
-/// After an error the pods are listed anew: what was missed meanwhile would not be told.
+/// After an error the pods are listed again: what was missed meanwhile would not be told.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// The watch, until it is dropped.

@@ -95,7 +95,7 @@ impl Search<'_> {
         let Some((id, certificate)) = self.good(cluster, account, credential, &inspection).await else {
             return Ok(None);
         };
-        // A kubeconfig of another shape is written anew, and with it the certificate.
+        // A kubeconfig of another shape is written again, and with it the certificate.
         let text = kubeconfig::merge("", &wanted, &[]).ok().flatten();
         let shape = text.and_then(|text| kubeconfig::entries_digest(&text, &names).ok().flatten());
         let same = shape.is_some() && shape == inspection.entries_digest;

@@ -1,6 +1,6 @@
-//! A ledger that was lost or is another host's: made anew from what is left ([`rebuild()`]), or told that it is the owner
-//! from now on ([`remember`]), with clusters and homes only read; and a namespace that is brought back from its archive
-//! ([`archive`]).
+//! Recovery of a ledger that was lost ([`rebuild()`]: rebuilt from what is left) or that comes from another host
+//! ([`remember`]: told that it is the owner from now on), with clusters and homes only read; and of a namespace from
+//! its archive ([`archive`]).
 
 pub mod archive;
 mod homes;

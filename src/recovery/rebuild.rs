@@ -1,5 +1,5 @@
-//! The ledger, made anew from the directories, the clusters and the homes. Nobody is suspended by it, and no certificate
-//! that is still good is issued again. What nobody can know any more is said.
+//! Rebuilds the ledger from the directories, the clusters and the homes. It suspends nobody, and no certificate that is
+//! still good is issued again. It reports what can no longer be known.
 
 use std::collections::BTreeMap;
 use std::path::Path;

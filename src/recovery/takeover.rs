@@ -40,7 +40,7 @@ pub async fn remember(
     }
     let (mut store, lock) = Store::open(&settings.state_dir).await?;
     let ledger_id = uuid::Uuid::new_v4().simple().to_string();
-    // As far as they answer: who is of an unknown one is told of, and nothing else depends on it.
+    // As far as the sources answer: accounts of an unknown source are reported, and nothing else depends on it.
     let snapshot = directory::fetch(&settings.sources()?, &Pass::Once, &settings.policy, now).await;
     let source_of = source_of(settings, &snapshot);
     let learned = learn(store.state(), facts, &settings.policy, &source_of, actor, now);

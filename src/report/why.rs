@@ -58,7 +58,7 @@ pub fn unknown(kind: AccountKind, name: &str, ledger: &LedgerState) -> Vec<Step>
     steps
 }
 
-/// Of an account that the ledger has.
+/// The steps of an account that the ledger has.
 #[must_use]
 pub fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<Step> {
     let mut steps = vec![entry(account, ledger), identity(account), life(account, ledger)];

@@ -90,7 +90,7 @@ pub(super) struct Link {
     file: Option<[u8; 32]>,
     /// When the webhook is to be looked at; `None`: now.
     pub(super) webhook_due: Option<Timestamp>,
-    /// The configuration was read anew: the daemon's own kubeconfig may have to follow it.
+    /// The configuration was read again: the daemon's own kubeconfig may have to follow it.
     reconfigured: bool,
     /// What the webhook was installed with is not what is there.
     pub(super) weakened: bool,
@@ -301,7 +301,7 @@ impl Clusters {
         Ok(())
     }
 
-    /// Begins to ask the clusters that are not connected, or are to be anew.
+    /// Begins to ask the clusters that are not connected, or must be connected again.
     fn reach(&mut self, context: Context<'_>) {
         let Context { settings, ledger, sealer, now, renew, instance, .. } = context;
         let due = |link: &Link| link.renew_after.is_some_and(|due| due <= now);
@@ -341,7 +341,7 @@ impl Clusters {
         answers.collect()
     }
 
-    /// Clusters whose CA is another since the configuration was read anew are connected anew.
+    /// Connects again the clusters whose CA changed with the new configuration.
     async fn follow(&mut self, settings: &Settings) {
         for (cluster, link) in self.links.iter_mut().filter(|(_, link)| link.reconfigured) {
             link.reconfigured = false;

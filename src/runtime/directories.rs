@@ -130,9 +130,9 @@ impl Directories {
         }
     }
 
-    /// The sources that a cycle asks, and the names of the others. `Trigger::Change` asks those that tell their changes. On
-    /// schedule, one with an interval is left out until that is over; whoever asks for a cycle, or for what only a read can
-    /// answer, asks all.
+    /// The sources that a cycle asks, and the names of the others. `Trigger::Change` asks only sources that tell their
+    /// changes. A scheduled cycle leaves out a source with an interval until that is over. A cycle that somebody asks
+    /// for, or that is to answer what only a read can, asks all.
     fn due(&self, trigger: Trigger, reader: Reader<'_>) -> (Vec<SourceConfig>, BTreeSet<String>) {
         let waits = reader.ledger.waits_for_a_read();
         let is_live = |source: &SourceConfig| self.cache.as_ref().is_some_and(|cache| cache.live(source).is_some());

@@ -157,8 +157,8 @@ impl Ledger {
         }
     }
 
-    /// Says in the journal where the history ends: whoever keeps the journal can tell later that nothing of it was cut
-    /// off or rewritten.
+    /// Says in the journal where the history ends: an administrator who keeps the journal can tell later that nothing
+    /// of the history was cut off or rewritten.
     pub fn tell_the_head(&self) {
         let (events, head) = self.store.head();
         tracing::info!(ledger = self.state().ledger_id, events, head, "history");
@@ -230,7 +230,7 @@ pub async fn write_down(
     Ok(OrderAnswer { text: texts.join("\n"), refused, revoked, report: None })
 }
 
-/// Copies the ledger of `state_dir` into its backups, beside whoever writes it.
+/// Copies the ledger of `state_dir` into its backups, also while another process writes it.
 pub async fn back_up(state_dir: PathBuf, now: Timestamp) -> Result<Backup, StoreError> {
     let mut ledger = ReadStore::open(&state_dir.join(crate::store::FILE)).await?;
     backup::nightly(&mut ledger, &state_dir, now).await

@@ -51,7 +51,7 @@ pub struct RealmTarget {
 }
 
 impl RealmTarget {
-    /// As it is configured; `before` is kept where it is of the same realm.
+    /// As it is configured; `before` is kept if it belongs to the same realm.
     pub(super) fn of(
         settings: &Settings,
         sources: &[SourceConfig],
@@ -75,7 +75,7 @@ impl RealmTarget {
         }))
     }
 
-    /// Whether it is to be read before anything is decided. Whoever asks for a cycle asks the realm too.
+    /// Whether it must be read before anything is decided. A cycle that somebody asks for reads the realm too.
     fn is_due(&self, trigger: Trigger, now: Timestamp) -> bool {
         let asked = trigger.asks() && trigger != Trigger::Schedule;
         let over = self.read_at.is_none_or(|at| {

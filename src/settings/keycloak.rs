@@ -45,7 +45,7 @@ pub(super) fn keycloak(table: &Table<'_>, folder: &Path) -> Option<(SourceKind, 
     config.ca_pem = ca(table, folder);
     config.interval = table.duration("interval", config.interval);
     if config.interval > Duration::from_secs(gaps::LONGEST_GAP.unsigned_abs()) {
-        // Whoever is absent for longer between two reads was seen to be absent for an hour.
+        // An account that is absent for longer between two reads counts as absent for an hour only.
         table.wrong("interval", "is longer than an hour, and absence would count for less than it lasts");
     }
     config.connect_timeout = table.duration("connect_timeout", config.connect_timeout);

@@ -16,7 +16,7 @@ enum Step {
     Rename(u8),
     Role(u8, Option<Role>),
     State(Lifecycle),
-    /// Whether the next step is of a later second.
+    /// The next step happens in a later second.
     Later,
 }
 

@@ -87,7 +87,7 @@ fn prune(folder: &Path) -> io::Result<()> {
     names.iter().take(old).try_for_each(|name| fs::remove_file(folder.join(name)))
 }
 
-/// Of backups, the oldest first. Whatever else somebody put there stays.
+/// Names of the backups, the oldest first. Other files that somebody put there stay.
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -45,7 +45,7 @@ impl Batch {
             ledger_id: None,
             now,
         };
-        // Of several values of one account only the last is written, compared with what the file holds.
+        // If an account has several values, only the last is written, compared with what the file holds.
         let mut accounts: BTreeMap<&AccountId, &Account> = BTreeMap::new();
         for change in changes {
             match change {

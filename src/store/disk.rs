@@ -1,5 +1,5 @@
-//! A disk that is full, failing or read-only: the ledger that lies on it can be read and not written. That is a state of
-//! the store, which tries again when asked, and not the end of whoever holds it.
+//! A disk that is full, failing or read-only: the ledger that lies on it can be read and not written. That is a state
+//! of the store, which tries again when asked, and does not end the process that holds it.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use super::{BUSY, BUSY_FOR, CycleLock, FILE, Store, StoreError, code, write};
 
 /// What must be free on the ledger's disk before anything is begun, in bytes. A record is a few kilobytes, and those of
 /// the accounts that are under way at a time (32 a cluster) are below one megabyte; the rest is for the WAL's growth
-/// between two checkpoints (4 MB) and for whoever else writes there meanwhile. With less, something could be done to a
-/// cluster and then not be remembered.
+/// between two checkpoints (4 MB) and for other programs that write there meanwhile. With less, something could be done
+/// to a cluster and then not be remembered.
 pub const RESERVE: u64 = 16 << 20;
 
 // SQLite's primary result codes (sqlite.org/rescode.html) of what is the disk's fault, and not the statement's.
@@ -55,8 +55,8 @@ impl Store {
         self.took(proved)
     }
 
-    /// Opens the file anew after a write failed, and loads it: whether what failed is in it after all, only the file
-    /// knows.
+    /// Opens the file again after a write failed, and loads it: only the file knows whether what failed is in it after
+    /// all.
     pub async fn recover(&mut self, _lock: &CycleLock) -> Result<(), StoreError> {
         self.has_room()?;
         let mut connection = connect(&self.path.join(FILE)).await?;
@@ -87,7 +87,7 @@ pub(super) async fn connect(path: &Path) -> sqlx::Result<SqliteConnection> {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
-        // What a long read made of the WAL is given back when it begins anew, and not only when the daemon stops.
+        // What a long read made of the WAL is given back when the WAL starts again, and not only when the daemon stops.
         .pragma("journal_size_limit", "4194304")
         .busy_timeout(BUSY_FOR)
         .connect()

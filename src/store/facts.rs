@@ -62,7 +62,7 @@ const PARTS: [(&str, &[&str], &str); 10] = [
     ),
 ];
 
-/// Of quotas that gave less than was in use.
+/// Columns for quotas that gave less than was in use.
 const OVER_QUOTA: (&str, &[&str]) = ("over_quota", &["namespace", "resource", "amount", "used"]);
 
 /// What stands beside the account, in this order: title and columns.

@@ -1,6 +1,6 @@
 //! Intervals, each with a beginning and an end: who belonged to what, how an account was called, when it was active.
-//! Memory knows only what is open now, and not since when, so these rows are not a map of memory: a change ends what is
-//! open and begins anew.
+//! Memory knows only what is open now, and not since when, so these rows are not a map of memory: a change ends the
+//! open row and begins a new one.
 
 use std::collections::BTreeSet;
 

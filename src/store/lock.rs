@@ -1,5 +1,4 @@
-//! The writer's lock: `flock` on `ledger.lock` beside the ledger. Whoever writes must hold the token; two writers
-//! cannot be.
+//! The writer's lock: `flock` on `ledger.lock` beside the ledger. A writer must hold the token, so there are never two.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -26,7 +25,7 @@ impl CycleLock {
             .create(true)
             .truncate(false)
             .write(true)
-            // Not for the group: whoever can open it, be it for reading only, can take the lock and stop the daemon.
+            // Not for the group: a user who can open it, even only for reading, can take the lock and stop the daemon.
             .mode(0o600)
             .open(&path)
             .or_else(|error| match error.kind() {

@@ -78,7 +78,7 @@ pub enum StoreError {
     /// A row does not parse: somebody wrote to the file, or a newer Bursar did.
     #[error("a row of table {table} does not parse")]
     Row {
-        /// Of which table.
+        /// Name of the table.
         table: &'static str,
         /// Why.
         #[source]
@@ -148,7 +148,7 @@ impl Store {
             Err(error) if code(&error) != Some(BUSY) => Err(error.into()),
             _ => self.connection.close().await.map_err(StoreError::from),
         };
-        // On a disk that takes no writes the WAL stays; whoever opens the ledger next finds what is in it.
+        // On a disk that takes no writes the WAL stays; the next process that opens the ledger finds what is in it.
         closed.or_else(|error| if error.is_of_the_disk() { Ok(()) } else { Err(error) })
     }
 }
@@ -174,7 +174,7 @@ async fn writable(path: &Path) -> Result<SqliteConnection, StoreError> {
     match make_ready(&mut connection).await {
         Ok(()) => Ok(connection),
         Err(error) => {
-            // Waited for: whoever is told moves the file, or opens it again.
+            // Awaited, because the caller then moves the file, or opens it again.
             let _ = connection.close().await;
             Err(error)
         }

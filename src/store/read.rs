@@ -146,8 +146,8 @@ fn link(row: &SqliteRow) -> Result<Link, VerifyError> {
 pub(super) async fn connect(path: &Path) -> sqlx::Result<SqliteConnection> {
     let options = SqliteConnectOptions::new().filename(path).busy_timeout(super::BUSY_FOR);
     if super::with(path, "-journal").exists() {
-        // A writer was killed while it opened or closed the file. Whoever may write rolls back what it had begun, by
-        // looking; who may not finds out below.
+        // A writer was killed while it opened or closed the file. A process that may write rolls back, by this read,
+        // what the writer had begun; one that may not write fails below.
         let mut writer = options.clone().connect().await?;
         let _ = sqlx::query("SELECT 1 FROM sqlite_schema").fetch_optional(&mut writer).await;
         let _ = writer.close().await;

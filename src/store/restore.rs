@@ -31,7 +31,7 @@ pub enum RestoreError {
     /// Its history was changed.
     #[error("the backup's history does not hold; take another one")]
     Chain(#[source] Broken),
-    /// It is of a version of Bursar that this one does not know.
+    /// A newer version of Bursar wrote it, which this one does not know.
     #[error("the backup is of a newer version of Bursar; install that one")]
     Newer,
     /// What is there knows more.

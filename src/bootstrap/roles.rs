@@ -215,9 +215,8 @@ pub(super) fn personal_namespace() -> Value {
     })
 }
 
-/// Our own namespace. Pod Security restricts what runs there, no matter who wrote it: the only workload among the
-/// daemon's objects there is a Deployment, and the admission policy keeps the daemon from changing the namespace
-/// itself.
+/// Our own namespace. Pod Security restricts what runs there, no matter who wrote it, because the daemon may write a
+/// Deployment there. The admission policy keeps the daemon from changing the namespace itself.
 pub(super) fn own_namespace() -> Value {
     let mut namespace = json!({
         "apiVersion": "v1",

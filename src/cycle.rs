@@ -190,7 +190,7 @@ async fn carry_out(
             ledger.write(&changes, &events, now).await?;
             progress.step();
             for record in waiting.drain(..) {
-                // Whoever no longer waits has nothing left to do.
+                // A caller that no longer waits has nothing left to do.
                 let _ = record.stored.send(());
             }
         }

@@ -15,7 +15,7 @@ use crate::site::Site;
 /// Reviews that wait for their answer at a time.
 const OPEN: usize = 64;
 const FULL: Duration = Duration::from_secs(5);
-/// Of the steady load: so many reviews each millisecond, so long.
+/// The steady load: so many reviews each millisecond, for so many milliseconds.
 const EACH_MILLISECOND: usize = 2;
 const STEADY: u64 = 10_000;
 

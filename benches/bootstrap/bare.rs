@@ -102,7 +102,7 @@ async fn certificate(client: &Client, waiters: &Waiters, name: &str) {
     send(client, Method::DELETE, &path, "application/json", &json!({})).await;
 }
 
-/// Tells whoever waits for the certificate of a request that it is there.
+/// Tells the task that waits for the certificate of a request that it is there.
 async fn watch(client: Client, waiters: Waiters, listed: oneshot::Sender<()>) {
     let config = watcher::Config::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
     let mut events = std::pin::pin!(watcher(Api::<CertificateSigningRequest>::all(client), config).default_backoff());

@@ -32,7 +32,7 @@ pub fn peak_memory() -> String {
     format!("peak memory: {}", line.trim())
 }
 
-/// Begins [`peak_memory`] anew (proc(5), `clear_refs`).
+/// Resets [`peak_memory`] (proc(5), `clear_refs`).
 pub fn forget_peak_memory() {
     // Without it the figure is too large, which it then says by being the same as before.
     let _ = fs::write("/proc/self/clear_refs", "5");

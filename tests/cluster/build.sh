@@ -46,8 +46,8 @@ complete() {
     done
 }
 
-# A line every 30 s while a build is quiet, so that nobody takes it for hung. Its own sleep ends with it: one left
-# behind would hold the pipes of whoever reads this script's output.
+# A line every 30 s while a build is quiet, so that nobody takes it for hung. Its own sleep ends with it: a sleep left
+# behind would hold the pipes of the process that reads this script's output.
 heartbeat=
 start_heartbeat() {
     local what=$1 began=$SECONDS

@@ -1,5 +1,5 @@
-//! What is somebody else's where a tenant's should be, a uid that changes in the directory, and an entry that is made anew: never taken by itself, and what follows when an
-//! administrator takes it.
+//! A foreign object where a tenant's should be, a uid that changes in the directory, and an entry that is created
+//! again: nothing is taken without an order, and what follows when an administrator takes it.
 
 use std::os::unix::fs::chown;
 use std::time::Duration;

@@ -161,7 +161,7 @@ fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
     world.kubectl(&["annotate", "namespace", "lab-c", "owner=Boole@Example.org", "--overwrite"]);
     assert!(poll(DEADLINE, || may(&world, "boole", "create", "lab-c")), "{}", unowned());
 
-    // Whoever is locked out has no access, and the limits stay.
+    // A person who is locked out has no access, and the limits stay.
     let ada = bursar_testkit::ldif::person_dn(&world.base, "ada");
     world.servers.slapd.modify_ldif(&replace_ldif(&ada, "mail", &["boole@example.org"]));
     world.servers.slapd.modify_ldif(&bursar_testkit::ldif::disable_ldif(&ada));

@@ -28,7 +28,7 @@ home       = { prefix = "@HOMES@", kubeconfig = ".kube/config", create = false }
 credential = { kind = "oidc", issuer = "https://sso.example.org", client_id = "kubernetes", grant = "device-code", user = "sso:{name}", endpoints = ["internal"] }
 "#;
 
-/// Whoever delivers is killed when this many files more are there: another number each time.
+/// The delivering process is killed when this many more files are there: another number each time.
 fn some() -> usize {
     usize::from(uuid::Uuid::new_v4().as_bytes()[0]) % 30 + 1
 }

@@ -54,7 +54,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Whoever still has a file open there keeps it until they close it.
+        // A process that still has a file open there keeps it until it closes it.
         let _ = Command::new("umount").arg("--lazy").arg(&self.path).status();
     }
 }

@@ -176,7 +176,8 @@ fn victim_of_a_kill() {
     assert!(!poll(DEADLINE, || false), "nobody killed this process");
 }
 
-/// Not so if it is a zombie: it has ended, and whoever inherited it (not every container has an init) takes its time.
+/// Not so if it is a zombie: it has ended, and the process that inherited it (not every container has an init) takes
+/// its time.
 fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))

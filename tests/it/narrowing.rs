@@ -41,7 +41,7 @@ fn a_suspended_namespace_refuses_pods_of_administrators_and_a_made_up_controller
     let run = ["run", "p", "--image=example.org/i", "-n", &namespace, "--overrides", POD];
     let refused = world.kubectl_with(admin, &run);
     assert!(stderr(&refused).contains("bursar-suspended"), "{}", stderr(&refused));
-    // Whoever deletes the quota gets it back.
+    // A user who deletes the quota gets it back.
     world.kubectl(&["delete", "quota", "bursar-suspended", "-n", &namespace]);
     let again = poll(Duration::from_mins(1), || {
         world.cycle();

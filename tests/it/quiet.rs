@@ -150,7 +150,7 @@ const UNSEEN: &[(&str, &[&str], &str, &str)] = &[
     ("policy", &["bursar/poddisruptionbudgets"], "create", "apply"),
     ("admissionregistration.k8s.io", HOOKS, "create", "apply"),
     ("rbac.authorization.k8s.io", &["rolebindings", "clusterrolebindings"], "create", "apply"),
-    // Whoever binds a role whose rights they have not themselves must have `bind` on it.
+    // To bind a role whose rights it does not have itself, a client needs `bind` on it.
     ("rbac.authorization.k8s.io", &["clusterroles"], "bind", "asked for by the API server at each binding's writing"),
     // `certificatesigningrequests/approval` is asked for as well, and that one is seen.
     ("certificates.k8s.io", &["signers"], "approve", "asked for by the admission of each approval"),

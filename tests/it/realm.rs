@@ -247,7 +247,7 @@ fn a_stranger_is_adopted_where_that_is_allowed_and_the_mails_agree() {
     assert_eq!(rows[0]["origin"], "adopted");
     assert_eq!(world.cycle().actions, 0);
 
-    // Deleted there by hand, it is made anew, and is ours.
+    // Deleted there by hand, the user is made again, and is ours.
     realm.ask("DELETE", &format!("/users/{}", realm.id("rla-gauss")), &Value::Null);
     all_is_well(&world.cycle());
     assert_eq!(user(&realm, "rla-gauss")["lastName"], "Example");

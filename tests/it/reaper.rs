@@ -113,7 +113,7 @@ fn state(world: &World, tool: &str) -> String {
     row["state"].as_str().expect("text").to_owned()
 }
 
-/// Of two tools in whose namespaces nothing runs one is spared; the pods of the others run.
+/// Nothing runs in the namespaces of two tools, one of which is spared; the pods of the others run.
 fn idle(world: &mut World) {
     world.tool("idle", 62_903, &[]);
     world.tool("kept", 62_904, &[]);

@@ -131,7 +131,7 @@ fn an_admin_is_bound_cluster_wide_while_the_group_has_them() {
     assert_eq!(world.rows("SELECT name FROM admins").len(), 2);
 }
 
-/// As a site's own rule might: whoever asks for tool bar is refused.
+/// As a site's own rule might, refuses every request for tool bar.
 const REFUSING: &str = r#"
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy

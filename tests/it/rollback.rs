@@ -90,7 +90,7 @@ fn a_ledger_that_was_rolled_back_writes_nothing_and_takeover_learns_what_it_forg
     let marked = |world: &World| mark(world)["generation"].as_str().and_then(|text| text.parse::<u64>().ok());
     wait_for("the mark", DEADLINE, || (marked(&world) == Some(last_generation(&world))).then_some(()));
 
-    // Of an account without a namespace only the mark tells.
+    // For an account without a namespace only the mark tells.
     let old = snapshot(&world);
     let stolen = world.folder.join("stolen-carol");
     fs::copy(world.folder.join("homes/home/carol/.kube/config"), &stolen).expect("a copy");

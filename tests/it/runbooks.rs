@@ -150,7 +150,7 @@ fn tool_owner_left() {
     daemon.notified("READY=1");
     let [ownerless, had, why, stop, hold] = steps(OWNER_LEFT)[..] else { panic!("other steps") };
     assert!(!done(&world, ownerless).contains("foo"));
-    // The ledger counts in seconds: whoever comes and goes within one had no access.
+    // The ledger counts in seconds: a person who comes and goes within one second had no access.
     std::thread::sleep(Duration::from_millis(1100));
     let copy = world.folder.join("copy");
     fs::copy(world.home("foo").join(".kube/config"), &copy).expect("a copy");

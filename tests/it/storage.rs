@@ -88,7 +88,7 @@ fn a_volume_that_should_move_stays_and_the_plan_says_how_to_move_it() {
     quiet(&mut world);
     assert_eq!(world.kubectl(&path), "/srv/team/ada");
 
-    // What the plan says: both deleted, both made anew.
+    // What the plan says: both deleted, both created again.
     world.kubectl(&["delete", "pvc", "team", "-n", &namespace]);
     world.kubectl(&["delete", "pv", &volume]);
     world.wait_for_drift();

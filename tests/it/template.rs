@@ -15,7 +15,7 @@ use crate::world::World;
 
 /// Gives `world` the state folder of a site that was just initialised.
 pub fn initialise(world: &World) {
-    // By the cluster's URL. Whoever comes while it is made waits for it.
+    // By the cluster's URL. A world that comes while one is made waits for it.
     static TEMPLATES: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let template = {
         let mut templates = TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -162,7 +162,7 @@ fn one_host_is_cut_off_by_one_secret_and_all_by_a_revocation() {
     world.kubectl(&["delete", "secret", "bursar-host-ce1", "-n", &namespace]);
     unknown(&world, &first);
     works(&world, &second);
-    // Whoever deleted it wanted the old token gone, not the host: it gets another one.
+    // The person who deleted it wanted the old token gone, not the host: it gets another one.
     world.wait_for_drift();
     good(&mut world);
     works(&world, &folder(&world, "ce1", "foo").join("config"));

@@ -69,11 +69,11 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
     let slapd = &Servers::shared().slapd;
     world.group("algebra", &["ada", "cantor"]);
     slapd.modify_ldif(&replace_ldif(&dn(&world, "algebra"), "owner", &[&person_dn(&world.base, "cantor")]));
-    // A group in a group: boole is of both.
+    // A group in a group: boole belongs to both.
     let members = [dn(&world, "algebra"), person_dn(&world.base, "boole")];
     world.add(&group_of_names_ldif(&dn(&world, "maths"), "maths", &members));
     world.add(&posix_group_ldif(&world.base, "lab", 63_290, &["boole", "dirac"]));
-    // The admission policy that `init` made anew is not in force at once.
+    // The admission policy that `init` made again is not in force at once.
     let settled = poll(Duration::from_mins(1), || world.cycle().exit_code() == 0);
     assert!(settled, "{:?}", world.rows("SELECT * FROM failing"));
 

@@ -46,7 +46,7 @@ pub struct Proxy {
 
 struct State {
     always: Fault,
-    /// Of the next connection alone.
+    /// Fault of the next connection alone.
     next: Option<Fault>,
     asked: Vec<u8>,
     /// Bytes answered on the last connection.
@@ -84,12 +84,12 @@ impl Proxy {
         Self { url, ca_pem: authority.identity().certificate.clone(), state }
     }
 
-    /// Of all connections from now on.
+    /// Sets the fault of all connections from now on.
     pub fn always(&self, fault: Fault) {
         self.state.lock().expect("a state").always = fault;
     }
 
-    /// Of the next connection.
+    /// Sets the fault of the next connection.
     pub fn next(&self, fault: Fault) {
         self.state.lock().expect("a state").next = Some(fault);
     }
@@ -105,7 +105,7 @@ impl Proxy {
         state.asked.windows(word.len()).filter(|part| part.eq_ignore_ascii_case(word.as_bytes())).count()
     }
 
-    /// Whether everything was read anew, as a source that is polled begins: with the schema.
+    /// Whether everything was read again, the schema included, as when a polled source starts.
     pub fn began_anew(&self) -> bool {
         self.asked("attributeSchema") > 0
     }

@@ -158,7 +158,7 @@ fn namespace_and_objects_of_ours_are_changed_by_nobody_else() {
         assert!(!refused.status.success(), "{arguments:?} was let through: {}", out(&refused));
         assert!(text.contains("namespaces.bursar.dev") || text.contains("objects.bursar.dev"), "{arguments:?}: {text}");
     }
-    // Of a kind that nobody is given here, the label means nothing.
+    // On a kind that no tenant is given here, the label means nothing.
     let harmless = site.meddler(&["create", "-f", "-", "--dry-run=server"], &stolen.to_string());
     assert!(harmless.status.success(), "{}", said(&harmless));
     let own = site.meddler(&["annotate", "namespace", "tool-bar", "contact=alice", "--overwrite"], "");

@@ -36,7 +36,7 @@ pub struct Sender {
     pub runtime: Runtime,
     admin: Client,
     daemon: Client,
-    /// Of each tenant: with its certificate, and with one that may do everything besides.
+    /// Two clients for each tenant: one with its certificate, and one that may do everything besides.
     tenants: Vec<(&'static str, Client, Client)>,
 }
 

@@ -332,7 +332,7 @@ fn group(account: &str) -> String {
     format!("bursar:{account}#1")
 }
 
-/// Of an account with a uid, a gid and groups; the class is the namespace's first part.
+/// The identity of an account with a uid, a gid and groups; the class is the namespace's first part.
 pub fn identity(namespace: &str, account: &str, posix: (u32, u32, &[u32]), state: TenantState) -> Identity {
     let (uid, gid, groups) = posix;
     let gid_of = |gid: u32| i64::from(gid).try_into().expect("a gid");

@@ -92,7 +92,7 @@ fn features(package: &str) -> String {
 fn what_is_released_has_no_model_for_tests_and_sorts_its_json() {
     let features = features("bursar");
     assert!(features.contains("serde_json feature \"std\""), "{features}");
-    // Digests, hashes of approvals and goldens are of JSON with sorted keys.
+    // Digests, hashes of approvals and goldens rest on JSON with sorted keys.
     for unwanted in ["bursar-core feature \"testing\"", "serde_json feature \"preserve_order\""] {
         assert!(!features.contains(unwanted), "{unwanted} is on (cargo tree -e normal,features)");
     }

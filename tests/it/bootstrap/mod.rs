@@ -27,7 +27,7 @@ fn init_repeated_changes_nothing_and_keeps_the_seal() {
     assert!(!again.seal_key_drawn);
     assert_eq!(std::fs::read(site.settings.state_dir.join(SEAL_KEY)).expect("a key"), key);
     site.can(&["auth", "whoami"]);
-    // Of a class that has no `impersonate` any more.
+    // A role left by a class that has no `impersonate` any more.
     let former = ["create", "clusterrole", "bursar-impersonate-former", "--verb=impersonate", "--resource=users"];
     site.cluster.run(&former, "");
     let label = "app.kubernetes.io/managed-by=bursar-init";
@@ -268,7 +268,7 @@ fn daemon_makes_no_volume_on_hosts_and_approves_no_requests_of_others() {
     site.cluster.run(&["create", "-f", "-"], &kubelet.to_string());
     let refused = site.patch(&approval("other-signer"), &approved()).expect_err("another signer");
     assert!(refused.contains("not permitted to approve") || refused.contains(POLICY), "{refused}");
-    // Of the right signer, labelled as ours, and not asked for by the daemon.
+    // A request with the right signer and our label, but not made by the daemon.
     site.cluster.run(&["create", "-f", "-"], &request("of-the-admin", SIGNER).to_string());
     let refused = site.patch(&approval("of-the-admin"), &approved()).expect_err("of another user");
     assert!(refused.contains(POLICY), "{refused}");

@@ -34,7 +34,7 @@ impl Story {
         fetch(std::slice::from_ref(&self.source), &Pass::Once, &policy(), daemon::now()).await
     }
 
-    /// Asks the servers of `asked` for whoever is due.
+    /// Asks the servers of `asked` for the accounts that are due.
     async fn confirmed(&self, asked: &SourceConfig, mut snapshot: DirectorySnapshot) -> DirectorySnapshot {
         let due = due(&self.ledger, &snapshot, &policy(), daemon::now());
         confirm(std::slice::from_ref(asked), &Known::new(), &due, &mut snapshot).await;

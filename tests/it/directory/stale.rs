@@ -148,7 +148,7 @@ async fn a_socket_of_this_machine_says_who_we_are() {
     assert!(found.server.is_some_and(|server| server.starts_with('/')));
 }
 
-/// A nameserver that knows one SRV record, and says so to whoever asks.
+/// A nameserver that knows one SRV record, and answers every client with it.
 async fn zone(target: &str, port: u16) -> std::net::SocketAddr {
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("a port");
     let address = socket.local_addr().expect("its address");

@@ -42,7 +42,7 @@ pub enum Fault {
     Message(usize, Change),
 }
 
-/// The wire; each connection begins to count anew.
+/// The wire; each connection counts from zero.
 #[derive(Clone)]
 pub struct Wire {
     port: u16,

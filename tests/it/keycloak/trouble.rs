@@ -61,7 +61,7 @@ async fn a_list_that_changes_while_it_is_read_is_not_whole() {
     let people: Vec<_> = (0..6).map(|n| person(&format!("d{n}-drift"), 2000 + n, &["/all"])).collect();
     let groups = json!({"name": "all", "subGroups": [{"name": "one"}, {"name": "two"}, {"name": "three"}]});
     let drift: [(&'static str, &str, &str); 4] = [
-        // Somebody goes after the first page: whoever would begin the next one is never shown.
+        // A user on the first page goes: the user who would begin the next page is never shown.
         ("drift-a", "/users?first=1&", "users changed while they were read"),
         // And somebody else comes: the counts agree.
         ("drift-b", "/users?first=1&", "users changed while they were read"),

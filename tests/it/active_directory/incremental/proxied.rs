@@ -1,5 +1,5 @@
-//! Everything that can go wrong on the way from a domain controller: the pass is then Partial, or all is read anew, and
-//! nobody is missing who is there.
+//! Everything that can go wrong on the way from a domain controller: the pass is then Partial, or everything is read
+//! again, and nobody is missing who is there.
 
 use std::time::Duration;
 

@@ -137,7 +137,7 @@ fn claims<'a>(reads: &'a [SourceRead], same: &'a Same<'_>) -> impl Iterator<Item
         .filter(|claim| !same.contains_key(&(claim.read.source.as_str(), &claim.entry.id)))
 }
 
-/// Of `claims` to one thing the one of lowest `rank` holds it, and the first of equals; `why` the others do not.
+/// Among `claims` to one thing, the one of lowest `rank` holds it, and the first of equals; `why` the others do not.
 fn taken<'a, K: Eq + Hash, R: Ord>(
     claims: impl Iterator<Item = (K, Claim<'a>)> + Clone,
     rank: impl Fn(&Claim<'a>) -> R,

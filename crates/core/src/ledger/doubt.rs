@@ -12,7 +12,6 @@ use crate::identity::{AccountId, AccountKind};
 /// Which doubt.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DoubtKey {
-    /// Name of the source.
     pub source: String,
     /// About which accounts.
     pub kind: AccountKind,

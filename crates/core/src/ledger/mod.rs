@@ -255,7 +255,6 @@ pub struct Archive {
     pub account: AccountId,
     /// From which cluster.
     pub cluster: ClusterName,
-    /// Name of the archived namespace.
     pub namespace: NamespaceName,
     /// Generation of the account at that time: an archive of an earlier suspension does not count for the present one.
     pub generation: u64,
@@ -362,7 +361,6 @@ pub enum Spending {
 pub struct Spent {
     /// Which budget.
     pub spending: Spending,
-    /// Name of the class.
     pub class: String,
     /// How many.
     pub amount: u64,

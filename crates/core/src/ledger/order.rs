@@ -32,7 +32,7 @@ pub struct Order {
     pub note: Note,
     /// The class whose revocation it is a part of; absent: it was given alone.
     pub bulk: Option<String>,
-    /// Of [`OrderKind::AdoptObject`]: which, as [`ObjectKey::said`](crate::kinds::ObjectKey::said).
+    /// The object of [`OrderKind::AdoptObject`], as [`ObjectKey::said`](crate::kinds::ObjectKey::said) gives it.
     pub object: Option<String>,
 }
 

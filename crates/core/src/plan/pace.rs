@@ -23,7 +23,6 @@ use crate::ledger::pace::PaceRecord;
 /// How far a change of the policy is, for people and programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Name of the class.
     pub class: String,
     /// Tenants that were let through.
     pub done: u64,

@@ -17,7 +17,6 @@ use crate::ledger::revocation::BulkRevocation;
 /// How far the revocation of a class is, for people and programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Name of the class.
     pub class: String,
     /// Accounts whose older certificates are refused, and that have a new one.
     pub done: u64,

@@ -67,7 +67,6 @@ pub enum ApproverRulesError {
     /// A pattern of names.
     #[error("the approver's rules.json: class {class}: names: {why}")]
     Pattern {
-        /// Name of the class.
         class: String,
         /// What is wrong.
         why: String,

@@ -78,7 +78,6 @@ pub enum StoreError {
     /// A row does not parse: somebody wrote to the file, or a newer Bursar did.
     #[error("a row of table {table} does not parse")]
     Row {
-        /// Name of the table.
         table: &'static str,
         /// Why.
         #[source]

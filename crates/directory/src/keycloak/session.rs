@@ -42,7 +42,6 @@ pub enum RealmError {
     Login {
         /// Whom we said we are.
         client: String,
-        /// Of HTTP.
         status: StatusCode,
         /// The server's words.
         why: String,
@@ -65,7 +64,6 @@ pub enum RealmError {
         what: String,
         /// Whose service account.
         client: String,
-        /// Of HTTP.
         status: StatusCode,
         /// The server's words.
         why: String,
@@ -79,7 +77,6 @@ pub enum RealmError {
         what: String,
         /// Whose service account.
         client: String,
-        /// Of HTTP.
         status: StatusCode,
         /// The server's words.
         why: String,
@@ -97,7 +94,6 @@ pub enum RealmError {
     Answer {
         /// What was asked for.
         what: String,
-        /// Of HTTP.
         status: StatusCode,
         /// The server's words.
         why: String,

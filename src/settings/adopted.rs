@@ -1,4 +1,4 @@
-//! Of `[class.NAME]` what goes with `from = "adopted"`: namespaces that others create.
+//! Reads what is special in a `[class.NAME]` with `from = "adopted"`: namespaces that others create.
 
 use super::table::Table;
 use crate::policy::{Adopts, Selector};

@@ -9,7 +9,7 @@ use crate::plan::realm::PREFIX;
 use crate::policy::Realm;
 use crate::settings::Settings;
 
-/// Of `realm-management`.
+/// Client roles of `realm-management`.
 const USERS: &str = "manage-users";
 const CLIENTS: &str = "manage-clients";
 

@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_mins(2);
 pub const AT_ONCE: &str = "\n[lifecycle]\nabsent_for = \"0s\"\nretention = \"0s\"\ndelete_after = \"0s\"\n";
 /// What would be found if a Secret were in clear, and what it is in base64.
 const SECRET: [&str; 2] = ["in-clear-text", "aW4tY2xlYXItdGV4dA"];
-/// Of `age-keygen`.
+/// Made by `age-keygen`.
 const IDENTITY: &str = "AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX";
 const RECIPIENT: &str = "age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj";
 

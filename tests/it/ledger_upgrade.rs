@@ -34,7 +34,7 @@ fn sample(number: &str) -> PathBuf {
 /// A ledger as a version of that schema left it.
 fn left_by(number: &str, ledger: &Path) {
     let dump = fs::File::open(sample(number)).expect("a sample");
-    // Of NULL, which is no JSON to 3.40, the checks of a column are about nothing.
+    // The checks of a column do not concern NULL, which is no JSON to SQLite 3.40.
     let lenient = ["-bail", "-cmd", "PRAGMA ignore_check_constraints = ON"];
     let made = Command::new("sqlite3").args(lenient).arg(ledger).stdin(dump).status().expect("sqlite3");
     assert!(made.success(), "{number}");

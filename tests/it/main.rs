@@ -39,6 +39,7 @@ mod narrowing;
 mod own;
 mod pace;
 mod persist;
+mod plain_english;
 mod quiet;
 mod quota;
 mod realm;

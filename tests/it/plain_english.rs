@@ -1,0 +1,222 @@
+//! Comments and documentation are in plain English: a few words and one beginning of sentences stay out, because a
+//! sentence with them needs a second reading.
+//!
+//! Only prose is read: comments of Rust and of `config/*.toml`, and Markdown without its code. Not read are texts that
+//! cannot change any more (LICENSE, released migrations).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What is looked for, and what to write instead.
+const WORDS: [(&str, &str); 6] = [
+    ("whoever", "hides the actor; name it: the caller, an administrator, an account that ..."),
+    ("whomever", "hides the actor; name it: the caller, an administrator, an account that ..."),
+    ("anew", "is archaic; write `again`, or the verb: rebuild, recreate, restart, renew"),
+    ("thereof", "is archaic; name the thing"),
+    ("is of", "hides the relation; write `belongs to`, `comes from`, `has`"),
+    ("are of", "hides the relation; write `belong to`, `come from`, `have`"),
+];
+
+const HEAD: (&str, &str) = ("Of", "begins a sentence without its subject; begin with the subject and its verb");
+
+/// All files with prose, in order.
+fn files(root: &Path) -> Vec<PathBuf> {
+    let (mut folders, mut found) = (vec![root.to_owned()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if name.starts_with('.') || name == "target" {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else if is_read(&path) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn extension(path: &Path) -> &str {
+    path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
+}
+
+fn is_read(path: &Path) -> bool {
+    match extension(path) {
+        "rs" | "md" => true,
+        "toml" => path.parent().is_some_and(|folder| folder.ends_with("config")),
+        _ => false,
+    }
+}
+
+/// Lines that may be prose, with their numbers and without the marks of comments.
+fn lines<'t>(extension: &str, text: &'t str) -> Vec<(usize, &'t str)> {
+    let numbered = (1..).zip(text.lines());
+    match extension {
+        "rs" => comments(text),
+        "toml" => numbered.filter(|(_, line)| line.starts_with('#')).map(|(at, line)| (at, unmarked(line))).collect(),
+        _ => numbered.collect(),
+    }
+}
+
+/// Comments of Rust, those behind code included. The code has no `/* */`.
+fn comments(code: &str) -> Vec<(usize, &str)> {
+    let (mut found, mut number, mut rest) = (Vec::new(), 1, code);
+    while let Some(at) = rest.find(['/', '"', '\'', 'r']) {
+        number += newlines(&rest[..at]);
+        rest = &rest[at..];
+        let length = if rest.starts_with("//") {
+            let end = rest.find('\n').unwrap_or(rest.len());
+            found.push((number, unmarked(&rest[..end])));
+            end
+        } else {
+            literal(rest)
+        };
+        number += newlines(&rest[..length]);
+        rest = &rest[length..];
+    }
+    found
+}
+
+/// Length of the string or character that `code` begins with; 1 if it begins with neither.
+fn literal(code: &str) -> usize {
+    let inner = &code[1..];
+    let hashes = inner.len() - inner.trim_start_matches('#').len();
+    let end = if code.starts_with('r') && inner[hashes..].starts_with('"') {
+        let end = format!("\"{}", "#".repeat(hashes));
+        inner[hashes + 1..].find(&end).map(|at| hashes + 1 + at + end.len())
+    } else if code.starts_with('"') {
+        let mut escaped = false;
+        let is_end = |c: char| {
+            let is_end = c == '"' && !escaped;
+            escaped = c == '\\' && !escaped;
+            is_end
+        };
+        inner.find(is_end).map(|at| at + 1)
+    } else if code.starts_with("'\\") {
+        inner[2..].find('\'').map(|at| at + 3)
+    } else if code.starts_with('\'') {
+        // A lifetime has no second quote behind its first character.
+        let length = inner.chars().next().map_or(0, char::len_utf8);
+        inner[length..].starts_with('\'').then_some(length + 1)
+    } else {
+        None
+    };
+    1 + end.unwrap_or(0)
+}
+
+fn unmarked(comment: &str) -> &str {
+    let text = comment.trim_start_matches(['/', '#']);
+    let text = text.strip_prefix('!').unwrap_or(text);
+    text.strip_prefix(' ').unwrap_or(text)
+}
+
+fn newlines(text: &str) -> usize {
+    text.matches('\n').count()
+}
+
+/// Lines that belong together, with the number of the first. Blocks of code are left out: fenced, or indented by four.
+fn paragraphs(lines: Vec<(usize, &str)>) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let (mut last, mut is_code) = (None, false);
+    for (number, line) in lines {
+        let follows = last == Some(number - 1);
+        last = None;
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code && !line.trim().is_empty() && (follows || !line.starts_with("    ")) {
+            match found.last_mut() {
+                Some((_, paragraph)) if follows => {
+                    paragraph.push('\n');
+                    paragraph.push_str(line);
+                }
+                _ => found.push((number, line.to_owned())),
+            }
+            last = Some(number);
+        }
+    }
+    found
+}
+
+/// Line, word and what to write instead.
+fn findings(extension: &str, text: &str) -> Vec<(usize, &'static str, &'static str)> {
+    paragraphs(lines(extension, text)).iter().flat_map(|(first, text)| in_paragraph(*first, text)).collect()
+}
+
+fn in_paragraph(first: usize, text: &str) -> Vec<(usize, &'static str, &'static str)> {
+    let prose: String = (0..)
+        .zip(text.split('`'))
+        .map(|(at, part)| if at % 2 == 0 { part.to_owned() } else { ["`", &"\n".repeat(newlines(part)), "`"].concat() })
+        .collect();
+    let words: Vec<(usize, &str)> = (first..)
+        .zip(prose.split('\n'))
+        .flat_map(|(number, line)| line.split_whitespace().map(move |word| (number, word)))
+        .collect();
+    let mut found = Vec::new();
+    for (at, &(number, word)) in words.iter().enumerate() {
+        let next = words.get(at + 1).map_or("", |&(_, next)| next);
+        let (one, two) = (bare(word), bare(&format!("{word} {next}")));
+        for (banned, instead) in WORDS {
+            if one == banned || two == banned {
+                found.push((number, banned, instead));
+            }
+        }
+        // Behind the end of a sentence, a colon, the mark of a list or a title, or the border of a table.
+        let is_head = at == 0 || words[at - 1].1.ends_with(['.', '!', '?', ':', ';', '-', '*', '#', '|']);
+        if is_head && word == HEAD.0 && next.trim_end_matches(',') != "course" {
+            found.push((number, HEAD.0, HEAD.1));
+        }
+    }
+    found
+}
+
+/// In lower case, without what stands around it.
+fn bare(text: &str) -> String {
+    let text = text.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase();
+    text.strip_suffix("'s").unwrap_or(&text).to_owned()
+}
+
+#[test]
+fn comments_and_documents_are_in_plain_english() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = files(root);
+    assert!(files.len() > 500, "only {} files are found", files.len());
+    let mut wrong = Vec::new();
+    for path in files {
+        let name = path.strip_prefix(root).expect("beneath the root").display();
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+        for (line, word, instead) in findings(extension(&path), &text) {
+            wrong.push(format!("{name}:{line}: {word:?} {instead}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn words_are_found_in_comments_and_not_in_code() {
+    let code = r##"//! Whoever's
+/// it: Of what is read.
+fn f() { let a = "\"// anew"; } // (thereof)
+/// A key is
+/// of `anew`.
+const B: &str = r#"
+// whomever "#; // Of course
+const C: [char; 2] = ['"', '\'']; // made anew, is, of
+fn g<'a>(a: &'a str) -> &'a str { a / "whoever" }
+"##;
+    let found: Vec<_> = findings("rs", code).into_iter().map(|(line, word, _)| (line, word)).collect();
+    assert_eq!(found, [(1, "whoever"), (2, "Of"), (3, "thereof"), (4, "is of"), (8, "anew")]);
+}
+
+#[test]
+fn words_are_found_in_documents_and_not_in_their_code() {
+    let document = "# Of a title\n\nIt is of `x`. Of\ncourse, of it.\n\n    whoever\n\n```\nanew\n```\n- Of a list\n| a | Of b |\n\
+                    the `whomever\nthereof` are\nof";
+    let found: Vec<_> = findings("md", document).into_iter().map(|(line, word, _)| (line, word)).collect();
+    assert_eq!(found, [(1, "Of"), (3, "is of"), (11, "Of"), (12, "Of"), (14, "are of")]);
+    let settings = findings("toml", "# anew\nkey = \"x\" # whoever\n## Of it\n");
+    assert_eq!(settings.iter().map(|found| found.0).collect::<Vec<_>>(), [1, 3]);
+}

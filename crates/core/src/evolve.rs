@@ -58,9 +58,9 @@ pub struct Evolved {
     pub known: LedgerState,
     /// What is to be done.
     pub plan: Plan,
-    /// What of it may be done.
+    /// The part of the plan that may be done.
     pub approved: ApprovedPlan,
-    /// What of it may not.
+    /// The parts that may not be done, and why.
     pub refusals: Vec<Refusal>,
     /// What the ledger must have before any of it is done.
     pub intended: Writes,
@@ -88,9 +88,9 @@ pub fn evolve(inputs: Inputs<'_>, deriver: &mut Deriver) -> Evolved {
 pub struct Followed {
     /// What is to be done there.
     pub plan: RealmPlan,
-    /// What of it may be done.
+    /// The part of the plan that may be done.
     pub approved: ApprovedRealmPlan,
-    /// What of it may not.
+    /// The parts that may not be done, and why.
     pub refusals: Vec<Refusal>,
 }
 

@@ -314,7 +314,7 @@ pub fn kubernetes_name(original: &str) -> String {
     if kept.is_empty() { format!("x-{digest}") } else { format!("{kept}-{digest}") }
 }
 
-/// What `{name}` of a pattern stands for in a namespace; `None`: the namespace is not of that form.
+/// The name that `{name}` of a pattern stands for in a namespace; `None` if the namespace does not match the pattern.
 #[must_use]
 pub fn name_in<'a>(pattern: &str, namespace: &'a str) -> Option<&'a str> {
     let (before, after) = pattern.split_once("{name}")?;

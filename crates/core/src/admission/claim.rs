@@ -1,7 +1,7 @@
-//! Claims that several nodes write to, and that name no storage class, get the one that can do that.
+//! Claims that several nodes write to, and that name no storage class, get the class that supports it.
 //!
-//! The API server's own plugin writes the cluster's default class before any webhook is asked. Who chose a class is in
-//! `managedFields`, which are made before both: a class that no manager claims was chosen by nobody.
+//! The API server's own plugin writes the cluster's default class before any webhook is asked. `managedFields` are made
+//! before both and name the client that chose a class: a class that no manager claims was chosen by nobody.
 
 use super::decision::{Decision, Finding, PatchOperation, Rule};
 use super::json::{Malformed, at, field, list, object, quoted, text, texts};

@@ -65,8 +65,8 @@ fn concern(review: &Review<'_>) -> Option<Concern> {
     }
 }
 
-/// What the API server is told of `review`, which is about an object in the namespace of `tenant`. Where
-/// [`Review::needs_identity`] says no, `tenant` is not looked at.
+/// Returns the answer to the API server for `review`, which is about an object in the namespace of `tenant`. If
+/// [`Review::needs_identity`] says no, `tenant` is not read.
 #[must_use]
 pub fn decide(rules: &Rules, tenant: &Resolved, review: &Review<'_>) -> Decision {
     let mut decision = Decision::default();
@@ -80,8 +80,8 @@ pub fn decide(rules: &Rules, tenant: &Resolved, review: &Review<'_>) -> Decision
 }
 
 impl Review<'_> {
-    /// Whether [`decide`] looks at whose namespace it is: not of namespaces themselves, of deletions, nor of what no class
-    /// has rules for.
+    /// Whether [`decide`] needs to know whose namespace it is. It does not for namespaces themselves, for deletions,
+    /// and for resources that no class has rules for.
     #[must_use]
     pub fn needs_identity(&self) -> bool {
         matches!(self.operation, Operation::Create | Operation::Update) && concern(self).is_some()

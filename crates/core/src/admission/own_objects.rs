@@ -63,7 +63,7 @@ fn ours(what: &str, why: String) -> Finding {
     Finding { rule: Rule::Objects, what: format!("{what} may not be changed or deleted"), why, cure }
 }
 
-/// Who keeps the cluster going, and whom the administrators trust with it.
+/// Whether the client keeps the cluster going, or is trusted with it by the administrators.
 fn passes(rules: &Rules, review: &Review<'_>) -> bool {
     let user = &review.user;
     user.name == rules.daemon
@@ -109,7 +109,7 @@ fn namespace(
     Ok(())
 }
 
-/// What of ours differs: keys of labels and annotations, and parts of `metadata`.
+/// The differences in what is ours: keys of labels and annotations, and parts of `metadata`.
 fn changes(new: Option<&Json<'_>>, old: Option<&Json<'_>>) -> Result<Vec<String>, Malformed> {
     let none = Json::object([]);
     let [new, old] = [new, old].map(|object| object.and_then(|object| field(object, "metadata")).unwrap_or(&none));
@@ -132,7 +132,8 @@ fn changes(new: Option<&Json<'_>>, old: Option<&Json<'_>>) -> Result<Vec<String>
     Ok(changed)
 }
 
-/// Whether only we write a label or annotation of a tenant's namespace. Who allows an adoption is somebody else.
+/// Whether only we write a label or annotation of a tenant's namespace. The annotation that allows an adoption is
+/// written by others.
 fn is_protected(key: &str) -> bool {
     key == MANAGED_BY || key.starts_with(POD_SECURITY) || (key.starts_with(PREFIX) && key != ADOPT)
 }

@@ -63,7 +63,7 @@ impl<'a> Pod<'a> {
         changed(self.object, self.old, keys)
     }
 
-    /// What of the pod's own security context is not what it was.
+    /// The part of the pod's own security context that differs from the old object.
     pub(super) fn changed_context(&self) -> Result<Option<Cow<'a, Json<'a>>>, Malformed> {
         changed_context(self.spec()?, self.old.and_then(|old| field(old, "spec")))
     }
@@ -111,7 +111,7 @@ impl<'a> Container<'a> {
         format!("{} {}", self.kind, quoted(self.name))
     }
 
-    /// What of its security context is not what it was.
+    /// The part of its security context that differs from the old object.
     pub(super) fn changed_context(&self) -> Result<Option<Cow<'a, Json<'a>>>, Malformed> {
         changed_context(self.value, self.old)
     }

@@ -120,7 +120,7 @@ fn provided(pod: &Pod<'_>, posix: &PosixIdentity) -> Result<bool, Malformed> {
     for context in contexts(pod) {
         own.push(if context.is_null() { None } else { number(context, "runAsUser")? });
     }
-    // Another number than ours in a new pod is told of once, at the pod.
+    // If a new pod has another number than ours, this is reported once, at the pod.
     let told = pod.is_new() && own.iter().any(Option::is_some);
     Ok(pod.is_template() || told || own.iter().all(|own| *own == Some(i64::from(posix.uid.get()))))
 }

@@ -38,7 +38,7 @@ pub enum Json<'a> {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Object<'a>(Vec<(Cow<'a, str>, Json<'a>)>);
 
-/// So many fields are looked through faster than searched.
+/// Up to this many fields, looking through them is faster than a search.
 const FEW: usize = 24;
 
 static NULL: Json<'static> = Json::Null;

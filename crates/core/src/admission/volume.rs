@@ -15,11 +15,11 @@ const OWN: [&str; 8] =
 /// The same of `projected.sources[]`; tokens are judged by their audience.
 const PROJECTED: [&str; 5] = ["clusterTrustBundle", "configMap", "downwardAPI", "secret", "serviceAccountToken"];
 
-/// What of a volume is from outside and not allowed.
+/// The parts of a volume that come from outside and are not allowed.
 struct Outside<'a> {
     /// `mounts "/etc" of the node`.
     what: String,
-    /// What of the kind the class allows.
+    /// What the class allows of this kind.
     allowed: Vec<&'a AllowedVolume>,
     cure: &'static str,
 }

@@ -40,7 +40,7 @@ pub fn approver_rules(policy: &Policy, cluster: &ClusterName, owned: Owned<'_>) 
 }
 
 /// Classes whose requests an approver with these rules does not approve: new ones, and those that ask for more than it
-/// knows. What a class no longer asks for is none of it.
+/// knows. A class that only stopped asking for something is not among them.
 #[must_use]
 pub fn unknown_classes(policy: &Policy, cluster: &ClusterName, known: &ApproverRules) -> BTreeSet<String> {
     let is_known = |name: &String, class: &ApprovedClass| {

@@ -21,7 +21,7 @@ use crate::ledger::idle::Idleness;
 use crate::ledger::{Account, LedgerState, Lifecycle, Order, OrderKind, Suspension, Tenant};
 use crate::policy::{Class, Policy, Provision};
 
-/// Who asked for an account is believed to wait for so long; their account goes before others that are made.
+/// For this time, a person who asked for an account is taken to wait for it; the account is made before others.
 const AWAITED: SignedDuration = SignedDuration::from_mins(2);
 
 /// What all tenants should have. For one plan; a daemon keeps a [`Deriver`].
@@ -229,7 +229,7 @@ impl<'a> World<'a> {
         let decided = verdict(self.evidence(subject, true));
         let Some(decided) = decided else {
             let mut derived = self.bystander(subject)?;
-            // Who left a held group left it, and an order waits for the release.
+            // People who left a held group have left it all the same; an order waits for the release.
             derived.otherwise = subject
                 .held
                 .map(|_| Box::new(DesiredAccount { held: None, orders: Vec::new(), ordered: None, ..derived.clone() }));
@@ -448,7 +448,7 @@ impl<'a> World<'a> {
         last.filter(|class| class.namespace.is_some()).into_iter().collect()
     }
 
-    /// Where it has or gets a place, and the namespace there. Who is suspended gets no new place.
+    /// The clusters where it has or gets a place, and the namespace there. A suspended account gets no new place.
     fn places<'s>(
         &'s self,
         subject: &Subject<'s>,

@@ -22,7 +22,7 @@ pub struct Holders {
     pub holders: BTreeSet<String>,
 }
 
-/// What of a user is compared (`UserRepresentation`).
+/// The properties of a user that are compared (`UserRepresentation`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RealmUser {

@@ -88,7 +88,7 @@ pub enum Change {
     SourceMark(String, Option<SourceMark>),
     /// A source is doubted, or no longer.
     Doubt(DoubtKey, Option<Doubt>),
-    /// So many accounts of a source and kind show where their homes are.
+    /// The number of accounts of a source and kind that show where their homes are.
     HomesShown(String, AccountKind, u64),
     /// What each source answered. It is kept with the cycle's row, so an unchanged directory writes no other.
     Sources(BTreeMap<String, SourceState>),

@@ -36,7 +36,7 @@ pub struct Facts {
     pub bound: BTreeMap<AccountName, u64>,
     /// The highest generation that a signed mark has: everything up to it may have been in use.
     pub marked: u64,
-    /// What of ours cannot be believed, for people.
+    /// Findings about objects of ours that cannot be believed, for people.
     pub doubts: Vec<String>,
 }
 

@@ -42,7 +42,7 @@ pub struct CredentialKey {
 }
 
 impl CredentialKey {
-    /// That of no host in particular.
+    /// The key of a credential that is for no host in particular.
     #[must_use]
     pub fn new(account: AccountId, cluster: ClusterName) -> Self {
         Self { account, cluster, host: HostName::any() }
@@ -54,7 +54,7 @@ impl CredentialKey {
         Self::new(account.clone(), ClusterName(String::new()))
     }
 
-    /// That of one host.
+    /// The key of the credential for one host.
     #[must_use]
     pub fn on(self, host: &HostName) -> Self {
         Self { host: host.clone(), ..self }

@@ -283,7 +283,7 @@ pub struct NfsVolume {
     pub directory: Option<String>,
 }
 
-/// `[class.NAME.admission]`; what else the webhook is told of a class is in the class.
+/// `[class.NAME.admission]`; the other rules for the webhook are in the class itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
     /// Who a pod runs as.
@@ -428,7 +428,7 @@ pub struct NamespaceReaper {
     pub idle_for: Duration,
     /// Its people are warned so long before.
     pub warn_for: Duration,
-    /// So many in one cycle.
+    /// How many in one cycle.
     pub per_cycle: u64,
     /// Clusters whose Prometheus must answer, too, before anything there is idle.
     pub evidence: BTreeMap<ClusterName, Evidence>,
@@ -454,7 +454,7 @@ pub struct Evidence {
 pub struct PodReaper {
     /// Lifetime of pods that do not set one; `None` if they may live for ever.
     pub lifetime: Option<Duration>,
-    /// So many pods in one cycle.
+    /// How many pods in one cycle.
     pub per_cycle: u64,
 }
 

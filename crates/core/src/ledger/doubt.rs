@@ -42,7 +42,7 @@ pub struct Doubt {
     pub before: u64,
     /// How many do now.
     pub now: u64,
-    /// Whom it is about, where it is about some.
+    /// The accounts it is about, if it is about some.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub accounts: BTreeSet<AccountId>,
     /// What the servers say.

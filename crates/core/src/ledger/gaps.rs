@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 /// Longest gap between two looks that counts, in seconds: a daemon that was off for a month proves nothing of that month.
 pub const LONGEST_GAP: i64 = 3600;
 
-/// What of a gap (in seconds, negative where the clock was set back) counts.
+/// The part of `gap` that counts, in seconds. `gap` is negative if the clock was set back.
 #[must_use]
 pub fn counted(gap: i64) -> u64 {
     gap.clamp(0, LONGEST_GAP).unsigned_abs()
 }
 
-/// So many seconds later.
+/// The time `seconds` after `now`.
 #[must_use]
 pub fn later(now: Timestamp, seconds: u64) -> Timestamp {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);

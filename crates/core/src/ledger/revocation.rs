@@ -10,7 +10,7 @@ use super::{Account, CredentialKey, LedgerState, Lifecycle, Note, Order};
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::policy::Limit;
 
-/// One class on its way to new certificates. Who waits has an [`Order`] whose `bulk` is the class.
+/// One class on its way to new certificates. An account that waits has an [`Order`] whose `bulk` is the class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BulkRevocation {
     /// Who ordered it, when and why.

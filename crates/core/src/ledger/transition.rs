@@ -106,7 +106,7 @@ impl<'a> Memory<'a> {
         let imported = if complete { self.imported(read, &present) } else { Imported::default() };
         let trust = Trust {
             complete,
-            // Who belongs to what is said by people's entries.
+            // People's entries say who belongs to what.
             proves_leaving: complete && read.kinds.contains(&AccountKind::User),
             holds,
             hidden: self.hidden(read, complete),
@@ -171,8 +171,9 @@ impl<'a> Memory<'a> {
         self.sources.insert(read.source.clone(), state);
     }
 
-    /// An answer without any tool where the ledger knows tools proves a wrong base or filter, not that all are gone. Who
-    /// really removed the last one says so by suspending it. What is no longer asked for stays as it was.
+    /// If the ledger knows tools, an answer without any tool proves a wrong base or filter, not that all are gone. An
+    /// administrator who really removed the last tool says so by suspending it. A kind that is no longer asked for
+    /// stays as it was.
     fn proved(&self, read: &SourceRead) -> Completeness {
         let known = |kind| {
             let expected = |account: &&Account| {
@@ -334,7 +335,7 @@ impl<'a> Memory<'a> {
         self.changed(account, after);
     }
 
-    /// An entry of an unknown id, from a server that may be behind: it may be of somebody who left long ago.
+    /// An entry with an unknown id, from a server that may be behind: it may belong to somebody who left long ago.
     fn wait(&mut self, source: &str, entry: &Entry) {
         let why = "new, from a server that answers instead of another one and may be behind it: it is looked at again in half \
                    an hour at most";
@@ -450,7 +451,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// What of a read is believed.
+/// The parts of a read that are believed.
 struct Trust {
     complete: bool,
     proves_leaving: bool,

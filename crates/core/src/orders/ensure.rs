@@ -29,7 +29,7 @@ pub struct Asker {
     pub may_order: bool,
 }
 
-/// What comes of asking.
+/// The result of asking.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ensured {
     /// For the ledger: when the account was last asked for.
@@ -65,7 +65,7 @@ pub fn ensure(
             return unknown(ledger, refusal, *since, now);
         }
         Err(refusal) if caller.may_order => return Ensured::refused(refusal.exit_code, refusal.text),
-        // Who may not ask does not learn either who there is.
+        // A caller who may not ask does not learn either which accounts exist.
         _ => {
             let text =
                 format!("{kind}:{name}: root, group bursar-admin, the person and a tool's maintainers may ask for it");

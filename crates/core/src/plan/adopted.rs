@@ -109,7 +109,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// `None`: it is none of our business, and nothing of ours is left in it.
+    /// `None` if no class adopts it, and nothing of ours is left in it.
     fn judged(&self, found: Option<&FoundNamespace>) -> Option<AdoptedNamespace> {
         let classes = found.map_or_else(Vec::new, |found| self.adopting(found));
         let (Some(found), Some((class, adopts))) = (found, classes.first()) else {

@@ -1,7 +1,7 @@
-//! What of a plan may be done: limits, completeness, holds, approvals.
+//! Decides which parts of a plan may be done: limits, completeness, holds, approvals.
 //!
-//! What is over a limit is refused, that account's removal alone; the rest goes on, and so does whatever else the
-//! refused account needs ([`AccountPlan::otherwise`]). Only [`guard`] makes an [`ApprovedPlan`].
+//! If an account's removal is over a limit, that removal alone is refused; the rest goes on, and so does everything
+//! else that the refused account needs ([`AccountPlan::otherwise`]). Only [`guard`] makes an [`ApprovedPlan`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ use crate::snapshot::Completeness;
 /// How long an approval holds: long enough for the next cycle, too short to be forgotten.
 pub const APPROVAL_HOLDS: SignedDuration = SignedDuration::from_hours(1);
 
-/// What is refused for want of a complete read, instead of a key of `[limits]`.
+/// The reason of a refusal because a read was not complete, in place of a key of `[limits]`.
 pub const COMPLETENESS: &str = "completeness";
 
 /// What is refused because it is doubted, instead of a key of `[limits]`: attributes that vanished, an import, an absence
@@ -439,7 +439,7 @@ impl<'a> LimitEvaluator<'a> {
         }
     }
 
-    /// Who loses something because a group loses them waits for that group.
+    /// An account that loses something because a group loses its members waits for that group.
     fn dependants(&mut self, accounts: &[AccountPlan]) {
         let waiting: Vec<&AccountPlan> = accounts
             .iter()

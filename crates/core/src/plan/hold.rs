@@ -11,7 +11,8 @@ use crate::digest::digest;
 use crate::kinds::{ManagedKind, Stage};
 use crate::ledger::{LedgerState, Suspension};
 
-/// What of `plan`, which was made of what a held account may get, is done. `None`: nothing.
+/// Returns the part of `plan` that is done, where `plan` was made from what a held account may get; `None` if nothing
+/// is.
 #[must_use]
 pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<AccountPlan> {
     let replaces =
@@ -63,7 +64,7 @@ fn delivers(action: &Action, replaces: bool) -> bool {
     }
 }
 
-/// What of a step that narrows is no repair and no change of the class.
+/// Returns the part of a narrowing step that is neither a repair nor a change of the class.
 fn narrowed(action: &Action, plan: &AccountPlan, ledger: &LedgerState) -> Option<Action> {
     debug_assert_eq!(action.side(), Side::Narrowing);
     match action {

@@ -119,7 +119,7 @@ pub(super) fn warnings(look: Look<'_>, rules: &NamespaceReaper, found: &mut Foun
     }));
 }
 
-/// Who is due and must wait: beyond so many in a cycle, those who are idle longest first.
+/// The accounts that are due and must wait because the cycle takes only so many: those who are idle longest go first.
 pub(super) fn over(accounts: &[AccountPlan], per_cycle: u64) -> Vec<&AccountPlan> {
     let mut due: Vec<(Timestamp, &AccountPlan)> = accounts
         .iter()

@@ -114,8 +114,8 @@ pub struct AccountPlan {
     pub awaited: bool,
     /// Members that it loses, with their names.
     pub leaving: BTreeMap<DirectoryId, AccountName>,
-    /// What takes access away ([`Side::Narrowing`]). Each step is tried, whatever comes of the others, before `actions`
-    /// of any account.
+    /// Steps that take access away ([`Side::Narrowing`]). Each is tried even if others fail, before `actions` of any
+    /// account.
     pub narrowing: Vec<Action>,
     /// Everything else, in this order; a failure ends what is left of this account's cluster, and nobody else's.
     pub actions: Vec<Action>,
@@ -160,7 +160,7 @@ impl AccountPlan {
         self.narrowing.iter().chain(&self.actions)
     }
 
-    /// What of it is done if nothing refuses it: of a held account what goes through the hold.
+    /// The part of it that is done if nothing refuses it: for a held account, what passes the hold.
     #[must_use]
     pub fn done(&self) -> Option<&Self> {
         if self.held.is_some() { self.otherwise.as_deref() } else { Some(self) }
@@ -245,7 +245,7 @@ fn namespaces(account: &DesiredAccount) -> BTreeSet<String> {
 }
 
 fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
-    // That of a suspended tenant is below what runs until all is stopped.
+    // A suspended tenant's quota is below what runs until all is stopped.
     let lasting = scan.quotas().iter().filter(|(_, key, ..)| !stops_pods(key));
     let quotas = lasting.filter_map(|(id, key, wanted, quota)| {
         let account = &desired.accounts.get(*id)?.account;

@@ -171,7 +171,7 @@ fn step(resource: &str, before: Option<&str>, after: Option<&str>) -> String {
     format!("{resource} {} → {}", amount(before), amount(after))
 }
 
-/// What of a quota is in use beyond what it should give.
+/// The resources of a quota of which more is in use than it should give.
 pub(super) fn over(wanted: &Value, quota: &ObservedQuota) -> Vec<(String, String, String)> {
     let hard = amounts(&wanted["spec"]["hard"]);
     let more = quota.used.iter().filter_map(|(resource, used)| {

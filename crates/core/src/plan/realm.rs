@@ -210,7 +210,7 @@ pub fn user_of<'l>(ledger: &'l LedgerState, rules: &Realm, account: &'l Account)
     ledger.realm_accounts.get(&(account.id.clone(), rules.name.clone()))?.user_id.as_deref()
 }
 
-/// Whether the account may log in. Who is suspended for idleness may: by a login they come back.
+/// Whether the account may log in. An account that is suspended for idleness may: it comes back by a login.
 fn may_log_in(account: &Account) -> bool {
     let idle = matches!(account.suspension, Some(Suspension::Idle { .. }));
     account.state == Lifecycle::Active || (account.state == Lifecycle::Suspended && idle)

@@ -1,4 +1,4 @@
-//! What of a volume cannot change, and what is never deleted: told instead of done.
+//! Properties of a volume that cannot change, and volumes that are never deleted: reported instead of done.
 
 use std::cmp::Ordering;
 

@@ -59,7 +59,7 @@ impl Memory<'_> {
             && account.absence.map_or(0, |absence| absence.seconds) < self.policy.lifecycle.absent_for.as_secs()
     }
 
-    /// Who keeps a membership because the group still names them, and their own absence is not due yet.
+    /// The accounts that keep a membership because the group still names them and their own absence is not due yet.
     pub(super) fn kept_members(&self, read: &SourceRead) -> Kept {
         let mut kept = Kept::new();
         if read.dangling.members.is_empty() {

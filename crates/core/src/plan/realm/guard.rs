@@ -1,7 +1,8 @@
-//! What of a realm's plan may be done: users are disabled and roles taken within limits of their own.
+//! Decides which steps of a realm's plan may be done: users are disabled and roles taken within limits of their own.
 //!
-//! What is over a limit is refused, that step alone; the rest goes on. Only [`guard`] makes an [`ApprovedRealmPlan`].
-//! A step uses up its budget, and its approval, when it was done: one that fails or is left to the next cycle uses nothing.
+//! If a step is over a limit, that step alone is refused; the rest goes on. Only [`guard`] makes an
+//! [`ApprovedRealmPlan`]. A step uses up its budget, and its approval, when it was done: one that fails or is left to
+//! the next cycle uses nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

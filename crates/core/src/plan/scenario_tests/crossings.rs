@@ -124,7 +124,7 @@ impl Cell {
         self.story.world.cluster().objects.get_mut(&key).expect("it is there")
     }
 
-    /// Whom bindings in namespaces of this name name.
+    /// The subjects that bindings in namespaces of this name name.
     fn bound(&self, namespace: &str) -> BTreeSet<String> {
         let bound = self.story.world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some(namespace));
         bound.flat_map(|(_, names)| names.iter().cloned()).collect()

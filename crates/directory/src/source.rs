@@ -93,7 +93,7 @@ pub struct LdapConfig {
     pub bind_dn: Option<String>,
     /// The password of `bind_dn`.
     pub password: Option<Secret>,
-    /// Who we are by TLS; then the bind is SASL EXTERNAL (RFC 4513, 5.2.3).
+    /// Our identity by TLS; then the bind is SASL EXTERNAL (RFC 4513, 5.2.3).
     pub identity: Option<ClientIdentity>,
     /// Values of an attribute that are asked for at once; absent: as many as the server gives, 1,500 in Active
     /// Directory. Only where a whole group is too much for the server within `timeout`.
@@ -106,7 +106,7 @@ pub struct LdapConfig {
     pub timeout: Duration,
     /// Limit of a whole read.
     pub deadline: Duration,
-    /// Who is asked for SRV records; absent: the system's nameservers.
+    /// The nameserver to ask for SRV records; `None`: the system's nameservers.
     pub dns: Option<SocketAddr>,
     /// How to read it at best; a server that cannot is read in full.
     pub way: Way,

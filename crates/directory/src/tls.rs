@@ -1,5 +1,5 @@
-//! Whom a directory client trusts: the configured issuers and nobody else, or the system's where none is configured; and
-//! who it is itself, where a certificate says so.
+//! Which issuers a directory client trusts (only the configured ones, or the system's if none is configured), and its
+//! own identity, if it has a certificate.
 
 use std::sync::Arc;
 

@@ -167,7 +167,7 @@ fn sort(entries: &mut [Entry]) {
     order.sort_unstable();
     let order: Vec<usize> = order.into_iter().map(|(.., at)| at).collect();
     for to in 0..order.len() {
-        // Who stood there before has been exchanged with somebody since.
+        // If that entry stood at an earlier place, it has been swapped to a later one since.
         let mut from = order[to];
         while from < to {
             from = order[from];

@@ -70,7 +70,7 @@ impl Administration {
         Ok(users)
     }
 
-    /// Who has this very name.
+    /// The user with exactly this name.
     pub async fn user(&mut self, username: &str) -> Result<Option<RealmUser>, RealmError> {
         let query = [("username", username), ("exact", "true"), BRIEF[0]];
         let found = self.session.get::<Vec<RealmUser>>(&["users"], &query).await;

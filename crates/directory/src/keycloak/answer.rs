@@ -92,7 +92,7 @@ pub(super) struct Group {
     attributes: BTreeMap<String, Vec<String>>,
 }
 
-/// What of a group's member matters.
+/// The properties of a group's member that matter.
 #[derive(Deserialize)]
 pub(super) struct Member {
     pub(super) id: String,

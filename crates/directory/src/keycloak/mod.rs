@@ -41,7 +41,8 @@ pub async fn read(config: &KeycloakConfig, source: &SourceConfig) -> RawRead {
     raw
 }
 
-/// Whether the realm has those who are `due`, each asked for by its id. Who could not be asked for is not in it.
+/// Whether the realm has those who are `due`, each asked for by its id. A person who could not be asked for is not in
+/// the result.
 pub async fn look_up(config: &KeycloakConfig, source: &SourceConfig, due: &[Due]) -> BTreeMap<DirectoryId, Proof> {
     let mut proofs = BTreeMap::new();
     let Ok(mut session) = Session::new(config) else { return proofs };
@@ -95,8 +96,8 @@ async fn read_users(
     });
     let listed = listed.await?;
     let after: usize = session.get(&["users", "count"], &[]).await?;
-    // A client that may search for users and see none gets the count of all, and an empty list.
-    // Who came meanwhile is in the next read, if not in this one.
+    // A client that may search for users and see none gets the count of all, and an empty list. A person who was added
+    // meanwhile is in the next read, if not in this one.
     let same = listed == 0 || (listed >= before && after >= before);
     if same { Ok(listed) } else { Err(RealmError::Changed(User::WHAT)) }
 }

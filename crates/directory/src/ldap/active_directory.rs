@@ -245,7 +245,7 @@ async fn told(
     Ok(search(ldap, schema, Scope::OneLevel, &filter, &wanted, limit).await?.into_iter().filter_map(one).collect())
 }
 
-/// Whether deleted objects are shown to us, and so told of: proven by one.
+/// Whether we see deleted objects, so that deletions are told to us: proven by one of them.
 async fn sees_deletions(ldap: &mut Ldap, root: &str, limit: Duration) -> Result<bool, ReadError> {
     let show = RawControl { ctype: SHOW_DELETED.to_owned(), crit: true, val: None };
     ldap.with_controls(vec![show, PagedResults { size: 1, cookie: Vec::new() }.into()]);

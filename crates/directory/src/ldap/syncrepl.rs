@@ -79,7 +79,7 @@ pub(super) async fn refresh(
 /// What came of the question what changed.
 enum Advance {
     Told(Box<Kept>),
-    /// Who is gone was not told, only who is left; from here on changes would be told.
+    /// The server told who is left, and not who is gone; from here on it would tell changes.
     Silence(BTreeMap<AccountKind, Vec<u8>>),
 }
 

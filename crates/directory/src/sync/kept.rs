@@ -20,7 +20,7 @@ use crate::sync::mirror::Mirror;
 pub struct Kept {
     /// What was asked for, and as whom: another question has another answer.
     pub asked: SourceConfig,
-    /// Who answered. Another server's marks may mean something else.
+    /// The server that answered. Another server's marks may mean something else.
     pub server: String,
     /// How far the server was, in its own words.
     pub marks: Marks,

@@ -1,8 +1,8 @@
-//! What a server has told of its trees since they were first read whole: every entry by its immutable id, as it last was.
-//! It gives what a full read would. PURE: no runtime, no client, no file system, no clock.
+//! What a server has told of its trees since they were first read whole: every entry by its immutable id, as it last
+//! was. It gives what a full read would. PURE: no runtime, no client, no file system, no clock.
 //!
-//! What is told of one moment is gathered in [`News`] and goes in as a whole, into a mirror that stands beside the one
-//! before: whatever breaks off meanwhile leaves nothing half done.
+//! All changes up to one moment are gathered in [`News`] and applied as a whole, to a mirror that stands beside the
+//! previous one: if gathering breaks off, nothing is half done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub type Id = Vec<u8>;
 /// The entries of one source.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mirror {
-    /// Shared with the mirror before, where nothing was told of a tree.
+    /// Shared with the previous mirror if nothing was told of a tree.
     trees: BTreeMap<AccountKind, Arc<BTreeMap<Id, Placed>>>,
     /// Place of the next entry that was not there before.
     next: u64,

@@ -45,7 +45,7 @@ impl Breaker {
         Self { settings, late: BTreeSet::new(), open: None }
     }
 
-    /// Whether to try now; if not, how long until it is tried again. Who was admitted must report one of
+    /// Whether to try now; if not, how long until it is tried again. A caller that was admitted must report one of
     /// [`answered`](Self::answered), [`timed_out`](Self::timed_out) and [`not_tried`](Self::not_tried).
     pub fn admit(&mut self, now: Instant) -> Result<(), Duration> {
         match &mut self.open {

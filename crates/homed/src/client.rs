@@ -52,7 +52,7 @@ pub struct HomedClient {
     deadline: Duration,
     /// Connections: fewer than the server takes.
     connections: Semaphore,
-    /// For homes beneath none of the prefixes that it was told of.
+    /// For homes beneath none of the prefixes that it knows.
     elsewhere: Semaphore,
     exports: BTreeMap<PathBuf, Semaphore>,
     idle: Mutex<Vec<UnixStream>>,

@@ -208,8 +208,9 @@ fn check(work: &Work) -> Result<(), String> {
 /// Room between the time at which a worker says that it used up its processor time, and the one at which it is killed.
 const CPU_GRACE_SECONDS: u64 = 2;
 
-/// The bound on the processor time of this process. The kernel ends it without a word, which would look as if its export
-/// was late; so another thread waits for the kernel's warning and says it, where a file is large enough to need it.
+/// The bound on the processor time of this process. The kernel ends the process silently, which would look as if its
+/// export was late. So another thread waits for the kernel's warning and reports it, if a file is large enough to need
+/// it.
 #[derive(Debug)]
 pub(super) struct CpuLimit {
     seconds: u64,

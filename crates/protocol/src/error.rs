@@ -123,7 +123,7 @@ pub enum HomeError {
         /// What is wrong with it.
         detail: String,
     },
-    /// A file that is not among those that `bursar-homed` was told of.
+    /// A file that is not among those that `bursar-homed` may write.
     #[error("`{}` is not a kubeconfig that bursar-homed may write", shown(path))]
     PathNotAllowed {
         /// The path as asked for, relative to the home.

@@ -240,11 +240,11 @@ impl Slapd {
         self.start_again();
     }
 
-    /// Ends the server in good order and starts it with its database from an edited dump (`slapcat`): nobody is ever told of
-    /// such a change.
+    /// Ends the server in good order and starts it with its database from an edited dump (`slapcat`): no client is ever
+    /// told of such a change.
     ///
     /// # Panics
-    /// If it does not end, or the dump is none any more.
+    /// If it does not end, or the edited text is not a dump any more.
     pub fn edit_unseen(&self, edit: impl FnOnce(&str) -> String) {
         self.with_process(|process| process.signal(Signal::TERM));
         wait_for("the end of slapd", START_DEADLINE, || self.with_process(Process::ended));

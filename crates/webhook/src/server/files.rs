@@ -182,7 +182,7 @@ pub struct ApproverFiles {
     kubeconfig: Slot<Option<Kubeconfig>>,
 }
 
-/// What of the approver's files is another than before.
+/// Which of the approver's files changed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ApproverChanged {
     /// What is approved, and whose seals prove it.

@@ -216,8 +216,8 @@ impl ReviewHandler {
     }
 }
 
-/// What of a decision is said in which phase: warnings once, changes where they can be made. What would still have to be
-/// changed when nothing can be changed any more was taken off again by somebody.
+/// Selects what is said of a decision in which phase: warnings once, changes where they can be made. If a change is
+/// still missing when nothing can be changed any more, something else removed it again.
 fn settle(phase: Phase, review: &Review<'_>, mut decision: Decision) -> Decision {
     match phase {
         Phase::Mutate => {

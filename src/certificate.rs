@@ -101,7 +101,7 @@ pub fn verify(pem: &[u8], asked: &Asked<'_>) -> Result<Issued, CertificateError>
     issued(block, certificate).filter(|issued| issued.not_before < issued.not_after).ok_or(CertificateError::Validity)
 }
 
-/// Whom a certificate is for, and by which key.
+/// The subject of a certificate, and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     /// CN.

@@ -114,7 +114,7 @@ struct Loop {
     looking: Option<JoinHandle<()>>,
 }
 
-/// Who waits for the end of a cycle.
+/// The callers that wait for the end of a cycle.
 #[derive(Default)]
 struct Waiters {
     syncs: Vec<Reply<CycleReport>>,

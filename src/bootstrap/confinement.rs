@@ -80,7 +80,7 @@ pub struct ConfinementWatch {
 }
 
 impl ConfinementWatch {
-    /// Begins to watch; `changed` is told of every change. `mutates`: the server has mutating policies. Must be called
+    /// Begins to watch; every change notifies `changed`. `mutates`: the server has mutating policies. Must be called
     /// within a runtime.
     #[must_use]
     pub fn start(client: &Client, mutates: bool, changed: &Arc<Notify>) -> Self {

@@ -354,8 +354,8 @@ fn is_same(before: &ObjectMeta, after: &ObjectMeta) -> bool {
         || (before.generation.is_some() && before.generation == after.generation && before.labels == after.labels)
 }
 
-/// Sees that the credential is confined: as the daemon, a namespace without a class is refused, by the policy and not for
-/// want of rights. Tried without effect (`dryRun=All`), until rights and policy are in force.
+/// Checks that the credential is confined: as the daemon, a namespace without a class is refused, and it is the policy
+/// that refuses it, not missing rights. Tried without effect (`dryRun=All`), until rights and policy are in force.
 #[expect(clippy::disallowed_methods, reason = "waits for the API server, with a deadline")]
 async fn enforced(daemon: &Client) -> Result<(), AccessError> {
     let begun = tokio::time::Instant::now();

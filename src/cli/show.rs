@@ -1,5 +1,5 @@
-//! `bursar show [KIND NAME]`: everything that the ledger knows of one account. Who may not read the ledger asks the daemon
-//! about what is their own.
+//! `bursar show [KIND NAME]`: everything that the ledger knows of one account. A caller who may not read the ledger
+//! asks the daemon about their own account.
 
 use serde_json::Value;
 

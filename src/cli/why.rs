@@ -1,5 +1,5 @@
-//! `bursar why [KIND NAME]`: from the directory's entry over the rule to each object, or the step that is missing. Who may
-//! not read the ledger asks the daemon about what is their own.
+//! `bursar why [KIND NAME]`: from the directory's entry over the rule to each object, or the step that is missing. A
+//! caller who may not read the ledger asks the daemon about their own account.
 
 use serde_json::{Value, json};
 

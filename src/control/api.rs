@@ -32,7 +32,7 @@ use crate::plan::quota::OverQuota;
 use crate::plan::revocation;
 use crate::snapshot::RejectedEntry;
 
-/// Whom somebody asks about who may not read all.
+/// The account that a caller who may not read all asks about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OwnRequest {

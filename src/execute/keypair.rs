@@ -18,7 +18,7 @@ impl std::fmt::Debug for NewKey {
     }
 }
 
-/// Whom the certificate is to name.
+/// The subject that the certificate is to name.
 #[derive(Debug, Clone, Copy)]
 pub struct Names<'a> {
     /// CN.

@@ -1,9 +1,9 @@
-//! Carries out what was approved: the only writer to clusters and homes. Every choice was made by the plan; here are
-//! order, pace and what happens when something fails.
+//! Carries out what was approved: the only writer to clusters and homes. The plan made every choice; here are order,
+//! pace and what happens when something fails.
 //!
-//! Accounts are carried out side by side, each cluster on its own, so that one that hangs holds up nobody else's
-//! tenants. In each cluster what takes access away goes first, of all accounts, and each step of it is tried whatever
-//! comes of the others. Then the plan's order holds within one account; a failure ends the rest of it there.
+//! Accounts are carried out side by side, each cluster on its own, so that a cluster that hangs holds up nobody else's
+//! tenants. In each cluster the steps that take access away go first, for all accounts, and each of them is tried even
+//! if others fail. Then the plan's order holds within one account; a failure ends the rest of it there.
 
 pub mod apply;
 pub mod authority;

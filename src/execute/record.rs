@@ -28,7 +28,8 @@ pub struct Record {
     pub changes: Vec<Change>,
     /// For the history.
     pub events: Vec<Event>,
-    /// To be told that it is stored. Dropped without a word: it is not, and nothing more is to be done.
+    /// Signals that it is stored. If it is dropped without a signal, the record is not stored, and nothing more may be
+    /// done.
     pub stored: oneshot::Sender<()>,
 }
 

@@ -91,7 +91,7 @@ pub enum SigningError {
     },
 }
 
-/// Signs: answers with the certificate's PEM. Whatever comes of it, our request is removed.
+/// Signs: returns the certificate's PEM. Our request is removed, also after a failure.
 pub async fn sign(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, SigningError> {
     let watch = server.certificates();
     if let Err(why) = watch.ready(DEADLINE).await {

@@ -1,6 +1,6 @@
-//! The plan of one account in one cluster: first what takes access away, each step whatever comes of the others, then
-//! everything else in its order: objects of one rank side by side, all else one after the other. What was done is handed
-//! to the ledger before something else rests on it.
+//! The plan of one account in one cluster: first the steps that take access away, each tried even if others fail, then
+//! everything else in its order: objects of one rank side by side, all else one after the other. What was done is
+//! handed to the ledger before something else rests on it.
 
 use futures::StreamExt as _;
 use serde_json::{Value, json};
@@ -144,7 +144,7 @@ impl TenantExecution<'_> {
         self.run.ledger.failures.get(&(self.account.id.clone(), self.cluster.clone()))
     }
 
-    /// Carries out everything else, and hands over what was done, whatever comes of it.
+    /// Carries out everything else, and hands over what was done, also after a failure.
     pub(super) async fn carry_out(self) -> Report {
         if self.run.stop.is_cancelled() || self.is_away() {
             return Report { left: 1, ..Report::default() };

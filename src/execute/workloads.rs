@@ -114,7 +114,7 @@ fn makes(controller: &str, kind: &str) -> bool {
 /// A controller lets go of what its selector does not match.
 fn selects(controller: &Value, object: &Value) -> bool {
     let selector = &controller["spec"]["selector"];
-    // That of a `ReplicationController` is the labels themselves.
+    // The selector of a `ReplicationController` is the labels themselves.
     let labels = selector.get("matchLabels").unwrap_or(selector).as_object();
     labels.is_some_and(|labels| {
         let mut wanted = labels.iter().filter(|(_, value)| value.is_string());
@@ -122,8 +122,8 @@ fn selects(controller: &Value, object: &Value) -> bool {
     })
 }
 
-/// Stops what [`find`] found, each whatever comes of the others, and gives back those in whose place another object stands
-/// by now: these still run. What is gone meanwhile needs no stopping.
+/// Stops what [`find`] found, each even if others fail, and returns those in whose place another object stands by now:
+/// these still run. What is gone meanwhile needs no stopping.
 pub async fn stop(server: &ApiServer, found: &[(ObjectKey, StoppedWorkload)]) -> Result<Vec<ObjectKey>, StepError> {
     let (mut replaced, mut failed) = (Vec::new(), None);
     for (key, workload) in found {

@@ -51,8 +51,8 @@ struct SelectedNamespaces {
 }
 
 impl AdoptedWatch {
-    /// Begins to watch, if there is anything to; `news` is told of each that comes, goes or changes its owner. Must be
-    /// called within a runtime.
+    /// Begins to watch, if there is anything to watch; each namespace that comes, goes or changes its owner notifies
+    /// `news`. Must be called within a runtime.
     #[must_use]
     pub fn start(client: &Client, wanted: Wanted, news: Arc<Notify>) -> Option<Self> {
         if wanted.is_empty() {

@@ -85,8 +85,8 @@ pub struct ClusterWatch {
 }
 
 impl ClusterWatch {
-    /// Begins to watch; answers at once. `changed` is told of everything the plan did not know: drift, objects that
-    /// are gone, the cluster's coming and going. Our own writes ([`Self::write`]) are not told.
+    /// Begins to watch; returns at once. Everything the plan did not know notifies `changed`: drift, objects that are
+    /// gone, the cluster's coming and going. Our own writes ([`Self::write`]) do not.
     ///
     /// Must be called within a runtime.
     #[must_use]

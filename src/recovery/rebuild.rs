@@ -29,7 +29,7 @@ use crate::snapshot::DirectorySnapshot;
 use crate::store::{CycleLock, FILE, ReadStore, Store};
 use crate::telemetry::Metrics;
 
-/// What of every ledger that is lost nobody can tell.
+/// What nobody can tell of a ledger that was lost.
 const LOST: [&str; 4] = [
     "the history up to now: the journal and older backups have what there was",
     "holds, orders and approvals that were in force: give them again",
@@ -132,7 +132,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Whom sealed namespaces name.
+    /// Learns the accounts that sealed namespaces name.
     fn learn(&mut self, facts: &Facts, snapshot: &DirectorySnapshot) {
         let source_of = source_of(self.settings, snapshot);
         let learned = learn(&self.ledger, facts, &self.settings.policy, &source_of, self.actor, self.now);
@@ -141,7 +141,7 @@ impl Work<'_> {
         self.doubts.extend(learned.doubts);
     }
 
-    /// Whom the directories name.
+    /// Learns the accounts that the directories name.
     fn read(&mut self, snapshot: &DirectorySnapshot) {
         let seen = transition(&self.ledger, snapshot, &self.settings.policy, self.now);
         seen.changes.iter().for_each(|change| self.ledger.apply(change));
@@ -207,7 +207,8 @@ impl Work<'_> {
         }
     }
 
-    /// Who is suspended and marked as disabled, or gone, in the directory is so for that reason, and resumes by itself.
+    /// If a suspended account is marked as disabled, or gone, in the directory, that is the reason, and it resumes by
+    /// itself.
     fn explain_suspensions(&mut self) {
         for account in self.ledger.accounts.values_mut().filter(|account| account.state == Lifecycle::Suspended) {
             let cause = match (&account.disabled, &account.absence) {

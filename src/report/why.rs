@@ -150,7 +150,7 @@ fn realm(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     users.map(step).collect()
 }
 
-/// What of it is in files, and what comes next of its end.
+/// Its archives, and the next step of its end.
 fn archives(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let next = match (account.state, account.ending) {
         (_, Some(Ending::Deletion { at })) => Some(format!("its deletion was let through {at:.0}")),

@@ -354,7 +354,8 @@ impl Clusters {
         }
     }
 
-    /// Renews what is due of the webhooks. One that cannot be is told of, and tried again: it works until its end.
+    /// Keeps the webhooks up to date where that is due. A failure is reported and tried again: the webhook works until
+    /// its certificate ends.
     pub(super) async fn keep_webhooks(&mut self, Context { settings, ledger, sealer, now, .. }: Context<'_>) {
         let away = |cluster| self.effects.clusters.get(cluster).is_some_and(|it| it.watch.health().error.is_some());
         let due = self.links.iter_mut().filter(|(_, link)| link.webhook_due.is_none_or(|due| due <= now));

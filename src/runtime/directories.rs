@@ -66,7 +66,7 @@ impl Directories {
         self.sources = sources;
     }
 
-    /// Notified whenever a directory has told of a change.
+    /// Notified whenever a directory reports a change.
     #[must_use]
     pub fn changed(&self) -> Arc<Notify> {
         Arc::clone(&self.changed)

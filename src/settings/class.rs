@@ -297,7 +297,7 @@ fn pod_security(table: &Table<'_>) -> PodSecurity {
     table.choice("pod_security", &levels).unwrap_or(POD_SECURITY)
 }
 
-/// Who made a namespace has policies of their own in it: there ours are only what is asked for.
+/// In a namespace that others made the default is `open`, because its makers have policies of their own.
 fn network(table: &Table<'_>, from: From, known: &Known<'_>) -> String {
     let default = if from == From::Adopted { "open" } else { "isolated" };
     let name = table.text("network").unwrap_or_else(|| default.to_owned());

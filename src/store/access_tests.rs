@@ -48,7 +48,7 @@ fn done(step: &Step, account: &mut Account, second: i64) {
     }
 }
 
-/// Who had access to the account as it stood, asked for by `name`.
+/// The accounts that had access to the account as it stood, asked for by `name`.
 fn members(stood: &Account, name: &str) -> BTreeSet<(String, String)> {
     let role = |role: &Role| match role {
         Role::Member => "member".to_owned(),

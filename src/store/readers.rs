@@ -1,5 +1,5 @@
-//! Who reads the ledger for so long that its WAL grows: SQLite folds the WAL into the file only up to where the oldest
-//! reader began. Nobody's read is ended; it is told of.
+//! Readers that read the ledger for so long that its WAL grows: SQLite folds the WAL into the file only up to where the
+//! oldest reader began. No read is ended; the reader is reported.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -116,7 +116,7 @@ fn places() -> String {
     )
 }
 
-/// One that is no number is not of the daemon's making, and may be put right.
+/// A mark that is not a number does not come from the daemon, and may be put right.
 fn mark() -> String {
     let generation = |object: &str| format!("string({object}.?data.?{HIGHEST}.orValue(''))");
     let is_number = |object: &str| format!("{}.matches('^[0-9]{{1,18}}$')", generation(object));

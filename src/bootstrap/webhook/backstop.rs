@@ -18,9 +18,9 @@ use crate::rules::{Mode, Rules, UidRules};
 
 /// The policy of uid, gid and groups, validating and mutating.
 pub const UID: &str = "bursar-uid";
-/// That of groups which images add, for classes that take none from them.
+/// Name of the policy against groups that images add, for classes that take none from them.
 pub const GROUPS: &str = "bursar-groups";
-/// That of ways to another uid, for classes without `privilege_escalation`.
+/// Name of the policy against ways to another uid, for classes without `privilege_escalation`.
 pub const ESCALATION: &str = "bursar-escalation";
 pub const POLICIES: [&str; 3] = [UID, GROUPS, ESCALATION];
 

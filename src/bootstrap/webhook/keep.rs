@@ -1,5 +1,5 @@
-//! The daemon's part after the installation: the certificate is replaced in time, and the webhook is told of another
-//! configuration.
+//! The daemon's part after the installation: it replaces the certificate in time, and tells the webhook when the
+//! configuration changed.
 
 use jiff::Timestamp;
 use kube::Client;
@@ -52,7 +52,7 @@ pub async fn keep(client: &Client, request: WebhookRequest<'_>, weakened: bool) 
         (None, None) => return Ok(Kept::Absent),
     };
     if let Some(remembered) = &remembered {
-        // Whom to believe, and where it is, was said here: what is read in the cluster may be somebody else's.
+        // The authorities and the address come from our own record: what is read in the cluster may be somebody else's.
         before.believed.clone_from(&remembered.authorities);
         before.url.clone_from(&remembered.url);
     }

@@ -17,7 +17,7 @@ use crate::{bootstrap, daemon};
 /// Seconds. More than this, and certificates are "not yet valid" where they are used: the signer dates them back by five
 /// minutes, other authorities by less.
 const SKEW: i64 = 60;
-/// So many missing rights are named; more of them are one cause.
+/// How many missing rights are named; more of them have one cause.
 const NAMED: usize = 8;
 
 /// Reaches one cluster by each endpoint and as the daemon.

@@ -97,7 +97,7 @@ fn an_entry_that_was_made_anew_gets_the_account_back_when_an_administrator_says_
     assert_eq!((&after[0]["id"], &after[0]["uid"]), (&before[0]["id"], &before[0]["uid"]));
     assert_eq!(after[0]["namespace"], before[0]["namespace"]);
     assert_ne!(ids(&world), alice);
-    // Who had access before is told by name, though that entry is no more.
+    // The access list names a former member, though the member's entry is gone.
     let members = world.rows("SELECT DISTINCT member FROM access_on WHERE account = 'tool:foo'");
     assert_eq!(members.len(), 1, "{members:?}");
     assert_eq!(members[0]["member"], "user:alice");

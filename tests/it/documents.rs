@@ -58,7 +58,7 @@ fn commands(code: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// What of a command there is not.
+/// The part of a command that does not exist.
 fn unknown(words: &[&str]) -> Option<String> {
     let mut arguments = Arguments::command();
     arguments.build();

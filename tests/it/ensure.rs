@@ -77,7 +77,7 @@ fn an_account_is_made_when_its_person_asks() {
     let noted = world.rows("SELECT u.at FROM last_use u JOIN users a ON a.id = u.account_id WHERE a.name = 'ens-ann'");
     assert_eq!(noted.len(), 1, "{noted:?}");
 
-    // Who lost the kubeconfig gets it again at the next login.
+    // A person who lost the kubeconfig gets it again at the next login.
     std::fs::remove_file(world.folder.join("homes/home/ens-ann/.kube/config")).expect("removed");
     std::thread::sleep(STALE);
     ready(&world, ANN, "user", "ens-ann");

@@ -81,7 +81,7 @@ fn people_ask_about_their_own_and_learn_of_nothing_else() {
     }
     daemon.stop();
 
-    // Who is suspended is nobody here.
+    // A suspended account is unknown here.
     let target =
         Target { kind: AccountKind::User, name: "own-ann".to_owned(), reason: Some("away".to_owned()), ticket: None };
     world.order(&OrderRequest::Suspend(target)).expect("suspended");

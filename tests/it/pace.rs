@@ -50,7 +50,7 @@ fn a_changed_class_goes_to_one_tenant_first_then_to_so_many_a_cycle() {
     assert!(plan.text.contains("4 of 5 tenants wait for later cycles"), "{}", plan.text);
     assert_eq!(progress(&world.cycle()), [(1, 4)]);
     assert_eq!(with_pods(&world, "24"), 1);
-    // Who waits is repaired all the same, and who is new does not wait.
+    // A tenant that waits is repaired all the same, and a new tenant does not wait.
     let namespace = world.namespace("te");
     world.kubectl(&["delete", "rolebinding", "bursar-bursar-tenant", "-n", &namespace]);
     world.wait_for_drift();

@@ -126,7 +126,8 @@ fn two_sources_each_say_who_is_theirs_and_one_person_is_one_account() {
     assert_eq!(partial(&report), ["guests"]);
     assert_eq!(names(&active(&world)), ["ann", "ben", "carol"]);
 
-    // Who leaves the first source is gone from it, though the second has them; an order gives them that entry.
+    // A person who leaves the first source counts as gone from it, though the second has them; an order gives them that
+    // entry.
     guests(&world, &[smith, carol, dora], true);
     slapd.delete(&person_dn(&world.base, "ann"));
     world.cycle();

@@ -108,7 +108,7 @@ fn the_people_of_a_group_work_in_its_namespace_each_with_a_credential_of_their_o
     assert_eq!((access[1]["member"].as_str(), access[1]["role"].as_str()), (Some("user:cantor"), Some("manager")));
     assert_eq!(world.cycle().actions, 0);
 
-    // Who is suspended has no access there either, and gets it back.
+    // A suspended person has no access there either, and gets it back.
     let target = |reason: &str| Target {
         kind: AccountKind::User,
         name: "cantor".to_owned(),

@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use super::sender::{Answer, Sender};
 use super::site::{DEADLINE, Site};
 
-/// What of a file matters here; `crates/core/src/admission/tests.rs` says what each field is, and checks all of them.
+/// The fields of a file that matter here; `crates/core/src/admission/tests.rs` says what each field is, and checks all
+/// of them.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Case {
     #[serde(default)]

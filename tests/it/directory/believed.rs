@@ -1,4 +1,5 @@
-//! What of a real server's answer is believed: attributes and members that an access rule hides, entries that are imported again.
+//! Which parts of a real server's answer are believed: attributes and members that an access rule hides, entries that
+//! are imported again.
 
 use bursar::daemon;
 use bursar::identity::AccountKind;

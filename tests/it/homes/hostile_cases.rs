@@ -1,4 +1,4 @@
-//! The cases of `hostile`: how a home is made hostile, and what comes of it.
+//! The cases of `hostile`: how a home is made hostile, and the result of a delivery into it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, hard_link};
@@ -18,11 +18,10 @@ pub struct Case {
     pub name: &'static str,
     /// Makes it so.
     pub plant: fn(&mut Plot),
-    /// What comes of a delivery.
     pub expect: Expect,
 }
 
-/// What comes of a delivery.
+/// The result of a delivery.
 #[derive(Clone, Copy, Debug)]
 pub enum Expect {
     /// [`bursar_protocol::HomeError::reason`]; nothing is changed.

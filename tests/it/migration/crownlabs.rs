@@ -118,7 +118,7 @@ fn crownlabs(world: &World) {
         tenant(world, name, role, cpus);
         world.person(name, uid);
     }
-    // Who never logged in has no namespace.
+    // A person who never logged in has no namespace.
     owner(world, "Tenant", "v1alpha2", "ivy", &json!({"workspaces": []}));
     world.person("ivy", 61_203);
     world.group("algebra", &["john.doe", "jane"]);

@@ -217,6 +217,8 @@ fn a_cluster_taken_out_of_the_configuration_is_left_as_it_is_and_its_contexts_le
     fs::write(world.config(), &whole[..at]).expect("written");
     world.configure("[\"test\", \"other\"]", "[\"test\"]");
     world.configure(", \"main\"]", "]");
+    let limits = "[limits]\nremove_access_per_cycle = { count = 9 }\nremove_access_per_day = { count = 9 }\n[homes]\n";
+    world.configure("[homes]\n", limits);
     let plan = world.plan().text;
     assert!(
         plan.contains("! cluster other  is not in the configuration: nothing is done there for 2 tenants"),

@@ -345,6 +345,10 @@ impl Suspension {
 pub enum Spending {
     /// Tenants suspended.
     Suspend,
+    /// Tenants suspended by a mark in a directory.
+    Disable,
+    /// Places that lost access by neither a suspension nor a member who left.
+    RemoveAccess,
     /// Namespaces deleted.
     Delete,
     /// Members removed.

@@ -9,6 +9,7 @@ pub mod request;
 mod revocation;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -29,8 +30,8 @@ pub struct Written {
     pub events: Vec<Event>,
     /// For whoever gave them, one for each.
     pub texts: Vec<String>,
-    /// Whose certificates are to be worth nothing, one by one.
-    pub revoked: Vec<AccountName>,
+    /// Accounts about whom something was ordered that a cycle has to carry out; those of a whole class apart.
+    pub ordered: BTreeSet<AccountName>,
     /// Nobody of that name (exit code 4), no reason where one is needed (64), nothing to resume, release or approve (1).
     pub refused: Vec<Refusal>,
 }
@@ -49,7 +50,14 @@ pub fn write_all(
     for request in requests {
         match write(&ledger, policy, actor, request, now) {
             Ok(outcome) => {
-                all.revoked.extend(outcome.revoked);
+                all.ordered.extend(outcome.changes.iter().filter_map(|change| {
+                    let id = match change {
+                        Change::Order(order) if order.bulk.is_none() => &order.account,
+                        Change::Override(key, _) => &key.account,
+                        _ => return None,
+                    };
+                    ledger.accounts.get(id).map(Account::account_name)
+                }));
                 if requests.len() > 1 {
                     outcome.changes.iter().for_each(|change| ledger.to_mut().apply(change));
                 }
@@ -68,7 +76,6 @@ struct OrderOutcome {
     changes: Vec<Change>,
     events: Vec<Event>,
     text: String,
-    revoked: Option<AccountName>,
 }
 
 fn write(
@@ -233,10 +240,9 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
     };
     let id = next_id(ledger);
     let event = event(Some(account), action, &note);
-    let revoked = (what == OrderKind::Revoke).then(|| account.account_name());
     let order = Order { id, account: account.id.clone(), what, note, bulk: None, object: None };
     let text = format!("{name}: {action}");
-    Ok(OrderOutcome { changes: vec![Change::Order(order)], events: vec![event], text, revoked })
+    Ok(OrderOutcome { changes: vec![Change::Order(order)], events: vec![event], text })
 }
 
 fn next_id(ledger: &LedgerState) -> i64 {
@@ -271,7 +277,7 @@ fn restored(account: &Account, note: &Note, file: &str, objects: u64) -> OrderOu
     let mut event = event(Some(account), "archive applied", note);
     event.detail = json!({"file": file, "objects": objects});
     let text = format!("{}: {objects} objects of {file} made again", account.account_name());
-    OrderOutcome { changes: Vec::new(), events: vec![event], text, revoked: None }
+    OrderOutcome { changes: Vec::new(), events: vec![event], text }
 }
 
 fn waits(ledger: &LedgerState, account: &Account, what: OrderKind) -> bool {
@@ -283,7 +289,6 @@ fn hold(account: &Account, note: Note) -> OrderOutcome {
         events: vec![event(Some(account), "held", &note)],
         changes: vec![Change::Hold(account.id.clone(), Some(note))],
         text: format!("{}: held; planned for and shown, but not touched", account.account_name()),
-        revoked: None,
     }
 }
 
@@ -296,7 +301,6 @@ fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<Order
         changes: vec![Change::Hold(account.id.clone(), None)],
         events: vec![event(Some(account), "released", note)],
         text: format!("{name}: released"),
-        revoked: None,
     })
 }
 
@@ -307,7 +311,7 @@ fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Res
     };
     let note = Note { actor: actor.to_owned(), reason: format!("refused set {hash}"), ticket: None, at: now };
     let text = format!("{hash}: approved, once, within the hour");
-    Ok(OrderOutcome { changes, events: vec![event(None, "approved", &note)], text, revoked: None })
+    Ok(OrderOutcome { changes, events: vec![event(None, "approved", &note)], text })
 }
 
 fn event(account: Option<&Account>, action: &str, note: &Note) -> Event {

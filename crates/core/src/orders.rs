@@ -205,6 +205,11 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
                 None => format!("{name} is not suspended"),
             });
         }
+        OrderKind::Resume if account.state == Lifecycle::Deleted && account.absence.is_some() => {
+            return refused(format!(
+                "{name} is deleted and in no directory; it comes back when a directory has it again"
+            ));
+        }
         // It would grant what the hold keeps back, and wait unseen.
         OrderKind::Resume if ledger.holds.contains_key(&account.id) => {
             return refused(format!(
@@ -331,6 +336,22 @@ fn event(account: Option<&Account>, action: &str, note: &Note) -> Event {
 mod tests {
     use super::*;
     use crate::plan::testing::World;
+
+    #[test]
+    fn who_is_deleted_and_in_no_directory_is_not_resumed() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let note = Note { actor: "ann".to_owned(), reason: "gone".to_owned(), ticket: None, at: world.now };
+        let absence = crate::ledger::Absence { since: world.now, counted_at: world.now, seconds: 0, due: world.now };
+        let account = world.account(&foo);
+        (account.state, account.suspension) = (Lifecycle::Deleted, Some(Suspension::Ordered(note.clone())));
+        let resume =
+            |world: &World| order(&world.ledger, &world.ledger.accounts[&foo], OrderKind::Resume, note.clone());
+        assert!(resume(&world).is_ok());
+        world.account(&foo).absence = Some(absence);
+        let refusal = resume(&world).map(|outcome| outcome.text).expect_err("refused");
+        assert!(refusal.text.contains("in no directory"), "{}", refusal.text);
+    }
 
     #[test]
     fn of_several_accounts_with_one_name_nobody_is_guessed() {

@@ -31,7 +31,7 @@ use crate::ledger::change::Event;
 use crate::ledger::{Absence, Failure, Note, Order, OrderKind};
 use crate::orders::request::{OrderRequest, QuotaSet, QuotaUnset, Target};
 use crate::orders::{Written, write_all};
-use crate::policy::{CredentialKind, DriftMode, Limit, NfsVolume, OidcRule, Volume, VolumeKind};
+use crate::policy::{CredentialKind, DriftMode, Limit, NfsVolume, OidcRule, Volume, VolumeKind, When};
 use crate::snapshot::{Completeness, Entry};
 
 fn data(folder: &str) -> PathBuf {
@@ -137,6 +137,10 @@ impl Story {
             ["class", class, "role", role] => {
                 let class = self.world.policy.classes.get_mut(*class).expect("a class");
                 class.roles.push((*role).to_owned());
+            }
+            ["class", class, "for", whom] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                class.when = (*whom != "all").then(|| When::Base(format!("ou={whom},dc=example,dc=org")));
             }
             ["class", _, "loses" | "nowhere" | "sso", ..] => self.narrowed(words),
             ["class", class, "becomes", name] => {

@@ -451,7 +451,7 @@ impl World<'_> {
         // A change of its life is something new to do; whatever failed before does not hold it up.
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();
         let failure = self.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
-        if let Some(failure) = failure.filter(|failure| failure.next_try > self.now && !new) {
+        if let Some(failure) = failure.filter(|failure| failure.waits(self.now) && !new) {
             // What takes access away waits for its own failures only, and for a minute at most.
             if failure.is_of_removal() {
                 found.narrowing.clear();

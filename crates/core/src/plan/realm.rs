@@ -458,7 +458,7 @@ impl<'a> Look<'a> {
         let place = rules.place();
         let waits = |step: &RealmStep| {
             let failure = ledger.failures.get(&(step.id.clone(), place.clone()));
-            failure.is_some_and(|it| it.step == step.action.step() && it.next_try > now)
+            failure.is_some_and(|it| it.step == step.action.step() && it.waits(now))
         };
         plan.steps.retain(|step| step.action.is_urgent() || !waits(step));
         let failed = ledger.failures.iter().filter(|((_, at), _)| *at == place);

@@ -367,11 +367,11 @@ impl TenantExecution<'_> {
             }
             Action::StopWorkloads { namespace, .. } => self.stop_workloads(effects, namespace, done).await,
             Action::ResumeWorkloads { stopped, .. } => self.resume_workloads(effects, stopped, done).await,
-            Action::WarnIdle { namespace, idle_since, until, .. } => {
+            Action::WarnIdle { namespace, idle_since, until, counted, .. } => {
                 idle::warn(&effects.server, namespace, (*idle_since, *until), self.run.now).await?;
                 let place = (self.account.id.clone(), self.cluster.clone());
                 if let Some(idle) = self.run.ledger.idle.get(&place).cloned() {
-                    let warned = Idleness { warned_at: Some(self.run.now), due: *until, ..idle };
+                    let warned = Idleness { warned_at: Some(self.run.now), due: *until, seconds: *counted, ..idle };
                     done.changes.push(Change::Idle(place.0, place.1, Some(warned)));
                 }
                 let reason = format!("nothing runs in {namespace} since {idle_since:.0}");

@@ -315,9 +315,9 @@ impl World {
                 self.bound.remove(key);
                 vec![Change::Object(key.clone(), None)]
             }
-            Action::WarnIdle { cluster, until, .. } => {
+            Action::WarnIdle { cluster, until, counted, .. } => {
                 let idle = self.ledger.idle[&(id.clone(), cluster.clone())].clone();
-                let warned = Idleness { warned_at: Some(now), due: *until, ..idle };
+                let warned = Idleness { warned_at: Some(now), due: *until, seconds: *counted, ..idle };
                 vec![Change::Idle(id.clone(), cluster.clone(), Some(warned))]
             }
             Action::ReapPod { cluster, namespace, name, .. } => {

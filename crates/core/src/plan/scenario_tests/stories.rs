@@ -32,7 +32,7 @@ stories! {
     deleted_and_class_back deletion_needs_a_complete_read deletion_of_a_strangers_namespace deletion_stuck
     deletions_limited directory_half_broken disabled disabled_is_archived disabled_killed_and_left drift
     drift_reported expiring failing foreign_object half_gone_for_an_hour held held_is_not_archived idle idle_capped
-    idle_evidence limit_near marks mass_absence member_left member_left_and_kept members_limited
+    idle_clock_jumps idle_evidence limit_near marks mass_absence member_left member_left_and_kept members_limited
     name_adopted name_adoption_lapses name_reused new_tool on_demand ordered ordered_has_no_retention over_limit
     pace_another_policy pace_broken_homes pace_changed_again pace_first_then_many pace_killed pace_lets_others_go
     pace_stops pace_volume partial_source quota_adopted quota_adopted_new_resource quota_below_use quota_changed

@@ -52,7 +52,9 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
 
     let (times, refusals) = ((began, ledger.now()), [decided.refusals, there.refusals].concat());
     let report = report::cycle(trigger, times, ledger.state(), &decided.plan, &decided.approved, &refusals); // pure
+    let unfinished = report::unfinished::all(ledger.state(), &clusters.status(ledger.now()));
     let report = CycleReport {
+        unfinished,
         actions: done.actions + there.actions,
         left: done.left,
         near: [report.near, there.near].concat(),

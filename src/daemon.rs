@@ -28,7 +28,8 @@ use crate::control::server::{self, Question, Reply, Request};
 use crate::cycle;
 use crate::errors::chain;
 use crate::execute::Extent;
-use crate::orders::request::Trigger;
+use crate::orders::request::{Refusal, Trigger};
+use crate::report;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::settings::{Settings, SettingsErrors};
 use crate::telemetry::Metrics;
@@ -292,8 +293,8 @@ impl Waiters {
     /// What was written down is not lost; who waits for a cycle hears that there is none (the dropped reply says so).
     fn tell_that_it_stops(&mut self) {
         for (answer, reply) in self.orders.drain(..) {
-            let text = format!("{}; the next cycle carries it out, the daemon is stopping", answer.text);
-            let _ = reply.send(Ok(OrderAnswer { text, ..answer }));
+            let text = "the daemon is stopping; the next cycle carries it out".to_owned();
+            let _ = reply.send(Ok(OrderAnswer { open: vec![Refusal { exit_code: 1, text }], ..answer }));
         }
     }
 
@@ -305,7 +306,8 @@ impl Waiters {
 
     fn answer_orders(&mut self, report: &CycleReport) {
         for (answer, reply) in self.orders.drain(..) {
-            let _ = reply.send(Ok(OrderAnswer { report: Some(report.clone()), ..answer }));
+            let open = report::unfinished::after(report, &answer.ordered);
+            let _ = reply.send(Ok(OrderAnswer { open, report: Some(report.clone()), ..answer }));
         }
     }
 }

@@ -2,6 +2,7 @@
 //! control socket answers. PURE: no runtime, no client, no file system, no clock.
 
 pub mod own;
+pub mod unfinished;
 pub mod why;
 
 use std::collections::BTreeMap;
@@ -48,6 +49,7 @@ pub fn cycle(
         pace: Progress::of(ledger),
         over_quota: plan.over_quota.clone(),
         revocations: revocation::Progress::of(ledger),
+        unfinished: Vec::new(),
         being_revoked: ledger.being_revoked(),
         realm: None,
     }
@@ -68,6 +70,7 @@ pub fn status(
     Status {
         site: site.to_owned(),
         sources: ledger.sources.clone(),
+        unfinished: unfinished::all(ledger, &clusters),
         clusters,
         last_cycle,
         accounts,

@@ -105,7 +105,11 @@ pub(super) fn printed(context: &Context, answer: OrderAnswer) -> Result<Exit, Fa
             output::line(sync::text(report));
         }
     }
-    refused(answer.refused)
+    let open = answer.open.into_iter().map(|Refusal { exit_code, text }| Refusal {
+        exit_code,
+        text: format!("not done yet: {}; it goes on by itself, `bursar status` says how far it is", clean(&text)),
+    });
+    refused(answer.refused.into_iter().chain(open).collect())
 }
 
 /// Ends as the first of them says.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::arguments::Revoke;
 use super::context::{Context, daemon};
 use super::exit::{Exit, Failure};
-use super::order::{asked, printed};
+use super::order::{asked, give, printed};
 use super::output;
 use crate::control::api::OrderAnswer;
 use crate::control::client::ControlClient;
@@ -20,27 +20,13 @@ pub(super) async fn run(context: &Context, arguments: Revoke) -> Result<Exit, Fa
     let Revoke { kind, name, all: _, class, reason, ticket } = arguments;
     let reason = Some(reason);
     match (kind, name, class) {
-        (Some(kind), Some(name), _) => one(context, Target { kind, name, reason, ticket }).await,
+        (Some(kind), Some(name), _) => {
+            give(context, vec![OrderRequest::Revoke(Target { kind, name, reason, ticket })]).await
+        }
         (_, _, Some(class)) => of_class(context, RevokeClass { class, reason, ticket }).await,
         // The arguments' own rules leave no third.
         _ => Ok(Exit::Usage),
     }
-}
-
-async fn one(context: &Context, target: Target) -> Result<Exit, Failure> {
-    let answer = asked(context, &[OrderRequest::Revoke(target)]).await?;
-    let revoked = answer.revoked.clone();
-    let report = answer.report.clone();
-    let exit = printed(context, answer)?;
-    // Without a daemon it was written down, which was said.
-    let Some(report) = report else { return Ok(exit) };
-    let unfinished: Vec<String> =
-        revoked.iter().filter(|account| report.being_revoked.contains(account)).map(ToString::to_string).collect();
-    if unfinished.is_empty() {
-        return Ok(exit);
-    }
-    let text = format!("not done yet: {}; it goes on by itself, `bursar status` says why", unfinished.join(", "));
-    Err(Failure::new(Exit::Failed, text))
 }
 
 async fn of_class(context: &Context, request: RevokeClass) -> Result<Exit, Failure> {

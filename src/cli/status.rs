@@ -48,6 +48,7 @@ fn text(status: &Status, running: bool) -> String {
         rejected,
         unowned,
         failing,
+        unfinished,
         refusals: _,
         pace,
         revocations,
@@ -96,6 +97,7 @@ fn text(status: &Status, running: bool) -> String {
             // What fails now is said below, with when it is tried again, and how far a change is now.
             let report = crate::control::api::CycleReport {
                 failing: Vec::new(),
+                unfinished: Vec::new(),
                 pace: Vec::new(),
                 revocations: Vec::new(),
                 ..report.clone()
@@ -104,6 +106,7 @@ fn text(status: &Status, running: bool) -> String {
         }
         None => lines.push("no cycle yet".to_owned()),
     }
+    lines.extend(unfinished.iter().map(|one| clean(&one.to_string())));
     for failure in failing {
         lines.push(format!(
             "fails: {} in {}: {}: {} (since {:.0}, {} times, again at {:.0})",

@@ -25,6 +25,7 @@ pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Fai
 pub(super) fn text(report: &CycleReport) -> String {
     let CycleReport { id, trigger, began: _, ended, changed, unchanged, actions, left, .. } = report;
     let CycleReport { failing, rejected, partial, refusals, near, pace, revocations, over_quota, .. } = report;
+    let unfinished = &report.unfinished;
     let trigger = trigger.name();
     let rejected = if *rejected > 0 { format!(", {rejected} rejected") } else { String::new() };
     let left = if *left > 0 { format!(", {left} left to the next cycle") } else { String::new() };
@@ -38,6 +39,7 @@ pub(super) fn text(report: &CycleReport) -> String {
         let Failing { account, cluster, step, reason, since: _, attempts: _, next_try: _ } = failure;
         format!("fails: {account} in {cluster}: {step}: {}", clean(reason))
     }));
+    lines.extend(unfinished.iter().map(|one| clean(&one.to_string())));
     lines.extend(refusals.iter().map(|refusal| {
         let (limit, why, hash) = (&refusal.limit, clean(&refusal.why), &refusal.hash);
         format!("refused by limit {limit}: {why}. To allow exactly this: bursar approve {hash}")

@@ -30,6 +30,7 @@ use crate::plan::limit_usage::LimitUse;
 use crate::plan::pace::Progress;
 use crate::plan::quota::OverQuota;
 use crate::plan::revocation;
+use crate::report::unfinished::Unfinished;
 use crate::snapshot::RejectedEntry;
 
 /// Whom somebody asks about who may not read all.
@@ -60,6 +61,9 @@ pub struct Status {
     pub unowned: Vec<Unowned>,
     /// What fails, and why.
     pub failing: Vec<Failing>,
+    /// What was ordered or decided about an account and is not done to its end.
+    #[serde(default)]
+    pub unfinished: Vec<Unfinished>,
     /// What a limit refuses.
     pub refusals: Vec<RefusalRecord>,
     /// Changes of the policy that are under way.
@@ -219,6 +223,9 @@ pub struct CycleReport {
     /// Revocations of classes that are under way.
     #[serde(default)]
     pub revocations: Vec<revocation::Progress>,
+    /// What was ordered or decided about an account and is not done to its end.
+    #[serde(default)]
+    pub unfinished: Vec<Unfinished>,
     /// Accounts that were revoked and do not have their new certificate yet.
     #[serde(default)]
     pub being_revoked: BTreeSet<AccountName>,
@@ -258,9 +265,12 @@ pub struct OrderAnswer {
     pub text: String,
     /// Orders that could not be written down; the others were.
     pub refused: Vec<Refusal>,
-    /// Whose certificates are to be worth nothing, one by one.
+    /// Accounts about whom something was ordered that a cycle has to carry out.
     #[serde(default)]
-    pub revoked: Vec<AccountName>,
+    pub ordered: BTreeSet<AccountName>,
+    /// Orders that were written down and are not carried out to their end: exit code 3 where a limit refuses one, else 1.
+    #[serde(default)]
+    pub open: Vec<Refusal>,
     /// The cycle that carried it out.
     pub report: Option<CycleReport>,
 }

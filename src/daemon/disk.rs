@@ -66,8 +66,8 @@ impl Loop {
             let _ = reply.send(Err(refusal.clone()));
         }
         for (answer, reply) in self.waiters.orders.drain(..) {
-            let text = format!("{}; it is carried out when the ledger takes writes again", answer.text);
-            let _ = reply.send(Ok(OrderAnswer { text, ..answer }));
+            let text = "the ledger takes no writes; it is carried out when it does again".to_owned();
+            let _ = reply.send(Ok(OrderAnswer { open: vec![Refusal { exit_code: 1, text }], ..answer }));
         }
         if trigger.asks() {
             let under_way = inbox::UnderWay::begin(&mut self.runtime);

@@ -6,18 +6,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::StepError;
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Failure, REMOVAL};
+use crate::ledger::{Failure, LAST_REMOVAL_RETRY, LAST_RETRY, REMOVAL};
 
 /// Records that may wait for the store. Each writer waits for its own anyway.
 const WAITING: usize = 64;
 
 /// The first wait after a failure: a conflict or a restart is over by then.
 const FIRST_RETRY: SignedDuration = SignedDuration::from_secs(5);
-/// The longest: a remedy by a person is noticed within the hour.
-const LAST_RETRY: SignedDuration = SignedDuration::from_hours(1);
-/// The longest for what takes access away: until then somebody has access who should have none.
-const LAST_REMOVAL_RETRY: SignedDuration = SignedDuration::from_mins(1);
-
 /// The longest for a file that another program writes: kubectl needs some milliseconds.
 const IN_USE_RETRY: SignedDuration = SignedDuration::from_secs(30);
 

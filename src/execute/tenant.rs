@@ -130,7 +130,7 @@ impl TenantExecution<'_> {
         // Steps of the other side that failed wait for their next try; they are not in the plan.
         let waits = self
             .before()
-            .is_some_and(|before| before.next_try > self.run.now && !before.is_of_removal() && !before.is_begun());
+            .is_some_and(|before| before.waits(self.run.now) && !before.is_of_removal() && !before.is_begun());
         if waits || !self.is_whole {
             return;
         }
@@ -367,11 +367,11 @@ impl TenantExecution<'_> {
             }
             Action::StopWorkloads { namespace, .. } => self.stop_workloads(effects, namespace, done).await,
             Action::ResumeWorkloads { stopped, .. } => self.resume_workloads(effects, stopped, done).await,
-            Action::WarnIdle { namespace, idle_since, until, .. } => {
+            Action::WarnIdle { namespace, idle_since, until, counted, .. } => {
                 idle::warn(&effects.server, namespace, (*idle_since, *until), self.run.now).await?;
                 let place = (self.account.id.clone(), self.cluster.clone());
                 if let Some(idle) = self.run.ledger.idle.get(&place).cloned() {
-                    let warned = Idleness { warned_at: Some(self.run.now), due: *until, ..idle };
+                    let warned = Idleness { warned_at: Some(self.run.now), due: *until, seconds: *counted, ..idle };
                     done.changes.push(Change::Idle(place.0, place.1, Some(warned)));
                 }
                 let reason = format!("nothing runs in {namespace} since {idle_since:.0}");
@@ -512,7 +512,7 @@ impl TenantExecution<'_> {
             }
             // What failed and still waits for its next try was not done; all else that was written down as failing, or
             // as begun, so that one that was cut short is found out, is over.
-            let waits = |before: &Failure| before.next_try > self.run.now && before.is_of_delivery();
+            let waits = |before: &Failure| before.waits(self.run.now) && before.is_of_delivery();
             if before.is_some_and(|before| !waits(before)) {
                 done.changes.push(Change::Failure(self.account.id.clone(), self.cluster.clone(), None));
             }

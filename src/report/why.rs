@@ -1,7 +1,7 @@
 //! Why an account has what it has: from the directory's entry over the rule to each object, or the step that is missing.
 //! PURE: no runtime, no client, no file system, no clock.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,7 @@ use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Account, CredentialKey, Ending, LedgerState, Lifecycle, Suspension};
 use crate::plan::pace::Progress;
 use crate::policy::{Class, Policy, Provision, When};
+use crate::report::unfinished;
 use crate::select::selects;
 use crate::snapshot::Completeness;
 
@@ -75,6 +76,13 @@ pub fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<St
     steps.extend(credentials(account, ledger));
     steps.extend(realm(account, ledger));
     steps.extend(archives(account, ledger));
+    let name = account.account_name();
+    let unfinished = unfinished::all(ledger, &BTreeMap::new()).into_iter().filter(|one| one.account == name);
+    steps.extend(unfinished.map(|one| {
+        let by =
+            one.by.as_ref().map(|note| format!(", ordered by {}: {}", note.actor, note.reason)).unwrap_or_default();
+        Step::new(one.what.clone(), false, format!("not done yet{by}; waits for {}", one.waits_for.join("; ")))
+    }));
     let failures = ledger.failures.iter().filter(|((id, _), _)| *id == account.id);
     steps.extend(failures.map(|((_, cluster), failure)| {
         let text = format!(

@@ -209,7 +209,7 @@ impl Clusters {
     }
 
     /// How each of them is.
-    pub(super) fn status(&self, now: Timestamp) -> BTreeMap<String, ClusterStatus> {
+    pub(crate) fn status(&self, now: Timestamp) -> BTreeMap<String, ClusterStatus> {
         let away = self.trouble.iter().map(|(cluster, why)| {
             let mut status = ClusterStatus { ready: false, trouble: Some(why.clone()), ..ClusterStatus::default() };
             self.confinement_status(cluster, &mut status);

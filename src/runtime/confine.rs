@@ -192,8 +192,11 @@ async fn look(
     let before = confinement.breaches.take();
     confinement.breaches = confinement.watch.as_ref().and_then(|watch| watch.compare(expected));
     if confinement.breaches.is_some() {
+        // Another configuration changes what is expected, and nothing that the API server enforces.
+        if confinement.compared != version || confinement.bites.is_none() {
+            confinement.bites = Some(confinement::probe(client).await?);
+        }
         confinement.compared = version;
-        confinement.bites = Some(confinement::probe(client).await?);
     }
     for Breach { object, what, .. } in confinement.breaches.iter().flatten() {
         if !before.iter().flatten().any(|known| known.object == *object && known.what == *what) {

@@ -224,10 +224,10 @@ pub async fn write_down(
     requests: &[OrderRequest],
     now: Timestamp,
 ) -> Result<OrderAnswer, StoreError> {
-    let Written { changes, events, texts, revoked, refused } =
+    let Written { changes, events, texts, ordered, refused } =
         orders::write_all(store.state(), policy, actor, requests, now);
     store.write(lock, &changes, &events, now).await?;
-    Ok(OrderAnswer { text: texts.join("\n"), refused, revoked, report: None })
+    Ok(OrderAnswer { text: texts.join("\n"), refused, ordered, open: Vec::new(), report: None })
 }
 
 /// Copies the ledger of `state_dir` into its backups, beside whoever writes it.

@@ -21,8 +21,8 @@ use crate::execute::realm::{Run, carry_out, ends_all, failure, is_other_than_see
 use crate::execute::record::retry_after;
 use crate::identity::AccountId;
 use crate::inventory::realm::RealmInventory;
-use crate::ledger::LedgerState;
 use crate::ledger::change::Change;
+use crate::ledger::{LAST_RETRY, LedgerState};
 use crate::observed::realm::read;
 use crate::orders::request::Trigger;
 use crate::plan::Refusal;
@@ -88,7 +88,9 @@ impl RealmTarget {
     /// Not asked again yet, unless somebody asks.
     fn waits(&self, trigger: Trigger, now: Timestamp) -> bool {
         let asked = trigger.asks() && trigger != Trigger::Schedule;
-        !asked && self.trouble.as_ref().is_some_and(|trouble| trouble.next_try > now)
+        // One that is further away than any backoff was set by a clock that was wrong.
+        let soon = |next_try: Timestamp| next_try > now && next_try.duration_since(now) <= LAST_RETRY;
+        !asked && self.trouble.as_ref().is_some_and(|trouble| soon(trouble.next_try))
     }
 
     async fn read(&mut self, ledger: &LedgerState, now: Timestamp) -> Result<(), RealmError> {

@@ -256,6 +256,15 @@ fn a_class_without_namespace_is_never_one_by_mistake() {
 }
 
 #[test]
+fn limits_of_marks_and_of_access_are_those_of_suspensions_where_none_are_given() {
+    let given = "[limits]\nsuspend_per_day = { count = 7 }\nremove_access_per_day = { count = 9 }\n";
+    let settings = load_in(folder().path(), &format!("{BASE}{TOOL}{given}"), &[]).expect("settings");
+    let limits = settings.policy.limits;
+    assert_eq!((limits.disable_per_day.count, limits.disable_per_cycle.count), (7, 5));
+    assert_eq!((limits.remove_access_per_day.count, limits.remove_access_per_cycle.count), (9, 5));
+}
+
+#[test]
 fn the_environment_is_over_the_file() {
     let (folder, text) = (folder(), format!("{BASE}{TOOL}[limits]\nsuspend_per_cycle = {{ count = 7 }}\n"));
     let with = |variables: &[(&str, &str)]| load_in(folder.path(), &text, variables);

@@ -158,6 +158,10 @@ fn limits(table: &Table<'_>) -> Limits {
     let limits = Limits {
         suspend_per_cycle,
         suspend_per_day,
+        disable_per_cycle: limit(table, "disable_per_cycle", suspend_per_cycle),
+        disable_per_day: limit(table, "disable_per_day", suspend_per_day),
+        remove_access_per_cycle: limit(table, "remove_access_per_cycle", suspend_per_cycle),
+        remove_access_per_day: limit(table, "remove_access_per_day", suspend_per_day),
         delete_per_cycle: limit(table, "delete_per_cycle", count(1)),
         delete_per_day: limit(table, "delete_per_day", count(5)),
         remove_members_per_cycle,
@@ -174,6 +178,10 @@ fn limits(table: &Table<'_>) -> Limits {
     table.only(&[
         "suspend_per_cycle",
         "suspend_per_day",
+        "disable_per_cycle",
+        "disable_per_day",
+        "remove_access_per_cycle",
+        "remove_access_per_day",
         "delete_per_cycle",
         "delete_per_day",
         "remove_members_per_cycle",

@@ -12,6 +12,7 @@ use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, Nam
 use crate::kinds::{ObjectKey, ObjectKind};
 use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::doubt::{Doubt, DoubtKey};
+use crate::ledger::gaps::Proved;
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::realm::RealmAccount;
@@ -38,7 +39,7 @@ tables! {
     UID_HISTORY = "uid_history", key ["uid"], plain ["account_id"], json [];
     TENANT = "tenant", key ["account_id", "cluster"], plain ["class", "namespace", "created_at"], json [];
     SETTLED = "settled", key ["account_id", "cluster"], plain ["own"], json [];
-    QUOTA_OVERRIDE = "quota_override", key ["account_id", "resource", "cluster"], plain ["amount", "until"], json ["note"];
+    QUOTA_OVERRIDE = "quota_override", key ["account_id", "resource", "cluster"], plain ["amount", "until"], json ["note", "proved"];
     PACE = "pace", key ["class"], plain ["revision", "began", "at", "done", "waiting", "stopped"], json ["last"];
     BULK_REVOCATION = "bulk_revocation", key ["class"], plain ["at", "done"], json ["last", "note"];
     LAST_USE = "last_use", key ["account_id"], plain ["at"], json [];
@@ -410,6 +411,8 @@ pub struct OverrideRow {
     #[serde(default)]
     until: String,
     note: Option<Note>,
+    #[serde(default)]
+    proved: Option<Proved>,
 }
 
 impl OverrideRow {
@@ -421,6 +424,7 @@ impl OverrideRow {
             cluster: key.cluster.map(|cluster| cluster.0).unwrap_or_default(),
             amount: given.as_ref().map(|given| given.amount.clone()).unwrap_or_default(),
             until: until.map_or_else(|| OPEN_END.to_owned(), |until| format!("{until:.0}")),
+            proved: given.as_ref().and_then(|given| given.proved),
             note: given.map(|given| given.note),
         }
     }
@@ -429,7 +433,7 @@ impl OverrideRow {
         let cluster = Some(self.cluster).filter(|cluster| !cluster.is_empty()).map(ClusterName);
         let key = OverrideKey { account: self.account_id, resource: self.resource, cluster };
         let until = self.until.parse().ok().filter(|_| self.until != OPEN_END);
-        Some((key, QuotaOverride { amount: self.amount, until, note: self.note? }))
+        Some((key, QuotaOverride { amount: self.amount, until, note: self.note?, proved: self.proved }))
     }
 }
 

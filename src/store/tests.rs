@@ -12,6 +12,7 @@ use crate::errors::chain;
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, HostName, PosixIdentity};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::change::{Change, Event, RefusalRecord};
+use crate::ledger::gaps::Proved;
 use crate::ledger::idle::Idleness;
 use crate::ledger::pace::PaceRecord;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
@@ -212,7 +213,9 @@ fn quota_and_pace() -> impl Strategy<Value = Change> {
         (id(), 0_u8..3).prop_map(move |(id, own)| Change::Settled(id, cluster(), format!("own{own}"))),
         (id(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(move |(account, there, ends, here)| {
             let key = OverrideKey { account, resource: "pods".to_owned(), cluster: here.then(cluster) };
-            let given = QuotaOverride { amount: "8".to_owned(), until: ends.then(|| at(9)), note: note("more") };
+            let proved = ends.then(|| Proved { counted_at: at(3), seconds: 7 });
+            let given =
+                QuotaOverride { amount: "8".to_owned(), until: ends.then(|| at(9)), note: note("more"), proved };
             Change::Override(key, there.then_some(given))
         }),
         (any::<bool>(), any::<bool>()).prop_map(|(there, stopped)| {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bursar::identity::AccountKind;
+use bursar::orders::request::{OrderRequest, Target};
 use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::ldif::replace_ldif;
 use bursar_testkit::ready::{poll, wait_for};
@@ -35,9 +37,12 @@ service_account_roles = ["view"]
 quota                 = { pods = "9" }
 "#;
 
+/// Of two people one is the least that a limit lets through.
+const MANY: &str = "\n[limits]\nremove_access_per_cycle = { count = 9 }\nremove_access_per_day = { count = 9 }\n";
+
 /// A site whose daemon may do what the classes ask for, with two people.
-fn site(name: &str) -> World {
-    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), name, "");
+fn site(name: &str, more: &str) -> World {
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), name, more);
     let homes = world.folder.join("homes/home").display().to_string();
     world.configure("[class.admin]", &format!("{}[class.admin]", CLASSES.replace("@HOMES@", &homes)));
     world.initialise_again();
@@ -97,7 +102,7 @@ fn took(world: &World, mark: u64, namespace: &str) -> SignedDuration {
 
 #[test]
 fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
-    let mut world = site("prof");
+    let mut world = site("prof", MANY);
     world.stop();
     let daemon = Daemon::start(&world);
     daemon.notified("READY=1");
@@ -189,8 +194,54 @@ fn a_profile_is_its_owners_in_less_than_a_second_and_stays_so() {
 }
 
 #[test]
+fn a_mistyped_selector_releases_what_the_limit_allows_and_nobody_loses_more() {
+    let mut world = site("profslip", "");
+    profile(&world, "lab-a", "ada");
+    profile(&world, "lab-b", "boole");
+    let kept = |world: &World| ["lab-a", "lab-b"].into_iter().filter(|name| ours(world, name).len() == 3).count();
+    let bound = poll(DEADLINE, || {
+        world.cycle();
+        kept(&world) == 2
+    });
+    assert!(bound, "{:?}", world.rows("SELECT * FROM failing"));
+    world.configure("part-of=kubeflow-profile", "part-of=kubeflow-profiles");
+    let refused = wait_for("a refusal", DEADLINE, || {
+        let report = world.cycle();
+        report.refusals.into_iter().next()
+    });
+    assert!(refused.limit.starts_with("remove_access_per_"), "{refused:?}");
+    assert!(world.bursar("status").contains(&format!("bursar approve {}", refused.hash)), "{}", world.bursar("status"));
+    let released = poll(DEADLINE, || {
+        assert_eq!(world.cycle().exit_code(), 3);
+        kept(&world) == 1
+    });
+    assert!(released, "{:?} {:?}", ours(&world, "lab-a"), ours(&world, "lab-b"));
+    let (person, lab) = if ours(&world, "lab-a").is_empty() { ("boole", "lab-b") } else { ("ada", "lab-a") };
+    for _ in 0..3 {
+        assert_eq!(world.cycle().exit_code(), 3);
+        assert!(may(&world, person, "create", lab) && kept(&world) == 1);
+    }
+
+    // A revocation reaches the binding that is kept.
+    let old = world.folder.join("stolen");
+    std::fs::copy(kubeconfig(&world, person), &old).expect("copied");
+    let target =
+        Target { kind: AccountKind::User, name: person.to_owned(), reason: Some("stolen".to_owned()), ticket: None };
+    world.order(&OrderRequest::Revoke(target)).expect("revoked");
+    let arguments = ["auth", "can-i", "get", "configmaps", "-n", lab];
+    let output = world.kubectl_with(&old, &arguments);
+    assert_ne!(String::from_utf8_lossy(&output.stdout).trim(), "yes");
+    assert!(poll(DEADLINE, || may(&world, person, "create", lab)));
+
+    world.configure("part-of=kubeflow-profiles", "part-of=kubeflow-profile");
+    let back = poll(DEADLINE, || world.cycle().exit_code() == 0 && kept(&world) == 2);
+    assert!(back, "{:?}", world.rows("SELECT * FROM failing"));
+    assert!(may(&world, "ada", "create", "lab-a") && may(&world, "boole", "create", "lab-b"));
+}
+
+#[test]
 fn the_cage_opens_namespaces_of_others_to_the_class_that_adopts_them_and_no_further() {
-    let mut world = site("profcage");
+    let mut world = site("profcage", MANY);
     profile(&world, "lab-a", "ada");
     let settled = poll(DEADLINE, || {
         world.cycle();

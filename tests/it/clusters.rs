@@ -192,6 +192,46 @@ fn a_daemon_that_starts_while_a_cluster_hangs_works_in_the_other() {
 }
 
 #[test]
+fn an_order_for_a_cluster_that_is_away_ends_with_1_and_is_shown_until_it_is_done() {
+    let (other, _turn) = other();
+    let mut world = world("orders", other);
+    world.tool("foo", 62_891, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    let stolen = world.folder.join("stolen");
+    fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    world.stop();
+    let server = other.api_server().expect("of our own");
+    server.signal(Signal::STOP);
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    wait_for("the other cluster is known to be away", Duration::from_mins(2), || {
+        let clusters = &status(&world)["clusters"];
+        (clusters["test"]["ready"] == true && clusters["other"]["ready"] == false).then_some(())
+    });
+    let given = |order: &str| crate::runbooks::follow(&world, order);
+    let unfinished = || status(&world)["unfinished"].as_array().cloned().unwrap_or_default();
+    for (order, what) in [("revoke", "revoke"), ("suspend", "suspend")] {
+        let (code, said) = given(&format!("bursar {order} tool foo --reason away"));
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(&format!("not done yet: tool:foo: {what}")) && said.contains("cluster other"), "{said}");
+        assert_eq!((unfinished().len(), &unfinished()[0]["what"]), (1, &what.into()), "{:?}", unfinished());
+        let shown = given("bursar status").1;
+        assert!(shown.contains(&format!("tool:foo: {what}")), "{shown}");
+        let why = given("bursar why tool foo").1;
+        assert!(why.contains("not done yet"), "{why}");
+    }
+    server.signal(Signal::CONT);
+    wait_for("it is done there too", Duration::from_mins(2), || {
+        given("bursar sync");
+        unfinished().is_empty().then_some(())
+    });
+    assert!(!world.kubectl_with(&stolen, &["get", "pods", "--context", "other"]).status.success());
+    let (code, said) = given("bursar resume tool foo");
+    assert_eq!(code, Some(0), "{said}");
+    daemon.stop();
+}
+
+#[test]
 fn a_cluster_taken_out_of_the_configuration_is_left_as_it_is_and_its_contexts_leave_the_homes() {
     let (other, _turn) = other();
     let mut world = world("leaves", other);
@@ -217,6 +257,8 @@ fn a_cluster_taken_out_of_the_configuration_is_left_as_it_is_and_its_contexts_le
     fs::write(world.config(), &whole[..at]).expect("written");
     world.configure("[\"test\", \"other\"]", "[\"test\"]");
     world.configure(", \"main\"]", "]");
+    let limits = "[limits]\nremove_access_per_cycle = { count = 9 }\nremove_access_per_day = { count = 9 }\n[homes]\n";
+    world.configure("[homes]\n", limits);
     let plan = world.plan().text;
     assert!(
         plan.contains("! cluster other  is not in the configuration: nothing is done there for 2 tenants"),

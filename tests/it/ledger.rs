@@ -147,7 +147,7 @@ fn more_pods(account: &Account) -> Change {
     let ticket = Some("T123".to_owned());
     let note = Note { actor: "carol".to_owned(), reason: "a course".to_owned(), ticket, at: account.since };
     let until = "2027-01-01T00:00:00Z".parse().expect("a time");
-    Change::Override(key, Some(QuotaOverride { amount: "16".to_owned(), until: Some(until), note }))
+    Change::Override(key, Some(QuotaOverride { amount: "16".to_owned(), until: Some(until), note, proved: None }))
 }
 
 fn unused(account: &Account) -> Change {

@@ -120,6 +120,8 @@ fn observe(inputs: Inputs<'_>) -> (Writes, LedgerState) {
         let changes = idle::count(&known, inventory, rules, now);
         seen.take(&mut known, changes, Vec::new());
     }
+    let changes = known.count_overrides(now);
+    seen.take(&mut known, changes, Vec::new());
     let (changes, events) = adopted::look(&known, inventory, policy, now);
     seen.take(&mut known, changes, events);
     (seen, known)
@@ -129,7 +131,7 @@ fn intend(plan: &Plan, approved: &ApprovedPlan, known: &LedgerState, inventory: 
     let (changes, events) = approved.intents(now);
     let mut intended = Writes { changes, events };
     intended.changes.extend(overcome(plan, known, inventory, now));
-    for (changes, events) in [lapsed(known, now), advance(approved, known, now)] {
+    for (changes, events) in [lapsed(known), advance(approved, known, now)] {
         intended.changes.extend(changes);
         intended.events.extend(events);
     }

@@ -9,6 +9,7 @@ pub mod request;
 mod revocation;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -29,8 +30,8 @@ pub struct Written {
     pub events: Vec<Event>,
     /// For whoever gave them, one for each.
     pub texts: Vec<String>,
-    /// Whose certificates are to be worth nothing, one by one.
-    pub revoked: Vec<AccountName>,
+    /// Accounts about whom something was ordered that a cycle has to carry out; those of a whole class apart.
+    pub ordered: BTreeSet<AccountName>,
     /// Nobody of that name (exit code 4), no reason where one is needed (64), nothing to resume, release or approve (1).
     pub refused: Vec<Refusal>,
 }
@@ -49,7 +50,14 @@ pub fn write_all(
     for request in requests {
         match write(&ledger, policy, actor, request, now) {
             Ok(outcome) => {
-                all.revoked.extend(outcome.revoked);
+                all.ordered.extend(outcome.changes.iter().filter_map(|change| {
+                    let id = match change {
+                        Change::Order(order) if order.bulk.is_none() => &order.account,
+                        Change::Override(key, _) => &key.account,
+                        _ => return None,
+                    };
+                    ledger.accounts.get(id).map(Account::account_name)
+                }));
                 if requests.len() > 1 {
                     outcome.changes.iter().for_each(|change| ledger.to_mut().apply(change));
                 }
@@ -68,7 +76,6 @@ struct OrderOutcome {
     changes: Vec<Change>,
     events: Vec<Event>,
     text: String,
-    revoked: Option<AccountName>,
 }
 
 fn write(
@@ -198,6 +205,11 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
                 None => format!("{name} is not suspended"),
             });
         }
+        OrderKind::Resume if account.state == Lifecycle::Deleted && account.absence.is_some() => {
+            return refused(format!(
+                "{name} is deleted and in no directory; it comes back when a directory has it again"
+            ));
+        }
         // It would grant what the hold keeps back, and wait unseen.
         OrderKind::Resume if ledger.holds.contains_key(&account.id) => {
             return refused(format!(
@@ -233,10 +245,9 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
     };
     let id = next_id(ledger);
     let event = event(Some(account), action, &note);
-    let revoked = (what == OrderKind::Revoke).then(|| account.account_name());
     let order = Order { id, account: account.id.clone(), what, note, bulk: None, object: None };
     let text = format!("{name}: {action}");
-    Ok(OrderOutcome { changes: vec![Change::Order(order)], events: vec![event], text, revoked })
+    Ok(OrderOutcome { changes: vec![Change::Order(order)], events: vec![event], text })
 }
 
 fn next_id(ledger: &LedgerState) -> i64 {
@@ -271,7 +282,7 @@ fn restored(account: &Account, note: &Note, file: &str, objects: u64) -> OrderOu
     let mut event = event(Some(account), "archive applied", note);
     event.detail = json!({"file": file, "objects": objects});
     let text = format!("{}: {objects} objects of {file} made again", account.account_name());
-    OrderOutcome { changes: Vec::new(), events: vec![event], text, revoked: None }
+    OrderOutcome { changes: Vec::new(), events: vec![event], text }
 }
 
 fn waits(ledger: &LedgerState, account: &Account, what: OrderKind) -> bool {
@@ -283,7 +294,6 @@ fn hold(account: &Account, note: Note) -> OrderOutcome {
         events: vec![event(Some(account), "held", &note)],
         changes: vec![Change::Hold(account.id.clone(), Some(note))],
         text: format!("{}: held; planned for and shown, but not touched", account.account_name()),
-        revoked: None,
     }
 }
 
@@ -296,7 +306,6 @@ fn release(ledger: &LedgerState, account: &Account, note: &Note) -> Result<Order
         changes: vec![Change::Hold(account.id.clone(), None)],
         events: vec![event(Some(account), "released", note)],
         text: format!("{name}: released"),
-        revoked: None,
     })
 }
 
@@ -307,7 +316,7 @@ fn approve(ledger: &LedgerState, actor: &str, hash: &str, now: Timestamp) -> Res
     };
     let note = Note { actor: actor.to_owned(), reason: format!("refused set {hash}"), ticket: None, at: now };
     let text = format!("{hash}: approved, once, within the hour");
-    Ok(OrderOutcome { changes, events: vec![event(None, "approved", &note)], text, revoked: None })
+    Ok(OrderOutcome { changes, events: vec![event(None, "approved", &note)], text })
 }
 
 fn event(account: Option<&Account>, action: &str, note: &Note) -> Event {
@@ -327,6 +336,22 @@ fn event(account: Option<&Account>, action: &str, note: &Note) -> Event {
 mod tests {
     use super::*;
     use crate::plan::testing::World;
+
+    #[test]
+    fn who_is_deleted_and_in_no_directory_is_not_resumed() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let note = Note { actor: "ann".to_owned(), reason: "gone".to_owned(), ticket: None, at: world.now };
+        let absence = crate::ledger::Absence { since: world.now, counted_at: world.now, seconds: 0, due: world.now };
+        let account = world.account(&foo);
+        (account.state, account.suspension) = (Lifecycle::Deleted, Some(Suspension::Ordered(note.clone())));
+        let resume =
+            |world: &World| order(&world.ledger, &world.ledger.accounts[&foo], OrderKind::Resume, note.clone());
+        assert!(resume(&world).is_ok());
+        world.account(&foo).absence = Some(absence);
+        let refusal = resume(&world).map(|outcome| outcome.text).expect_err("refused");
+        assert!(refusal.text.contains("in no directory"), "{}", refusal.text);
+    }
 
     #[test]
     fn of_several_accounts_with_one_name_nobody_is_guessed() {

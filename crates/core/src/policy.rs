@@ -371,6 +371,14 @@ pub struct Limits {
     pub suspend_per_cycle: Limit,
     /// Tenants suspended in a day.
     pub suspend_per_day: Limit,
+    /// Tenants suspended in one cycle because a directory marks them as disabled.
+    pub disable_per_cycle: Limit,
+    /// The same in a day.
+    pub disable_per_day: Limit,
+    /// Places that lose access in one cycle because of the configuration, of a label, or of an owner's annotation.
+    pub remove_access_per_cycle: Limit,
+    /// The same in a day.
+    pub remove_access_per_day: Limit,
     /// Namespaces deleted in one cycle.
     pub delete_per_cycle: Limit,
     /// Namespaces deleted in a day.

@@ -130,15 +130,20 @@ impl Index {
 
     /// Whose `namespace` is. One that is not in the index is read live, once: it may be a moment old.
     pub async fn resolve(&self, namespace: &str) -> Arc<Resolved> {
-        if self.unready().is_some() {
-            let seconds = self.age().as_secs();
-            return Arc::new(Resolved::Unresolved(Unresolved::Stale { seconds }));
-        }
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned();
-        match known {
+        match self.known(namespace) {
             Some(known) => known,
             None => Arc::new(self.read_live(namespace).await.unwrap_or(Resolved::Unresolved(Unresolved::Unknown))),
         }
+    }
+
+    /// The same without reading; `None` if it is not in the index.
+    #[must_use]
+    pub fn known(&self, namespace: &str) -> Option<Arc<Resolved>> {
+        if self.unready().is_some() {
+            let seconds = self.age().as_secs();
+            return Some(Arc::new(Resolved::Unresolved(Unresolved::Stale { seconds })));
+        }
+        self.known.read().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned()
     }
 
     /// The identities of the namespaces of an account that are sealed.

@@ -8,6 +8,7 @@ use bursar_core::errors::chain;
 use bursar_webhook::server::{self, ServerError};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -81,6 +82,7 @@ async fn main() -> ExitCode {
         eprintln!("cannot keep the program's memory to itself: {error}");
         return ExitCode::FAILURE;
     }
+    open_files();
     let stop = CancellationToken::new();
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
         let Ok(mut signal) = signal(kind) else { return ExitCode::FAILURE };
@@ -103,6 +105,13 @@ async fn main() -> ExitCode {
     let is_configuration =
         matches!(error, ServerError::Files { .. } | ServerError::ApproverFiles { .. } | ServerError::ApiServer(_));
     ExitCode::from(if is_configuration { 78 } else { 1 })
+}
+
+/// Each connection is an open file, and a process often starts with 1,024 of them, less than the server has seats.
+fn open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // With fewer the server refuses connections that it had a seat for, and goes on.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Sends log lines to standard error. `RUST_LOG` filters; without it Bursar speaks at `info` and its libraries at

@@ -11,7 +11,22 @@ use super::site::{DEADLINE, Site, out, pod, pod_in, said};
 #[test]
 fn without_the_webhook_tenants_wait_and_nobody_else() {
     let mut site = Site::alone();
+    let mut kept = pod("kept");
+    kept["metadata"]["finalizers"] = json!(["example.org/x"]);
+    site.create(&kept).expect("let through");
     site.kill_webhook();
+    // What leaves the spec alone waits for nobody, but not if it says that the pod is ours.
+    for (changed, waits) in [
+        (r#"{"metadata":{"annotations":{"a":"b"}}}"#, true),
+        (r#"{"metadata":{"labels":{"app.kubernetes.io/managed-by":"bursar"}}}"#, true),
+        (r#"{"spec":{"containers":[{"name":"web","image":"registry.example.org/other"}]}}"#, true),
+        (r#"{"metadata":{"labels":{"a":"b"},"finalizers":null}}"#, false),
+    ] {
+        let patched = site.tool("foo", &["patch", "pod", "kept", "-n", "tool-foo", "-p", changed], "");
+        assert_eq!(said(&patched).contains("failed calling webhook"), waits, "{changed}: {}", said(&patched));
+        assert_eq!(patched.status.success(), !waits, "{changed}: {}", said(&patched));
+    }
+    site.delete("pod", "kept", "tool-foo");
     let refused = site.create(&pod("late")).expect_err("fail closed");
     assert!(refused.contains("failed calling webhook"), "{refused}");
     let label = site.meddler(&["label", "namespace", "tool-foo", "bursar.dev/class-"], "");

@@ -128,7 +128,7 @@ fn what_is_no_review_gets_a_clean_answer() {
     };
     assert_eq!(post("/validate", b"not JSON".to_vec(), &[]), "400 2");
     assert_eq!(post("/validate", b"{}".to_vec(), &["--http1.1"]), "400 1.1");
-    assert_eq!(post("/mutate", vec![b' '; 9 << 20], &["--http1.1"]), "413 1.1");
+    assert_eq!(post("/mutate", vec![b' '; 21 << 20], &["--http1.1"]), "413 1.1");
     assert_eq!(post("/elsewhere", b"{}".to_vec(), &[]), "404 2");
     assert_eq!(post("/validate", b"{}".to_vec(), &["-X", "PUT"]), "405 2");
     assert_eq!(post("/validate", b"{}".to_vec(), &["--tls-max", "1.1"]), "000 0");

@@ -4,6 +4,7 @@ mod agreement;
 mod away;
 mod cases;
 mod files;
+mod flood;
 mod installed;
 mod keeps;
 mod sender;

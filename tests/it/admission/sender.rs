@@ -63,7 +63,12 @@ impl Sender {
     /// A plain pod of tool foo.
     pub async fn plain_pod(&self) -> Answer {
         let pod = super::site::pod("plain");
-        ask(&self.tenants[0].1, Method::POST, "/api/v1/namespaces/tool-foo/pods?dryRun=All", &[], Some(&pod)).await
+        self.as_foo(Method::POST, "/api/v1/namespaces/tool-foo/pods?dryRun=All", &pod).await
+    }
+
+    /// Sends as tool foo.
+    pub async fn as_foo(&self, method: Method, path: &str, body: &Value) -> Answer {
+        ask(&self.tenants[0].1, method, path, &[], Some(body)).await
     }
 
     /// Makes what the cases change, as an administrator.

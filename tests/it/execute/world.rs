@@ -221,6 +221,10 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
         limits: Limits {
             suspend_per_cycle: all,
             suspend_per_day: all,
+            disable_per_cycle: all,
+            disable_per_day: all,
+            remove_access_per_cycle: all,
+            remove_access_per_day: all,
             delete_per_cycle: all,
             delete_per_day: all,
             remove_members_per_cycle: all,
@@ -284,6 +288,8 @@ fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> AccountP
         adopted: Vec::new(),
         is_own: false,
         paced: BTreeSet::new(),
+        losses: BTreeMap::new(),
+        left: false,
         settles: BTreeMap::new(),
         otherwise: None,
     }

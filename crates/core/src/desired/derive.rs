@@ -193,7 +193,7 @@ impl<'a> World<'a> {
             while given.next_if(|(key, _)| key.account < account.id).is_some() {}
             let mut overrides = Vec::new();
             while let Some((key, given)) = given.next_if(|(key, _)| key.account == account.id) {
-                overrides.extend(given.is_in_force(self.now).then_some((key, given)));
+                overrides.extend(given.is_in_force().then_some((key, given)));
             }
             let used = self.ledger.last_use.get(&account.id);
             let asked_for = |class: &Class| {
@@ -394,7 +394,7 @@ impl<'a> World<'a> {
         };
         let clusters = places.iter().map(|(cluster, namespace)| {
             let here = self.classes_in(subject, classes, cluster);
-            let overrides = self.ledger.overrides_in(&account.id, cluster, self.now);
+            let overrides = self.ledger.overrides_in(&account.id, cluster);
             let order = tenant::Order {
                 cluster,
                 account,

@@ -69,6 +69,8 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
         (State::New, Some(ordered @ Suspension::Ordered(_))) => Some(Transition::Suspend(ordered)),
         (State::New, None) if wanted && account.absence.is_none() => Some(Transition::Create),
         (State::New, _) | (State::Deleted, Some(_)) => return None,
+        // A class that takes it again makes no entry: only the directory brings it back.
+        (State::Deleted, None) if account.absence.is_some() => return None,
         (State::Archived, Some(cause)) => archived(evidence, cause),
         (State::Active, Some(cause)) => Some(Transition::Suspend(cause)),
         (State::Active, None) => None,

@@ -59,6 +59,24 @@ pub fn role_bindings(place: &Place<'_>, class: &Class, holders: Option<&Value>) 
     of_holders.chain(of_pods).collect()
 }
 
+/// A binding of an account's that no class asks for any more, as its name says it was made, with these subjects.
+#[must_use]
+pub fn remembered_binding(account: &Account, key: &ObjectKey, subjects: &[Value]) -> Option<Value> {
+    let mut binding = if key.kind == ManagedKind::RoleBinding {
+        let is_of_pods =
+            subjects.iter().all(|subject| subject["kind"] == "ServiceAccount" && subject["name"] == "default");
+        let role = key.name.strip_prefix(if is_of_pods { "bursar-sa-" } else { "bursar-" })?;
+        let namespace = NamespaceName::try_from(key.namespace.clone()?).ok()?;
+        role_binding(&namespace, &key.name, role, subjects)
+    } else {
+        let of_account = format!(":{}:{}", account.kind, account.kubernetes_name);
+        let role = key.name.strip_prefix("bursar-")?.strip_suffix(&of_account)?;
+        cluster_role_binding(account, role, subjects.first()?)
+    };
+    binding["metadata"]["labels"] = json!({MANAGED_BY: MANAGER});
+    Some(binding)
+}
+
 pub(super) fn role_binding(namespace: &NamespaceName, name: &str, role: &str, subjects: &[Value]) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",

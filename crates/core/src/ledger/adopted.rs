@@ -37,15 +37,26 @@ impl LedgerState {
     pub fn hands_over<V>(&self, clusters: &BTreeMap<ClusterName, V>) -> bool {
         let served = self.adopted.iter().filter(|((cluster, _), _)| clusters.contains_key(cluster));
         let mut passing = served.filter(|(_, namespace)| namespace.passes());
-        passing.any(|((cluster, name), _)| !self.has_objects_in(cluster, name))
+        passing.any(|((cluster, name), row)| !self.is_kept_from(row.named.as_ref(), cluster, name))
+    }
+
+    /// Whether anything of ours in a namespace is another account's than `next`'s. What is its own already, because its
+    /// release was refused, keeps nobody from it.
+    #[must_use]
+    pub fn is_kept_from(&self, next: Option<&AccountId>, cluster: &ClusterName, namespace: &NamespaceName) -> bool {
+        let others = self.objects.iter().filter(|(_, record)| Some(&record.account) != next);
+        others.into_iter().any(|(key, _)| is_in(key, cluster, namespace))
     }
 
     /// Whether anything of ours was left in a namespace.
     #[must_use]
     pub fn has_objects_in(&self, cluster: &ClusterName, namespace: &NamespaceName) -> bool {
-        let there = |key: &ObjectKey| key.cluster == *cluster && key.namespace.as_deref() == Some(namespace.as_str());
-        self.objects.keys().any(there)
+        self.objects.keys().any(|key| is_in(key, cluster, namespace))
     }
+}
+
+fn is_in(key: &ObjectKey, cluster: &ClusterName, namespace: &NamespaceName) -> bool {
+    key.cluster == *cluster && key.namespace.as_deref() == Some(namespace.as_str())
 }
 
 impl AdoptedNamespace {

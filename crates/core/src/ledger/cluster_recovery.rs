@@ -119,6 +119,9 @@ impl Lesson<'_> {
                 }
             },
         };
+        if account.state == Lifecycle::Suspended && identity.state == TenantState::Active {
+            self.forget_stopped(identity);
+        }
         self.stand(account, identity);
         let place = (identity.id.clone(), identity.cluster.clone());
         if !self.ledger.tenants.contains_key(&place) {
@@ -181,6 +184,14 @@ impl Lesson<'_> {
             revocation: None,
             ending: None,
         })
+    }
+
+    /// It was resumed since: what its workloads were before the suspension is no longer what they should be.
+    fn forget_stopped(&mut self, identity: &Identity) {
+        let stale =
+            self.ledger.stopped.keys().filter(|(id, key)| *id == identity.id && key.cluster == identity.cluster);
+        let forgotten = stale.map(|(id, key)| Change::Stopped(id.clone(), key.clone(), None));
+        self.learned.changes.extend(forgotten);
     }
 
     /// Generation and state as the cluster has them.
@@ -288,6 +299,20 @@ mod tests {
         assert_eq!(ledger.last_generation, 7001 + GENERATIONS_SKIPPED);
         let facts = Facts { tenancies: vec![tenancy(&old.accounts[&foo], 7002, TenantState::Active)], ..facts };
         assert_eq!(applied(ledger, &facts, &policy).accounts[&foo].state, Lifecycle::Active);
+    }
+
+    #[test]
+    fn an_older_ledger_forgets_what_a_suspension_stopped_that_is_over() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        world.account(&foo).disabled = Some("mark".to_owned());
+        (0..2).for_each(|_| drop(world.cycle()));
+        let (old, policy) = (world.ledger.clone(), world.policy.clone());
+        assert_eq!(old.stopped.len(), 1);
+        let seen = |state| Facts { tenancies: vec![tenancy(&old.accounts[&foo], 7000, state)], ..Facts::default() };
+        assert_eq!(applied(old.clone(), &seen(TenantState::Suspended), &policy).stopped.len(), 1);
+        assert!(applied(old.clone(), &seen(TenantState::Active), &policy).stopped.is_empty());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What failed for an account and is tried again; and what has begun and is not to be forgotten.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// A step that failed.
@@ -23,6 +23,14 @@ impl Failure {
     #[must_use]
     pub fn begun(now: Timestamp) -> Self {
         Self { step: SUSPEND.to_owned(), reason: "begun".to_owned(), since: now, attempts: 0, next_try: now }
+    }
+
+    /// Whether it waits for its next try. A try that is further away than any backoff was set by a clock that was wrong: it
+    /// is due at once.
+    #[must_use]
+    pub fn waits(&self, now: Timestamp) -> bool {
+        let longest = if self.is_of_removal() { LAST_REMOVAL_RETRY } else { LAST_RETRY };
+        self.next_try > now && self.next_try.duration_since(now) <= longest
     }
 
     /// See [`Failure::begun`].
@@ -50,7 +58,29 @@ impl Failure {
     }
 }
 
+/// The longest wait between two tries: a remedy by a person is noticed within the hour.
+pub const LAST_RETRY: SignedDuration = SignedDuration::from_hours(1);
+/// The same of what takes access away: until then somebody has access who should have none.
+pub const LAST_REMOVAL_RETRY: SignedDuration = SignedDuration::from_mins(1);
+
 /// [`Failure::step`] of what has begun.
 const SUSPEND: &str = "suspend";
 /// [`Failure::step`] of what takes access away.
 pub const REMOVAL: &str = "removal";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_try_that_a_wrong_clock_put_off_is_due_at_once() {
+        let now: Timestamp = "2026-05-03T12:00:00Z".parse().expect("a time");
+        let waits = |step: &str, wait: SignedDuration| {
+            Failure { step: step.to_owned(), attempts: 9, next_try: now + wait, ..Failure::begun(now) }.waits(now)
+        };
+        assert!(waits("apply", LAST_RETRY) && waits(REMOVAL, LAST_REMOVAL_RETRY));
+        assert!(!waits("apply", SignedDuration::ZERO));
+        assert!(!waits("apply", LAST_RETRY + SignedDuration::from_secs(1)));
+        assert!(!waits(REMOVAL, SignedDuration::from_mins(2)));
+    }
+}

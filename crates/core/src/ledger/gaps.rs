@@ -19,6 +19,24 @@ pub fn later(now: Timestamp, seconds: u64) -> Timestamp {
     now.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
 }
 
+/// Time that looks proved since something began, with the last of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proved {
+    /// The last look that was counted.
+    pub counted_at: Timestamp,
+    /// The sum, in seconds.
+    pub seconds: u64,
+}
+
+impl Proved {
+    /// After a look of now.
+    #[must_use]
+    pub fn after(self, now: Timestamp) -> Self {
+        let gap = now.as_second() - self.counted_at.as_second();
+        Self { counted_at: now, seconds: self.seconds + counted(gap) }
+    }
+}
+
 /// Absence that was proved, counted as a sum of gaps between complete reads, each gap at most an hour, so that a
 /// clock that jumps or a daemon that was off suspends nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -34,6 +34,13 @@ impl Idleness {
         self.seconds >= rules.idle_for.as_secs() && self.warned_at.is_some() && self.due <= now
     }
 
+    /// What is counted when its people are warned now: from then on `warn_for` has to be proved, however long it was idle
+    /// before. A clock that jumps makes no warning shorter.
+    #[must_use]
+    pub fn counted_at_warning(&self, rules: &NamespaceReaper) -> u64 {
+        self.seconds.min(rules.idle_for.as_secs().saturating_sub(rules.warn_for.as_secs()))
+    }
+
     /// When a warning of now says that it is due.
     #[must_use]
     pub fn due_after_warning(&self, rules: &NamespaceReaper, now: Timestamp) -> Timestamp {

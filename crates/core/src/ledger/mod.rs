@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use self::adopted::AdoptedNamespace;
 pub use self::credential::{Certificate, CredentialKey, Delivery};
 use self::doubt::{Doubt, DoubtKey};
-pub use self::failure::{Failure, REMOVAL};
+pub use self::failure::{Failure, LAST_REMOVAL_RETRY, LAST_RETRY, REMOVAL};
 pub use self::gaps::{Absence, Ending};
 use self::idle::Idleness;
 pub use self::order::{Note, Order, OrderKind};
@@ -345,6 +345,10 @@ impl Suspension {
 pub enum Spending {
     /// Tenants suspended.
     Suspend,
+    /// Tenants suspended by a mark in a directory.
+    Disable,
+    /// Places that lost access by neither a suspension nor a member who left.
+    RemoveAccess,
     /// Namespaces deleted.
     Delete,
     /// Members removed.

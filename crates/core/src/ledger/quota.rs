@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::change::Change;
+use super::gaps::Proved;
 use super::{LedgerState, Note};
 use crate::identity::{AccountId, ClusterName};
 
@@ -30,13 +32,37 @@ pub struct QuotaOverride {
     pub until: Option<Timestamp>,
     /// Who gave it, why, on which ticket, and when.
     pub note: Note,
+    /// The time since then that counts towards `until`: a clock that jumps, or a daemon that was off, ends nothing.
+    /// Absent: nothing was counted yet.
+    pub proved: Option<Proved>,
 }
+
+/// It is written down at most this often (seconds), unless it ends. Below [`gaps::LONGEST_GAP`], or time would be lost.
+const COUNT_EVERY: i64 = 1800;
 
 impl QuotaOverride {
     /// Whether it holds.
     #[must_use]
-    pub fn is_in_force(&self, now: Timestamp) -> bool {
-        self.until.is_none_or(|until| until > now)
+    pub fn is_in_force(&self) -> bool {
+        self.lasts().is_none_or(|lasts| self.proved().seconds < lasts)
+    }
+
+    /// For how long it is given, in seconds.
+    fn lasts(&self) -> Option<u64> {
+        self.until.map(|until| u64::try_from(until.duration_since(self.note.at).as_secs()).unwrap_or(0))
+    }
+
+    fn proved(&self) -> Proved {
+        self.proved.unwrap_or(Proved { counted_at: self.note.at, seconds: 0 })
+    }
+
+    /// After a look of now. `None`: the ledger need not hear of it yet.
+    fn counted(&self, now: Timestamp) -> Option<Self> {
+        let (lasts, before) = (self.lasts().filter(|_| self.is_in_force())?, self.proved());
+        let after = before.after(now);
+        let gap = now.as_second() - before.counted_at.as_second();
+        let is_news = after.seconds >= lasts || !(0..COUNT_EVERY).contains(&gap);
+        is_news.then(|| Self { proved: Some(after), ..self.clone() })
     }
 
     /// `override T123 until 2027-01-01`.
@@ -58,6 +84,13 @@ pub fn day(moment: Timestamp) -> String {
 }
 
 impl LedgerState {
+    /// What this look adds to the time that was proved of overrides with an end.
+    #[must_use]
+    pub fn count_overrides(&self, now: Timestamp) -> Vec<Change> {
+        let counted = self.overrides.iter().filter_map(|(key, given)| Some((key.clone(), given.counted(now)?)));
+        counted.map(|(key, given)| Change::Override(key, Some(given))).collect()
+    }
+
     /// Every override of an account, sorted by resource, also one that has ended and was not removed yet.
     pub fn overrides_of<'a>(
         &'a self,
@@ -73,11 +106,10 @@ impl LedgerState {
         &'a self,
         account: &'a AccountId,
         cluster: &ClusterName,
-        now: Timestamp,
     ) -> BTreeMap<&'a str, &'a QuotaOverride> {
         let here = |key: &OverrideKey| key.cluster.as_ref().is_none_or(|there| there == cluster);
         // One for all clusters sorts before one for this, so the latter stays.
-        let holds = self.overrides_of(account).filter(|(key, given)| here(key) && given.is_in_force(now));
+        let holds = self.overrides_of(account).filter(|(key, given)| here(key) && given.is_in_force());
         holds.map(|(key, given)| (key.resource.as_str(), given)).collect()
     }
 }
@@ -97,16 +129,41 @@ mod tests {
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: at(0) };
         let mut give = |cluster: Option<&ClusterName>, amount: &str, until| {
             let key = OverrideKey { account: account.clone(), resource: "pods".to_owned(), cluster: cluster.cloned() };
-            let given = QuotaOverride { amount: amount.to_owned(), until, note: note.clone() };
+            let given = QuotaOverride { amount: amount.to_owned(), until, note: note.clone(), proved: None };
             ledger.overrides.insert(key, given);
         };
         give(None, "20", None);
         give(Some(&prod), "40", Some(at(100)));
-        let amount = |now| ledger.overrides_in(&account, &prod, at(now))["pods"].amount.as_str();
-        assert_eq!((amount(99), amount(100)), ("40", "20"));
         let other = ClusterName("test".to_owned());
-        assert_eq!(ledger.overrides_in(&account, &other, at(0))["pods"].amount, "20");
-        assert!(ledger.overrides_in(&AccountId("b".to_owned()), &prod, at(0)).is_empty());
+        assert_eq!(ledger.overrides_in(&account, &other)["pods"].amount, "20");
+        assert!(ledger.overrides_in(&AccountId("b".to_owned()), &prod).is_empty());
+        let mut amount = |now| {
+            ledger.apply_all(&ledger.count_overrides(at(now)));
+            ledger.overrides_in(&account, &prod)["pods"].amount.clone()
+        };
+        assert_eq!((amount(99), amount(100)), ("40".to_owned(), "20".to_owned()));
+    }
+
+    #[test]
+    fn an_override_ends_by_time_that_was_looked_at_and_is_not_written_each_minute() {
+        let mut ledger = LedgerState::default();
+        let key = OverrideKey { account: AccountId("a".to_owned()), resource: "pods".to_owned(), cluster: None };
+        let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: at(0) };
+        let until = Some(at(3 * 3600));
+        ledger.overrides.insert(key.clone(), QuotaOverride { amount: "20".to_owned(), until, note, proved: None });
+        // Seconds at which it is looked at, and whether the ledger hears of it.
+        for (now, heard) in [(60, false), (1800, true), (2_000_000, true), (2_000_060, false), (1_000_000, true)] {
+            let changes = ledger.count_overrides(at(now));
+            assert_eq!(!changes.is_empty(), heard, "{now}");
+            ledger.apply_all(&changes);
+        }
+        assert_eq!(ledger.overrides[&key].proved.map(|proved| proved.seconds), Some(1800 + 3600));
+        for now in [1_003_600, 1_005_399] {
+            ledger.apply_all(&ledger.count_overrides(at(now)));
+        }
+        assert!(ledger.overrides[&key].is_in_force(), "a second is left");
+        ledger.apply_all(&ledger.count_overrides(at(1_005_400)));
+        assert!(!ledger.overrides[&key].is_in_force());
     }
 
     #[test]

@@ -60,11 +60,11 @@ impl LedgerState {
     /// Its generation is a new one and its home still has a certificate of an older.
     #[must_use]
     pub fn is_being_revoked(&self, id: &AccountId) -> bool {
-        self.revoked_in(id).next().is_some()
+        self.being_revoked_in(id).next().is_some()
     }
 
     /// Where that is so.
-    fn revoked_in<'a>(&'a self, id: &'a AccountId) -> impl Iterator<Item = &'a ClusterName> {
+    pub fn being_revoked_in<'a>(&'a self, id: &'a AccountId) -> impl Iterator<Item = &'a ClusterName> {
         let account = self.accounts.get(id).filter(|account| account.state == Lifecycle::Active);
         let held =
             self.certificates.range(CredentialKey::first_of(id)..).take_while(move |(key, _)| key.account == *id);

@@ -23,6 +23,10 @@ pub(super) fn policy(absent_for: i64) -> Policy {
         limits: Limits {
             suspend_per_cycle: limit,
             suspend_per_day: limit,
+            disable_per_cycle: limit,
+            disable_per_day: limit,
+            remove_access_per_cycle: limit,
+            remove_access_per_day: limit,
             delete_per_cycle: limit,
             delete_per_day: limit,
             remove_members_per_cycle: limit,

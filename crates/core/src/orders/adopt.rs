@@ -54,7 +54,7 @@ fn ordered(
     };
     let text = format!("{}: {object} to be adopted", account.account_name());
     changes.push(Change::Order(order));
-    OrderOutcome { changes, events: vec![event], text, revoked: None }
+    OrderOutcome { changes, events: vec![event], text }
 }
 
 /// What makes a namespace the place of an account that has none yet, though its name was made of the account's by another

@@ -23,6 +23,5 @@ pub(super) fn accept(ledger: &LedgerState, source: &str, note: &Note) -> Result<
         changes: vec![Change::SourceMark(source.to_owned(), Some(mark))],
         events: vec![event],
         text: format!("source {source}: what it says next is taken as it is"),
-        revoked: None,
     })
 }

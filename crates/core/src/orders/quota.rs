@@ -46,7 +46,7 @@ pub(super) fn set(
     for (resource, amount) in amounts {
         takes(class, resource, amount)?;
         let key = OverrideKey { account: account.id.clone(), resource: resource.clone(), cluster: cluster.clone() };
-        let given = QuotaOverride { amount: amount.clone(), until: *until, note: note.clone() };
+        let given = QuotaOverride { amount: amount.clone(), until: *until, note: note.clone(), proved: None };
         let before = ledger.overrides.get(&key).map(|before| &before.amount).or_else(|| class.quota.get(resource));
         texts.push(format!("{resource} {} → {amount} ({})", before.map_or("no limit", String::as_str), given.said()));
         let detail = json!({

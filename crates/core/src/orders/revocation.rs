@@ -70,6 +70,5 @@ pub(super) fn all(ledger: &LedgerState, class: &str, note: &Note) -> Result<Orde
         changes: orders.chain([begun]).collect(),
         events: vec![told],
         text: format!("class {class}: revocation of {} accounts ordered{held}", accounts.len()),
-        revoked: None,
     })
 }

@@ -63,6 +63,9 @@ pub enum Action {
         idle_since: Timestamp,
         /// When it is suspended.
         until: Timestamp,
+        /// [`crate::ledger::idle::Idleness::seconds`] from then on.
+        #[serde(skip)]
+        counted: u64,
     },
     /// Deletes a pod whose life is over, with what belongs to its job.
     ReapPod {

@@ -156,7 +156,7 @@ impl Look<'_> {
     /// the next one gets the same.
     fn handed_over(&self, mut after: AdoptedNamespace) -> AdoptedNamespace {
         let next = after.named.clone().filter(|_| after.why.is_none());
-        let passed = || after.account.is_none() && !self.ledger.has_objects_in(self.cluster, self.name);
+        let passed = || after.account.is_none() && !self.ledger.is_kept_from(next.as_ref(), self.cluster, self.name);
         after.account = match &next {
             Some(_) if after.account == next || passed() => next,
             _ => None,

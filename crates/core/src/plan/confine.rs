@@ -16,7 +16,7 @@ pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<Clu
     accounts.retain(|plan| takes_away(plan) || !plan.actions.iter().any(is_there));
     for plan in accounts.iter_mut().filter(|plan| plan.actions.iter().any(is_there)) {
         // A new credential is a grant; the older ones end without it.
-        plan.actions.retain(|action| !is_there(action) || !matches!(action, Action::Deliver { .. }));
+        plan.retain_steps(|_, action| !is_there(action) || !matches!(action, Action::Deliver { .. }));
         plan.paced.clear();
     }
 }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::adopted::is_of_others;
+use super::budget::REMOVED;
 use super::guard::{ABSENCE, ATTRIBUTES, ApprovedPlan, COMPLETENESS, IMPORT, Refusal, refused_hash};
 use super::limit_usage::LimitUse;
 use super::pace::Progress;
@@ -260,6 +261,7 @@ impl fmt::Display for Refusal {
         }
         match what.as_str() {
             "members" => write!(f, "{wanted} members leave, held back in {names}")?,
+            REMOVED => write!(f, "{wanted} {what} are due by the configuration or a label, held back of {names}")?,
             USERS => write!(f, "{} of {wanted} users disabled in the realm: {names}", accounts.len())?,
             ROLES => write!(f, "{wanted} roles are taken in the realm, held back of {names}")?,
             _ => write!(f, "{} of {wanted} {what}: {names}", accounts.len())?,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::budget::{BUDGETS, Budget, RESUMED};
+use super::budget::{ACCESS, BUDGETS, Budget, RESUMED};
 use super::confine::confine;
 use super::hold::keeps;
 use super::limit::{Limited, Verdict, judge, spent};
@@ -16,7 +16,7 @@ use super::limit_usage::{LimitUse, near_limits};
 use super::pace::{Paced, Progress, pace};
 use super::realm::guard::is_of_realm;
 use super::reaper::{Waiting, cap};
-use super::{AccountPlan, Plan, hash};
+use super::{AccountPlan, Plan, hash, loss};
 use crate::desired::Transition;
 use crate::identity::{AccountId, AccountName, ClusterName};
 use crate::ledger::change::{Change, RefusalRecord};
@@ -161,7 +161,8 @@ pub struct Refusal {
     pub allowed: u64,
     /// How many there were.
     pub wanted: u64,
-    /// `suspensions`, `members`, `deletions`, `resumptions`, `realm users` or `realm roles`; of [`ATTRIBUTES`] the attribute.
+    /// `suspensions`, `suspensions by a mark`, `removals of access`, `members`, `deletions`, `resumptions`, `realm users` or
+    /// `realm roles`; of [`ATTRIBUTES`] the attribute.
     pub what: String,
     /// Whom it holds back.
     pub accounts: Vec<AccountName>,
@@ -278,20 +279,13 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
         limits.limit(&accounts, budget);
     }
     limits.dependants(&accounts);
-    let LimitEvaluator { mut refusals, refused, not_resumed, spent, used, .. } = limits;
-    refusals.extend(bounds.doubts.iter().cloned());
-    let mut accounts: Vec<AccountPlan> = accounts
-        .into_iter()
-        .filter_map(|plan| {
-            if !refused.contains(&plan.id) {
-                return Some(plan);
-            }
-            // Whoever is not resumed stays as they are; all else that they need comes with their access.
-            plan.otherwise.map(|plan| *plan).filter(|plan| !not_resumed.contains(&plan.id))
-        })
-        .collect();
+    let mut accounts = limits.remaining(accounts);
+    limits.access(&mut accounts);
     confine(&mut accounts, &bounds.unconfined);
     let paced = pace(&mut accounts, bounds, now);
+    let (spent, used) = limits.used(&accounts);
+    let mut refusals = limits.refusals;
+    refusals.extend(bounds.doubts.iter().cloned());
     let reaped_later = Waiting { pods: cap(&mut accounts, bounds.pods_per_cycle), idle };
     let records: Vec<RefusalRecord> = refusals.iter().map(Refusal::record).collect();
     let parts: Vec<String> = accounts.iter().map(hash::part).collect();
@@ -329,8 +323,18 @@ struct LimitEvaluator<'a> {
     not_resumed: BTreeSet<AccountId>,
     /// Held accounts whose suspension waits for their release.
     held: BTreeSet<AccountId>,
-    spent: BTreeMap<(Spending, String), u64>,
-    used: BTreeSet<String>,
+    /// What each account that was let through uses.
+    uses: BTreeMap<AccountId, Vec<Use>>,
+    /// Approvals of a whole set.
+    whole: BTreeSet<String>,
+}
+
+/// What an account uses of one budget.
+struct Use {
+    spending: Spending,
+    class: String,
+    amount: u64,
+    approval: Option<String>,
 }
 
 impl<'a> LimitEvaluator<'a> {
@@ -342,14 +346,14 @@ impl<'a> LimitEvaluator<'a> {
             refused: BTreeSet::new(),
             not_resumed: BTreeSet::new(),
             held: BTreeSet::new(),
-            spent: BTreeMap::new(),
-            used: BTreeSet::new(),
+            uses: BTreeMap::new(),
+            whole: BTreeSet::new(),
         }
     }
 
-    fn refuse(&mut self, mut refusal: Refusal, plans: &[&AccountPlan]) {
+    fn refuse(&mut self, mut refusal: Refusal, plans: &[&AccountPlan], part: fn(&AccountPlan) -> String) {
         refusal.accounts = plans.iter().map(|plan| plan.account.clone()).collect();
-        refusal.parts = plans.iter().map(|plan| hash::part(plan)).collect();
+        refusal.parts = plans.iter().map(|plan| part(plan)).collect();
         refusal.hash = (refusal.limit != COMPLETENESS).then(|| hash::of_parts(&refusal.parts));
         self.refused.extend(plans.iter().map(|plan| plan.id.clone()));
         self.refusals.push(refusal);
@@ -374,7 +378,7 @@ impl<'a> LimitEvaluator<'a> {
                 hash: None,
                 parts: Vec::new(),
             };
-            self.refuse(refusal, &plans);
+            self.refuse(refusal, &plans, hash::part);
         }
     }
 
@@ -412,13 +416,13 @@ impl<'a> LimitEvaluator<'a> {
         let day = spent(&self.bounds.spent, spending, class, self.now);
         let (limit, left) = budget.limited.left(&self.bounds.limits, size, day);
         let approves = |hash: &str| self.bounds.approves(hash, self.now);
-        let Verdict { refused, approved, whole } = judge(&amounts, left, approves, |place| hash::part(plans[place]));
-        self.used.extend(whole);
-        self.used.extend(approved.into_values().filter(|part| self.bounds.approves(part, self.now)));
-        let passed = amounts.iter().enumerate().filter(|(place, _)| !refused.contains(place));
-        let passed: u64 = passed.map(|(_, amount)| amount).sum();
-        if passed > 0 {
-            *self.spent.entry((spending, class.to_owned())).or_default() += passed;
+        let judged = judge(&amounts, left, approves, |place| (budget.part)(plans[place]));
+        let Verdict { refused, mut approved, whole } = judged;
+        self.whole.extend(whole);
+        for (place, plan) in plans.iter().enumerate().filter(|(place, _)| !refused.contains(place)) {
+            let approval = approved.remove(&place).filter(|part| self.bounds.approves(part, self.now));
+            let used = Use { spending, class: class.to_owned(), amount: amounts[place], approval };
+            self.uses.entry(plan.id.clone()).or_default().push(used);
         }
         if !refused.is_empty() {
             let refusal = Refusal {
@@ -435,7 +439,7 @@ impl<'a> LimitEvaluator<'a> {
             if what == RESUMED {
                 self.not_resumed.extend(refused.iter().map(|plan| plan.id.clone()));
             }
-            self.refuse(refusal, &refused);
+            self.refuse(refusal, &refused, budget.part);
         }
     }
 
@@ -447,12 +451,42 @@ impl<'a> LimitEvaluator<'a> {
             .filter(|plan| plan.rests_on.iter().any(|it| self.refused.contains(it) || self.held.contains(it)))
             .collect();
         self.refused.extend(waiting.iter().map(|plan| plan.id.clone()));
-        for plan in waiting {
-            for budget in &BUDGETS {
-                if let Some(spent) = self.spent.get_mut(&(budget.limited.spending, plan.class.clone())) {
-                    *spent = spent.saturating_sub((budget.amount)(plan));
+    }
+
+    /// What is done instead of what was refused.
+    fn remaining(&mut self, accounts: Vec<AccountPlan>) -> Vec<AccountPlan> {
+        let refused = std::mem::take(&mut self.refused);
+        self.uses.retain(|id, _| !refused.contains(id));
+        let remains = |plan: AccountPlan| {
+            if !refused.contains(&plan.id) {
+                return Some(plan);
+            }
+            // Whoever is not resumed stays as they are; all else that they need comes with their access.
+            plan.otherwise.map(|plan| *plan).filter(|plan| !self.not_resumed.contains(&plan.id))
+        };
+        accounts.into_iter().filter_map(remains).collect()
+    }
+
+    /// Takes out what the configuration takes away, where that is too much at once.
+    fn access(&mut self, accounts: &mut Vec<AccountPlan>) {
+        self.limit(accounts, &ACCESS);
+        accounts.iter_mut().filter(|plan| self.refused.contains(&plan.id)).for_each(loss::keep);
+        accounts.retain(|plan| !plan.is_idle());
+    }
+
+    /// What those who are left use of limits and approvals. What waits for the pace of a change uses nothing yet.
+    fn used(&self, accounts: &[AccountPlan]) -> (BTreeMap<(Spending, String), u64>, BTreeSet<String>) {
+        let (mut spent, mut approvals) = (BTreeMap::new(), self.whole.clone());
+        for (plan, used) in accounts.iter().filter_map(|plan| Some((plan, self.uses.get(&plan.id)?))) {
+            for Use { spending, class, amount, approval } in used {
+                let of_access = *spending == ACCESS.limited.spending;
+                let amount = if of_access { (ACCESS.amount)(plan) } else { *amount };
+                if amount > 0 {
+                    *spent.entry((*spending, class.clone())).or_default() += amount;
+                    approvals.extend(approval.clone());
                 }
             }
         }
+        (spent, approvals)
     }
 }

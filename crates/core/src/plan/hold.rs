@@ -24,6 +24,7 @@ pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<Account
         adopts: BTreeSet::new(),
         adopted: Vec::new(),
         paced: BTreeSet::new(),
+        losses: super::loss::Losses::new(),
         settles: std::collections::BTreeMap::new(),
         places: std::collections::BTreeMap::new(),
         forgotten: Vec::new(),

@@ -116,6 +116,7 @@ pub(super) fn warnings(look: Look<'_>, rules: &NamespaceReaper, found: &mut Foun
         namespace: namespace.clone(),
         idle_since: idle.since,
         until: idle.due_after_warning(rules, look.now),
+        counted: idle.counted_at_warning(rules),
     }));
 }
 

@@ -46,7 +46,7 @@ pub fn overcome(plan: &Plan, ledger: &LedgerState, inventory: &Inventory, now: T
     };
     let over = ledger.failures.iter().filter(|((id, cluster), failure)| {
         let is_known = inventory.clusters.contains_key(cluster) || plan.abandoned.contains_key(cluster);
-        failure.next_try <= now && is_known && !acts(id, cluster)
+        !failure.waits(now) && is_known && !acts(id, cluster)
     });
     over.map(|((id, cluster), _)| Change::Failure(id.clone(), cluster.clone(), None)).collect()
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::budget::BUDGETS;
+use super::budget::{ACCESS, BUDGETS};
 use super::guard::{Bounds, Refusal};
 use super::limit::{Limited, spent};
 use crate::ledger::Spending;
@@ -21,7 +21,7 @@ pub struct LimitUse {
     pub limit: String,
     /// The class that it counts.
     pub class: String,
-    /// `suspensions`, `members`, `deletions`, `realm users` or `realm roles`.
+    /// What the limit counts, as in [`Refusal::what`].
     pub what: String,
     /// After this plan; of a day's limit in the last 24 hours.
     pub used: u64,
@@ -48,7 +48,8 @@ pub(super) fn near_limits(
     now: Timestamp,
 ) -> Vec<LimitUse> {
     let classes = || bounds.tenants.keys();
-    let uses = BUDGETS.iter().flat_map(|budget| classes().map(move |class| (budget, class))).map(|(budget, class)| {
+    let budgets = BUDGETS.iter().chain([&ACCESS]);
+    let uses = budgets.flat_map(|budget| classes().map(move |class| (budget, class))).map(|(budget, class)| {
         let spending = budget.limited.spending;
         let by_plan = by_plan.get(&(spending, class.clone())).copied().unwrap_or_default();
         let size = (budget.size)(bounds).get(class).copied().unwrap_or_default();

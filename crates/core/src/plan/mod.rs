@@ -16,6 +16,7 @@ pub mod idle;
 pub mod intents;
 mod limit;
 pub mod limit_usage;
+mod loss;
 pub mod pace;
 pub mod quota;
 pub mod realm;
@@ -56,6 +57,7 @@ pub use crate::desired::Notice;
 pub use guard::{ApprovedPlan, Bounds, Refusal, guard};
 pub use quota::{Adoption, OverQuota};
 
+use self::loss::People;
 use self::scan::Scan;
 use crate::desired::quota::stops_pods;
 use crate::desired::{DesiredAccount, DesiredState, DesiredTenant, Regeneration, Transition};
@@ -130,6 +132,12 @@ pub struct AccountPlan {
     /// Places in [`AccountPlan::steps`] of those that only the policy asks for.
     #[serde(skip)]
     pub paced: BTreeSet<usize>,
+    /// Places in [`AccountPlan::steps`] of those that take access from who did nothing to lose it.
+    #[serde(skip)]
+    pub losses: loss::Losses,
+    /// Each of `rests_on` is a group that counts it among the members who leave.
+    #[serde(skip)]
+    pub left: bool,
     /// What the ledger is to know of each place when all of it is as it should be.
     #[serde(skip)]
     pub settles: BTreeMap<ClusterName, String>,
@@ -158,6 +166,24 @@ impl AccountPlan {
     /// All that is to be done, in the order in which it is begun.
     pub fn steps(&self) -> impl Iterator<Item = &Action> {
         self.narrowing.iter().chain(&self.actions)
+    }
+
+    /// Keeps the steps of which `keeps` says so, by their place in [`AccountPlan::steps`].
+    fn retain_steps(&mut self, keeps: impl Fn(usize, &Action) -> bool) {
+        let (mut index, mut places) = (0, BTreeMap::new());
+        for steps in [&mut self.narrowing, &mut self.actions] {
+            steps.retain(|action| {
+                let kept = keeps(index, action);
+                if kept {
+                    places.insert(index, places.len());
+                }
+                index += 1;
+                kept
+            });
+        }
+        self.paced = self.paced.iter().filter_map(|place| places.get(place).copied()).collect();
+        let losses = std::mem::take(&mut self.losses).into_iter();
+        self.losses = losses.filter_map(|(place, instead)| Some((*places.get(&place)?, instead))).collect();
     }
 
     /// What of it is done if nothing refuses it: of a held account what goes through the hold.
@@ -213,10 +239,20 @@ pub fn plan(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory,
 
 /// `closely`: looks at every object of every tenant, also where the scan finds nothing to do.
 fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, now: Timestamp, closely: bool) -> Plan {
-    let scan = Scan::of(desired, ledger, inventory);
+    let (scan, people) = (Scan::of(desired, ledger, inventory), People::of(ledger, desired));
     let mut plan = Plan { notices: desired.notices.clone(), ..Plan::default() };
     let (configured, nothing) = (&desired.clusters, &ClusterInventory::default());
-    let world = World { ledger, inventory, configured, nothing, scan: &scan, reaps: &desired.reaps, now, closely };
+    let world = World {
+        ledger,
+        inventory,
+        configured,
+        nothing,
+        scan: &scan,
+        people: &people,
+        reaps: &desired.reaps,
+        now,
+        closely,
+    };
     let otherwise = World { closely: true, ..world };
     for (id, account) in &desired.accounts {
         let Some(before) = ledger.accounts.get(id) else { continue };
@@ -273,6 +309,7 @@ struct World<'a> {
     /// What is known of a cluster that nobody reaches.
     nothing: &'a ClusterInventory,
     scan: &'a Scan<'a>,
+    people: &'a People<'a>,
     reaps: &'a Reapers,
     now: Timestamp,
     /// `scan` was made of another desired state than this, or is not to be trusted: it settles nothing.
@@ -337,7 +374,10 @@ impl World<'_> {
             ssh: _,
             clusters: _,
         } = desired;
-        let planned = AccountPlan {
+        let leaves = |group: &AccountId| {
+            self.ledger.accounts.get(group).is_some_and(|it| it.leaving.contains(&before.directory_id))
+        };
+        let mut planned = AccountPlan {
             id: id.clone(),
             account: account.clone(),
             posix: posix.clone(),
@@ -357,6 +397,8 @@ impl World<'_> {
             namespaces: namespaces(desired),
             is_own,
             paced,
+            losses: loss::Losses::new(),
+            left: !rests_on.is_empty() && rests_on.iter().all(leaves),
             settles,
             rests_on: rests_on.clone(),
             places,
@@ -365,6 +407,7 @@ impl World<'_> {
             before: Box::new(before.clone()),
             otherwise: None,
         };
+        planned.losses = loss::of(*self, desired, &planned);
         (!planned.is_idle()).then_some(planned)
     }
 
@@ -374,6 +417,7 @@ impl World<'_> {
         let mut planned = self.account(id, kept, before, &mut Vec::new())?;
         if desired.held.is_some() {
             planned = hold::through(planned, self.ledger)?;
+            planned.losses = loss::of(*self, kept, &planned);
             planned.otherwise = self.alternative(id, kept, before);
         }
         Some(Box::new(planned))
@@ -387,7 +431,7 @@ impl World<'_> {
         cluster: &'l ClusterName,
         tenant: &'l DesiredTenant,
     ) -> Option<tenant::Look<'l>> {
-        let Self { ledger, inventory, configured, nothing, scan, reaps: _, now, closely } = *self;
+        let Self { ledger, inventory, configured, nothing, scan, people: _, reaps: _, now, closely } = *self;
         let there = inventory.clusters.get(cluster).map(Arc::as_ref);
         let there = there.or((!configured.contains(cluster)).then_some(nothing))?;
         Some(tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, now, closely })
@@ -407,7 +451,7 @@ impl World<'_> {
         // A change of its life is something new to do; whatever failed before does not hold it up.
         let new = look.account.transition.is_some() || look.account.regenerated.is_some();
         let failure = self.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
-        if let Some(failure) = failure.filter(|failure| failure.next_try > self.now && !new) {
+        if let Some(failure) = failure.filter(|failure| failure.waits(self.now) && !new) {
             // What takes access away waits for its own failures only, and for a minute at most.
             if failure.is_of_removal() {
                 found.narrowing.clear();

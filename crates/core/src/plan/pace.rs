@@ -151,13 +151,7 @@ pub(super) fn pace(accounts: &mut Vec<AccountPlan>, bounds: &Bounds, now: Timest
     accounts.retain_mut(|plan| {
         if waiting.contains(&plan.id) {
             let held = std::mem::take(&mut plan.paced);
-            let mut index = 0;
-            for steps in [&mut plan.narrowing, &mut plan.actions] {
-                steps.retain(|_| {
-                    index += 1;
-                    !held.contains(&(index - 1))
-                });
-            }
+            plan.retain_steps(|place, _| !held.contains(&place));
             return !plan.is_idle();
         }
         true

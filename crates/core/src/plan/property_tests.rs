@@ -33,6 +33,7 @@ enum Happening {
     Hours(i64),
     Limit(u64),
     Quota(u8),
+    Role(bool),
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -54,6 +55,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         (1_i64..80).prop_map(Happening::Hours),
         (0_u64..4).prop_map(Happening::Limit),
         (1_u8..4).prop_map(Happening::Quota),
+        any::<bool>().prop_map(Happening::Role),
     ]
 }
 
@@ -137,8 +139,15 @@ fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
         Happening::Hours(hours) => world.now += SignedDuration::from_hours(*hours),
         Happening::Limit(count) => {
             let limit = Limit { count: *count, percent: None };
-            world.policy.limits.suspend_per_cycle = limit;
-            world.policy.limits.suspend_per_day = limit;
+            let limits = &mut world.policy.limits;
+            (limits.suspend_per_cycle, limits.suspend_per_day) = (limit, limit);
+            (limits.disable_per_cycle, limits.disable_per_day) = (limit, limit);
+            (limits.remove_access_per_cycle, limits.remove_access_per_day) = (limit, limit);
+        }
+        Happening::Role(given) => {
+            let tool = world.policy.classes.get_mut("tool").expect("a class");
+            tool.roles.truncate(1);
+            tool.roles.extend(given.then(|| "view".to_owned()));
         }
         Happening::Quota(pods) => {
             let tool = world.policy.classes.get_mut("tool").expect("a class");

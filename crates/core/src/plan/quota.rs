@@ -117,7 +117,7 @@ impl Adoption {
         };
         let reason = format!("edited in cluster {} with {}", self.cluster, self.editors.join(", "));
         let note = Note { actor: UNKNOWN.to_owned(), reason, ticket: None, at: now };
-        (key, QuotaOverride { amount: self.amount.clone(), until: None, note })
+        (key, QuotaOverride { amount: self.amount.clone(), until: None, note, proved: None })
     }
 }
 
@@ -156,12 +156,12 @@ pub(super) fn reverted(look: Look<'_>, wanted: &DesiredObject, found: &ObservedO
 }
 
 fn override_of(look: Look<'_>, resource: &str, amount: Option<&str>) -> Option<String> {
-    let given = look.ledger.overrides_in(look.id, look.cluster, look.now).get(resource).copied();
+    let given = look.ledger.overrides_in(look.id, look.cluster).get(resource).copied();
     if let Some(given) = given.filter(|given| Some(given.amount.as_str()) == amount) {
         return Some(given.said());
     }
     let mut known = look.ledger.overrides_of(look.id).filter(|(key, _)| key.resource == resource);
-    let ended = known.find(|(_, given)| !given.is_in_force(look.now)).map(|(_, given)| given)?;
+    let ended = known.find(|(_, given)| !given.is_in_force()).map(|(_, given)| given)?;
     let by = ended.note.ticket.clone().unwrap_or_else(|| format!("by {}", ended.note.actor));
     Some(format!("override {by} ended"))
 }
@@ -184,10 +184,10 @@ pub(super) fn over(wanted: &Value, quota: &ObservedQuota) -> Vec<(String, String
 
 /// Overrides that have ended, which the ledger need not keep; of who is held, nothing is touched.
 #[must_use]
-pub fn lapsed(ledger: &LedgerState, now: Timestamp) -> (Vec<Change>, Vec<Event>) {
+pub fn lapsed(ledger: &LedgerState) -> (Vec<Change>, Vec<Event>) {
     let ended = ledger.overrides.iter().filter(|(key, given)| {
         let touched = !ledger.holds.contains_key(&key.account);
-        touched && !given.is_in_force(now)
+        touched && !given.is_in_force()
     });
     let change = |(key, given): (&OverrideKey, &QuotaOverride)| {
         let account = ledger.accounts.get(&key.account);

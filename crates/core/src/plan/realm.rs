@@ -58,7 +58,7 @@ pub struct RealmStep {
     /// Since when the account is as it is: who waits longest comes first.
     #[serde(skip)]
     pub since: Timestamp,
-    /// How much of a limit it uses: users that are disabled, roles that are taken. What an administrator ordered uses none.
+    /// How much of a limit it uses: users that are disabled, roles that are taken. An order or a mark uses none.
     #[serde(skip)]
     pub counts: u64,
 }
@@ -286,7 +286,7 @@ impl<'a> Look<'a> {
         if !may_log_in(person) {
             if user.enabled {
                 let reason = if row.enabled { Reason::Suspended } else { Reason::Drifted(enabled()) };
-                self.counted(person, RealmAction::RealmDisable { user: id }, reason, u64::from(!is_ordered(person)));
+                self.counted(person, RealmAction::RealmDisable { user: id }, reason, u64::from(!is_uncounted(person)));
             }
             return;
         }
@@ -397,7 +397,7 @@ impl<'a> Look<'a> {
                 }
                 if group.state == Lifecycle::Deleted {
                     if let Some(there) = there {
-                        let counts = if is_ordered(group) { 0 } else { lost_with(there) };
+                        let counts = if is_uncounted(group) { 0 } else { lost_with(there) };
                         self.counted(group, RealmAction::RealmRemoveRole { role: name }, Reason::Orphaned, counts);
                     }
                     continue;
@@ -445,7 +445,7 @@ impl<'a> Look<'a> {
             let entry =
                 taken.entry(user).or_insert_with(|| Taken { account: person, roles: Vec::new(), reason, counts: 0 });
             entry.roles.push(RealmRole { id: there.id.clone(), name: name.to_owned() });
-            entry.counts += u64::from(!is_ordered(person) && !is_ordered(group));
+            entry.counts += u64::from(!is_uncounted(person) && !is_uncounted(group));
         }
     }
 
@@ -458,7 +458,7 @@ impl<'a> Look<'a> {
         let place = rules.place();
         let waits = |step: &RealmStep| {
             let failure = ledger.failures.get(&(step.id.clone(), place.clone()));
-            failure.is_some_and(|it| it.step == step.action.step() && it.next_try > now)
+            failure.is_some_and(|it| it.step == step.action.step() && it.waits(now))
         };
         plan.steps.retain(|step| step.action.is_urgent() || !waits(step));
         let failed = ledger.failures.iter().filter(|((_, at), _)| *at == place);
@@ -476,13 +476,15 @@ struct Taken<'a> {
     account: &'a Account,
     roles: Vec<RealmRole>,
     reason: Reason,
-    /// How many of them no administrator ordered to be taken.
+    /// How many of them a limit counts.
     counts: u64,
 }
 
-/// An administrator who suspends one account means it: nothing of that is counted.
-fn is_ordered(account: &Account) -> bool {
-    account.state != Lifecycle::Active && matches!(account.suspension, Some(Suspension::Ordered(_)))
+/// Nothing is counted of what an administrator ordered, nor of what follows a mark: the mark's own limit let it through,
+/// and nothing else may use that up.
+fn is_uncounted(account: &Account) -> bool {
+    let uncounted = matches!(account.suspension, Some(Suspension::Ordered(_) | Suspension::Disabled { .. }));
+    account.state != Lifecycle::Active && uncounted
 }
 
 /// How many lose a role that is removed; one that nobody has counts, too.

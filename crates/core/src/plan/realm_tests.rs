@@ -443,6 +443,20 @@ fn what_an_administrator_orders_is_not_counted_in_the_realm() {
 }
 
 #[test]
+fn what_a_mark_takes_in_the_realm_waits_for_nothing_that_others_used_up() {
+    let mut story = Story::new();
+    let bob = story.another("bob");
+    story.guarded();
+    let limits = &mut story.world.policy.limits;
+    (limits.realm_disable_per_cycle, limits.realm_remove_roles_per_cycle) = (count(0), count(0));
+    story.suspend(&story.alice.clone(), Suspension::Absent);
+    story.suspend(&bob, Suspension::Disabled { mark: "loginDisabled: TRUE".to_owned() });
+    let refused = story.guarded();
+    assert!(refused.iter().all(|refused| refused.contains("Alice") && !refused.contains("bob")), "{refused:?}");
+    assert_eq!((refused.len(), story.may_log_in()), (2, 1));
+}
+
+#[test]
 fn a_refusal_in_the_realm_waits_for_its_approval_whatever_is_refused_in_clusters() {
     let mut story = Story::new();
     story.guarded();

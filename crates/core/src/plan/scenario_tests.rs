@@ -17,6 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bursar_protocol::Grant;
 use jiff::SignedDuration;
 
 use super::display::Preview;
@@ -30,7 +31,7 @@ use crate::ledger::change::Event;
 use crate::ledger::{Absence, Failure, Note, Order, OrderKind};
 use crate::orders::request::{OrderRequest, QuotaSet, QuotaUnset, Target};
 use crate::orders::{Written, write_all};
-use crate::policy::{DriftMode, Limit, NfsVolume, Volume, VolumeKind};
+use crate::policy::{CredentialKind, DriftMode, Limit, NfsVolume, OidcRule, Volume, VolumeKind, When};
 use crate::snapshot::{Completeness, Entry};
 
 fn data(folder: &str) -> PathBuf {
@@ -137,6 +138,11 @@ impl Story {
                 let class = self.world.policy.classes.get_mut(*class).expect("a class");
                 class.roles.push((*role).to_owned());
             }
+            ["class", class, "for", whom] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                class.when = (*whom != "all").then(|| When::Base(format!("ou={whom},dc=example,dc=org")));
+            }
+            ["class", _, "loses" | "nowhere" | "sso", ..] => self.narrowed(words),
             ["class", class, "becomes", name] => {
                 let mut class = self.world.policy.classes.remove(*class).expect("a class");
                 (*name).clone_into(&mut class.name);
@@ -185,7 +191,47 @@ impl Story {
         }
     }
 
+    /// A class gives less, or gives it otherwise.
+    fn narrowed(&mut self, words: &[&str]) {
+        match words {
+            ["class", class, "loses", role] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                class.roles.retain(|known| known != role);
+                class.service_account_roles.retain(|known| known != role);
+                if let Some(roles) = &mut class.workspace {
+                    roles.members.retain(|known| known != role);
+                    roles.managers.retain(|known| known != role);
+                }
+            }
+            ["class", class, "nowhere"] => {
+                self.world.policy.classes.get_mut(*class).expect("a class").clusters.clear();
+            }
+            ["class", class, "sso", user] => {
+                let class = self.world.policy.classes.get_mut(*class).expect("a class");
+                let kind = CredentialKind::Oidc(OidcRule {
+                    issuer: "https://sso.example.org".to_owned(),
+                    client_id: "kubernetes".to_owned(),
+                    scopes: Vec::new(),
+                    grant: Grant::Auto,
+                    user: (*user).to_owned(),
+                });
+                class.credential.as_mut().expect("a credential").kind = kind;
+            }
+            other => panic!("no such line: {other:?}"),
+        }
+    }
+
     fn limit(&mut self, what: &str, count: &str) {
+        let limits = &mut self.world.policy.limits;
+        let both = Limit { count: count.parse().expect("a number"), percent: None };
+        match what {
+            "access" => (limits.remove_access_per_cycle, limits.remove_access_per_day) = (both, both),
+            "marks" => (limits.disable_per_cycle, limits.disable_per_day) = (both, both),
+            _ => self.one_limit(what, both),
+        }
+    }
+
+    fn one_limit(&mut self, what: &str, to: Limit) {
         let limits = &mut self.world.policy.limits;
         let limit = match what {
             "pace" => &mut limits.change_per_cycle,
@@ -196,7 +242,7 @@ impl Story {
             "delete-day" => &mut limits.delete_per_day,
             other => panic!("no such limit: {other}"),
         };
-        *limit = Limit { count: count.parse().expect("a number"), percent: None };
+        *limit = to;
     }
 
     fn add(&mut self, kind: &str, name: &str, rest: &[&str]) {

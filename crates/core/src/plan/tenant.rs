@@ -308,7 +308,7 @@ pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
 fn stop(look: Look<'_>, sealed_now: bool) -> Vec<Action> {
     let begins = sealed_now || matches!(look.account.transition, Some(Transition::Suspend(_)));
     let failure = look.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
-    let unfinished = failure.is_some_and(|failure| failure.next_try <= look.now);
+    let unfinished = failure.is_some_and(|failure| !failure.waits(look.now));
     let namespace = look.tenant.namespace.clone().filter(|_| look.tenant.suspended && (begins || unfinished));
     namespace.map(|namespace| Action::StopWorkloads { cluster: look.cluster.clone(), namespace }).into_iter().collect()
 }

@@ -182,9 +182,8 @@ impl World {
 
     pub fn remember(&mut self, snapshot: &DirectorySnapshot) -> Vec<Event> {
         let Transition { changes, events } = transition(&self.ledger, snapshot, &self.policy, self.now);
-        for change in &changes {
-            self.ledger.apply(change);
-        }
+        self.ledger.apply_all(&changes);
+        self.ledger.apply_all(&self.ledger.count_overrides(self.now));
         events
     }
 
@@ -203,9 +202,8 @@ impl World {
     /// What the clusters show of namespaces that others created.
     pub fn look(&mut self) -> Vec<Event> {
         let (changes, events) = super::adopted::look(&self.ledger, &self.inventory, &self.policy, self.now);
-        for change in &changes {
-            self.ledger.apply(change);
-        }
+        self.ledger.apply_all(&changes);
+        self.ledger.apply_all(&self.ledger.count_overrides(self.now));
         events
     }
 
@@ -236,7 +234,7 @@ impl World {
     pub fn execute_until(&mut self, approved: &ApprovedPlan, mut actions: usize) -> Vec<Event> {
         let (mut changes, mut events) = approved.intents(self.now);
         changes.extend(overcome(&self.plan(), &self.ledger, &self.inventory, self.now));
-        for (ended, told) in [lapsed(&self.ledger, self.now), advance(approved, &self.ledger, self.now)] {
+        for (ended, told) in [lapsed(&self.ledger), advance(approved, &self.ledger, self.now)] {
             changes.extend(ended);
             events.extend(told);
         }
@@ -315,9 +313,9 @@ impl World {
                 self.bound.remove(key);
                 vec![Change::Object(key.clone(), None)]
             }
-            Action::WarnIdle { cluster, until, .. } => {
+            Action::WarnIdle { cluster, until, counted, .. } => {
                 let idle = self.ledger.idle[&(id.clone(), cluster.clone())].clone();
-                let warned = Idleness { warned_at: Some(now), due: *until, ..idle };
+                let warned = Idleness { warned_at: Some(now), due: *until, seconds: *counted, ..idle };
                 vec![Change::Idle(id.clone(), cluster.clone(), Some(warned))]
             }
             Action::ReapPod { cluster, namespace, name, .. } => {

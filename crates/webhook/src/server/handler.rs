@@ -1,6 +1,7 @@
 //! One request of the API server becomes its answer: body, identity, decision, answer, a line in the log if it is refused.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -9,28 +10,39 @@ use bursar_core::admission::review::{Review, answer};
 use bursar_core::admission::tenant::{Resolved, Unresolved};
 use bursar_core::admission::{Operation, decide};
 use bursar_core::rules::Rules;
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, StatusCode, Version, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Bytes, Incoming};
 use jiff::Timestamp;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 
 use super::metrics::{Gauges, Metrics};
+use super::room::{BODY_WITHIN, Room};
 use crate::index::Index;
 
-/// The largest body that is read: a review carries two objects, and the API server takes objects of 3 MiB.
-pub const BODY_LIMIT: usize = 8 << 20;
+/// The largest body that is read. A review of an update carries an object twice; etcd takes 1.5 MiB for one, and JSON may
+/// write a byte as six (`\u003c`). The rest is for who asks, and what.
+pub const BODY_LIMIT: usize = 2 * 6 * (3 << 19) + (2 << 20);
 
-/// Until a body is there. The API server sends it in one go.
-const BODY_WITHIN: Duration = Duration::from_secs(10);
+/// The most values of one body, as [`values`] counts them: parsed, each takes 120 bytes at most (a list or an object of one
+/// value, 34 times its text).
+const VALUES: usize = 1 << 20;
 
-/// Bodies that are being read may take so much memory together, in KiB. A body counts as it comes in, so who sends
-/// slowly keeps nobody out.
-const BUFFERED: usize = 64 << 10;
+/// A review of a creation may take this part of [`BODY_LIMIT`] and [`VALUES`], so that an update of what was created can
+/// always be read.
+const OF_A_CREATION: usize = 2;
 
-/// Larger bodies are parsed a few at a time: small numbers in a list take 16 times their text.
-const LARGE: usize = 256 << 10;
-const LARGE_AT_A_TIME: usize = 2;
+/// Bodies up to this size are small: nearly every pod's is.
+const SMALL: usize = 256 << 10;
+/// Memory for small bodies, and apart from it for large ones, which never keep a small one out.
+const SMALL_ROOM: usize = 16 << 20;
+const LARGE_ROOM: usize = 48 << 20;
+/// Slow bodies yield to others after so long, if there is no room: a small one comes in one go, a large one in parts.
+const SMALL_PATIENCE: Duration = Duration::ZERO;
+const LARGE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Seconds after which an overloaded webhook is asked again; API servers do so within their own deadline.
+const AGAIN: header::HeaderValue = header::HeaderValue::from_static("1");
 
 /// The media type of metrics.
 pub(super) const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -76,8 +88,10 @@ pub struct ReviewHandler {
     pub metrics: Metrics,
     in_force: RwLock<Arc<InForce>>,
     clock: fn() -> Timestamp,
-    buffered: Semaphore,
-    large: Semaphore,
+    small: Room,
+    large: Room,
+    /// Large bodies are decided one after the other.
+    turn: Semaphore,
 }
 
 /// An answer.
@@ -92,8 +106,9 @@ impl ReviewHandler {
             metrics: Metrics::default(),
             in_force: RwLock::new(Arc::new(in_force)),
             clock,
-            buffered: Semaphore::new(BUFFERED),
-            large: Semaphore::new(LARGE_AT_A_TIME),
+            small: Room::new(SMALL_ROOM, SMALL_PATIENCE),
+            large: Room::new(LARGE_ROOM, LARGE_PATIENCE),
+            turn: Semaphore::new(1),
         }
     }
 
@@ -106,46 +121,107 @@ impl ReviewHandler {
         Arc::clone(&self.in_force.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Answers the API server.
-    #[expect(clippy::disallowed_methods, reason = "measures how long a review takes")]
-    pub async fn review(&self, request: Request<Incoming>) -> Answer {
+    /// Answers the API server. `begin` is called when all of the request is there.
+    pub(super) async fn review(&self, request: Request<Incoming>, begin: impl FnOnce()) -> Answer {
         let (parts, body) = request.into_parts();
-        // Read first: a peer that is answered while it still sends may never see the answer.
-        let body = tokio::time::timeout(BODY_WITHIN, self.body(body)).await;
+        let version = parts.version;
         let phase = match (&parts.method, parts.uri.path()) {
             (&Method::POST, "/mutate") => Phase::Mutate,
             (&Method::POST, "/validate") => Phase::Validate,
-            (_, "/mutate" | "/validate") => return text(StatusCode::METHOD_NOT_ALLOWED, "reviews are sent by POST"),
-            _ => return text(StatusCode::NOT_FOUND, "there are /mutate and /validate"),
+            (_, "/mutate" | "/validate") => {
+                discard(version, body);
+                return text(StatusCode::METHOD_NOT_ALLOWED, "reviews are sent by POST");
+            }
+            _ => {
+                discard(version, body);
+                return text(StatusCode::NOT_FOUND, "there are /mutate and /validate");
+            }
         };
-        let (body, _room) = match body {
-            Ok(Ok(body)) => body,
-            Ok(Err((status, why))) => return self.unreadable(phase, status, why),
-            Err(_) => return self.unreadable(phase, StatusCode::REQUEST_TIMEOUT, "the body did not come in time"),
+        let length =
+            body.size_hint().exact().map_or(BODY_LIMIT, |length| usize::try_from(length).unwrap_or(usize::MAX));
+        if length > BODY_LIMIT {
+            discard(version, body);
+            return self.unreadable(phase, StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 20 MiB");
+        }
+        let room = if length > SMALL { &self.large } else { &self.small };
+        let Some(place) = room.reserve(length).await else {
+            discard(version, body);
+            return self.overloaded(phase);
         };
-        let _alone = if body.len() > LARGE { self.large.acquire().await.ok() } else { None };
+        let read = |came| tokio::time::timeout(BODY_WITHIN, read(version, body, length, came));
+        let body = match place.come(read).await {
+            Some(Ok(Ok(body))) => body,
+            Some(Ok(Err((status, why)))) => return self.unreadable(phase, status, why),
+            Some(Err(_)) => {
+                return self.unreadable(phase, StatusCode::REQUEST_TIMEOUT, "the body did not come in time");
+            }
+            None => return self.overloaded(phase),
+        };
+        begin();
+        let namespace = match self.judge(phase, &body, None).await {
+            Judged::Answered(answer) => return answer,
+            Judged::Unknown(namespace) => namespace,
+        };
+        // The body is parsed again afterwards: a parsed one takes many times its room, which it must not do for seconds.
+        let Some(tenant) = place.wait(self.index.resolve(&namespace)).await else { return self.overloaded(phase) };
+        match self.judge(phase, &body, Some(tenant)).await {
+            Judged::Answered(answer) => answer,
+            Judged::Unknown(_) => self.overloaded(phase),
+        }
+    }
+
+    /// Large bodies take their turn, and none of the threads that answer small ones.
+    async fn judge(&self, phase: Phase, body: &[u8], tenant: Option<Arc<Resolved>>) -> Judged {
+        if body.len() <= SMALL {
+            return self.judge_now(phase, body, tenant, true);
+        }
+        let _turn = self.turn.acquire().await;
+        tokio::task::block_in_place(|| {
+            let values = values(body);
+            if values > VALUES {
+                return Judged::Answered(self.unreadable(phase, StatusCode::PAYLOAD_TOO_LARGE, TOO_MANY));
+            }
+            self.judge_now(phase, body, tenant, can_be_updated(body.len(), values))
+        })
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "measures how long a review takes")]
+    fn judge_now(&self, phase: Phase, body: &[u8], tenant: Option<Arc<Resolved>>, can_be_updated: bool) -> Judged {
         let began = Instant::now();
-        let review = match Review::parse(&body) {
+        let review = match Review::parse(body) {
             Ok(review) => review,
-            Err(error) => return self.unreadable(phase, StatusCode::BAD_REQUEST, &error.to_string()),
+            Err(error) => {
+                return Judged::Answered(self.unreadable(phase, StatusCode::BAD_REQUEST, &error.to_string()));
+            }
         };
-        let decision = self.decide(phase, &review).await;
+        let tenant = match tenant {
+            Some(tenant) => tenant,
+            None if !review.needs_identity() => Arc::new(Resolved::Unresolved(Unresolved::Unknown)),
+            None => match self.index.known(&review.namespace) {
+                Some(tenant) => tenant,
+                None => return Judged::Unknown(review.namespace.into_owned()),
+            },
+        };
+        let decision = if review.operation == Operation::Create && !can_be_updated {
+            refused(
+                &format!("{} {:?} is too large", review.resource, review.name),
+                "a review of its update would be larger than the webhook reads",
+                "keep data in ConfigMaps, or in a volume",
+            )
+        } else {
+            self.decide(phase, &review, &tenant)
+        };
         self.metrics.decided(phase.as_str(), &decision, began.elapsed());
         if !decision.is_allowed() {
             log(&review, &decision);
         }
-        respond(StatusCode::OK, "application/json", answer(&review.uid, &decision))
+        Judged::Answered(respond(StatusCode::OK, "application/json", answer(&review.uid, &decision)))
     }
 
-    async fn decide(&self, phase: Phase, review: &Review<'_>) -> Decision {
-        let tenant = if review.needs_identity() {
-            self.index.resolve(&review.namespace).await
-        } else {
-            Arc::new(Resolved::Unresolved(Unresolved::Unknown))
-        };
+    fn decide(&self, phase: Phase, review: &Review<'_>, tenant: &Resolved) -> Decision {
         let in_force = self.in_force();
         // One connection carries the reviews of all tenants: none of them may end it.
-        let decided = std::panic::catch_unwind(AssertUnwindSafe(|| decide(&in_force.rules, &tenant, review)));
+        let decided = std::panic::catch_unwind(AssertUnwindSafe(|| decide(&in_force.rules, tenant, review)));
         let decision = decided.unwrap_or_else(|_| {
             tracing::error!(uid = %review.uid, "a decision panicked; the request is refused");
             refused("the webhook failed over this object", "a fault of Bursar's", "report it, with the object")
@@ -153,31 +229,11 @@ impl ReviewHandler {
         settle(phase, review, decision)
     }
 
-    /// The body, and the room that it takes.
-    async fn body(
-        &self,
-        mut body: Incoming,
-    ) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), (StatusCode, &'static str)> {
-        let said = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let (mut bytes, mut room) = (Vec::with_capacity(said.min(LARGE)), None::<SemaphorePermit<'_>>);
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the body broke off"))?;
-            let Some(data) = frame.data_ref() else { continue };
-            if bytes.len() + data.len() > BODY_LIMIT {
-                drop((bytes, room));
-                while body.frame().await.is_some_and(|frame| frame.is_ok()) {}
-                return Err((StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 8 MiB"));
-            }
-            let kibibytes = u32::try_from(data.len().div_ceil(1024)).unwrap_or(u32::MAX);
-            if let Ok(more) = self.buffered.acquire_many(kibibytes).await {
-                match &mut room {
-                    Some(room) => room.merge(more),
-                    None => room = Some(more),
-                }
-            }
-            bytes.extend_from_slice(data);
-        }
-        Ok((bytes, room))
+    fn overloaded(&self, phase: Phase) -> Answer {
+        self.metrics.overloaded(phase.as_str());
+        let mut answer = text(StatusCode::SERVICE_UNAVAILABLE, "too many reviews at a time");
+        answer.headers_mut().insert(header::RETRY_AFTER, AGAIN);
+        answer
     }
 
     fn unreadable(&self, phase: Phase, status: StatusCode, why: &str) -> Answer {
@@ -214,6 +270,72 @@ impl ReviewHandler {
             wrong: &in_force.wrong,
         })
     }
+}
+
+/// What a body comes to.
+enum Judged {
+    Answered(Answer),
+    /// Whose this namespace is must be read first.
+    Unknown(String),
+}
+
+const TOO_MANY: &str = "the body has more than 1,048,576 values";
+
+/// All of a body, for which `length` bytes are reserved.
+async fn read(
+    version: Version,
+    mut body: Incoming,
+    length: usize,
+    came: Arc<AtomicUsize>,
+) -> Result<Vec<u8>, (StatusCode, &'static str)> {
+    let mut bytes = Vec::with_capacity(length);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the body broke off"))?;
+        let Some(data) = frame.data_ref() else { continue };
+        if bytes.len() + data.len() > length {
+            discard(version, body);
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 20 MiB"));
+        }
+        bytes.extend_from_slice(data);
+        came.store(bytes.len(), Ordering::Relaxed);
+    }
+    Ok(bytes)
+}
+
+/// Reads a body that nobody needs: an HTTP/1 peer whose connection is closed while it still sends may never see its answer.
+/// HTTP/2 tells the peer to stop.
+fn discard(version: Version, mut body: Incoming) {
+    if version >= Version::HTTP_2 || body.is_end_stream() {
+        return;
+    }
+    let rest = async move {
+        let mut left = BODY_LIMIT;
+        while let Some(Ok(frame)) = body.frame().await {
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            let Some(less) = left.checked_sub(length) else { return };
+            left = less;
+        }
+    };
+    tokio::spawn(tokio::time::timeout(BODY_WITHIN, rest));
+}
+
+/// Whether a review that carries twice what one of this size creates can be read.
+const fn can_be_updated(length: usize, values: usize) -> bool {
+    length <= BODY_LIMIT / OF_A_CREATION && values <= VALUES / OF_A_CREATION
+}
+
+/// At least as many as there are values in a body of JSON.
+fn values(body: &[u8]) -> usize {
+    let (mut count, mut is_text, mut bytes) = (1, false, body.iter());
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => is_text = !is_text,
+            b'\\' => drop(bytes.next()),
+            b',' | b'[' | b'{' if !is_text => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 /// What of a decision is said in which phase: warnings once, changes where they can be made. What would still have to be
@@ -292,6 +414,21 @@ mod tests {
         let body = r#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u",
             "operation": "CREATE", "name": "web", "resource": {"group": "", "version": "v1", "resource": "pods"}}}"#;
         Review::parse(body.as_bytes()).expect("a review")
+    }
+
+    #[test]
+    fn values_of_a_body_are_counted_outside_of_texts() {
+        for (body, count) in
+            [(r#"[0,1,"a,b[",{"a\\":[],"\",{":{}}]"#, 9), ("[[[]]]", 4), ("7", 1), ("", 1), (r#""\"#, 1)]
+        {
+            assert_eq!(values(body.as_bytes()), count, "{body}");
+        }
+    }
+
+    #[test]
+    fn limit_holds_two_objects_of_which_each_byte_is_escaped() {
+        let object = serde_json::to_string(&"\u{1}".repeat(3 << 19)).expect("JSON");
+        assert!(2 * object.len() + (1 << 20) < BODY_LIMIT);
     }
 
     #[test]

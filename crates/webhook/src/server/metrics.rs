@@ -83,6 +83,11 @@ impl Metrics {
         self.reviews.get_or_create(&Outcome { phase, outcome: "unreadable" }).inc();
     }
 
+    /// One body for which there was no memory.
+    pub fn overloaded(&self, phase: &'static str) {
+        self.reviews.get_or_create(&Outcome { phase, outcome: "overloaded" }).inc();
+    }
+
     /// All of it, in the Prometheus text format.
     #[must_use]
     pub fn exposition(&self, gauges: Gauges<'_>) -> String {

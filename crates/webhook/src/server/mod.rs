@@ -5,13 +5,14 @@ pub mod approver;
 pub mod files;
 pub mod handler;
 pub mod metrics;
+mod room;
+mod seats;
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bursar_core::errors::chain;
@@ -26,29 +27,28 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use self::files::{Changed, Files};
 use self::handler::{Answer, InForce, ReviewHandler};
+use self::seats::{Hall, Seat};
 use crate::index::{Index, Trust};
 
 /// Between two looks at the files.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Until a TLS handshake is done.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Until a request's headers are there, and until an HTTP/2 peer answers a ping.
-const HEADERS: Duration = Duration::from_secs(10);
 /// How often an HTTP/2 peer that says nothing is asked whether it is there.
 const PING: Duration = Duration::from_secs(30);
-/// Connections at a time; each API server keeps a few.
-const CONNECTIONS: usize = 1024;
-/// Of these, from one address: anybody who reaches the port can connect, and must not keep an API server out.
-const FROM_ONE_ADDRESS: usize = CONNECTIONS / 4;
+/// Until it has answered that.
+const PONG: Duration = Duration::from_secs(10);
 /// Reviews at a time on one HTTP/2 connection.
 const STREAMS: u32 = 250;
+/// What a connection may send before anybody reads it, so that 1,024 of them take 64 MiB at most: a body is read only when
+/// memory is reserved for it.
+const UNREAD: u32 = 64 << 10;
 /// Open reviews have this long to end at a stop: longer than one may take.
 const GRACE: Duration = Duration::from_secs(15);
 /// An API server that does not take a connection in this time is down.
@@ -168,53 +168,13 @@ async fn client(kubeconfig: Option<Kubeconfig>) -> Result<Client, String> {
     Client::try_from(config).map_err(|error| chain(&error))
 }
 
-/// Seats for connections.
-struct Hall {
-    all: Arc<Semaphore>,
-    by_address: Mutex<BTreeMap<IpAddr, usize>>,
-}
-
-/// A seat, until it is dropped.
-struct Seat {
-    hall: Arc<Hall>,
-    address: IpAddr,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Hall {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { all: Arc::new(Semaphore::new(CONNECTIONS)), by_address: Mutex::default() })
-    }
-
-    fn seat(self: &Arc<Self>, place: OwnedSemaphorePermit, address: IpAddr) -> Option<Seat> {
-        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        let seats = by_address.entry(address).or_default();
-        if *seats >= FROM_ONE_ADDRESS {
-            return None;
-        }
-        *seats += 1;
-        Some(Seat { hall: Arc::clone(self), address, _place: place })
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut by_address = self.hall.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        match by_address.get_mut(&self.address) {
-            Some(seats) if *seats > 1 => *seats -= 1,
-            _ => drop(by_address.remove(&self.address)),
-        }
-    }
-}
-
 async fn serve(
     listener: TcpListener,
     tls: Arc<RwLock<Arc<ServerConfig>>>,
     handler: Arc<ReviewHandler>,
     stop: &CancellationToken,
 ) {
-    let open = GracefulShutdown::new();
-    let hall = Hall::new();
+    let (open, hall) = (GracefulShutdown::new(), Arc::new(Hall::default()));
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
@@ -222,7 +182,13 @@ async fn serve(
         };
         let Some((stream, seat)) = accepted else { continue };
         let config = Arc::clone(&tls.read().unwrap_or_else(PoisonError::into_inner));
-        tokio::spawn(connection(stream, seat, config, Arc::clone(&handler), open.watcher()));
+        let (handler, watcher) = (Arc::clone(&handler), open.watcher());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = connection(stream, &seat, config, handler, watcher) => {}
+                () = seat.ended() => {}
+            }
+        });
     }
     drop(listener);
     // Whoever is not done by then hangs, and is cut off.
@@ -230,14 +196,13 @@ async fn serve(
 }
 
 /// The next connection; `None` if it has no seat, and is closed.
-async fn accept(listener: &TcpListener, hall: &Arc<Hall>) -> Option<(TcpStream, Seat)> {
-    let place = Arc::clone(&hall.all).acquire_owned().await.ok()?;
+async fn accept(listener: &TcpListener, hall: &Arc<Hall>) -> Option<(TcpStream, Arc<Seat>)> {
     match listener.accept().await {
         Ok((stream, peer)) => {
-            let seat = hall.seat(place, peer.ip())?;
+            let seat = hall.seat(peer.ip())?;
             // Answers are small, and somebody waits for each.
             let _ = stream.set_nodelay(true);
-            Some((stream, seat))
+            Some((stream, Arc::new(seat)))
         }
         Err(error) => {
             // Too many open files: those that are open end some time.
@@ -250,30 +215,33 @@ async fn accept(listener: &TcpListener, hall: &Arc<Hall>) -> Option<(TcpStream, 
 
 async fn connection(
     stream: TcpStream,
-    seat: Seat,
+    seat: &Arc<Seat>,
     tls: Arc<ServerConfig>,
     handler: Arc<ReviewHandler>,
     watcher: Watcher,
 ) {
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(tls).accept(stream)).await else { return };
+    let seat = Arc::clone(seat);
     let service = service_fn(move |request| {
-        let handler = Arc::clone(&handler);
-        async move { Ok::<_, Infallible>(handler.review(request).await) }
+        let (handler, open) = (Arc::clone(&handler), seat.request());
+        async move { Ok::<_, Infallible>(handler.review(request, || open.begin()).await) }
     });
     let http = builder();
     let connection = http.serve_connection(TokioIo::new(stream), service).into_owned();
     // A peer that breaks off harms itself only.
     let _ = watcher.watch(connection).await;
-    drop(seat);
 }
 
+/// How long a connection may be silent is the matter of its [`Seat`].
 fn builder() -> auto::Builder<TokioExecutor> {
     let mut http = auto::Builder::new(TokioExecutor::new());
-    http.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    http.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(UNREAD as usize);
     http.http2()
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)
-        .keep_alive_timeout(HEADERS)
+        .keep_alive_timeout(PONG)
+        .initial_stream_window_size(UNREAD)
+        .initial_connection_window_size(UNREAD)
         .max_concurrent_streams(STREAMS);
     http
 }
@@ -283,38 +251,20 @@ async fn serve_health<F>(listener: TcpListener, answer: F)
 where
     F: Fn(&Request<Incoming>) -> Answer + Send + Sync + 'static,
 {
-    let (hall, answer) = (Hall::new(), Arc::new(answer));
+    let (hall, answer) = (Arc::new(Hall::default()), Arc::new(answer));
     loop {
         let Some((stream, seat)) = accept(&listener, &hall).await else { continue };
         let answer = Arc::clone(&answer);
         tokio::spawn(async move {
             let service = service_fn(|request| {
-                let answer = answer(&request);
+                let (_open, answer) = (seat.request(), answer(&request));
                 async move { Ok::<_, Infallible>(answer) }
             });
-            let _ = builder().serve_connection(TokioIo::new(stream), service).await;
-            drop(seat);
+            let http = builder();
+            tokio::select! {
+                _ = http.serve_connection(TokioIo::new(stream), service) => {}
+                () = seat.ended() => {}
+            }
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_address_cannot_take_all_seats() {
-        let hall = Hall::new();
-        let seat = |last: u8| {
-            let place = Arc::clone(&hall.all).try_acquire_owned().ok()?;
-            hall.seat(place, IpAddr::from([192, 0, 2, last]))
-        };
-        let mut seats: Vec<Seat> = std::iter::from_fn(|| seat(1)).collect();
-        assert_eq!(seats.len(), FROM_ONE_ADDRESS);
-        assert!(seat(2).is_some());
-        seats.pop();
-        assert!(seat(1).is_some());
-        drop(seats);
-        assert!(hall.by_address.lock().expect("a lock").is_empty());
     }
 }

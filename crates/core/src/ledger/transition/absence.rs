@@ -119,7 +119,6 @@ impl Memory<'_> {
         let absent = |account: &&Account| {
             account.source == *source
                 && read.kinds.contains(&account.kind)
-                && account.state != Lifecycle::Deleted
                 && !present.contains(&account.directory_id)
                 && !adopted.contains(&account.id)
         };
@@ -130,7 +129,7 @@ impl Memory<'_> {
             } else {
                 self.proved_absence(read, account)
             };
-            if account.absence.is_none() && absence.is_some() {
+            if account.absence.is_none() && absence.is_some() && account.state != Lifecycle::Deleted {
                 self.event(account, "missing", &format!("not in a complete read of {source}"), Value::Null);
             }
             let after = Account { absence, ending: self.ending(account, true), ..account.clone() };
@@ -143,7 +142,7 @@ impl Memory<'_> {
     /// The absence after this read. What it led to is counted by [`Self::ending`].
     pub(super) fn absence(&self, account: &Account) -> Option<Absence> {
         let limit = self.policy.lifecycle.absent_for.as_secs();
-        let ends = matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived);
+        let ends = matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived | Lifecycle::Deleted);
         if ends && account.absence.is_some_and(|absence| absence.seconds >= limit) {
             return account.absence;
         }

@@ -17,6 +17,10 @@ impl Story {
                 self.world.policy.classes.remove("profile");
                 self.world.inventory.adopted.clear();
             }
+            ["profiles", "select", selector] => {
+                let class = self.world.policy.classes.get_mut("profile").expect("a class");
+                class.adopts.as_mut().expect("it adopts").selector = Selector::parse(selector).expect("a selector");
+            }
             ["profiles", "for", group] => {
                 let class = self.world.policy.classes.get_mut("profile").expect("a class");
                 class.when = Some(When::Group((*group).to_owned()));

@@ -58,6 +58,10 @@ fn limits() -> Limits {
     Limits {
         suspend_per_cycle: limit(5, Some(1)),
         suspend_per_day: limit(20, Some(3)),
+        disable_per_cycle: limit(5, Some(1)),
+        disable_per_day: limit(20, Some(3)),
+        remove_access_per_cycle: limit(5, Some(1)),
+        remove_access_per_day: limit(20, Some(3)),
         delete_per_cycle: limit(1, None),
         delete_per_day: limit(5, None),
         remove_members_per_cycle: limit(20, Some(5)),

@@ -1,0 +1,325 @@
+//! Steps of a plan that take access from an account that did nothing to lose it: a selector, a class or a template is
+//! another one, or a namespace is released. They count against `remove_access_per_…`. PURE: no runtime, no client, no
+//! file system, no clock.
+//!
+//! Suspensions and members who leave have limits of their own. What they take from a binding is never held up by this
+//! one: the binding is then written with the subjects that may stay.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::adopted::is_of_others;
+use super::{AccountPlan, Action, Reason, Side, World};
+use crate::desired::credential::{self, of_service_account, service_account};
+use crate::desired::rbac::remembered_binding;
+use crate::desired::{DesiredAccount, DesiredState, Transition, generation_group, of_generation_group};
+use crate::digest::digest;
+use crate::identity::{AccountKind, ClusterName, DirectoryId, NamespaceName};
+use crate::kinds::{ManagedKind, ObjectKey, Stage};
+use crate::ledger::{Account, LedgerState, Lifecycle};
+
+/// By their places in [`AccountPlan::steps`].
+pub type Losses = BTreeMap<usize, Kept>;
+
+/// What is done while the limit refuses a step.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kept {
+    /// What it would take stays as it is.
+    AsItIs,
+    /// A binding without those who have to leave it, and with everybody's present generation.
+    Without(Box<Action>),
+}
+
+/// One namespace of others, or everything else that an account has in a cluster.
+type Place = (ClusterName, Option<String>);
+
+/// People by what bindings call them; looked up only where a binding loses somebody.
+pub(super) struct People<'a> {
+    ledger: &'a LedgerState,
+    desired: &'a DesiredState,
+    by_entry: OnceCell<BTreeMap<(&'a str, &'a DirectoryId), &'a Account>>,
+    by_generation: OnceCell<BTreeMap<u64, &'a Account>>,
+    by_name: OnceCell<BTreeMap<&'a str, &'a Account>>,
+}
+
+impl<'a> People<'a> {
+    pub(super) const fn of(ledger: &'a LedgerState, desired: &'a DesiredState) -> Self {
+        Self { ledger, desired, by_entry: OnceCell::new(), by_generation: OnceCell::new(), by_name: OnceCell::new() }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &'a Account> {
+        self.ledger.accounts.values().filter(|account| account.kind == AccountKind::User)
+    }
+
+    fn of_entry(&self, source: &str, entry: &DirectoryId) -> Option<&'a Account> {
+        let all = || self.all().map(|person| ((person.source.as_str(), &person.directory_id), person)).collect();
+        self.by_entry.get_or_init(all).get(&(source, entry)).copied()
+    }
+
+    /// Generations are never used twice.
+    fn of_generation(&self, generation: u64) -> Option<&'a Account> {
+        let all = || self.all().map(|person| (person.generation, person)).collect();
+        self.by_generation.get_or_init(all).get(&generation).copied()
+    }
+
+    /// Whose own bindings name this user, as they were last written.
+    fn named(&self, user: &str) -> Option<&'a Account> {
+        let all = self.by_name.get_or_init(|| {
+            let bindings = self.ledger.objects.iter().filter(|(key, _)| key.kind.stage() == Stage::Access);
+            let owned = bindings.filter_map(|(_, record)| {
+                let owner = self.ledger.accounts.get(&record.account)?;
+                (owner.kind == AccountKind::User).then_some((owner, record.detail.as_ref()?.as_array()?))
+            });
+            let named = owned.flat_map(|(owner, subjects)| subjects.iter().map(move |subject| (subject, owner)));
+            named.filter_map(|(subject, owner)| Some((user_of(subject)?, owner))).collect()
+        });
+        all.get(user).copied()
+    }
+
+    /// What it should have, if it works now and goes on to.
+    fn works(&self, person: &Account) -> Option<&'a DesiredAccount> {
+        let desired = self.desired.accounts.get(&person.id)?;
+        let works = match desired.transition {
+            None => person.state == Lifecycle::Active,
+            Some(Transition::Create | Transition::Resume) => true,
+            Some(_) => false,
+        };
+        works.then_some(desired)
+    }
+}
+
+/// The steps of `plan`, which was made of `desired`, that take access away for no cause that is counted elsewhere.
+pub(super) fn of(world: World<'_>, desired: &DesiredAccount, plan: &AccountPlan) -> Losses {
+    let serves = plan.before.state == Lifecycle::Active && plan.transition.is_none();
+    if !serves || plan.left {
+        return Losses::new();
+    }
+    let loss = Loss { world, desired, plan };
+    plan.steps().enumerate().filter_map(|(place, action)| Some((place, loss.of(action)?))).collect()
+}
+
+/// How many places lose something.
+pub(super) fn count(plan: &AccountPlan) -> u64 {
+    places(plan).len() as u64
+}
+
+fn places(plan: &AccountPlan) -> BTreeSet<Place> {
+    let lost = plan.steps().enumerate().filter(|(place, _)| plan.losses.contains_key(place));
+    lost.map(|(_, action)| place(plan, action)).collect()
+}
+
+fn place(plan: &AccountPlan, action: &Action) -> Place {
+    let namespace = match action {
+        Action::Apply { key, .. } | Action::Delete { key, .. } => of_others(plan, key),
+        _ => None,
+    };
+    (action.cluster().clone(), namespace)
+}
+
+fn of_others(plan: &AccountPlan, key: &ObjectKey) -> Option<String> {
+    is_of_others(key, |there| plan.namespaces.contains(there)).then(|| key.namespace.clone()).flatten()
+}
+
+/// The plan without the rest of it: what an administrator approves.
+pub(super) fn alone(plan: &AccountPlan) -> AccountPlan {
+    let mut alone = AccountPlan { leaving: BTreeMap::new(), transition: None, otherwise: None, ..plan.clone() };
+    alone.retain_steps(|place, _| plan.losses.contains_key(&place));
+    alone
+}
+
+/// Takes the losses out, and what else comes of the same change: a new kubeconfig would replace the credential that keeps
+/// its access, and a namespace that is not released keeps its quota and its policies.
+pub(super) fn keep(plan: &mut AccountPlan) {
+    let lost = places(plan);
+    let clusters: BTreeSet<&ClusterName> = lost.iter().map(|(cluster, _)| cluster).collect();
+    let follows = |index: usize, action: &Action| match action {
+        Action::Delete { key, reason: Reason::Orphaned, .. } if key.kind.stage() != Stage::Access => {
+            let place = place(plan, action);
+            place.1.is_some() && lost.contains(&place)
+        }
+        Action::Deliver { reason: Reason::Changed(what), cluster, .. } => {
+            what != &["home"] && clusters.contains(cluster)
+        }
+        _ => action.side() == Side::Other && plan.paced.contains(&index),
+    };
+    let waits: BTreeSet<usize> =
+        plan.steps().enumerate().filter(|(index, action)| follows(*index, action)).map(|(index, _)| index).collect();
+    let losses = std::mem::take(&mut plan.losses);
+    for (index, action) in plan.narrowing.iter_mut().chain(&mut plan.actions).enumerate() {
+        if let Some(Kept::Without(kept)) = losses.get(&index) {
+            action.clone_from(kept);
+        }
+    }
+    plan.retain_steps(|index, _| losses.get(&index).map_or(!waits.contains(&index), |kept| *kept != Kept::AsItIs));
+    plan.paced.clear();
+}
+
+/// One plan, with all that is known about whom its steps concern.
+struct Loss<'a, 'w> {
+    world: World<'w>,
+    desired: &'a DesiredAccount,
+    plan: &'a AccountPlan,
+}
+
+impl Loss<'_, '_> {
+    /// `None`: it takes nothing away that is not counted elsewhere.
+    fn of(&self, action: &Action) -> Option<Kept> {
+        match action {
+            Action::Apply { key, manifest, uid: Some(uid), .. } if key.kind.stage() == Stage::Access => {
+                self.of_binding(key, uid, Some(manifest))
+            }
+            Action::Delete { reason: Reason::Suspended, .. } => None,
+            Action::Delete { key, .. } if self.is_going(key) => None,
+            Action::Delete { key, uid, .. } if key.kind.stage() == Stage::Access => self.of_binding(key, uid, None),
+            Action::Delete { key, .. } if credential::is_ours(key) => self.ends_tokens(key).then_some(Kept::AsItIs),
+            Action::Delete { key, reason: Reason::Orphaned, .. } => self.is_released(key).then_some(Kept::AsItIs),
+            Action::RemoveKubeconfig { reason: Reason::Orphaned, .. } => Some(Kept::AsItIs),
+            // Out of a home that was moved they come into the other one.
+            Action::SshKeys { keys, reason: Some(Reason::Orphaned), .. } => {
+                (keys.is_empty() && self.desired.ssh.is_none()).then_some(Kept::AsItIs)
+            }
+            Action::Apply { .. }
+            | Action::Delete { .. }
+            | Action::MakeDirectory { .. }
+            | Action::StopWorkloads { .. }
+            | Action::WarnIdle { .. }
+            | Action::ReapPod { .. }
+            | Action::ResumeWorkloads { .. }
+            | Action::ProveRevoked { .. }
+            | Action::Archive { .. }
+            | Action::DeleteNamespace { .. }
+            | Action::AwaitDeletion { .. }
+            | Action::Deliver { .. }
+            | Action::RemoveKubeconfig { .. }
+            | Action::SshKeys { .. }
+            | Action::InspectKubeconfig { .. } => None,
+        }
+    }
+
+    /// `manifest`: as it is to be; absent: it is deleted.
+    fn of_binding(&self, key: &ObjectKey, uid: &str, manifest: Option<&Value>) -> Option<Kept> {
+        let ledger = self.world.ledger;
+        let record = ledger.objects.get(key)?;
+        let Some(before) = record.detail.as_ref().and_then(Value::as_array) else {
+            // A ledger of before it knew subjects. If somebody has to leave the binding, it goes.
+            let AccountPlan { regenerated, leaving, rests_on, .. } = self.plan;
+            let is_whole = regenerated.is_none() && leaving.is_empty() && rests_on.is_empty();
+            return (manifest.is_none() && is_whole).then_some(Kept::AsItIs);
+        };
+        let wanted = manifest.and_then(|manifest| manifest["subjects"].as_array()).map_or(&[][..], Vec::as_slice);
+        let mut kept: Vec<Value> = Vec::new();
+        for subject in before.iter().filter_map(|subject| self.kept(&key.cluster, subject)) {
+            if !kept.contains(&subject) {
+                kept.push(subject);
+            }
+        }
+        if kept.iter().all(|subject| wanted.contains(subject)) {
+            return None;
+        }
+        let there = self.world.inventory.clusters.get(&key.cluster)?.objects.get(key)?;
+        if kept == *before && there.digest == record.observed && there.uid == record.uid {
+            return Some(Kept::AsItIs);
+        }
+        let mut kept_as = match manifest {
+            Some(manifest) => manifest.clone(),
+            None => remembered_binding(&self.plan.before, key, &kept)?,
+        };
+        kept_as["subjects"] = json!(kept);
+        let (key, uid, wanted) = (key.clone(), Some(uid.to_owned()), digest(&kept_as));
+        let reason = Reason::Changed(vec!["subjects".to_owned()]);
+        Some(Kept::Without(Box::new(Action::Apply { key, manifest: kept_as, wanted, uid, reason })))
+    }
+
+    /// What a subject is called from now on, if nothing but the policy takes its access away.
+    fn kept(&self, cluster: &ClusterName, subject: &Value) -> Option<Value> {
+        let name = subject["name"].as_str().unwrap_or_default();
+        let called = |name: String| {
+            let mut subject = subject.clone();
+            subject["name"] = Value::from(name);
+            subject
+        };
+        if let Some((_, generation)) = of_generation_group(name) {
+            return self.holder(generation).map(called);
+        }
+        if subject["kind"] == ManagedKind::ServiceAccount.row().kind {
+            let ours = of_service_account(name).map(|_| called(service_account(self.plan.generation)));
+            return ours.or_else(|| Some(subject.clone()));
+        }
+        let Some(user) = user_of(subject) else { return Some(subject.clone()) };
+        self.is_still(cluster, user).then(|| subject.clone())
+    }
+
+    /// The present generation group of whom this was the generation of. A binding that is the account's alone may have an
+    /// older one: a daemon was killed while it revoked.
+    fn holder(&self, generation: u64) -> Option<String> {
+        if self.plan.before.kind != AccountKind::Group {
+            return Some(generation_group(&self.plan.account, self.plan.generation));
+        }
+        let person = self.world.people.of_generation(generation)?;
+        let desired = self.world.people.works(person).filter(|_| self.belongs(person))?;
+        Some(generation_group(&desired.account, desired.generation))
+    }
+
+    /// Whether a user of an issuer's is the account, or one of its people, who may stay, by the name that they have now.
+    fn is_still(&self, cluster: &ClusterName, user: &str) -> bool {
+        let is_bound = |desired: &DesiredAccount| {
+            desired.clusters.get(cluster).is_some_and(|tenant| user_of(&tenant.holder) == Some(user))
+        };
+        let before = &self.plan.before;
+        if before.kind != AccountKind::Group {
+            return is_bound(self.desired) || is_name_in(&before.name, user);
+        }
+        let people = self.world.people;
+        let members = before.members.keys().filter_map(|member| people.of_entry(&before.source, member));
+        let mut working = members.filter_map(|person| people.works(person).map(|desired| (person, desired)));
+        if working.any(|(person, desired)| self.belongs(person) && is_bound(desired)) {
+            return true;
+        }
+        let person = people.named(user).filter(|person| self.belongs(person) && is_name_in(&person.name, user));
+        person.is_some_and(|person| people.works(person).is_some())
+    }
+
+    /// Of a workspace: whether it is one of its people, and nothing of theirs is about to end.
+    fn belongs(&self, person: &Account) -> bool {
+        let AccountPlan { before, leaving, rests_on, .. } = self.plan;
+        person.source == before.source
+            && before.members.contains_key(&person.directory_id)
+            && !leaving.contains_key(&person.directory_id)
+            && !rests_on.contains(&person.id)
+    }
+
+    /// The service account that is good, or the Secret that a host's tokens end with. An older one is nobody's right.
+    fn ends_tokens(&self, key: &ObjectKey) -> bool {
+        of_service_account(&key.name).is_none_or(|generation| generation == self.plan.generation)
+    }
+
+    /// Whether somebody is deleting the namespace of others that it is in.
+    fn is_going(&self, key: &ObjectKey) -> bool {
+        let name = key.namespace.clone().and_then(|name| NamespaceName::try_from(name).ok());
+        let shown = self.world.inventory.adopted.get(&key.cluster).zip(name);
+        shown.and_then(|(shown, name)| shown.get(&name)).is_some_and(|found| found.deleting)
+    }
+
+    /// Whether it is in a namespace of others of which nothing is wanted any more.
+    fn is_released(&self, key: &ObjectKey) -> bool {
+        let Some(namespace) = of_others(self.plan, key) else { return false };
+        let tenant = self.desired.clusters.get(&key.cluster);
+        let wanted = tenant.iter().flat_map(|tenant| tenant.objects.keys());
+        !wanted.into_iter().any(|key| key.namespace.as_deref() == Some(namespace.as_str()))
+    }
+}
+
+fn user_of(subject: &Value) -> Option<&str> {
+    (subject["kind"] == "User").then(|| subject["name"].as_str()).flatten()
+}
+
+/// Whether a user is called by this name, with whatever an issuer writes around it (`sso:NAME`, `NAME@example.org`).
+fn is_name_in(name: &str, user: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+    user.match_indices(name).any(|(at, _)| {
+        !user[..at].chars().next_back().is_some_and(is_part)
+            && !user[at + name.len()..].chars().next().is_some_and(is_part)
+    })
+}

@@ -1,0 +1,234 @@
+//! Memory for bodies. It is reserved whole before a body is read, so bodies that are being read never wait for each other.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
+
+/// Until a body is there: as long as the API server waits for the answer.
+pub(super) const BODY_WITHIN: Duration = Duration::from_secs(5);
+
+/// A body that yields is dropped when its task runs next, which is at once.
+const DROPPED_WITHIN: Duration = Duration::from_millis(100);
+
+/// So much memory, for bodies of one kind.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// KiB.
+    free: Semaphore,
+    /// A body that comes too slowly to be there in time, for so long, can lose its place to another.
+    patience: Duration,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// By the order of their coming.
+    places: BTreeMap<u64, Waits>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Waits {
+    kibibytes: usize,
+    since: Instant,
+    /// Bytes that came; none, if it waits for something else.
+    came: Option<Arc<AtomicUsize>>,
+    yields: CancellationToken,
+}
+
+/// The memory of one body, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    room: &'a Room,
+    number: u64,
+    since: Instant,
+    permit: SemaphorePermit<'a>,
+}
+
+#[expect(clippy::disallowed_methods, reason = "measures how long a body takes to come")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl Waits {
+    /// Whether it may yield. Age alone says nothing: while many come, each comes slowly, and if it yielded for that, none
+    /// would ever be there.
+    fn is_slow(&self, patience: Duration, now: Instant) -> bool {
+        let elapsed = now.saturating_duration_since(self.since);
+        let is_late = self.came.as_ref().is_none_or(|came| {
+            let came = came.load(Ordering::Relaxed) as u128;
+            came * BODY_WITHIN.as_micros() < (self.kibibytes as u128 * 1024) * elapsed.as_micros()
+        });
+        elapsed >= patience && is_late
+    }
+}
+
+impl Room {
+    pub(super) fn new(bytes: usize, patience: Duration) -> Self {
+        Self { free: Semaphore::new(bytes / 1024), patience, waiting: Mutex::default() }
+    }
+
+    /// Memory for `bytes`, at once. If there is not enough, slow bodies yield theirs, the oldest first; `None`: all of it is
+    /// in use.
+    pub(super) async fn reserve(&self, bytes: usize) -> Option<Place<'_>> {
+        let kibibytes = bytes.div_ceil(1024).max(1);
+        let count = u32::try_from(kibibytes).ok()?;
+        let permit = match self.free.try_acquire_many(count) {
+            Ok(permit) => permit,
+            Err(_) if self.make_way(kibibytes, now()) => {
+                tokio::time::timeout(DROPPED_WITHIN, self.free.acquire_many(count)).await.ok()?.ok()?
+            }
+            Err(_) => return None,
+        };
+        let mut waiting = self.waiting();
+        let number = waiting.next;
+        waiting.next += 1;
+        Some(Place { room: self, number, since: now(), permit })
+    }
+
+    /// Takes as many places away as it needs, or none.
+    fn make_way(&self, kibibytes: usize, now: Instant) -> bool {
+        let mut waiting = self.waiting();
+        let mut missing = kibibytes.saturating_sub(self.free.available_permits());
+        let mut yielding = Vec::new();
+        for (number, place) in &waiting.places {
+            if missing > 0 && place.is_slow(self.patience, now) {
+                missing = missing.saturating_sub(place.kibibytes);
+                yielding.push(*number);
+            }
+        }
+        if missing > 0 {
+            return false;
+        }
+        for number in yielding {
+            if let Some(place) = waiting.places.remove(&number) {
+                place.yields.cancel();
+            }
+        }
+        true
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place<'_> {
+    /// The value of `future`, which waits for somebody else; `None` if the place went to another body meanwhile.
+    pub(super) async fn wait<F: Future>(&self, future: F) -> Option<F::Output> {
+        self.wait_for(None, future).await
+    }
+
+    /// The same of the body itself, of which `read` counts the bytes that came.
+    pub(super) async fn come<F: Future>(&self, read: impl FnOnce(Arc<AtomicUsize>) -> F) -> Option<F::Output> {
+        let came = Arc::new(AtomicUsize::new(0));
+        self.wait_for(Some(Arc::clone(&came)), read(came)).await
+    }
+
+    async fn wait_for<F: Future>(&self, came: Option<Arc<AtomicUsize>>, future: F) -> Option<F::Output> {
+        let mut future = std::pin::pin!(future);
+        // Most bodies come with their headers.
+        if let Poll::Ready(value) = futures::poll!(&mut future) {
+            return Some(value);
+        }
+        let yields = CancellationToken::new();
+        let waits = Waits { kibibytes: self.permit.num_permits(), since: self.since, came, yields: yields.clone() };
+        self.room.waiting().places.insert(self.number, waits);
+        tokio::select! {
+            biased;
+            value = future => {
+                self.room.waiting().places.remove(&self.number);
+                Some(value)
+            }
+            () = yields.cancelled() => None,
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.room.waiting().places.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// A body of `bytes` that never comes; whether it lost its place.
+    fn slow(room: &Arc<Room>, bytes: usize) -> tokio::task::JoinHandle<bool> {
+        let room = Arc::clone(room);
+        tokio::spawn(async move {
+            let Some(place) = room.reserve(bytes).await else { return false };
+            place.wait(std::future::pending::<()>()).await.is_none()
+        })
+    }
+
+    #[tokio::test]
+    async fn what_is_being_decided_keeps_its_place_and_a_newcomer_hears_at_once() {
+        let room = Room::new(4 * MIB, Duration::ZERO);
+        let first = room.reserve(3 * MIB).await.expect("room");
+        assert!(room.reserve(2 * MIB).await.is_none());
+        assert!(room.reserve(MIB).await.is_some());
+        drop(first);
+        assert!(room.reserve(4 * MIB).await.is_some());
+        assert!(room.reserve(4 * MIB + 1).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn bodies_that_waited_longest_yield_and_none_in_vain() {
+        let room = Arc::new(Room::new(4 * MIB, Duration::ZERO));
+        let first = slow(&room, 2 * MIB);
+        tokio::task::yield_now().await;
+        let second = slow(&room, 2 * MIB);
+        tokio::task::yield_now().await;
+        let place = room.reserve(MIB).await.expect("the first one's");
+        assert!(first.await.expect("it yielded"));
+        assert!(room.reserve(4 * MIB).await.is_none() && !second.is_finished());
+        assert_eq!(place.wait(async { 7 }).await, Some(7));
+        second.abort();
+        let _ = second.await;
+        drop(place);
+        assert!(room.waiting().places.is_empty());
+        assert_eq!(room.free.available_permits(), 4 * 1024);
+    }
+
+    #[tokio::test]
+    async fn body_yields_only_if_it_is_slow_for_long_enough() {
+        let patience = Duration::from_secs(1);
+        let room = Arc::new(Room::new(4 * MIB, patience));
+        let came = Arc::new(AtomicUsize::new(0));
+        let first = tokio::spawn({
+            let (room, came) = (Arc::clone(&room), Arc::clone(&came));
+            async move {
+                let place = room.reserve(4 * MIB).await.expect("room");
+                let read = |counted: Arc<AtomicUsize>| async move {
+                    counted.store(MIB, Ordering::Relaxed);
+                    came.store(1, Ordering::Relaxed);
+                    std::future::pending::<()>().await;
+                };
+                place.come(read).await.is_none()
+            }
+        });
+        while came.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        // A quarter of it came: enough for a quarter of the time.
+        let (now, part) = (super::now(), BODY_WITHIN / 4);
+        assert!(!room.make_way(1024, now) && !room.make_way(1024, now + part.mul_f64(0.9)));
+        assert!(room.make_way(1024, now + part.mul_f64(1.1)));
+        assert!(first.await.expect("it yielded"));
+        let waits = slow(&room, MIB);
+        tokio::task::yield_now().await;
+        let at = super::now();
+        assert!(!room.make_way(4 * 1024, at + patience / 2) && room.make_way(4 * 1024, at + patience));
+        assert!(waits.await.expect("it yielded"));
+    }
+}

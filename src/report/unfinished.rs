@@ -1,0 +1,350 @@
+//! What was ordered or decided about an account and is not done to its end, and what it waits for. PURE: no runtime, no
+//! client, no file system, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::control::api::{ClusterStatus, CycleReport};
+use crate::desired::of_generation_group;
+use crate::desired::quota::stops_pods;
+use crate::identity::{AccountId, AccountName};
+use crate::kinds::Stage;
+use crate::ledger::{Account, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
+use crate::orders::request::Refusal;
+use crate::plan::guard::COMPLETENESS;
+
+/// One change of an account's access that is not done to its end.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Unfinished {
+    /// Whose.
+    pub account: AccountName,
+    /// `suspend`, `resume`, `revoke`, `adopt uid`, …
+    pub what: String,
+    /// Who ordered it; absent: nobody did, or the order is in the history only.
+    pub by: Option<Note>,
+    /// For people, with the cure.
+    pub waits_for: Vec<String>,
+    /// A limit, or a read that was not complete, holds it back.
+    pub refused: bool,
+}
+
+impl fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { account, what, by, waits_for, refused: _ } = self;
+        let by = by.as_ref().map(|note| format!(" (ordered by {})", note.actor)).unwrap_or_default();
+        write!(f, "{account}: {what}{by} waits for {}", waits_for.join("; "))
+    }
+}
+
+/// All of it, by account. `clusters`: as `bursar status` knows them; none where no daemon runs.
+#[must_use]
+pub fn all(ledger: &LedgerState, clusters: &BTreeMap<String, ClusterStatus>) -> Vec<Unfinished> {
+    let left = Left::of(ledger);
+    let look = Look { ledger, clusters };
+    let orders = ledger.orders.iter().filter(|order| order.bulk.is_none());
+    let orders = orders.filter_map(|order| look.written(order));
+    let suspended = left.bound.iter().filter_map(|(id, places)| look.bound(ledger.accounts.get(id)?, places));
+    let revoked = ledger.accounts.values().filter(|it| !left.bound.contains_key(&it.id)).filter_map(|account| {
+        let places: Places<'_> = ledger.being_revoked_in(&account.id).map(|cluster| cluster.0.as_str()).collect();
+        (!places.is_empty()).then(|| look.begun(account, "revoke", None, &places))
+    });
+    let sealed = left.sealed.iter().filter_map(|(id, places)| {
+        let account = ledger.accounts.get(id)?;
+        Some(look.begun(account, "resume", None, places))
+    });
+    let mut all: Vec<Unfinished> = orders.chain(suspended).chain(revoked).chain(sealed).collect();
+    let begun = ledger.failures.iter().filter(|(_, failure)| failure.is_begun() || failure.is_of_removal());
+    for ((id, cluster), _) in begun {
+        let Some(account) = ledger.accounts.get(id).filter(|account| account.state == Lifecycle::Suspended) else {
+            continue;
+        };
+        if !all.iter().any(|known| known.account == account.account_name()) {
+            all.push(look.begun(account, "suspend", ordered(account), &BTreeSet::from([cluster.0.as_str()])));
+        }
+    }
+    all.sort();
+    all
+}
+
+/// What of the orders about these accounts the cycle left open, with the exit code of each.
+#[must_use]
+pub fn after(report: &CycleReport, ordered: &BTreeSet<AccountName>) -> Vec<Refusal> {
+    let unfinished = report.unfinished.iter().filter(|one| ordered.contains(&one.account));
+    let waiting = unfinished.map(|one| Refusal { exit_code: if one.refused { 3 } else { 1 }, text: one.to_string() });
+    let said: BTreeSet<&AccountName> = report.unfinished.iter().map(|one| &one.account).collect();
+    let failing = report.failing.iter().filter(|it| ordered.contains(&it.account) && !said.contains(&it.account));
+    let failing = failing.map(|failing| Refusal {
+        exit_code: 1,
+        text: format!("{}: {} in {}: {}", failing.account, failing.step, failing.cluster, failing.reason),
+    });
+    waiting.chain(failing).collect()
+}
+
+/// Clusters.
+type Places<'a> = BTreeSet<&'a str>;
+
+/// What clusters still have of a state that is over, as the ledger last wrote it.
+#[derive(Default)]
+struct Left<'a> {
+    /// Bindings that name somebody who is suspended, or an older generation.
+    bound: BTreeMap<AccountId, Places<'a>>,
+    /// Namespaces of active accounts that refuse pods.
+    sealed: BTreeMap<AccountId, Places<'a>>,
+}
+
+impl<'a> Left<'a> {
+    fn of(ledger: &'a LedgerState) -> Self {
+        let active = |account: &&Account| account.state == Lifecycle::Active;
+        let present: BTreeSet<u64> =
+            ledger.accounts.values().filter(active).map(|account| account.generation).collect();
+        let mut left = Self::default();
+        let mut stale: BTreeMap<AccountName, Places<'_>> = BTreeMap::new();
+        for (key, record) in &ledger.objects {
+            let owner = ledger.accounts.get(&record.account);
+            let cluster = key.cluster.0.as_str();
+            let add = |to: &mut BTreeMap<AccountId, Places<'a>>| {
+                to.entry(record.account.clone()).or_default().insert(cluster);
+            };
+            match owner.map(|owner| owner.state) {
+                Some(Lifecycle::Active) if stops_pods(key) => add(&mut left.sealed),
+                Some(Lifecycle::Suspended | Lifecycle::Archived) if key.kind.stage() == Stage::Access => {
+                    add(&mut left.bound);
+                }
+                _ => {}
+            }
+            let subjects = record.detail.as_ref().filter(|_| key.kind.stage() == Stage::Access);
+            let names = subjects.and_then(Value::as_array).into_iter().flatten();
+            let groups = names.filter_map(|subject| of_generation_group(subject["name"].as_str()?));
+            for (account, _) in groups.filter(|(_, generation)| !present.contains(generation)) {
+                stale.entry(account).or_default().insert(cluster);
+            }
+        }
+        if !stale.is_empty() {
+            for account in ledger.accounts.values() {
+                if let Some(places) = stale.get(&account.account_name()) {
+                    left.bound.entry(account.id.clone()).or_default().extend(places);
+                }
+            }
+        }
+        left
+    }
+}
+
+struct Look<'a> {
+    ledger: &'a LedgerState,
+    clusters: &'a BTreeMap<String, ClusterStatus>,
+}
+
+impl Look<'_> {
+    /// An order that no plan carried out yet.
+    fn written(&self, order: &Order) -> Option<Unfinished> {
+        let account = self.ledger.accounts.get(&order.account)?;
+        let name = account.account_name();
+        let mut refusals = self.ledger.refusals.iter().filter(|refusal| refusal.accounts.contains(&name));
+        let refusal = refusals.next();
+        let held = self.ledger.holds.get(&account.id);
+        let places = self.ledger.tenants.range((account.id.clone(), crate::identity::ClusterName(String::new()))..);
+        let places = places.take_while(|((id, _), _)| *id == account.id).map(|((_, cluster), _)| cluster.0.as_str());
+        let away: Vec<String> = places.filter_map(|cluster| self.away(cluster)).collect();
+        let waits_for = match (refusal, held) {
+            _ if order.what.is_of_reads() => vec![format!("the next complete read of {}", account.source)],
+            (_, Some(note)) => {
+                vec![format!("`bursar release {} {}`: {} holds it", account.kind, account.name, note.actor)]
+            }
+            (Some(refusal), None) if refusal.limit == COMPLETENESS => vec!["a complete read of a directory".to_owned()],
+            (Some(refusal), None) => {
+                vec![format!("room in limit {}, or `bursar approve {}`", refusal.limit, refusal.hash)]
+            }
+            (None, None) if !away.is_empty() => away,
+            (None, None) => vec!["the next cycle".to_owned()],
+        };
+        let refused = refusal.is_some() && held.is_none() && !order.what.is_of_reads();
+        Some(Unfinished {
+            account: name,
+            what: word(order.what).to_owned(),
+            by: Some(order.note.clone()),
+            waits_for,
+            refused,
+        })
+    }
+
+    /// Bindings of it are left that should be none, or others.
+    fn bound(&self, account: &Account, places: &Places<'_>) -> Option<Unfinished> {
+        match account.state {
+            Lifecycle::Active => Some(self.begun(account, "revoke", None, places)),
+            Lifecycle::Suspended | Lifecycle::Archived => {
+                Some(self.begun(account, "suspend", ordered(account), places))
+            }
+            Lifecycle::New | Lifecycle::Deleted => None,
+        }
+    }
+
+    fn begun(&self, account: &Account, what: &str, by: Option<Note>, places: &Places<'_>) -> Unfinished {
+        let waits_for = places.iter().map(|cluster| {
+            self.away(cluster)
+                .or_else(|| self.failing(account, cluster))
+                .unwrap_or_else(|| format!("the next cycle of cluster {cluster}"))
+        });
+        let name = account.account_name();
+        Unfinished { account: name, what: what.to_owned(), by, waits_for: waits_for.collect(), refused: false }
+    }
+
+    fn away(&self, cluster: &str) -> Option<String> {
+        let status = self.clusters.get(cluster).filter(|status| !status.ready)?;
+        let why = status.trouble.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+        Some(format!("cluster {cluster}, which does not answer{why}"))
+    }
+
+    fn failing(&self, account: &Account, cluster: &str) -> Option<String> {
+        let failures = self.ledger.failures.iter().filter(|((id, _), _)| *id == account.id);
+        let (_, failure) = failures.into_iter().find(|((_, at), failure)| at.0 == cluster && failure.attempts > 0)?;
+        Some(format!("{} in {cluster}: {} (again at {:.0})", failure.step, failure.reason, failure.next_try))
+    }
+}
+
+fn ordered(account: &Account) -> Option<Note> {
+    match &account.suspension {
+        Some(Suspension::Ordered(note)) => Some(note.clone()),
+        _ => None,
+    }
+}
+
+const fn word(what: OrderKind) -> &'static str {
+    match what {
+        OrderKind::Suspend => "suspend",
+        OrderKind::Resume => "resume",
+        OrderKind::Revoke => "revoke",
+        OrderKind::AdoptUid => "adopt uid",
+        OrderKind::AdoptAccount => "adopt account",
+        OrderKind::AdoptObject => "adopt object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::{AccountKind, ClusterName};
+    use crate::inventory::ClusterInventory;
+    use crate::ledger::change::{Change, RefusalRecord};
+    use crate::orders::request::Trigger;
+    use crate::plan::testing::{World, prod};
+
+    fn status(ready: bool) -> BTreeMap<String, ClusterStatus> {
+        let trouble = (!ready).then(|| "connection refused".to_owned());
+        BTreeMap::from([(prod().0, ClusterStatus { ready, trouble, ..ClusterStatus::default() })])
+    }
+
+    fn order(world: &mut World, account: &AccountId, what: OrderKind) -> Order {
+        let id = world.ledger.orders.last().map_or(1, |order| order.id + 1);
+        let note = Note { actor: "ann".to_owned(), reason: "left".to_owned(), ticket: None, at: world.now };
+        let order = Order { id, account: account.clone(), what, note, bulk: None, object: None };
+        world.ledger.apply(&Change::Order(order.clone()));
+        order
+    }
+
+    fn said(world: &World, ready: bool) -> Vec<String> {
+        all(&world.ledger, &status(ready)).iter().map(ToString::to_string).collect()
+    }
+
+    fn away(world: &mut World) -> std::sync::Arc<ClusterInventory> {
+        world.inventory.clusters.remove(&prod()).expect("it is there")
+    }
+
+    #[test]
+    fn what_a_cluster_that_is_away_keeps_waiting_is_said_until_it_is_done() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        assert_eq!(said(&world, true), Vec::<String>::new());
+        for (what, word) in
+            [(OrderKind::Revoke, "revoke"), (OrderKind::Suspend, "suspend"), (OrderKind::Resume, "resume")]
+        {
+            let there = away(&mut world);
+            order(&mut world, &foo, what);
+            world.cycle();
+            assert!(world.ledger.orders.is_empty(), "the ledger has it as the account's state");
+            let by = if what == OrderKind::Suspend { " (ordered by ann)" } else { "" };
+            let waits = "waits for cluster prod, which does not answer (connection refused)";
+            assert_eq!(said(&world, false), [format!("tool:foo: {word}{by} {waits}")]);
+            world.inventory.clusters.insert(prod(), there);
+            world.cycle();
+            world.cycle();
+            assert_eq!(said(&world, true), Vec::<String>::new(), "{what:?}");
+        }
+    }
+
+    #[test]
+    fn a_workspace_that_still_names_somebody_keeps_their_suspension_open() {
+        let mut world = World::new();
+        let course = crate::plan::testing::course();
+        world.policy.classes.insert(course.name.clone(), course);
+        let alice = world.add(AccountKind::User, "alice", Some(20_001));
+        world.account(&alice).dn = "uid=alice,ou=students,dc=example,dc=org".to_owned();
+        let algebra = world.add(AccountKind::Group, "algebra", None);
+        world.join(&algebra, &alice);
+        (0..3).for_each(|_| drop(world.cycle()));
+        order(&mut world, &alice, OrderKind::Suspend);
+        let (approved, _) = world.guarded();
+        let own = approved.accounts().iter().position(|plan| plan.id == alice).expect("her part");
+        let steps: usize = approved.accounts()[..=own].iter().map(|plan| plan.steps().count()).sum();
+        assert!(approved.accounts()[own + 1..].iter().any(|plan| plan.id == algebra), "the workspace comes after");
+        world.execute_until(&approved, steps);
+        world.ledger.apply(&Change::Failure(alice, prod(), None));
+        assert_eq!(
+            said(&world, true),
+            ["user:alice: suspend (ordered by ann) waits for the next cycle of cluster prod"]
+        );
+        world.cycle();
+        assert_eq!(said(&world, true), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_order_that_no_plan_took_says_what_for() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let order = order(&mut world, &foo, OrderKind::AdoptObject);
+        assert_eq!(said(&world, true), ["tool:foo: adopt object (ordered by ann) waits for the next cycle"]);
+        world.ledger.apply(&Change::Hold(foo.clone(), Some(order.note.clone())));
+        assert!(said(&world, true)[0].ends_with("waits for `bursar release tool foo`: ann holds it"));
+        world.ledger.apply(&Change::Hold(foo, None));
+        let name: AccountName = "tool:foo".parse().expect("a name");
+        world.ledger.refusals = vec![RefusalRecord {
+            hash: "7f3a9c21".to_owned(),
+            limit: "suspend_per_day".to_owned(),
+            why: "of foo, and of others".to_owned(),
+            accounts: vec![name.clone()],
+            parts: vec!["x".to_owned()],
+        }];
+        let (plan, (approved, _)) = (world.plan(), world.guarded());
+        let report = crate::report::cycle(Trigger::Order, (world.now, world.now), &world.ledger, &plan, &approved, &[]);
+        let report = CycleReport { unfinished: all(&world.ledger, &status(true)), ..report };
+        let open = after(&report, &BTreeSet::from([name]));
+        assert_eq!((open.len(), open[0].exit_code), (1, 3));
+        assert!(
+            open[0].text.ends_with("room in limit suspend_per_day, or `bursar approve 7f3a9c21`"),
+            "{}",
+            open[0].text
+        );
+        assert_eq!(after(&report, &BTreeSet::new()), []);
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_the_order_open() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        order(&mut world, &foo, OrderKind::Suspend);
+        let (approved, _) = world.guarded();
+        world.execute_until(&approved, 1);
+        let place = (foo.clone(), prod());
+        let begun = world.ledger.failures.get(&place).expect("it has begun").clone();
+        let failed = crate::ledger::Failure { attempts: 2, reason: "no answer".to_owned(), ..begun };
+        world.ledger.apply(&Change::Failure(foo, ClusterName("prod".to_owned()), Some(failed)));
+        let [text] = said(&world, true).try_into().expect("one");
+        assert!(text.starts_with("tool:foo: suspend (ordered by ann) waits for suspend in prod: no answer"), "{text}");
+    }
+}

@@ -1,0 +1,202 @@
+//! One tenant floods the webhook, past the API server too; another tenant's pods are admitted meanwhile.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bursar_testkit::https::trusting;
+use bursar_testkit::ready::wait_for;
+use futures::future::join_all;
+use http::Method;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::sender::Sender;
+use super::site::{DEADLINE, Site, pod, pod_in};
+
+/// All seats of the webhook, a quarter of them from the address of the API server.
+const IDLE: usize = 1024;
+const ADDRESSES: usize = 4;
+const BODIES: usize = 60;
+const MIB: usize = 1 << 20;
+/// Reviews of the other tenant are timed for so long at least, so that idle connections also end and come again.
+const AT_LEAST: Duration = Duration::from_secs(12);
+/// The large bodies are decided long before, unless the machine has other work.
+const AT_MOST: Duration = Duration::from_mins(1);
+
+#[derive(Clone)]
+struct Target {
+    port: u16,
+    tls: Arc<ClientConfig>,
+}
+
+impl Target {
+    fn of(site: &Site) -> Self {
+        let authorities = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(authorities.path(), site.authorities()).expect("written");
+        Self { port: site.port, tls: trusting(authorities.path()) }
+    }
+
+    async fn connect(&self, from: Ipv4Addr, protocol: &[u8]) -> io::Result<TlsStream<TcpStream>> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind(SocketAddr::from((from, 0)))?;
+        let stream = socket.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))).await?;
+        stream.set_nodelay(true)?;
+        let mut tls = (*self.tls).clone();
+        tls.alpn_protocols = vec![protocol.to_vec()];
+        let name = ServerName::try_from("127.0.0.1").expect("an address");
+        TlsConnector::from(Arc::new(tls)).connect(name, stream).await
+    }
+
+    async fn http2(
+        &self,
+        from: Ipv4Addr,
+    ) -> io::Result<(SendRequest<Full<Bytes>>, impl Future<Output = hyper::Result<()>> + use<>)> {
+        let stream = TokioIo::new(self.connect(from, b"h2").await?);
+        http2::handshake(TokioExecutor::new(), stream).await.map_err(io::Error::other)
+    }
+}
+
+/// A connection that says nothing but `SETTINGS`, again and again.
+async fn idle(target: Target, from: Ipv4Addr, opened: Arc<AtomicUsize>) -> Infallible {
+    loop {
+        if let Ok((_send, connection)) = target.http2(from).await {
+            opened.fetch_add(1, Ordering::Relaxed);
+            let _ = connection.await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// A byte of a large body ten times a second, again and again.
+async fn slow(target: Target, head: &'static str) -> Infallible {
+    loop {
+        if let Ok(mut stream) = target.connect(Ipv4Addr::LOCALHOST, b"http/1.1").await {
+            let mut sent = stream.write_all(head.as_bytes()).await;
+            while sent.is_ok() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                sent = async {
+                    stream.write_all(b"1\r\n \r\n").await?;
+                    stream.flush().await
+                }
+                .await;
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// A review of so large a pod, until it is decided; how often the webhook had no room for it.
+async fn large(target: Target, size: usize) -> usize {
+    let mut pod = pod_in("tool-bar", "large");
+    pod["spec"]["containers"][0]["args"] = json!(["x".repeat(size)]);
+    let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "flood", "operation": "CREATE", "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "name": "large", "namespace": "tool-bar", "userInfo": {"username": "tool:bar"}, "object": pod,
+    }});
+    let body = Bytes::from(review.to_string());
+    let mut times = 0;
+    loop {
+        if let Ok((mut send, connection)) = target.http2(Ipv4Addr::new(127, 0, 0, 9)).await {
+            let connection = tokio::spawn(connection);
+            let request = http::Request::post(format!("https://127.0.0.1:{}/validate", target.port));
+            let answer = send.send_request(request.body(Full::new(body.clone())).expect("a request")).await;
+            connection.abort();
+            match answer {
+                Ok(answer) if answer.status() == 200 => return times,
+                Ok(answer) if answer.status() == 503 => assert_eq!(answer.headers()["retry-after"], "1"),
+                // It came too slowly: this machine has more to do.
+                Ok(answer) => assert_eq!(answer.status(), 408),
+                Err(_) => {}
+            }
+        }
+        times += 1;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[test]
+fn flood_of_one_tenant_stops_no_other_and_not_the_probes() {
+    let site = Site::alone();
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("open files for the flood");
+    let (target, sender, opened) = (Target::of(&site), Sender::new(&site), Arc::new(AtomicUsize::new(0)));
+    let flood = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let address = |number: usize| Ipv4Addr::new(127, 0, 0, u8::try_from(number % ADDRESSES + 1).expect("small"));
+    for number in 0..IDLE {
+        flood.spawn(idle(target.clone(), address(number), Arc::clone(&opened)));
+    }
+    for head in [
+        "POST /validate HTTP/1.1\r\nHost: webhook\r\nContent-Length: 7000000\r\n\r\n",
+        "POST /validate HTTP/1.1\r\nHost: webhook\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "POST /validate HTTP/1.1\r\nHost: webhook\r\nContent-Length: 200000\r\n\r\n",
+    ] {
+        flood.spawn(slow(target.clone(), head));
+    }
+    wait_for("the idle connections", DEADLINE, || (opened.load(Ordering::Relaxed) >= IDLE).then_some(()));
+
+    #[expect(clippy::disallowed_methods, reason = "this test measures")]
+    let now = Instant::now;
+    let began = now();
+    let bodies = (0..BODIES).map(|number| flood.spawn(large(target.clone(), MIB + number % 7 * MIB)));
+    let bodies = flood.spawn(join_all(bodies.collect::<Vec<_>>()));
+    let (mut times, mut slowest_probe) = (Vec::new(), Duration::ZERO);
+    sender.runtime.block_on(async {
+        while began.elapsed() < AT_LEAST || (!bodies.is_finished() && began.elapsed() < AT_MOST) {
+            let asked = now();
+            let answer = sender.plain_pod().await;
+            times.push(asked.elapsed());
+            assert!(answer.is_success(), "after {:?}: {}", asked.elapsed(), answer.message());
+            if times.len().is_multiple_of(10) {
+                let asked = now();
+                let (status, text) = site.health("/readyz");
+                assert_eq!(status, 200, "{text}");
+                slowest_probe = slowest_probe.max(asked.elapsed());
+            }
+        }
+    });
+    times.sort();
+    let p99 = times[times.len() * 99 / 100];
+    eprintln!("{} pods, p99 {p99:?}; slowest probe {slowest_probe:?}; {opened:?} idle connections", times.len());
+    assert!(times.len() > 50 && p99 < Duration::from_secs(1), "{p99:?} of {}", times.len());
+    // The kubelet's own patience.
+    assert!(slowest_probe < Duration::from_secs(1), "{slowest_probe:?}");
+    assert!(bodies.is_finished(), "not all {BODIES} large bodies were decided within {AT_MOST:?}");
+    let again: Vec<usize> =
+        flood.block_on(bodies).expect("decided").into_iter().map(|times| times.expect("it")).collect();
+    assert!(again.iter().any(|times| *times > 0), "the flood was none: there was room for all of it");
+    flood.shutdown_background();
+}
+
+#[test]
+fn largest_pod_can_lose_its_finalizer() {
+    let site = Site::shared();
+    let sender = Sender::new(&site);
+    let mut large = pod("large");
+    large["metadata"]["finalizers"] = json!(["example.org/x"]);
+    // etcd takes 1.5 MiB, and the API server writes each of these as six.
+    large["spec"]["containers"][0]["args"] = json!(["<".repeat(14 * MIB / 10)]);
+    // Of an annotation the webhook is asked, with the object as it was and as it will be.
+    let patch = json!({"metadata": {"finalizers": null, "annotations": {"a": "b"}}});
+    sender.runtime.block_on(async {
+        let pods = "/api/v1/namespaces/tool-foo/pods";
+        let created = sender.as_foo(Method::POST, pods, &large).await;
+        assert!(created.is_success(), "{}", created.message());
+        let patched = sender.as_foo(Method::PATCH, &format!("{pods}/large"), &patch).await;
+        assert!(patched.is_success(), "{}", patched.message());
+    });
+    site.delete("pod", "large", "tool-foo");
+}

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::execute::authority::VerifyError;
 use crate::execute::signing::SigningError;
+use crate::identity::ClusterName;
 use crate::kinds::ObjectKind;
 use crate::observed::cluster::WatchError;
 use crate::rules::approver::ApproverRulesError;
@@ -64,6 +65,17 @@ pub enum AccessError {
         found: String,
         /// Ours.
         ours: String,
+    },
+    /// The administrator's kubeconfig reaches another cluster than the one that is named.
+    #[error(
+        "{} reaches another cluster than {cluster}: their ConfigMaps bursar-owner differ; name an administrator's kubeconfig \
+         of {cluster} with --admin-kubeconfig", path.display()
+    )]
+    OtherCluster {
+        /// The one that is named.
+        cluster: ClusterName,
+        /// The administrator's kubeconfig.
+        path: PathBuf,
     },
     /// The configuration names a role that is not there.
     #[error("ClusterRole {0} is not in the cluster; make it, or take it out of the configuration's classes")]

@@ -2,6 +2,7 @@
 //! cannot change it, so it also says what an administrator said at `init` and `approver install`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
@@ -61,6 +62,21 @@ pub enum Ownership {
 /// The id of the ledger that keeps this cluster; `None`: `init` was not run here.
 pub async fn owner(client: &Client) -> Result<Option<String>, AccessError> {
     Ok(read(client).await?.and_then(|map| ledger_id(&map)))
+}
+
+/// Refuses an administrator's kubeconfig that reaches another cluster than the daemon's. Two clusters can have one ledger, so
+/// the owner's name is no proof: the ConfigMap's UID is. If the daemon cannot read its own, nothing is compared.
+///
+/// # Errors
+/// The clusters differ, or the administrator's does not answer.
+pub async fn must_be_same(cluster: &ClusterName, daemon: &Path, admin: &Path) -> Result<(), AccessError> {
+    let Ok(client) = super::client(daemon).await else { return Ok(()) };
+    let Ok(Some(ours)) = read(&client).await else { return Ok(()) };
+    let theirs = read(&super::client(admin).await?).await?;
+    if theirs.is_none_or(|theirs| theirs.metadata.uid == ours.metadata.uid) {
+        return Ok(());
+    }
+    Err(AccessError::OtherCluster { cluster: cluster.clone(), path: admin.to_owned() })
 }
 
 /// The same, with what an administrator said.

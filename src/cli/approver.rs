@@ -11,6 +11,7 @@ use super::init::{administrators, word};
 use super::output;
 use super::webhook::cluster;
 use crate::bootstrap::approver::{self, ApproverReport, ApproverRequest, Place};
+use crate::bootstrap::{self, AccessError};
 use crate::contract::Sealer;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
@@ -51,6 +52,10 @@ async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Fai
 }
 
 impl Site {
+    async fn must_be_of(&self, admin: &Path) -> Result<(), AccessError> {
+        bootstrap::must_be_same(&self.cluster, &self.settings.clusters[&self.cluster], admin).await
+    }
+
     fn request<'a>(&'a self, admin_kubeconfig: &'a Path) -> ApproverRequest<'a> {
         ApproverRequest {
             policy: &self.settings.policy,
@@ -65,6 +70,7 @@ impl Site {
 
 async fn install(context: &Context, arguments: &ApproverInstall) -> Result<Exit, Failure> {
     let site = site(context, &arguments.cluster).await?;
+    site.must_be_of(&arguments.admin_kubeconfig).await?;
     let listed = administrators(arguments.administrators.as_deref())?;
     let request = ApproverRequest { administrators: listed.as_ref(), ..site.request(&arguments.admin_kubeconfig) };
     let image;
@@ -119,6 +125,7 @@ fn by_digest(image: Option<&String>) -> Result<String, Failure> {
 
 async fn uninstall(context: &Context, arguments: &ApproverUninstall) -> Result<Exit, Failure> {
     let site = site(context, &arguments.cluster).await?;
+    site.must_be_of(&arguments.admin_kubeconfig).await?;
     let ApproverReport { made, .. } = approver::uninstall(site.request(&arguments.admin_kubeconfig)).await?;
     if context.global.json {
         let made: Vec<_> = made.iter().map(|made| json!({"what": made.what, "did": word(made.did)})).collect();

@@ -95,7 +95,10 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
     let site = site(context, &arguments.cluster).await?;
     let installed = if let Some((url, folder)) = outside {
         let admin = match &arguments.admin_kubeconfig {
-            Some(path) => Some(bootstrap::client(path).await?),
+            Some(path) => {
+                bootstrap::must_be_same(&site.cluster, site.kubeconfig(), path).await?;
+                Some(bootstrap::client(path).await?)
+            }
             None => None,
         };
         let progress = output::progress("making the webhook's files");
@@ -168,8 +171,9 @@ fn lines(wrote: &[Wrote]) {
 async fn uninstall(context: &Context, arguments: &WebhookUninstall) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     let admin = admin_of(&settings, &cluster(&settings, &arguments.cluster)?, arguments.admin_kubeconfig.clone())?;
-    let admin = bootstrap::client(&admin).await?;
     let site = site(context, &arguments.cluster).await?;
+    bootstrap::must_be_same(&site.cluster, site.kubeconfig(), &admin).await?;
+    let admin = bootstrap::client(&admin).await?;
     let wrote = webhook::uninstall(&admin, site.request(), arguments.backstop).await?;
     if context.global.json {
         output::json(&json!({"removed": names(&wrote)}))?;

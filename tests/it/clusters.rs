@@ -351,7 +351,12 @@ fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
         let refused = create(&pod(name, &volume));
         assert!(!refused.status.success() && stderr(&refused).contains("bursar.dev"), "{path}: {}", stderr(&refused));
     }
-    let (code, said) = crate::runbooks::follow(&world, "bursar webhook uninstall --cluster other --backstop");
+    let uninstall = "bursar webhook uninstall --cluster other --backstop";
+    // The shell's usual kubeconfig is that of cluster test, which the same ledger owns.
+    let (code, said) = crate::runbooks::follow(&world, uninstall);
+    assert!(code != Some(0) && said.contains("reaches another cluster than other"), "{said}");
+    let admin = other.admin_kubeconfig.display();
+    let (code, said) = crate::runbooks::follow(&world, &format!("{uninstall} --admin-kubeconfig {admin}"));
     assert_eq!(code, Some(0), "{said}");
     drop(webhook);
 }

@@ -63,8 +63,9 @@ pub fn role_bindings(place: &Place<'_>, class: &Class, holders: Option<&Value>) 
 #[must_use]
 pub fn remembered_binding(account: &Account, key: &ObjectKey, subjects: &[Value]) -> Option<Value> {
     let mut binding = if key.kind == ManagedKind::RoleBinding {
-        let is_of_pods =
-            subjects.iter().all(|subject| subject["kind"] == "ServiceAccount" && subject["name"] == "default");
+        let is_of_pods = subjects
+            .iter()
+            .all(|subject| subject["kind"] == ManagedKind::ServiceAccount.row().kind && subject["name"] == "default");
         let role = key.name.strip_prefix(if is_of_pods { "bursar-sa-" } else { "bursar-" })?;
         let namespace = NamespaceName::try_from(key.namespace.clone()?).ok()?;
         role_binding(&namespace, &key.name, role, subjects)

@@ -15,6 +15,8 @@ use crate::directory::{assert_why, names, read, why};
 
 /// Places of a conversation at which it is disturbed.
 const PLACES: usize = 18;
+/// Bytes of a TLS handshake and a bind, with room: a server that falls silent in them was never there.
+const HANDSHAKE: usize = 1_600;
 
 /// People and their group beneath a base, and a proxy before their server.
 struct Site {
@@ -123,7 +125,8 @@ async fn changes_that_are_disturbed_are_read_in_full() {
         let found = polled.poll().await;
         let whole = nobody_is_missing(&found, &truth, &what);
         // Where the connection is there, and then is not, all is read on another.
-        assert!(whole || place % 2 == 1 || place < 2, "{what}: {}", why(&found));
+        let is_greeted = length * place / PLACES > HANDSHAKE;
+        assert!(whole || place % 2 == 1 || !is_greeted, "{what}: {}", why(&found));
         site.proxy.always(Fault::None);
         let found = polled.poll().await;
         assert_eq!((why(&found), found.way), ("complete", Way::Incremental), "after {what}");

@@ -73,6 +73,7 @@ pub fn now() -> Timestamp {
 /// What keeps it from working at all; everything else is a state that `bursar status` shows.
 pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     let settings = Settings::load(&config)?;
+    warn(&settings);
     let mut runtime = Runtime::open(settings, Arc::new(Metrics::default()), now).await?;
     let stop = CancellationToken::new();
     let (sender, events) = mpsc::channel(64);
@@ -273,6 +274,7 @@ impl Loop {
         notify(&[NotifyState::Reloading]);
         match Settings::load(&self.config).and_then(|settings| self.runtime.reload(settings)) {
             Ok(()) => {
+                warn(self.runtime.settings());
                 self.runtime.directories.follow();
                 let next = schedule(self.runtime.settings(), &self.sender).await?;
                 std::mem::replace(&mut self.scheduler, next).shutdown().await?;
@@ -285,6 +287,12 @@ impl Loop {
         }
         notify(&[NotifyState::Ready]);
         Ok(())
+    }
+}
+
+fn warn(settings: &Settings) {
+    for warning in &settings.warnings {
+        tracing::warn!(warning, "configuration");
     }
 }
 

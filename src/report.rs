@@ -82,6 +82,7 @@ pub fn status(
         wal: None,
         backup: BackupStatus::default(),
         realm: None,
+        configuration: None,
     }
 }
 

@@ -180,6 +180,18 @@ is "sqlite3 by a reader" "$(within runuser -u reader -- sqlite3 /var/lib/bursar/
 ends 77 runuser -u reader -- bursar hold user alice --reason x
 ends 77 runuser -u stranger -- bursar status
 
+say "reloading"
+ends 0 systemctl reload bursard.service
+within sh -c 'echo "[lifecycl]" >>/etc/bursar/bursar.toml'
+ends 1 systemctl reload bursard.service
+is "bursard after a reload with a wrong file" "$(state bursard.service)" active
+ends 0 bursar status
+grep -q "differs from the configuration in force" "$work/output" || fail "status does not say that the file differs"
+ends 0 bursar hold user alice --reason audit
+ends 0 bursar release user alice
+within sed -i '/^\[lifecycl\]$/d' /etc/bursar/bursar.toml
+ends 0 systemctl reload bursard.service
+
 ends 0 bursar ledger backup /root/backup.db
 is "a backup by root" "$(mode /root/backup.db)" "-rw------- root:root"
 ends 0 bursar ledger verify --ledger /root/backup.db

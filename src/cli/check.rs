@@ -6,10 +6,26 @@ use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output;
 use crate::policy::{Class, Policy};
+use crate::settings::SettingsErrors;
 
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
-    let settings = context.settings()?;
+    match judged(context) {
+        Err(Failure { exit, text }) if context.global.json => {
+            output::json(&json!({"ok": false, "errors": text.lines().collect::<Vec<_>>()}))?;
+            Ok(exit)
+        }
+        judged => judged,
+    }
+}
+
+fn judged(context: &Context) -> Result<Exit, Failure> {
+    let settings = context.unwarned_settings()?;
+    let (errors, credentials) = settings.missing_secrets();
+    if !errors.is_empty() {
+        return Err(SettingsErrors(errors).into());
+    }
     let policy = &settings.policy;
+    let warnings = [settings.warnings.clone(), credentials, warnings(policy)].concat();
     let sources: Vec<&str> = settings.source_names().collect();
     if context.global.json {
         output::json(&json!({
@@ -18,7 +34,7 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
             "sources": sources,
             "clusters": policy.clusters.keys().collect::<Vec<_>>(),
             "classes": policy.classes.keys().collect::<Vec<_>>(),
-            "warnings": warnings(policy),
+            "warnings": warnings,
         }))?;
         return Ok(Exit::Done);
     }
@@ -33,7 +49,7 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     if policy.classes.is_empty() {
         output::line("No [class.NAME]: nobody becomes a tenant.");
     }
-    for warning in warnings(policy) {
+    for warning in warnings {
         output::line(format!("warning: {warning}"));
     }
     Ok(Exit::Done)

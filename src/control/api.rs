@@ -82,6 +82,9 @@ pub struct Status {
     /// The realm that is written to.
     #[serde(default)]
     pub realm: Option<RealmStatus>,
+    /// How the file differs from the configuration in force.
+    #[serde(default)]
+    pub configuration: Option<String>,
 }
 
 /// How a realm that is written to is.

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use crate::control::api::{BackupStatus, ClusterStatus, CycleReport, Failing, Status};
 use crate::ledger::LedgerState;
+use crate::ledger::missing::Missing;
 use crate::orders::request::Trigger;
 use crate::plan::adopted::Unowned;
 use crate::plan::pace::Progress;
@@ -72,6 +73,7 @@ pub fn status(
         last_cycle,
         accounts,
         rejected: ledger.rejected.iter().cloned().collect(),
+        missing: Missing::of(ledger),
         unowned: Unowned::of(ledger),
         failing: failing(ledger),
         refusals: ledger.refusals.clone(),

@@ -46,6 +46,7 @@ fn text(status: &Status, running: bool) -> String {
         last_cycle,
         accounts,
         rejected,
+        missing,
         unowned,
         failing,
         refusals: _,
@@ -83,6 +84,7 @@ fn text(status: &Status, running: bool) -> String {
     lines.extend(sources.iter().map(|(name, state)| source(name, state)));
     lines.extend(clusters.iter().flat_map(|(name, cluster)| of_cluster(name, cluster)));
     lines.extend(realm.iter().flat_map(of_realm));
+    lines.extend(missing.iter().map(ToString::to_string));
     for entry in rejected {
         lines.push(format!(
             "rejected: {} {}: {} ({})",

@@ -24,6 +24,7 @@ use crate::desired::Notice;
 use crate::identity::AccountName;
 use crate::ledger::SourceState;
 use crate::ledger::change::RefusalRecord;
+use crate::ledger::missing::Missing;
 use crate::orders::request::{Refusal, Trigger};
 use crate::plan::adopted::Unowned;
 use crate::plan::limit_usage::LimitUse;
@@ -55,6 +56,9 @@ pub struct Status {
     pub accounts: BTreeMap<String, u64>,
     /// Entries that failed a check.
     pub rejected: Vec<RejectedEntry>,
+    /// Accounts that a directory no longer shows, and that are suspended if that goes on.
+    #[serde(default)]
+    pub missing: Vec<Missing>,
     /// Namespaces that a class would adopt, and that are nobody's.
     #[serde(default)]
     pub unowned: Vec<Unowned>,

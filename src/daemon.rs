@@ -5,6 +5,7 @@
 mod disk;
 mod inbox;
 mod own;
+mod proof;
 mod schedule;
 
 use std::collections::BTreeSet;
@@ -248,11 +249,23 @@ impl Loop {
             self.due.insert(trigger);
             self.due.extend(others);
         } else if trigger == Trigger::Order {
-            self.waiters.answer_orders(&report);
+            self.answer_orders(&report).await;
         } else if trigger.asks() {
             self.waiters.answer_syncs(&report);
         }
         Ok(())
+    }
+
+    async fn answer_orders(&mut self, report: &CycleReport) {
+        let Runtime { ledger, settings, .. } = &self.runtime;
+        for (mut answer, reply) in self.waiters.orders.drain(..) {
+            match proof::of(ledger.state(), &settings.ledger(), &answer.revoked).await {
+                Ok(proofs) => answer.proofs = proofs,
+                // The order is carried out all the same; the history has the proof.
+                Err(error) => tracing::warn!(error = %chain(&error), "the proof of a revocation could not be read"),
+            }
+            let _ = reply.send(Ok(OrderAnswer { report: Some(report.clone()), ..answer }));
+        }
     }
 
     /// A cycle for the next look at what was delivered, or for a file that another program used.
@@ -308,12 +321,6 @@ impl Waiters {
     fn answer_syncs(&mut self, report: &CycleReport) {
         for reply in self.syncs.drain(..) {
             let _ = reply.send(Ok(report.clone()));
-        }
-    }
-
-    fn answer_orders(&mut self, report: &CycleReport) {
-        for (answer, reply) in self.orders.drain(..) {
-            let _ = reply.send(Ok(OrderAnswer { report: Some(report.clone()), ..answer }));
         }
     }
 }

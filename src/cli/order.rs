@@ -100,6 +100,7 @@ pub(super) fn printed(context: &Context, answer: OrderAnswer) -> Result<Exit, Fa
         output::json(&answer)?;
     } else {
         answer.text.lines().for_each(|line| output::line(clean(line)));
+        answer.proofs.iter().for_each(|proof| output::line(clean(&proof.to_string())));
         if let Some(report) = &answer.report {
             output::line(sync::text(report));
         }

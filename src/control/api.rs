@@ -268,6 +268,33 @@ pub struct OrderAnswer {
     /// Whose certificates are to be worth nothing, one by one.
     #[serde(default)]
     pub revoked: Vec<AccountName>,
+    /// What proves it, of each of them.
+    #[serde(default)]
+    pub proofs: Vec<RevocationProof>,
     /// The cycle that carried it out.
     pub report: Option<CycleReport>,
+}
+
+/// What proves that older credentials of an account are worth nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevocationProof {
+    /// Whose.
+    pub account: AccountName,
+    /// The only generation whose credentials are good.
+    pub generation: u64,
+    /// When the API server of each cluster answered that it allows older credentials nothing.
+    pub refused: BTreeMap<String, String>,
+    /// Files with the new credential, with when each was written.
+    pub delivered: BTreeMap<String, Timestamp>,
+}
+
+impl std::fmt::Display for RevocationProof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { account, generation, refused, delivered } = self;
+        write!(f, "{account}: generation {generation}")?;
+        refused.iter().try_for_each(|(cluster, at)| {
+            write!(f, "; the API server of {cluster} refuses older credentials (asked {at})")
+        })?;
+        delivered.iter().try_for_each(|(file, at)| write!(f, "; new credential in {file} ({at:.0})"))
+    }
 }

@@ -227,7 +227,7 @@ pub async fn write_down(
     let Written { changes, events, texts, revoked, refused } =
         orders::write_all(store.state(), policy, actor, requests, now);
     store.write(lock, &changes, &events, now).await?;
-    Ok(OrderAnswer { text: texts.join("\n"), refused, revoked, report: None })
+    Ok(OrderAnswer { text: texts.join("\n"), refused, revoked, proofs: Vec::new(), report: None })
 }
 
 /// Copies the ledger of `state_dir` into its backups, beside whoever writes it.

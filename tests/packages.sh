@@ -107,6 +107,8 @@ ends() {
 say "installing the deb"
 within dpkg -i /bursar.deb >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg -i"; }
 is "the configuration" "$(mode /etc/bursar/bursar.toml)" "-rw-r----- root:bursar"
+within sh -c '[ "$(wc -l </etc/bursar/bursar.toml)" -le 12 ] && [ -s /usr/share/doc/bursar/bursar.toml ]' ||
+    fail "the package ships a short configuration and its manual"
 is "the passwords' folder" "$(mode /etc/bursar/credentials)" "drwxr-x--- root:bursar"
 is "the state folder" "$(mode /var/lib/bursar)" "drwxr-x--- bursar:bursar"
 is "the sockets' folder" "$(mode /run/bursar)" "drwxr-xr-x bursar:bursar"

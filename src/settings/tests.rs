@@ -445,6 +445,14 @@ fn the_shipped_file_is_a_configuration() {
 }
 
 #[test]
+fn the_file_of_the_packages_is_short_and_right() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/bursar.toml");
+    let text = std::fs::read_to_string(path).expect("the file");
+    assert!(text.lines().count() <= 12);
+    assert_eq!(load(&text).expect("settings").site, "example");
+}
+
+#[test]
 fn the_manual_says_the_defaults_of_the_code() {
     let folder = folder();
     let explicit = load_in(folder.path(), &uncommented(|_| false), &[]).expect("settings");

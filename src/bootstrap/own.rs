@@ -13,6 +13,7 @@ use kube::api::PostParams;
 use kube::config::{AuthInfo, Cluster, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext};
 use kube::{Api, Client};
 use secrecy::SecretString;
+use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::owner::owner_and_said;
@@ -179,15 +180,12 @@ pub(super) async fn obtain(
     path: &Path,
 ) -> Result<OwnCredential, AccessError> {
     let key = NewKey::generate().map_err(AccessError::Key)?;
+    // Two processes can ask at once, as `init` beside a renewal: each removes only its own request.
+    let holder = format!("{USER_ENTRY}-{}", hex::encode(&Sha256::digest(key.public_key())[..8]));
     let names = Names { common_name: DAEMON_USER, organizations: [group, None], serial_number: None };
     let request = key.request(names).map_err(AccessError::Key)?;
-    let unsigned = Unsigned {
-        holder: group.and_then(|group| group.split_once('#')).map_or(USER_ENTRY, |(_, ledger_id)| ledger_id),
-        account: DAEMON_USER,
-        request: &request,
-        lifetime: OWN_LIFETIME,
-        namespace: None,
-    };
+    let unsigned =
+        Unsigned { holder: &holder, account: DAEMON_USER, request: &request, lifetime: OWN_LIFETIME, namespace: None };
     let pem = sign(server, unsigned).await.map_err(AccessError::Signing)?;
     let public_key = key.public_key();
     let asked = Asked {

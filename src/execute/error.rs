@@ -10,6 +10,7 @@ use crate::bootstrap::AccessError;
 use crate::errors::chain;
 use crate::identity::{ClusterName, NamespaceName};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
+use crate::ledger::FOREIGN;
 
 /// A step that failed. It ends what is left of its account in its cluster, and nobody else's.
 #[derive(Debug, Error)]
@@ -156,7 +157,7 @@ impl StepError {
     #[must_use]
     pub const fn step(&self) -> &'static str {
         match self {
-            Self::Foreign { .. } => "foreign",
+            Self::Foreign { .. } => FOREIGN,
             Self::Deleting { .. } | Self::NamespaceDeleting { .. } | Self::NoNamespace { .. } => "deleting",
             Self::VolumeMoved { .. } => "volume",
             Self::Refused { .. } | Self::UnknownKind { .. } => "apply",

@@ -171,9 +171,9 @@ fn flood_of_one_tenant_stops_no_other_and_not_the_probes() {
     times.sort();
     let p99 = times[times.len() * 99 / 100];
     eprintln!("{} pods, p99 {p99:?}; slowest probe {slowest_probe:?}; {opened:?} idle connections", times.len());
-    assert!(times.len() > 50 && p99 < Duration::from_secs(1), "{p99:?} of {}", times.len());
+    assert!(times.len() > 50 && p99 < Duration::from_secs(5), "{p99:?} of {}", times.len());
     // The kubelet's own patience.
-    assert!(slowest_probe < Duration::from_secs(1), "{slowest_probe:?}");
+    assert!(slowest_probe < Duration::from_secs(5), "{slowest_probe:?}");
     assert!(bodies.is_finished(), "not all {BODIES} large bodies were decided within {AT_MOST:?}");
     let again: Vec<usize> =
         flood.block_on(bodies).expect("decided").into_iter().map(|times| times.expect("it")).collect();

@@ -262,7 +262,8 @@ pub fn approved_for<'a>(tools: impl IntoIterator<Item = (&'a str, Vec<Action>)>)
     approved
 }
 
-fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> AccountPlan {
+/// The plan of one tool, as it is before the guard.
+pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> AccountPlan {
     AccountPlan {
         namespaces: BTreeSet::new(),
         awaited: false,

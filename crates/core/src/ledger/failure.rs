@@ -66,6 +66,8 @@ pub const LAST_REMOVAL_RETRY: SignedDuration = SignedDuration::from_mins(1);
 
 /// [`Failure::step`] of what has begun.
 const SUSPEND: &str = "suspend";
+/// Step of a failure: an object of that name belongs to somebody else.
+pub const FOREIGN: &str = "foreign";
 /// [`Failure::step`] of what takes access away.
 pub const REMOVAL: &str = "removal";
 

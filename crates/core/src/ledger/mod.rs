@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use self::adopted::AdoptedNamespace;
 pub use self::credential::{Certificate, CredentialKey, Delivery};
 use self::doubt::{Doubt, DoubtKey};
-pub use self::failure::{Failure, LAST_REMOVAL_RETRY, LAST_RETRY, REMOVAL};
+pub use self::failure::{FOREIGN, Failure, LAST_REMOVAL_RETRY, LAST_RETRY, REMOVAL};
 pub use self::gaps::{Absence, Ending};
 use self::idle::Idleness;
 pub use self::order::{Note, Order, OrderKind};

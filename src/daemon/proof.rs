@@ -15,7 +15,7 @@ const REFUSED: &str = "SELECT detail ->> 'cluster' AS cluster, max(at) AS at FRO
     WHERE account_id = ?1 AND action = 'old certificates refused' AND detail ->> 'generation' = CAST(?2 AS INTEGER)
     GROUP BY 1";
 
-/// Of the accounts in `revoked` that are served.
+/// The proofs for the accounts in `revoked` that are served.
 pub(super) async fn of(
     ledger: &LedgerState,
     file: &Path,

@@ -247,6 +247,23 @@ proptest! {
 }
 
 #[test]
+fn a_held_suspended_tenant_without_its_namespace_has_nothing_to_stop() {
+    let (mut world, ids) = site();
+    let happenings =
+        [Happening::Absent(1, 0), Happening::Absent(5, 24), Happening::Held(5, true), Happening::Vanished(34)];
+    for what in &happenings {
+        happen(&mut world, &ids, what);
+        for _ in 0..6 {
+            world.cycle();
+        }
+        world.now += SignedDuration::from_mins(1);
+    }
+    let (approved, _) = world.guarded();
+    let left: Vec<_> = approved.accounts().iter().filter(|plan| plan.changes_something()).collect();
+    assert!(left.is_empty(), "{left:#?}");
+}
+
+#[test]
 fn a_daemon_that_was_killed_while_it_suspended_finishes() {
     let (mut world, ids) = site();
     for _ in 0..3 {

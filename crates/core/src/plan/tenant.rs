@@ -102,8 +102,9 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     // At a resumption no pod starts before it is gone.
     let (stoppers, deletes): (Vec<_>, Vec<_>) =
         deletes.into_iter().partition(|action| matches!(action, Action::Delete { key, .. } if stops_pods(key)));
-    let stop = stop(look, !namespace.is_empty());
+    // Nothing runs in a namespace that is not there.
     let is_new = namespace.iter().any(|action| matches!(action, Action::Apply { uid: None, .. }));
+    let stop = stop(look, !namespace.is_empty() && !is_new);
     let Standing { remove, prove, deliver, inspect } = credential::actions(look, &mut found.notices);
     let directories = directories(look, &applies);
     let actions = [
@@ -123,7 +124,7 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     let own = actions.into_iter().flatten().chain(prove).chain(deliver).chain(inspect).chain(end);
     let all = own.chain(elsewhere);
     match going {
-        // Nothing runs in a namespace that is not there yet, and its quota cannot come before it.
+        // Its quota cannot come before the namespace.
         None if is_new => {
             let (quota, all): (Vec<_>, Vec<_>) =
                 all.partition(|action| matches!(action, Action::Apply { key, .. } if stops_pods(key)));

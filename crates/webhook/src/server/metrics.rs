@@ -95,27 +95,22 @@ impl Metrics {
         registry.register("decisions", "What rules found, by what was made of it", self.found.clone());
         registry.register("reviews", "Reviews by how they ended", self.reviews.clone());
         registry.register_with_unit("review", "Time that a review took here", Unit::Seconds, self.seconds.clone());
-        let seconds = |value: i64| {
-            let gauge = Gauge::<i64>::default();
-            gauge.set(value);
-            gauge
-        };
         registry.register_with_unit(
             "index_age",
             "Since namespaces were last heard of",
             Unit::Seconds,
-            seconds(i64::try_from(gauges.index_age.as_secs()).unwrap_or(i64::MAX)),
+            gauge(i64::try_from(gauges.index_age.as_secs()).unwrap_or(i64::MAX)),
         );
         registry.register(
             "index_namespaces",
             "Namespaces in the index",
-            seconds(i64::try_from(gauges.namespaces).unwrap_or(i64::MAX)),
+            gauge(i64::try_from(gauges.namespaces).unwrap_or(i64::MAX)),
         );
         registry.register_with_unit(
             "certificate_expiry",
             "Until the serving certificate ends",
             Unit::Seconds,
-            seconds(gauges.certificate_seconds),
+            gauge(gauges.certificate_seconds),
         );
         let wrong = Family::<File, Gauge>::default();
         for (file, is_wrong) in gauges.wrong {
@@ -147,17 +142,19 @@ impl ApproverMetrics {
     #[must_use]
     pub fn exposition(&self, waiting: usize, is_ready: bool) -> String {
         let mut registry = Registry::with_prefix("bursar_approver");
-        let gauge = |value: i64| {
-            let gauge = Gauge::<i64>::default();
-            gauge.set(value);
-            gauge
-        };
         registry.register("requests", "Requests of the daemon, by verdict", self.verdicts.clone());
         let waiting = gauge(i64::try_from(waiting).unwrap_or(i64::MAX));
         registry.register("waiting", "Requests of the daemon that are neither approved nor denied", waiting);
         registry.register("ready", "1: requests and namespaces are watched", gauge(i64::from(is_ready)));
         text(&registry)
     }
+}
+
+/// A value that is read off at a scrape.
+fn gauge(value: i64) -> Gauge {
+    let gauge = Gauge::default();
+    gauge.set(value);
+    gauge
 }
 
 fn text(registry: &Registry) -> String {

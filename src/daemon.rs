@@ -5,6 +5,7 @@
 mod disk;
 mod inbox;
 mod own;
+mod proof;
 mod schedule;
 
 use std::collections::BTreeSet;
@@ -74,6 +75,7 @@ pub fn now() -> Timestamp {
 /// What keeps it from working at all; everything else is a state that `bursar status` shows.
 pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
     let settings = Settings::load(&config)?;
+    warn(&settings);
     let mut runtime = Runtime::open(settings, Arc::new(Metrics::default()), now).await?;
     let stop = CancellationToken::new();
     let (sender, events) = mpsc::channel(64);
@@ -248,11 +250,24 @@ impl Loop {
             self.due.insert(trigger);
             self.due.extend(others);
         } else if trigger == Trigger::Order {
-            self.waiters.answer_orders(&report);
+            self.answer_orders(&report).await;
         } else if trigger.asks() {
             self.waiters.answer_syncs(&report);
         }
         Ok(())
+    }
+
+    async fn answer_orders(&mut self, report: &CycleReport) {
+        let Runtime { ledger, settings, .. } = &self.runtime;
+        for (mut answer, reply) in self.waiters.orders.drain(..) {
+            match proof::of(ledger.state(), &settings.ledger(), &answer.revoked).await {
+                Ok(proofs) => answer.proofs = proofs,
+                // The order is carried out all the same; the history has the proof.
+                Err(error) => tracing::warn!(error = %chain(&error), "the proof of a revocation could not be read"),
+            }
+            let open = report::unfinished::after(report, &answer.ordered);
+            let _ = reply.send(Ok(OrderAnswer { open, report: Some(report.clone()), ..answer }));
+        }
     }
 
     /// A cycle for the next look at what was delivered, or for a file that another program used.
@@ -274,6 +289,7 @@ impl Loop {
         notify(&[NotifyState::Reloading]);
         match Settings::load(&self.config).and_then(|settings| self.runtime.reload(settings)) {
             Ok(()) => {
+                warn(self.runtime.settings());
                 self.runtime.directories.follow();
                 let next = schedule(self.runtime.settings(), &self.sender).await?;
                 std::mem::replace(&mut self.scheduler, next).shutdown().await?;
@@ -289,6 +305,12 @@ impl Loop {
     }
 }
 
+fn warn(settings: &Settings) {
+    for warning in &settings.warnings {
+        tracing::warn!(warning, "configuration");
+    }
+}
+
 impl Waiters {
     /// What was written down is not lost; who waits for a cycle hears that there is none (the dropped reply says so).
     fn tell_that_it_stops(&mut self) {
@@ -301,13 +323,6 @@ impl Waiters {
     fn answer_syncs(&mut self, report: &CycleReport) {
         for reply in self.syncs.drain(..) {
             let _ = reply.send(Ok(report.clone()));
-        }
-    }
-
-    fn answer_orders(&mut self, report: &CycleReport) {
-        for (answer, reply) in self.orders.drain(..) {
-            let open = report::unfinished::after(report, &answer.ordered);
-            let _ = reply.send(Ok(OrderAnswer { open, report: Some(report.clone()), ..answer }));
         }
     }
 }

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 
 use crate::control::api::{BackupStatus, ClusterStatus, CycleReport, Failing, Status};
 use crate::ledger::LedgerState;
+use crate::ledger::missing::Missing;
 use crate::orders::request::Trigger;
 use crate::plan::adopted::Unowned;
 use crate::plan::pace::Progress;
@@ -75,6 +76,7 @@ pub fn status(
         last_cycle,
         accounts,
         rejected: ledger.rejected.iter().cloned().collect(),
+        missing: Missing::of(ledger),
         unowned: Unowned::of(ledger),
         failing: failing(ledger),
         refusals: ledger.refusals.clone(),
@@ -85,6 +87,7 @@ pub fn status(
         wal: None,
         backup: BackupStatus::default(),
         realm: None,
+        configuration: None,
     }
 }
 

@@ -11,7 +11,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use tracing_subscriber::EnvFilter;
 
+use crate::identity::AccountKind;
 use crate::ledger::change::Event;
+use crate::ledger::missing::Missing;
 use crate::ledger::{LedgerState, Lifecycle};
 use crate::snapshot::Way;
 
@@ -60,6 +62,12 @@ struct ClusterLabel {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabel {
     state: &'static str,
+}
+
+/// Label `kind`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    kind: &'static str,
 }
 
 /// Label `limit`.
@@ -329,6 +337,14 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
         accounts.get_or_create(&StateLabel { state: known.as_str() }).set(count_gauge(count));
     }
     registry.register("accounts", "Accounts by state", accounts);
+    let missing = Family::<KindLabel, Gauge>::default();
+    for kind in [AccountKind::Tool, AccountKind::User, AccountKind::Group] {
+        missing.get_or_create(&KindLabel { kind: kind.as_str() }).set(0);
+    }
+    for Missing { kind, count, since: _, due: _ } in Missing::of(state) {
+        missing.get_or_create(&KindLabel { kind: kind.as_str() }).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+    registry.register("missing_accounts", "Active accounts that their directory no longer shows, not due yet", missing);
     let suspended = Family::<CauseLabel, Gauge>::default();
     for suspension in state.accounts.values().filter_map(|account| account.suspension.as_ref()) {
         suspended.get_or_create(&CauseLabel { cause: suspension.word() }).inc();

@@ -107,6 +107,8 @@ ends() {
 say "installing the deb"
 within dpkg -i /bursar.deb >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg -i"; }
 is "the configuration" "$(mode /etc/bursar/bursar.toml)" "-rw-r----- root:bursar"
+within sh -c '[ "$(wc -l </etc/bursar/bursar.toml)" -le 12 ] && [ -s /usr/share/doc/bursar/bursar.toml ]' ||
+    fail "the package ships a short configuration and its manual"
 is "the passwords' folder" "$(mode /etc/bursar/credentials)" "drwxr-x--- root:bursar"
 is "the state folder" "$(mode /var/lib/bursar)" "drwxr-x--- bursar:bursar"
 is "the sockets' folder" "$(mode /run/bursar)" "drwxr-xr-x bursar:bursar"
@@ -179,6 +181,18 @@ grep -q alice "$work/output" || fail "alice is not in the ledger"
 is "sqlite3 by a reader" "$(within runuser -u reader -- sqlite3 /var/lib/bursar/ledger.db 'SELECT name FROM users')" alice
 ends 77 runuser -u reader -- bursar hold user alice --reason x
 ends 77 runuser -u stranger -- bursar status
+
+say "reloading"
+ends 0 systemctl reload bursard.service
+within sh -c 'echo "[lifecycl]" >>/etc/bursar/bursar.toml'
+ends 1 systemctl reload bursard.service
+is "bursard after a reload with a wrong file" "$(state bursard.service)" active
+ends 0 bursar status
+grep -q "differs from the configuration in force" "$work/output" || fail "status does not say that the file differs"
+ends 0 bursar hold user alice --reason audit
+ends 0 bursar release user alice
+within sed -i '/^\[lifecycl\]$/d' /etc/bursar/bursar.toml
+ends 0 systemctl reload bursard.service
 
 ends 0 bursar ledger backup /root/backup.db
 is "a backup by root" "$(mode /root/backup.db)" "-rw------- root:root"

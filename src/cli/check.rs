@@ -5,11 +5,28 @@ use serde_json::json;
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output;
+use crate::desired::quota::without_default;
 use crate::policy::{Class, Policy};
+use crate::settings::SettingsErrors;
 
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
-    let settings = context.settings()?;
+    match judged(context) {
+        Err(Failure { exit, text }) if context.global.json => {
+            output::json(&json!({"ok": false, "errors": text.lines().collect::<Vec<_>>()}))?;
+            Ok(exit)
+        }
+        judged => judged,
+    }
+}
+
+fn judged(context: &Context) -> Result<Exit, Failure> {
+    let settings = context.unwarned_settings()?;
+    let (errors, credentials) = settings.missing_secrets();
+    if !errors.is_empty() {
+        return Err(SettingsErrors(errors).into());
+    }
     let policy = &settings.policy;
+    let warnings = [settings.warnings.clone(), credentials, warnings(policy)].concat();
     let sources: Vec<&str> = settings.source_names().collect();
     if context.global.json {
         output::json(&json!({
@@ -18,7 +35,7 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
             "sources": sources,
             "clusters": policy.clusters.keys().collect::<Vec<_>>(),
             "classes": policy.classes.keys().collect::<Vec<_>>(),
-            "warnings": warnings(policy),
+            "warnings": warnings,
         }))?;
         return Ok(Exit::Done);
     }
@@ -33,7 +50,7 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     if policy.classes.is_empty() {
         output::line("No [class.NAME]: nobody becomes a tenant.");
     }
-    for warning in warnings(policy) {
+    for warning in warnings {
         output::line(format!("warning: {warning}"));
     }
     Ok(Exit::Done)
@@ -49,13 +66,42 @@ fn warnings(policy: &Policy) -> Vec<String> {
             class.name
         )
     };
-    policy.classes.values().filter(may_escalate).map(escalation).collect()
+    let trap = |class: &Class| {
+        let resources = without_default(class, class.quota.keys().map(String::as_str));
+        (!resources.is_empty()).then(|| {
+            format!(
+                "class.{}.quota: pods that do not name {} themselves are refused; give defaults, for example limit_range = \
+                 {{ container = {{ default = {{ cpu = \"500m\", memory = \"512Mi\" }} }} }}",
+                class.name,
+                resources.join(", ")
+            )
+        })
+    };
+    let classes = policy.classes.values();
+    classes.clone().filter(may_escalate).map(escalation).chain(classes.filter_map(trap)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan::testing::policy;
+
+    #[test]
+    fn a_quota_without_a_default_is_warned_of() {
+        let mut policy = policy();
+        let class = policy.classes.get_mut("student").expect("a class of the sample");
+        class.quota = [("limits.memory".to_owned(), "8Gi".to_owned()), ("pods".to_owned(), "4".to_owned())].into();
+        class.limit_range = None;
+        let said = warnings(&policy);
+        assert!(matches!(&*said, [one] if one.contains("do not name limits.memory themselves")), "{said:?}");
+        let class = policy.classes.get_mut("student").expect("a class of the sample");
+        class.quota.insert("requests.memory".to_owned(), "4Gi".to_owned());
+        class.limit_range = Some(json!([{"type": "Container", "default": {"memory": "512Mi"}}]));
+        assert_eq!(warnings(&policy), Vec::<String>::new());
+        let class = policy.classes.get_mut("student").expect("a class of the sample");
+        class.limit_range = Some(json!([{"type": "Pod", "max": {"memory": "512Mi"}}]));
+        assert!(warnings(&policy)[0].contains("limits.memory, requests.memory"));
+    }
 
     #[test]
     fn a_class_that_may_escalate_is_warned_of() {

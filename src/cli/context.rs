@@ -1,13 +1,16 @@
 //! What every command has: the options, the settings, the ledger to read, the daemon to ask.
 
+use std::cell::Cell;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use nix::unistd::{Uid, User};
 
 use super::arguments::Global;
 use super::exit::{Exit, Failure};
+use super::output::clean;
 use crate::control::client::ControlClient;
-use crate::settings::{CONTROL_SOCKET, Settings};
+use crate::settings::{Settings, control_socket};
 use crate::store::ReadStore;
 
 /// What cures it when somebody may not read.
@@ -18,20 +21,39 @@ pub(super) struct Context {
     pub(super) global: Global,
     /// Who runs the program, asked before it becomes somebody else.
     pub(super) actor: String,
+    warned: Cell<bool>,
 }
 
 impl Context {
     pub(super) fn new(global: Global) -> Self {
-        Self { global, actor: crate::control::caller::own_name() }
+        Self { global, actor: crate::control::caller::own_name(), warned: Cell::new(false) }
     }
 
+    /// The configuration; what it warns of is said once, on standard error.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        let settings = self.unwarned_settings()?;
+        if !self.warned.replace(true) {
+            for warning in &settings.warnings {
+                // Nothing is left to do about a closed standard error.
+                let _ = writeln!(std::io::stderr(), "warning: {}", clean(warning));
+            }
+        }
+        Ok(settings)
+    }
+
+    /// The same, for a command that says the warnings in its answer.
+    pub(super) fn unwarned_settings(&self) -> Result<Settings, Failure> {
         let path = &self.global.config;
         // It names no password, but who may not read it is not one of us: another thing than a wrong configuration.
         if std::fs::File::open(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
             return Err(Failure::new(Exit::Forbidden, format!("{} is not for you; {READING}", path.display())));
         }
         Ok(Settings::load(path)?)
+    }
+
+    /// The daemon, whether or not it is there. A configuration that is wrong, or not for this user, keeps nobody from it.
+    pub(super) fn daemon(&self) -> Result<ControlClient, Failure> {
+        Ok(ControlClient::new(&control_socket(&self.global.config))?)
     }
 
     /// The ledger: the one that is named, else the configured one, which root opens as user `bursar`.
@@ -57,20 +79,6 @@ impl Context {
                 Err(Failure::new(exit, format!("{}: {error}; {cure}", path.display())))
             }
         }
-    }
-}
-
-/// The daemon, whether or not it is there.
-pub(super) fn daemon(settings: &Settings) -> Result<ControlClient, Failure> {
-    Ok(ControlClient::new(&settings.control_socket)?)
-}
-
-/// The same for those who may not read the configuration, at the place where a package puts it.
-pub(super) fn daemon_for_all(context: &Context) -> Result<ControlClient, Failure> {
-    match context.settings() {
-        Ok(settings) => daemon(&settings),
-        Err(Failure { exit: Exit::Forbidden, .. }) => Ok(ControlClient::new(CONTROL_SOCKET.as_ref())?),
-        Err(failure) => Err(failure),
     }
 }
 

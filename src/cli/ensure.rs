@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::arguments::Ensure;
-use super::context::{Context, daemon_for_all};
+use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output;
 use crate::control::client::ClientError;
@@ -18,7 +18,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 #[expect(clippy::disallowed_methods, reason = "a person waits at a login")]
 pub(super) async fn run(context: &Context, arguments: Ensure) -> Result<Exit, Failure> {
     let Ensure { account, timeout } = arguments;
-    let client = daemon_for_all(context)?;
+    let client = context.daemon()?;
     let request = EnsureRequest { kind: account.kind, name: account.name, since: Some(crate::daemon::now()) };
     let progress = output::progress("the kubeconfig is made ready");
     let deadline = Instant::now() + timeout;

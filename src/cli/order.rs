@@ -2,7 +2,7 @@
 //! written down by this process while there is none.
 
 use super::arguments::{self, Account, Adopt, AdoptNamespace, Command, MaybeReasoned, Reasoned};
-use super::context::{Context, daemon};
+use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::clean;
 use super::{lines, local, output, sync};
@@ -86,10 +86,9 @@ pub(super) async fn give(context: &Context, orders: Vec<OrderRequest>) -> Result
 }
 
 pub(super) async fn asked(context: &Context, orders: &[OrderRequest]) -> Result<OrderAnswer, Failure> {
-    let settings = context.settings()?;
     let progress = output::progress("the order is carried out");
-    let answer = match daemon(&settings)?.order(orders).await {
-        Err(ClientError::Absent { .. }) => local::orders(&settings, &context.actor, orders).await?,
+    let answer = match context.daemon()?.order(orders).await {
+        Err(ClientError::Absent { .. }) => local::orders(&context.settings()?, &context.actor, orders).await?,
         answer => answer?,
     };
     progress.finish_and_clear();
@@ -101,6 +100,7 @@ pub(super) fn printed(context: &Context, answer: OrderAnswer) -> Result<Exit, Fa
         output::json(&answer)?;
     } else {
         answer.text.lines().for_each(|line| output::line(clean(line)));
+        answer.proofs.iter().for_each(|proof| output::line(clean(&proof.to_string())));
         if let Some(report) = &answer.report {
             output::line(sync::text(report));
         }

@@ -1,6 +1,6 @@
 //! `bursar plan`: what would be done.
 
-use super::context::{Context, daemon};
+use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::{local, output};
 use crate::control::client::ClientError;
@@ -8,7 +8,7 @@ use crate::control::client::ClientError;
 pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     let progress = output::progress("reading directories and clusters");
-    let answer = match daemon(&settings)?.plan().await {
+    let answer = match context.daemon()?.plan().await {
         Err(ClientError::Absent { .. }) => Box::pin(local::plan(settings)).await?,
         answer => answer?,
     };

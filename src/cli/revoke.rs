@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::arguments::Revoke;
-use super::context::{Context, daemon};
+use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::order::{asked, give, printed};
 use super::output;
@@ -33,11 +33,10 @@ async fn of_class(context: &Context, request: RevokeClass) -> Result<Exit, Failu
     let class = request.class.clone();
     let answer = asked(context, &[OrderRequest::RevokeClass(request)]).await?;
     let Some(report) = answer.report.clone() else { return printed(context, answer) };
-    let settings = context.settings()?;
     let of_class = |all: Vec<Progress>| all.into_iter().find(|progress| progress.class == class);
     let first = of_class(report.revocations);
     let end = match first {
-        Some(first) => followed(&daemon(&settings)?, first).await?,
+        Some(first) => followed(&context.daemon()?, first).await?,
         None => Ended { progress: None, stopped: false },
     };
     told(context, &answer, end)

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::arguments::{Account, Own};
-use super::context::{Context, daemon_for_all};
+use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::{self, Row};
 use crate::control::api::OwnRequest;
@@ -19,7 +19,7 @@ pub(super) async fn run(context: &Context, asked: Own) -> Result<Exit, Failure> 
     let facts = match read {
         Err(Failure { exit: Exit::Forbidden, .. }) => {
             let of = asked.account().map(|account| account.to_name());
-            daemon_for_all(context)?.show(&OwnRequest { of }).await?
+            context.daemon()?.show(&OwnRequest { of }).await?
         }
         facts => facts?,
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::context::{Context, daemon};
+use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::clean;
 use super::{output, sync};
@@ -15,20 +15,20 @@ use crate::snapshot::{Comparison, Completeness, Way};
 use crate::store::backup;
 
 pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
-    let settings = context.settings()?;
     let asked = match context.global.ledger {
-        None => daemon(&settings)?.status().await,
-        Some(_) => Err(ClientError::Absent { socket: settings.control_socket.clone() }),
+        None => Some(context.daemon()?.status().await),
+        Some(_) => None,
     };
     let (running, status) = match asked {
-        Err(ClientError::Absent { .. }) => {
+        None | Some(Err(ClientError::Absent { .. })) => {
+            let settings = context.settings()?;
             let mut store = context.store().await?;
             let last = store.last_report().await?.and_then(|report| serde_json::from_value(report).ok());
             let status = report::status(&settings.site, &store.state().await?, BTreeMap::new(), last);
             let backup = BackupStatus { newest: backup::newest(&settings.state_dir), failed: None };
             (false, Status { backup, ..status })
         }
-        asked => (true, asked?),
+        Some(asked) => (true, asked?),
     };
     if context.global.json {
         output::json(&status)?;
@@ -46,6 +46,7 @@ fn text(status: &Status, running: bool) -> String {
         last_cycle,
         accounts,
         rejected,
+        missing,
         unowned,
         failing,
         unfinished,
@@ -57,6 +58,7 @@ fn text(status: &Status, running: bool) -> String {
         wal,
         backup,
         realm,
+        configuration,
     } = status;
     let by_state: Vec<String> = accounts.iter().map(|(state, count)| format!("{count} {state}")).collect();
     let mut lines = vec![format!(
@@ -66,6 +68,7 @@ fn text(status: &Status, running: bool) -> String {
     if !running {
         lines.push("bursard does not run; this is what the ledger last knew".to_owned());
     }
+    lines.extend(configuration.as_deref().map(clean));
     lines.extend(ledger.as_ref().map(|LedgerTrouble { why, since, waiting }| {
         let why = clean(why);
         format!(
@@ -82,6 +85,7 @@ fn text(status: &Status, running: bool) -> String {
     lines.extend(sources.iter().map(|(name, state)| source(name, state)));
     lines.extend(clusters.iter().flat_map(|(name, cluster)| of_cluster(name, cluster)));
     lines.extend(realm.iter().flat_map(of_realm));
+    lines.extend(missing.iter().map(ToString::to_string));
     for entry in rejected {
         lines.push(format!(
             "rejected: {} {}: {} ({})",

@@ -1,7 +1,7 @@
 //! `bursar sync`: a cycle now, by the daemon, or with `--once` by this process.
 
 use super::arguments::Sync;
-use super::context::{Context, daemon};
+use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::clean;
 use super::{local, output};
@@ -11,7 +11,7 @@ pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Fai
     let settings = context.settings()?;
     let progress = output::progress("a cycle is under way");
     let report =
-        if arguments.once { Box::pin(local::cycle(settings)).await? } else { daemon(&settings)?.sync().await? };
+        if arguments.once { Box::pin(local::cycle(settings)).await? } else { context.daemon()?.sync().await? };
     progress.finish_and_clear();
     if context.global.json {
         output::json(&report)?;

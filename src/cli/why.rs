@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::arguments::{Account as Named, Own};
-use super::context::{Context, daemon_for_all};
+use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::{self, clean};
 use crate::control::api::OwnRequest;
@@ -19,7 +19,7 @@ pub(super) async fn run(context: &Context, asked: Own) -> Result<Exit, Failure> 
     let (why, exit) = match read {
         Err(Failure { exit: Exit::Forbidden, .. }) => {
             let of = asked.account().map(|account| account.to_name());
-            (daemon_for_all(context)?.why(&OwnRequest { of }).await?, Exit::Done)
+            (context.daemon()?.why(&OwnRequest { of }).await?, Exit::Done)
         }
         why => why?,
     };

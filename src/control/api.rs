@@ -24,6 +24,7 @@ use crate::desired::Notice;
 use crate::identity::AccountName;
 use crate::ledger::SourceState;
 use crate::ledger::change::RefusalRecord;
+use crate::ledger::missing::Missing;
 use crate::orders::request::{Refusal, Trigger};
 use crate::plan::adopted::Unowned;
 use crate::plan::limit_usage::LimitUse;
@@ -56,6 +57,9 @@ pub struct Status {
     pub accounts: BTreeMap<String, u64>,
     /// Entries that failed a check.
     pub rejected: Vec<RejectedEntry>,
+    /// Accounts that a directory no longer shows, and that are suspended if that goes on.
+    #[serde(default)]
+    pub missing: Vec<Missing>,
     /// Namespaces that a class would adopt, and that are nobody's.
     #[serde(default)]
     pub unowned: Vec<Unowned>,
@@ -86,6 +90,9 @@ pub struct Status {
     /// The realm that is written to.
     #[serde(default)]
     pub realm: Option<RealmStatus>,
+    /// How the file differs from the configuration in force.
+    #[serde(default)]
+    pub configuration: Option<String>,
 }
 
 /// How a realm that is written to is.
@@ -271,6 +278,36 @@ pub struct OrderAnswer {
     /// Orders that were written down and are not carried out to their end: exit code 3 where a limit refuses one, else 1.
     #[serde(default)]
     pub open: Vec<Refusal>,
+    /// Those of them whose certificates are to be worth nothing.
+    #[serde(default)]
+    pub revoked: Vec<AccountName>,
+    /// What proves it, for each revoked account.
+    #[serde(default)]
+    pub proofs: Vec<RevocationProof>,
     /// The cycle that carried it out.
     pub report: Option<CycleReport>,
+}
+
+/// What proves that older credentials of an account are worth nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevocationProof {
+    /// Whose.
+    pub account: AccountName,
+    /// The only generation whose credentials are good.
+    pub generation: u64,
+    /// When the API server of each cluster answered that it allows older credentials nothing.
+    pub refused: BTreeMap<String, String>,
+    /// Files with the new credential, with when each was written.
+    pub delivered: BTreeMap<String, Timestamp>,
+}
+
+impl std::fmt::Display for RevocationProof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { account, generation, refused, delivered } = self;
+        write!(f, "{account}: generation {generation}")?;
+        refused.iter().try_for_each(|(cluster, at)| {
+            write!(f, "; the API server of {cluster} refuses older credentials (asked {at})")
+        })?;
+        delivered.iter().try_for_each(|(file, at)| write!(f, "; new credential in {file} ({at:.0})"))
+    }
 }

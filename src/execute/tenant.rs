@@ -387,7 +387,7 @@ impl TenantExecution<'_> {
             }
             Action::ProveRevoked { namespace, user, groups, .. } => {
                 refusal::refused(&effects.server, user, groups, namespace.as_ref()).await?;
-                let detail = json!({"user": user, "groups": groups});
+                let detail = json!({"user": user, "groups": groups, "generation": self.account.generation});
                 done.events.push(self.event("old certificates refused", Reason::Revoked.to_string(), detail));
                 Ok(())
             }

@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 use super::Clock;
 use crate::control::api::{BackupStatus, CycleReport, LedgerTrouble, OrderAnswer};
 use crate::errors::chain;
+use crate::identity::AccountName;
 use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
 use crate::orders::request::OrderRequest;
@@ -227,7 +228,13 @@ pub async fn write_down(
     let Written { changes, events, texts, ordered, refused } =
         orders::write_all(store.state(), policy, actor, requests, now);
     store.write(lock, &changes, &events, now).await?;
-    Ok(OrderAnswer { text: texts.join("\n"), refused, ordered, open: Vec::new(), report: None })
+    let revoked = requests.iter().filter_map(|request| match request {
+        OrderRequest::Revoke(target) => Some(AccountName { kind: target.kind, name: target.name.clone() }),
+        _ => None,
+    });
+    let revoked = revoked.filter(|account| ordered.contains(account)).collect();
+    let text = texts.join("\n");
+    Ok(OrderAnswer { text, refused, ordered, open: Vec::new(), revoked, proofs: Vec::new(), report: None })
 }
 
 /// Copies the ledger of `state_dir` into its backups, also while another process writes it.

@@ -78,6 +78,8 @@ const RELATIVE: Kind = Kind("a path within the home", "\".kube/config\"");
 /// What a class may name.
 pub(super) struct Known<'a> {
     pub(super) clusters: &'a BTreeMap<ClusterName, Cluster>,
+    /// There are none, because `[cluster.NAME]` is misspelt.
+    pub(super) clusters_misspelt: bool,
     pub(super) networks: Vec<String>,
     pub(super) prefixes: &'a [PathBuf],
 }
@@ -189,6 +191,9 @@ fn clusters(table: &Table<'_>, known: &Known<'_>) -> Vec<ClusterName> {
     if names.is_empty() {
         table.wrong("clusters", "missing; for example [\"prod\"]");
     }
+    if known.clusters.is_empty() && known.clusters_misspelt {
+        return Vec::new();
+    }
     let all = || known.clusters.keys().map(|name| name.0.as_str());
     for name in names.iter().filter(|name| !all().any(|known| known == name.as_str())) {
         table.wrong("clusters", unknown(name, all(), "[cluster.NAME]"));
@@ -196,7 +201,7 @@ fn clusters(table: &Table<'_>, known: &Known<'_>) -> Vec<ClusterName> {
     names.into_iter().map(ClusterName).collect()
 }
 
-/// `"prd" is none of: prod; do you mean "prod"?`
+/// `"prd" is none of: prod; did you mean "prod"?`
 pub(super) fn unknown<'k>(name: &str, known: impl Iterator<Item = &'k str> + Clone, where_to: &str) -> String {
     let value = serde_json::Value::String(name.to_owned());
     if known.clone().next().is_none() { format!("{value} has no {where_to}") } else { is_none_of(&value, known) }

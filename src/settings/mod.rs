@@ -39,9 +39,28 @@ pub const CONTROL_SOCKET: &str = "/run/bursar/control.sock";
 /// Where the configuration is unless somebody says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/bursar/bursar.toml";
 
+/// Where the daemon listens, as far as the file at `path` and the environment say it: also where the configuration is
+/// wrong or not readable, so that it never keeps an order from the daemon.
+#[must_use]
+pub fn control_socket(path: &Path) -> PathBuf {
+    let told = file::control_socket(path, &environment()).and_then(|text| class::absolute(&text));
+    told.unwrap_or_else(|| PathBuf::from(CONTROL_SOCKET))
+}
+
+/// The variables of the process that are text.
+fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
 /// Everything that the configuration says.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
+    /// The file that these settings were read from.
+    file: PathBuf,
+    /// Variables `BURSAR_…` of the environment that set nothing, with the nearest key.
+    pub warnings: Vec<String>,
     /// Shown in plans, logs and reports.
     pub site: String,
     /// Ledger, archives, backups and keys.
@@ -104,28 +123,42 @@ impl Settings {
     /// Reads the file at `path` and the variables `BURSAR_…` of the environment, and the CA bundles and manifests that
     /// they name; no password.
     pub fn load(path: &Path) -> Result<Self, SettingsErrors> {
-        let environment = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect();
-        Self::load_with(path, &environment)
+        Self::load_with(path, &environment())
     }
 
     /// As [`Settings::load`], with `environment` instead of the process's.
     pub fn load_with(path: &Path, environment: &BTreeMap<String, String>) -> Result<Self, SettingsErrors> {
-        let merged = file::read(path, environment).map_err(|error| SettingsErrors(vec![error]))?;
-        let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
+        let file::Merged { root, variables, added, mut warnings } =
+            file::read(path, environment).map_err(|error| SettingsErrors(vec![error]))?;
         let errors = table::Errors::default();
-        let settings = validate::settings(&table::Table::new("", merged.root, &errors), &folder);
-        let errors = errors.into_inner();
+        let settings = validate::settings(&table::Table::new("", root, &errors), path);
+        // A variable of another program, or of another version, is no reason to refuse all work.
+        let (strays, errors): (Vec<_>, Vec<_>) =
+            errors.into_inner().into_iter().partition(|wrong| wrong.unknown && added.contains_key(&wrong.key));
+        warnings.extend(strays.iter().map(|stray| format!("{}: {}: {}", added[&stray.key], stray.key, stray.what)));
         match settings {
-            Some(settings) if errors.is_empty() => Ok(settings),
+            Some(settings) if errors.is_empty() => Ok(Self { warnings, ..settings }),
             _ => {
                 let name = file_name(path);
-                let line = |(key, what): &(String, String)| match merged.variables.get(key) {
+                let line = |table::Wrong { key, what, .. }: &table::Wrong| match variables.get(key) {
                     Some(variable) => format!("{variable}: {what}"),
                     None => format!("{name}: {key}: {what}"),
                 };
                 Err(SettingsErrors(errors.iter().map(line).collect()))
+            }
+        }
+    }
+
+    /// Says how the file differs from these settings, which were read from it earlier; `None` if it does not.
+    #[must_use]
+    pub fn differing_file(&self) -> Option<String> {
+        let differs = format!("{} differs from the configuration in force", self.file.display());
+        match Self::load(&self.file) {
+            Ok(now) if now == *self => None,
+            Ok(_) => Some(format!("{differs}; to put it in force: systemctl reload bursard")),
+            Err(SettingsErrors(errors)) => {
+                let first = errors.first().map(String::as_str).unwrap_or_default();
+                Some(format!("{differs}, and is wrong; `bursar check` says all of it: {first}"))
             }
         }
     }
@@ -149,6 +182,26 @@ impl Settings {
             }
         }
         if wrong.is_empty() { Ok(sources) } else { Err(SettingsErrors(wrong)) }
+    }
+
+    /// Secrets that are not where the configuration says: those that are an error, and credentials, which `LoadCredential=`
+    /// of the unit may hand to the daemon alone.
+    #[must_use]
+    pub fn missing_secrets(&self) -> (Vec<String>, Vec<String>) {
+        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+        let of_sources = self.sources.iter().filter_map(|(source, place)| {
+            let (key, _) = source.clone().secret()?;
+            Some((format!("source.{}.{key}", source.name), place.as_ref()?))
+        });
+        let of_realm = self.realm.iter().filter_map(|realm| realm.own.as_ref()?.1.as_ref());
+        for (key, place) in of_sources.chain(of_realm.map(|place| ("realm.client_secret".to_owned(), place))) {
+            let Some(why) = place.missing() else { continue };
+            match place {
+                SecretPlace::File(_) => errors.push(format!("{key}: {why}")),
+                SecretPlace::Credential(_) => warnings.push(format!("{key}: {why}")),
+            }
+        }
+        (errors, warnings)
     }
 
     /// How the realm that is written to is reached, with its secret; `sources`: with theirs.

@@ -35,7 +35,7 @@ fn amount(table: &Table<'_>, key: &str, counted: bool) -> Option<String> {
 
 fn not_a_resource(resource: &str) -> String {
     match nearest(resource, &resources()) {
-        Some(near) => format!("no quota has such a resource; do you mean {near:?}?"),
+        Some(near) => format!("no quota has such a resource; did you mean {near:?}?"),
         None => "no quota has such a resource; for example \"requests.cpu\"".to_owned(),
     }
 }

@@ -53,6 +53,20 @@ impl SecretPlace {
         }
     }
 
+    /// Says that it is not there; `None` also where this process may not look. Its text is not read.
+    pub(super) fn missing(&self) -> Option<String> {
+        let path = self.path();
+        let why = match std::fs::metadata(&path) {
+            Ok(file) if file.len() == 0 => format!("{} is empty", path.display()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => format!("{}: {error}", path.display()),
+            _ => return None,
+        };
+        Some(match self {
+            Self::File(_) => why,
+            Self::Credential(name) => format!("{why}; right only if the unit has LoadCredential={name}:FILE"),
+        })
+    }
+
     /// Reads it, without the newline that editors leave at its end.
     pub(super) fn read(&self) -> Result<Secret, String> {
         let path = self.path();

@@ -131,11 +131,17 @@ fn source(table: &Table<'_>, name: String, folder: &Path) -> Option<(SourceConfi
 
 /// As the reader checks it, with a password that only stands for the one that is read later.
 fn check(table: &Table<'_>, source: &SourceConfig, place: Option<&SecretPlace>) {
+    // What is missing is then the misspelt key's value.
+    if KEYS.iter().any(|key| table.misspells(key)) {
+        return;
+    }
     let mut source = source.clone();
     if let (Some(_), Some((_, secret))) = (place, source.secret()) {
         *secret = Some(Secret::new("read later".to_owned()));
     }
-    if let Err(SourceError { key, why }) = source.check() {
+    if let Err(SourceError { key, why }) = source.check()
+        && !table.is_wrong(key)
+    {
         table.wrong(key, why);
     }
 }

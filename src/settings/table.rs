@@ -2,23 +2,39 @@
 //! wrong is noted with key, value and an example, so that all errors are told at once.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-/// Everything that is wrong, as `(key, what)`.
+/// One thing that is wrong.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    pub(super) key: String,
+    pub(super) what: String,
+    /// There is no such key, so that its value was not used.
+    pub(super) unknown: bool,
+}
+
+/// Everything that is wrong.
 #[derive(Debug, Default)]
-pub(super) struct Errors(RefCell<Vec<(String, String)>>);
+pub(super) struct Errors {
+    wrong: RefCell<Vec<Wrong>>,
+    /// Keys that are absent because they are misspelt: that is said once, where the misspelt key is.
+    misspelt: RefCell<BTreeSet<String>>,
+}
 
 impl Errors {
     /// Notes that `key` is wrong.
     pub(super) fn add(&self, key: impl Into<String>, what: impl Into<String>) {
-        self.0.borrow_mut().push((key.into(), what.into()));
+        self.wrong.borrow_mut().push(Wrong { key: key.into(), what: what.into(), unknown: false });
     }
 
-    pub(super) fn into_inner(self) -> Vec<(String, String)> {
-        self.0.into_inner()
+    /// Without what follows from a misspelt key alone.
+    pub(super) fn into_inner(self) -> Vec<Wrong> {
+        let misspelt = self.misspelt.into_inner();
+        self.wrong.into_inner().into_iter().filter(|wrong| !misspelt.contains(&wrong.key)).collect()
     }
 }
 
@@ -74,12 +90,28 @@ impl<'a> Table<'a> {
         self.errors.add(self.path.clone(), what);
     }
 
+    /// Whether something is noted about `key` already.
+    pub(super) fn is_wrong(&self, key: &str) -> bool {
+        let key = self.at(key);
+        self.errors.wrong.borrow().iter().any(|wrong| wrong.key == key)
+    }
+
+    /// Whether `key` is absent because it is misspelt, as far as [`Table::only`] was asked before.
+    pub(super) fn misspells(&self, key: &str) -> bool {
+        self.errors.misspelt.borrow().contains(&self.at(key))
+    }
+
     /// Notes every key that is none of `known`.
     pub(super) fn only(&self, known: &[&str]) {
         for key in self.fields.keys().filter(|key| !known.contains(&key.as_str())) {
-            match nearest(key, known) {
-                Some(near) => self.wrong(key, format!("there is no such key; do you mean {near}?")),
-                None => self.wrong(key, format!("there is no such key; there are: {}", known.join(", "))),
+            let near = nearest(key, known);
+            let what = match near {
+                Some(near) => format!("there is no such key; did you mean {near}?"),
+                None => format!("there is no such key; there are: {}", known.join(", ")),
+            };
+            self.errors.wrong.borrow_mut().push(Wrong { key: self.at(key), what, unknown: true });
+            if let Some(near) = near.filter(|near| !self.has(near)) {
+                self.errors.misspelt.borrow_mut().insert(self.at(near));
             }
         }
     }
@@ -186,7 +218,7 @@ impl<'a> Table<'a> {
         tables
     }
 
-    /// The tables of a list of tables (`[[source]]`, `volumes`).
+    /// The tables of a list of tables (`[[source]]`, `volumes`). In messages each goes by its name if it has one.
     pub(super) fn list(&self, key: &str) -> Vec<Table<'a>> {
         let Some(value) = self.fields.get(key) else { return Vec::new() };
         let Value::Array(items) = value else {
@@ -194,7 +226,10 @@ impl<'a> Table<'a> {
             return Vec::new();
         };
         let tables = items.iter().enumerate().filter_map(|(index, item)| {
-            let path = self.at(&format!("{key}[{index}]"));
+            let path = self.at(&match item.get("name").and_then(Value::as_str) {
+                Some(name) if !name.is_empty() => format!("{key}.{name}"),
+                _ => format!("{key}[{index}]"),
+            });
             let Value::Object(fields) = item else {
                 self.errors.add(path, "is a table; for example { key = \"value\" }");
                 return None;
@@ -215,7 +250,7 @@ pub(super) fn is_none_of<'w>(value: &Value, words: impl Iterator<Item = &'w str>
     let known: Vec<&str> = words.collect();
     let near = value.as_str().and_then(|text| nearest(text, &known));
     match near {
-        Some(near) => format!("{value} is none of: {}; do you mean {near:?}?", known.join(", ")),
+        Some(near) => format!("{value} is none of: {}; did you mean {near:?}?", known.join(", ")),
         None => format!("{value} is none of: {}", known.join(", ")),
     }
 }
@@ -231,30 +266,14 @@ pub(super) fn is_name(text: &str) -> bool {
     (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// The known word that `word` most likely is: at most a third of its letters differ.
-pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
-    let most = (word.chars().count() / 3).max(1);
-    known
-        .iter()
-        .map(|known| (distance(word, known), *known))
-        .filter(|(far, _)| *far <= most)
-        .min()
-        .map(|(_, near)| near)
-}
+/// So much of two words must be alike for one to be a slip of the other: `bindn` and `bind_dn` are by 0.71. With much less,
+/// short keys that have nothing to do with each other would be suggested.
+const ALIKE: f64 = 0.65;
 
-/// Levenshtein's distance.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut corner = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let replaced = corner + usize::from(x != *y);
-            corner = row[j + 1];
-            row[j + 1] = replaced.min(corner + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
+/// The known word that `word` most likely is.
+pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    let alike = known.iter().map(|known| (strsim::normalized_damerau_levenshtein(word, known), *known));
+    alike.filter(|(alike, _)| *alike >= ALIKE).max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, near)| near)
 }
 
 #[cfg(test)]
@@ -263,10 +282,10 @@ mod tests {
 
     #[test]
     fn a_slip_of_the_finger_is_understood() {
+        assert_eq!(nearest("bindn", &["base", "bind_dn", "url"]), Some("bind_dn"));
         assert_eq!(nearest("bindd_n", &["base", "bind_dn", "url"]), Some("bind_dn"));
         assert_eq!(nearest("quotas", &["quota", "roles"]), Some("quota"));
         assert_eq!(nearest("colour", &["quota", "roles"]), None);
-        assert_eq!(distance("kitten", "sitting"), 3);
     }
 
     #[test]

@@ -62,11 +62,11 @@ fn class_error(line: &str) -> Vec<String> {
 fn what_is_wrong_is_told_with_key_value_and_example() {
     let told = |line: &str, error: &str| assert_eq!(class_error(line), [format!("bursar.toml: {error}")], "{line}");
     told(r#"quota = { pods = "sixteen" }"#, r#"class.tool.quota.pods: "sixteen" is not a quantity; for example "16""#);
-    told(r#"quota = { pod = "1" }"#, r#"class.tool.quota.pod: no quota has such a resource; do you mean "pods"?"#);
-    told("quotas = {}", "class.tool.quotas: there is no such key; do you mean quota?");
+    told(r#"quota = { pod = "1" }"#, r#"class.tool.quota.pod: no quota has such a resource; did you mean "pods"?"#);
+    told("quotas = {}", "class.tool.quotas: there is no such key; did you mean quota?");
     told(
         r#"network = "isolatd""#,
-        r#"class.tool.network: "isolatd" is none of: isolated, open; do you mean "isolated"?"#,
+        r#"class.tool.network: "isolatd" is none of: isolated, open; did you mean "isolated"?"#,
     );
     told(r#"pod_security = "none""#, r#"class.tool.pod_security: "none" is none of: privileged, baseline, restricted"#);
     told(
@@ -79,19 +79,19 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
     );
     told(
         r#"volumes = [{ name = "home", kind = "static", nfs = { server = "nfs", path = "x" } }]"#,
-        r#"class.tool.volumes[0].nfs.path: "x" is not an absolute path; for example "/srv/project/{name}""#,
+        r#"class.tool.volumes.home.nfs.path: "x" is not an absolute path; for example "/srv/project/{name}""#,
     );
     told(
         r#"volumes = [{ name = "home", kind = "dynamic", size = "1Gi", nfs = { server = "nfs", path = "/x" } }]"#,
-        "class.tool.volumes[0].nfs: only volumes of kind static, shared or personal have it",
+        "class.tool.volumes.home.nfs: only volumes of kind static, shared or personal have it",
     );
     told(
         r#"volumes = [{ name = "scratch", kind = "dynamic" }]"#,
-        r#"class.tool.volumes[0].size: missing; for example "10Gi""#,
+        r#"class.tool.volumes.scratch.size: missing; for example "10Gi""#,
     );
     told(
         r#"volumes = [{ name = "home", kind = "static", nfs = { server = "nfs", path = "/x" }, directory = "/srv/{name}" }]"#,
-        r#"class.tool.volumes[0].directory: "/srv/{name}" is beneath none of homes.prefixes"#,
+        r#"class.tool.volumes.home.directory: "/srv/{name}" is beneath none of homes.prefixes"#,
     );
     told(
         r#"limit_range = { container = { max = { memory = "6GB" } } }"#,
@@ -108,14 +108,15 @@ fn a_realm_has_keys_of_its_own() {
     let realm = "[[source]]\nname = \"sso\"\ntype = \"keycloak\"\nurl = \"https://sso\"\nrealm = \"lab\"\n";
     let client = "client_id = \"bursar\"\nclient_secret = { file = \"/nonexistent\" }\n";
     let told = |rest: &str, expected: &[&str]| {
-        let expected: BTreeSet<String> = expected.iter().map(|line| format!("bursar.toml: source[1].{line}")).collect();
+        let expected: BTreeSet<String> =
+            expected.iter().map(|line| format!("bursar.toml: source.sso.{line}")).collect();
         assert_eq!(BTreeSet::from_iter(errors(&format!("{realm}{rest}"))), expected, "{rest}");
     };
     told("", &["client_id: missing; for example \"bursar\""]);
     let secret = r#"client_secret: the client needs one; for example { credential = "keycloak-secret" }"#;
     told("client_id = \"bursar\"\n", &[secret]);
     let shown = "client_secret: is { credential = \"NAME\" } or { file = \"/path\" }, never the password itself";
-    told("client_id = \"bursar\"\nclient_secret = \"hunter2\"\n", &[shown, secret]);
+    told("client_id = \"bursar\"\nclient_secret = \"hunter2\"\n", &[shown]);
     told(
         &format!("{client}preset = \"rfc2307\"\npersist = true\n[source.tools]\nbase = \"ou=tools\"\n"),
         &[
@@ -133,8 +134,8 @@ fn a_realm_has_keys_of_its_own() {
 
     let preset = "preset = \"toolforge\"";
     let ldap = |line: &str| load(&BASE.replace(preset, line)).expect_err("an error").to_string();
-    assert!(ldap("interval = \"1m\"").contains("source[0].interval: is of a realm"));
-    assert!(ldap("preset = \"keycloak\"").contains("source[0].preset: is of a realm"));
+    assert!(ldap("interval = \"1m\"").contains("source.people.interval: is of a realm"));
+    assert!(ldap("preset = \"keycloak\"").contains("source.people.preset: is of a realm"));
 }
 
 #[test]
@@ -152,9 +153,9 @@ fn a_source_is_read_by_its_changes_where_they_are_told() {
     assert_eq!(toolforge("persist = true"), Ok(Way::Persist));
     assert_eq!(toolforge("incremental = false"), Ok(Way::Full));
     let both = toolforge("persist = true\nincremental = false").expect_err("an error");
-    assert!(both.contains("source[0].persist: incremental = false reads all of it each time"), "{both}");
+    assert!(both.contains("source.people.persist: incremental = false reads all of it each time"), "{both}");
     let member_of = way("preset = \"freeipa\"\npersist = true").expect_err("an error");
-    assert!(member_of.contains("source[0].persist: memberOf changes without a word"), "{member_of}");
+    assert!(member_of.contains("source.people.persist: memberOf changes without a word"), "{member_of}");
 }
 
 #[test]
@@ -240,7 +241,7 @@ fn everything_wrong_is_told_at_once() {
     let errors =
         errors("[limits]\nsuspend_per_cycle = { count = \"many\" }\n[schedule]\ncycle = \"@daily\"\n[lifecycl]\n");
     let expected = [
-        "bursar.toml: lifecycl: there is no such key; do you mean lifecycle?",
+        "bursar.toml: lifecycl: there is no such key; did you mean lifecycle?",
         "bursar.toml: limits.suspend_per_cycle.count: \"many\" is not a number; for example 5",
         "bursar.toml: schedule.cycle: \"@daily\" is not a five-field cron expression; for example \"30 3 * * *\"",
     ];
@@ -275,10 +276,69 @@ fn the_environment_is_over_the_file() {
     assert_eq!(settings.homes.prefixes, [PathBuf::from("/srv")]);
     let error = with(&[(name, "many")]).expect_err("an error").to_string();
     assert_eq!(error, format!("{name}: \"many\" is not a number; for example 5"));
-    let error = with(&[("BURSAR_LIMTS__X", "1")]).expect_err("an error").to_string();
-    assert!(error.contains("limts: there is no such key; do you mean limits?"), "{error}");
     let error = with(&[("BURSAR_SOURCE__0__URLS", "[\"ldap://a\"]")]).expect_err("an error").to_string();
     assert_eq!(error, "BURSAR_SOURCE__0__URLS: \"ldap://a\" needs starttls = true, or allow_plaintext = true");
+}
+
+#[test]
+fn an_unknown_variable_is_a_warning_with_the_nearest_key() {
+    let (folder, text) = (folder(), format!("{BASE}{TOOL}"));
+    let warnings = |name: &str| load_in(folder.path(), &text, &[(name, "1")]).expect("settings").warnings;
+    assert_eq!(warnings("BURSAR_LIMTS__X"), ["BURSAR_LIMTS__X: limts: there is no such key; did you mean limits?"]);
+    assert_eq!(
+        warnings("BURSAR_SOURCE__0__BINDN"),
+        ["BURSAR_SOURCE__0__BINDN: source.people.bindn: there is no such key; did you mean bind_dn?"]
+    );
+    assert!(warnings("BURSAR_SITE__NAME")[0].starts_with("BURSAR_SITE__NAME: sets no key"));
+    assert_eq!(warnings("BURSAR_LIMITS__CHANGE_PER_CYCLE__COUNT"), Vec::<String>::new());
+    let both = load_in(folder.path(), &format!("{text}[limts]\n"), &[("BURSAR_LIMTS__X", "1")]);
+    let both = both.expect_err("the file has it too").to_string();
+    assert!(both.contains("bursar.toml: limts: there is no such key"), "{both}");
+}
+
+#[test]
+fn a_misspelt_key_is_the_only_error_that_it_makes() {
+    let only = |text: &str, expected: &str| {
+        let errors = load(text).expect_err("an error").0;
+        assert_eq!(errors, [format!("bursar.toml: {expected}")], "{text}");
+    };
+    let (base, all) = (BASE, format!("{BASE}{TOOL}"));
+    only(&base.replace("urls =", "urlss ="), "source.people.urlss: there is no such key; did you mean urls?");
+    only(&base.replace("source.tools", "source.tols"), "source.people.tols: there is no such key; did you mean tools?");
+    only(&all.replace("cluster.prod", "cluter.prod"), "cluter: there is no such key; did you mean cluster?");
+    only(&all.replace("from =", "form ="), "class.tool.form: there is no such key; did you mean from?");
+}
+
+#[test]
+fn secrets_that_are_missing_are_found_without_being_read() {
+    let folder = folder();
+    let with = |value: &str| {
+        let text = BASE.replace("preset", &format!("bind_dn = \"cn=bursar\"\npassword = {value}\npreset"));
+        load_in(folder.path(), &text, &[]).expect("settings").missing_secrets()
+    };
+    let (errors, warnings) = with("{ file = \"/nonexistent/password\" }");
+    assert!(
+        warnings.is_empty() && errors[0].starts_with("source.people.password: /nonexistent/password: "),
+        "{errors:?}"
+    );
+    let (errors, warnings) = with("{ credential = \"bursar-no-such\" }");
+    assert!(errors.is_empty() && warnings[0].contains("LoadCredential=bursar-no-such:"), "{warnings:?}");
+    let place = folder.path().join("k8s-ca.pem").display().to_string();
+    assert_eq!(with(&format!("{{ file = {place:?} }}")), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn a_file_that_changed_differs_from_the_settings_in_force() {
+    let folder = folder();
+    let settings = load_in(folder.path(), BASE, &[]).expect("settings");
+    assert_eq!(settings.differing_file(), None);
+    let path = folder.path().join("bursar.toml");
+    std::fs::write(&path, format!("# A comment.\n{BASE}")).expect("written");
+    assert_eq!(settings.differing_file(), None, "a comment changes nothing");
+    std::fs::write(&path, BASE.replace("\"test\"", "\"other\"")).expect("written");
+    assert!(settings.differing_file().is_some_and(|why| why.contains("systemctl reload bursard")));
+    std::fs::write(&path, format!("{BASE}[lifecycl]\n")).expect("written");
+    assert!(settings.differing_file().is_some_and(|why| why.contains("is wrong") && why.contains("lifecycl: ")));
 }
 
 #[test]
@@ -300,7 +360,7 @@ fn passwords_are_read_by_who_reads_directories_only() {
     let SourceKind::Ldap(ldap) = &sources[0].kind else { panic!("{sources:?}") };
     assert_eq!(ldap.password.as_ref().map(|password| password.reveal().to_owned()).as_deref(), Some("secret"));
     let error = load_in(folder.path(), &password("\"hunter2\""), &[]).expect_err("an error").to_string();
-    assert!(error.contains("source[0].password: is { credential") && !error.contains("hunter2"), "{error}");
+    assert!(error.contains("source.people.password: is { credential") && !error.contains("hunter2"), "{error}");
 }
 
 #[test]
@@ -394,6 +454,14 @@ fn the_shipped_file_is_a_configuration() {
 }
 
 #[test]
+fn the_file_of_the_packages_is_short_and_right() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/bursar.toml");
+    let text = std::fs::read_to_string(path).expect("the file");
+    assert!(text.lines().count() <= 12);
+    assert_eq!(load(&text).expect("settings").site, "example");
+}
+
+#[test]
 fn the_manual_says_the_defaults_of_the_code() {
     let folder = folder();
     let explicit = load_in(folder.path(), &uncommented(|_| false), &[]).expect("settings");
@@ -447,7 +515,7 @@ fn rules_of_admission_are_told_with_examples() {
         r#"uid.privilege_escalation: Pod Security "restricted" refuses it anyway; remove it, or set pod_security = "baseline""#,
     );
     told(r#"volumes = { inject = "init" }"#, r#"volumes.inject: "init" is none of: none, containers, all"#);
-    told("hosts = { alow = [] }", "hosts.alow: there is no such key; do you mean allow?");
+    told("hosts = { alow = [] }", "hosts.alow: there is no such key; did you mean allow?");
     assert!(class_error(r#"admission = { volumes = { allow = ["x:y"] } }"#)[0].contains(r#""x:y" is no volume"#));
 }
 
@@ -543,7 +611,7 @@ fn a_realm_as_a_target_is_that_of_a_source_or_says_how_it_is_reached() {
     told(&sso, &own, r#"url: is that of source "sso"; say source = "sso" instead"#);
     told("", &own.replace("https", "http"), r#"url: "http://sso" needs https://, or allow_plaintext = true"#);
     let of_source = |line: &str, expected: &str| told(&sso, &format!("source = \"sso\"\n{line}\n"), expected);
-    of_source("clients = 1", "clients: there is no such key; do you mean client?");
+    of_source("clients = 1", "clients: there is no such key; did you mean client?");
     let example = r#"for example required_actions = ["UPDATE_PASSWORD"]"#;
     of_source("mail = true", &format!("mail: the mail asks for required_actions; {example}"));
     let odd = r#"required_actions: "A B" is no required action; for example "UPDATE_PASSWORD""#;

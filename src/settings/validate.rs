@@ -36,8 +36,9 @@ const ADDRESS: Kind = Kind("an address with a port", "\"127.0.0.1:9746\"");
 const AGE: Kind = Kind("a recipient of age", "\"age1…\"");
 const DAY: u64 = 24;
 
-/// What the tree says; relative paths begin at `folder`. `None` only with errors noted.
-pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
+/// What the tree of the file at `path` says; relative paths begin at its folder. `None` only with errors noted.
+pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
+    let (file, folder) = (path.to_path_buf(), path.parent().unwrap_or(Path::new("")));
     root.only(&[&SECTIONS[..], &["control"]].concat());
     let site = root.required("site", "example");
     let path = |key: &str, default: &str, table: &Table<'_>| {
@@ -47,7 +48,12 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
     let homes = homes(&root.section("homes"));
     let (clusters, kubeconfigs) = cluster::clusters(root, folder, &state_dir);
     let networks = network::networks(root);
-    let known = Known { clusters: &clusters, networks: networks.keys().cloned().collect(), prefixes: &homes.prefixes };
+    let known = Known {
+        clusters: &clusters,
+        clusters_misspelt: root.misspells("cluster"),
+        networks: networks.keys().cloned().collect(),
+        prefixes: &homes.prefixes,
+    };
     let classes = classes(root, folder, &known);
     let control = root.section("control");
     control.only(&["socket"]);
@@ -71,6 +77,8 @@ pub(super) fn settings(root: &Table<'_>, folder: &Path) -> Option<Settings> {
     let mut sources = source::sources(root, folder);
     managers(root, &policy, &mut sources);
     Some(Settings {
+        file,
+        warnings: Vec::new(),
         realm: realm::realm(root, folder, &sources).map(Box::new),
         sources,
         policy,

@@ -136,11 +136,46 @@ fn a_wrong_configuration_ends_with_78_before_anything_is_touched() {
     for arguments in ["check", "plan", "sync --once", "status", "doctor", "tools"] {
         let said = site.run(arguments, 78);
         assert!(said.contains("bursar.toml: limits.suspend_per_cycle.count: \"many\" is not a number"), "{said}");
-        assert!(said.contains("bursar.toml: lifecycl: there is no such key; do you mean lifecycle?"), "{said}");
+        assert!(said.contains("bursar.toml: lifecycl: there is no such key; did you mean lifecycle?"), "{said}");
     }
     assert!(!site.path("state/ledger.db").exists());
     let mut command = site.command("check");
     ended(command.env("BURSAR_CONFIG", "/nonexistent/bursar.toml"), 78, "no file");
+}
+
+#[test]
+fn check_answers_in_json_right_or_wrong() {
+    let site = Site::new();
+    let mut stray = site.command("--json check");
+    let warned = ended(stray.env("BURSAR_LIMTS__X", "1"), 0, "a stray variable");
+    let warned: Value = serde_json::from_str(&warned).expect("JSON");
+    assert!(warned["warnings"][0].as_str().is_some_and(|warning| warning.contains("did you mean limits?")), "{warned}");
+    site.configure("[lifecycl]\n");
+    let wrong = site.json("check", 78);
+    assert_eq!(wrong["ok"], false);
+    assert!(wrong["errors"][0].as_str().is_some_and(|error| error.contains("lifecycl")), "{wrong}");
+}
+
+#[test]
+fn a_wrong_configuration_keeps_nobody_from_orders() {
+    let site = Site::new();
+    let daemon = site.daemon();
+    site.run("sync", 0);
+    assert_eq!(site.json("status", 0)["configuration"], Value::Null);
+    site.configure("[lifecycl]\n");
+    site.run("check", 78);
+    site.run("plan", 78);
+    site.run("hold user alice --reason audit", 0);
+    site.run("approve 00000000", 1);
+    let said = site.run("status", 0);
+    assert!(said.contains("differs from the configuration in force, and is wrong"), "{said}");
+    std::fs::write(site.path("bursar.toml"), "").expect("written");
+    let mut named = site.command("release user alice");
+    ended(named.env("BURSAR_CONTROL__SOCKET", site.path("control.sock")), 0, "the socket by the environment");
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait(DEADLINE).success(), "{}", daemon.log_end());
+    site.configure("[lifecycl]\n");
+    site.run("hold user alice --reason audit", 78);
 }
 
 #[test]

@@ -69,6 +69,12 @@ fn a_revocation_returns_when_the_old_is_refused_and_the_new_is_there() {
     daemon.notified("READY=1");
     let done = bursar(&world, &["revoke", "tool", "foo", "--reason", "laptop stolen"]);
     assert!(done.status.success(), "{}", stderr(&done));
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let file = world.home("foo").join(".kube/config").display().to_string();
+    for proof in ["tool:foo: generation ", "the API server of test refuses older credentials (asked 20", file.as_str()]
+    {
+        assert!(said.contains(proof), "{proof}: {said}");
+    }
     refused_and_replaced(&world, "foo");
     let proofs = world.rows("SELECT detail FROM history WHERE action = 'old certificates refused'");
     assert_eq!(proofs.len(), 1, "{proofs:?}");

@@ -40,8 +40,9 @@ const BOTH: [(&str, &str); 17] = [
     ("Type=notify", "systemd knows when it works"),
 ];
 
-const OF_THE_DAEMON: [(&str, &str); 11] = [
+const OF_THE_DAEMON: [(&str, &str); 12] = [
     ("User=bursar", "it is not root"),
+    ("ExecReload=/usr/bin/bursar check", "a wrong file fails the reload"),
     ("CapabilityBoundingSet=", "no capability, whatever it starts"),
     ("AmbientCapabilities=", "none from outside either"),
     ("ProtectSystem=strict", "it writes in its own folders only"),

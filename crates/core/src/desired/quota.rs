@@ -90,6 +90,27 @@ pub fn stops_pods(key: &ObjectKey) -> bool {
     key.kind == ManagedKind::ResourceQuota && key.name == SUSPENDED
 }
 
+/// Of `resources` of a quota those that each container has to name, and for which the class gives no default: with them in
+/// its quota the API server refuses every plain pod. A limit is also a default request, and `max` a default limit, as
+/// Kubernetes fills a LimitRange in.
+#[must_use]
+pub fn without_default<'r>(class: &Class, resources: impl IntoIterator<Item = &'r str>) -> Vec<&'r str> {
+    let limits = class.limit_range.as_ref().and_then(Value::as_array);
+    let containers = limits.into_iter().flatten().filter(|limit| limit["type"] == "Container");
+    let gives = |fields: &[&str], resource: &str| {
+        containers.clone().any(|limit| fields.iter().any(|field| !limit[*field][resource].is_null()))
+    };
+    let is_missing = |resource: &&str| match *resource {
+        "limits.cpu" | "limits.memory" => !gives(&["default", "max"], &resource["limits.".len()..]),
+        "cpu" | "memory" | "requests.cpu" | "requests.memory" => {
+            let plain = resource.trim_start_matches("requests.");
+            !gives(&["defaultRequest", "default", "max", "min"], plain)
+        }
+        _ => false,
+    };
+    resources.into_iter().filter(is_missing).collect()
+}
+
 /// Defaults and bounds of single containers.
 #[must_use]
 pub fn limit_range(namespace: &NamespaceName, class: &Class) -> Option<Value> {

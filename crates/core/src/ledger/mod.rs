@@ -12,6 +12,7 @@ pub mod doubt;
 mod failure;
 pub mod gaps;
 pub mod idle;
+pub mod missing;
 mod order;
 pub mod pace;
 pub mod quota;

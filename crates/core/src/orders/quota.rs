@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{OrderOutcome, event};
-use crate::desired::quota::class_of;
+use crate::desired::quota::{class_of, without_default};
 use crate::desired::{classes_if_asked, classes_of};
 use crate::identity::ClusterName;
 use crate::ledger::change::Change;
@@ -58,6 +58,16 @@ pub(super) fn set(
         outcome.changes.push(Change::Override(key, Some(given)));
     }
     outcome.text = format!("{name}: {}", texts.join(", "));
+    let added = amounts.keys().filter(|resource| !class.quota.contains_key(*resource));
+    let trap = without_default(class, added.map(String::as_str));
+    if !trap.is_empty() {
+        let (trap, class) = (trap.join(", "), &class.name);
+        let what = format!(
+            "; pods that do not name {trap} themselves are refused from now on: class {class} has no default for it \
+             (limit_range in bursar.toml)"
+        );
+        outcome.text.push_str(&what);
+    }
     Ok(outcome)
 }
 
@@ -124,4 +134,33 @@ fn takes(class: &Class, resource: &str, amount: &str) -> Result<(), Refusal> {
 
 fn refused<T>(exit_code: u8, text: String) -> Result<T, Refusal> {
     Err(Refusal { exit_code, text })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::identity::AccountKind;
+    use crate::orders::request::Target;
+    use crate::plan::testing::World;
+
+    #[test]
+    fn a_new_resource_without_a_default_is_told() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
+        let told = |world: &World, resource: &str| {
+            let target = Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: None, ticket: None };
+            let amounts = BTreeMap::from([(resource.to_owned(), "8".to_owned())]);
+            let order = QuotaSet { target, amounts, until: None, cluster: None };
+            set(&world.ledger, &world.policy, &world.ledger.accounts[&foo], &order, &note).expect("an order").text
+        };
+        assert!(!told(&world, "limits.cpu").contains("are refused"), "the class has a default");
+        let class = world.policy.classes.get_mut("tool").expect("a class of the sample");
+        class.limit_range = None;
+        class.quota.remove("limits.cpu");
+        assert!(told(&world, "limits.cpu").contains("pods that do not name limits.cpu themselves are refused"));
+        assert!(!told(&world, "pods").contains("are refused"));
+    }
 }

@@ -25,6 +25,7 @@ use crate::desired::quota::stops_pods;
 use crate::desired::{DesiredCredential, Proof, Regeneration, Transition};
 use crate::identity::AccountKind;
 use crate::kinds::{Detail, ObjectKey};
+use crate::ledger::missing::Missing;
 use crate::ledger::{Ending, LedgerState, Lifecycle, Note, SourceState, Suspension};
 use crate::snapshot::{Completeness, RejectedEntry};
 
@@ -35,6 +36,8 @@ pub struct Preview<'a> {
     pub sources: &'a BTreeMap<String, SourceState>,
     /// Entries that failed a check.
     pub rejected: &'a BTreeSet<RejectedEntry>,
+    /// Accounts whose absence is counted and not due yet.
+    pub missing: Vec<Missing>,
     /// As planned, before the guard.
     pub plan: &'a Plan,
     /// How far changes of the policy are after it.
@@ -59,6 +62,7 @@ impl<'a> Preview<'a> {
         Self {
             sources: &ledger.sources,
             rejected: &ledger.rejected,
+            missing: Missing::of(ledger),
             plan,
             pace,
             revocations,
@@ -98,7 +102,7 @@ impl<'a> Preview<'a> {
     /// For programs: every action with its account in one list, and what is refused with the hash to approve.
     #[must_use]
     pub fn json(&self) -> Value {
-        let Self { sources, rejected, plan, pace, revocations, reaped_later, near, refusals, realm } = self;
+        let Self { sources, rejected, missing, plan, pace, revocations, reaped_later, near, refusals, realm } = self;
         let Plan { accounts, unchanged, waiting, abandoned, notices, over_quota, unowned } = plan;
         let there = realm.iter().filter_map(|realm| realm.as_ref().ok()).flat_map(|realm| realm.json());
         let actions: Vec<Value> = accounts.iter().flat_map(actions_json).chain(there).collect();
@@ -106,6 +110,7 @@ impl<'a> Preview<'a> {
         json!({
             "sources": sources,
             "rejected": rejected,
+            "missing": missing,
             "actions": actions,
             "accounts": accounts.iter().filter(|plan| plan.changes_something()).map(account_json).collect::<Vec<_>>(),
             "unchanged": unchanged,
@@ -159,7 +164,7 @@ fn account_json(plan: &AccountPlan) -> Value {
 
 impl fmt::Display for Preview<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sources, rejected, plan, pace, revocations, reaped_later, near, refusals, realm } = self;
+        let Self { sources, rejected, missing, plan, pace, revocations, reaped_later, near, refusals, realm } = self;
         for (name, source) in *sources {
             writeln!(f, "directory  {name}  {}", answered(source))?;
         }
@@ -178,6 +183,7 @@ impl fmt::Display for Preview<'_> {
             count => format!("{} rejected, ", number(count)),
         };
         writeln!(f, "{changes} to change, {held}{rejected}{} as they should be.", number(plan.unchanged))?;
+        missing.iter().try_for_each(|missing| writeln!(f, "{missing}"))?;
         refusals.iter().try_for_each(|refusal| writeln!(f, "{refusal}"))?;
         let waits = pace.iter().filter(|progress| progress.waiting > 0 || !progress.stopped_by.is_empty());
         waits.into_iter().try_for_each(|progress| writeln!(f, "{}", progress.ahead()))?;

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::identity::AccountKind;
@@ -49,12 +50,30 @@ pub fn usage(words: impl Iterator<Item = String>) -> String {
     found.unwrap_or_else(|| command.render_usage()).to_string()
 }
 
+/// Parses the command line.
+///
+/// # Errors
+/// It is wrong, or asks for help.
+pub fn parsed() -> Result<Arguments, clap::Error> {
+    let matches = Arguments::command().try_get_matches()?;
+    let mut arguments = Arguments::from_arg_matches(&matches)?;
+    let mut deepest = &matches;
+    while let Some((_, matches)) = deepest.subcommand() {
+        deepest = matches;
+    }
+    arguments.global.config_is_named = deepest.value_source("config") == Some(ValueSource::CommandLine);
+    Ok(arguments)
+}
+
 /// Options of every command.
 #[derive(Debug, Args)]
 pub struct Global {
     /// The configuration
     #[arg(long, global = true, env = "BURSAR_CONFIG", default_value = crate::settings::DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
+    /// The command line itself named the configuration.
+    #[arg(skip)]
+    pub config_is_named: bool,
     /// Another ledger to read
     #[arg(long, global = true, env = "BURSAR_LEDGER", value_name = "FILE")]
     pub ledger: Option<PathBuf>,
@@ -72,8 +91,8 @@ pub enum Command {
     Check,
     /// Reach everything: directory, cluster, permissions, homes, clock; each finding with its cure
     Doctor,
-    /// Show what would be done
-    Plan,
+    /// Show what would be done, also by another configuration (--config), or until a day (--at)
+    Plan(Plan),
     /// Ask for a cycle now and follow it
     Sync(Sync),
     /// How things stand
@@ -142,6 +161,14 @@ pub enum Command {
     Man(Man),
 }
 
+/// `plan`.
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// Show what falls due until the beginning of this day (UTC), or until this moment
+    #[arg(long, value_name = "TIME", value_parser = super::quota::moment)]
+    pub at: Option<jiff::Timestamp>,
+}
+
 /// `man`.
 #[derive(Debug, Args)]
 pub struct Man {
@@ -163,6 +190,9 @@ pub struct Init {
     /// ended by ""
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub administrators: Option<Vec<String>>,
+    /// Print as YAML what it would make in the cluster, and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `takeover`.

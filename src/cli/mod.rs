@@ -36,8 +36,6 @@ mod why;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 use self::arguments::{Arguments, Command, Ledger};
 use self::context::Context;
 use self::exit::{Exit, Failure};
@@ -46,7 +44,7 @@ use self::order::Order;
 /// Runs the command that the arguments name.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match arguments::parsed() {
         Ok(arguments) => arguments,
         Err(error) => {
             // Nothing is left to do about a closed standard error.
@@ -83,7 +81,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Init(arguments) => init::run(&context, &arguments).await,
         Command::Check => check::run(&context),
         Command::Doctor => doctor::run(&context).await,
-        Command::Plan => Box::pin(plan::run(&context)).await,
+        Command::Plan(arguments) => Box::pin(plan::run(&context, arguments)).await,
         Command::Sync(arguments) => sync::run(&context, &arguments).await,
         Command::Status => status::run(&context).await,
         Command::Tools(filter) => tools::run(&context, &filter).await,

@@ -12,6 +12,7 @@ use super::context::{Context, become_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::output;
 use crate::bootstrap::{self, InitRequest};
+use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::ledger::cluster_recovery::Facts;
 use crate::recovery::{self, Rebuilt, RecoveryError, Remembered};
@@ -200,7 +201,7 @@ impl From<RestoreError> for Failure {
     fn from(error: RestoreError) -> Self {
         match error {
             RestoreError::Store(error) => error.into(),
-            other => Self::new(Exit::Failed, format!("{:#}", anyhow::Error::new(other))),
+            other => Self::new(Exit::Failed, chain(&other)),
         }
     }
 }
@@ -211,7 +212,7 @@ impl From<RecoveryError> for Failure {
             RecoveryError::Settings(errors) => errors.into(),
             RecoveryError::Store(error) => error.into(),
             RecoveryError::Runtime(error) => error.into(),
-            other => Self::new(Exit::Failed, format!("{:#}", anyhow::Error::new(other))),
+            other => Self::new(Exit::Failed, chain(&other)),
         }
     }
 }

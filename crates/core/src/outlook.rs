@@ -152,6 +152,8 @@ pub struct Lookahead {
     shortest: i64,
     deriver: Deriver,
     told: BTreeSet<(AccountId, String)>,
+    /// Something was decided now: what follows from it is counted from the next look on.
+    decided: bool,
     outlook: Outlook,
 }
 
@@ -174,6 +176,7 @@ impl Lookahead {
             shortest: (span / MOMENTS).max(1),
             deriver: Deriver::default(),
             told: BTreeSet::new(),
+            decided: false,
             outlook,
         };
         new.look(inputs);
@@ -189,7 +192,9 @@ impl Lookahead {
             return false;
         }
         let soonest = self.now.as_second() + self.shortest;
-        let next = next_due(&self.ledger, self.now).map_or(end.as_second(), |due| due.as_second().max(soonest));
+        let due = next_due(&self.ledger, self.now).map(|due| due.as_second().max(soonest));
+        let soon = std::mem::take(&mut self.decided).then(|| self.now.as_second() + LONGEST_GAP);
+        let next = due.into_iter().chain(soon).min().unwrap_or(end.as_second());
         let next = Timestamp::from_second(next).unwrap_or(end).min(end);
         count_until(&mut self.ledger, self.now, next);
         self.now = next;
@@ -204,13 +209,14 @@ impl Lookahead {
     }
 
     fn look(&mut self, inputs: Inputs<'_>) {
-        let Self { ledger, heard, now, deriver, told, outlook, .. } = self;
+        let Self { ledger, heard, now, deriver, told, decided, outlook, .. } = self;
         let evolved = evolve(Inputs { ledger, heard: heard.as_ref(), now: *now, ..inputs }, deriver);
         for plan in evolved.plan.accounts.iter().filter(|plan| plan.changes_something()) {
             let (sign, what) = headline(plan);
             if !told.insert((plan.id.clone(), follows(plan).unwrap_or(&what).to_owned())) {
                 continue;
             }
+            *decided |= plan.transition.is_some();
             if plan.transition.is_none() && plan.steps().all(is_renewal) {
                 outlook.renewed += 1;
                 continue;
@@ -308,7 +314,7 @@ mod tests {
     use crate::ledger::Note;
     use crate::ledger::quota::{OverrideKey, QuotaOverride};
     use crate::plan::testing::{World, entry_of};
-    use crate::policy::{Limit, Pattern};
+    use crate::policy::{Limit, When};
 
     fn inputs<'a>(world: &'a World, heard: Option<&'a DirectorySnapshot>) -> Inputs<'a> {
         let World { ledger, inventory, policy, sealer, now, .. } = world;
@@ -363,11 +369,14 @@ mod tests {
     fn a_narrower_class_names_who_loses_and_how_long_it_takes() {
         let mut world = World::new();
         for name in ["aa", "ab", "ac", "b"] {
-            world.add(AccountKind::Tool, name, Some(52_500 + i64::from(name.as_bytes()[name.len() - 1])));
+            let id = world.add(AccountKind::Tool, name, Some(52_500 + i64::from(name.as_bytes()[name.len() - 1])));
+            let place = if name == "b" { "kept" } else { "tools" };
+            world.account(&id).dn = format!("cn={name},ou={place},dc=example,dc=org");
         }
         world.cycle();
         let mut other = world.policy.clone();
-        other.classes.get_mut("tool").expect("a class").name_pattern = Pattern("^b$".parse().expect("a pattern"));
+        let kept = When::Base("ou=kept,dc=example,dc=org".to_owned());
+        other.classes.get_mut("tool").expect("a class").when = Some(kept);
         other.limits.suspend_per_cycle = Limit { count: 2, percent: None };
         other.limits.suspend_per_day = Limit { count: 20, percent: None };
         let in_force = evolve(inputs(&world, None), &mut Deriver::default());

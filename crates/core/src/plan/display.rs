@@ -540,9 +540,12 @@ fn details(plan: &AccountPlan) -> String {
     let suspends = matches!(plan.transition, Some(Transition::Suspend(_)));
     let all: Vec<String> = if suspends {
         // What is written stays: beside what is removed it must not read as if it went, too.
-        let (refused, stays): (Vec<String>, Vec<String>) = written.into_iter().partition(|what| what == NO_PODS);
+        let (stays, written): (Vec<String>, Vec<String>) =
+            written.into_iter().partition(|what| what.starts_with("namespace "));
+        let is_said = |what: &String| what == NO_PODS || what.contains('→');
+        let written = written.into_iter().map(|what| if is_said(&what) { what } else { format!("{what} updated") });
         let stays = (!stays.is_empty()).then(|| format!("{} and all data stay", stays.join(", ")));
-        deleted.chain(revoked).chain(others).chain(refused).chain(stays).collect()
+        deleted.chain(revoked).chain(others).chain(written).chain(stays).collect()
     } else {
         written.into_iter().chain(deleted).chain(others).collect()
     };

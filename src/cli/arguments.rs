@@ -35,6 +35,42 @@ pub struct Arguments {
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 changes pending (plan), 3 refused by a limit, \
     4 no such account, 64 usage, 69 daemon not reachable, 75 busy, 77 not allowed, 78 configuration";
 
+/// The commands as the help shows them. A test compares them with those there are.
+pub(super) const GROUPS: [(&str, &[&str]); 5] = [
+    ("Set-up", &["init", "check", "doctor", "completions", "man"]),
+    ("Every day", &["plan", "sync", "status", "tools", "users", "show", "why", "history", "certs"]),
+    (
+        "Orders",
+        &["suspend", "resume", "hold", "release", "revoke", "quota", "approve", "adopt", "directory", "ensure", "home"],
+    ),
+    ("Cluster", &["webhook", "approver", "archive", "takeover"]),
+    ("Ledger", &["ledger"]),
+];
+
+/// The command line as it is declared.
+#[must_use]
+pub fn ungrouped() -> clap::Command {
+    Arguments::command()
+}
+
+/// The command line, with its commands in groups.
+#[must_use]
+pub fn command() -> clap::Command {
+    let command = ungrouped();
+    let mut groups = String::new();
+    for (title, names) in GROUPS {
+        groups.push_str(&format!("{title}:\n"));
+        for name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            groups.push_str(&format!("  {name:<11}  {}\n", about.map(ToString::to_string).unwrap_or_default()));
+        }
+        groups.push('\n');
+    }
+    let template =
+        format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}{{after-help}}");
+    command.help_template(template)
+}
+
 /// A parser that lists the kinds there are.
 fn kind() -> impl clap::builder::TypedValueParser<Value = AccountKind> {
     PossibleValuesParser::new(["tool", "user", "group"]).try_map(|kind| kind.parse::<AccountKind>())
@@ -55,7 +91,7 @@ pub fn usage(words: impl Iterator<Item = String>) -> String {
 /// # Errors
 /// It is wrong, or asks for help.
 pub fn parsed() -> Result<Arguments, clap::Error> {
-    let matches = Arguments::command().try_get_matches()?;
+    let matches = command().try_get_matches()?;
     let mut arguments = Arguments::from_arg_matches(&matches)?;
     let mut deepest = &matches;
     while let Some((_, matches)) = deepest.subcommand() {
@@ -80,6 +116,9 @@ pub struct Global {
     /// For programs
     #[arg(long, global = true)]
     pub json: bool,
+    /// Do not fold lines and tables into the terminal's columns
+    #[arg(long, global = true)]
+    pub wide: bool,
 }
 
 /// The commands.
@@ -159,6 +198,32 @@ pub enum Command {
     },
     /// The manual page, in roff
     Man(Man),
+    /// Names for the completions of shells
+    #[command(hide = true)]
+    Names {
+        /// Whose
+        #[arg(value_parser = name_kind())]
+        kind: NameKind,
+    },
+}
+
+/// What a completion asks the names of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameKind {
+    /// Accounts.
+    Account(AccountKind),
+    /// Classes of the configuration.
+    Class,
+    /// Clusters of the configuration.
+    Cluster,
+}
+
+fn name_kind() -> impl clap::builder::TypedValueParser<Value = NameKind> {
+    PossibleValuesParser::new(["tool", "user", "group", "class", "cluster"]).try_map(|kind| match kind.as_str() {
+        "class" => Ok(NameKind::Class),
+        "cluster" => Ok(NameKind::Cluster),
+        account => account.parse::<AccountKind>().map(NameKind::Account),
+    })
 }
 
 /// `plan`.
@@ -525,6 +590,9 @@ pub struct WebhookInstall {
     /// webhook that does not run refuses it, and an approver does. Read once, and not kept
     #[arg(long, value_name = "FILE", requires = "write")]
     pub admin_kubeconfig: Option<PathBuf>,
+    /// With --write: how long the webhook may take until it answers one review; only then it is in force
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub wait: Duration,
     /// The image; default: [webhook] image of the configuration
     #[arg(long, value_name = "REFERENCE")]
     pub image: Option<String>,

@@ -89,7 +89,7 @@ async fn dry_run(
     if ledger.ledger_id == NO_LEDGER {
         output::line(format!("# {NO_LEDGER} stands for the id of the ledger, which the first init draws"));
     }
-    output::line(webhook::yaml(&made).map_err(|error| Failure::new(Exit::Failed, error))?);
+    output::raw(&webhook::yaml(&made).map_err(|error| Failure::new(Exit::Failed, error))?);
     Ok(Exit::Done)
 }
 

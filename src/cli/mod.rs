@@ -18,6 +18,8 @@ mod init;
 mod ledger;
 mod lines;
 mod local;
+mod manual;
+mod names;
 mod order;
 mod output;
 mod plan;
@@ -44,14 +46,17 @@ use self::order::Order;
 /// Runs the command that the arguments name.
 #[must_use]
 pub fn main() -> ExitCode {
+    // Help is asked for before the options are known.
+    output::set_width(std::env::args_os().any(|word| word == "--wide"));
     let arguments = match arguments::parsed() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Nothing is left to do about a closed standard error.
-            let _ = error.print();
             if !error.use_stderr() {
+                output::help(&error.render());
                 return Exit::Done.into();
             }
+            // Nothing is left to do about a closed standard error.
+            let _ = error.print();
             if !error.to_string().contains("Usage: ") {
                 let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
                 let _ = writeln!(std::io::stderr(), "{}", arguments::usage(words));
@@ -111,5 +116,6 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Takeover(arguments) => recovery::takeover(&context, &arguments).await,
         Command::Completions { shell } => generate::completions(shell),
         Command::Man(arguments) => generate::man(&arguments),
+        Command::Names { kind } => names::run(&context, kind).await,
     }
 }

@@ -22,7 +22,7 @@ pub(super) async fn run(context: &Context, Plan { at }: Plan) -> Result<Exit, Fa
     if context.global.json {
         output::json(&answer.plan)?;
     } else {
-        output::line(answer.text);
+        output::signed(answer.text);
     }
     Ok(Exit::of(answer.exit_code))
 }

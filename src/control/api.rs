@@ -170,6 +170,19 @@ pub struct ClusterStatus {
     /// Certificates that were signed for requests of the daemon, and that it did not ask for.
     #[serde(default)]
     pub unknown_certificates: Vec<String>,
+    /// The webhook's answer to the last review that the daemon had the API server ask; absent: none is installed, or none was
+    /// asked yet.
+    #[serde(default)]
+    pub webhook: Option<WebhookAnswer>,
+}
+
+/// An answer of the webhook.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebhookAnswer {
+    /// When it was asked.
+    pub at: Timestamp,
+    /// Why it did not answer as it should.
+    pub trouble: Option<String>,
 }
 
 /// A tenant with a failing step.

@@ -29,7 +29,7 @@ use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 pub use error::AccessError;
-pub use facts::facts;
+pub use facts::{facts, quotas};
 pub use files::SEAL_KEY;
 pub use init::{Did, InitReport, InitRequest, Made, dry_run, init, take_over};
 pub use mark::{Found, MarkKeeper, MarkOwner};

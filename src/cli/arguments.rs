@@ -105,13 +105,13 @@ pub fn parsed() -> Result<Arguments, clap::Error> {
 #[derive(Debug, Args)]
 pub struct Global {
     /// The configuration
-    #[arg(long, global = true, env = "BURSAR_CONFIG", default_value = crate::settings::DEFAULT_PATH, value_name = "FILE")]
+    #[arg(long, global = true, env = "BURSAR_CONFIG", hide_env_values = true, default_value = crate::settings::DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
     /// The command line itself named the configuration.
     #[arg(skip)]
     pub config_is_named: bool,
     /// Another ledger to read
-    #[arg(long, global = true, env = "BURSAR_LEDGER", value_name = "FILE")]
+    #[arg(long, global = true, env = "BURSAR_LEDGER", hide_env_values = true, value_name = "FILE")]
     pub ledger: Option<PathBuf>,
     /// For programs
     #[arg(long, global = true)]

@@ -99,7 +99,8 @@ pub(super) fn folded(line: &str, width: Option<usize>) -> String {
     let Some(width) = width.filter(|width| length(line) > *width) else { return line.to_owned() };
     let start = line.len() - line.trim_start().len();
     // What stands apart by two blanks is a column: the last that begins in the left half is gone on with.
-    let columns = line.match_indices("  ").map(|(place, _)| place + 2).filter(|place| !line[*place..].starts_with(' '));
+    let columns = line.char_indices().filter(|(place, found)| *found != ' ' && line[..*place].ends_with("  "));
+    let columns = columns.map(|(place, _)| place);
     let column = columns.filter(|place| *place > start && length(&line[..*place]) <= width / 2).last();
     let indent = column.map_or(start + 4, |place| length(&line[..place]));
     let (head, rest) = line.split_at(column.unwrap_or(start));

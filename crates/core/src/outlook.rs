@@ -152,6 +152,8 @@ pub struct Lookahead {
     shortest: i64,
     deriver: Deriver,
     told: BTreeSet<(AccountId, String)>,
+    /// Whose state is another than when it began.
+    moved: BTreeSet<AccountId>,
     /// Something was decided now: what follows from it is counted from the next look on.
     decided: bool,
     outlook: Outlook,
@@ -176,6 +178,7 @@ impl Lookahead {
             shortest: (span / MOMENTS).max(1),
             deriver: Deriver::default(),
             told: BTreeSet::new(),
+            moved: BTreeSet::new(),
             decided: false,
             outlook,
         };
@@ -209,14 +212,20 @@ impl Lookahead {
     }
 
     fn look(&mut self, inputs: Inputs<'_>) {
-        let Self { ledger, heard, now, deriver, told, decided, outlook, .. } = self;
+        let Self { ledger, heard, now, deriver, told, moved, decided, outlook, .. } = self;
         let evolved = evolve(Inputs { ledger, heard: heard.as_ref(), now: *now, ..inputs }, deriver);
         for plan in evolved.plan.accounts.iter().filter(|plan| plan.changes_something()) {
             let (sign, what) = headline(plan);
             if !told.insert((plan.id.clone(), follows(plan).unwrap_or(&what).to_owned())) {
                 continue;
             }
-            *decided |= plan.transition.is_some();
+            if plan.transition.is_some() {
+                *decided = true;
+                moved.insert(plan.id.clone());
+            } else if moved.contains(&plan.id) {
+                // Its objects are as they were: nothing is carried out here.
+                continue;
+            }
             if plan.transition.is_none() && plan.steps().all(is_renewal) {
                 outlook.renewed += 1;
                 continue;

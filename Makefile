@@ -89,6 +89,7 @@ rpm: release
 release:
 	nice $(CARGO) build --locked --release -p bursar --bins
 	nice $(CARGO) build --locked --release -p bursar-homed
+	nice $(CARGO) build --locked --release -p bursar-webhook
 	packaging/generate.sh "$${CARGO_TARGET_DIR:-target}/release/bursar"
 
 # Installs both packages, looks at owners, modes and units, starts the daemons in a booted system, removes them again.

@@ -1,5 +1,8 @@
 //! One cycle: the product as a table of contents. Each line is a stage; the comment says what it touches.
 
+use std::sync::Arc;
+
+use bursar_directory::Pass;
 use jiff::Timestamp;
 
 use crate::contract::Sealer;
@@ -11,13 +14,16 @@ use crate::inventory::Inventory;
 use crate::ledger::LedgerState;
 use crate::ledger::change::Event;
 use crate::orders::request::Trigger;
+use crate::outlook::{self, Difference, Lookahead, Outlook};
 use crate::plan::display::Preview;
 use crate::plan::{ApprovedPlan, Plan, Refusal};
 use crate::policy::Policy;
 use crate::report;
+use crate::runtime::directories::Reader;
 use crate::runtime::ledger::Ledger;
 use crate::runtime::realm::{self, Following};
-use crate::runtime::{Progress, Runtime, RuntimeError};
+use crate::runtime::{Progress, Runtime, RuntimeError, Work};
+use crate::settings::Settings;
 use crate::snapshot::DirectorySnapshot;
 use crate::store::StoreError;
 use crate::telemetry::SharedMetrics;
@@ -64,19 +70,56 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     Ok(ledger.finish(report).await?) // ledger: the cycle's own row
 }
 
+/// What is previewed; the default is the next cycle.
+#[derive(Debug, Default)]
+pub struct Ask {
+    /// By this configuration instead of the one in force.
+    pub other: Option<Box<Settings>>,
+    /// With what falls due until then.
+    pub at: Option<Timestamp>,
+}
+
 /// What a cycle would do now, by the same function. Nothing is written, not even what was read.
 pub async fn preview(runtime: &mut Runtime) -> Result<PlanAnswer, RuntimeError> {
+    preview_of(runtime, &Ask::default()).await
+}
+
+/// The same, also by another configuration, and with what falls due later.
+///
+/// # Errors
+/// A cluster shows that this ledger must not be used, or a password of the other configuration cannot be read.
+pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, RuntimeError> {
     runtime.connect().await?; // clusters that were away: asked whether they are back
-    let heard = runtime.directories.read_all(runtime.reader()).await; // directories: read
-    let Runtime { settings, sealer, deriver, ledger, clusters, realm, .. } = runtime;
+    let reader = runtime.reader();
+    let heard = runtime.directories.read_all(reader).await; // directories: read
+    let other = match &ask.other {
+        Some(other) => {
+            let reader = Reader { policy: &other.policy, ..reader };
+            Some((other, runtime.directories.read_others(&other.sources()?, reader).await)) // directories: read
+        }
+        None => None,
+    };
+    let Runtime { settings, sealer, deriver, ledger, clusters, realm, work, .. } = runtime;
     let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
-    let readings = Readings { heard: Some(heard), inventory, policy: &settings.policy, sealer, now };
-    let evolved = evolve(readings.with(ledger.state()), deriver); // pure
+    let mut readings = Readings { heard: Some(heard), inventory, policy: &settings.policy, sealer, now };
+    let mut evolved = evolve(readings.with(ledger.state()), deriver); // pure
+    let mut difference = None;
+    if let Some((other, heard)) = other {
+        readings = Readings { heard: Some(heard), policy: &other.policy, ..readings };
+        let theirs = evolve(readings.with(ledger.state()), &mut Deriver::default()); // pure
+        difference = Some(Difference::of(&evolved, &theirs, &other.policy, now));
+        evolved = theirs;
+    }
+    let outlook = match ask.at {
+        Some(at) => Some(look_ahead(readings.with(ledger.state()), at, work).await), // pure
+        None => None,
+    };
     let Evolved { known, plan, approved, refusals, after, .. } = &evolved;
     let mut preview = Preview::of(known, plan, approved, refusals);
+    let is_same_realm = ask.other.as_ref().is_none_or(|other| other.realm == settings.realm);
     let followed = match realm {
-        Some(realm) => Some(realm.preview(after, &settings.policy.limits, now).await), // the realm: read
-        None => None,
+        Some(realm) if is_same_realm => Some(realm.preview(after, &readings.policy.limits, now).await), // the realm: read
+        _ => None,
     };
     if let Some(followed) = &followed {
         preview = preview.with_realm(match followed {
@@ -84,8 +127,44 @@ pub async fn preview(runtime: &mut Runtime) -> Result<PlanAnswer, RuntimeError> 
             Err(why) => Err(why),
         });
     }
-    let notices = clusters.approver_notices(&settings.policy);
-    let text = notices.into_iter().fold(preview.to_string(), |text, notice| format!("{text}\n{notice}"));
+    let notices = clusters.approver_notices(readings.policy);
+    let mut text = notices.into_iter().fold(preview.to_string(), |text, notice| format!("{text}\n{notice}"));
+    let more = [difference.as_ref().map(ToString::to_string), outlook.as_ref().map(ToString::to_string)];
+    more.into_iter().flatten().for_each(|more| text = format!("{}\n\n{more}", text.trim_end()));
+    let plan = outlook::with(preview.json(), difference.as_ref(), outlook.as_ref());
+    Ok(PlanAnswer { text, plan, exit_code: preview.exit_code() })
+}
+
+/// Looks ahead between other work. An order, or the end of the daemon, cuts it short: it then ends where it came to.
+async fn look_ahead(inputs: Inputs<'_>, at: Timestamp, work: &Work) -> Outlook {
+    let mut lookahead = Lookahead::new(inputs, at);
+    while !work.interrupt.is_cancelled() && lookahead.step(inputs) {
+        work.progress.step();
+        tokio::task::yield_now().await;
+    }
+    lookahead.into_outlook()
+}
+
+/// What the first cycle would do, before there are a ledger and a seal: as far as the directories go. Clusters are taken to be
+/// empty.
+///
+/// # Errors
+/// A password cannot be read.
+pub async fn preview_before_init(settings: &Settings, now: Timestamp) -> Result<PlanAnswer, RuntimeError> {
+    let heard = bursar_directory::fetch(&settings.sources()?, &Pass::Once, &settings.policy, now).await; // directories: read
+    let sealer = Sealer::from_seed(&[0; 32]).map_err(|error| RuntimeError::Seal {
+        path: settings.state_dir.clone(),
+        source: std::io::Error::new(std::io::ErrorKind::InvalidData, error),
+    })?;
+    let clusters = settings.policy.clusters.keys().map(|cluster| (cluster.clone(), Arc::default())).collect();
+    let inventory = Inventory { clusters, ..Inventory::default() };
+    let readings = Readings { heard: Some(heard), inventory, policy: &settings.policy, sealer: &sealer, now };
+    let evolved = evolve(readings.with(&LedgerState::default()), &mut Deriver::default()); // pure
+    let Evolved { known, plan, approved, refusals, .. } = &evolved;
+    let preview = Preview::of(known, plan, approved, refusals);
+    let text = format!(
+        "{preview}before `bursar init`: the plan is of the directories alone, as if no cluster had anything yet"
+    );
     Ok(PlanAnswer { text, plan: preview.json(), exit_code: preview.exit_code() })
 }
 

@@ -2,6 +2,7 @@
 //! what asks for a cycle during another gets one more, and an order cuts a long one short, which then goes on after it.
 //! The wall clock, the scheduler and systemd's notifications live only here.
 
+mod candidate;
 mod disk;
 mod inbox;
 mod own;
@@ -180,11 +181,20 @@ impl Loop {
             Request::Alive(reply) => drop(reply.send(Ok(health(&self.runtime)))),
             Request::Status(reply) => drop(reply.send(Ok(self.runtime.status()))),
             Request::Metrics(reply) => drop(reply.send(Ok(self.runtime.exposition()))),
-            Request::Plan(reply) if reply.is_closed() => {}
-            Request::Plan(reply) => {
+            Request::Plan(_, _, reply) if reply.is_closed() => {}
+            Request::Plan(request, trusted, reply) => {
+                let ask = match candidate::ask(&self.config, self.runtime.settings(), request, trusted) {
+                    Ok(ask) => ask,
+                    Err(refusal) => return Ok(drop(reply.send(Err(refusal)))),
+                };
                 let under_way = UnderWay::begin(&mut self.runtime);
-                let answer = self.inbox.during(&under_way, cycle::preview(&mut self.runtime)).await?;
-                drop(reply.send(Ok(answer)));
+                let answer = self.inbox.during(&under_way, cycle::preview_of(&mut self.runtime, &ask)).await;
+                let answer = match answer {
+                    // A password of the other configuration that is not there is no failure of the daemon.
+                    Err(RuntimeError::Settings(errors)) => Err(candidate::wrong(&errors)),
+                    answer => Ok(answer?),
+                };
+                drop(reply.send(answer));
             }
             Request::Sync(reply) => {
                 self.waiters.syncs.push(reply);

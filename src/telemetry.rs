@@ -122,6 +122,7 @@ pub struct Metrics {
     confinement: Family<ClusterLabel, Gauge>,
     unknown_certificates: Family<ClusterLabel, Gauge>,
     own_certificate: Family<ClusterLabel, Gauge>,
+    webhook_failing: Family<ClusterLabel, Gauge>,
     realm_failing: Gauge,
     /// Seconds since 1970; 0: it was not read.
     realm_read_at: Gauge,
@@ -191,6 +192,13 @@ impl Metrics {
         self.confinement.clear();
         self.unknown_certificates.clear();
         self.own_certificate.clear();
+        self.webhook_failing.clear();
+    }
+
+    /// Whether the webhook did not answer the last review as it should.
+    pub fn webhook(&self, cluster: &str, failing: bool) {
+        let label = ClusterLabel { cluster: cluster.to_owned() };
+        self.webhook_failing.get_or_create(&label).set(i64::from(failing));
     }
 
     /// What is wrong with what confines the daemon, certificates that it did not ask for, and seconds until its own ends.
@@ -259,6 +267,11 @@ impl Metrics {
             "Until the daemon's own certificate ends",
             Unit::Seconds,
             self.own_certificate.clone(),
+        );
+        registry.register(
+            "webhook_failing",
+            "1 if the webhook did not answer the review that it was last asked",
+            self.webhook_failing.clone(),
         );
         registry.register(
             "endpoint_failing",

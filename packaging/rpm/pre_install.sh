@@ -1,5 +1,8 @@
 # The configuration's group must be there before the file is. The same lines as sysusers.d/bursar.conf.
 getent group bursar >/dev/null || groupadd --system bursar
 getent group bursar-admin >/dev/null || groupadd --system bursar-admin
+getent group bursar-webhook >/dev/null || groupadd --system bursar-webhook
+getent passwd bursar-webhook >/dev/null || useradd --system --gid bursar-webhook --comment 'Bursar webhook' \
+    --home-dir /etc/bursar-webhook --no-create-home --shell /usr/sbin/nologin bursar-webhook
 getent passwd bursar >/dev/null || useradd --system --gid bursar --comment Bursar --home-dir /var/lib/bursar \
     --no-create-home --shell /usr/sbin/nologin bursar

@@ -140,6 +140,20 @@ pub enum AccessError {
         /// What it says.
         why: String,
     },
+    /// The webhook outside of the cluster does not answer.
+    #[error(
+        "the webhook at {url} does not answer after {} s ({why}); its files are written, and nothing is enforced yet. Start it \
+         (systemctl enable --now bursar-webhook on its host), then install again",
+        waited.as_secs()
+    )]
+    NoReview {
+        /// Where it should be.
+        url: String,
+        /// How long it had.
+        waited: std::time::Duration,
+        /// What was seen last.
+        why: String,
+    },
     /// The approver is there, and does not run.
     #[error(
         "Deployment bursar-approver in namespace bursar-approver is not available after {} s ({why}); the daemon approves as \

@@ -1,7 +1,9 @@
 //! What a cluster shows of the ledger that made its tenants: sealed namespaces, and the generations that bindings name.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, ResourceQuota};
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, Subject};
 use kube::api::{ListParams, PartialObjectMeta};
 use kube::{Api, Client, ResourceExt as _};
@@ -41,6 +43,21 @@ pub async fn facts(client: &Client, cluster: &ClusterName, public_keys: &[[u8; 3
         *known = generation.max(*known);
     }
     Ok(facts)
+}
+
+/// `spec.hard` of the quotas of ours, by namespace and name.
+///
+/// # Errors
+/// The cluster does not answer.
+pub async fn quotas(client: &Client) -> Result<BTreeMap<(String, String), BTreeMap<String, String>>, AccessError> {
+    let ours = ListParams::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
+    let found = answered("quotas", Api::<ResourceQuota>::all(client.clone()).list(&ours)).await?;
+    let hard = found.into_iter().map(|quota| {
+        let place = (quota.namespace().unwrap_or_default(), quota.name_any());
+        let hard = quota.spec.and_then(|spec| spec.hard).unwrap_or_default();
+        (place, hard.into_iter().map(|(resource, amount)| (resource, amount.0)).collect())
+    });
+    Ok(hard.collect())
 }
 
 fn tenancy(

@@ -111,6 +111,23 @@ pub async fn init(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
     make(request, false).await
 }
 
+/// What [`init()`] would make but the credential, in the order in which it would: nothing is written anywhere.
+///
+/// # Errors
+/// The cluster does not answer, is another ledger's, or lacks what the configuration names.
+pub async fn dry_run(request: InitRequest<'_>) -> Result<Vec<Value>, AccessError> {
+    let client = client_of(read(request.admin_kubeconfig)?, request.admin_kubeconfig).await?;
+    let site = site_kinds(request.policy, request.ledger, request.cluster);
+    let needs = Needs::of(request.policy, request.cluster, site);
+    let ledger_id = &request.ledger.ledger_id;
+    nobody_elses(&client, ledger_id).await?;
+    let mut said = said_before(&client).await?;
+    if let Some(administrators) = request.administrators {
+        said.administrators.clone_from(administrators);
+    }
+    wanted(&client, &needs, ledger_id, &said).await
+}
+
 async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport, AccessError> {
     own::must_be_ours(request.daemon_kubeconfig)?;
     let admin = read(request.admin_kubeconfig)?;
@@ -191,10 +208,7 @@ pub(super) async fn make_all(
     ledger_id: &str,
     said: &Said,
 ) -> Result<Vec<Made>, AccessError> {
-    let manifest_kinds = look(client, needs).await?;
-    let edit = edit(client).await?;
-    let backstop = backstop(client).await?;
-    let manifests = manifests(needs, &manifest_kinds, &edit, &backstop, (ledger_id, said));
+    let manifests = wanted(client, needs, ledger_id, said).await?;
     let mut made = Vec::new();
     for manifest in &manifests {
         made.push(apply(client, manifest).await?);
@@ -202,6 +216,14 @@ pub(super) async fn make_all(
     made.extend(prune::<ClusterRoleBinding>(client, &manifests).await?);
     made.extend(prune::<ClusterRole>(client, &manifests).await?);
     Ok(made)
+}
+
+/// Every object, for this server's kinds and roles.
+async fn wanted(client: &Client, needs: &Needs, ledger_id: &str, said: &Said) -> Result<Vec<Value>, AccessError> {
+    let manifest_kinds = look(client, needs).await?;
+    let edit = edit(client).await?;
+    let backstop = backstop(client).await?;
+    Ok(manifests(needs, &manifest_kinds, &edit, &backstop, (ledger_id, said)))
 }
 
 /// As the daemon's user, whose files they are.

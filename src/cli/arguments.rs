@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::identity::AccountKind;
@@ -34,6 +35,42 @@ pub struct Arguments {
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 changes pending (plan), 3 refused by a limit, \
     4 no such account, 64 usage, 69 daemon not reachable, 75 busy, 77 not allowed, 78 configuration";
 
+/// The commands as the help shows them. A test compares them with those there are.
+pub(super) const GROUPS: [(&str, &[&str]); 5] = [
+    ("Set-up", &["init", "check", "doctor", "completions", "man"]),
+    ("Every day", &["plan", "sync", "status", "tools", "users", "show", "why", "history", "certs"]),
+    (
+        "Orders",
+        &["suspend", "resume", "hold", "release", "revoke", "quota", "approve", "adopt", "directory", "ensure", "home"],
+    ),
+    ("Cluster", &["webhook", "approver", "archive", "takeover"]),
+    ("Ledger", &["ledger"]),
+];
+
+/// The command line as it is declared.
+#[must_use]
+pub fn ungrouped() -> clap::Command {
+    Arguments::command()
+}
+
+/// The command line, with its commands in groups.
+#[must_use]
+pub fn command() -> clap::Command {
+    let command = ungrouped();
+    let mut groups = String::new();
+    for (title, names) in GROUPS {
+        groups.push_str(&format!("{title}:\n"));
+        for name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            groups.push_str(&format!("  {name:<11}  {}\n", about.map(ToString::to_string).unwrap_or_default()));
+        }
+        groups.push('\n');
+    }
+    let template =
+        format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}{{after-help}}");
+    command.help_template(template)
+}
+
 /// A parser that lists the kinds there are.
 fn kind() -> impl clap::builder::TypedValueParser<Value = AccountKind> {
     PossibleValuesParser::new(["tool", "user", "group"]).try_map(|kind| kind.parse::<AccountKind>())
@@ -49,18 +86,39 @@ pub fn usage(words: impl Iterator<Item = String>) -> String {
     found.unwrap_or_else(|| command.render_usage()).to_string()
 }
 
+/// Parses the command line.
+///
+/// # Errors
+/// It is wrong, or asks for help.
+pub fn parsed() -> Result<Arguments, clap::Error> {
+    let matches = command().try_get_matches()?;
+    let mut arguments = Arguments::from_arg_matches(&matches)?;
+    let mut deepest = &matches;
+    while let Some((_, matches)) = deepest.subcommand() {
+        deepest = matches;
+    }
+    arguments.global.config_is_named = deepest.value_source("config") == Some(ValueSource::CommandLine);
+    Ok(arguments)
+}
+
 /// Options of every command.
 #[derive(Debug, Args)]
 pub struct Global {
     /// The configuration
-    #[arg(long, global = true, env = "BURSAR_CONFIG", default_value = crate::settings::DEFAULT_PATH, value_name = "FILE")]
+    #[arg(long, global = true, env = "BURSAR_CONFIG", hide_env_values = true, default_value = crate::settings::DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
+    /// The command line itself named the configuration.
+    #[arg(skip)]
+    pub config_is_named: bool,
     /// Another ledger to read
-    #[arg(long, global = true, env = "BURSAR_LEDGER", value_name = "FILE")]
+    #[arg(long, global = true, env = "BURSAR_LEDGER", hide_env_values = true, value_name = "FILE")]
     pub ledger: Option<PathBuf>,
     /// For programs
     #[arg(long, global = true)]
     pub json: bool,
+    /// Do not fold lines and tables into the terminal's columns
+    #[arg(long, global = true)]
+    pub wide: bool,
 }
 
 /// The commands.
@@ -72,8 +130,8 @@ pub enum Command {
     Check,
     /// Reach everything: directory, cluster, permissions, homes, clock; each finding with its cure
     Doctor,
-    /// Show what would be done
-    Plan,
+    /// Show what would be done, also by another configuration (--config), or until a day (--at)
+    Plan(Plan),
     /// Ask for a cycle now and follow it
     Sync(Sync),
     /// How things stand
@@ -140,6 +198,40 @@ pub enum Command {
     },
     /// The manual page, in roff
     Man(Man),
+    /// Names for the completions of shells
+    #[command(hide = true)]
+    Names {
+        /// Whose
+        #[arg(value_parser = name_kind())]
+        kind: NameKind,
+    },
+}
+
+/// What a completion asks the names of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameKind {
+    /// Accounts.
+    Account(AccountKind),
+    /// Classes of the configuration.
+    Class,
+    /// Clusters of the configuration.
+    Cluster,
+}
+
+fn name_kind() -> impl clap::builder::TypedValueParser<Value = NameKind> {
+    PossibleValuesParser::new(["tool", "user", "group", "class", "cluster"]).try_map(|kind| match kind.as_str() {
+        "class" => Ok(NameKind::Class),
+        "cluster" => Ok(NameKind::Cluster),
+        account => account.parse::<AccountKind>().map(NameKind::Account),
+    })
+}
+
+/// `plan`.
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// Show what falls due until the beginning of this day (UTC), or until this moment
+    #[arg(long, value_name = "TIME", value_parser = super::quota::moment)]
+    pub at: Option<jiff::Timestamp>,
 }
 
 /// `man`.
@@ -163,6 +255,9 @@ pub struct Init {
     /// ended by ""
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub administrators: Option<Vec<String>>,
+    /// Print as YAML what it would make in the cluster, and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `takeover`.
@@ -495,6 +590,9 @@ pub struct WebhookInstall {
     /// webhook that does not run refuses it, and an approver does. Read once, and not kept
     #[arg(long, value_name = "FILE", requires = "write")]
     pub admin_kubeconfig: Option<PathBuf>,
+    /// With --write: how long the webhook may take until it answers one review; only then it is in force
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub wait: Duration,
     /// The image; default: [webhook] image of the configuration
     #[arg(long, value_name = "REFERENCE")]
     pub image: Option<String>,

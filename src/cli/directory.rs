@@ -39,7 +39,7 @@ async fn imported(context: &Context) -> Result<Exit, Failure> {
         output::json(&json!(lines))?;
     } else {
         for line in &lines {
-            output::line(clean(line));
+            output::raw(line);
         }
     }
     Ok(Exit::Done)

@@ -23,7 +23,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
         output::json(&findings)?;
     } else {
         for finding in &findings {
-            output::line(line(finding));
+            output::signed(line(finding));
         }
     }
     Ok(if good { Exit::Done } else { Exit::Failed })

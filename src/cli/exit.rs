@@ -4,6 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use crate::control::client::ClientError;
+use crate::errors::chain;
 use crate::orders::request::Refusal;
 use crate::runtime::RuntimeError;
 use crate::settings::SettingsErrors;
@@ -96,7 +97,7 @@ impl From<SettingsErrors> for Failure {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        Self::new(Exit::Failed, format!("{error:#}"))
+        Self::new(Exit::Failed, chain(error.as_ref()))
     }
 }
 
@@ -107,7 +108,7 @@ impl From<StoreError> for Failure {
             StoreError::File { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => Exit::Forbidden,
             _ => Exit::Failed,
         };
-        Self::new(exit, format!("{:#}", anyhow::Error::new(error)))
+        Self::new(exit, chain(&error))
     }
 }
 
@@ -124,7 +125,7 @@ impl From<RuntimeError> for Failure {
                     | RuntimeError::Copied { .. } => Exit::Configuration,
                     _ => Exit::Failed,
                 };
-                Self::new(exit, format!("{:#}", anyhow::Error::new(other)))
+                Self::new(exit, chain(&other))
             }
         }
     }
@@ -136,7 +137,7 @@ impl From<ClientError> for Failure {
             ClientError::Refused(refusal) => refusal.into(),
             ClientError::Absent { .. } => Self::new(Exit::Unavailable, error.to_string()),
             ClientError::Forbidden { .. } => Self::new(Exit::Forbidden, error.to_string()),
-            other => Self::new(Exit::Failed, format!("{:#}", anyhow::Error::new(other))),
+            other => Self::new(Exit::Failed, chain(&other)),
         }
     }
 }

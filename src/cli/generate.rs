@@ -3,15 +3,21 @@
 use std::io;
 
 use anyhow::Context as _;
-use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use super::arguments::{Arguments, Man};
+use super::arguments::{self, Man};
 use super::exit::{Exit, Failure};
+use super::{manual, names};
 
 pub(super) fn completions(shell: Shell) -> Result<Exit, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "bursar", &mut script);
+    clap_complete::generate(shell, &mut arguments::ungrouped(), "bursar", &mut script);
+    script.extend_from_slice(match shell {
+        Shell::Bash => names::BASH.as_bytes(),
+        Shell::Fish => names::FISH.as_bytes(),
+        Shell::Zsh => names::ZSH.as_bytes(),
+        _ => b"",
+    });
     io::Write::write_all(&mut io::stdout(), &script).context("standard output")?;
     Ok(Exit::Done)
 }
@@ -19,26 +25,61 @@ pub(super) fn completions(shell: Shell) -> Result<Exit, Failure> {
 /// One page, the commands' own ones after it; or a file each, so that the page's references to them lead somewhere.
 pub(super) fn man(arguments: &Man) -> Result<Exit, Failure> {
     if let Some(folder) = &arguments.out {
-        clap_mangen::generate_to(Arguments::command(), folder).with_context(|| folder.display().to_string())?;
+        manual::write(folder).with_context(|| folder.display().to_string())?;
         return Ok(Exit::Done);
     }
-    let mut command = Arguments::command().disable_help_subcommand(true);
+    let mut command = arguments::ungrouped().disable_help_subcommand(true);
     command.build();
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page).context("the page")?;
     for command in command.get_subcommands() {
         clap_mangen::Man::new(command.clone()).render(&mut page).context("the page")?;
     }
+    page.extend_from_slice(manual::more("").as_bytes());
     io::Write::write_all(&mut io::stdout(), &page).context("standard output")?;
     Ok(Exit::Done)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
+    use crate::cli::output;
 
     #[test]
     fn arguments_are_consistent() {
-        Arguments::command().debug_assert();
+        arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_is_in_one_group_of_the_help() {
+        let command = arguments::ungrouped();
+        let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let mut there: Vec<&str> = shown.map(clap::Command::get_name).collect();
+        let mut grouped: Vec<&str> = arguments::GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        there.sort_unstable();
+        grouped.sort_unstable();
+        assert_eq!(there, grouped);
+    }
+
+    #[test]
+    fn help_is_the_golden_and_fits_80_columns() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/terminal/help.txt");
+        let help = folded(&arguments::command().render_help().to_string());
+        if std::env::var_os("UPDATE_GOLDENS").is_some() {
+            fs::write(&path, &help).expect("written");
+        }
+        assert_eq!(help, fs::read_to_string(&path).unwrap_or_default());
+        for command in arguments::command().get_subcommands_mut() {
+            let help = folded(&command.render_long_help().to_string());
+            let long = help.lines().find(|line| line.chars().count() > 80 && line.trim().contains(' '));
+            assert_eq!(long, None, "{}", command.get_name());
+        }
+    }
+
+    fn folded(help: &str) -> String {
+        help.lines().map(|line| output::folded(line, Some(80)) + "\n").collect()
     }
 }

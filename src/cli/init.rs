@@ -12,11 +12,16 @@ use super::arguments::Init;
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output;
-use crate::bootstrap::{self, AccessError, Did, InitReport, InitRequest};
+use crate::bootstrap::{self, AccessError, Did, InitReport, InitRequest, webhook};
+use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::privilege;
+use crate::settings::Settings;
 use crate::store::{ReadStore, Store, StoreError};
+
+/// In place of the id of a ledger that is not there yet.
+const NO_LEDGER: &str = "LEDGER-ID";
 
 pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Failure> {
     let settings = context.settings()?;
@@ -27,6 +32,9 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
         let text = format!("--cluster {cluster}: the configuration has no such cluster; it has: {known}");
         return Err(Failure::new(Exit::Usage, text));
     };
+    if arguments.dry_run {
+        return dry_run(context, &settings, arguments, (&cluster, daemon_kubeconfig)).await;
+    }
     make_folder(&settings.state_dir)?;
     let ledger = privilege::as_bursar(ledger(&settings.state_dir))
         .await
@@ -45,6 +53,43 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
     .await?;
     progress.finish_and_clear();
     print(context, &cluster, &report)?;
+    Ok(Exit::Done)
+}
+
+/// Prints what `init` would make. A ledger that is not there yet is not made, so its id is not known.
+async fn dry_run(
+    context: &Context,
+    settings: &Settings,
+    arguments: &Init,
+    (cluster, daemon_kubeconfig): (&ClusterName, &Path),
+) -> Result<Exit, Failure> {
+    let path = settings.ledger();
+    let ledger = match path.exists() {
+        true => privilege::as_bursar(async { ReadStore::open(&path).await?.state().await })
+            .await
+            .map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))??,
+        false => LedgerState { ledger_id: NO_LEDGER.to_owned(), ..LedgerState::default() },
+    };
+    let listed = administrators(arguments.administrators.as_deref())?;
+    let made = bootstrap::dry_run(InitRequest {
+        policy: &settings.policy,
+        cluster,
+        admin_kubeconfig: &arguments.admin_kubeconfig,
+        daemon_kubeconfig,
+        state_dir: &settings.state_dir,
+        ledger: &ledger,
+        administrators: listed.as_ref(),
+    })
+    .await?;
+    if context.global.json {
+        output::json(&json!({"apiVersion": "v1", "kind": "List", "items": made}))?;
+        return Ok(Exit::Done);
+    }
+    output::line(format!("# bursar init --cluster {cluster} would make these, and then a certificate for the daemon"));
+    if ledger.ledger_id == NO_LEDGER {
+        output::line(format!("# {NO_LEDGER} stands for the id of the ledger, which the first init draws"));
+    }
+    output::raw(&webhook::yaml(&made).map_err(|error| Failure::new(Exit::Failed, error))?);
     Ok(Exit::Done)
 }
 
@@ -136,6 +181,6 @@ impl From<AccessError> for Failure {
             }
             _ => Exit::Failed,
         };
-        Self::new(exit, format!("{:#}", anyhow::Error::new(error)))
+        Self::new(exit, chain(&error))
     }
 }

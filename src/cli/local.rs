@@ -3,9 +3,13 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::context::{become_bursar, may_act};
 use super::exit::{Exit, Failure};
+use crate::bootstrap::SEAL_KEY;
 use crate::control::api::{CycleReport, OrderAnswer, PlanAnswer};
+use crate::cycle::Ask;
 use crate::execute::Extent;
 use crate::orders::request::{OrderRequest, Trigger};
 use crate::runtime::ledger::write_down;
@@ -15,10 +19,14 @@ use crate::store::Store;
 use crate::telemetry::Metrics;
 use crate::{cycle, daemon};
 
-/// What a cycle would do now.
-pub(super) async fn plan(settings: Settings) -> Result<PlanAnswer, Failure> {
+/// What a cycle would do.
+pub(super) async fn plan(settings: Settings, at: Option<Timestamp>) -> Result<PlanAnswer, Failure> {
+    act(&settings)?;
+    if !settings.state_dir.join(SEAL_KEY).exists() && !settings.ledger().exists() {
+        return Ok(cycle::preview_before_init(&settings, daemon::now()).await?);
+    }
     let mut runtime = open(settings).await?;
-    let answer = cycle::preview(&mut runtime).await;
+    let answer = cycle::preview_of(&mut runtime, &Ask { other: None, at }).await;
     close(runtime, answer).await
 }
 

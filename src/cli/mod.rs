@@ -18,6 +18,8 @@ mod init;
 mod ledger;
 mod lines;
 mod local;
+mod manual;
+mod names;
 mod order;
 mod output;
 mod plan;
@@ -36,8 +38,6 @@ mod why;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 use self::arguments::{Arguments, Command, Ledger};
 use self::context::Context;
 use self::exit::{Exit, Failure};
@@ -46,14 +46,17 @@ use self::order::Order;
 /// Runs the command that the arguments name.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    // Help is asked for before the options are known.
+    output::set_width(std::env::args_os().any(|word| word == "--wide"));
+    let arguments = match arguments::parsed() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Nothing is left to do about a closed standard error.
-            let _ = error.print();
             if !error.use_stderr() {
+                output::help(&error.render());
                 return Exit::Done.into();
             }
+            // Nothing is left to do about a closed standard error.
+            let _ = error.print();
             if !error.to_string().contains("Usage: ") {
                 let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
                 let _ = writeln!(std::io::stderr(), "{}", arguments::usage(words));
@@ -83,7 +86,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Init(arguments) => init::run(&context, &arguments).await,
         Command::Check => check::run(&context),
         Command::Doctor => doctor::run(&context).await,
-        Command::Plan => Box::pin(plan::run(&context)).await,
+        Command::Plan(arguments) => Box::pin(plan::run(&context, arguments)).await,
         Command::Sync(arguments) => sync::run(&context, &arguments).await,
         Command::Status => status::run(&context).await,
         Command::Tools(filter) => tools::run(&context, &filter).await,
@@ -113,5 +116,6 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Takeover(arguments) => recovery::takeover(&context, &arguments).await,
         Command::Completions { shell } => generate::completions(shell),
         Command::Man(arguments) => generate::man(&arguments),
+        Command::Names { kind } => names::run(&context, kind).await,
     }
 }

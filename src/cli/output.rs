@@ -1,8 +1,10 @@
 //! How things are printed: tables for people, JSON for programs, progress where somebody looks.
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use clap::builder::StyledStr;
 use comfy_table::presets::NOTHING;
 use comfy_table::{ContentArrangement, Table};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -12,9 +14,46 @@ use serde_json::{Map, Value};
 /// One row of a view.
 pub(super) type Row = Map<String, Value>;
 
-/// Prints `text` with a newline at its end. A reader that went away (`| head`) is no failure.
+/// How much fits into a line; set once, before anything is printed.
+static WIDTH: OnceLock<Option<usize>> = OnceLock::new();
+
+/// Lets lines be as long as they are, if `wide`; else as long as the terminal has columns. `COLUMNS` says so in its place,
+/// also where no terminal is. A file or another program gets whole lines.
+pub(super) fn set_width(wide: bool) {
+    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let shown = || console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
+    let width = if wide { None } else { said.or_else(shown) };
+    // Only the first of two would count, and there is one.
+    let _ = WIDTH.set(width.map(|width| width.max(NARROWEST)));
+}
+
+fn width() -> Option<usize> {
+    WIDTH.get().copied().flatten()
+}
+
+/// Below this, names and hashes do not fit.
+const NARROWEST: usize = 40;
+
+/// Prints `text` with a newline at its end, folded where it is longer than the terminal. A reader that went away (`| head`) is
+/// no failure.
 pub(super) fn line(text: impl AsRef<str>) {
-    let text: String = text.as_ref().trim_end_matches('\n').split('\n').map(clean).collect::<Vec<_>>().join("\n");
+    let lines = text.as_ref().trim_end_matches('\n').split('\n');
+    print(&lines.map(|line| folded(&clean(line), width())).collect::<Vec<_>>().join("\n"));
+}
+
+/// The same, with lines coloured by their sign: `+` access comes or all is well, `-` access goes, `~` a change, `!` look.
+pub(super) fn signed(text: impl AsRef<str>) {
+    let lines = text.as_ref().trim_end_matches('\n').split('\n');
+    let lines = lines.map(|line| coloured(&folded(&clean(line), width()), has_colour()));
+    print(&lines.collect::<Vec<_>>().join("\n"));
+}
+
+/// Prints `text` as it is: for programs, or a file.
+pub(super) fn raw(text: &str) {
+    print(&text.trim_end_matches('\n').split('\n').map(clean).collect::<Vec<_>>().join("\n"));
+}
+
+fn print(text: &str) {
     if text.is_empty() {
         return;
     }
@@ -25,9 +64,70 @@ pub(super) fn line(text: impl AsRef<str>) {
     }
 }
 
+/// Colour where the terminal has it and nobody forbids it (<https://no-color.org>).
+fn has_colour() -> bool {
+    let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    io::stdout().is_terminal() && !set("NO_COLOR") && !dumb
+}
+
+/// Prints the help, folded. Its options and commands stay apart from what is said of them.
+pub(super) fn help(text: &StyledStr) {
+    let text = if has_colour() { text.ansi().to_string() } else { text.to_string() };
+    let width = width().unwrap_or(HELP_WIDTH).min(HELP_WIDTH);
+    print(&text.trim_end().split('\n').map(|line| folded(line, Some(width))).collect::<Vec<_>>().join("\n"));
+}
+
+/// Help is read, so it has the width of a page.
+const HELP_WIDTH: usize = 80;
+
+/// Colours one line by its sign.
+fn coloured(line: &str, has_colour: bool) -> String {
+    let colour = match line.get(..2) {
+        Some("+ ") => 32,
+        Some("- ") => 31,
+        Some("~ ") => 33,
+        Some("! ") => 35,
+        _ => return line.to_owned(),
+    };
+    if has_colour { format!("\u{1b}[{colour}m{line}\u{1b}[0m") } else { line.to_owned() }
+}
+
+/// The line in pieces that fit, the later ones indented. A word that is longer stays whole, so that it can be copied.
+pub(super) fn folded(line: &str, width: Option<usize>) -> String {
+    let length = |text: &str| console::measure_text_width(text);
+    let Some(width) = width.filter(|width| length(line) > *width) else { return line.to_owned() };
+    let start = line.len() - line.trim_start().len();
+    // What stands apart by two blanks is a column: the last that begins in the left half is gone on with.
+    let columns = line.char_indices().filter(|(place, found)| *found != ' ' && line[..*place].ends_with("  "));
+    let columns = columns.map(|(place, _)| place);
+    let column = columns.filter(|place| *place > start && length(&line[..*place]) <= width / 2).last();
+    let indent = column.map_or(start + 4, |place| length(&line[..place]));
+    let (head, rest) = line.split_at(column.unwrap_or(start));
+    let (mut text, mut used) = (head.to_owned(), length(head));
+    let mut is_first = true;
+    for word in rest.split(' ') {
+        if !is_first && used + 1 + length(word) > width {
+            text.push('\n');
+            text.push_str(&" ".repeat(indent));
+            used = indent;
+            if word.is_empty() {
+                continue;
+            }
+        } else if !is_first {
+            text.push(' ');
+            used += 1;
+        }
+        text.push_str(word);
+        used += length(word);
+        is_first = false;
+    }
+    text.split('\n').map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
 /// Prints a value for programs.
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    line(serde_json::to_string_pretty(value)?);
+    raw(&serde_json::to_string_pretty(value)?);
     Ok(())
 }
 
@@ -38,6 +138,9 @@ pub(super) fn table(rows: &[Row], columns: &[&str]) -> String {
     }
     let mut table = Table::new();
     table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    if let Some(width) = width().and_then(|width| u16::try_from(width).ok()) {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    }
     table.set_header(columns.iter().map(|column| column.to_uppercase().replace('_', " ")));
     for row in rows {
         table.add_row(columns.iter().map(|column| cell(row.get(*column).unwrap_or(&Value::Null))));
@@ -111,6 +214,28 @@ mod tests {
         let expected = " NAME    LAST ERROR\n foo     -\n barbaz  full";
         assert_eq!(table(&rows, &["name", "last_error"]), expected);
         assert_eq!(table(&[], &["name"]), "");
+    }
+
+    #[test]
+    fn a_long_line_is_folded_within_its_column() {
+        let line =
+            "- tool old  52101  absent 26 h  suspend: role binding removed, certificates revoked, workloads stopped";
+        let indent = " ".repeat(19);
+        let expected = format!(
+            "- tool old  52101  absent 26 h  suspend: role binding\n{indent}removed, certificates revoked,\n{indent}workloads \
+             stopped"
+        );
+        assert_eq!(folded(line, Some(55)), expected);
+        assert_eq!(folded(line, None), line);
+        assert_eq!(folded("short", Some(40)), "short");
+        let hash = "x".repeat(50);
+        assert_eq!(folded(&format!("bursar approve {hash}"), Some(40)), format!("bursar approve\n    {hash}"));
+    }
+
+    #[test]
+    fn only_lines_with_a_sign_have_a_colour() {
+        assert_eq!(coloured("- tool old", true), "\u{1b}[31m- tool old\u{1b}[0m");
+        assert_eq!((coloured("- tool old", false), coloured("-tool", true)), ("- tool old".into(), "-tool".into()));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::context::{Context, become_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::output;
 use crate::bootstrap::{self, InitRequest};
+use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::ledger::cluster_recovery::Facts;
 use crate::recovery::{self, Rebuilt, RecoveryError, Remembered};
@@ -64,11 +65,11 @@ pub(super) async fn rebuild(context: &Context, given: &[String]) -> Result<Exit,
     let progress = output::progress("reading directories, clusters and homes");
     let rebuilt = recovery::rebuild(&settings, clients, &context.actor, daemon::now()).await?;
     progress.finish_and_clear();
-    let Rebuilt { ledger_id, accounts, tenants, certificates, last_generation, doubts } = rebuilt;
+    let Rebuilt { ledger_id, accounts, tenants, certificates, last_generation, quotas, doubts } = rebuilt;
     if context.global.json {
         output::json(&json!({
             "ledger": ledger_id, "accounts": accounts, "tenants": tenants, "certificates": certificates,
-            "last_generation": last_generation, "unknown": doubts,
+            "last_generation": last_generation, "quotas": quotas, "unknown": doubts,
         }))?;
         return Ok(Exit::Done);
     }
@@ -76,6 +77,13 @@ pub(super) async fn rebuild(context: &Context, given: &[String]) -> Result<Exit,
         "rebuilt: {accounts} accounts, of which {tenants} are served, {certificates} certificates that are still good; \
          {NEXT}"
     ));
+    if let Some(file) = quotas {
+        output::line(format!(
+            "quotas in the clusters differ from their classes', and the first cycle would take them back: read {file}, then, \
+             before bursard starts: bursar quota import {file}",
+            file = file.display()
+        ));
+    }
     tell(&doubts);
     Ok(Exit::Done)
 }
@@ -200,7 +208,7 @@ impl From<RestoreError> for Failure {
     fn from(error: RestoreError) -> Self {
         match error {
             RestoreError::Store(error) => error.into(),
-            other => Self::new(Exit::Failed, format!("{:#}", anyhow::Error::new(other))),
+            other => Self::new(Exit::Failed, chain(&other)),
         }
     }
 }
@@ -211,7 +219,7 @@ impl From<RecoveryError> for Failure {
             RecoveryError::Settings(errors) => errors.into(),
             RecoveryError::Store(error) => error.into(),
             RecoveryError::Runtime(error) => error.into(),
-            other => Self::new(Exit::Failed, format!("{:#}", anyhow::Error::new(other))),
+            other => Self::new(Exit::Failed, chain(&other)),
         }
     }
 }

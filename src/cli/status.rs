@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use jiff::Timestamp;
+
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::clean;
 use super::{output, sync};
-use crate::control::api::{BackupStatus, ClusterStatus, LedgerTrouble, RealmStatus, RealmTrouble, Status};
+use crate::control::api::{
+    BackupStatus, ClusterStatus, LedgerTrouble, RealmStatus, RealmTrouble, Status, WebhookAnswer,
+};
 use crate::control::client::ClientError;
+use crate::daemon;
 use crate::ledger::SourceState;
 use crate::report;
 use crate::snapshot::{Comparison, Completeness, Way};
@@ -33,12 +38,12 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     if context.global.json {
         output::json(&status)?;
     } else {
-        output::line(text(&status, running));
+        output::line(text(&status, running, daemon::now()));
     }
     Ok(Exit::Done)
 }
 
-fn text(status: &Status, running: bool) -> String {
+fn text(status: &Status, running: bool, now: Timestamp) -> String {
     let Status {
         site,
         sources,
@@ -83,7 +88,7 @@ fn text(status: &Status, running: bool) -> String {
         )
     }));
     lines.extend(sources.iter().map(|(name, state)| source(name, state)));
-    lines.extend(clusters.iter().flat_map(|(name, cluster)| of_cluster(name, cluster)));
+    lines.extend(clusters.iter().flat_map(|(name, cluster)| of_cluster(name, cluster, now)));
     lines.extend(realm.iter().flat_map(of_realm));
     lines.extend(missing.iter().map(ToString::to_string));
     for entry in rejected {
@@ -134,7 +139,20 @@ fn text(status: &Status, running: bool) -> String {
     lines.join("\n")
 }
 
-fn of_cluster(name: &str, cluster: &ClusterStatus) -> Vec<String> {
+/// The webhook's last answer, with its age.
+fn webhook(cluster: &str, WebhookAnswer { at, trouble }: &WebhookAnswer, now: Timestamp) -> String {
+    let minutes = now.duration_since(*at).as_mins().max(0);
+    match trouble {
+        None => format!("cluster {cluster}: webhook: answered a review {minutes} min ago"),
+        Some(why) => format!(
+            "cluster {cluster}: webhook: did not answer a review {minutes} min ago, and every pod of tenants is refused until \
+             it does: {}; see bursar doctor",
+            clean(why)
+        ),
+    }
+}
+
+fn of_cluster(name: &str, cluster: &ClusterStatus, now: Timestamp) -> Vec<String> {
     let trouble = cluster.trouble.as_deref().map(|trouble| format!(": {}", clean(trouble))).unwrap_or_default();
     let ready = if cluster.ready { "ready" } else { "not ready" };
     let mut lines = vec![format!("cluster {name}: {ready}, {} objects{trouble}", cluster.objects)];
@@ -145,6 +163,7 @@ fn of_cluster(name: &str, cluster: &ClusterStatus) -> Vec<String> {
             .own_certificate_until
             .map(|ends| format!("cluster {name}: the daemon's own certificate ends {ends:.0}")),
     );
+    lines.extend(cluster.webhook.iter().map(|answer| webhook(name, answer, now)));
     lines.extend(cluster.unknown_certificates.iter().map(|certificate| {
         format!(
             "cluster {name}: a certificate that Bursar did not ask for was signed for the daemon's request; treat the \

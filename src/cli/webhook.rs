@@ -101,9 +101,18 @@ async fn install(context: &Context, arguments: &WebhookInstall) -> Result<Exit, 
             }
             None => None,
         };
-        let progress = output::progress("making the webhook's files");
+        let progress = output::progress("making the webhook's files, and waiting until it answers");
         let clients = (&site.client, admin.as_ref());
-        let installed = webhook::install_outside(clients, site.kubeconfig(), site.request(), (&url, folder)).await;
+        let outside = webhook::write_outside(clients, site.kubeconfig(), site.request(), (&url, folder)).await?;
+        if !context.global.json {
+            let (folder, wait) = (folder.display(), arguments.wait.as_secs());
+            output::line(format!("written  {folder}; waiting {wait} s for {url} to answer a review"));
+            output::line(format!(
+                "start it now: systemctl enable --now bursar-webhook, or bursar-webhook --dir {folder}"
+            ));
+        }
+        outside.answers(arguments.wait).await?;
+        let installed = outside.enforce(&site.client, site.request()).await;
         progress.finish_and_clear();
         installed?
     } else {
@@ -148,9 +157,9 @@ fn print(context: &Context, Installed { wrote, not_after }: &Installed, folder: 
     if let Some(folder) = folder {
         let folder = folder.display();
         output::line(format!(
-            "written  {folder}: good until {not_after:.0}; nothing renews these files, `bursar doctor` warns 30 days before"
+            "in force {folder}: good until {not_after:.0}; nothing renews these files, `bursar doctor` warns 30 days before"
         ));
-        output::line(format!("next: bursar-webhook --dir {folder}, then bursar webhook selftest"));
+        output::line("next: bursar webhook selftest");
     } else {
         output::line(format!("the certificate is good until {not_after:.0}; the daemon renews it"));
         output::line("next: bursar webhook selftest");
@@ -211,7 +220,7 @@ async fn selftest(context: &Context, arguments: &WebhookCluster) -> Result<Exit,
                 None => format!("+ class {class}: {what}: {expected}"),
                 Some(wrong) => format!("! class {class}: {what}: not {expected}: {wrong}"),
             };
-            output::line(line);
+            output::signed(line);
         }
     }
     Ok(if good { Exit::Done } else { Exit::Failed })
@@ -225,7 +234,7 @@ async fn manifests(context: &Context, arguments: &WebhookManifests) -> Result<Ex
     if context.global.json {
         output::json(&json!({"apiVersion": "v1", "kind": "List", "items": all}))?;
     } else {
-        output::line(webhook::yaml(&all).map_err(|error| Failure::new(Exit::Failed, error))?);
+        output::raw(&webhook::yaml(&all).map_err(|error| Failure::new(Exit::Failed, error))?);
     }
     Ok(Exit::Done)
 }

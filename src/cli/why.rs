@@ -30,7 +30,7 @@ pub(super) async fn run(context: &Context, asked: Own) -> Result<Exit, Failure> 
     output::line(why["account"].as_str().unwrap_or_default());
     let steps: Vec<Step> = serde_json::from_value(why["steps"].clone()).unwrap_or_default();
     for step in &steps {
-        output::line(format!("{} {:<12} {}", if step.ok { "+" } else { "!" }, step.at, clean(&step.text)));
+        output::signed(format!("{} {:<12} {}", if step.ok { "+" } else { "!" }, step.at, clean(&step.text)));
     }
     Ok(exit)
 }

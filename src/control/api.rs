@@ -4,7 +4,7 @@
 //! | request | answer |
 //! |---|---|
 //! | `GET /v1/status` | [`Status`] |
-//! | `GET /v1/plan` | [`PlanAnswer`] |
+//! | `POST /v1/plan` with a [`PlanRequest`] | [`PlanAnswer`] |
 //! | `POST /v1/sync` | [`CycleReport`], when the cycle that began after the request is done |
 //! | `POST /v1/orders` with an array of `OrderRequest` | [`OrderAnswer`] |
 //! | `POST /v1/ensure` with an `EnsureRequest` | `EnsureAnswer`, at once |
@@ -15,6 +15,7 @@
 //! Everything else than 200 carries a `Refusal`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -169,6 +170,19 @@ pub struct ClusterStatus {
     /// Certificates that were signed for requests of the daemon, and that it did not ask for.
     #[serde(default)]
     pub unknown_certificates: Vec<String>,
+    /// The webhook's answer to the last review that the daemon had the API server ask; absent: none is installed, or none was
+    /// asked yet.
+    #[serde(default)]
+    pub webhook: Option<WebhookAnswer>,
+}
+
+/// An answer of the webhook.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebhookAnswer {
+    /// When it was asked.
+    pub at: Timestamp,
+    /// Why it did not answer as it should.
+    pub trouble: Option<String>,
 }
 
 /// A tenant with a failing step.
@@ -252,6 +266,26 @@ impl CycleReport {
             () => 0,
         }
     }
+}
+
+/// Which plan is asked for; the default is the next cycle's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanRequest {
+    /// By this configuration instead of the one in force.
+    pub config: Option<ConfigText>,
+    /// With what falls due until then.
+    pub at: Option<Timestamp>,
+}
+
+/// A configuration as its reader found it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigText {
+    /// Where it is; the files that it names may be relative to that.
+    pub file: PathBuf,
+    /// Its content.
+    pub text: String,
 }
 
 /// A plan, as text and as data.

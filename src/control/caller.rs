@@ -25,6 +25,8 @@ pub struct Caller {
     pub may_order: bool,
     /// One who may order, or a member of [`READER_GROUP`].
     pub may_read: bool,
+    /// root or our own user, who can read every password and file that the daemon can.
+    pub may_read_secrets: bool,
 }
 
 impl Caller {
@@ -36,7 +38,8 @@ impl Caller {
         let user = User::from_uid(uid).ok().flatten();
         let groups = user.as_ref().map(group_names).unwrap_or_default();
         let own = uid == Uid::effective();
-        let may_order = uid.is_root() || own || groups.contains(ADMIN_GROUP);
+        let may_read_secrets = uid.is_root() || own;
+        let may_order = may_read_secrets || groups.contains(ADMIN_GROUP);
         let name = user.map(|user| user.name);
         Self {
             actor: login_name(peer.pid()).or_else(|| name.clone()).unwrap_or_else(|| uid.to_string()),
@@ -44,6 +47,7 @@ impl Caller {
             name,
             may_order,
             may_read: may_order || groups.contains(READER_GROUP),
+            may_read_secrets,
         }
     }
 }
@@ -80,6 +84,6 @@ mod tests {
     async fn our_own_user_may_order() {
         let (ours, _theirs) = tokio::net::UnixStream::pair().expect("a socket pair");
         let caller = Caller::of(&ours.peer_cred().expect("credentials"));
-        assert!(caller.may_order && caller.may_read, "{caller:?}");
+        assert!(caller.may_order && caller.may_read && caller.may_read_secrets, "{caller:?}");
     }
 }

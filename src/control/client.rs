@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, Status};
+use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, PlanRequest, Status};
 use crate::orders::request::{EnsureAnswer, EnsureRequest, OrderRequest, Refusal};
 
 /// Why there is no answer.
@@ -59,9 +59,10 @@ impl ControlClient {
         self.answer(self.http.get(url("/v1/status"))).await
     }
 
-    /// What a cycle would do now.
-    pub async fn plan(&self) -> Result<PlanAnswer, ClientError> {
-        self.answer(self.http.get(url("/v1/plan"))).await
+    /// What a cycle would do.
+    pub async fn plan(&self, request: &PlanRequest) -> Result<PlanAnswer, ClientError> {
+        self.answer(self.http.post(url("/v1/plan")).header("content-type", "application/json").body(json(request)?))
+            .await
     }
 
     /// A cycle that begins after this, when it is done.

@@ -18,7 +18,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, Status};
+use super::api::{CycleReport, OrderAnswer, OwnRequest, PlanAnswer, PlanRequest, Status};
 use super::caller::Caller;
 use super::connections;
 use crate::orders::ensure::Asker;
@@ -36,8 +36,8 @@ pub enum Request {
     Alive(Reply<String>),
     /// How things stand.
     Status(Reply<Status>),
-    /// What a cycle would do now.
-    Plan(Reply<PlanAnswer>),
+    /// What a cycle would do. `true`: the caller may have the daemon read what another configuration names.
+    Plan(PlanRequest, bool, Reply<PlanAnswer>),
     /// A cycle that begins after this.
     Sync(Reply<CycleReport>),
     /// An administrator's orders.
@@ -100,7 +100,7 @@ type RequestSender = mpsc::Sender<Request>;
 fn routes(request_sender: RequestSender) -> Router {
     Router::new()
         .route("/v1/status", get(status))
-        .route("/v1/plan", get(plan))
+        .route("/v1/plan", post(plan))
         .route("/v1/sync", post(sync))
         .route("/v1/orders", post(orders))
         .route("/v1/ensure", post(ensure))
@@ -134,10 +134,16 @@ async fn status(State(request_sender): State<RequestSender>, Extension(caller): 
     .await
 }
 
-async fn plan(State(request_sender): State<RequestSender>, Extension(caller): Extension<Option<Caller>>) -> Response {
+async fn plan(
+    State(request_sender): State<RequestSender>,
+    Extension(caller): Extension<Option<Caller>>,
+    body: Result<Json<PlanRequest>, JsonRejection>,
+) -> Response {
     answer(async {
         reader(caller.as_ref())?;
-        ask(&request_sender, Request::Plan).await
+        let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
+        let trusted = caller.is_some_and(|caller| caller.may_read_secrets);
+        ask(&request_sender, |reply| Request::Plan(request, trusted, reply)).await
     })
     .await
 }
@@ -172,7 +178,7 @@ async fn ensure(
     answer(async {
         let caller = caller.ok_or_else(|| not_allowed("nobody knows who asks"))?;
         let Json(request) = body.map_err(|error| Refusal { exit_code: 64, text: error.body_text() })?;
-        let Caller { actor, uid, name, may_order, may_read: _ } = caller;
+        let Caller { actor, uid, name, may_order, may_read: _, may_read_secrets: _ } = caller;
         let asker = Asker { actor, uid, name, may_order };
         ask(&request_sender, |reply| Request::Ensure(asker, request, reply)).await
     })

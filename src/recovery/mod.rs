@@ -4,6 +4,7 @@
 
 pub mod archive;
 mod homes;
+pub mod quotas;
 mod rebuild;
 mod takeover;
 
@@ -72,6 +73,9 @@ pub enum RecoveryError {
         #[source]
         source: AccessError,
     },
+    /// The file of quotas.
+    #[error("the quotas that differ from the classes' cannot be listed")]
+    Quotas(#[source] Box<AccessError>),
     /// Homes cannot be looked into.
     #[error("homes cannot be looked into, and every certificate would be issued again")]
     Homes(#[source] HomedClientError),

@@ -2,7 +2,7 @@
 //! still good is issued again. It reports what can no longer be known.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bursar_directory::{self as directory, Pass};
@@ -12,7 +12,7 @@ use kube::Client;
 use serde_json::json;
 
 use super::homes::{Held, Search};
-use super::{RecoveryError, source_of};
+use super::{RecoveryError, quotas, source_of};
 use crate::bootstrap;
 use crate::contract::Sealer;
 use crate::desired::derive;
@@ -50,6 +50,8 @@ pub struct Rebuilt {
     pub certificates: usize,
     /// The last generation that was given out, with what is skipped.
     pub last_generation: u64,
+    /// A file for `bursar quota import`, if quotas in the clusters differ from those of the classes.
+    pub quotas: Option<PathBuf>,
     /// What is not known, for people.
     pub doubts: Vec<String>,
 }
@@ -72,7 +74,7 @@ pub async fn rebuild(
             return Err(RecoveryError::Partial { name: read.source.clone(), why: why.clone() });
         }
     }
-    let (servers, facts) = clusters(clients, &sealer).await?;
+    let (servers, facts) = clusters(clients.clone(), &sealer).await?;
     let ledger_id = uuid::Uuid::new_v4().simple().to_string();
     let mut work = Work {
         ledger: LedgerState { ledger_id, ..LedgerState::default() },
@@ -89,7 +91,10 @@ pub async fn rebuild(
     work.look(&search, &sealer, &snapshot).await?;
     work.explain_suspensions();
     work.find_archives();
-    work.store(&facts).await
+    let differing = quotas::differing(&clients, &work.desired(&sealer), &settings.policy).await?;
+    let written = quotas::write(&settings.state_dir, &differing);
+    let quotas = written.map_err(|error| RecoveryError::Quotas(Box::new(error)))?;
+    Ok(Rebuilt { quotas, ..work.store(&facts).await? })
 }
 
 /// No daemon, and no ledger that knows anybody: `bursar init` may have made an empty one.
@@ -250,6 +255,7 @@ impl Work<'_> {
             tenants,
             certificates: self.ledger.certificates.len(),
             last_generation: self.ledger.last_generation,
+            quotas: None,
             doubts: std::mem::take(&mut self.doubts),
         };
         let detail = json!({

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::control::api::OwnRequest;
 use crate::identity::{AccountKind, AccountName};
-use crate::ledger::{Account, LedgerState, Lifecycle};
+use crate::ledger::{Account, LedgerState, Lifecycle, Suspension};
 use crate::orders::request::Refusal;
 use crate::policy::Policy;
 use crate::report::why::{Step, chain};
@@ -22,12 +22,7 @@ pub fn find<'a>(ledger: &'a LedgerState, uid: u32, request: &OwnRequest) -> Resu
                group bursar"
                 .to_owned(),
     };
-    let mut asking = ledger.accounts.values().filter(|account| {
-        account.kind == AccountKind::User
-            && account.state == Lifecycle::Active
-            && account.posix.as_ref().is_some_and(|posix| posix.uid.get() == uid)
-    });
-    let (Some(own), None) = (asking.next(), asking.next()) else { return Err(refused()) };
+    let own = asking(ledger, uid).ok_or_else(refused)?;
     let Some(AccountName { kind, name }) = &request.of else { return Ok(own) };
     let mut theirs = ledger.accounts.values().filter(|account| {
         account.kind == *kind && account.name == *name && (account.id == own.id || belongs(ledger, own, account))
@@ -36,6 +31,36 @@ pub fn find<'a>(ledger: &'a LedgerState, uid: u32, request: &OwnRequest) -> Resu
         (Some(account), None) => Ok(account),
         _ => Err(refused()),
     }
+}
+
+/// The only person of this uid who is served; else the only one whom the directory shows and no class takes: they may maintain
+/// tools all the same.
+fn asking(ledger: &LedgerState, uid: u32) -> Option<&Account> {
+    let of_uid = |account: &&Account| {
+        account.kind == AccountKind::User && account.posix.as_ref().is_some_and(|posix| posix.uid.get() == uid)
+    };
+    let only = |takes: fn(&Account) -> bool| {
+        let mut found = ledger.accounts.values().filter(of_uid).filter(|account| takes(account));
+        let first = found.next();
+        (first, found.next().is_some())
+    };
+    match only(|account| account.state == Lifecycle::Active) {
+        (Some(own), false) => return Some(own),
+        (Some(_), true) => return None,
+        (None, _) => {}
+    }
+    match only(is_in_no_class) {
+        (own, false) => own,
+        (_, true) => None,
+    }
+}
+
+fn is_in_no_class(account: &Account) -> bool {
+    let unserved = match (account.state, &account.suspension) {
+        (Lifecycle::New, _) | (Lifecycle::Suspended, Some(Suspension::Left)) => true,
+        _ => false,
+    };
+    unserved && account.absence.is_none() && account.disabled.is_none()
 }
 
 /// A tool that somebody maintains, or a workspace they are in. Other groups are the directory's.
@@ -105,6 +130,14 @@ mod tests {
             assert_eq!(ask(&world, uid, of), Err(unknown.clone()), "{uid} {of:?}");
         }
         world.account(&alice).state = Lifecycle::Suspended;
-        assert_eq!(ask(&world, 20_001, None), Err(unknown));
+        assert_eq!(ask(&world, 20_001, Some("tool:foo")), Err(unknown.clone()));
+
+        // No class takes her: she may ask about her tools as before, until the directory disables her.
+        for (state, why) in [(Lifecycle::New, None), (Lifecycle::Suspended, Some(Suspension::Left))] {
+            (world.account(&alice).state, world.account(&alice).suspension) = (state, why);
+            assert_eq!(ask(&world, 20_001, Some("tool:foo")).as_deref(), Ok("foo"), "{state:?}");
+        }
+        world.account(&alice).disabled = Some("locked".to_owned());
+        assert_eq!(ask(&world, 20_001, Some("tool:foo")), Err(unknown));
     }
 }

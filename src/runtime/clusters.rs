@@ -24,6 +24,7 @@ use crate::identity::ClusterName;
 use crate::inventory::Inventory;
 use crate::ledger::LedgerState;
 use crate::policy::Cluster;
+use crate::runtime::review::Review;
 use crate::settings::Settings;
 use crate::telemetry::SharedMetrics;
 use bursar_homed::client::HomedClient;
@@ -90,6 +91,7 @@ pub(super) struct Link {
     file: Option<[u8; 32]>,
     /// When the webhook is to be looked at; `None`: now.
     pub(super) webhook_due: Option<Timestamp>,
+    pub(super) review: Review,
     /// The configuration was read again: the daemon's own kubeconfig may have to follow it.
     reconfigured: bool,
     /// What the webhook was installed with is not what is there.
@@ -296,6 +298,7 @@ impl Clusters {
         }
         if context.renew {
             self.keep_webhooks(context).await;
+            self.review_webhooks(context);
         }
         self.confine(context).await;
         Ok(())
@@ -416,6 +419,7 @@ impl Clusters {
             credential,
             file,
             webhook_due: None,
+            review: Review::default(),
             reconfigured: false,
             weakened: false,
             own,

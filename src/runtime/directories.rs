@@ -109,6 +109,18 @@ impl Directories {
         snapshot
     }
 
+    /// Reads `sources` as another configuration has them, for a preview. What is known of those in force stays as it is.
+    pub(crate) async fn read_others(&self, sources: &[SourceConfig], reader: Reader<'_>) -> DirectorySnapshot {
+        if *sources == *self.sources {
+            return self.read_all(reader).await;
+        }
+        let all: Vec<SourceConfig> = sources.iter().map(|source| as_read(source, reader)).collect();
+        let known = known(reader.ledger);
+        let mut snapshot = bursar_directory::fetch_after(&all, &Pass::Once, &known, reader.policy, reader.now).await;
+        confirm(&all, reader, &mut snapshot).await;
+        snapshot
+    }
+
     /// Reads all of them, for a preview.
     pub(crate) async fn read_all(&self, reader: Reader<'_>) -> DirectorySnapshot {
         let all: Vec<SourceConfig> = self.sources.iter().map(|source| as_read(source, reader)).collect();

@@ -7,6 +7,7 @@ pub mod directories;
 pub mod ledger;
 mod reads;
 pub mod realm;
+mod review;
 mod status;
 
 use std::io;

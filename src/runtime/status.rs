@@ -33,6 +33,9 @@ impl Runtime {
         metrics.forget_endpoints();
         for (cluster, status) in clusters.status(ledger.now()) {
             let own = status.own_certificate_until.map(|until| until.duration_since(ledger.now()).as_secs());
+            if let Some(answer) = &status.webhook {
+                metrics.webhook(&cluster, answer.trouble.is_some());
+            }
             metrics.confinement(&cluster, (status.confinement.len(), status.unknown_certificates.len()), own);
         }
         for (cluster, effects) in &clusters.effects.clusters {

@@ -27,16 +27,15 @@ pub(super) struct Merged {
     pub(super) warnings: Vec<String>,
 }
 
-/// Reads the file at `path`, then lays `environment` over it. The error is for people.
-pub(super) fn read(path: &Path, environment: &BTreeMap<String, String>) -> Result<Merged, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+/// Lays `environment` over the `text` of the file at `path`. The error is for people.
+pub(super) fn merged(path: &Path, text: &str, environment: &BTreeMap<String, String>) -> Result<Merged, String> {
     let name = super::file_name(path);
     let table = text.parse::<toml::Table>().map_err(|error| {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         format!("{name}: line {line}: {}", error.message())
     })?;
     let of_file = serde_json::to_value(table).map_err(|error| format!("{name}: {error}"))?;
-    let mut builder = Config::builder().add_source(File::from_str(&text, FileFormat::Toml));
+    let mut builder = Config::builder().add_source(File::from_str(text, FileFormat::Toml));
     let (mut used, mut warnings) = (Vec::new(), Vec::new());
     for (variable, value) in environment {
         let Some(parts) = parts_of(variable) else { continue };

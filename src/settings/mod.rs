@@ -128,8 +128,19 @@ impl Settings {
 
     /// As [`Settings::load`], with `environment` instead of the process's.
     pub fn load_with(path: &Path, environment: &BTreeMap<String, String>) -> Result<Self, SettingsErrors> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| SettingsErrors(vec![format!("{}: {error}", path.display())]))?;
+        Self::of_text(path, &text, environment)
+    }
+
+    /// As [`Settings::load`], with `text` instead of what is in the file.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, SettingsErrors> {
+        Self::of_text(path, text, &environment())
+    }
+
+    fn of_text(path: &Path, text: &str, environment: &BTreeMap<String, String>) -> Result<Self, SettingsErrors> {
         let file::Merged { root, variables, added, mut warnings } =
-            file::read(path, environment).map_err(|error| SettingsErrors(vec![error]))?;
+            file::merged(path, text, environment).map_err(|error| SettingsErrors(vec![error]))?;
         let errors = table::Errors::default();
         let settings = validate::settings(&table::Table::new("", root, &errors), path);
         // A variable of another program, or of another version, is no reason to refuse all work.
@@ -147,6 +158,12 @@ impl Settings {
                 Err(SettingsErrors(errors.iter().map(line).collect()))
             }
         }
+    }
+
+    /// Whether `other` says the same, in whatever file.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        *other == Self { file: other.file.clone(), ..self.clone() }
     }
 
     /// Says how the file differs from these settings, which were read from it earlier; `None` if it does not.

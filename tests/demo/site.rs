@@ -131,16 +131,21 @@ fn start_webhook(root: &Path, config: &Path) -> Process {
     let (port, health) = (free_port(), free_port());
     let (url, files) = (format!("https://127.0.0.1:{port}"), root.join("webhook"));
     say(&format!("bursar webhook install --cluster demo --url {url} --write …; starting bursar-webhook"));
-    require(bursar(config).args(["webhook", "install", "--cluster", "demo", "--url", &url, "--write"]).arg(&files));
     let mut command = Command::new(program("bursar-webhook"));
     command.arg("--dir").arg(&files).args(["--log-format", "plain"]);
     command.args(["--listen", &format!("127.0.0.1:{port}"), "--health", &format!("127.0.0.1:{health}")]);
-    let webhook = Process::start("bursar-webhook", &command, &root.join("webhook.log"));
-    let ready = |health: u16| {
-        let answer = Command::new("curl").args(["-sf", &format!("http://127.0.0.1:{health}/readyz")]).output();
-        answer.is_ok_and(|answer| answer.status.success())
-    };
-    webhook.wait_until("200 from its /readyz", Duration::from_mins(1), || ready(health));
+    // The installation waits for the webhook, and the webhook for its files, of which this is the last.
+    let webhook = std::thread::scope(|scope| {
+        let mut install = bursar(config);
+        install.args(["webhook", "install", "--cluster", "demo", "--url", &url, "--write"]).arg(&files);
+        let installing = scope.spawn(move || require(&mut install));
+        while !files.join("kubeconfig").exists() && !installing.is_finished() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let webhook = Process::start("bursar-webhook", &command, &root.join("webhook.log"));
+        installing.join().expect("the installation");
+        webhook
+    });
     let tried = require(bursar(config).args(["webhook", "selftest", "--cluster", "demo"]));
     print!("{}", String::from_utf8_lossy(&tried.stdout));
     webhook

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Modules of `crates/core`, and what each may use beside itself: only what stands above it.
-const CORE: [(&str, &[&str]); 18] = [
+const CORE: [(&str, &[&str]); 19] = [
     ("errors", &[]),
     ("identity", &[]),
     ("quantity", &[]),
@@ -45,6 +45,7 @@ const CORE: [(&str, &[&str]); 18] = [
         ],
     ),
     ("evolve", &["contract", "desired", "inventory", "ledger", "plan", "policy", "snapshot"]),
+    ("outlook", &["desired", "evolve", "identity", "kinds", "ledger", "plan", "policy", "snapshot"]),
     ("orders", &["desired", "identity", "kinds", "ledger", "plan", "policy", "quantity"]),
 ];
 

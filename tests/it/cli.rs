@@ -109,6 +109,54 @@ fn ended(command: &mut Command, exit: i32, what: &str) -> String {
 }
 
 #[test]
+fn another_configuration_is_planned_against_the_running_daemon() {
+    let site = Site::new();
+    let daemon = site.daemon();
+    let other = std::fs::read_to_string(site.path("bursar.toml")).expect("a configuration");
+    let other = format!("{other}[class.student]\nfrom = \"users\"\nclusters = []\nnamespace = \"user-{{name}}\"\n");
+    std::fs::write(site.path("other.toml"), &other).expect("written");
+    let file = site.path("other.toml");
+    let plan = |more: &str, exit| site.run(&format!("plan --config {} {more}", file.display()), exit);
+    let said = site.command("plan").arg("--config").arg(&file).output().expect("bursar runs");
+    let said = text(&said);
+    assert!(said.contains("gain access: ") && said.contains("lose access: nobody"), "{said}");
+    assert!(!site.run("plan", 0).contains("gain access"), "the configuration in force has nothing to compare");
+    assert!(plan("--at 2020-01-01", 64).contains("is past"));
+    let in_force = format!("plan --config {} --at 2999-01-01", site.path("bursar.toml").display());
+    assert!(site.run(&in_force, 0).contains("nothing falls due"));
+    std::fs::write(&file, format!("{other}[lifecycl]\n")).expect("written");
+    assert!(plan("", 78).contains("did you mean lifecycle?"));
+
+    // The daemon reads what a configuration names with its own rights, so nobody else may have it read another one.
+    std::fs::write(&file, &other).expect("written");
+    let answer = stranger_asks(&site, &file);
+    assert!(answer.contains("reading needs group bursar"), "{answer}");
+    drop(daemon);
+}
+
+/// A stranger's request for the plan of a file, past the command.
+fn stranger_asks(site: &Site, file: &std::path::Path) -> String {
+    let body = serde_json::json!({"config": {"file": file, "text": "site = \"x\""}, "at": null}).to_string();
+    let mut command = Command::new("curl");
+    command.args(["-s", "--unix-socket"]).arg(site.path("control.sock")).args(["-H", "content-type: application/json"]);
+    command.args(["-d", &body, "http://bursard/v1/plan"]).uid(STRANGER);
+    text(&command.output().expect("curl"))
+}
+
+#[test]
+fn before_init_the_plan_is_of_the_directories() {
+    let site = Site::new();
+    std::fs::remove_file(site.path("state/seal.key")).expect("removed");
+    site.configure(
+        "[cluster.prod]\nkubeconfig = \"prod.kubeconfig\"\n[class.student]\nfrom = \"users\"\nclusters = [\"prod\"]\n\
+         namespace = \"user-{name}\"\n",
+    );
+    let said = text(&site.command("plan").output().expect("bursar runs"));
+    assert!(said.contains("+ user alice") && said.contains("before `bursar init`"), "{said}");
+    assert!(!site.path("state/ledger.db").exists(), "a preview makes no ledger");
+}
+
+#[test]
 fn wrong_arguments_end_with_64() {
     let site = Site::new();
     for arguments in [

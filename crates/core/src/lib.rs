@@ -16,6 +16,7 @@ pub mod kinds;
 pub mod ledger;
 pub mod merge;
 pub mod orders;
+pub mod outlook;
 pub mod plan;
 pub mod policy;
 pub mod quantity;

@@ -13,6 +13,7 @@ mod keep;
 mod manifests;
 mod outside;
 pub mod remembered;
+mod review;
 mod selftest;
 
 use std::path::Path;
@@ -29,7 +30,8 @@ pub(super) use self::authority::OUTSIDE as WEBHOOK_LIFETIME;
 pub use self::install::{expected, fixed, install, manifests, uninstall};
 pub use self::keep::{Kept, keep};
 pub(super) use self::manifests::identity;
-pub use self::outside::install_outside;
+pub use self::outside::{Outside, write_outside};
+pub use self::review::Question;
 pub use self::selftest::{Tried, selftest};
 use super::roles::managed;
 use super::{AccessError, answered, owner};

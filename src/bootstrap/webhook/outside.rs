@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -16,6 +17,7 @@ use zeroize::Zeroizing;
 
 use super::authority::{Authorities, OUTSIDE, Serving};
 use super::install::{Times, configure};
+use super::review::answers;
 use super::{
     AccessError, ENDS_SOON, Installed, Reached, WEBHOOK_HOLDER, WEBHOOK_USER, WebhookRequest, found, must_be_ours,
 };
@@ -35,26 +37,52 @@ struct Written {
     times: Times,
 }
 
-/// Writes the files of a webhook at `url` into `folder`, and puts the configurations in force, webhook running or not.
+/// A webhook outside of the cluster whose files are written, and that nothing waits for yet.
+pub struct Outside {
+    url: String,
+    bundle: String,
+    times: Times,
+}
+
+/// Writes the files of a webhook at `url` into `folder`.
 ///
 /// # Errors
-/// The cluster does not sign or take something, or a file cannot be written.
-pub async fn install_outside(
+/// The cluster does not sign something, or a file cannot be written.
+pub async fn write_outside(
     (client, admin): (&Client, Option<&Client>),
     daemon_kubeconfig: &Path,
     request: WebhookRequest<'_>,
     (url, folder): (&str, &Path),
-) -> Result<Installed, AccessError> {
+) -> Result<Outside, AccessError> {
     must_be_ours(client, request).await?;
-    let mut wrote = Vec::new();
     let kept = kept(folder, request.now);
     let prepared =
         privilege::as_bursar(prepare((client, admin), daemon_kubeconfig, request, (url, kept.as_ref()))).await;
     let failed = |error: nix::Error| AccessError::Write { path: request.state_dir.to_owned(), source: error.into() };
     let Written { files, bundle, times } = prepared.map_err(failed)??;
     write(folder, &files)?;
-    configure(client, request, &Reached::Url(url.to_owned()), &bundle, &times, &mut wrote).await?;
-    Ok(Installed { wrote, not_after: times.not_after })
+    Ok(Outside { url: url.to_owned(), bundle, times })
+}
+
+impl Outside {
+    /// Waits until the webhook answers one review: what is in force refuses all that it does not answer.
+    ///
+    /// # Errors
+    /// It does not answer within this time.
+    pub async fn answers(&self, within: Duration) -> Result<(), AccessError> {
+        answers(&self.url, &self.bundle, within).await
+    }
+
+    /// Puts the configurations in force.
+    ///
+    /// # Errors
+    /// The cluster does not take something.
+    pub async fn enforce(self, client: &Client, request: WebhookRequest<'_>) -> Result<Installed, AccessError> {
+        let Self { url, bundle, times } = self;
+        let mut wrote = Vec::new();
+        configure(client, request, &Reached::Url(url), &bundle, &times, &mut wrote).await?;
+        Ok(Installed { wrote, not_after: times.not_after })
+    }
 }
 
 /// The access of a webhook that was installed here before.

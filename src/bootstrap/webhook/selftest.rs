@@ -53,13 +53,16 @@ async fn seal(
     class: &str,
     rules: &ClassRules,
 ) -> Result<(), AccessError> {
-    let (Ok(namespace), Ok(uid), Ok(gid)) = (
-        NamespaceName::try_from(SELFTEST.to_owned()),
-        Uid::try_from(i64::from(RUNS_AS)),
-        Gid::try_from(i64::from(RUNS_AS)),
-    ) else {
-        return Ok(());
-    };
+    match seal_manifest(request, class, rules) {
+        Some(manifest) => seal_with(client, &manifest).await,
+        None => Ok(()),
+    }
+}
+
+/// The namespace, sealed for a class.
+pub(super) fn seal_manifest(request: WebhookRequest<'_>, class: &str, rules: &ClassRules) -> Option<Value> {
+    let namespace = NamespaceName::try_from(SELFTEST.to_owned()).ok()?;
+    let (uid, gid) = (Uid::try_from(i64::from(RUNS_AS)).ok()?, Gid::try_from(i64::from(RUNS_AS)).ok()?);
     let identity = Identity {
         cluster: request.cluster.clone(),
         namespace,
@@ -73,7 +76,7 @@ async fn seal(
     };
     // Where the webhook fills in what the restricted level asks for, that must be enough.
     let level = if rules.restricted { "restricted" } else { "privileged" };
-    let manifest = json!({
+    Some(json!({
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": {
@@ -81,11 +84,15 @@ async fn seal(
             "labels": {CLASS: class, "pod-security.kubernetes.io/enforce": level},
             "annotations": contract::annotate(&identity, request.sealer),
         },
-    });
+    }))
+}
+
+/// Writes the namespace as sealed.
+pub(super) async fn seal_with(client: &Client, manifest: &Value) -> Result<(), AccessError> {
     let what = format!("Namespace {SELFTEST}");
     let api = Api::<Namespace>::all(client.clone());
     let parameters = PatchParams::apply(WEBHOOK).force();
-    let applied = answered(&what, api.patch(SELFTEST, &parameters, &Patch::Apply(&manifest))).await;
+    let applied = answered(&what, api.patch(SELFTEST, &parameters, &Patch::Apply(manifest))).await;
     applied.map(drop).map_err(|error| if_outdated(&what, error))
 }
 
@@ -189,7 +196,7 @@ fn refused(plain: &Value) -> Vec<(&'static str, ModeOf, Value)> {
 }
 
 /// A reference that the class may run; there need be no such image.
-fn image_for(rules: &ClassRules) -> String {
+pub(super) fn image_for(rules: &ClassRules) -> String {
     let images = &rules.images;
     let place =
         images.allow.first().filter(|_| images.mode != Mode::Off).map_or("registry.example.org/", String::as_str);
@@ -200,7 +207,7 @@ fn image_for(rules: &ClassRules) -> String {
 }
 
 /// Creates a pod without effect.
-async fn create(client: &Client, spec: &Value) -> Result<Pod, String> {
+pub(super) async fn create(client: &Client, spec: &Value) -> Result<Pod, String> {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "selftest"}, "spec": spec});
     let pod: Pod = serde_json::from_value(pod).map_err(|error| error.to_string())?;
     let parameters = PostParams { dry_run: true, ..PostParams::default() };

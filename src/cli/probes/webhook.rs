@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::Finding;
-use crate::bootstrap::webhook::{self, ENDS_SOON, Found, WebhookRequest};
+use crate::bootstrap::webhook::{self, ENDS_SOON, Found, Question, WebhookRequest};
 use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::settings::Settings;
@@ -23,10 +23,29 @@ pub(super) async fn webhook(
             &subject,
             "not installed: nothing looks at what tenants' pods run as (`bursar webhook install`)",
         ),
-        Ok(Some((found, is_given))) => {
-            installed(subject, cluster, (&found.url, found.not_after), is_given, daemon::now())
+        Ok(Some((found, is_given, question))) => {
+            let finding = installed(subject.clone(), cluster, (&found.url, found.not_after), is_given, daemon::now());
+            let answer = match question {
+                Some(question) if finding.cure.is_none() => question.ask().await,
+                _ => return finding,
+            };
+            match answer {
+                Ok(()) => Finding::good(subject, format!("{}; it answers a review", finding.text)),
+                Err(why) => Finding::bad(subject, format!("it does not answer a review: {why}"), start(&found.url)),
+            }
         }
         Err(error) => Finding::bad(&subject, error, init),
+    }
+}
+
+/// What brings a webhook back. Until then every pod of tenants is refused.
+fn start(url: &Option<String>) -> String {
+    match url {
+        Some(url) => format!(
+            "on the host of {url}: systemctl restart bursar-webhook, and journalctl -u bursar-webhook; the API server must reach \
+             it there"
+        ),
+        None => "kubectl -n bursar get pods; kubectl -n bursar logs deployment/bursar-webhook".to_owned(),
     }
 }
 
@@ -56,7 +75,7 @@ async fn webhook_found(
     settings: &Settings,
     cluster: &ClusterName,
     client: &kube::Client,
-) -> Result<Option<(Found, bool)>, String> {
+) -> Result<Option<(Found, bool, Option<Question>)>, String> {
     let chain = |error: &dyn std::error::Error| chain(error);
     let Some(found) = webhook::found(client).await.map_err(|error| chain(&error))? else { return Ok(None) };
     let sealer = runtime::read_seal(&settings.state_dir).map_err(|error| chain(&error))?;
@@ -65,7 +84,7 @@ async fn webhook_found(
     let (policy, state_dir, now) = (&settings.policy, settings.state_dir.as_path(), daemon::now());
     let request = WebhookRequest { policy, cluster, ledger: &ledger, state_dir, sealer: &sealer, now };
     let is_given = request.is_given(client, &found).await.map_err(|error| chain(&error))?;
-    Ok(Some((found, is_given)))
+    Ok(Some((found, is_given, Question::of(client, request))))
 }
 
 #[cfg(test)]

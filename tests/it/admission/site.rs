@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use bursar::bootstrap::webhook::{WebhookRequest, install_outside};
+use bursar::bootstrap::webhook::{WebhookRequest, write_outside};
 use bursar::bootstrap::{self, InitRequest, init};
 use bursar::contract::{Identity, Sealer, TenantState, annotate};
 use bursar::daemon;
@@ -137,7 +137,7 @@ impl Site {
         })
     }
 
-    /// `bursar webhook install --url … --write …` at another time.
+    /// `bursar webhook install --url … --write …` at another time, without a webhook that answers.
     pub fn install_at(&self, now: Timestamp) {
         let sealer = self.sealer();
         let cluster = name();
@@ -153,8 +153,10 @@ impl Site {
             let kubeconfig = &self.settings.clusters[&name()];
             let client = bootstrap::client(kubeconfig).await.expect("a client");
             let (url, dir) = (self.url(), self.dir());
-            let installed = install_outside((&client, None), kubeconfig, request, (&url, &dir)).await;
-            installed.unwrap_or_else(|error| panic!("{}", chain(&error)));
+            let installed = async {
+                write_outside((&client, None), kubeconfig, request, (&url, &dir)).await?.enforce(&client, request).await
+            };
+            installed.await.unwrap_or_else(|error| panic!("{}", chain(&error)));
         });
     }
 
@@ -199,7 +201,7 @@ impl Site {
 
     fn restore(&mut self) {
         self.webhook = None;
-        self.install();
+        self.install_at(daemon::now());
         self.start_webhook();
     }
 

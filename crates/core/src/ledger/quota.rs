@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::change::Change;
-use super::gaps::Proved;
+use super::gaps::{Proved, later};
 use super::{LedgerState, Note};
 use crate::identity::{AccountId, ClusterName};
 
@@ -50,6 +50,19 @@ impl QuotaOverride {
     /// For how long it is given, in seconds.
     fn lasts(&self) -> Option<u64> {
         self.until.map(|until| u64::try_from(until.duration_since(self.note.at).as_secs()).unwrap_or(0))
+    }
+
+    /// When it ends, if it is looked at until then; `None`: it has no end, or ended.
+    #[must_use]
+    pub fn due(&self) -> Option<Timestamp> {
+        let (lasts, proved) = (self.lasts().filter(|_| self.is_in_force())?, self.proved());
+        Some(later(proved.counted_at, lasts - proved.seconds))
+    }
+
+    /// Counts `seconds` as if it had been looked at all the while.
+    pub fn skip(&mut self, seconds: u64) {
+        let Proved { counted_at, seconds: before } = self.proved();
+        self.proved = Some(Proved { counted_at: later(counted_at, seconds), seconds: before + seconds });
     }
 
     fn proved(&self) -> Proved {

@@ -23,7 +23,7 @@ use super::wording::{counted, number, objects};
 use super::{AccountPlan, Action, Notice, Plan, Reason};
 use crate::desired::quota::stops_pods;
 use crate::desired::{DesiredCredential, Proof, Regeneration, Transition};
-use crate::identity::AccountKind;
+use crate::identity::{AccountKind, AccountName};
 use crate::kinds::{Detail, ObjectKey};
 use crate::ledger::missing::Missing;
 use crate::ledger::{Ending, LedgerState, Lifecycle, Note, SourceState, Suspension};
@@ -168,7 +168,7 @@ impl fmt::Display for Preview<'_> {
         for (name, source) in *sources {
             writeln!(f, "directory  {name}  {}", answered(source))?;
         }
-        plan.fmt(f)?;
+        f.write_str(&lines(plan, refusals))?;
         for RejectedEntry { source: _, kind, dn, name, id: _, why, disabled: _ } in *rejected {
             let name = name.as_deref().unwrap_or("(no name)");
             writeln!(f, "! {kind} {name}  {why} ({dn})")?;
@@ -281,30 +281,63 @@ impl fmt::Display for Refusal {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { accounts, unchanged: _, waiting, abandoned, notices, over_quota, unowned } = self;
-        let lines: Vec<Line> = accounts.iter().filter(|plan| plan.changes_something()).map(line).collect();
-        let width = |text: fn(&Line) -> &str| lines.iter().map(|line| text(line).chars().count()).max().unwrap_or(0);
-        let (names, uids, whats) = (width(|line| &line.name), width(|line| &line.uid), width(|line| &line.what));
-        for Line { sign, name, uid, what, detail } in &lines {
-            let text = format!("{sign} {name:names$}  {uid:uids$}  {what:whats$}  {detail}");
-            writeln!(f, "{}", text.trim_end())?;
-        }
-        for (cluster, tenants) in waiting {
-            writeln!(f, "! cluster {cluster}  does not answer: {} wait for it", counted(*tenants, "tenant"))?;
-        }
-        for (cluster, tenants) in abandoned {
-            let what = counted(*tenants, "tenant");
-            writeln!(f, "! cluster {cluster}  is not in the configuration: nothing is done there for {what}")?;
-        }
-        unowned.iter().try_for_each(|unowned| writeln!(f, "! {unowned}"))?;
-        for Notice { account, text } in notices {
-            writeln!(f, "! {} {}  {text}", account.kind, account.name)?;
-        }
-        for over in over_quota {
-            writeln!(f, "! {} {}  {over}", over.account.kind, over.account.name)?;
-        }
-        Ok(())
+        f.write_str(&lines(self, &[]))
     }
+}
+
+/// A line for each account with all that is to be said of it, and for each cluster in which nothing is done.
+fn lines(plan: &Plan, refusals: &[Refusal]) -> String {
+    let Plan { accounts, unchanged: _, waiting, abandoned, notices, over_quota, unowned } = plan;
+    let mut said: BTreeMap<&AccountName, Vec<String>> = BTreeMap::new();
+    for Notice { account, text } in notices {
+        said.entry(account).or_default().push(text.clone());
+    }
+    for over in over_quota {
+        said.entry(&over.account).or_default().push(over.to_string());
+    }
+    let (marks, shown) = (marks(refusals), accounts.iter().filter(|plan| plan.changes_something()));
+    let lines: Vec<Line> = shown
+        .map(|plan| {
+            let mut line = line(plan, marks.get(&plan.account));
+            // Two accounts can have one name, until one of them leaves.
+            if let Some(texts) = said.remove(&plan.account) {
+                line.detail = [vec![line.detail], texts].concat().join("; ");
+            }
+            line
+        })
+        .collect();
+    let width = |text: fn(&Line) -> &str| lines.iter().map(|line| text(line).chars().count()).max().unwrap_or(0);
+    let (names, uids, whats) = (width(|line| &line.name), width(|line| &line.uid), width(|line| &line.what));
+    let accounts = lines.iter().map(|Line { sign, name, uid, what, detail }| {
+        let text = format!("{sign} {name:names$}  {uid:uids$}  {what:whats$}  {detail}");
+        text.trim_end().to_owned()
+    });
+    let waiting = waiting.iter().map(|(cluster, count)| {
+        format!("! cluster {cluster}  does not answer: {} wait for it", counted(*count, "tenant"))
+    });
+    let abandoned = abandoned.iter().map(|(cluster, count)| {
+        let what = counted(*count, "tenant");
+        format!("! cluster {cluster}  is not in the configuration: nothing is done there for {what}")
+    });
+    let unowned = unowned.iter().map(|unowned| format!("! {unowned}"));
+    let said =
+        said.into_iter().map(|(account, texts)| format!("! {} {}  {}", account.kind, account.name, texts.join("; ")));
+    let all = accounts.chain(waiting).chain(abandoned).chain(unowned).chain(said);
+    all.map(|line| line + "\n").collect()
+}
+
+/// How the line of each account begins of which a limit, or a read that was not complete, refuses something.
+fn marks(refusals: &[Refusal]) -> BTreeMap<&AccountName, String> {
+    let mut marks = BTreeMap::new();
+    for Refusal { limit, what, accounts, .. } in refusals {
+        let mark = match (limit.as_str(), what.as_str()) {
+            (ATTRIBUTES | IMPORT | ABSENCE, _) | (_, USERS | ROLES) => continue,
+            (_, REMOVED) => format!("partly refused ({limit})"),
+            _ => format!("refused ({limit})"),
+        };
+        marks.extend(accounts.iter().map(|account| (account, mark.clone())));
+    }
+    marks
 }
 
 struct Line {
@@ -315,9 +348,12 @@ struct Line {
     detail: String,
 }
 
-fn line(plan: &AccountPlan) -> Line {
+fn line(plan: &AccountPlan, refused: Option<&String>) -> Line {
     let (sign, what) = headline(plan);
     let mut detail = details(plan);
+    if let Some(mark) = refused {
+        detail = format!("{mark}: {detail}");
+    }
     if let Some(Note { actor, reason, .. }) = &plan.held {
         let shown = |text: &str| if text.is_empty() { String::new() } else { format!(": {text}") };
         let done = plan.otherwise.as_deref().filter(|done| done.changes_something());
@@ -338,7 +374,8 @@ fn line(plan: &AccountPlan) -> Line {
     }
 }
 
-fn headline(plan: &AccountPlan) -> (char, String) {
+/// The sign of an account's line, and what is said first of it.
+pub(crate) fn headline(plan: &AccountPlan) -> (char, String) {
     match (&plan.transition, &plan.regenerated) {
         (Some(Transition::Create), _) => ('+', "new".to_owned()),
         (Some(Transition::Resume), _) => match plan.before.state {
@@ -502,7 +539,13 @@ fn details(plan: &AccountPlan) -> String {
     });
     let suspends = matches!(plan.transition, Some(Transition::Suspend(_)));
     let all: Vec<String> = if suspends {
-        deleted.chain(revoked).chain(others).chain(written).collect()
+        // What is written stays: beside what is removed it must not read as if it went, too.
+        let (stays, written): (Vec<String>, Vec<String>) =
+            written.into_iter().partition(|what| what.starts_with("namespace "));
+        let is_said = |what: &String| what == NO_PODS || what.contains('→');
+        let written = written.into_iter().map(|what| if is_said(&what) { what } else { format!("{what} updated") });
+        let stays = (!stays.is_empty()).then(|| format!("{} and all data stay", stays.join(", ")));
+        deleted.chain(revoked).chain(others).chain(written).chain(stays).collect()
     } else {
         written.into_iter().chain(deleted).chain(others).collect()
     };
@@ -526,6 +569,9 @@ fn delivered(credential: &DesiredCredential, reason: &Reason) -> String {
     }
 }
 
+/// Said of a quota that lets no pod in.
+const NO_PODS: &str = "new pods refused";
+
 /// What is applied: of a quota the amounts, where they are known.
 fn written(plan: &AccountPlan) -> Vec<String> {
     let applied = || {
@@ -540,7 +586,7 @@ fn written(plan: &AccountPlan) -> Vec<String> {
     let amounts = applied().flat_map(|(_, amounts)| amounts.iter().cloned());
     let others = placed(plan, applied().filter(|(_, amounts)| amounts.is_empty()).map(|(key, _)| key));
     let stops = plan.steps().any(|action| matches!(action, Action::Apply { key, .. } if stops_pods(key)));
-    adopted.chain(amounts).chain(others).chain(stops.then(|| "new pods refused".to_owned())).collect()
+    adopted.chain(amounts).chain(others).chain(stops.then(|| NO_PODS.to_owned())).collect()
 }
 
 /// Objects as [`objects`] says them; of those in namespaces that others made, where they are.

@@ -23,6 +23,7 @@ pub mod realm;
 mod reaper;
 pub mod revocation;
 mod scan;
+pub mod spread;
 mod ssh;
 mod tenant;
 mod volume;

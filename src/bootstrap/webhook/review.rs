@@ -1,0 +1,108 @@
+//! One review as a question: asked of the webhook itself before it is in force, and afterwards as the API server asks it.
+//! The pod that is asked about would run as root, and nothing of it is stored.
+
+use std::time::Duration;
+
+use kube::Client;
+use reqwest::Certificate;
+use serde_json::{Value, json};
+
+use super::selftest::{create, image_for, seal_manifest, seal_with};
+use super::{AccessError, WebhookRequest, wait_for};
+use crate::contract::SELFTEST;
+use crate::errors::chain;
+use crate::rules::Mode;
+
+/// As long as an API server waits for a webhook.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Names the question in the answer.
+const UID: &str = "bursar-asks-one-review";
+
+/// A question through the API server, which needs nothing of its asker any more.
+#[derive(Clone)]
+pub struct Question {
+    client: Client,
+    seal: Value,
+    pod: Value,
+    must_be_refused: bool,
+}
+
+impl Question {
+    /// About a pod of the first class whose uids are enforced, or of the first; `None`: there is no class to be asked about.
+    #[must_use]
+    pub fn of(client: &Client, request: WebhookRequest<'_>) -> Option<Self> {
+        let rules = request.rules();
+        let enforced = rules.classes.iter().find(|(_, rules)| rules.uid.mode == Mode::Enforce);
+        let (class, rules) = enforced.or_else(|| rules.classes.iter().next())?;
+        let pod = json!({
+            "securityContext": {"runAsUser": 0},
+            "containers": [{"name": "review", "image": image_for(rules)}],
+        });
+        let must_be_refused = rules.uid.mode == Mode::Enforce;
+        Some(Self { client: client.clone(), seal: seal_manifest(request, class, rules)?, pod, must_be_refused })
+    }
+
+    /// Asks. The error is for people.
+    pub async fn ask(self) -> Result<(), String> {
+        let Self { client, seal, pod, must_be_refused } = self;
+        let asked = async {
+            seal_with(&client, &seal).await.map_err(|error| chain(&error))?;
+            create(&client, &pod).await
+        };
+        let answer = tokio::time::timeout(PATIENCE * 2, asked).await;
+        let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs() * 2)));
+        match answer {
+            Ok(_) if must_be_refused => Err("a pod that would run as root was let through".to_owned()),
+            Ok(_) => Ok(()),
+            Err(why) if why.contains(".bursar.dev\" denied") => Ok(()),
+            Err(why) if must_be_refused || why.contains("failed calling webhook") => Err(why),
+            // Somebody else refuses pods as root there, and the webhook has nothing to say of them.
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// Asks the webhook at `url` itself, until it answers or `within` has passed. `bundle`: whose certificate is believed.
+///
+/// # Errors
+/// It does not answer.
+pub(super) async fn answers(url: &str, bundle: &str, within: Duration) -> Result<(), AccessError> {
+    let asked = wait_for(within, async || Ok(ask_itself(url, bundle).await)).await?;
+    asked.map_err(|why| AccessError::NoReview { url: url.to_owned(), waited: within, why })
+}
+
+async fn ask_itself(url: &str, bundle: &str) -> Result<(), String> {
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": UID,
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "requestKind": {"group": "", "version": "v1", "kind": "Pod"},
+            "requestResource": {"group": "", "version": "v1", "resource": "pods"},
+            "name": "review",
+            "namespace": SELFTEST,
+            "operation": "CREATE",
+            "userInfo": {"username": "bursar:review", "groups": []},
+            "object": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "review", "namespace": SELFTEST},
+                "spec": {"securityContext": {"runAsUser": 0}, "containers": [{"name": "review", "image": "review"}]},
+            },
+            "dryRun": true,
+        },
+    });
+    let said = |error: reqwest::Error| chain(&error.without_url());
+    let authorities = Certificate::from_pem_bundle(bundle.as_bytes()).map_err(said)?;
+    let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).tls_certs_only(authorities).build();
+    let request = client.map_err(said)?.post(format!("{url}/validate")).header("content-type", "application/json");
+    let answer = request.body(review.to_string()).send().await.map_err(said)?;
+    let status = answer.status();
+    let answer: Value = serde_json::from_slice(&answer.bytes().await.map_err(said)?).unwrap_or_default();
+    match answer["response"]["uid"].as_str() {
+        Some(UID) if answer["response"]["allowed"].is_boolean() => Ok(()),
+        _ => Err(format!("it answers {status}, and not as the webhook does")),
+    }
+}

@@ -1,0 +1,89 @@
+//! Names for the completions of shells: accounts from the ledger, classes and clusters from the configuration. Who may read
+//! neither is offered none.
+
+use super::arguments::NameKind;
+use super::context::Context;
+use super::exit::{Exit, Failure};
+use super::output;
+use crate::ledger::Lifecycle;
+
+/// Prints the names of one kind, one a line, sorted.
+pub(super) async fn run(context: &Context, kind: NameKind) -> Result<Exit, Failure> {
+    let mut names: Vec<String> = match kind {
+        NameKind::Class => context.unwarned_settings()?.policy.classes.into_keys().collect(),
+        NameKind::Cluster => context.unwarned_settings()?.clusters.into_keys().map(|cluster| cluster.0).collect(),
+        NameKind::Account(kind) => {
+            let ledger = context.store().await?.state().await?;
+            let accounts = ledger.accounts.values().filter(|it| it.kind == kind && it.state != Lifecycle::Deleted);
+            accounts.map(|account| account.name.clone()).collect()
+        }
+    };
+    names.sort_unstable();
+    names.dedup();
+    output::raw(&names.join("\n"));
+    Ok(Exit::Done)
+}
+
+/// What a shell's script asks for, after the words before the cursor. It stands behind what clap generates.
+pub(super) const BASH: &str = r#"
+_bursar_with_names() {
+    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} kind=
+    case $before in
+        tool|user|group|--tool|--user|--group) kind=${before#--} ;;
+        --class) kind=class ;;
+        --cluster) kind=cluster ;;
+    esac
+    if [[ -n $kind && $word != -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$(bursar names "$kind" 2>/dev/null)" -- "$word")
+        return
+    fi
+    _bursar "$@"
+}
+complete -F _bursar_with_names -o nosort -o bashdefault -o default bursar
+"#;
+
+/// The same for fish.
+pub(super) const FISH: &str = r#"
+function __bursar_before
+    set -l words (commandline -opc)
+    test (count $words) -gt 0; and contains -- $words[-1] $argv
+end
+for kind in tool user group
+    complete -c bursar -f -n "__bursar_before $kind --$kind" -a "(bursar names $kind 2>/dev/null)"
+end
+complete -c bursar -f -n "__bursar_before --class" -a "(bursar names class 2>/dev/null)"
+complete -c bursar -f -n "__bursar_before --cluster" -a "(bursar names cluster 2>/dev/null)"
+"#;
+
+/// The same for zsh: the function that clap generates is called for everything else.
+pub(super) const ZSH: &str = r#"
+_bursar_with_names() {
+    local kind=
+    case ${words[CURRENT-1]} in
+        tool|user|group|--tool|--user|--group) kind=${words[CURRENT-1]#--} ;;
+        --class) kind=class ;;
+        --cluster) kind=cluster ;;
+    esac
+    if [[ -n $kind && ${words[CURRENT]} != -* ]]; then
+        compadd -- ${(f)"$(bursar names $kind 2>/dev/null)"}
+        return
+    fi
+    _bursar "$@"
+}
+compdef _bursar_with_names bursar
+"#;
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use crate::cli::arguments::{Arguments, Command};
+
+    #[test]
+    fn the_scripts_ask_for_kinds_that_there_are() {
+        for kind in ["tool", "user", "group", "class", "cluster"] {
+            let parsed = Arguments::try_parse_from(["bursar", "names", kind]).expect(kind);
+            assert!(matches!(parsed.command, Command::Names { .. }));
+        }
+    }
+}

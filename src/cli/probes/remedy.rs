@@ -1,0 +1,76 @@
+//! What cures a directory that does not answer completely, by the cause. PURE: no runtime, no client, no file system, no
+//! clock.
+
+/// Causes by words of the reason, as the reader of directories says them; the first that fits. A wrong password comes first: a
+/// server that is not reached either is then the smaller trouble.
+const REMEDIES: [(&[&str], &str); 6] = [
+    (&["there is no password"], "put the password where source.password says, 0640 root:bursar, and run: bursar check"),
+    (
+        &["bind as", "invalidCredentials", "unauthorized_client", "invalid_client"],
+        "the directory does not take the name or the password; try both: ldapwhoami -x -D BIND_DN -W -H URL, and correct \
+         bind_dn or the password",
+    ),
+    (
+        &[
+            "UnknownIssuer",
+            "certificate is not from",
+            "TLS failed",
+            "CaUsedAsEndEntity",
+            "NotValidForName",
+            "certificate",
+        ],
+        "set ca to the PEM file of the authority that signed the server's certificate, and a name in urls that the \
+         certificate has; see both: openssl s_client -showcerts -connect HOST:636",
+    ),
+    (
+        &["noSuchObject", "No such object", "(rc=32)"],
+        "correct base of source.tools, source.users or source.groups: the directory has no such entry, or does not show it \
+         to bind_dn",
+    ),
+    (
+        &[
+            "cannot connect",
+            "no connection within",
+            "failed to lookup",
+            "Connection refused",
+            "connection lost",
+            "no answer",
+        ],
+        "check urls and the firewall, and that the directory runs; until it answers nobody of this source is suspended for \
+         absence",
+    ),
+    (
+        &["sentinel"],
+        "the directory does not show an entry of sentinels: let bind_dn read it, raise its size limit, or correct sentinels",
+    ),
+];
+/// For any other cause.
+const OTHER: &str = "see the reason, and the log of the directory; until it answers completely nobody of this source is suspended for absence";
+
+/// The remedy for a read that was not complete because of `why`.
+pub(super) fn of(why: &str) -> &'static str {
+    let fits = |words: &[&str]| words.iter().any(|word| why.contains(word));
+    REMEDIES.iter().find(|(words, _)| fits(words)).map_or(OTHER, |(_, remedy)| remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_has_its_own_remedy() {
+        let whys = [
+            ("ldap1: there is no password for bind_dn", "0640 root:bursar"),
+            ("ldap1: bind as cn=bursar,dc=x refused: invalidCredentials", "ldapwhoami"),
+            ("ldap1: its certificate is not from an issuer in ca (UnknownIssuer)", "set ca"),
+            ("ou=tols,dc=x: noSuchObject (rc=32)", "correct base"),
+            ("ldap1: cannot connect: Connection refused (os error 111)", "check urls"),
+            ("ldap1: cannot connect: failed to lookup address information", "check urls"),
+            ("the sentinel uid=novaadmin is not there", "sentinels"),
+            ("sizeLimitExceeded", "the log of the directory"),
+        ];
+        for (why, remedy) in whys {
+            assert!(of(why).contains(remedy), "{why}: {}", of(why));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Quotas that stand in the clusters and differ from what the classes give: the overrides that a lost ledger had, as lines for
+//! `bursar quota import`. The first cycle of the new ledger would take them back.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use kube::Client;
+
+use super::RecoveryError;
+use crate::bootstrap::{self, AccessError};
+use crate::desired::DesiredState;
+use crate::desired::quota::stops_pods;
+use crate::identity::{AccountName, ClusterName};
+use crate::kinds::{ManagedKind, ObjectKey};
+use crate::policy::Policy;
+use crate::quantity::compare;
+
+/// Its name in the state folder.
+pub const FILE: &str = "quotas-to-import.txt";
+
+/// A line for each tenant whose quota differs.
+///
+/// # Errors
+/// A cluster does not answer.
+pub(super) async fn differing(
+    clients: &BTreeMap<ClusterName, Client>,
+    desired: &DesiredState,
+    policy: &Policy,
+) -> Result<Vec<String>, RecoveryError> {
+    let mut lines = Vec::new();
+    for (cluster, client) in clients {
+        let found = bootstrap::quotas(client).await;
+        let found = found.map_err(|source| RecoveryError::Cluster { cluster: cluster.clone(), source })?;
+        for account in desired.accounts.values() {
+            let Some(tenant) = account.clusters.get(cluster) else { continue };
+            let Some(namespace) = &tenant.namespace else { continue };
+            let locked = policy.classes.get(&tenant.class).map(|class| &class.quota_locked);
+            for ((_, name), hard) in found.iter().filter(|((there, _), _)| there == namespace.as_str()) {
+                let key = ObjectKey {
+                    cluster: cluster.clone(),
+                    kind: ManagedKind::ResourceQuota.into(),
+                    namespace: Some(namespace.to_string()),
+                    name: name.clone(),
+                };
+                if stops_pods(&key) {
+                    continue;
+                }
+                let wanted = tenant.objects.get(&key).map(|object| amounts(&object.manifest)).unwrap_or_default();
+                let is_locked = |resource: &str| locked.is_some_and(|locked| locked.contains(resource));
+                lines.extend(of_tenant(&account.account, cluster, (&wanted, hard), is_locked));
+            }
+        }
+    }
+    Ok(lines)
+}
+
+fn amounts(manifest: &serde_json::Value) -> BTreeMap<String, String> {
+    let hard = manifest["spec"]["hard"].as_object().into_iter().flatten();
+    hard.filter_map(|(resource, amount)| Some((resource.clone(), amount.as_str()?.to_owned()))).collect()
+}
+
+/// What can be imported, and what no override can say as a comment.
+fn of_tenant(
+    account: &AccountName,
+    cluster: &ClusterName,
+    (wanted, found): (&BTreeMap<String, String>, &BTreeMap<String, String>),
+    is_locked: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let AccountName { kind, name } = account;
+    let is_same = |given: Option<&String>, amount: &str| {
+        given.is_some_and(|given| given == amount || compare(given, amount) == Some(Ordering::Equal))
+    };
+    let differs = found.iter().filter(|(resource, amount)| !is_same(wanted.get(*resource), amount));
+    let (locked, free): (Vec<_>, Vec<_>) = differs.partition(|(resource, _)| is_locked(resource));
+    let said = |amounts: Vec<(&String, &String)>| {
+        amounts.into_iter().map(|(resource, amount)| format!("{resource}={amount}")).collect::<Vec<_>>().join(" ")
+    };
+    let mut lines = Vec::new();
+    if !free.is_empty() {
+        let amounts = said(free);
+        lines.push(format!(
+            "{kind} {name} {amounts} --cluster {cluster} --reason \"in the cluster when the ledger was lost\""
+        ));
+    }
+    if !locked.is_empty() {
+        lines.push(format!("# {kind} {name} in {cluster}: {} is locked by its class", said(locked)));
+    }
+    let gone: Vec<&str> = wanted.keys().filter(|resource| !found.contains_key(*resource)).map(String::as_str).collect();
+    if !gone.is_empty() {
+        let gone = gone.join(", ");
+        lines.push(format!("# {kind} {name} in {cluster}: has no limit of {gone}, which no override can say"));
+    }
+    lines
+}
+
+/// Writes the lines into the state folder; `None`: there are none.
+///
+/// # Errors
+/// The file cannot be written.
+pub(super) fn write(state_dir: &Path, lines: &[String]) -> Result<Option<PathBuf>, AccessError> {
+    if lines.is_empty() {
+        return Ok(None);
+    }
+    let path = state_dir.join(FILE);
+    let text = format!("# bursar quota import {}\n{}\n", path.display(), lines.join("\n"));
+    std::fs::write(&path, text).map_err(|source| AccessError::Write { path: path.clone(), source })?;
+    Ok(Some(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::AccountKind;
+
+    #[test]
+    fn what_differs_becomes_a_line_that_can_be_imported() {
+        let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(resource, amount)| ((*resource).to_owned(), (*amount).to_owned())).collect()
+        };
+        let account = AccountName { kind: AccountKind::Tool, name: "foo".to_owned() };
+        let cluster = ClusterName("prod".to_owned());
+        let wanted = map(&[("limits.cpu", "2"), ("limits.memory", "1Gi"), ("pods", "16"), ("services.nodeports", "0")]);
+        let found = map(&[("limits.cpu", "8"), ("limits.memory", "1024Mi"), ("services.nodeports", "1")]);
+        let lines = of_tenant(&account, &cluster, (&wanted, &found), |resource| resource == "services.nodeports");
+        let expected = [
+            "tool foo limits.cpu=8 --cluster prod --reason \"in the cluster when the ledger was lost\"",
+            "# tool foo in prod: services.nodeports=1 is locked by its class",
+            "# tool foo in prod: has no limit of pods, which no override can say",
+        ];
+        assert_eq!(lines, expected);
+        assert_eq!(of_tenant(&account, &cluster, (&wanted, &wanted), |_| false), Vec::<String>::new());
+    }
+}

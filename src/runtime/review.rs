@@ -1,0 +1,68 @@
+//! Whether each webhook answers: the API server is had to ask it one review every quarter of an hour, beside the cycles. A
+//! webhook that does not answer refuses every pod of the tenants, and nothing else would say so.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::clusters::{Clusters, Context};
+use crate::bootstrap::webhook::remembered::remembered;
+use crate::bootstrap::webhook::{Question, WebhookRequest};
+use crate::control::api::WebhookAnswer;
+
+/// Between two reviews.
+const EVERY: SignedDuration = SignedDuration::from_mins(15);
+
+/// The last review of a cluster's webhook.
+#[derive(Default)]
+pub(super) struct Review {
+    asked_at: Option<Timestamp>,
+    answer: Arc<Mutex<Option<WebhookAnswer>>>,
+    asking: Option<AbortOnDropHandle<()>>,
+}
+
+impl Review {
+    /// What was answered last.
+    pub(super) fn answer(&self) -> Option<WebhookAnswer> {
+        locked(&self.answer).clone()
+    }
+
+    fn is_due(&self, now: Timestamp) -> bool {
+        self.asked_at.is_none_or(|at| at + EVERY <= now || at > now)
+    }
+}
+
+impl Clusters {
+    /// Has the webhooks asked that are due. No cycle waits for an answer.
+    pub(super) fn review_webhooks(&mut self, Context { settings, ledger, sealer, now, .. }: Context<'_>) {
+        let away = |cluster| self.effects.clusters.get(cluster).is_none_or(|it| it.watch.health().error.is_some());
+        let due = self.links.iter_mut().filter(|(cluster, link)| link.review.is_due(now) && !away(cluster));
+        for (cluster, link) in due {
+            let (policy, state_dir) = (&settings.policy, settings.state_dir.as_path());
+            let request = WebhookRequest { policy, cluster, ledger, state_dir, sealer, now };
+            // A record that cannot be read is told by what keeps the webhook.
+            let installed = remembered(request).is_ok_and(|installed| installed.is_some());
+            let question = if installed { Question::of(&link.client, request) } else { None };
+            let Some(question) = question else {
+                link.review = Review::default();
+                continue;
+            };
+            let (answer, cluster) = (Arc::clone(&link.review.answer), cluster.clone());
+            link.review.asked_at = Some(now);
+            link.review.asking = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+                let trouble = question.ask().await.err();
+                match &trouble {
+                    Some(why) => tracing::error!(%cluster, error = why, "the webhook does not answer"),
+                    None => tracing::debug!(%cluster, "the webhook answers"),
+                }
+                *locked(&answer) = Some(WebhookAnswer { at: now, trouble });
+            })));
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A value is put in in one step: a thread that panicked left it whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

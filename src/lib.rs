@@ -5,8 +5,8 @@
 //! what is there, decided as a plan, guarded by limits, and only then executed.
 
 pub use bursar_core::{
-    admission, contract, desired, digest, errors, evolve, identity, inventory, kinds, ledger, merge, orders, plan,
-    policy, quantity, rules, select, snapshot,
+    admission, contract, desired, digest, errors, evolve, identity, inventory, json_text, kinds, ledger, merge, orders,
+    plan, policy, quantity, rules, select, snapshot,
 };
 
 pub mod archive;

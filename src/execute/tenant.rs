@@ -319,15 +319,15 @@ impl TenantExecution<'_> {
         match action {
             Action::Apply { key, manifest, wanted, uid, reason } => {
                 let writing = effects.watch.write(key);
-                let adopt = self.account.adopts.contains(&key.said());
-                let applied = apply(&effects.server, key, manifest, uid.as_deref(), adopt).await?;
+                let (adopt, manifest) = (self.account.adopts.contains(&key.said()), manifest.value());
+                let applied = apply(&effects.server, key, &manifest, uid.as_deref(), adopt).await?;
                 let observed = writing.applied(&applied.object);
                 let record = ObjectRecord {
                     account: self.account.id.clone(),
                     uid: observed.uid,
                     wanted: wanted.clone(),
                     observed: observed.digest,
-                    detail: detail(&key.kind, manifest),
+                    detail: detail(&key.kind, &manifest),
                 };
                 let did = match applied {
                     Applied { created: true, .. } => "created",

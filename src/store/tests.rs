@@ -10,6 +10,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use super::*;
 use crate::errors::chain;
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, HostName, PosixIdentity};
+use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::change::{Change, Event, RefusalRecord};
 use crate::ledger::gaps::Proved;
@@ -138,7 +139,7 @@ fn change() -> impl Strategy<Value = Change> {
                 uid: n.to_string(),
                 wanted: "w".to_owned(),
                 observed: "o".to_owned(),
-                detail: Some(json!({"pods": "16"}))
+                detail: Some(JsonText::from(&json!({"pods": "16"})))
             }),
         )),
         (id(), 0_u64..3).prop_map(move |(id, n)| Change::Certificate(

@@ -214,12 +214,12 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
             return None;
         }
         (Some(record), Some(_)) if record.wanted != object.digest => {
-            if let Some(why) = volume::immovable(key, record, &object.manifest) {
+            if let Some(why) = volume::immovable(key, record, &object.manifest.as_ref()?.value()) {
                 said.notices.push(why);
                 return None;
             }
-            let before = record.detail.as_ref().filter(|_| key.kind.detail() == Detail::QuotaHard);
-            Reason::Changed(before.map(|before| quota::changed(look, object, before)).unwrap_or_default())
+            let before = record.detail.as_ref().filter(|_| key.kind.detail() == Detail::QuotaHard).map(quota::amounts);
+            Reason::Changed(before.map(|before| quota::changed(look, object, &before)).unwrap_or_default())
         }
         (Some(_), Some(_)) if object.drift == DriftMode::Report => {
             said.notices.push(format!(
@@ -234,7 +234,7 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
     };
     Some(Action::Apply {
         key: key.clone(),
-        manifest: object.manifest.clone(),
+        manifest: object.manifest.clone()?,
         wanted: object.digest.clone(),
         uid: found.map(|found| found.uid.clone()),
         reason,

@@ -192,7 +192,7 @@ impl World {
     }
 
     pub fn plan(&self) -> Plan {
-        plan(&self.desired(), &self.ledger, &self.inventory, self.now)
+        plan(&self.desired(), &self.ledger, &self.inventory, self.now).expect("it has all manifests")
     }
 
     pub fn guarded(&self) -> (ApprovedPlan, Vec<Refusal>) {
@@ -270,6 +270,7 @@ impl World {
             Action::Apply { key, manifest, wanted, uid, .. } => {
                 let known = self.in_cluster(&key.cluster).objects.get(key).map(|found| found.uid.clone());
                 assert_eq!(known, *uid, "{key:?} is applied with the uid that it has");
+                let manifest = &manifest.value();
                 self.binds(key, manifest);
                 self.uids += 1;
                 let uid = known.unwrap_or_else(|| format!("uid-{}", self.uids));

@@ -164,6 +164,7 @@ impl Site {
             trigger: report.trigger.name().to_owned(),
             sources: self.store.state().sources.clone(),
             report: serde_json::to_value(&report).expect("JSON"),
+            shorter: None,
         };
         let began = Instant::now();
         self.store.finish(&self.lock, end).await.expect("written");

@@ -287,6 +287,7 @@ fn cycle_end(ended: Timestamp) -> CycleEnd {
         trigger: "sync".to_owned(),
         sources: BTreeMap::from([("people".to_owned(), source)]),
         report: json!({"actions": 0}),
+        shorter: None,
     }
 }
 

@@ -77,7 +77,7 @@ impl TenantExecution<'_> {
         if let (Some(error), Some(effects)) = (failed, self.effects.clusters.get(self.cluster))
             && error.is_loss()
         {
-            effects.watch.suspect(&error.reason());
+            effects.watch.suspect();
         }
         let failure = failed.map(|error| removal_failure(error, self.before(), self.run.now));
         let is_over = failure.is_none();
@@ -157,7 +157,7 @@ impl TenantExecution<'_> {
         if let (Err(error), Some(effects)) = (&result, self.effects.clusters.get(self.cluster))
             && error.is_loss()
         {
-            effects.watch.suspect(&error.reason());
+            effects.watch.suspect();
         }
         // A look into a home is nothing that was to be done.
         let actions = self.actions.iter().filter(|action| !action.is_look()).count() as u64;

@@ -133,6 +133,8 @@ impl Loop {
                 if self.take(event).await?.is_break() {
                     return Box::pin(self.end()).await;
                 }
+        let under_way = UnderWay::begin(&mut self.runtime);
+        self.inbox.during(&under_way, self.runtime.start()).await?;
             }
             if self.due.is_empty() {
                 let event = self.inbox.next().await;

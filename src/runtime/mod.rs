@@ -138,7 +138,7 @@ impl Progress {
 }
 
 impl Runtime {
-    /// Opens everything. A cluster that does not answer is a state, not an error; it is asked again in each cycle.
+    /// Opens what is on this host.
     ///
     /// # Errors
     /// The ledger or the seal cannot be used, another ledger owns a cluster, or a cluster proves that this one is old.
@@ -152,10 +152,21 @@ impl Runtime {
         let clusters = Clusters::of(&settings, work.stop.clone());
         let directories = Directories::of(sources, work.progress.counter());
         let deriver = Deriver::default();
-        let mut runtime = Self { settings, sealer, deriver, ledger, directories, clusters, realm, work, metrics };
-        runtime.connect().await?;
-        runtime.clusters.wait_for_first_listing().await;
-        Ok(runtime)
+        Ok(Self { settings, sealer, deriver, ledger, directories, clusters, realm, work, metrics })
+    }
+
+    /// Connects to all clusters, and waits until they have shown their objects, or an order arrived. A cluster that does
+    /// not answer is a state, not an error; it is asked again in each cycle.
+    ///
+    /// # Errors
+    /// Another ledger owns a cluster, or a cluster proves that this one is old.
+    pub async fn start(&mut self) -> Result<(), RuntimeError> {
+        self.connect().await?;
+        tokio::select! {
+            () = self.clusters.wait_for_first_listing() => {}
+            () = self.work.interrupt.cancelled() => {}
+        }
+        Ok(())
     }
 
     /// Closes the ledger so that everybody of the group can read it.

@@ -322,6 +322,9 @@ impl TenantExecution<'_> {
                 let (adopt, manifest) = (self.account.adopts.contains(&key.said()), manifest.value());
                 let applied = apply(&effects.server, key, &manifest, uid.as_deref(), adopt).await?;
                 let observed = writing.applied(&applied.object);
+                if matches!(reason, Reason::Drifted(_)) {
+                    effects.watch.repaired(key, self.run.now);
+                }
                 let record = ObjectRecord {
                     account: self.account.id.clone(),
                     uid: observed.uid,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::core::DynamicObject;
 use kube::runtime::WatchStreamExt as _;
@@ -156,6 +157,11 @@ impl ClusterWatch {
             error: state.kinds.iter().find_map(|kind| kind.error.clone()),
             objects: state.cache.inventory().objects.len(),
         }
+    }
+
+    /// An object that somebody had changed was applied again.
+    pub fn repaired(&self, key: &ObjectKey, now: Timestamp) {
+        self.shared.lock().cache.repaired(key, now);
     }
 
     /// To be held around a write of ours.

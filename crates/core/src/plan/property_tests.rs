@@ -11,7 +11,7 @@ use super::testing::{World, prod};
 use super::{AccountPlan, Action, compare, derived, hash};
 use crate::desired::{Deriver, DesiredState, Transition};
 use crate::identity::{AccountId, AccountKind, DirectoryId};
-use crate::kinds::Stage;
+use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::{Absence, Failure, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::policy::Limit;
 use crate::snapshot::Completeness;
@@ -328,4 +328,39 @@ fn a_daemon_that_was_killed_while_it_resumed_finishes() {
         assert!(world.ledger.stopped.is_empty(), "after {done}");
         assert!(world.plan().is_empty(), "after {done}: {}", world.plan());
     }
+}
+
+#[test]
+fn a_repair_that_a_program_undoes_again_and_again_waits_and_names_it_and_access_does_not() {
+    let mut world = World::new();
+    let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+    world.cycle();
+    let of = |world: &World, kind: ManagedKind| {
+        let found = world.ledger.objects.keys().find(|key| key.kind == kind);
+        found.expect("an object").clone()
+    };
+    let (policy, binding) = (of(&world, ManagedKind::NetworkPolicy), of(&world, ManagedKind::RoleBinding));
+    let edit = |world: &mut World, key: &ObjectKey| {
+        let found = world.cluster().objects.get_mut(key).expect("it is there");
+        "edited".clone_into(&mut found.digest);
+        found.rival = Some("argocd".into());
+    };
+    let repairs = |world: &mut World, key: &ObjectKey| {
+        let minutes = (0..60).filter(|_| {
+            edit(world, key);
+            let (approved, _) = world.guarded();
+            let repaired = approved.accounts().iter().flat_map(AccountPlan::steps).count() > 0;
+            world.execute(&approved);
+            world.now += SignedDuration::from_mins(1);
+            repaired
+        });
+        minutes.count()
+    };
+    assert_eq!(repairs(&mut world, &policy), 9, "at once three times, then after 1, 2, 4, 8 and 16 minutes");
+    edit(&mut world, &policy);
+    let plan = world.plan();
+    let notice = plan.notices.iter().find(|notice| notice.text.contains("argocd")).expect("a notice");
+    assert!(notice.text.contains("NetworkPolicy") && notice.text.contains("drift = { network"), "{}", notice.text);
+    assert_eq!(notice.account.name, world.ledger.accounts[&foo].name);
+    assert_eq!(repairs(&mut world, &binding), 60, "each minute");
 }

@@ -188,7 +188,9 @@ fn manifests(world: &World, round: u32) -> Vec<Vec<Value>> {
     for account in of_round {
         let mut objects: Vec<_> = account.clusters.values().flat_map(|tenant| &tenant.objects).collect();
         objects.sort_by_key(|(key, _)| key.kind.stage());
-        tools.push(objects.into_iter().map(|(_, object)| object.manifest.clone()).collect());
+        tools.push(
+            objects.into_iter().map(|(_, object)| object.manifest.as_ref().expect("derived once").value()).collect(),
+        );
     }
     assert_eq!(tools.len(), TOOLS as usize);
     tools

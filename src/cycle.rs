@@ -48,7 +48,10 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     clusters.reserve(ledger.state().last_generation); // clusters: the mark, if a generation was drawn
     let done = carry_out(ledger, &decided.approved, &work.progress, async |ledger, now, recorder| {
         let run = Run { ledger, now, extent, stop: &work.interrupt };
-        execute::execute(&decided.approved, &clusters.effects, run, &recorder).await // clusters and homes: the only writes to them
+        tokio::select! {
+            done = execute::execute(&decided.approved, &clusters.effects, run, &recorder) => done, // clusters and homes: the only writes to them
+            never = work.over() => match never {},
+        }
     })
     .await?;
     count(metrics, &decided, &done);

@@ -70,6 +70,10 @@ pub fn now() -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
+/// A cycle begins no account after this time, but leaves it to the next one. Planning 10,000 accounts again takes less than
+/// a second, so that a bootstrap loses little by it.
+const SLICE: Duration = Duration::from_secs(30);
+
 /// Runs until SIGTERM.
 ///
 /// # Errors
@@ -85,6 +89,7 @@ pub async fn run(config: PathBuf) -> Result<(), DaemonError> {
         tokio::spawn(drift(runtime.changed(), runtime.clusters.urgent(), sender.clone())),
         tokio::spawn(changes(runtime.directories.changed(), sender.clone())),
     ];
+    runtime.work.slice = Some(SLICE);
     runtime.directories.follow();
     let listeners = listen(runtime.settings(), &sender, &stop).await?;
     let scheduler = schedule(runtime.settings(), &sender).await?;
@@ -129,6 +134,8 @@ impl Loop {
     async fn run(mut self) -> Result<(), DaemonError> {
         self.due.insert(Trigger::Start);
         self.runtime.ledger.tell_the_head();
+        let under_way = UnderWay::begin(&mut self.runtime);
+        self.inbox.during(&under_way, self.runtime.start()).await?;
         loop {
             while let Some(event) = self.inbox.ready() {
                 if self.take(event).await?.is_break() {

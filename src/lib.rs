@@ -5,7 +5,8 @@
 //! what is there, decided as a plan, guarded by limits, and only then executed.
 
 pub use bursar_core::{
-    admission, contract, desired, digest, errors, evolve, identity, inventory, kinds, ledger, merge, orders, outlook,
+    admission, contract, desired, digest, errors, evolve, identity, inventory, json_text, kinds, ledger, merge, orders,
+    outlook,
     plan, policy, quantity, rules, select, snapshot,
 };
 

@@ -53,6 +53,7 @@ pub fn cycle(
         unfinished: Vec::new(),
         being_revoked: ledger.being_revoked(),
         realm: None,
+        left_out: BTreeMap::new(),
     }
 }
 

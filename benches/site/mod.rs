@@ -61,7 +61,7 @@ impl Site {
         let seen = transition(site.store.state(), &site.snapshot, &site.policy, site.now);
         site.store.write(&site.lock, &seen.changes, &seen.events, site.now).await.expect("written");
         let desired = site.deriver.derive(site.store.state(), &site.policy, &site.sealer, site.now);
-        let planned = plan(desired, site.store.state(), &site.inventory, site.now);
+        let planned = plan(desired, site.store.state(), &site.inventory, site.now).expect("nothing was applied");
         let (approved, refusals) = guard(planned, &Bounds::of(site.store.state(), &site.policy), site.now);
         assert_eq!((approved.accounts().len(), refusals.len()), (tenants as usize, 0));
         let (changes, events) = approved.intents(site.now);
@@ -97,7 +97,7 @@ impl Site {
                     uid,
                     wanted: wanted.clone(),
                     observed: wanted.clone(),
-                    detail: bursar::desired::detail(&key.kind, manifest),
+                    detail: bursar::desired::detail(&key.kind, &manifest.value()),
                 };
                 vec![Change::Object(key.clone(), Some(record))]
             }
@@ -142,7 +142,7 @@ impl Site {
         let desired = self.deriver.derive(self.store.state(), policy, &self.sealer, now);
         timed("derive", began);
         let began = Instant::now();
-        let planned = plan(desired, self.store.state(), &self.inventory, now);
+        let planned = plan(desired, self.store.state(), &self.inventory, now).expect("nothing is to be applied");
         timed("plan", began);
         let began = Instant::now();
         let (approved, refusals) = guard(planned.clone(), &Bounds::of(self.store.state(), policy), now);
@@ -164,6 +164,7 @@ impl Site {
             trigger: report.trigger.name().to_owned(),
             sources: self.store.state().sources.clone(),
             report: serde_json::to_value(&report).expect("JSON"),
+            shorter: None,
         };
         let began = Instant::now();
         self.store.finish(&self.lock, end).await.expect("written");

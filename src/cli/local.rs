@@ -51,7 +51,9 @@ pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequ
 
 async fn open(settings: Settings) -> Result<Runtime, Failure> {
     act(&settings)?;
-    Ok(Runtime::open(settings, Arc::new(Metrics::default()), daemon::now).await?.reading_once())
+    let mut runtime = Runtime::open(settings, Arc::new(Metrics::default()), daemon::now).await?;
+    runtime.start().await?;
+    Ok(runtime.reading_once())
 }
 
 /// Becomes who may write in the state folder.

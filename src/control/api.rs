@@ -253,9 +253,45 @@ pub struct CycleReport {
     /// Why nothing could be done in the realm that is written to.
     #[serde(default)]
     pub realm: Option<String>,
+    /// In older rows of the ledger: how many entries each list had beside those that are there.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left_out: BTreeMap<String, u64>,
 }
 
+/// Entries of each list that older rows of the ledger keep: enough to recognise the trouble. Ten thousand rows are kept, and
+/// each of them could name every account.
+const EXAMPLES: usize = 20;
+
 impl CycleReport {
+    /// Counts and examples: what the ledger keeps of a report that is no longer the newest. `None`: all of it.
+    #[must_use]
+    pub fn shorter(&self) -> Option<Self> {
+        let mut row = self.clone();
+        let mut left_out: BTreeMap<String, u64> = BTreeMap::new();
+        let mut cut = |list: &str, entries: usize| {
+            let more = entries.saturating_sub(EXAMPLES) as u64;
+            if more > 0 {
+                *left_out.entry(list.to_owned()).or_default() += more;
+            }
+        };
+        cut("failing", row.failing.len());
+        row.failing.truncate(EXAMPLES);
+        cut("over_quota", row.over_quota.len());
+        row.over_quota.truncate(EXAMPLES);
+        cut("unfinished", row.unfinished.len());
+        row.unfinished.truncate(EXAMPLES);
+        cut("being_revoked", row.being_revoked.len());
+        row.being_revoked = row.being_revoked.into_iter().take(EXAMPLES).collect();
+        cut("refusals", row.refusals.len());
+        row.refusals.truncate(EXAMPLES);
+        for refusal in &mut row.refusals {
+            cut("refused accounts", refusal.accounts.len());
+            refusal.accounts.truncate(EXAMPLES);
+            refusal.parts.truncate(EXAMPLES);
+        }
+        (!left_out.is_empty()).then_some(Self { left_out, ..row })
+    }
+
     /// What `bursar sync` exits with: 3 when a limit held something back, 1 when an account fails or a source is
     /// Partial, 0 when all is as it should be.
     #[must_use]

@@ -18,6 +18,7 @@ use super::authority::ClientAuthorities;
 use super::csr_watch::{CsrWatch, LazyCsrWatch};
 use super::endpoint_probe::EndpointProbes;
 use super::pace::{Outcome, Pace};
+use super::signing::SignerBreaker;
 use crate::bootstrap::MarkKeeper;
 use crate::identity::ClusterName;
 use crate::kinds::{ObjectKind, ServedKind};
@@ -53,6 +54,7 @@ pub struct ApiServer {
     pace: Pace,
     kinds: Kinds,
     certificates: LazyCsrWatch,
+    signer: SignerBreaker,
     endpoint_probes: Arc<EndpointProbes>,
     authorities: ClientAuthorities,
     approves: AtomicBool,
@@ -203,6 +205,7 @@ impl ApiServer {
             pace: Pace::default(),
             kinds: Kinds::default(),
             certificates: LazyCsrWatch::new(),
+            signer: SignerBreaker::default(),
             endpoint_probes: Arc::default(),
             authorities: ClientAuthorities::default(),
             approves: AtomicBool::new(true),
@@ -230,6 +233,11 @@ impl ApiServer {
     /// The watch of our certificate requests, begun at the first call. Must be called within a runtime.
     pub fn certificates(&self) -> &CsrWatch {
         self.certificates.get_or_init(|| CsrWatch::start(&self.client))
+    }
+
+    /// Whether the signer answers.
+    pub(super) const fn signer(&self) -> &SignerBreaker {
+        &self.signer
     }
 
     /// What the endpoints said of credentials.

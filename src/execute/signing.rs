@@ -4,10 +4,12 @@
 //! There is at most one request of a holder: its name is the holder's, and one that an earlier run left behind is
 //! removed first. What is approved is the object that we made (by its uid), never one that somebody put in its place.
 
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bursar_homed::breaker::{Breaker, BreakerSettings};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
@@ -81,6 +83,18 @@ pub enum SigningError {
         DEADLINE.as_secs()
     )]
     NotApproved,
+    /// Requests of other accounts were not answered.
+    #[error(
+        "the signer of cluster {cluster} did not answer the requests of several accounts and is asked again in {} s; see \
+         what failed first in `bursar status`",
+        wait.as_secs().max(1)
+    )]
+    NotAsked {
+        /// Where.
+        cluster: ClusterName,
+        /// Until it is asked again.
+        wait: Duration,
+    },
     /// The requests in the cluster cannot be watched.
     #[error("certificate requests of cluster {cluster} cannot be watched: {why}")]
     NotWatched {
@@ -91,8 +105,51 @@ pub enum SigningError {
     },
 }
 
+/// Stops asking a signer that lets the requests of several accounts wait: each would keep its place for [`DEADLINE`], and
+/// the rest of the cycle with it.
+#[derive(Debug)]
+pub struct SignerBreaker(Mutex<Breaker<String>>);
+
+impl Default for SignerBreaker {
+    fn default() -> Self {
+        Self(Mutex::new(Breaker::new(BreakerSettings::default())))
+    }
+}
+
+impl SignerBreaker {
+    fn lock(&self) -> MutexGuard<'_, Breaker<String>> {
+        // No code panics while it holds the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn heard<T>(&self, holder: &str, answer: &Result<T, SigningError>) {
+        match answer {
+            Ok(_) | Err(SigningError::Denied(_) | SigningError::Failed(_)) => self.lock().answered(),
+            Err(SigningError::NotSigned | SigningError::NotApproved) => {
+                if self.lock().timed_out(holder.to_owned(), now()) {
+                    tracing::warn!("the signer does not answer");
+                }
+            }
+            Err(_) => self.lock().not_tried(),
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long a signer is left alone is no decision about an account")]
+fn now() -> Instant {
+    Instant::now()
+}
+
 /// Signs: returns the certificate's PEM. Our request is removed, also after a failure.
 pub async fn sign(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, SigningError> {
+    let admitted = server.signer().lock().admit(now());
+    admitted.map_err(|wait| SigningError::NotAsked { cluster: server.cluster.clone(), wait })?;
+    let answer = ask(server, unsigned).await;
+    server.signer().heard(unsigned.holder, &answer);
+    answer
+}
+
+async fn ask(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, SigningError> {
     let watch = server.certificates();
     if let Err(why) = watch.ready(DEADLINE).await {
         return Err(SigningError::NotWatched { cluster: server.cluster.clone(), why });
@@ -219,4 +276,26 @@ async fn remove(server: &ApiServer, name: &str, uid: &str) -> Result<(), Signing
 
 fn uid(object: &Value) -> String {
     object["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signer_that_leaves_several_accounts_waiting_is_left_alone_until_one_is_answered() {
+        let signer = SignerBreaker::default();
+        let late = Err::<(), _>(SigningError::NotSigned);
+        signer.heard("a", &late);
+        signer.heard("a", &late);
+        signer.heard("b", &late);
+        assert!(signer.lock().admit(now()).is_ok(), "two accounts may be at fault themselves");
+        signer.heard("c", &late);
+        let wait = signer.lock().admit(now()).expect_err("it is left alone");
+        assert!(wait <= BreakerSettings::default().backoff);
+        assert!(signer.lock().admit(now() + wait).is_ok(), "one request shows whether it answers");
+        assert!(signer.lock().admit(now() + wait).is_err(), "one at a time");
+        signer.heard("d", &Err::<(), _>(SigningError::Denied("no".to_owned())));
+        assert!(signer.lock().admit(now()).is_ok(), "a refusal is an answer");
+    }
 }

@@ -77,7 +77,7 @@ impl TenantExecution<'_> {
         if let (Some(error), Some(effects)) = (failed, self.effects.clusters.get(self.cluster))
             && error.is_loss()
         {
-            effects.watch.suspect(&error.reason());
+            effects.watch.suspect();
         }
         let failure = failed.map(|error| removal_failure(error, self.before(), self.run.now));
         let is_over = failure.is_none();
@@ -157,7 +157,7 @@ impl TenantExecution<'_> {
         if let (Err(error), Some(effects)) = (&result, self.effects.clusters.get(self.cluster))
             && error.is_loss()
         {
-            effects.watch.suspect(&error.reason());
+            effects.watch.suspect();
         }
         // A look into a home is nothing that was to be done.
         let actions = self.actions.iter().filter(|action| !action.is_look()).count() as u64;
@@ -319,15 +319,18 @@ impl TenantExecution<'_> {
         match action {
             Action::Apply { key, manifest, wanted, uid, reason } => {
                 let writing = effects.watch.write(key);
-                let adopt = self.account.adopts.contains(&key.said());
-                let applied = apply(&effects.server, key, manifest, uid.as_deref(), adopt).await?;
+                let (adopt, manifest) = (self.account.adopts.contains(&key.said()), manifest.value());
+                let applied = apply(&effects.server, key, &manifest, uid.as_deref(), adopt).await?;
                 let observed = writing.applied(&applied.object);
+                if matches!(reason, Reason::Drifted(_)) {
+                    effects.watch.repaired(key, self.run.now);
+                }
                 let record = ObjectRecord {
                     account: self.account.id.clone(),
                     uid: observed.uid,
                     wanted: wanted.clone(),
                     observed: observed.digest,
-                    detail: detail(&key.kind, manifest),
+                    detail: detail(&key.kind, &manifest),
                 };
                 let did = match applied {
                     Applied { created: true, .. } => "created",

@@ -5,11 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::contract::{KEEP, LAST_USE};
+use crate::contract::{KEEP, LAST_USE, MANAGER};
 use crate::digest::managed_digest;
 use crate::identity::ClusterName;
+use crate::inventory::repairs::Repairs;
 use crate::inventory::{ClusterInventory, ObservedObject};
 use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, WatchedKind};
 
@@ -115,6 +117,13 @@ impl Cache {
         }
     }
 
+    /// An object that somebody had changed was applied again.
+    pub fn repaired(&mut self, key: &ObjectKey, now: Timestamp) {
+        let repairs = &mut Arc::make_mut(&mut self.inventory).repairs;
+        repairs.retain(|_, repairs| !repairs.is_over(now));
+        repairs.insert(key.clone(), Repairs::after(repairs.get(key), now));
+    }
+
     /// The server accepted our deletion; the object is gone, or its finalizers still hold it.
     pub fn deleted(&mut self, key: &ObjectKey, gone: bool) {
         let objects = &mut Arc::make_mut(&mut self.inventory).objects;
@@ -184,7 +193,16 @@ pub fn observe(kind: &ObjectKind, object: &Value) -> ObservedObject {
             Detail::QuotaHard => crate::inventory::quota::observe(object),
             Detail::None | Detail::VolumeFixed | Detail::Subjects => None,
         },
+        rival: rival(metadata),
     }
+}
+
+/// Who else wrote to the object last. Controllers that write its status do not count.
+fn rival(metadata: &Value) -> Option<Arc<str>> {
+    let entries = metadata["managedFields"].as_array().into_iter().flatten();
+    let others = entries.filter(|entry| entry["manager"] != MANAGER && entry["subresource"].is_null());
+    let last = others.max_by_key(|entry| entry["time"].as_str().unwrap_or_default())?;
+    last["manager"].as_str().map(Arc::from)
 }
 
 /// The digest of a volume that lost its claim: it differs from every record, so the plan applies the volume again,
@@ -209,6 +227,8 @@ fn same_to_the_plan(one: &ObservedObject, other: &ObservedObject) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn key(name: &str) -> ObjectKey {
@@ -222,6 +242,31 @@ mod tests {
 
     fn object(resource_version: u64, digest: &str) -> ObservedObject {
         ObservedObject { uid: "u".to_owned(), resource_version, digest: digest.to_owned(), ..ObservedObject::default() }
+    }
+
+    #[test]
+    fn the_rival_is_who_else_wrote_the_object_last() {
+        let entry = |manager: &str, minute: u8, subresource: Value| {
+            json!({"manager": manager, "operation": "Update", "subresource": subresource,
+                "time": format!("2026-05-03T12:{minute:02}:00Z")})
+        };
+        let object = json!({"metadata": {"managedFields": [
+            entry("kubectl-edit", 1, Value::Null), entry("argocd", 2, Value::Null),
+            entry("kube-controller-manager", 3, json!("status")), entry(MANAGER, 4, Value::Null),
+        ]}});
+        let observed = observe(&ManagedKind::NetworkPolicy.into(), &object);
+        assert_eq!(observed.rival.as_deref(), Some("argocd"));
+        assert_eq!(observe(&ManagedKind::NetworkPolicy.into(), &json!({})).rival, None);
+    }
+
+    #[test]
+    fn repairs_are_counted_until_the_object_is_left_alone() {
+        let (mut cache, now) = (cache(), "2026-05-03T12:00:00Z".parse::<Timestamp>().expect("a time"));
+        cache.repaired(&key("a"), now);
+        cache.repaired(&key("a"), now);
+        assert_eq!(cache.inventory().repairs[&key("a")].count, 2);
+        cache.repaired(&key("b"), now + jiff::SignedDuration::from_hours(2));
+        assert_eq!(cache.inventory().repairs.len(), 1, "what is over is forgotten");
     }
 
     fn cache() -> Cache {

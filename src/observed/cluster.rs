@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use jiff::Timestamp;
+use kube::api::ListParams;
 use kube::core::DynamicObject;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -27,6 +29,9 @@ use crate::kinds::{ObjectKey, ServedKind, WatchedKind};
 /// Between two questions whether a cluster whose watch broke answers again. The watch itself says nothing when it
 /// comes back and nothing changed meanwhile.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
+
+/// An API server that does not list one object in this time does not answer: it takes milliseconds.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Between two looks for a kind that the cluster does not have: its definition may be installed any time.
 const ABSENT_KIND_EVERY: Duration = Duration::from_mins(1);
@@ -123,10 +128,9 @@ impl ClusterWatch {
         self.shared.lock().is_ready()
     }
 
-    /// A request was lost: until the cluster was seen to answer again it is away. A watch alone would notice a server that
-    /// hangs only when its connection has been silent for minutes.
-    pub fn suspect(&self, why: &str) {
-        self.shared.failed(0, why.to_owned());
+    /// A request was lost: if the cluster does not answer another one, it is away until it does. A watch alone would notice
+    /// a server that hangs only when its connection has been silent for minutes.
+    pub fn suspect(&self) {
         self.shared.doubt.notify_one();
     }
 
@@ -153,6 +157,11 @@ impl ClusterWatch {
             error: state.kinds.iter().find_map(|kind| kind.error.clone()),
             objects: state.cache.inventory().objects.len(),
         }
+    }
+
+    /// An object that somebody had changed was applied again.
+    pub fn repaired(&self, key: &ObjectKey, now: Timestamp) {
+        self.shared.lock().cache.repaired(key, now);
     }
 
     /// To be held around a write of ours.
@@ -329,6 +338,17 @@ impl Shared {
         });
     }
 
+    /// Asks for one object, and takes the cluster for away if there is no answer in time.
+    async fn probed(&self, index: usize, api: &Api<DynamicObject>, probe: &ListParams) {
+        match tokio::time::timeout(ANSWERS_WITHIN, api.list_metadata(probe)).await {
+            Ok(Ok(_)) => self.works(index),
+            Ok(Err(error)) => self.failed(index, explain(&self.cluster, &error, &error)),
+            Err(_) => {
+                self.failed(index, format!("cluster {} does not answer; it is tried again by itself", self.cluster))
+            }
+        }
+    }
+
     /// The cluster has no such kind, so it has no such object: that is an answer.
     fn absent_kind(&self, index: usize) {
         let watched = &self.kinds[index];
@@ -392,7 +412,7 @@ async fn watch_until_lost(shared: &Shared, client: &Client, index: usize, kind: 
     if streaming {
         config = config.streaming_lists();
     }
-    let probe = kube::api::ListParams {
+    let probe = ListParams {
         label_selector: config.label_selector.clone(),
         field_selector: config.field_selector.clone(),
         limit: Some(1),
@@ -413,12 +433,9 @@ async fn watch_until_lost(shared: &Shared, client: &Client, index: usize, kind: 
                 // A watcher never ends.
                 None => return Lost::Kind,
             },
-            () = shared.doubt.notified(), if index == 0 => {}
+            () = shared.doubt.notified(), if index == 0 => shared.probed(index, &api, &probe).await,
             () = tokio::time::sleep(PROBE_EVERY), if shared.is_failing(index) => {
-                match api.list_metadata(&probe).await {
-                    Ok(_) => shared.works(index),
-                    Err(error) => shared.failed(index, explain(&shared.cluster, &error, &error)),
-                }
+                shared.probed(index, &api, &probe).await;
             }
         }
     }

@@ -55,7 +55,7 @@ impl Search<'_> {
             account.clusters.iter().map(move |(cluster, tenant)| (id, &account.account, cluster, tenant))
         });
         let looks = places.filter_map(|(id, account, cluster, tenant)| {
-            let DesiredTenant { credentials, home: Some(home), .. } = tenant else { return None };
+            let DesiredTenant { credentials, home: Some(home), .. } = &**tenant else { return None };
             // Tokens are short, and of what an issuer says of people nothing is ours.
             let credential = credentials.iter().find(|it| matches!(it.proof, Proof::Certificate { .. }))?;
             Some(async move {

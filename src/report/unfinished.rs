@@ -11,6 +11,7 @@ use crate::control::api::{ClusterStatus, CycleReport};
 use crate::desired::of_generation_group;
 use crate::desired::quota::stops_pods;
 use crate::identity::{AccountId, AccountName};
+use crate::json_text::JsonText;
 use crate::kinds::Stage;
 use crate::ledger::{Account, FOREIGN, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::orders::request::Refusal;
@@ -117,8 +118,8 @@ impl<'a> Left<'a> {
                 }
                 _ => {}
             }
-            let subjects = record.detail.as_ref().filter(|_| key.kind.stage() == Stage::Access);
-            let names = subjects.and_then(Value::as_array).into_iter().flatten();
+            let subjects = record.detail.as_ref().filter(|_| key.kind.stage() == Stage::Access).map(JsonText::value);
+            let names = subjects.as_ref().and_then(Value::as_array).into_iter().flatten();
             let groups = names.filter_map(|subject| of_generation_group(subject["name"].as_str()?));
             for (account, _) in groups.filter(|(_, generation)| !present.contains(generation)) {
                 stale.entry(account).or_default().insert(cluster);

@@ -149,14 +149,15 @@ impl Clusters {
     }
 
     pub(super) async fn wait_for_first_listing(&self) {
-        for cluster in self.effects.clusters.values() {
+        let listed = self.effects.clusters.values().map(async |cluster| {
             if let Err(error) = cluster.watch.wait_until_ready(FIRST_LISTING).await {
                 tracing::warn!(error = %chain(&error), "cluster");
             }
             if let Some(adopted) = &cluster.adopted {
                 adopted.wait_until_ready(FIRST_LISTING).await;
             }
-        }
+        });
+        futures::future::join_all(listed).await;
     }
 
     /// Notified of a change that is not to wait until others have come.

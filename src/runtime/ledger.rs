@@ -174,6 +174,7 @@ impl Ledger {
             trigger: report.trigger.name().to_owned(),
             sources: self.state().sources.clone(),
             report: serde_json::to_value(&report).unwrap_or_default(),
+            shorter: report.shorter().and_then(|shorter| serde_json::to_value(shorter).ok()),
         };
         self.store.finish(&self.lock, end).await?;
         self.metrics.cycle(["done", "failing", "", "refused"][usize::from(report.exit_code().min(3))]);

@@ -10,10 +10,12 @@ pub mod realm;
 mod review;
 mod status;
 
+use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::Notify;
@@ -113,8 +115,22 @@ pub struct Work {
     pub interrupt: CancellationToken,
     /// Cancelled: what is under way is finished, nothing more is begun.
     pub stop: CancellationToken,
+    /// How long a cycle begins new accounts. The rest is left to the next one, which reads and plans first, so that those
+    /// that are slow do not hold up a mark in a directory or a repair. `None`: to its end.
+    pub slice: Option<Duration>,
     /// That a cycle goes on.
     pub progress: Progress,
+}
+
+impl Work {
+    /// Interrupts the cycle when its time slice is over.
+    pub(crate) async fn over(&self) -> Infallible {
+        if let Some(slice) = self.slice {
+            tokio::time::sleep(slice).await;
+            self.interrupt.cancel();
+        }
+        std::future::pending().await
+    }
 }
 
 /// Counts the steps of cycles, so that one that hangs can be told from one that is long.
@@ -139,24 +155,35 @@ impl Progress {
 }
 
 impl Runtime {
-    /// Opens everything. A cluster that does not answer is a state, not an error; it is asked again in each cycle.
+    /// Opens what is on this host.
     ///
     /// # Errors
-    /// The ledger or the seal cannot be used, another ledger owns a cluster, or a cluster proves that this one is old.
+    /// The ledger or the seal cannot be used.
     pub async fn open(settings: Settings, metrics: SharedMetrics, clock: Clock) -> Result<Self, RuntimeError> {
         let ledger = Ledger::open(&settings.state_dir, clock, &metrics).await?;
         let sealer = Arc::new(read_seal(&settings.state_dir)?);
         let sources = settings.sources()?;
         let realm = RealmTarget::of(&settings, &sources, None)?;
         let stop = CancellationToken::new();
-        let work = Work { interrupt: stop.child_token(), stop, progress: Progress::default() };
+        let work = Work { interrupt: stop.child_token(), stop, slice: None, progress: Progress::default() };
         let clusters = Clusters::of(&settings, work.stop.clone());
         let directories = Directories::of(sources, work.progress.counter());
         let deriver = Deriver::default();
-        let mut runtime = Self { settings, sealer, deriver, ledger, directories, clusters, realm, work, metrics };
-        runtime.connect().await?;
-        runtime.clusters.wait_for_first_listing().await;
-        Ok(runtime)
+        Ok(Self { settings, sealer, deriver, ledger, directories, clusters, realm, work, metrics })
+    }
+
+    /// Connects to all clusters, and waits until they have shown their objects, or an order arrived. A cluster that does
+    /// not answer is a state, not an error; it is asked again in each cycle.
+    ///
+    /// # Errors
+    /// Another ledger owns a cluster, or a cluster proves that this one is old.
+    pub async fn start(&mut self) -> Result<(), RuntimeError> {
+        self.connect().await?;
+        tokio::select! {
+            () = self.clusters.wait_for_first_listing() => {}
+            () = self.work.interrupt.cancelled() => {}
+        }
+        Ok(())
     }
 
     /// Closes the ledger so that everybody of the group can read it.

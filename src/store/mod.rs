@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use jiff::civil::Date;
 use sqlx::Connection as _;
 use sqlx::sqlite::SqliteConnection;
 
@@ -98,6 +99,10 @@ pub struct Store {
     head: (i64, String),
     /// The newest cycle.
     last_cycle: i64,
+    /// The day on which rows of what ended were last reduced.
+    reduced_on: Option<Date>,
+    /// The newest cycle's report, as it is when it is no longer the newest; `None`: as it is.
+    last_report: Option<String>,
 }
 
 impl Store {
@@ -125,7 +130,16 @@ impl Store {
         let state = load::state(&mut connection).await?;
         let head = load::head(&mut connection).await?;
         let last_cycle = load::last_cycle(&mut connection).await?;
-        Ok(Self { path: state_dir.to_owned(), connection, stuck, state, head, last_cycle })
+        Ok(Self {
+            path: state_dir.to_owned(),
+            connection,
+            stuck,
+            state,
+            head,
+            last_cycle,
+            reduced_on: None,
+            last_report: None,
+        })
     }
 
     /// The ledger's content.
@@ -165,6 +179,8 @@ pub struct CycleEnd {
     pub sources: std::collections::BTreeMap<String, crate::ledger::SourceState>,
     /// What came of it, as JSON.
     pub report: serde_json::Value,
+    /// What is kept of that when another cycle has ended; `None`: all.
+    pub shorter: Option<serde_json::Value>,
 }
 
 /// The file, whole and with the schema of this version.

@@ -10,6 +10,7 @@ use jiff::tz::TimeZone;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::json;
 
+use super::backup::unpack;
 use super::read::VerifyError;
 use super::{CycleLock, FILE, ReadStore, Store, StoreError, make_file, make_folder, with, writable};
 use crate::ledger::chain::Broken;
@@ -111,7 +112,7 @@ async fn prepare(
     make_file(copy)?;
     let failed = |source| StoreError::File { path: copy.to_owned(), source };
     let mut file = File::options().write(true).open(copy).map_err(failed)?;
-    io::copy(backup, &mut file).and_then(|_| file.sync_all()).map_err(failed)?;
+    unpack(backup, &mut file).and_then(|_| file.sync_all()).map_err(failed)?;
     let mut reader = ReadStore::open(copy).await.map_err(RestoreError::Backup)?;
     let verified = verified(&mut reader).await;
     reader.close().await;

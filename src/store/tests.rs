@@ -1,6 +1,7 @@
 //! Tests of the store on real SQLite files.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -10,6 +11,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use super::*;
 use crate::errors::chain;
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, HostName, PosixIdentity};
+use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::change::{Change, Event, RefusalRecord};
 use crate::ledger::gaps::Proved;
@@ -138,7 +140,7 @@ fn change() -> impl Strategy<Value = Change> {
                 uid: n.to_string(),
                 wanted: "w".to_owned(),
                 observed: "o".to_owned(),
-                detail: Some(json!({"pods": "16"}))
+                detail: Some(JsonText::from(&json!({"pods": "16"})))
             }),
         )),
         (id(), 0_u64..3).prop_map(move |(id, n)| Change::Certificate(
@@ -286,7 +288,48 @@ fn cycle_end(ended: Timestamp) -> CycleEnd {
         trigger: "sync".to_owned(),
         sources: BTreeMap::from([("people".to_owned(), source)]),
         report: json!({"actions": 0}),
+        shorter: None,
     }
+}
+
+#[tokio::test]
+async fn of_older_cycles_the_shorter_report_is_kept_and_of_what_ended_whose_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
+    store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("written");
+    let key = CredentialKey::new(AccountId("a1".to_owned()), ClusterName("prod".to_owned()));
+    let day = 24 * 3600;
+    for (number, ends) in [(1, day), (2, 30 * day), (3, 60 * day)] {
+        let certificate = Certificate {
+            fingerprint: format!("{number:064}"),
+            generation: 1,
+            subject: "tool:tool1".to_owned(),
+            not_before: at(0),
+            not_after: at(ends),
+            renew_after: at(0),
+            bound_to: None,
+        };
+        let change = Change::Certificate(key.clone(), Some(certificate));
+        store.write(&lock, &[change], &[event("issued")], at(0)).await.expect("written");
+    }
+    for second in [2 * day, 2 * day + 60] {
+        let shorter = Some(json!({"left_out": {"failing": 9}}));
+        store.finish(&lock, CycleEnd { shorter, ..cycle_end(at(second)) }).await.expect("finished");
+    }
+    let mut reader = ReadStore::open(&folder.path().join(FILE)).await.expect("readable");
+    let mut told = async |query: &'static str| {
+        let rows = reader.rows(query, &[]).await.expect("rows");
+        rows.iter().map(|row| row.values().map(ToString::to_string).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+    };
+    let reports = told("SELECT report ->> '$.left_out.failing' AS it FROM cycle ORDER BY id").await;
+    assert_eq!(reports, ["9", "null"], "the newest is whole");
+    let kept = "SELECT subject, cluster FROM certificate ORDER BY fingerprint";
+    assert_eq!(told(kept).await, ["\"\" \"\"", "\"prod\" \"tool:tool1\"", "\"prod\" \"tool:tool1\""]);
+    let two_years = 2 * 366 * day;
+    store.finish(&lock, cycle_end(at(two_years))).await.expect("finished");
+    assert_eq!(told("SELECT account_id FROM certificate").await, ["\"a1\"", "\"a1\""]);
+    let (file, memory) = reopened(store, folder.path()).await;
+    assert_eq!(file, memory);
 }
 
 /// Accounts first, as every real history has them: the file refuses rows of nobody.
@@ -412,7 +455,10 @@ async fn a_backup_beside_a_busy_writer_is_whole_and_of_one_moment() {
         while !ended.is_cancelled() {
             let second = i64::try_from(lengths.len()).expect("few");
             let copy = backup::nightly(&mut reader, &path, at(second)).await.expect("a backup");
-            let mut copied = ReadStore::open(&copy.path).await.expect("readable");
+            let plain = path.join("plain.db");
+            let (mut from, mut to) = (File::open(&copy.path).expect("a backup"), File::create(&plain).expect("a file"));
+            backup::unpack(&mut from, &mut to).expect("it is whole");
+            let mut copied = ReadStore::open(&plain).await.expect("readable");
             let accounts = copied.state().await.expect("loaded").accounts.len();
             // Each write is one account and one event.
             let before = everybody().len();

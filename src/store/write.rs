@@ -1,6 +1,7 @@
 //! The only writes: a batch of changes with the events that tell of them, and a cycle's row. One transaction each, and
 //! the same in memory when it is through.
 
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use sqlx::{Connection as _, SqliteConnection};
@@ -14,6 +15,9 @@ use crate::ledger::change::{Change, Event};
 /// Cycles whose rows are kept: a week of one a minute. More would be a gigabyte within a year, and what happened is in
 /// the history anyway, of which nothing is ever dropped.
 const CYCLES_KEPT: i64 = 10_000;
+/// How long a certificate or token that ended is remembered, by its id, account and times alone: an audit event is rarely
+/// looked into later.
+const ENDED_KEPT: SignedDuration = SignedDuration::from_hours(2 * 365 * 24);
 /// How long it is remembered that a limit was used. Limits look back a day; the rest allows for a clock that is set
 /// forward and back again.
 const SPENT_KEPT: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -68,8 +72,12 @@ impl Store {
         let id = self.last_cycle + 1;
         let forgotten = end.ended.saturating_sub(SPENT_KEPT).unwrap_or(Timestamp::MIN);
         self.must_not_be_stuck()?;
-        let written = write_cycle(&mut self.connection, id, &end, forgotten).await;
+        let day = end.ended.to_zoned(TimeZone::UTC).date();
+        let reduce = Reduce { older: self.last_report.take(), ended: self.reduced_on != Some(day) };
+        let written = write_cycle(&mut self.connection, id, &end, forgotten, reduce).await;
         self.took(written)?;
+        self.reduced_on = Some(day);
+        self.last_report = end.shorter.map(|report| report.to_string());
         self.last_cycle = id;
         self.state.spent.retain(|spent| spent.at >= forgotten);
         self.state.approvals.retain(|_, until| *until > end.ended);
@@ -105,8 +113,19 @@ async fn write_cycle(
     id: i64,
     end: &CycleEnd,
     forgotten: Timestamp,
+    reduce: Reduce,
 ) -> sqlx::Result<()> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    if reduce.ended {
+        reduce_ended(&mut transaction, end.ended).await?;
+    }
+    if let Some(report) = reduce.older {
+        sqlx::query("UPDATE cycle SET report = ? WHERE id = ?")
+            .bind(report)
+            .bind(id - 1)
+            .execute(&mut *transaction)
+            .await?;
+    }
     sqlx::query("INSERT INTO cycle (id, began, ended, trigger, sources, report) VALUES (?, ?, ?, ?, ?, ?)")
         .bind(id)
         .bind(format!("{:.0}", end.began))
@@ -123,6 +142,30 @@ async fn write_cycle(
         sqlx::query(statement).bind(format!("{before:.0}")).execute(&mut *transaction).await?;
     }
     transaction.commit().await
+}
+
+/// What the end of a cycle leaves less of.
+struct Reduce {
+    /// The report of the cycle before, with examples only.
+    older: Option<String>,
+    /// Rows of certificates and tokens that ended.
+    ended: bool,
+}
+
+/// Of older certificates and tokens that ended, whose they were is kept, and when: what `bursar certs who` answers.
+async fn reduce_ended(connection: &mut SqliteConnection, now: Timestamp) -> sqlx::Result<()> {
+    let forgotten = now.saturating_sub(ENDED_KEPT).unwrap_or(Timestamp::MIN);
+    for (statement, before) in [
+        ("DELETE FROM certificate WHERE newest = 0 AND not_after < ?", forgotten),
+        (
+            "UPDATE certificate SET cluster = '', host = '', subject = '', renew_after = not_after, bound_to = NULL
+             WHERE newest = 0 AND not_after < ? AND subject <> ''",
+            now,
+        ),
+    ] {
+        sqlx::query(statement).bind(format!("{before:.0}")).execute(&mut *connection).await?;
+    }
+    Ok(())
 }
 
 async fn write_events(

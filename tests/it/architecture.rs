@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 /// Modules of `crates/core`, and what each may use beside itself: only what stands above it.
 const CORE: [(&str, &[&str]); 19] = [
     ("errors", &[]),
+    ("json_text", &[]),
     ("identity", &[]),
     ("quantity", &[]),
     ("contract", &["identity"]),
@@ -22,11 +23,23 @@ const CORE: [(&str, &[&str]); 19] = [
     ("merge", &["identity", "policy", "select", "snapshot"]),
     // The webhook's decisions rest on nothing else, so that little can be wrong with them; the policy is not among it.
     ("admission", &["contract", "identity", "rules"]),
-    ("ledger", &["contract", "identity", "kinds", "policy", "snapshot"]),
+    ("ledger", &["contract", "identity", "json_text", "kinds", "policy", "snapshot"]),
     ("inventory", &["contract", "identity", "kinds", "policy"]),
     (
         "desired",
-        &["contract", "digest", "identity", "kinds", "ledger", "policy", "quantity", "rules", "select", "snapshot"],
+        &[
+            "contract",
+            "digest",
+            "identity",
+            "json_text",
+            "kinds",
+            "ledger",
+            "policy",
+            "quantity",
+            "rules",
+            "select",
+            "snapshot",
+        ],
     ),
     (
         "plan",
@@ -36,6 +49,7 @@ const CORE: [(&str, &[&str]); 19] = [
             "digest",
             "identity",
             "inventory",
+            "json_text",
             "kinds",
             "ledger",
             "policy",

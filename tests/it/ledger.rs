@@ -121,7 +121,7 @@ fn quota(account: &Account, namespace: &str) -> Change {
         uid: "u".to_owned(),
         wanted: "w".to_owned(),
         observed: "o".to_owned(),
-        detail: Some(json!({"limits.memory": "8Gi", "pods": "16"})),
+        detail: Some((&json!({"limits.memory": "8Gi", "pods": "16"})).into()),
     };
     Change::Object(key, Some(record))
 }

@@ -73,7 +73,7 @@ pub struct Evolved {
 pub fn evolve(inputs: Inputs<'_>, deriver: &mut Deriver) -> Evolved {
     let Inputs { ledger: _, heard: _, inventory, policy, sealer, now } = inputs;
     let (seen, known) = observe(inputs);
-    let plan = plan::plan(deriver.derive(&known, policy, sealer, now), &known, inventory, now);
+    let plan = plan::derived(deriver, &known, inventory, (policy, sealer), now);
     let unconfined = if policy.require_confinement { inventory.unconfined.clone() } else { BTreeSet::new() };
     let bounds = Bounds { unconfined, ..Bounds::of(&known, policy) };
     let (approved, refusals) = guard(plan.clone(), &bounds, now);

@@ -52,7 +52,7 @@ pub enum ObjectKind {
     Managed(ManagedKind),
     /// A kind that a site's manifests bring, or of a tenant's workload. Never a managed one: only [`ObjectKind::of`]
     /// makes it.
-    Other(OtherKind),
+    Other(Box<OtherKind>),
 }
 
 /// A kind that is not in the table.
@@ -68,7 +68,7 @@ impl ObjectKind {
     pub fn of(api_version: &str, kind: &str) -> Self {
         match ManagedKind::of(api_version, kind) {
             Some(managed) => Self::Managed(managed),
-            None => Self::Other(OtherKind { api_version: api_version.to_owned(), kind: kind.to_owned() }),
+            None => Self::Other(Box::new(OtherKind { api_version: api_version.to_owned(), kind: kind.to_owned() })),
         }
     }
 
@@ -291,7 +291,8 @@ const EVERYWHERE: &[(&str, &str, &str, bool)] = &[
 pub fn everywhere(kind: &ObjectKind) -> Option<ServedKind> {
     let (plural, namespaced) = match kind {
         ObjectKind::Managed(managed) => (managed.row().plural, managed.row().namespaced),
-        ObjectKind::Other(OtherKind { api_version, kind }) => {
+        ObjectKind::Other(other) => {
+            let OtherKind { api_version, kind } = &**other;
             let known = EVERYWHERE.iter().find(|known| known.0 == api_version && known.1 == kind)?;
             (known.2, known.3)
         }

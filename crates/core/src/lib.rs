@@ -12,6 +12,7 @@ pub mod errors;
 pub mod evolve;
 pub mod identity;
 pub mod inventory;
+pub mod json_text;
 pub mod kinds;
 pub mod ledger;
 pub mod merge;

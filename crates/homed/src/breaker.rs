@@ -1,4 +1,4 @@
-//! When to stop asking an export that does not answer. Pure: the time is a parameter.
+//! When to stop asking an export, or a signer, that does not answer. Pure: the time is a parameter.
 //!
 //! Only timeouts of **different** accounts count: a user can make each work in the own home late (stop the worker,
 //! which runs as that user; mount a FUSE file system), and must not be able to make others fail by it.
@@ -23,11 +23,11 @@ impl Default for BreakerSettings {
     }
 }
 
-/// The breaker of one prefix.
+/// The breaker of one prefix or signer. `A` tells accounts apart.
 #[derive(Clone, Debug)]
-pub struct Breaker {
+pub struct Breaker<A = u32> {
     settings: BreakerSettings,
-    late: BTreeSet<u32>,
+    late: BTreeSet<A>,
     open: Option<Open>,
 }
 
@@ -38,7 +38,7 @@ struct Open {
     probing: bool,
 }
 
-impl Breaker {
+impl<A: Ord> Breaker<A> {
     /// A closed breaker.
     #[must_use]
     pub fn new(settings: BreakerSettings) -> Self {
@@ -58,13 +58,13 @@ impl Breaker {
         }
     }
 
-    /// The export answered, if only with an error.
+    /// There was an answer, if only an error.
     pub fn answered(&mut self) {
         self.late.clear();
         self.open = None;
     }
 
-    /// Somebody was admitted and never got as far as the export.
+    /// Somebody was admitted and never got as far as asking.
     pub fn not_tried(&mut self) {
         if let Some(open) = &mut self.open {
             open.probing = false;
@@ -72,8 +72,8 @@ impl Breaker {
     }
 
     /// The deadline passed. Returns whether the breaker opened now.
-    pub fn timed_out(&mut self, uid: u32, now: Instant) -> bool {
-        self.late.insert(uid);
+    pub fn timed_out(&mut self, account: A, now: Instant) -> bool {
+        self.late.insert(account);
         match &mut self.open {
             Some(open) if open.probing => {
                 open.probing = false;

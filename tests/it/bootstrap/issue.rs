@@ -110,7 +110,7 @@ impl World {
                 lifetime: Duration::from_hours(7 * 24),
             },
             host: HostName::any(),
-            endpoints: face.endpoints.clone(),
+            endpoints: Arc::new(face.endpoints.clone()),
             default_endpoint: "internal".to_owned(),
             namespace: Some(NamespaceName::try_from("tool-foo".to_owned()).expect("a namespace")),
             digest: "d1".to_owned(),
@@ -187,7 +187,7 @@ async fn endpoint_that_does_not_take_the_credential_keeps_the_old_file() {
     let other = bursar_testkit::pki::Authority::new("of somebody else");
     let endpoint = credential.endpoints["internal"].clone();
     let foreign = Endpoint { ca_pem: other.identity().certificate.clone(), ..endpoint };
-    credential.endpoints.insert("internal".to_owned(), foreign);
+    Arc::make_mut(&mut credential.endpoints).insert("internal".to_owned(), foreign);
     let error = world.issue(&credential, &home).await.expect_err("not trusted");
     assert!(error.reason().contains("the old kubeconfig is kept"), "{}", error.reason());
     assert!(!home.home.join(".kube/config").exists());
@@ -195,7 +195,7 @@ async fn endpoint_that_does_not_take_the_credential_keeps_the_old_file() {
     let mut credential = world.credential("three");
     let endpoint = credential.endpoints["internal"].clone();
     let away = Endpoint { url: "https://127.0.0.1:9".to_owned(), ..endpoint };
-    credential.endpoints.insert("external".to_owned(), away);
+    Arc::make_mut(&mut credential.endpoints).insert("external".to_owned(), away);
     world.issue(&credential, &home).await.unwrap_or_else(|error| panic!("{}", error.reason()));
     let text = std::fs::read_to_string(home.home.join(".kube/config")).expect("a file");
     assert!(text.contains("test-external") && text.contains("bursar-test"), "{text}");

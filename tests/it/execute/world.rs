@@ -81,7 +81,7 @@ impl World {
         let key =
             self.key(&text(&manifest["apiVersion"]), &text(&manifest["kind"]), &text(&manifest["metadata"]["name"]));
         let uid = self.observed(&key).map(|found| found.uid);
-        Action::Apply { key, manifest: manifest.clone(), wanted: digest(manifest), uid, reason: Reason::Missing }
+        Action::Apply { key, manifest: manifest.into(), wanted: digest(manifest), uid, reason: Reason::Missing }
     }
 
     pub fn delete(&self, key: &ObjectKey) -> Action {

@@ -64,5 +64,5 @@ pub(super) fn notices(ledger: &LedgerState, desired: &BTreeMap<AccountId, Desire
 }
 
 fn works(place: &super::DesiredTenant) -> bool {
-    !place.credentials.is_empty() && !credential::is_service_account(&place.holder)
+    !place.credentials.is_empty() && !credential::is_service_account(&place.holder.value())
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -127,11 +128,8 @@ pub fn credentials(
     namespace: Option<&NamespaceName>,
     generation: u64,
 ) -> Vec<DesiredCredential> {
-    let endpoints: BTreeMap<String, Endpoint> = rule
-        .endpoints
-        .iter()
-        .filter_map(|name| cluster.endpoints.get(name).map(|endpoint| (name.clone(), endpoint.clone())))
-        .collect();
+    let named = |name: &String| cluster.endpoints.get(name).map(|endpoint| (name.clone(), endpoint.clone()));
+    let endpoints: Arc<BTreeMap<String, Endpoint>> = Arc::new(rule.endpoints.iter().filter_map(named).collect());
     let first = rule.endpoints.first().filter(|_| !endpoints.contains_key(&cluster.default_endpoint));
     let default_endpoint = first.unwrap_or(&cluster.default_endpoint).clone();
     let credential = |host: HostName, proof: Proof| {
@@ -143,7 +141,7 @@ pub fn credentials(
         DesiredCredential {
             proof,
             host,
-            endpoints: endpoints.clone(),
+            endpoints: Arc::clone(&endpoints),
             default_endpoint: default_endpoint.clone(),
             namespace: namespace.cloned(),
             digest: digest(&shape),

@@ -5,6 +5,7 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -19,7 +20,7 @@ use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, Director
 use crate::kinds::ObjectKey;
 use crate::ledger::idle::Idleness;
 use crate::ledger::{Account, LedgerState, Lifecycle, Order, OrderKind, Suspension, Tenant};
-use crate::policy::{Class, Policy, Provision};
+use crate::policy::{Class, Endpoint, Policy, Provision};
 
 /// For this time, a person who asked for an account is taken to wait for it; the account is made before others.
 const AWAITED: SignedDuration = SignedDuration::from_mins(2);
@@ -27,16 +28,22 @@ const AWAITED: SignedDuration = SignedDuration::from_mins(2);
 /// What all tenants should have. For one plan; a daemon keeps a [`Deriver`].
 #[must_use]
 pub fn derive(ledger: &LedgerState, policy: &Policy, sealer: &Sealer, now: Timestamp) -> DesiredState {
-    let mut deriver = Deriver::default();
+    let mut deriver = Deriver { whole: ledger.accounts.keys().cloned().collect(), ..Deriver::default() };
     deriver.derive(ledger, policy, sealer, now);
     deriver.desired
 }
 
 /// Derives again and again, and remembers what it need not build again. It always gives what [`derive`] gives, also after
-/// a ledger that never came to be.
+/// a ledger that never came to be, but for the manifests of objects that were applied.
 #[derive(Debug, Default)]
 pub struct Deriver {
     desired: DesiredState,
+    /// Accounts of whose objects all manifests are wanted: something of theirs is not as it was applied.
+    whole: BTreeSet<AccountId>,
+    /// The few that there are, shared by all credentials.
+    endpoints: Vec<Arc<BTreeMap<String, Endpoint>>>,
+    /// Accounts in `desired` with manifests that are dropped when they are applied.
+    heavy: BTreeSet<AccountId>,
     /// Inputs of those accounts in `desired` for which nothing is due.
     inputs: BTreeMap<AccountId, Inputs>,
     /// The policy and the key everything in `desired` was built with.
@@ -46,6 +53,7 @@ pub struct Deriver {
 impl Deriver {
     /// What all tenants should have now.
     pub fn derive(&mut self, ledger: &LedgerState, policy: &Policy, sealer: &Sealer, now: Timestamp) -> &DesiredState {
+        let whole = std::mem::take(&mut self.whole);
         self.forget_unless_built_with(policy, sealer);
         let world = World::of(ledger, policy, sealer, now);
         let mut generation = ledger.last_generation;
@@ -55,18 +63,23 @@ impl Deriver {
         self.desired.clusters = policy.clusters.keys().cloned().collect();
         // A workspace's people have their own part first: what they may do there depends on it.
         let mut workspaces = Vec::new();
+        let (heavy, endpoints) = (&mut self.heavy, &mut self.endpoints);
         let mut derive = |desired: &mut DesiredState, inputs: &mut BTreeMap<_, Inputs>, subject: &Subject<'_>| {
             let id = &subject.account.id;
-            if inputs.get(id).is_some_and(|inputs| inputs.still(subject)) {
+            if !whole.contains(id) && inputs.get(id).is_some_and(|inputs| inputs.still(subject)) {
                 return;
             }
             let derived = world.account(subject, &mut generation, &mut claimed, &mut desired.notices);
             inputs.remove(id);
+            heavy.remove(id);
             match derived {
                 None => drop(desired.accounts.remove(id)),
-                Some(derived) => {
+                Some(mut derived) => {
+                    share(&mut derived, endpoints);
                     if is_settled(&derived) {
                         inputs.insert(id.clone(), Inputs::of(subject));
+                        // Asked for, they are kept: the next plan would ask again.
+                        heavy.extend((!whole.contains(id)).then(|| id.clone()));
                     }
                     desired.accounts.insert(id.clone(), derived);
                 }
@@ -89,13 +102,30 @@ impl Deriver {
         self.desired.accounts.retain(|id, _| ledger.accounts.contains_key(id));
         // A preview's ledger may have had others; what comes again under an id is built again.
         self.inputs.retain(|id, _| self.desired.accounts.contains_key(id));
+        let accounts = &mut self.desired.accounts;
+        self.heavy.retain(|id| accounts.get_mut(id).is_some_and(|account| !account.lighten(ledger)));
         &self.desired
+    }
+
+    /// The next derivation gives these accounts with all their manifests.
+    pub fn want_manifests(&mut self, accounts: BTreeSet<AccountId>) {
+        self.whole = accounts;
     }
 
     fn forget_unless_built_with(&mut self, policy: &Policy, sealer: &Sealer) {
         let key = sealer.public_key();
         if !self.rules.as_ref().is_some_and(|(known, by)| known == policy && *by == key) {
             *self = Self { rules: Some((policy.clone(), key)), ..Self::default() };
+        }
+    }
+}
+
+/// Has its credentials share the endpoints that are known.
+fn share(account: &mut DesiredAccount, known: &mut Vec<Arc<BTreeMap<String, Endpoint>>>) {
+    for credential in account.clusters.values_mut().flat_map(|tenant| &mut tenant.credentials) {
+        match known.iter().find(|known| **known == credential.endpoints) {
+            Some(known) => credential.endpoints = Arc::clone(known),
+            None => known.push(Arc::clone(&credential.endpoints)),
         }
     }
 }
@@ -413,7 +443,7 @@ impl<'a> World<'a> {
                 holders,
                 adopted: &subject.adopted,
             };
-            ((*cluster).clone(), tenant::tenant(order, self.policy, self.sealer))
+            ((*cluster).clone(), Box::new(tenant::tenant(order, self.policy, self.sealer)))
         });
         let by_mark = matches!(decided.transition, Some(Transition::Suspend(Suspension::Disabled { .. })));
         DesiredAccount {

@@ -25,6 +25,7 @@ mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bursar_protocol::AUTHORIZED_KEYS;
@@ -35,8 +36,9 @@ use serde_json::Value;
 use crate::contract::{MANAGED_BY, MANAGER};
 use crate::digest::digest;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, HostName, NamespaceName, PosixIdentity};
+use crate::json_text::JsonText;
 use crate::kinds::{Detail, ManagedKind, ObjectKey, ObjectKind};
-use crate::ledger::{Account, Delivery, Note, Suspension};
+use crate::ledger::{Account, Delivery, LedgerState, Note, Suspension};
 use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
 pub use class::{Groups, classes_if_asked, classes_of, takes};
 pub use derive::{Deriver, derive};
@@ -99,7 +101,20 @@ pub struct DesiredAccount {
     /// Its SSH keys in its home; absent: none of ours are there.
     pub ssh: Option<DesiredKeys>,
     /// Its place in each cluster.
-    pub clusters: BTreeMap<ClusterName, DesiredTenant>,
+    pub clusters: BTreeMap<ClusterName, Box<DesiredTenant>>,
+}
+
+impl DesiredAccount {
+    /// Drops the manifests of objects that were applied as they are. Returns whether none is left.
+    fn lighten(&mut self, ledger: &LedgerState) -> bool {
+        let objects = self.clusters.values_mut().flat_map(|tenant| &mut tenant.objects);
+        let kept = objects.filter_map(|(key, object)| {
+            let is_applied = ledger.objects.get(key).is_some_and(|record| record.wanted == object.digest);
+            object.manifest.take_if(|_| is_applied);
+            object.manifest.as_ref()
+        });
+        kept.count() == 0
+    }
 }
 
 /// A change of an account's life.
@@ -159,7 +174,7 @@ pub struct DesiredTenant {
     /// not among them goes.
     pub credentials: Vec<DesiredCredential>,
     /// Whom bindings name for its credential.
-    pub holder: Value,
+    pub holder: JsonText,
     /// Where the kubeconfig is or was, for every host that has one ([`HomeTarget::on`]); absent for classes without homes.
     pub home: Option<HomeTarget>,
 }
@@ -176,10 +191,13 @@ pub enum EndOfTenant {
 /// An object as we want it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredObject {
-    /// The whole manifest, label and all.
-    pub manifest: Value,
-    /// [`crate::digest::digest`] of `manifest`.
+    /// The whole manifest, label and all. A [`Deriver`] does not keep one that was applied: [`plan`](crate::plan) asks
+    /// for it again if the object has to be.
+    pub manifest: Option<JsonText>,
+    /// [`crate::digest::digest`] of the manifest.
     pub digest: String,
+    /// The amounts of a quota.
+    pub hard: Option<JsonText>,
     /// What to do about somebody's change.
     pub drift: DriftMode,
     /// If edits of this quota are adopted: the resources whose edits are not.
@@ -188,12 +206,12 @@ pub struct DesiredObject {
 
 /// What the ledger keeps of an object that was applied, beside its digests: what later plans compare with.
 #[must_use]
-pub fn detail(kind: &ObjectKind, manifest: &Value) -> Option<Value> {
+pub fn detail(kind: &ObjectKind, manifest: &Value) -> Option<JsonText> {
     match kind.detail() {
         Detail::None => None,
-        Detail::QuotaHard => Some(manifest["spec"]["hard"].clone()),
-        Detail::VolumeFixed => volume::fixed(kind, manifest),
-        Detail::Subjects => Some(manifest["subjects"].clone()),
+        Detail::QuotaHard => Some(JsonText::from(&manifest["spec"]["hard"])),
+        Detail::VolumeFixed => volume::fixed(kind, manifest).as_ref().map(JsonText::from),
+        Detail::Subjects => Some(JsonText::from(&manifest["subjects"])),
     }
 }
 
@@ -208,8 +226,9 @@ impl DesiredObject {
             namespace: text(&manifest["metadata"]["namespace"]),
             name: text(&manifest["metadata"]["name"]).unwrap_or_default(),
         };
-        let digest = digest(&manifest);
-        (key, Self { manifest, digest, drift, locked: BTreeSet::new() })
+        let hard = (key.kind.detail() == Detail::QuotaHard).then(|| JsonText::from(&manifest["spec"]["hard"]));
+        let (digest, manifest) = (digest(&manifest), Some(JsonText::from(&manifest)));
+        (key, Self { manifest, digest, hard, drift, locked: BTreeSet::new() })
     }
 }
 
@@ -241,7 +260,7 @@ pub struct DesiredCredential {
     pub host: HostName,
     /// The contexts, by endpoint name.
     #[serde(skip)]
-    pub endpoints: BTreeMap<String, Endpoint>,
+    pub endpoints: Arc<BTreeMap<String, Endpoint>>,
     /// The endpoint whose context becomes current where none is.
     pub default_endpoint: String,
     /// The contexts' namespace.

@@ -13,6 +13,7 @@ use super::{
 use crate::contract::Sealer;
 use crate::digest::digest;
 use crate::identity::{ClusterName, NamespaceName};
+use crate::json_text::JsonText;
 use crate::kinds::{ObjectKey, ObjectKind, Stage};
 use crate::ledger::Account;
 use crate::policy::{Class, CredentialRule, DriftMode, PodSecurity, Policy};
@@ -123,7 +124,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         objects,
         directories,
         keep_unknown: main.is_none(),
-        holder: credential::holder(account, generation, namespace, rule),
+        holder: JsonText::from(&credential::holder(account, generation, namespace, rule)),
         credentials: main
             .filter(|class| !suspended && class.home.is_some())
             .and(rule.zip(policy.clusters.get(cluster)))

@@ -100,7 +100,7 @@ fn works(derived: &DesiredAccount, person: &Account) -> bool {
 /// A token is a machine's, and for its own namespace.
 fn subjects(derived: &DesiredAccount) -> BTreeMap<ClusterName, Value> {
     let tenants = derived.clusters.iter().filter(|(_, tenant)| !tenant.suspended && !tenant.credentials.is_empty());
-    let named = tenants.map(|(cluster, tenant)| (cluster.clone(), tenant.holder.clone()));
+    let named = tenants.map(|(cluster, tenant)| (cluster.clone(), tenant.holder.value()));
     named.filter(|(_, subject)| !credential::is_service_account(subject)).collect()
 }
 

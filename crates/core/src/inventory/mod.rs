@@ -4,6 +4,7 @@ pub mod adopted;
 pub mod pods;
 pub mod quota;
 pub mod realm;
+pub mod repairs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use jiff::Timestamp;
 use self::adopted::FoundNamespaces;
 use self::pods::PodInventory;
 use self::quota::ObservedQuota;
+use self::repairs::Repairs;
 use crate::identity::{AccountId, ClusterName};
 use crate::kinds::ObjectKey;
 
@@ -40,6 +42,8 @@ pub struct Inventory {
 pub struct ClusterInventory {
     /// By name.
     pub objects: BTreeMap<ObjectKey, ObservedObject>,
+    /// Objects that were repaired not long ago.
+    pub repairs: BTreeMap<ObjectKey, Repairs>,
 }
 
 /// An object with our label: a few dozen bytes.
@@ -60,6 +64,8 @@ pub struct ObservedObject {
     pub last_use: Option<Timestamp>,
     /// What was observed of a quota; `None` if there is nothing to say.
     pub quota: Option<Arc<ObservedQuota>>,
+    /// Who else changed it last: the program's name in `metadata.managedFields`.
+    pub rival: Option<Arc<str>>,
 }
 
 /// What stands in a home, as `bursar-homed` sees it.

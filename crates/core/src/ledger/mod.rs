@@ -45,6 +45,7 @@ pub use self::shared::SharedMap;
 use crate::identity::{
     AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid,
 };
+use crate::json_text::JsonText;
 use crate::kinds::ObjectKey;
 use crate::snapshot::{Comparison, Completeness, RejectedEntry, Role, Way};
 
@@ -397,7 +398,7 @@ pub struct ObjectRecord {
     /// Digest of the fields we manage in the server's answer.
     pub observed: String,
     /// What people read of it: a quota's `spec.hard`.
-    pub detail: Option<serde_json::Value>,
+    pub detail: Option<JsonText>,
 }
 
 /// A workload that a suspension stopped, with what it was.

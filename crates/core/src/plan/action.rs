@@ -4,12 +4,12 @@ use std::fmt;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::contract::is_sealed_as_suspended;
 use crate::desired::quota::stops_pods;
 use crate::desired::{DesiredCredential, DirectoryTarget, HomeTarget};
 use crate::identity::{ClusterName, HostName, NamespaceName};
+use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::{Archive, StoppedWorkload};
 
@@ -22,7 +22,7 @@ pub enum Action {
         /// What.
         key: ObjectKey,
         /// Whole.
-        manifest: Value,
+        manifest: JsonText,
         /// Digest of `manifest`.
         wanted: String,
         /// `metadata.uid` we know it by. Absent: it is not there, and what stands there nevertheless and is foreign is left alone.
@@ -225,7 +225,7 @@ impl Action {
             Self::Apply { key, manifest, uid, .. } => match key.kind.stage() {
                 // A binding that is there may name a person without a right to it, or an older generation.
                 Stage::Access => uid.is_some(),
-                Stage::Namespace => uid.is_some() && is_sealed_as_suspended(manifest),
+                Stage::Namespace => uid.is_some() && is_sealed_as_suspended(&manifest.value()),
                 Stage::Limits => stops_pods(key),
                 Stage::Volume | Stage::Content => false,
             },

@@ -58,7 +58,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
         match action {
             // Others are repairs, which are done whether or not the removal is.
             Action::Apply { key, manifest, .. } if is_of_a_removal(key.kind.stage()) => {
-                Some(line(cluster, key.kind.as_str(), object(key), stable_digest(manifest, plan)))
+                Some(line(cluster, key.kind.as_str(), object(key), stable_digest(manifest.value(), plan)))
             }
             Action::Delete { key, .. } => Some(line(cluster, key.kind.as_str(), object(key), "delete".to_owned())),
             Action::StopWorkloads { namespace, .. } => {
@@ -120,8 +120,7 @@ fn cause(why: &Suspension) -> &'static str {
 }
 
 /// The digest of a manifest as it would be under any other generation.
-fn stable_digest(manifest: &Value, plan: &AccountPlan) -> String {
-    let mut manifest = manifest.clone();
+fn stable_digest(mut manifest: Value, plan: &AccountPlan) -> String {
     if let Some(annotations) = manifest.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.retain(|key, _| !follows_the_generation(key));
     }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{AccountPlan, Action, Reason, Side};
 use crate::desired::{Regeneration, Transition, of_generation_group, quota::stops_pods};
 use crate::digest::digest;
+use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, Stage};
 use crate::ledger::{LedgerState, Suspension};
 
@@ -93,17 +94,17 @@ fn narrowed(action: &Action, plan: &AccountPlan, ledger: &LedgerState) -> Option
 /// A binding with those of its subjects that it has, and that follow one that it has to another generation.
 fn without_grants(action: &Action, ledger: &LedgerState) -> Option<Action> {
     let Action::Apply { key, manifest, uid, reason, .. } = action else { return None };
-    let before = ledger.objects.get(key)?.detail.as_ref().and_then(Value::as_array);
+    let before = ledger.objects.get(key)?.detail.as_ref().map(JsonText::value);
     // A ledger of before it knew subjects: what the binding names now is what can be said.
-    let Some(before) = before else { return Some(action.clone()) };
+    let Some(before) = before.as_ref().and_then(Value::as_array) else { return Some(action.clone()) };
+    let mut manifest = manifest.value();
     let now = manifest["subjects"].as_array().cloned().unwrap_or_default();
     if before.iter().all(|subject| now.contains(subject)) {
         return None;
     }
     let kept: Vec<Value> = now.into_iter().filter(|subject| before.iter().any(|it| follows(subject, it))).collect();
-    let mut manifest = manifest.clone();
     manifest["subjects"] = json!(kept);
-    let wanted = digest(&manifest);
+    let (wanted, manifest) = (digest(&manifest), JsonText::from(&manifest));
     Some(Action::Apply { key: key.clone(), manifest, wanted, uid: uid.clone(), reason: reason.clone() })
 }
 

@@ -16,6 +16,7 @@ use crate::desired::rbac::remembered_binding;
 use crate::desired::{DesiredAccount, DesiredState, Transition, generation_group, of_generation_group};
 use crate::digest::digest;
 use crate::identity::{AccountKind, ClusterName, DirectoryId, NamespaceName};
+use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::{Account, LedgerState, Lifecycle};
 
@@ -40,7 +41,7 @@ pub(super) struct People<'a> {
     desired: &'a DesiredState,
     by_entry: OnceCell<BTreeMap<(&'a str, &'a DirectoryId), &'a Account>>,
     by_generation: OnceCell<BTreeMap<u64, &'a Account>>,
-    by_name: OnceCell<BTreeMap<&'a str, &'a Account>>,
+    by_name: OnceCell<BTreeMap<String, &'a Account>>,
 }
 
 impl<'a> People<'a> {
@@ -69,10 +70,13 @@ impl<'a> People<'a> {
             let bindings = self.ledger.objects.iter().filter(|(key, _)| key.kind.stage() == Stage::Access);
             let owned = bindings.filter_map(|(_, record)| {
                 let owner = self.ledger.accounts.get(&record.account)?;
-                (owner.kind == AccountKind::User).then_some((owner, record.detail.as_ref()?.as_array()?))
+                (owner.kind == AccountKind::User).then_some((owner, record.detail.as_ref()?.value()))
             });
-            let named = owned.flat_map(|(owner, subjects)| subjects.iter().map(move |subject| (subject, owner)));
-            named.filter_map(|(subject, owner)| Some((user_of(subject)?, owner))).collect()
+            let named = owned.flat_map(|(owner, subjects)| {
+                let users = subjects.as_array().into_iter().flatten().filter_map(user_of);
+                users.map(|user| (user.to_owned(), owner)).collect::<Vec<_>>()
+            });
+            named.collect()
         });
         all.get(user).copied()
     }
@@ -167,7 +171,7 @@ impl Loss<'_, '_> {
     fn of(&self, action: &Action) -> Option<Kept> {
         match action {
             Action::Apply { key, manifest, uid: Some(uid), .. } if key.kind.stage() == Stage::Access => {
-                self.of_binding(key, uid, Some(manifest))
+                self.of_binding(key, uid, Some(&manifest.value()))
             }
             Action::Delete { reason: Reason::Suspended, .. } => None,
             Action::Delete { key, .. } if self.is_going(key) => None,
@@ -201,7 +205,8 @@ impl Loss<'_, '_> {
     fn of_binding(&self, key: &ObjectKey, uid: &str, manifest: Option<&Value>) -> Option<Kept> {
         let ledger = self.world.ledger;
         let record = ledger.objects.get(key)?;
-        let Some(before) = record.detail.as_ref().and_then(Value::as_array) else {
+        let before = record.detail.as_ref().map(JsonText::value);
+        let Some(before) = before.as_ref().and_then(Value::as_array) else {
             // A ledger of before it knew subjects. If somebody has to leave the binding, it goes.
             let AccountPlan { regenerated, leaving, rests_on, .. } = self.plan;
             let is_whole = regenerated.is_none() && leaving.is_empty() && rests_on.is_empty();
@@ -227,8 +232,9 @@ impl Loss<'_, '_> {
         };
         kept_as["subjects"] = json!(kept);
         let (key, uid, wanted) = (key.clone(), Some(uid.to_owned()), digest(&kept_as));
+        let manifest = JsonText::from(&kept_as);
         let reason = Reason::Changed(vec!["subjects".to_owned()]);
-        Some(Kept::Without(Box::new(Action::Apply { key, manifest: kept_as, wanted, uid, reason })))
+        Some(Kept::Without(Box::new(Action::Apply { key, manifest, wanted, uid, reason })))
     }
 
     /// What a subject is called from now on, if nothing but the policy takes its access away.
@@ -264,7 +270,7 @@ impl Loss<'_, '_> {
     /// Whether a user of an issuer's is the account, or one of its people, who may stay, by the name that they have now.
     fn is_still(&self, cluster: &ClusterName, user: &str) -> bool {
         let is_bound = |desired: &DesiredAccount| {
-            desired.clusters.get(cluster).is_some_and(|tenant| user_of(&tenant.holder) == Some(user))
+            desired.clusters.get(cluster).is_some_and(|tenant| user_of(&tenant.holder.value()) == Some(user))
         };
         let before = &self.plan.before;
         if before.kind != AccountKind::Group {

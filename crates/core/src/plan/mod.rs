@@ -60,13 +60,14 @@ pub use quota::{Adoption, OverQuota};
 
 use self::loss::People;
 use self::scan::Scan;
+use crate::contract::Sealer;
 use crate::desired::quota::stops_pods;
-use crate::desired::{DesiredAccount, DesiredState, DesiredTenant, Regeneration, Transition};
+use crate::desired::{Deriver, DesiredAccount, DesiredState, DesiredTenant, Regeneration, Transition};
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity};
 use crate::inventory::{ClusterInventory, Inventory};
 use crate::kinds::ObjectKey;
 use crate::ledger::{Account, Failure, LedgerState, Note, Tenant};
-use crate::policy::Reapers;
+use crate::policy::{Policy, Reapers};
 
 /// Everything that is to be done, tenant by tenant, and what is odd.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -232,28 +233,54 @@ impl Plan {
     }
 }
 
+/// Derives what should be, and compares it with what is.
+pub fn derived(
+    deriver: &mut Deriver,
+    ledger: &LedgerState,
+    inventory: &Inventory,
+    (policy, sealer): (&Policy, &Sealer),
+    now: Timestamp,
+) -> Plan {
+    loop {
+        // Derived with the manifests that the first plan asks for, the second asks for none.
+        match plan(deriver.derive(ledger, policy, sealer, now), ledger, inventory, now) {
+            Ok(plan) => return plan,
+            Err(accounts) => deriver.want_manifests(accounts),
+        }
+    }
+}
+
 /// Compares what should be with what is.
-#[must_use]
-pub fn plan(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, now: Timestamp) -> Plan {
-    compare(desired, ledger, inventory, now, false)
+///
+/// # Errors
+/// The accounts whose manifests have to be there first ([`Deriver::want_manifests`]).
+pub fn plan(
+    desired: &DesiredState,
+    ledger: &LedgerState,
+    inventory: &Inventory,
+    now: Timestamp,
+) -> Result<Plan, BTreeSet<AccountId>> {
+    let scan = Scan::of(desired, ledger, inventory);
+    if !scan.lacking().is_empty() {
+        return Err(scan.lacking().clone());
+    }
+    Ok(compare(desired, ledger, inventory, &scan, now, false))
 }
 
 /// `closely`: looks at every object of every tenant, also where the scan finds nothing to do.
-fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, now: Timestamp, closely: bool) -> Plan {
-    let (scan, people) = (Scan::of(desired, ledger, inventory), People::of(ledger, desired));
+fn compare(
+    desired: &DesiredState,
+    ledger: &LedgerState,
+    inventory: &Inventory,
+    scan: &Scan<'_>,
+    now: Timestamp,
+    closely: bool,
+) -> Plan {
+    let people = People::of(ledger, desired);
     let mut plan = Plan { notices: desired.notices.clone(), ..Plan::default() };
     let (configured, nothing) = (&desired.clusters, &ClusterInventory::default());
-    let world = World {
-        ledger,
-        inventory,
-        configured,
-        nothing,
-        scan: &scan,
-        people: &people,
-        reaps: &desired.reaps,
-        now,
-        closely,
-    };
+    let world =
+        World { ledger, inventory, configured, nothing, scan, people: &people, reaps: &desired.reaps, now, closely };
     let otherwise = World { closely: true, ..world };
     for (id, account) in &desired.accounts {
         let Some(before) = ledger.accounts.get(id) else { continue };
@@ -272,7 +299,7 @@ fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, 
     plan.accounts.sort_by(|a, b| (&a.account, &a.id).cmp(&(&b.account, &b.id)));
     plan.notices.sort();
     plan.notices.dedup();
-    plan.over_quota = over_quota(desired, &scan);
+    plan.over_quota = over_quota(desired, scan);
     plan.unowned = adopted::Unowned::of(ledger);
     plan
 }
@@ -286,7 +313,7 @@ fn over_quota(desired: &DesiredState, scan: &Scan<'_>) -> Vec<OverQuota> {
     let lasting = scan.quotas().iter().filter(|(_, key, ..)| !stops_pods(key));
     let quotas = lasting.filter_map(|(id, key, wanted, quota)| {
         let account = &desired.accounts.get(*id)?.account;
-        let over = quota::over(&wanted.manifest, quota).into_iter();
+        let over = quota::over(wanted, quota).into_iter();
         Some(over.map(move |(resource, amount, used)| OverQuota {
             account: account.clone(),
             cluster: key.cluster.clone(),

@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use jiff::SignedDuration;
 use proptest::prelude::*;
 
+use super::scan::Scan;
 use super::testing::{World, prod};
-use super::{AccountPlan, Action, compare, hash};
-use crate::desired::{Deriver, Transition};
+use super::{AccountPlan, Action, compare, derived, hash};
+use crate::desired::{Deriver, DesiredState, Transition};
 use crate::identity::{AccountId, AccountKind, DirectoryId};
-use crate::kinds::Stage;
+use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::{Absence, Failure, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::policy::Limit;
 use crate::snapshot::Completeness;
@@ -162,6 +163,15 @@ fn histories() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(24)) }
 }
 
+/// Without manifests, which what is remembered has only some of.
+fn light(desired: &DesiredState) -> DesiredState {
+    let mut light = desired.clone();
+    for object in light.accounts.values_mut().flat_map(|it| &mut it.clusters).flat_map(|(_, it)| &mut it.objects) {
+        object.1.manifest = None;
+    }
+    light
+}
+
 proptest! {
     #![proptest_config(histories())]
 
@@ -181,10 +191,14 @@ proptest! {
                 _ => None,
             });
             let away = (answers == Some(false)).then(|| world.inventory.clusters.remove(&prod())).flatten();
-            let remembered = deriver.derive(&world.ledger, &world.policy, &world.sealer, world.now);
-            prop_assert_eq!(remembered, &world.desired(), "what is remembered is what would be derived");
             let desired = world.desired();
-            let closely = compare(&desired, &world.ledger, &world.inventory, world.now, true);
+            let remembered = deriver.derive(&world.ledger, &world.policy, &world.sealer, world.now);
+            prop_assert_eq!(light(remembered), light(&desired), "what is remembered is what would be derived");
+            let rules = (&world.policy, &world.sealer);
+            let remembered = derived(&mut deriver, &world.ledger, &world.inventory, rules, world.now);
+            prop_assert_eq!(&world.plan(), &remembered, "a manifest that was dropped is built again where it is applied");
+            let scan = Scan::of(&desired, &world.ledger, &world.inventory);
+            let closely = compare(&desired, &world.ledger, &world.inventory, &scan, world.now, true);
             prop_assert_eq!(&world.plan(), &closely, "what the scan calls settled is settled");
 
             let (approved, _) = world.guarded();
@@ -314,4 +328,39 @@ fn a_daemon_that_was_killed_while_it_resumed_finishes() {
         assert!(world.ledger.stopped.is_empty(), "after {done}");
         assert!(world.plan().is_empty(), "after {done}: {}", world.plan());
     }
+}
+
+#[test]
+fn a_repair_that_a_program_undoes_again_and_again_waits_and_names_it_and_access_does_not() {
+    let mut world = World::new();
+    let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+    world.cycle();
+    let of = |world: &World, kind: ManagedKind| {
+        let found = world.ledger.objects.keys().find(|key| key.kind == kind);
+        found.expect("an object").clone()
+    };
+    let (policy, binding) = (of(&world, ManagedKind::NetworkPolicy), of(&world, ManagedKind::RoleBinding));
+    let edit = |world: &mut World, key: &ObjectKey| {
+        let found = world.cluster().objects.get_mut(key).expect("it is there");
+        "edited".clone_into(&mut found.digest);
+        found.rival = Some("argocd".into());
+    };
+    let repairs = |world: &mut World, key: &ObjectKey| {
+        let minutes = (0..60).filter(|_| {
+            edit(world, key);
+            let (approved, _) = world.guarded();
+            let repaired = approved.accounts().iter().flat_map(AccountPlan::steps).count() > 0;
+            world.execute(&approved);
+            world.now += SignedDuration::from_mins(1);
+            repaired
+        });
+        minutes.count()
+    };
+    assert_eq!(repairs(&mut world, &policy), 9, "at once three times, then after 1, 2, 4, 8 and 16 minutes");
+    edit(&mut world, &policy);
+    let plan = world.plan();
+    let notice = plan.notices.iter().find(|notice| notice.text.contains("argocd")).expect("a notice");
+    assert!(notice.text.contains("NetworkPolicy") && notice.text.contains("drift = { network"), "{}", notice.text);
+    assert_eq!(notice.account.name, world.ledger.accounts[&foo].name);
+    assert_eq!(repairs(&mut world, &binding), 60, "each minute");
 }

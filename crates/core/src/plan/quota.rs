@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::tenant::Look;
 use crate::desired::DesiredObject;
 use crate::identity::{AccountName, ClusterName};
 use crate::inventory::ObservedObject;
 use crate::inventory::quota::ObservedQuota;
+use crate::json_text::JsonText;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::quota::{OverrideKey, QuotaOverride, UNKNOWN, day};
 use crate::ledger::{LedgerState, Note, ObjectRecord};
@@ -69,9 +70,9 @@ pub(super) fn edits(
     found: &ObservedObject,
 ) -> BTreeMap<String, Option<String>> {
     let (Some(quota), DriftMode::Adopt) = (&found.quota, wanted.drift) else { return BTreeMap::new() };
-    let Some(written) = record.detail.as_ref().map(amounts) else { return BTreeMap::new() };
-    let ours = amounts(&wanted.manifest["spec"]["hard"]);
-    let is = |there: Option<&&str>, amount: &str| there.is_some_and(|there| same(there, amount));
+    let Some(written) = record.detail.as_ref().filter(|_| !quota.edited.is_empty()) else { return BTreeMap::new() };
+    let (written, ours) = (amounts(written), amounts_of(wanted));
+    let is = |there: Option<&String>, amount: &str| there.is_some_and(|there| same(there, amount));
     let edited = quota.edited.iter().filter(|(resource, amount)| {
         let (resource, amount) = (resource.as_str(), amount.as_str());
         let known = is_resource(resource) && is_quantity(amount) && (!is_counted(resource) || is_count(amount));
@@ -80,9 +81,7 @@ pub(super) fn edits(
             && !is(written.get(resource), amount)
             && !is(ours.get(resource), amount)
     });
-    edited
-        .map(|(resource, _)| (resource.clone(), written.get(resource.as_str()).map(|text| (*text).to_owned())))
-        .collect()
+    edited.map(|(resource, _)| (resource.clone(), written.get(resource).cloned())).collect()
 }
 
 /// [`edits`] as they go into the plan.
@@ -122,8 +121,8 @@ impl Adoption {
 }
 
 /// `limits.cpu 2 → 8 (override T123 until 2027-01-01)`, for each amount that differs from what we had written.
-pub(super) fn changed(look: Look<'_>, wanted: &DesiredObject, before: &Value) -> Vec<String> {
-    let (before, after) = (amounts(before), amounts(&wanted.manifest["spec"]["hard"]));
+pub(super) fn changed(look: Look<'_>, wanted: &DesiredObject, before: &Amounts) -> Vec<String> {
+    let after = amounts_of(wanted);
     let resources = before.keys().chain(after.keys()).collect::<std::collections::BTreeSet<_>>();
     let differs = resources.into_iter().filter(|resource| match (before.get(*resource), after.get(*resource)) {
         (Some(before), Some(after)) => !same(before, after),
@@ -131,7 +130,9 @@ pub(super) fn changed(look: Look<'_>, wanted: &DesiredObject, before: &Value) ->
     });
     differs
         .map(|resource| {
-            let (before, after) = (before.get(resource).copied(), after.get(resource).copied());
+            let amount = |of: &'_ Amounts| of.get(resource).cloned();
+            let (before, after) = (amount(before), amount(&after));
+            let (before, after) = (before.as_deref(), after.as_deref());
             let step = step(resource, before, after);
             match override_of(look, resource, after) {
                 Some(by) => format!("{step} ({by})"),
@@ -143,13 +144,11 @@ pub(super) fn changed(look: Look<'_>, wanted: &DesiredObject, before: &Value) ->
 
 /// The same for somebody's edit that is taken back.
 pub(super) fn reverted(look: Look<'_>, wanted: &DesiredObject, found: &ObservedObject) -> Vec<String> {
-    let edited = found.quota.as_ref().map(|quota| json!(quota.edited)).filter(|edited| edited != &json!({}));
+    let edited = found.quota.as_ref().map(|quota| quota.edited.clone()).filter(|edited| !edited.is_empty());
     let amounts = edited.map(|mut edited| {
         // What we never named is theirs, and stays.
-        let ours = &wanted.manifest["spec"]["hard"];
-        if let Some(fields) = edited.as_object_mut() {
-            fields.retain(|resource, _| ours.get(resource).is_some());
-        }
+        let ours = amounts_of(wanted);
+        edited.retain(|resource, _| ours.contains_key(resource));
         changed(look, wanted, &edited)
     });
     amounts.unwrap_or_default()
@@ -172,12 +171,12 @@ fn step(resource: &str, before: Option<&str>, after: Option<&str>) -> String {
 }
 
 /// The resources of a quota of which more is in use than it should give.
-pub(super) fn over(wanted: &Value, quota: &ObservedQuota) -> Vec<(String, String, String)> {
-    let hard = amounts(&wanted["spec"]["hard"]);
+pub(super) fn over(wanted: &DesiredObject, quota: &ObservedQuota) -> Vec<(String, String, String)> {
+    let hard = amounts_of(wanted);
     let more = quota.used.iter().filter_map(|(resource, used)| {
-        let amount = hard.get(resource.as_str())?;
+        let amount = hard.get(resource)?;
         let is_more = compare(used, amount) == Some(Ordering::Greater);
-        is_more.then(|| (resource.clone(), (*amount).to_owned(), used.clone()))
+        is_more.then(|| (resource.clone(), amount.clone(), used.clone()))
     });
     more.collect()
 }
@@ -210,7 +209,15 @@ fn same(one: &str, other: &str) -> bool {
     one == other || compare(one, other) == Some(Ordering::Equal)
 }
 
-fn amounts(hard: &Value) -> BTreeMap<&str, &str> {
+/// What a quota gives, by resource.
+pub(super) type Amounts = BTreeMap<String, String>;
+
+pub(super) fn amounts(hard: &JsonText) -> Amounts {
+    let hard = hard.value();
     let fields = hard.as_object().into_iter().flatten();
-    fields.filter_map(|(resource, amount)| Some((resource.as_str(), amount.as_str()?))).collect()
+    fields.filter_map(|(resource, amount)| Some((resource.clone(), amount.as_str()?.to_owned()))).collect()
+}
+
+fn amounts_of(wanted: &DesiredObject) -> Amounts {
+    wanted.hard.as_ref().map(amounts).unwrap_or_default()
 }

@@ -4,7 +4,7 @@
 //! look of `tenant` would find nothing for; a property test holds the two together.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap, HashSet, btree_map};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
 use std::iter::Peekable;
 
 use crate::desired::{DesiredObject, DesiredState, DesiredTenant};
@@ -25,6 +25,8 @@ pub(super) struct Scan<'a> {
     /// What the ledger knows of an account and nobody wants any more, in clusters that answer.
     orphans: BTreeMap<PlaceKey<'a>, Vec<&'a ObjectKey>>,
     quotas: Vec<QuotaInUse<'a>>,
+    /// Accounts with an object that has to be applied, and whose manifest was not kept.
+    lacking: BTreeSet<AccountId>,
 }
 
 /// A quota of which something is in use: whose, which, as it should be, as it is.
@@ -74,8 +76,20 @@ impl<'a> Scan<'a> {
                 }
             }
         }
-        let settled = places.into_iter().filter(|(place, it)| it.settled == it.objects && !orphans.contains_key(place));
-        Self { settled: settled.map(|(place, _)| place).collect(), orphans, quotas }
+        let (settled, others): (Vec<_>, Vec<_>) = places.into_iter().partition(|(_, it)| it.settled == it.objects);
+        let lacks = |(id, cluster): PlaceKey<'_>| {
+            let mut objects = desired.accounts[id].clusters[cluster].objects.values();
+            inventory.clusters.contains_key(cluster) && objects.any(|object| object.manifest.is_none())
+        };
+        let lacking = others.into_iter().filter(|(place, _)| lacks(*place)).map(|((id, _), _)| id.clone()).collect();
+        let settled =
+            settled.into_iter().map(|(place, _)| place).filter(|place| !orphans.contains_key(place)).collect();
+        Self { settled, orphans, quotas, lacking }
+    }
+
+    /// Accounts that cannot be planned for before their manifests are there.
+    pub(super) fn lacking(&self) -> &BTreeSet<AccountId> {
+        &self.lacking
     }
 
     /// Every object is as it should be, and none is too many.

@@ -63,7 +63,8 @@ fn every_class_makes_the_objects_that_its_golden_shows() {
     for account in desired.accounts.values() {
         let mut text = String::new();
         for object in account.clusters[&prod()].objects.values() {
-            writeln!(text, "{:#}", object.manifest).expect("a string takes all");
+            let manifest = object.manifest.as_ref().expect("it is new").value();
+            writeln!(text, "{manifest:#}").expect("a string takes all");
         }
         golden(&data("objects").join(format!("{}.json", account.class)), &text).expect("as the golden shows");
     }
@@ -469,14 +470,14 @@ impl Story {
         let (resource, amount) = amount.split_once('=').expect("an amount");
         let wanted = self.world.desired().accounts[id].clusters[&cluster].objects.clone();
         let (_, quota) = wanted.iter().find(|(key, _)| key.kind == ManagedKind::ResourceQuota).expect("a quota");
-        let mut hard: BTreeMap<String, String> =
-            serde_json::from_value(quota.manifest["spec"]["hard"].clone()).expect("amounts");
+        let ours = super::quota::amounts(quota.hard.as_ref().expect("a quota's"));
+        let mut hard = ours.clone();
         hard.insert(resource.to_owned(), amount.to_owned());
         self.in_quota(id, &cluster, |quota| {
             quota.edited = hard;
             quota.editors = vec!["kubectl-edit".to_owned()];
         });
-        if quota.manifest["spec"]["hard"].get(resource).is_some() {
+        if ours.contains_key(resource) {
             let key = self.quota_key(id, &cluster);
             let objects = &mut self.world.in_cluster(&cluster).objects;
             format!("edited {amount}").clone_into(&mut objects.get_mut(&key).expect("it is there").digest);

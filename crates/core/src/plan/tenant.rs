@@ -214,12 +214,12 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
             return None;
         }
         (Some(record), Some(_)) if record.wanted != object.digest => {
-            if let Some(why) = volume::immovable(key, record, &object.manifest) {
+            if let Some(why) = volume::immovable(key, record, &object.manifest.as_ref()?.value()) {
                 said.notices.push(why);
                 return None;
             }
-            let before = record.detail.as_ref().filter(|_| key.kind.detail() == Detail::QuotaHard);
-            Reason::Changed(before.map(|before| quota::changed(look, object, before)).unwrap_or_default())
+            let before = record.detail.as_ref().filter(|_| key.kind.detail() == Detail::QuotaHard).map(quota::amounts);
+            Reason::Changed(before.map(|before| quota::changed(look, object, &before)).unwrap_or_default())
         }
         (Some(_), Some(_)) if object.drift == DriftMode::Report => {
             said.notices.push(format!(
@@ -230,15 +230,36 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
             ));
             return None;
         }
-        (Some(_), Some(found)) => Reason::Drifted(quota::reverted(look, object, found)),
+        (Some(_), Some(found)) => {
+            if let Some(why) = waits(look, key, found) {
+                said.notices.push(why);
+                return None;
+            }
+            Reason::Drifted(quota::reverted(look, object, found))
+        }
     };
     Some(Action::Apply {
         key: key.clone(),
-        manifest: object.manifest.clone(),
+        manifest: object.manifest.clone()?,
         wanted: object.digest.clone(),
         uid: found.map(|found| found.uid.clone()),
         reason,
     })
+}
+
+/// Why a repair waits: somebody undid the last ones.
+fn waits(look: Look<'_>, key: &ObjectKey, found: &ObservedObject) -> Option<String> {
+    let repairs = look.there.repairs.get(key)?;
+    let narrows = matches!(key.kind.stage(), Stage::Access | Stage::Namespace) || stops_pods(key);
+    let until = repairs.wait(narrows, look.now)?;
+    Some(format!(
+        "{} was changed again by {} after each of {} repairs; the next one is at {until:.0}. Let that program leave it \
+         alone, or set drift = {{ {} = \"report\" }} in the class",
+        described(key),
+        found.rival.as_deref().unwrap_or("somebody"),
+        repairs.count,
+        key.kind.drift().as_str()
+    ))
 }
 
 /// The directories of volumes that are about to be made.

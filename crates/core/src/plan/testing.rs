@@ -15,6 +15,7 @@ use crate::contract::Sealer;
 use crate::desired::{DesiredState, derive, detail};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, PosixIdentity, Uid, kubernetes_name};
 use crate::inventory::quota::ObservedQuota;
+use crate::inventory::repairs::Repairs;
 use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
 use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
 use crate::ledger::change::{Change, Event};
@@ -192,7 +193,7 @@ impl World {
     }
 
     pub fn plan(&self) -> Plan {
-        plan(&self.desired(), &self.ledger, &self.inventory, self.now)
+        plan(&self.desired(), &self.ledger, &self.inventory, self.now).expect("it has all manifests")
     }
 
     pub fn guarded(&self) -> (ApprovedPlan, Vec<Refusal>) {
@@ -267,9 +268,10 @@ impl World {
     pub fn act(&mut self, account: &AccountPlan, action: &Action) -> Vec<Change> {
         let (id, now) = (&account.id, self.now);
         match action {
-            Action::Apply { key, manifest, wanted, uid, .. } => {
+            Action::Apply { key, manifest, wanted, uid, reason } => {
                 let known = self.in_cluster(&key.cluster).objects.get(key).map(|found| found.uid.clone());
                 assert_eq!(known, *uid, "{key:?} is applied with the uid that it has");
+                let manifest = &manifest.value();
                 self.binds(key, manifest);
                 self.uids += 1;
                 let uid = known.unwrap_or_else(|| format!("uid-{}", self.uids));
@@ -281,6 +283,10 @@ impl World {
                     ObservedObject { uid: uid.clone(), digest: observed.clone(), quota, ..ObservedObject::default() };
                 self.in_cluster(&key.cluster).objects.insert(key.clone(), found);
                 let detail = detail(&key.kind, manifest);
+                if matches!(reason, Reason::Drifted(_)) {
+                    let repairs = &mut self.in_cluster(&key.cluster).repairs;
+                    repairs.insert(key.clone(), Repairs::after(repairs.get(key), now));
+                }
                 let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }

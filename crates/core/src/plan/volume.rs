@@ -5,13 +5,14 @@ use std::cmp::Ordering;
 use serde_json::Value;
 
 use crate::desired::volume::{PERSONAL_NAMESPACE, fixed};
+use crate::json_text::JsonText;
 use crate::kinds::{Data, ObjectKey};
 use crate::ledger::ObjectRecord;
 use crate::quantity::compare;
 
 /// Why a volume or claim that is there cannot become what is wanted, and what to do; `None`: it can.
 pub(super) fn immovable(key: &ObjectKey, record: &ObjectRecord, manifest: &Value) -> Option<String> {
-    let was = record.detail.as_ref()?;
+    let was = record.detail.as_ref()?.value();
     let wanted = fixed(&key.kind, manifest)?;
     let cluster = &key.cluster;
     if key.kind.data() == Data::Volume {
@@ -72,7 +73,8 @@ pub(super) fn kept(key: &ObjectKey) -> String {
 
 /// Whether deleting it would, or could, delete data: a claim of a storage class, and what outlives the account.
 pub(super) fn holds_data(key: &ObjectKey, record: &ObjectRecord) -> bool {
-    let detail = |field: &str| record.detail.as_ref().map(|detail| &detail[field]);
+    let known = record.detail.as_ref().map(JsonText::value);
+    let detail = |field: &str| known.as_ref().map(|detail| &detail[field]);
     match key.kind.data() {
         Data::Claim => {
             key.namespace.as_deref() == Some(PERSONAL_NAMESPACE) || !detail("volumeName").is_some_and(Value::is_string)
@@ -111,7 +113,7 @@ mod tests {
             uid: text(),
             wanted: text(),
             observed: text(),
-            detail: fixed(&ObjectKind::of_manifest(manifest), manifest),
+            detail: fixed(&ObjectKind::of_manifest(manifest), manifest).as_ref().map(JsonText::from),
         }
     }
 

@@ -136,6 +136,7 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     let site = site_kinds(request.policy, request.ledger, request.cluster);
     let needs = Needs::of(request.policy, request.cluster, site);
     let ledger_id = &request.ledger.ledger_id;
+    owner::must_be_same(request.cluster, request.daemon_kubeconfig, request.admin_kubeconfig).await?;
     if !from_anybody {
         nobody_elses(&client, ledger_id).await?;
     }

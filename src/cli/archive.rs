@@ -98,6 +98,7 @@ async fn apply(context: &Context, arguments: ArchiveApply) -> Result<Exit, Failu
         objects.extend(unpacked.secrets(identities)?);
     }
     let admin = admin_of(&settings, &about.cluster, admin_kubeconfig)?;
+    bootstrap::must_be_same(&about.cluster, &settings.clusters[&about.cluster], &admin).await?;
     let client = bootstrap::client(&admin).await?;
     let server = ApiServer::new(about.cluster.clone(), client, Arc::new(Metrics::default()));
     let progress = output::progress("making the objects");

@@ -351,8 +351,12 @@ fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
         let refused = create(&pod(name, &volume));
         assert!(!refused.status.success() && stderr(&refused).contains("bursar.dev"), "{path}: {}", stderr(&refused));
     }
-    let uninstall = "bursar webhook uninstall --cluster other --backstop";
     // The shell's usual kubeconfig is that of cluster test, which the same ledger owns.
+    let of_test = Servers::shared().cluster.admin_kubeconfig.clone();
+    let init = format!("bursar init --cluster other --admin-kubeconfig {}", of_test.display());
+    let (code, said) = crate::runbooks::follow(&world, &init);
+    assert!(code != Some(0) && said.contains("reaches another cluster than other"), "{said}");
+    let uninstall = "bursar webhook uninstall --cluster other --backstop";
     let (code, said) = crate::runbooks::follow(&world, uninstall);
     assert!(code != Some(0) && said.contains("reaches another cluster than other"), "{said}");
     let admin = other.admin_kubeconfig.display();

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::budget::{ACCESS, BUDGETS, Budget, RESUMED};
 use super::confine::confine;
 use super::hold::keeps;
-use super::limit::{Limited, Verdict, judge, spent};
+use super::limit::{Limited, Verdict, is_approved, judge, spent};
 use super::limit_usage::{LimitUse, near_limits};
 use super::pace::{Paced, Progress, pace};
 use super::realm::guard::is_of_realm;
@@ -126,10 +126,6 @@ impl Bounds {
 
     fn is_complete(&self, source: &str) -> bool {
         self.completeness.get(source) == Some(&Completeness::Complete)
-    }
-
-    fn approves(&self, hash: &str, now: Timestamp) -> bool {
-        self.approvals.get(hash).is_some_and(|until| *until > now)
     }
 }
 
@@ -415,12 +411,12 @@ impl<'a> LimitEvaluator<'a> {
         let size = (budget.size)(self.bounds).get(class).copied().unwrap_or_default();
         let day = spent(&self.bounds.spent, spending, class, self.now);
         let (limit, left) = budget.limited.left(&self.bounds.limits, size, day);
-        let approves = |hash: &str| self.bounds.approves(hash, self.now);
+        let approves = |hash: &str| is_approved(&self.bounds.approvals, hash, self.now);
         let judged = judge(&amounts, left, approves, |place| (budget.part)(plans[place]));
         let Verdict { refused, mut approved, whole } = judged;
         self.whole.extend(whole);
         for (place, plan) in plans.iter().enumerate().filter(|(place, _)| !refused.contains(place)) {
-            let approval = approved.remove(&place).filter(|part| self.bounds.approves(part, self.now));
+            let approval = approved.remove(&place).filter(|part| is_approved(&self.bounds.approvals, part, self.now));
             let used = Use { spending, class: class.to_owned(), amount: amounts[place], approval };
             self.uses.entry(plan.id.clone()).or_default().push(used);
         }

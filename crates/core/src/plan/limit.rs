@@ -38,6 +38,11 @@ pub(super) fn spent(all: &[Spent], spending: Spending, class: &str, now: Timesta
     day.filter(|spent| spent.at + DAY > now).map(|spent| spent.amount).sum()
 }
 
+/// Whether an administrator approved the hash, and the approval is not over.
+pub(super) fn is_approved(approvals: &BTreeMap<String, Timestamp>, hash: &str, now: Timestamp) -> bool {
+    approvals.get(hash).is_some_and(|until| *until > now)
+}
+
 /// What a limit says of several amounts; places in their list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {

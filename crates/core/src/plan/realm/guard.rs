@@ -17,7 +17,7 @@ use crate::ledger::realm::RealmAccount;
 use crate::ledger::{LedgerState, Lifecycle, Spending, Spent};
 use crate::plan::guard::{Classes, Refusal};
 use crate::plan::hash;
-use crate::plan::limit::{Limited, Verdict, judge, spent};
+use crate::plan::limit::{Limited, Verdict, is_approved, judge, spent};
 use crate::plan::limit_usage::{LimitUse, tighter, worth_saying};
 use crate::policy::{Limits, Realm};
 
@@ -89,10 +89,6 @@ impl RealmBounds {
 
     fn sizes(&self, budget: &Limited) -> &BTreeMap<String, u64> {
         if budget.spending == Spending::RealmDisable { &self.users } else { &self.roles }
-    }
-
-    fn approves(&self, hash: &str, now: Timestamp) -> bool {
-        self.approvals.get(hash).is_some_and(|until| *until > now)
     }
 }
 
@@ -282,7 +278,7 @@ impl LimitEvaluator<'_> {
         let day = spent(&bounds.spent, budget.spending, class, now);
         let (limit, left) = budget.left(&bounds.limits, size, day);
         let amounts: Vec<u64> = places.iter().map(|place| steps[*place].counts).collect();
-        let approves = |hash: &str| bounds.approves(hash, now);
+        let approves = |hash: &str| is_approved(&bounds.approvals, hash, now);
         let Verdict { refused, approved, whole: _ } =
             judge(&amounts, left, approves, |nth| part(realm, &steps[places[nth]]));
         let passed = amounts.iter().enumerate().filter(|(nth, _)| !refused.contains(nth));

@@ -321,6 +321,7 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
     let read_age = Family::<SourceLabel, Gauge>::default();
     let ways = Family::<WayLabels, Gauge>::default();
     let differences = Family::<SourceLabel, Gauge>::default();
+    let unresolved = Family::<SourceLabel, Gauge>::default();
     for (source, read) in &state.sources {
         for way in [Way::Full, Way::Incremental, Way::Persist] {
             let labels = WayLabels { source: source.clone(), way: way.as_str() };
@@ -329,6 +330,8 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
         let found = read.compared.as_ref().map_or(0, |compared| compared.found.differences);
         let found = i64::try_from(found).unwrap_or(i64::MAX);
         differences.get_or_create(&SourceLabel { source: source.clone() }).set(found);
+        let members = i64::try_from(read.unresolved.members).unwrap_or(i64::MAX);
+        unresolved.get_or_create(&SourceLabel { source: source.clone() }).set(members);
         let age = read.complete_at.map_or(i64::MAX, |at| now.as_second() - at.as_second());
         read_age.get_or_create(&SourceLabel { source: source.clone() }).set(age);
     }
@@ -337,6 +340,11 @@ fn state_gauges(registry: &mut Registry, state: &LedgerState, now: Timestamp) {
         "Age of the last complete read of a directory",
         Unit::Seconds,
         read_age,
+    );
+    registry.register(
+        "source_unresolved_members",
+        "Members that groups of a directory name and that no directory has an entry of",
+        unresolved,
     );
     registry.register("source_way", "1 for the way in which a directory was last read", ways);
     registry.register(

@@ -14,7 +14,7 @@ use crate::control::api::{
 };
 use crate::control::client::ClientError;
 use crate::daemon;
-use crate::ledger::SourceState;
+use crate::ledger::{SourceState, Unresolved, UnresolvedIn};
 use crate::report;
 use crate::snapshot::{Comparison, Completeness, Way};
 use crate::store::backup;
@@ -217,6 +217,13 @@ fn source(name: &str, state: &SourceState) -> String {
     for (server, known) in &state.servers {
         let why = known.why.as_ref().map(|why| format!(", not used: {}", clean(why))).unwrap_or_default();
         let _ = write!(text, "\n  server {server}: {}{why} (asked {:.0})", known.lag(), known.at);
+    }
+    let Unresolved { groups, members, examples } = &state.unresolved;
+    if *members > 0 {
+        let _ = write!(text, "\n  {members} members of {groups} groups and tools have no entry in any source:");
+    }
+    for UnresolvedIn { group, members, example } in examples {
+        let _ = write!(text, "\n    {group}: {members}, such as {}", clean(example));
     }
     text
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::desired::quota::class_of;
 use crate::desired::{classes_of, credential};
-use crate::identity::{AccountId, AccountKind, DirectoryId};
+use crate::identity::{AccountId, AccountKind};
 use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::quota::{OverrideKey, QuotaOverride};
 use crate::ledger::realm::RealmAccount;
@@ -181,7 +181,7 @@ fn archives(account: &Account, ledger: &LedgerState) -> Vec<Step> {
 /// Whether a class takes the account, and why not.
 fn rule(account: &Account, ledger: &LedgerState, class: &Class) -> Step {
     let at = format!("class.{}", class.name);
-    let in_group = |group: &str| is_member(ledger, group, &account.directory_id);
+    let in_group = |group: &str| is_member(ledger, group, account);
     if !selects(class, account.kind, &account.dn, in_group) {
         let text = match &class.when {
             Some(When::Group(group)) => format!("does not take it: it is not in group {group}"),
@@ -205,9 +205,9 @@ fn rule(account: &Account, ledger: &LedgerState, class: &Class) -> Step {
     Step::new(at, true, format!("takes it, in {}{home}{wait}", clusters.join(", ")))
 }
 
-fn is_member(ledger: &LedgerState, group: &str, member: &DirectoryId) -> bool {
+fn is_member(ledger: &LedgerState, group: &str, person: &Account) -> bool {
     let groups = ledger.accounts.values().filter(|account| account.kind == AccountKind::Group && account.name == group);
-    groups.into_iter().any(|group| group.members.contains_key(member) && !group.leaving.contains(member))
+    groups.into_iter().any(|group| group.has_member(person) && !group.leaving.contains(&person.directory_id))
 }
 
 /// What it has beside its class, and by whom.

@@ -33,7 +33,7 @@ macro_rules! tables {
 tables! {
     ACCOUNT = "account", key ["id"],
         plain ["kind", "name", "kubernetes_name", "source", "directory_id", "dn", "uid", "gid", "home", "mail",
-               "display_name", "disabled", "state", "since", "generation"],
+               "display_name", "disabled", "state", "since", "generation", "sid"],
         json ["groups", "ssh_keys", "absence", "suspension", "revocation", "ending"];
     MEMBERSHIP = "membership", key ["account_id", "member", "at_start", "role"], plain ["leaving_since", "at_end"], json [];
     UID_HISTORY = "uid_history", key ["uid"], plain ["account_id"], json [];
@@ -102,6 +102,7 @@ pub struct AccountRow {
     generation: u64,
     revocation: Option<Note>,
     ending: Option<Ending>,
+    sid: Option<String>,
 }
 
 impl From<Account> for AccountRow {
@@ -130,6 +131,7 @@ impl From<Account> for AccountRow {
             generation: account.generation,
             revocation: account.revocation,
             ending: account.ending,
+            sid: account.sid,
         }
     }
 }
@@ -165,6 +167,7 @@ impl From<AccountRow> for Account {
             generation: row.generation,
             revocation: row.revocation,
             ending: row.ending,
+            sid: row.sid,
         }
     }
 }

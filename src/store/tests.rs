@@ -22,7 +22,7 @@ use crate::ledger::realm::RealmAccount;
 use crate::ledger::revocation::BulkRevocation;
 use crate::ledger::{
     Absence, Account, Certificate, CredentialKey, Delivery, Failure, Lifecycle, Note, ObjectRecord, Order, OrderKind,
-    SourceState, Spending, StoppedWorkload, Suspension, Tenant,
+    SourceState, Spending, StoppedWorkload, Suspension, Tenant, Unresolved,
 };
 use crate::snapshot::{Completeness, RejectedEntry, Role};
 
@@ -61,6 +61,7 @@ pub(super) fn account(number: u8, members: &[u8], leaving: bool, state: Lifecycl
         generation: second.unsigned_abs(),
         revocation: None,
         ending: None,
+        sid: None,
     }
 }
 
@@ -281,6 +282,7 @@ fn cycle_end(ended: Timestamp) -> CycleEnd {
         compared: None,
         servers: BTreeMap::new(),
         failures: 0,
+        unresolved: Unresolved::default(),
     };
     CycleEnd {
         began: at(0),

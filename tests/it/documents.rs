@@ -148,6 +148,7 @@ fn state() -> LedgerState {
         generation: 1,
         revocation: None,
         ending: None,
+        sid: None,
     };
     let certificate = Certificate {
         fingerprint: "f".to_owned(),
@@ -171,6 +172,7 @@ fn state() -> LedgerState {
         compared: None,
         servers: BTreeMap::new(),
         failures: 0,
+        unresolved: bursar::ledger::Unresolved::default(),
     };
     LedgerState {
         accounts: [(id, account)].into(),

@@ -74,6 +74,7 @@ fn account(kind: AccountKind, name: &str, uid: u32) -> Account {
         generation: 0,
         revocation: None,
         ending: None,
+        sid: None,
     }
 }
 

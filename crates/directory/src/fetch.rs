@@ -59,14 +59,15 @@ pub async fn fetch_after(
     policy: &Policy,
     now: Timestamp,
 ) -> DirectorySnapshot {
-    let rules = Arc::new(EntryRules::of(policy, now));
+    let rules = EntryRules::of(policy, now);
     let reads = sources.iter().map(|source| {
         let known = known.get(&source.name).cloned().unwrap_or_default();
         let known = match pass {
             Pass::Once => ServerHistory { marks: known, ..ServerHistory::default() },
             Pass::Changes(memory) | Pass::Whole(memory) => memory.know(&source.name, known),
         };
-        apart(source.clone(), pass.clone(), known, Arc::clone(&rules))
+        let rules = EntryRules { ids: known.marks.ids, ..rules.clone() };
+        apart(source.clone(), pass.clone(), known, rules)
     });
     let reads = join_all(reads).await;
     merge::merge(reads, policy)
@@ -74,7 +75,7 @@ pub async fn fetch_after(
 
 /// Reads `source` on a thread of its own. A connection and its reader hand each other every entry, and waking another
 /// thread each time takes longer than reading it; and nothing else of the daemon waits while many are checked.
-async fn apart(source: SourceConfig, pass: Pass, known: ServerHistory, rules: Arc<EntryRules>) -> SourceRead {
+async fn apart(source: SourceConfig, pass: Pass, known: ServerHistory, rules: EntryRules) -> SourceRead {
     let (_wanted, mut unwanted) = oneshot::channel::<()>();
     let reading = spawn_blocking(move || {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime on this thread");

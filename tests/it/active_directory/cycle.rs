@@ -1,7 +1,7 @@
 //! From a domain to a kubeconfig, and back when somebody is disabled.
 
 use bursar_testkit::Servers;
-use bursar_testkit::samba::{SLICE, Samba, group_ldif, person_ldif};
+use bursar_testkit::samba::{DOMAIN_DN, SLICE, Samba, group_ldif, person_ldif};
 
 use super::{LONG_AGO, rid};
 use crate::world::{World, all_is_well};
@@ -112,6 +112,13 @@ fn the_first_uid_number_of_a_domain_makes_nobody_another() {
     assert_eq!(known, uids.map(|uid| (uid.into(), "active".into())), "both keep what they have");
     assert!(kubeconfigs.iter().all(|kubeconfig| world.works(kubeconfig)));
     let status = world.bursar("status");
+    assert!(status.contains("as the first complete read decided, though 1 of 2 accounts have a uidNumber"), "{status}");
+    assert!(!status.contains("rejected: user frz-"), "{status}");
+
+    // An administrator who asks for another decision gets it, and still nobody becomes another.
+    world.bursar("directory accept domain --reason numbers");
+    world.cycle();
+    let status = world.bursar("status");
     assert!(status.contains("uids from attributes, because 1 of 2 accounts have a uidNumber"), "{status}");
     assert!(status.contains("rejected: user frz-alice: uid changed from"), "{status}");
     assert!(status.contains("rejected: user frz-bob: uidNumber is missing"), "{status}");
@@ -119,6 +126,69 @@ fn the_first_uid_number_of_a_domain_makes_nobody_another() {
     world.configure("type     = \"ad\"", "type     = \"ad\"\nids = \"sid\"");
     all_is_well(&world.cycle());
     assert!(!world.bursar("status").contains("rejected: user frz-"));
+}
+
+/// Two domains: the server's own, and one that a file describes, with an account that the server knows as a foreign
+/// security principal.
+#[test]
+fn a_foreign_principal_is_a_member_by_its_sid() {
+    let samba = Samba::shared();
+    let base = samba.unit("forest");
+    let file = Servers::shared().folder().join("adx-child.ldif");
+    let sid = "S-1-5-21-2222-3333-4444-1104";
+    let people = "OU=people,DC=child,DC=example";
+    let account = |name: &str, sid: &str, number: u32| {
+        format!(
+            "dn: CN={name},{people}\nobjectClass: user\nobjectCategory: person\nsAMAccountName: {name}\nobjectSid: {sid}\n\
+             objectGUID:: {guid}\nprimaryGroupID: 513\nuserAccountControl: 512\n\n",
+            guid =
+                base64::Engine::encode(&base64::engine::general_purpose::STANDARD, [number.to_le_bytes(); 4].concat()),
+        )
+    };
+    let child = account("adx-carol", sid, 71_104) + &account("adx-dave", "S-1-5-21-2222-3333-4444-1105", 71_105);
+    std::fs::write(&file, child).expect("the other domain");
+    let source = format!(
+        "[[source]]\nname = \"child\"\ntype = \"ldif\"\npreset = \"ad\"\npaths = [\"{}\"]\n[source.users]\n\
+         base = \"{people}\"\nfilter = \"(objectClass=user)\"\n",
+        file.display()
+    );
+    let mut world = world(samba, "adx", &base, &source);
+    let (homes, groups) = (format!("OU=people,{base}"), format!("OU=groups,{base}"));
+    samba.add_ldif(&person_ldif(&homes, "adx-alice", ""));
+    samba.add_ldif(&format!(
+        "dn: CN={sid},CN=ForeignSecurityPrincipals,{DOMAIN_DN}\nobjectClass: foreignSecurityPrincipal\nobjectSid: {sid}\n\n"
+    ));
+    let principal = format!("CN={sid},CN=ForeignSecurityPrincipals,{DOMAIN_DN}");
+    samba.add_ldif(&group_ldif(&groups, "adx-team", &[format!("CN=adx-alice,{homes}"), principal.clone()]));
+
+    let members = |world: &World| {
+        let query = "SELECT member FROM memberships WHERE account = 'group:adx-team' ORDER BY member";
+        world
+            .rows(query)
+            .into_iter()
+            .map(|row| row["member"].as_str().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
+    };
+    world.cycle();
+    world.cycle();
+    assert_eq!(members(&world), ["user:adx-alice", "user:adx-carol"], "{}", world.bursar("status"));
+    assert!(!world.bursar("status").contains("have no entry"));
+
+    // Somebody whom no configured domain has is counted.
+    let stranger = "S-1-5-21-2222-3333-4444-9999";
+    samba.add_ldif(&format!(
+        "dn: CN={stranger},CN=ForeignSecurityPrincipals,{DOMAIN_DN}\nobjectClass: foreignSecurityPrincipal\n\
+         objectSid: {stranger}\n\n"
+    ));
+    samba.modify_ldif(&format!(
+        "dn: CN=adx-team,{groups}\nchangetype: modify\nadd: member\n\
+         member: CN={stranger},CN=ForeignSecurityPrincipals,{DOMAIN_DN}\n-\ndelete: member\nmember: {principal}\n\n"
+    ));
+    world.cycle();
+    assert_eq!(members(&world), ["user:adx-alice"]);
+    let status = world.bursar("status");
+    assert!(status.contains("1 members of 1 groups and tools have no entry in any source"), "{status}");
+    assert!(status.contains(&format!("group:adx-team: 1, such as {}", stranger.to_lowercase())), "{status}");
 }
 
 #[test]

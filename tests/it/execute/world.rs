@@ -321,6 +321,7 @@ fn before(name: &str) -> Account {
         generation: 1,
         revocation: None,
         ending: None,
+        sid: None,
     }
 }
 

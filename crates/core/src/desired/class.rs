@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::identity::{AccountId, AccountKind, DirectoryId};
+use crate::identity::{AccountId, AccountKind};
 use crate::ledger::{Account, LedgerState};
 use crate::policy::{Class, Lifecycle, Policy, Provision, When};
 
@@ -28,19 +28,19 @@ impl<'a> Groups<'a> {
     }
 
     /// Whether it belongs to the group, as far as the directory says now.
-    fn has(&self, group: &str, member: &DirectoryId) -> bool {
-        self.named(group).any(|group| group.member(member) && !group.loses(member))
+    fn has(&self, group: &str, person: &Account) -> bool {
+        self.named(group).any(|group| group.account.has_member(person) && !group.loses(person))
     }
 
     /// Whether it belongs to the group as long as nobody was allowed to leave.
-    fn had(&self, group: &str, member: &DirectoryId) -> bool {
-        self.named(group).any(|group| group.member(member))
+    fn had(&self, group: &str, person: &Account) -> bool {
+        self.named(group).any(|group| group.account.has_member(person))
     }
 
     /// Whether it belongs to a group that is there, as long as nobody was allowed to leave it.
     #[must_use]
-    pub fn keeps(&self, group: &str, member: &DirectoryId) -> bool {
-        self.named(group).any(|group| group.member(member) && !group.gone)
+    pub fn keeps(&self, group: &str, person: &Account) -> bool {
+        self.named(group).any(|group| group.account.has_member(person) && !group.gone)
     }
 
     fn named(&self, name: &str) -> impl Iterator<Item = &Group<'a>> {
@@ -49,12 +49,8 @@ impl<'a> Groups<'a> {
 }
 
 impl Group<'_> {
-    fn member(&self, member: &DirectoryId) -> bool {
-        self.account.members.contains_key(member)
-    }
-
-    fn loses(&self, member: &DirectoryId) -> bool {
-        self.gone || self.account.leaving.contains(member)
+    fn loses(&self, person: &Account) -> bool {
+        self.gone || self.account.leaving.contains(&person.directory_id)
     }
 }
 
@@ -83,8 +79,8 @@ pub(super) fn taken<'p>(
             .filter(|class| crate::select::selects(class, account.kind, &account.dn, in_group) && asked_for(class))
             .collect()
     };
-    let now = by(&|group| groups.has(group, &account.directory_id));
-    let before = by(&|group| groups.had(group, &account.directory_id));
+    let now = by(&|group| groups.has(group, account));
+    let before = by(&|group| groups.had(group, account));
     let rests_on = before
         .iter()
         .filter(|class| !now.iter().any(|kept| kept.name == class.name))
@@ -93,7 +89,7 @@ pub(super) fn taken<'p>(
             _ => None,
         })
         .flat_map(|group| groups.named(group))
-        .filter(|group| group.member(&account.directory_id))
+        .filter(|group| group.account.has_member(account))
         .map(|group| group.account.id.clone())
         .collect();
     Taken { now, before, rests_on }

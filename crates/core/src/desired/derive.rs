@@ -13,12 +13,13 @@ use super::adopted::{self, Adopted};
 use super::class::{Groups, taken};
 use super::life::{Evidence, Namespaces, Verdict, verdict};
 use super::subject::{Idle, Inputs, Side, Subject};
-use super::workspace::{Holders, People, Workspaces, holders, workspaces};
+use super::workspace::{Holders, Workspaces, holders, workspaces};
 use super::{DesiredAccount, DesiredState, EndOfTenant, Notice, Transition, quota, ssh, tenant};
 use crate::contract::Sealer;
 use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, DirectoryId, NamespaceName};
 use crate::kinds::ObjectKey;
 use crate::ledger::idle::Idleness;
+use crate::ledger::people::PeopleByEntry;
 use crate::ledger::{Account, LedgerState, Lifecycle, Order, OrderKind, Suspension, Tenant};
 use crate::policy::{Class, Endpoint, Policy, Provision};
 
@@ -164,7 +165,7 @@ struct World<'a> {
     /// The workspaces of people, only where they give them something.
     workspaces: OnceCell<Workspaces<'a>>,
     /// People by their entries, only where there are workspaces.
-    entries: OnceCell<People<'a>>,
+    entries: OnceCell<PeopleByEntry<'a>>,
 }
 
 impl<'a> World<'a> {
@@ -198,16 +199,13 @@ impl<'a> World<'a> {
         let Some(class) = quota::class_of(classes).filter(|class| class.quota_from_workspaces.is_some()) else {
             return BTreeMap::new();
         };
-        let all = self.workspaces.get_or_init(|| workspaces(self.ledger, self.policy));
-        let own = all.get(&(account.source.as_str(), &account.directory_id));
+        let all = self.workspaces.get_or_init(|| workspaces(self.ledger, self.policy, self.people_by_entry()));
+        let own = all.get(&account.id);
         quota::from_workspaces(class, own.map_or(&[], Vec::as_slice))
     }
 
-    fn people_by_entry(&self) -> &People<'a> {
-        self.entries.get_or_init(|| {
-            let people = self.ledger.accounts.values().filter(|account| account.kind == AccountKind::User);
-            people.map(|person| ((person.source.as_str(), &person.directory_id), person)).collect()
-        })
+    fn people_by_entry(&self) -> &PeopleByEntry<'a> {
+        self.entries.get_or_init(|| PeopleByEntry::of(self.ledger))
     }
 
     /// Every account, by walking accounts and tenants side by side: both are sorted by the account's id.

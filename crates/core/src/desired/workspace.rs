@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::rbac::role_binding;
 use super::{DesiredAccount, Place, Transition, credential};
-use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity, Uid};
+use crate::identity::{AccountId, AccountName, ClusterName, PosixIdentity, Uid};
+use crate::ledger::people::PeopleByEntry;
 use crate::ledger::{Account, LedgerState, Lifecycle};
 use crate::policy::{Policy, Workspace};
 use crate::snapshot::Role;
@@ -36,15 +37,16 @@ pub(super) struct Holders {
     pub(super) rests_on: BTreeSet<AccountId>,
 }
 
-/// People by their entry.
-pub(super) type People<'a> = BTreeMap<(&'a str, &'a DirectoryId), &'a Account>;
-
-/// The workspaces that people belong to, by their entry.
-pub(super) type Workspaces<'a> = BTreeMap<(&'a str, &'a DirectoryId), Vec<&'a Workspace>>;
+/// The workspaces that people belong to.
+pub(super) type Workspaces<'a> = BTreeMap<&'a AccountId, Vec<&'a Workspace>>;
 
 /// The workspaces of all people. A person whose removal is still held back belongs to the workspace. A workspace in
 /// several clusters counts once.
-pub(super) fn workspaces<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Workspaces<'a> {
+pub(super) fn workspaces<'a>(
+    ledger: &'a LedgerState,
+    policy: &'a Policy,
+    people: &PeopleByEntry<'a>,
+) -> Workspaces<'a> {
     let mut workspaces = Workspaces::new();
     let mut seen = None;
     for ((id, _), tenant) in &ledger.tenants {
@@ -54,18 +56,22 @@ pub(super) fn workspaces<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Wor
         if seen.replace(id) == Some(id) {
             continue;
         }
-        for member in group.members.keys() {
-            workspaces.entry((group.source.as_str(), member)).or_default().push(workspace);
+        for person in group.members.keys().filter_map(|member| people.get(group, member)) {
+            workspaces.entry(&person.id).or_default().push(workspace);
         }
     }
     workspaces
 }
 
 /// The people of `group`, when everybody's own part is `derived`.
-pub(super) fn holders(group: &Account, people: &People<'_>, derived: &BTreeMap<AccountId, DesiredAccount>) -> Holders {
+pub(super) fn holders(
+    group: &Account,
+    people: &PeopleByEntry<'_>,
+    derived: &BTreeMap<AccountId, DesiredAccount>,
+) -> Holders {
     let mut holders = Holders::default();
     for (member, role) in &group.members {
-        let Some(person) = people.get(&(group.source.as_str(), member)) else { continue };
+        let Some(person) = people.get(group, member) else { continue };
         let Some(derived) = derived.get(&person.id) else { continue };
         let holder = |derived: &DesiredAccount| Holder {
             account: person.account_name(),

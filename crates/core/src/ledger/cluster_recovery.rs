@@ -183,6 +183,7 @@ impl Lesson<'_> {
             generation: 0,
             revocation: None,
             ending: None,
+            sid: None,
         })
     }
 

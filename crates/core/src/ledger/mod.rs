@@ -15,6 +15,7 @@ pub mod idle;
 pub mod missing;
 mod order;
 pub mod pace;
+pub mod people;
 pub mod quota;
 pub mod realm;
 pub mod revocation;
@@ -148,6 +149,40 @@ pub struct SourceState {
     /// How its servers were when each was last asked.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub servers: BTreeMap<String, ServerState>,
+    /// Members that its groups and tools name and that no source has an entry of.
+    #[serde(default, skip_serializing_if = "Unresolved::is_empty")]
+    pub unresolved: Unresolved,
+}
+
+/// Members without an entry, counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unresolved {
+    /// How many groups and tools name such a member.
+    pub groups: u64,
+    /// How many they are, each counted in every group that names it.
+    pub members: u64,
+    /// The groups that name the most of them, at most [`Self::EXAMPLES`], each with one of the names.
+    pub examples: Vec<UnresolvedIn>,
+}
+
+impl Unresolved {
+    /// A line on a terminal each; the sum tells of the others.
+    pub const EXAMPLES: usize = 10;
+
+    const fn is_empty(&self) -> bool {
+        self.members == 0
+    }
+}
+
+/// The members without an entry of one group or tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnresolvedIn {
+    /// Its name.
+    pub group: AccountName,
+    /// How many.
+    pub members: u64,
+    /// One of them, as the group names it.
+    pub example: String,
 }
 
 /// A comparison of what changes have made with a full read.
@@ -239,6 +274,8 @@ pub struct Account {
     pub revocation: Option<Note>,
     /// How far its end is; set while complete reads count towards it, and when its deletion was let through.
     pub ending: Option<Ending>,
+    /// What other domains of its forest call it (`objectSid`, in lower case).
+    pub sid: Option<String>,
 }
 
 impl Account {

@@ -12,6 +12,7 @@ mod refused;
 mod servers;
 mod shown;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -20,10 +21,11 @@ use serde_json::{Map, Value, json};
 
 pub use self::absence::due;
 use self::import::Imported;
-use self::members::Kept;
+use self::members::Named;
 use self::person::Person;
 use self::shown::{Attribute, Hidden};
 use super::change::{Change, Event};
+use super::people::PeopleByEntry;
 use super::server::SourceMark;
 use super::{Account, Compared, LedgerState, Lifecycle, OrderKind, SharedMap, SourceState, Suspension};
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
@@ -62,6 +64,8 @@ struct Memory<'a> {
     /// Accounts by what tells their person apart.
     persons: BTreeMap<&'a str, Vec<&'a Account>>,
     same: Same<'a>,
+    /// Only looked up where somebody joins.
+    people: OnceCell<PeopleByEntry<'a>>,
     rejected: BTreeSet<RejectedEntry>,
     sources: BTreeMap<String, SourceState>,
     snapshot: &'a DirectorySnapshot,
@@ -86,6 +90,7 @@ impl<'a> Memory<'a> {
             uids: ledger.uid_history.clone(),
             persons: person::by_value(ledger),
             same: same_people(&snapshot.reads),
+            people: OnceCell::new(),
             rejected: BTreeSet::new(),
             sources: BTreeMap::new(),
             snapshot,
@@ -110,10 +115,11 @@ impl<'a> Memory<'a> {
             proves_leaving: complete && read.kinds.contains(&AccountKind::User),
             holds,
             hidden: self.hidden(read, complete),
-            kept: self.kept_members(read),
+            named: self.named_members(read),
             imported,
         };
         for entry in &read.entries {
+            let entry = &*trust.named.with_members_elsewhere(entry);
             let known = self.known.get(&(read.source.as_str(), &entry.id)).copied();
             if self.is_same(&read.source, entry, known) {
                 continue;
@@ -166,6 +172,7 @@ impl<'a> Memory<'a> {
             way: if complete { read.way } else { known.map_or(read.way, |source| source.way) },
             compared: read.compared.clone().map(|found| Compared { at: self.now, found }).or(compared),
             servers: self.servers(read),
+            unresolved: trust.named.unresolved,
             failures: if complete { 0 } else { known.map_or(0, |known| known.failures).saturating_add(1) },
         };
         self.sources.insert(read.source.clone(), state);
@@ -251,6 +258,7 @@ impl<'a> Memory<'a> {
             generation: 0,
             revocation: None,
             ending: None,
+            sid: entry.sid.clone(),
         };
         self.event(&account, "seen", &format!("new in {source}"), json!({"dn": entry.dn}));
         self.result.changes.push(Change::Account(Box::new(account)));
@@ -304,7 +312,7 @@ impl<'a> Memory<'a> {
         if proves_leaving && !emptied {
             leaving.extend(account.members.keys().cloned());
         }
-        let kept = trust.kept.get(&entry.id);
+        let kept = trust.named.kept.get(&entry.id);
         let again: BTreeSet<&DirectoryId> =
             entry.members.keys().filter_map(|member| trust.imported.get(member)).map(|old| &old.id).collect();
         let stays = |member: &DirectoryId| kept.is_some_and(|kept| kept.contains(member)) || again.contains(member);
@@ -330,6 +338,7 @@ impl<'a> Memory<'a> {
             leaving,
             absence,
             ending: self.ending(account, complete),
+            sid: entry.sid.clone().or_else(|| account.sid.clone()),
             ..account.clone()
         };
         self.changed(account, after);
@@ -367,7 +376,7 @@ impl<'a> Memory<'a> {
         let joined: Vec<&DirectoryId> =
             after.members.keys().filter(|member| !before.members.contains_key(*member)).collect();
         if !joined.is_empty() {
-            let names: Vec<String> = joined.iter().map(|member| self.member_name(&after.source, member)).collect();
+            let names: Vec<String> = joined.iter().map(|member| self.member_name(&after, member)).collect();
             self.event(&after, "members joined", &names.join(", "), json!({"members": joined}));
         }
         self.result.changes.push(Change::Account(Box::new(after)));
@@ -392,8 +401,9 @@ impl<'a> Memory<'a> {
         });
     }
 
-    fn member_name(&self, source: &str, member: &DirectoryId) -> String {
-        self.known.get(&(source, member)).map_or_else(|| member.0.clone(), |account| account.name.clone())
+    fn member_name(&self, group: &Account, member: &DirectoryId) -> String {
+        let people = self.people.get_or_init(|| PeopleByEntry::of(self.ledger));
+        people.get(group, member).map_or_else(|| member.0.clone(), |person| person.name.clone())
     }
 
     fn repaired(&mut self, source: &str, found: &Comparison) {
@@ -458,7 +468,7 @@ struct Trust {
     /// Nothing widens: the server may be behind the one before it.
     holds: bool,
     hidden: Hidden,
-    kept: Kept,
+    named: Named,
     imported: Imported,
 }
 
@@ -509,6 +519,9 @@ fn moved(before: &Account, after: &Account) -> Map<String, Value> {
 #[cfg(test)]
 #[path = "transition/doubt_tests.rs"]
 mod doubt_tests;
+#[cfg(test)]
+#[path = "transition/forest_tests.rs"]
+mod forest_tests;
 #[cfg(test)]
 #[path = "transition_tests.rs"]
 mod tests;

@@ -117,10 +117,7 @@ fn may_ask(ledger: &LedgerState, caller: &Asker, account: &Account) -> bool {
     let is_caller = |account: &Account| {
         account.kind == AccountKind::User && account.posix.as_ref().is_some_and(|posix| posix.uid.get() == caller.uid)
     };
-    let maintains = || {
-        let people = ledger.accounts.values().filter(|person| is_caller(person) && person.source == account.source);
-        people.into_iter().any(|person| account.members.contains_key(&person.directory_id))
-    };
+    let maintains = || ledger.accounts.values().any(|person| is_caller(person) && account.has_member(person));
     caller.may_order || is_caller(account) || (account.kind == AccountKind::Tool && maintains())
 }
 

@@ -208,7 +208,7 @@ impl Look<'_> {
                     .to_owned(),
             );
         };
-        let keeps = |group: &str| self.groups.keeps(group, &account.directory_id);
+        let keeps = |group: &str| self.groups.keeps(group, account);
         let allowed = admits(class, &account.dn, keeps);
         (!allowed).then(|| {
             format!("its annotation names {}, whom class {} does not allow (when)", account.account_name(), class.name)

@@ -219,6 +219,7 @@ fn answered(source: &SourceState) -> String {
         compared: _,
         servers: _,
         failures: _,
+        unresolved: _,
     } = source;
     let server = server.as_deref().unwrap_or("no server");
     let took = format!("{} entries in {}.{} s", number(*entries), took_ms / 1000, took_ms % 1000 / 100);

@@ -18,6 +18,7 @@ use crate::digest::digest;
 use crate::identity::{AccountKind, ClusterName, DirectoryId, NamespaceName};
 use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
+use crate::ledger::people::PeopleByEntry;
 use crate::ledger::{Account, LedgerState, Lifecycle};
 
 /// By their places in [`AccountPlan::steps`].
@@ -39,7 +40,7 @@ type Place = (ClusterName, Option<String>);
 pub(super) struct People<'a> {
     ledger: &'a LedgerState,
     desired: &'a DesiredState,
-    by_entry: OnceCell<BTreeMap<(&'a str, &'a DirectoryId), &'a Account>>,
+    by_entry: OnceCell<PeopleByEntry<'a>>,
     by_generation: OnceCell<BTreeMap<u64, &'a Account>>,
     by_name: OnceCell<BTreeMap<String, &'a Account>>,
 }
@@ -53,9 +54,8 @@ impl<'a> People<'a> {
         self.ledger.accounts.values().filter(|account| account.kind == AccountKind::User)
     }
 
-    fn of_entry(&self, source: &str, entry: &DirectoryId) -> Option<&'a Account> {
-        let all = || self.all().map(|person| ((person.source.as_str(), &person.directory_id), person)).collect();
-        self.by_entry.get_or_init(all).get(&(source, entry)).copied()
+    fn of_entry(&self, group: &Account, member: &DirectoryId) -> Option<&'a Account> {
+        self.by_entry.get_or_init(|| PeopleByEntry::of(self.ledger)).get(group, member)
     }
 
     /// Generations are never used twice.
@@ -277,7 +277,7 @@ impl Loss<'_, '_> {
             return is_bound(self.desired) || is_name_in(&before.name, user);
         }
         let people = self.world.people;
-        let members = before.members.keys().filter_map(|member| people.of_entry(&before.source, member));
+        let members = before.members.keys().filter_map(|member| people.of_entry(before, member));
         let mut working = members.filter_map(|person| people.works(person).map(|desired| (person, desired)));
         if working.any(|(person, desired)| self.belongs(person) && is_bound(desired)) {
             return true;
@@ -289,10 +289,7 @@ impl Loss<'_, '_> {
     /// Whether the person belongs to this workspace, and nothing of theirs is about to end.
     fn belongs(&self, person: &Account) -> bool {
         let AccountPlan { before, leaving, rests_on, .. } = self.plan;
-        person.source == before.source
-            && before.members.contains_key(&person.directory_id)
-            && !leaving.contains_key(&person.directory_id)
-            && !rests_on.contains(&person.id)
+        before.has_member(person) && !leaving.contains_key(&person.directory_id) && !rests_on.contains(&person.id)
     }
 
     /// The service account that is good, or the Secret that a host's tokens end with. An older one is nobody's right.

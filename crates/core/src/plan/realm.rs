@@ -16,8 +16,9 @@ use serde::Serialize;
 use super::Reason;
 use super::guard::Classes;
 use crate::desired::Notice;
-use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId};
+use crate::identity::{AccountId, AccountKind, AccountName};
 use crate::inventory::realm::{Holders, RealmInventory, RealmRole, RealmUser};
+use crate::ledger::people::PeopleByEntry;
 use crate::ledger::realm::RealmAccount;
 use crate::ledger::{Account, LedgerState, Lifecycle, Suspension};
 use crate::policy::Realm;
@@ -381,9 +382,7 @@ impl<'a> Look<'a> {
 
     /// Roles and who has them.
     fn workspaces(&mut self) {
-        let accounts = self.ledger.accounts.values().filter(|it| it.kind == AccountKind::User);
-        let people: BTreeMap<(&str, &DirectoryId), &Account> =
-            accounts.map(|person| ((person.source.as_str(), &person.directory_id), person)).collect();
+        let people = PeopleByEntry::of(self.ledger);
         let (mut given, mut taken) = (Given::new(), BTreeMap::new());
         for (id, group) in workspaces(self.ledger) {
             if self.ledger.holds.contains_key(id) {
@@ -403,7 +402,7 @@ impl<'a> Look<'a> {
                     continue;
                 }
                 let members = group.members.iter().filter(|(_, has)| **has == role);
-                let members = members.filter_map(|(id, _)| people.get(&(group.source.as_str(), id)).copied());
+                let members = members.filter_map(|(id, _)| people.get(group, id));
                 let works = |person: &&Account| person.state == Lifecycle::Active;
                 let active = group.state == Lifecycle::Active;
                 let wanted: Vec<&Account> = members.filter(works).filter(|_| active).collect();

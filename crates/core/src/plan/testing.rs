@@ -23,6 +23,7 @@ use crate::ledger::idle::Idleness;
 use crate::ledger::transition::{Transition, transition};
 use crate::ledger::{
     Account, Archive, CredentialKey, Delivery, LedgerState, Lifecycle, ObjectRecord, SourceState, StoppedWorkload,
+    Unresolved,
 };
 use crate::merge::merge;
 use crate::plan::intents::overcome;
@@ -86,6 +87,7 @@ impl World {
             compared: None,
             servers: BTreeMap::new(),
             failures: 0,
+            unresolved: Unresolved::default(),
         };
         self.ledger.sources.insert(SOURCE.to_owned(), state);
     }
@@ -124,6 +126,7 @@ impl World {
             generation: 0,
             revocation: None,
             ending: None,
+            sid: None,
         };
         self.ledger.accounts.insert(id.clone(), account);
         id
@@ -378,6 +381,7 @@ impl World {
 /// The entry by which the directory would give the account as it is.
 pub fn entry_of(account: &Account) -> Entry {
     Entry {
+        sid: account.sid.clone(),
         kind: account.kind,
         id: account.directory_id.clone(),
         dn: account.dn.clone(),

@@ -57,6 +57,7 @@ fn changes(before: &Entry, after: &Entry, names: &BTreeMap<&DirectoryId, &str>) 
         disabled,
         created,
         members,
+        sid,
     } = before;
     let mut changes = Vec::new();
     changed(&mut changes, "dn", dn, &after.dn);
@@ -72,6 +73,7 @@ fn changes(before: &Entry, after: &Entry, names: &BTreeMap<&DirectoryId, &str>) 
         changed(&mut changes, "supplementary gids", &gids(before), &gids(after));
     }
     changed(&mut changes, "gid", gid, &after.gid);
+    changed(&mut changes, "sid", sid, &after.sid);
     changed(&mut changes, "home", home, &after.home);
     changed(&mut changes, "home by default", home_by_default, &after.home_by_default);
     changed(&mut changes, "mail", mail, &after.mail);

@@ -35,6 +35,19 @@ pub struct Marks {
     /// When the entries were changed that changed last, by their ids. Only of servers that show neither of the above.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub entries: BTreeMap<DirectoryId, Stamp>,
+    /// What `ids = "auto"` was decided to be by the first complete read (Active Directory).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ids: Option<DecidedIds>,
+}
+
+/// Where the uids and gids of a source come from, once that is decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DecidedIds {
+    /// `uidNumber` and `gidNumber`.
+    Attributes,
+    /// SIDs.
+    Sid,
 }
 
 /// How far a server is behind.
@@ -49,7 +62,7 @@ pub struct Behind {
 impl Marks {
     /// The server says nothing about how far it is.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub fn says_nothing(&self) -> bool {
         self.changes.is_empty() && self.counts.is_empty() && self.entries.is_empty() && self.controller.is_none()
     }
 
@@ -78,7 +91,7 @@ impl Marks {
     pub fn is_of_another(&self, shown: &Self) -> bool {
         match (&self.controller, &shown.controller) {
             (Some(known), Some(shown)) => known != shown,
-            _ => !self.is_empty() && !shown.is_empty() && !self.is_comparable(shown),
+            _ => !self.says_nothing() && !shown.says_nothing() && !self.is_comparable(shown),
         }
     }
 
@@ -131,6 +144,7 @@ impl Marks {
         for (id, stamp) in shown.entries.iter().filter(|(_, stamp)| stamp.is_past(now)) {
             after.entries.insert(id.clone(), *stamp);
         }
+        after.ids = after.ids.or(shown.ids);
         after.controller = shown.controller.clone().or(after.controller);
         after.entries = newest(after.entries, WITNESSES);
         after
@@ -319,7 +333,7 @@ mod tests {
         let future = vector(&[("001", "20301122090000.0Z"), ("002", "20301122090000.0Z")]);
         assert_eq!(known.advanced(&future, now()), known);
         assert_eq!(known.behind(&vector(&[("001", "20261122093000.0Z")])), None);
-        assert!(Marks::default().advanced(&seen(&[("a", "20301122090000Z")]), now()).is_empty());
+        assert!(Marks::default().advanced(&seen(&[("a", "20301122090000Z")]), now()).says_nothing());
     }
 
     #[test]

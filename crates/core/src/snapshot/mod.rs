@@ -204,6 +204,9 @@ pub struct Entry {
     pub created: Option<Timestamp>,
     /// People who maintain the tool or belong to the group, nested groups resolved, with their role.
     pub members: BTreeMap<DirectoryId, Role>,
+    /// `objectSid` in lower case (Active Directory): what other domains of a forest call it.
+    #[serde(default)]
+    pub sid: Option<String>,
 }
 
 impl Entry {
@@ -226,6 +229,7 @@ impl Entry {
             disabled: None,
             created: None,
             members: BTreeMap::new(),
+            sid: None,
         }
     }
 }

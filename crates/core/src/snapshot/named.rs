@@ -2,7 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Role;
+use super::dn::Dn;
 use crate::identity::DirectoryId;
+
+/// Where a domain keeps its entries for members of other domains (MS-ADTS 6.1.1.4.9).
+const FOREIGN_PRINCIPALS: &str = ",cn=foreignsecurityprincipals,";
 
 /// A member as a group names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,29 +16,61 @@ pub enum MemberName {
     Dn(String),
     /// By name (`memberUid`).
     Name(String),
+    /// By the security identifier of an account of another domain, in lower case: a foreign security principal.
+    Sid(String),
+}
+
+impl MemberName {
+    /// The name that `dn` stands for. A foreign security principal is named by the SID in its DN.
+    #[must_use]
+    pub fn of(dn: &Dn) -> Self {
+        let text = dn.canonical();
+        let sid = text.split_once(FOREIGN_PRINCIPALS).and_then(|(first, _)| first.strip_prefix("cn="));
+        match sid.filter(|sid| sid.starts_with("s-1-5-21-") && !sid.contains(',')) {
+            Some(sid) => Self::Sid(sid.to_owned()),
+            None => Self::Dn(text.to_owned()),
+        }
+    }
+}
+
+impl std::fmt::Display for MemberName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Dn(text) | Self::Name(text) | Self::Sid(text) => f.write_str(text),
+        }
+    }
 }
 
 /// Members that groups and tools name, and of which the read has no entry: who left, who is hidden, and who is elsewhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dangling {
-    /// The entries that name each, by their ids.
-    pub members: BTreeMap<MemberName, BTreeSet<DirectoryId>>,
+    /// The entries that name each, by their ids, and as what.
+    pub members: BTreeMap<MemberName, BTreeMap<DirectoryId, Role>>,
     /// The groups and tools that each group is a part of: a member of the group is a member of them.
     pub parents: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
 }
 
 impl Dangling {
-    /// The entries that name a member, and all that those are a part of.
+    /// The entries that name a member, with what it is there, and all that those are a part of. A manager of a group is
+    /// a plain member of the groups that contain it.
     #[must_use]
-    pub fn holders(&self, name: &MemberName) -> BTreeSet<&DirectoryId> {
-        let mut found = BTreeSet::new();
-        let mut next: Vec<&DirectoryId> = self.members.get(name).into_iter().flatten().collect();
-        while let Some(id) = next.pop() {
-            if found.insert(id) {
-                next.extend(self.parents.get(id).into_iter().flatten());
+    pub fn holders(&self, name: &MemberName) -> BTreeMap<&DirectoryId, Role> {
+        let mut found = BTreeMap::new();
+        let direct = self.members.get(name).into_iter().flatten();
+        let mut next: Vec<(&DirectoryId, Role)> = direct.map(|(id, role)| (id, *role)).collect();
+        while let Some((id, role)) = next.pop() {
+            let known = found.insert(id, role.max(found.get(id).copied().unwrap_or(role)));
+            if known.is_none() {
+                next.extend(self.parents.get(id).into_iter().flatten().map(|parent| (parent, Role::Member)));
             }
         }
         found
+    }
+
+    /// Adds that `id` names `name` as `role`.
+    pub fn add(&mut self, name: MemberName, id: DirectoryId, role: Role) {
+        let known = self.members.entry(name).or_default().entry(id).or_insert(role);
+        *known = (*known).max(role);
     }
 }
 
@@ -66,18 +103,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_named_belongs_to_all_above() {
+    fn a_foreign_principal_is_named_by_its_sid() {
+        let name = |dn: &str| MemberName::of(&Dn::parse(dn)).to_string();
+        let sid = "S-1-5-21-1-2-3-1104";
+        assert_eq!(name(&format!("CN={sid},CN=ForeignSecurityPrincipals,DC=a,DC=x")), "s-1-5-21-1-2-3-1104");
+        for dn in [
+            format!("cn={sid},cn=users,dc=a"),
+            "cn=s-1-5-11,cn=foreignsecurityprincipals,dc=a".to_owned(),
+            format!("cn={sid},ou=x,cn=foreignsecurityprincipals,dc=a"),
+        ] {
+            assert_eq!(name(&dn), Dn::parse(&dn).canonical(), "no account of another domain");
+        }
+    }
+
+    #[test]
+    fn a_member_belongs_to_every_group_above() {
         let id = |text: &str| DirectoryId(text.to_owned());
         let name = MemberName::Name("alice".to_owned());
         let dangling = Dangling {
-            members: BTreeMap::from([(name.clone(), BTreeSet::from([id("a")]))]),
+            members: BTreeMap::from([(name.clone(), BTreeMap::from([(id("a"), Role::Manager)]))]),
             parents: BTreeMap::from([
                 (id("a"), BTreeSet::from([id("b")])),
                 (id("b"), BTreeSet::from([id("a"), id("c")])),
                 (id("x"), BTreeSet::from([id("y")])),
             ]),
         };
-        assert_eq!(dangling.holders(&name), [&id("a"), &id("b"), &id("c")].into());
+        let (a, b, c) = (id("a"), id("b"), id("c"));
+        let expected = [(&a, Role::Manager), (&b, Role::Member), (&c, Role::Member)];
+        assert_eq!(dangling.holders(&name), expected.into());
         assert!(dangling.holders(&MemberName::Dn("alice".to_owned())).is_empty());
     }
 }

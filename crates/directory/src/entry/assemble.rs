@@ -64,7 +64,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
         return stale;
     }
     let mut problems = std::mem::take(&mut raw.problems);
-    let numbers = Numbers::of(&source.sids, &source.attributes, &raw.trees);
+    let numbers = Numbers::of(&source.sids, &source.attributes, &raw.trees, rules.ids);
     let readings = BTreeMap::from(KINDS.map(|kind| (kind, reading(source, kind, &numbers, rules))));
     let reading_of = |kind: AccountKind| &readings[&kind];
     let (candidates, companions) = sort_out(source, raw.trees, |kind, raw| reading_of(kind).id(raw));
@@ -114,7 +114,7 @@ pub fn assemble(source: &SourceConfig, mut raw: RawRead, rules: &EntryRules) -> 
     });
     let mut read = SourceRead {
         server: raw.server,
-        marks: *raw.marks,
+        marks: Marks { ids: numbers.decided(), ..*raw.marks },
         labels: labels(source),
         behind: raw.behind.into_iter().collect(),
         numbers: numbers.source(&source.attributes),

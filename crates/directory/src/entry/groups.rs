@@ -156,16 +156,16 @@ impl Flat {
                 match member {
                     Member::Dn(dn) if self.groups.contains_key(dn) => parts.push((dn, group)),
                     member if index.find(member).is_some() => {}
-                    Member::Dn(dn) => {
-                        hold(&mut dangling, MemberName::Dn(dn.canonical().to_owned()), holders.get(group));
+                    Member::Dn(dn) => hold(&mut dangling, MemberName::of(dn), holders.get(group), Role::Member),
+                    Member::Name(name) => {
+                        hold(&mut dangling, MemberName::Name(name.clone()), holders.get(group), Role::Member);
                     }
-                    Member::Name(name) => hold(&mut dangling, MemberName::Name(name.clone()), holders.get(group)),
                 }
             }
         }
         for (group, managers) in &self.managers {
             for manager in managers.iter().filter(|manager| !index.by_dn.contains_key(manager)) {
-                hold(&mut dangling, MemberName::Dn(manager.canonical().to_owned()), holders.get(group));
+                hold(&mut dangling, MemberName::of(manager), holders.get(group), Role::Manager);
             }
         }
         if dangling.members.is_empty() {
@@ -181,9 +181,10 @@ impl Flat {
     }
 }
 
-fn hold(dangling: &mut Dangling, name: MemberName, holders: Option<&Vec<&DirectoryId>>) {
-    let holders = holders.into_iter().flatten().map(|id| (*id).clone());
-    dangling.members.entry(name).or_default().extend(holders);
+fn hold(dangling: &mut Dangling, name: MemberName, holders: Option<&Vec<&DirectoryId>>, role: Role) {
+    for id in holders.into_iter().flatten() {
+        dangling.add(name.clone(), (*id).clone(), role);
+    }
 }
 
 /// Whether others are its members. A tool that lists its own maintainers is a group of them, and of nobody else.

@@ -24,12 +24,13 @@ use std::sync::Arc;
 use bursar_core::identity::{AccountKind, DirectoryId, Gid, PosixIdentity};
 use bursar_core::policy::Policy;
 use bursar_core::snapshot::dn::{Dn, fold};
+use bursar_core::snapshot::freshness::DecidedIds;
 use bursar_core::snapshot::{Entry, RejectedEntry};
 use bursar_protocol::{MAX_KEY_BYTES, MAX_KEYS};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use crate::entry::numbers::{Numbers, is_account};
+use crate::entry::numbers::{Numbers, is_account, sid};
 use crate::entry::raw::RawEntry;
 use crate::source::AttributeNames;
 
@@ -45,6 +46,8 @@ pub struct EntryRules {
     pub allowed: Vec<PathBuf>,
     /// Accounts that expired before it are disabled.
     pub now: Timestamp,
+    /// What an earlier read of the source decided `ids = "auto"` to be.
+    pub ids: Option<DecidedIds>,
 }
 
 impl EntryRules {
@@ -58,7 +61,7 @@ impl EntryRules {
                 homes.entry(kind).or_insert_with(|| home.prefix.clone());
             }
         }
-        Self { homes, allowed: policy.home_prefixes.clone(), now }
+        Self { homes, allowed: policy.home_prefixes.clone(), now, ids: None }
     }
 }
 
@@ -184,6 +187,7 @@ impl Reading<'_> {
             disabled: disabled.clone(),
             created: raw.texts(&self.attributes.created).find_map(generalized_time),
             members: BTreeMap::new(),
+            sid: if self.attributes.windows { sid(raw).ok().map(|sid| sid.to_string().to_lowercase()) } else { None },
         })
     }
 
@@ -305,6 +309,7 @@ mod tests {
             homes: BTreeMap::from([(AccountKind::Tool, home("/data/project")), (AccountKind::User, home("/home"))]),
             allowed: vec![home("/data/project"), home("/home")],
             now: Timestamp::UNIX_EPOCH,
+            ids: None,
         }
     }
 

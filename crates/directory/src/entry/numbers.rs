@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use bursar_core::identity::{AccountKind, Gid, IdentityError, PosixIdentity, Uid};
+use bursar_core::snapshot::freshness::DecidedIds;
 
 use crate::entry::assemble::RawTree;
 use crate::entry::idmap::{IdMap, IdRange};
@@ -73,18 +74,26 @@ pub struct Numbers {
     accounts: usize,
     /// How many of them have a uid attribute.
     numbered: usize,
+    /// What an earlier read decided.
+    decided: Option<DecidedIds>,
 }
 
 impl Default for Numbers {
     /// From attributes, as everywhere but in Active Directory.
     fn default() -> Self {
-        Self { told: None, by: By::Attributes, map: IdMap::default(), accounts: 0, numbered: 0 }
+        Self { told: None, by: By::Attributes, map: IdMap::default(), accounts: 0, numbered: 0, decided: None }
     }
 }
 
 impl Numbers {
-    /// Decides what the entries of `trees`, all that one source answered, are numbered by.
-    pub(crate) fn of(mapping: &SidMapping, names: &AttributeNames, trees: &BTreeMap<AccountKind, RawTree>) -> Self {
+    /// Decides what the entries of `trees`, all that one source answered, are numbered by, unless an earlier read has
+    /// `decided`.
+    pub(crate) fn of(
+        mapping: &SidMapping,
+        names: &AttributeNames,
+        trees: &BTreeMap<AccountKind, RawTree>,
+        decided: Option<DecidedIds>,
+    ) -> Self {
         if !names.windows {
             return Self::default();
         }
@@ -99,22 +108,40 @@ impl Numbers {
         }
         let map = IdMap::new(mapping.range, mapping.default_domain.as_ref(), &mapping.domains, &domains);
         let whole = trees.iter().all(|(kind, tree)| tree.whole || !is_account(*kind));
-        let by = match mapping.ids {
+        let by = match (mapping.ids, decided) {
+            (Ids::Auto, Some(DecidedIds::Attributes)) | (Ids::Attributes, _) => By::Attributes,
+            (Ids::Auto, Some(DecidedIds::Sid)) | (Ids::Sid, _) => By::Sid,
             // The first uidNumber may be in what did not come.
-            Ids::Auto if numbered == 0 && !whole => By::Unknown,
-            Ids::Auto if numbered == 0 => By::Sid,
-            Ids::Auto | Ids::Attributes => By::Attributes,
-            Ids::Sid => By::Sid,
-            Ids::Mixed => By::Either,
+            (Ids::Auto, None) if numbered == 0 && !whole => By::Unknown,
+            (Ids::Auto, None) if numbered == 0 => By::Sid,
+            (Ids::Auto, None) => By::Attributes,
+            (Ids::Mixed, _) => By::Either,
         };
-        Self { told: Some(mapping.ids), by, map, accounts, numbered }
+        Self { told: Some(mapping.ids), by, map, accounts, numbered, decided }
+    }
+
+    /// What `ids = "auto"` is from this read on; `None` where there is nothing to decide, or no account to decide by.
+    pub(crate) fn decided(&self) -> Option<DecidedIds> {
+        match (self.told?, self.by) {
+            (Ids::Auto, _) if self.accounts == 0 => self.decided,
+            (Ids::Auto, By::Attributes) => Some(DecidedIds::Attributes),
+            (Ids::Auto, By::Sid) => Some(DecidedIds::Sid),
+            _ => None,
+        }
     }
 
     /// Where they come from, for people; `None` where there is no choice.
     pub(crate) fn source(&self, names: &AttributeNames) -> Option<String> {
-        let Self { numbered, accounts, .. } = self;
+        let Self { numbered, accounts, decided, .. } = self;
         let uid = &names.uid;
         Some(match (self.told?, self.by) {
+            (Ids::Auto, By::Sid) if *numbered > 0 => format!(
+                "uids from SIDs, as the first complete read decided, though {numbered} of {accounts} accounts have a {uid} \
+                 now (set ids = \"sid\", or \"mixed\")"
+            ),
+            (Ids::Auto, By::Attributes) if *numbered == 0 && decided.is_some() => format!(
+                "uids from attributes, as the first complete read decided, though no account has a {uid} now (set ids)"
+            ),
             (Ids::Auto, By::Sid) => format!("uids from SIDs, because no account has a {uid} (ids = \"auto\")"),
             (Ids::Auto, By::Unknown) => {
                 format!("uids undecided: no account that was read has a {uid} (ids = \"auto\")")
@@ -249,7 +276,7 @@ mod tests {
     fn read(ids: Ids, accounts: &[RawEntry]) -> Vec<Result<(u32, u32), String>> {
         let names = Preset::Ad.attributes();
         let mapping = SidMapping { ids, ..SidMapping::default() };
-        let numbers = Numbers::of(&mapping, &names, &trees(AccountKind::User, accounts, true));
+        let numbers = Numbers::of(&mapping, &names, &trees(AccountKind::User, accounts, true), None);
         let both = |posix: PosixIdentity| (posix.uid.get(), posix.gid.get());
         accounts.iter().map(|raw| numbers.account(raw, &names).map(both)).collect()
     }
@@ -274,11 +301,32 @@ mod tests {
     }
 
     #[test]
+    fn what_the_first_complete_read_decided_stays() {
+        let names = Preset::Ad.attributes();
+        let by = |accounts: &[RawEntry], whole, decided| {
+            let trees = trees(AccountKind::User, accounts, whole);
+            let numbers = Numbers::of(&SidMapping::default(), &names, &trees, decided);
+            (numbers.account(&accounts[0], &names).map(|posix| posix.uid.get()).ok(), numbers.decided())
+        };
+        let (plain, given) = ([account(1103, &[])], [account(1104, &GIVEN)]);
+        let (sid, attributes) = (Some(DecidedIds::Sid), Some(DecidedIds::Attributes));
+        assert_eq!(by(&plain, true, None), (Some(SLICE + 1103), sid));
+        assert_eq!(by(&plain, false, None), (None, None), "a part of the accounts decides nothing");
+        assert_eq!(by(&given, true, sid), (Some(SLICE + 1104), sid), "the first uidNumber renumbers nobody");
+        assert_eq!(by(&plain, false, sid), (Some(SLICE + 1103), sid), "and nothing waits any more");
+        assert_eq!(by(&plain, true, attributes), (None, attributes), "attributes that are hidden renumber nobody");
+        let none = Numbers::of(&SidMapping::default(), &names, &BTreeMap::new(), None);
+        assert_eq!(none.decided(), None, "without an account there is nothing to decide by");
+    }
+
+    #[test]
     fn where_numbers_come_from_is_said() {
         let names = Preset::Ad.attributes();
         let said = |ids, accounts: &[RawEntry], whole| {
             let mapping = SidMapping { ids, ..SidMapping::default() };
-            Numbers::of(&mapping, &names, &trees(AccountKind::User, accounts, whole)).source(&names).expect("a choice")
+            Numbers::of(&mapping, &names, &trees(AccountKind::User, accounts, whole), None)
+                .source(&names)
+                .expect("a choice")
         };
         let (plain, given) = ([account(1103, &[])], [account(1104, &GIVEN)]);
         assert!(said(Ids::Auto, &plain, true).starts_with("uids from SIDs, because"));
@@ -307,7 +355,8 @@ mod tests {
         let names = Preset::Ad.attributes();
         let posix = |accounts: &[RawEntry], ids| {
             let mapping = SidMapping { ids, ..SidMapping::default() };
-            Numbers::of(&mapping, &names, &trees(AccountKind::User, accounts, false)).account(&accounts[0], &names)
+            Numbers::of(&mapping, &names, &trees(AccountKind::User, accounts, false), None)
+                .account(&accounts[0], &names)
         };
         let (plain, given) = (account(1103, &[]), account(1104, &GIVEN));
         assert_eq!(posix(std::slice::from_ref(&plain), Ids::Auto), Err(UNDECIDED.to_owned()));
@@ -321,7 +370,7 @@ mod tests {
         let group = |sid, bits| RawEntry::from_texts("cn=a", &[("objectSid", sid), ("groupType", bits)]);
         let users = "S-1-5-21-123-456-789-513";
         let groups = [group("S-1-5-32-544", "-2147483643"), group(users, "-2147483646"), group(users, "2")];
-        let numbers = Numbers::of(&SidMapping::default(), &names, &trees(AccountKind::Group, &groups, true));
+        let numbers = Numbers::of(&SidMapping::default(), &names, &trees(AccountKind::Group, &groups, true), None);
         let gid = |at: usize| numbers.group(&groups[at], &names).map(|gid| gid.map(Gid::get));
         assert_eq!([gid(0), gid(1), gid(2)], [Ok(None), Ok(Some(SLICE + 513)), Ok(None)]);
     }

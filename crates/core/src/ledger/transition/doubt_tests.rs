@@ -220,7 +220,7 @@ fn a_member_who_is_named_and_not_there_stays_until_they_are_due() {
     let named = || {
         let mut read = read(all(&[1]).into_iter().filter(|entry| entry.name != "p0").collect());
         let dn = crate::snapshot::dn::Dn::parse("uid=p0,ou=people,dc=x").canonical().to_owned();
-        read.dangling.members.insert(MemberName::Dn(dn), BTreeSet::from([DirectoryId("g-a".to_owned())]));
+        read.dangling.add(MemberName::Dn(dn), DirectoryId("g-a".to_owned()), Role::Member);
         read
     };
     for _ in 0..25 {

@@ -1,18 +1,40 @@
 //! Who stays a member: the members of groups that became empty all at once, and members that are named but have no
-//! entry.
+//! entry in the read.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Memory;
-use crate::identity::{AccountKind, DirectoryId};
-use crate::ledger::{Account, Lifecycle};
+use crate::identity::{AccountKind, AccountName, DirectoryId};
+use crate::ledger::{Account, Lifecycle, Unresolved, UnresolvedIn};
 use crate::policy::When;
 use crate::snapshot::dn::Dn;
 use crate::snapshot::named::MemberName;
-use crate::snapshot::{Entry, SourceRead};
+use crate::snapshot::{Entry, Role, SourceRead};
 
-/// Members that a group or tool keeps though no entry of the read answers to their names.
-pub(super) type Kept = BTreeMap<DirectoryId, BTreeSet<DirectoryId>>;
+/// What is known of members that no entry of the read answers to.
+#[derive(Default)]
+pub(super) struct Named {
+    /// The members that a group or tool keeps, because their own absence is not due yet.
+    pub(super) kept: BTreeMap<DirectoryId, BTreeSet<DirectoryId>>,
+    /// The members that another domain of the forest has, by the group or tool that names them.
+    elsewhere: BTreeMap<DirectoryId, BTreeMap<DirectoryId, Role>>,
+    /// The names that no source has an entry of.
+    pub(super) unresolved: Unresolved,
+}
+
+impl Named {
+    /// `entry` with its members from other domains.
+    pub(super) fn with_members_elsewhere<'e>(&self, entry: &'e Entry) -> Cow<'e, Entry> {
+        let Some(elsewhere) = self.elsewhere.get(&entry.id) else { return Cow::Borrowed(entry) };
+        let mut whole = entry.clone();
+        for (member, role) in elsewhere {
+            let known = whole.members.entry(member.clone()).or_insert(*role);
+            *known = (*known).max(*role);
+        }
+        Cow::Owned(whole)
+    }
+}
 
 impl Memory<'_> {
     /// Groups that show nobody, though members of theirs whom the ledger knows are in the same read: an access rule hides
@@ -59,34 +81,81 @@ impl Memory<'_> {
             && account.absence.map_or(0, |absence| absence.seconds) < self.policy.lifecycle.absent_for.as_secs()
     }
 
-    /// The accounts that keep a membership because the group still names them and their own absence is not due yet.
-    pub(super) fn kept_members(&self, read: &SourceRead) -> Kept {
-        let mut kept = Kept::new();
+    /// Looks up in the ledger whom the names without an entry mean: accounts of this source that are missing and keep
+    /// their membership until their absence is due, and accounts of other domains of its forest, whose DNs and SIDs no
+    /// other account has.
+    pub(super) fn named_members(&self, read: &SourceRead) -> Named {
+        let mut named = Named::default();
         if read.dangling.members.is_empty() {
-            return kept;
+            return named;
         }
         let present: BTreeSet<&DirectoryId> = read.entries.iter().map(|entry| &entry.id).collect();
+        let is_of_forest = read.entries.iter().any(|entry| entry.sid.is_some());
         let limit = self.policy.lifecycle.absent_for.as_secs();
-        let waits = |account: &&Account| {
-            account.source == read.source
-                && account.state != Lifecycle::Deleted
-                && !present.contains(&account.directory_id)
-                && account.absence.map_or(0, |absence| absence.seconds) < limit
+        let is_there = |account: &&Account| {
+            account.state != Lifecycle::Deleted && account.absence.map_or(0, |absence| absence.seconds) < limit
         };
-        for account in self.ledger.accounts.values().filter(waits) {
-            let names =
-                [MemberName::Dn(Dn::parse(&account.dn).canonical().to_owned()), MemberName::Name(account.name.clone())];
-            let holders: BTreeSet<&DirectoryId> = names.iter().flat_map(|name| read.dangling.holders(name)).collect();
-            for holder in holders {
-                let members = kept.entry(holder.clone()).or_default();
-                members.insert(account.directory_id.clone());
-                if account.kind == AccountKind::Group {
-                    members.extend(staying(account).cloned());
+        let mut unresolved: BTreeSet<&MemberName> = read.dangling.members.keys().collect();
+        for account in self.ledger.accounts.values().filter(is_there) {
+            let dn = || MemberName::Dn(Dn::parse(&account.dn).canonical().to_owned());
+            let names = if account.source != read.source {
+                let Some(sid) = account.sid.as_ref().filter(|_| is_of_forest) else { continue };
+                [dn(), MemberName::Sid(sid.clone())]
+            } else if present.contains(&account.directory_id) {
+                continue;
+            } else {
+                [dn(), MemberName::Name(account.name.clone())]
+            };
+            for name in &names {
+                unresolved.remove(name);
+                for (holder, role) in read.dangling.holders(name) {
+                    named.add(&read.source, holder, account, role);
                 }
             }
         }
-        kept
+        named.unresolved = counted(read, &unresolved);
+        named
     }
+}
+
+impl Named {
+    /// A group stands for its members.
+    fn add(&mut self, source: &str, holder: &DirectoryId, account: &Account, role: Role) {
+        let nested = staying(account).filter(|_| account.kind == AccountKind::Group);
+        if account.source == source {
+            let kept = self.kept.entry(holder.clone()).or_default();
+            kept.insert(account.directory_id.clone());
+            kept.extend(nested.cloned());
+            return;
+        }
+        let members = self.elsewhere.entry(holder.clone()).or_default();
+        if account.kind == AccountKind::User {
+            members.insert(account.directory_id.clone(), role);
+        }
+        for member in nested {
+            members.entry(member.clone()).or_insert(Role::Member);
+        }
+    }
+}
+
+/// How many of `names` each group and tool names.
+fn counted(read: &SourceRead, names: &BTreeSet<&MemberName>) -> Unresolved {
+    let mut by_holder: BTreeMap<&DirectoryId, (u64, &MemberName)> = BTreeMap::new();
+    for name in names {
+        for holder in read.dangling.members.get(name).into_iter().flat_map(BTreeMap::keys) {
+            by_holder.entry(holder).or_insert((0, name)).0 += 1;
+        }
+    }
+    let groups = read.entries.iter().filter_map(|entry| {
+        let (members, example) = by_holder.get(&entry.id)?;
+        let group = AccountName { kind: entry.kind, name: entry.name.clone() };
+        Some(UnresolvedIn { group, members: *members, example: example.to_string() })
+    });
+    let mut examples: Vec<UnresolvedIn> = groups.collect();
+    let (groups, members) = (examples.len() as u64, examples.iter().map(|group| group.members).sum());
+    examples.sort_by(|one, other| (other.members, &one.group).cmp(&(one.members, &other.group)));
+    examples.truncate(Unresolved::EXAMPLES);
+    Unresolved { groups, members, examples }
 }
 
 /// Members whose leaving is not proved yet.

@@ -23,7 +23,8 @@ impl Memory<'_> {
     pub(super) fn server(&mut self, read: &SourceRead, complete: bool) -> bool {
         let known = self.ledger.marks.get(&read.source);
         let standing = known.and_then(|known| known.moved.clone()).filter(|moved| self.now < moved.at + SETTLES);
-        let (Some(server), false) = (&read.server, read.marks.is_empty()) else { return standing.is_some() };
+        let says_nothing = read.marks.says_nothing() && read.marks.ids.is_none();
+        let (Some(server), false) = (&read.server, says_nothing) else { return standing.is_some() };
         if matches!(read.completeness, Completeness::Stale { .. }) {
             return standing.is_some();
         }
@@ -45,9 +46,8 @@ impl Memory<'_> {
         let same = known.is_some_and(|known| SourceMark { at: known.at, ..after.clone() } == *known);
         if !same {
             let small = known.is_some_and(|known| {
-                let same =
-                    (&known.server, &known.moved, known.accepted) == (&after.server, &after.moved, after.accepted);
-                same && known.at + MARK_EVERY > self.now && known.at <= self.now
+                let told = |mark: &SourceMark| (mark.server.clone(), mark.moved.clone(), mark.accepted, mark.marks.ids);
+                told(known) == told(&after) && known.at + MARK_EVERY > self.now && known.at <= self.now
             });
             self.marks.push((read.source.clone(), after, small));
         }
@@ -70,7 +70,7 @@ impl Memory<'_> {
             let lag_seconds = behind.lag.map(|lag| lag.as_secs());
             (server.clone(), ServerState { at: self.now, lag_seconds, why: Some(behind.why.clone()) })
         });
-        let answered = read.server.iter().filter(|_| !read.marks.is_empty());
+        let answered = read.server.iter().filter(|_| !read.marks.says_nothing());
         let answered =
             answered.map(|server| (server.clone(), ServerState { at: self.now, lag_seconds: Some(0), why: None }));
         servers.extend(behind.chain(answered));

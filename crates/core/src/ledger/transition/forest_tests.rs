@@ -1,0 +1,156 @@
+//! Members from other domains of a forest, each domain a source of its own.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::tests::policy;
+use super::transition;
+use crate::identity::{AccountKind, DirectoryId};
+use crate::ledger::people::PeopleByEntry;
+use crate::ledger::{Account, LedgerState};
+use crate::policy::Policy;
+use crate::snapshot::dn::Dn;
+use crate::snapshot::named::MemberName;
+use crate::snapshot::{DirectorySnapshot, Entry, Role, SourceRead};
+
+struct Forest {
+    ledger: LedgerState,
+    policy: Policy,
+    now: Timestamp,
+}
+
+/// A person of the domain `dc=child` with the SID `S-1-5-21-2-2-2-NUMBER`.
+fn person(number: u32) -> Entry {
+    let name = format!("p{number}");
+    let dn = format!("CN={name},CN=Users,DC=child");
+    let sid = Some(format!("s-1-5-21-2-2-2-{number}"));
+    Entry { sid, ..Entry::new(AccountKind::User, format!("u{number}"), dn, name) }
+}
+
+/// The domain `dc=root` with one group, which names `members`.
+fn root(members: &[(&str, Role)]) -> SourceRead {
+    let sid = Some("s-1-5-21-1-1-1-500".to_owned());
+    let group = Entry { sid, ..Entry::new(AccountKind::Group, "g", "CN=staff,DC=root", "staff") };
+    let anybody = Entry::new(AccountKind::User, "anybody", "CN=anybody,DC=root", "anybody");
+    let mut read = SourceRead::complete("root", [AccountKind::Group, AccountKind::User], vec![group, anybody]);
+    for (dn, role) in members {
+        read.dangling.add(MemberName::of(&Dn::parse(dn)), DirectoryId("g".to_owned()), *role);
+    }
+    read
+}
+
+fn child(people: Vec<Entry>) -> SourceRead {
+    SourceRead::complete("child", [AccountKind::User, AccountKind::Group], people)
+}
+
+const BY_DN: &str = "cn=P1,cn=users,dc=child";
+const BY_SID: &str = "CN=S-1-5-21-2-2-2-2,CN=ForeignSecurityPrincipals,DC=root";
+const NOBODY: &str = "CN=S-1-5-21-9-9-9-9,CN=ForeignSecurityPrincipals,DC=root";
+
+impl Forest {
+    fn new() -> Self {
+        let ledger = LedgerState { ledger_id: "L".to_owned(), ..LedgerState::default() };
+        Self { ledger, policy: policy(24 * 3600), now: Timestamp::from_second(1_790_000_000).expect("a time") }
+    }
+
+    /// One source answers, as each does for itself.
+    fn hears(&mut self, read: SourceRead) {
+        let other = if read.source == "root" { "child" } else { "root" };
+        let snapshot = DirectorySnapshot { reads: vec![read], unasked: [other.to_owned()].into() };
+        for change in &transition(&self.ledger, &snapshot, &self.policy, self.now).changes {
+            self.ledger.apply(change);
+        }
+    }
+
+    fn staff(&self) -> &Account {
+        self.ledger.accounts.values().find(|account| account.name == "staff").expect("the group")
+    }
+
+    /// The names of the people in the group, those who are leaving in brackets.
+    fn members(&self) -> Vec<String> {
+        let (staff, people) = (self.staff(), PeopleByEntry::of(&self.ledger));
+        let name = |member: &DirectoryId| people.get(staff, member).expect("a person").name.clone();
+        let is_leaving = |member: &DirectoryId| staff.leaving.contains(member);
+        let say = |member| if is_leaving(member) { format!("({})", name(member)) } else { name(member) };
+        staff.members.keys().map(say).collect()
+    }
+}
+
+#[test]
+fn members_of_another_domain_are_found_by_dn_and_by_sid() {
+    let mut forest = Forest::new();
+    let named = [(BY_DN, Role::Manager), (BY_SID, Role::Member), (NOBODY, Role::Member)];
+    forest.hears(root(&named));
+    assert_eq!(forest.members(), [""; 0], "the other domain has not answered yet");
+    let unresolved = &forest.ledger.sources["root"].unresolved;
+    assert_eq!((unresolved.groups, unresolved.members), (1, 3));
+    forest.hears(child(vec![person(1), person(2), person(3)]));
+    forest.hears(root(&named));
+    assert_eq!(forest.members(), ["p1", "p2"]);
+    assert_eq!(forest.staff().members[&DirectoryId("u1".to_owned())], Role::Manager);
+    let unresolved = &forest.ledger.sources["root"].unresolved;
+    assert_eq!((unresolved.groups, unresolved.members), (1, 1));
+    assert_eq!(unresolved.examples[0].example, "s-1-5-21-9-9-9-9");
+    // The group names one of them no longer.
+    forest.hears(root(&named[1..]));
+    assert_eq!(forest.members(), ["(p1)", "p2"]);
+}
+
+#[test]
+fn a_member_of_another_domain_stays_while_that_domain_does_not_answer() {
+    let mut forest = Forest::new();
+    forest.hears(child(vec![person(1), person(2)]));
+    forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
+    for _ in 0..23 {
+        forest.now += SignedDuration::from_hours(1);
+        // One of them is missing, and is proved to be absent only after a day.
+        forest.hears(child(vec![person(1)]));
+        forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
+        assert_eq!(forest.members(), ["p1", "p2"]);
+    }
+    for _ in 0..3 {
+        forest.now += SignedDuration::from_hours(1);
+        forest.hears(child(vec![person(1)]));
+        forest.hears(root(&[(BY_DN, Role::Member), (BY_SID, Role::Member)]));
+    }
+    assert_eq!(forest.members(), ["p1", "(p2)"]);
+}
+
+#[test]
+fn a_hidden_sid_takes_no_membership_away() {
+    let mut forest = Forest::new();
+    let named = [(BY_DN, Role::Member), (BY_SID, Role::Member)];
+    forest.hears(child(vec![person(1), person(2)]));
+    forest.hears(root(&named));
+    let hidden = |entry: Entry| Entry { sid: None, ..entry };
+    forest.hears(child(vec![hidden(person(1)), hidden(person(2))]));
+    forest.hears(root(&named));
+    assert_eq!(forest.members(), ["p1", "p2"]);
+}
+
+#[test]
+fn a_source_outside_of_forests_has_no_members_elsewhere() {
+    let mut forest = Forest::new();
+    let foreign = |number| Entry { sid: None, ..person(number) };
+    forest.hears(child(vec![foreign(1)]));
+    forest.hears(root(&[(BY_DN, Role::Member)]));
+    assert_eq!(forest.members(), [""; 0], "its DNs mean something else there");
+    // Nor does the same id in another source make somebody a member.
+    let mut read = root(&[]);
+    read.entries[0].members.insert(DirectoryId("u1".to_owned()), Role::Member);
+    forest.hears(read);
+    let people = PeopleByEntry::of(&forest.ledger);
+    let member = forest.staff().members.keys().next().expect("the id");
+    assert!(people.get(forest.staff(), member).is_none());
+}
+
+#[test]
+fn a_group_of_another_domain_stands_for_its_members() {
+    let mut forest = Forest::new();
+    let members = [(DirectoryId("u1".to_owned()), Role::Manager)].into();
+    let sid = Some("s-1-5-21-2-2-2-600".to_owned());
+    let lab = Entry { members, sid, ..Entry::new(AccountKind::Group, "lab", "CN=lab,DC=child", "lab") };
+    forest.hears(child(vec![person(1), person(2), lab]));
+    forest.hears(root(&[("cn=lab,dc=child", Role::Member)]));
+    assert_eq!(forest.members(), ["p1"]);
+    assert_eq!(forest.staff().members[&DirectoryId("u1".to_owned())], Role::Member);
+}

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::Finding;
 use crate::bootstrap::webhook::{self, ENDS_SOON, Found, WebhookRequest};
+use crate::desired::server_rules::to_be_chosen;
 use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::settings::Settings;
@@ -16,18 +17,35 @@ pub(super) async fn webhook(
     cluster: &ClusterName,
     client: &kube::Client,
     init: String,
-) -> Finding {
+) -> Vec<Finding> {
     let subject = format!("cluster {cluster}, webhook");
     match webhook_found(settings, cluster, client).await {
-        Ok(None) => Finding::good(
+        Ok(None) => vec![Finding::good(
             &subject,
             "not installed: nothing looks at what tenants' pods run as (`bursar webhook install`)",
-        ),
-        Ok(Some((found, is_given))) => {
-            installed(subject, cluster, (&found.url, found.not_after), is_given, daemon::now())
+        )],
+        Ok(Some((found, is_given, older_than_rules))) => {
+            let url_and_end = (&found.url, found.not_after);
+            let mut findings = vec![installed(subject.clone(), cluster, url_and_end, is_given, daemon::now())];
+            if older_than_rules {
+                findings.extend(unchosen(&subject, &to_be_chosen(&settings.policy, cluster)));
+            }
+            findings
         }
-        Err(error) => Finding::bad(&subject, error, init),
+        Err(error) => vec![Finding::bad(&subject, error, init)],
     }
+}
+
+/// Rules that only audit, because the ledger is older than they are and nobody chose their mode.
+fn unchosen(subject: &str, keys: &[String]) -> Option<Finding> {
+    (!keys.is_empty()).then(|| {
+        Finding::bad(
+            subject,
+            format!("{} only audit: this ledger is older than these rules, and nobody chose their mode", keys.join(", ")),
+            "look for bursar-rules-audit in the API server's audit log, then set each to a mode; for example services = \
+             \"enforce\"",
+        )
+    })
 }
 
 /// Checks an installed webhook: its address, if it has one, and the end of its files.
@@ -56,7 +74,7 @@ async fn webhook_found(
     settings: &Settings,
     cluster: &ClusterName,
     client: &kube::Client,
-) -> Result<Option<(Found, bool)>, String> {
+) -> Result<Option<(Found, bool, bool)>, String> {
     let chain = |error: &dyn std::error::Error| chain(error);
     let Some(found) = webhook::found(client).await.map_err(|error| chain(&error))? else { return Ok(None) };
     let sealer = runtime::read_seal(&settings.state_dir).map_err(|error| chain(&error))?;
@@ -65,12 +83,22 @@ async fn webhook_found(
     let (policy, state_dir, now) = (&settings.policy, settings.state_dir.as_path(), daemon::now());
     let request = WebhookRequest { policy, cluster, ledger: &ledger, state_dir, sealer: &sealer, now };
     let is_given = request.is_given(client, &found).await.map_err(|error| chain(&error))?;
-    Ok(Some((found, is_given)))
+    Ok(Some((found, is_given, ledger.older_than_rules)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rules_that_nobody_chose_are_named_until_somebody_does() {
+        assert_eq!(unchosen("webhook", &[]), None);
+        let found = unchosen("webhook", &["class.tool.admission.services".to_owned()]).expect("a finding");
+        assert!(
+            found.cure.is_some() && found.text.starts_with("class.tool.admission.services only audit"),
+            "{found:?}"
+        );
+    }
 
     #[test]
     fn outside_webhook_is_to_be_written_anew_30_days_before_its_end() {

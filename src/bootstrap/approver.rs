@@ -29,7 +29,6 @@ use super::{AccessError, Made, OWN_LIFETIME, answered, client, files, own, read}
 use crate::certificate::Asked;
 use crate::contract::MANAGED_BY;
 use crate::desired::approver_rules::{Owned, approver_rules};
-use crate::desired::watched::site_kinds;
 use crate::execute::authority::verified;
 use crate::execute::keypair::{Names, NewKey};
 use crate::execute::request::ApiServer;
@@ -96,7 +95,7 @@ pub struct ApproverReport {
 
 impl ApproverRequest<'_> {
     fn needs(&self) -> Needs {
-        Needs::of(self.policy, self.cluster, site_kinds(self.policy, self.ledger, self.cluster))
+        Needs::of(self.policy, self.cluster, self.ledger)
     }
 
     fn rules(&self, administrators: &BTreeSet<String>) -> ApproverRules {

@@ -22,10 +22,10 @@ use super::daemon_admission_policy::{DAEMON_ADMISSION_POLICY, REFUSAL, daemon_ad
 use super::needs::{Confinement, Needs};
 use super::owner::Said;
 use super::webhook::remembered::remembered;
-use super::webhook::{self, APPROVALS, WEBHOOK, WebhookRequest, backstop, mutates};
+use super::webhook::server_rules::Given;
+use super::webhook::{self, APPROVALS, WEBHOOK, WebhookRequest, backstop, mutates, server_rules};
 use super::{AccessError, answered};
 use crate::certificate::fingerprint;
-use crate::desired::watched::site_kinds;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
@@ -46,6 +46,8 @@ pub struct Breach {
     pub what: String,
     /// The daemon writes it again.
     pub repairable: bool,
+    /// It is as `init` made it, from an older configuration: the confinement is whole.
+    pub outdated: bool,
 }
 
 /// What an object should be.
@@ -57,6 +59,8 @@ pub struct Expected {
     pub repairable: bool,
     /// It depends on the configuration that `init` was given, so it is compared with what `init` noted on it.
     pub noted: bool,
+    /// It is told if `init` made it from another configuration.
+    pub current: bool,
 }
 
 /// Kind and name.
@@ -105,20 +109,24 @@ impl ConfinementWatch {
     pub fn compare(&self, expected: &[Expected]) -> Option<Vec<Breach>> {
         let seen = lock(&self.seen);
         let mut breaches = Vec::new();
-        for Expected { manifest, repairable, noted } in expected {
+        for Expected { manifest, repairable, noted, current } in expected {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
             let object = format!("{kind} {name}");
+            let mut outdated = false;
             let what = match seen.get(&(kind, name)).cloned().unwrap_or_default() {
                 Seen::NotYet => return None,
                 Seen::Absent => Some("is gone".to_owned()),
-                Seen::Present(stored) if *noted => changed_since_noted(manifest, &stored),
+                Seen::Present(stored) if *noted => changed_since_noted(manifest, &stored).or_else(|| {
+                    outdated = *current && digest(&manifest["spec"]) != digest(&stored["spec"]);
+                    outdated.then(|| "is of an older configuration".to_owned())
+                }),
                 Seen::Present(stored) => difference(manifest, &stored)
                     .map(|field| format!("is not what this version makes it: {field} differs")),
             };
             if let Some(what) = what {
                 let cure = if *repairable { "it is written again" } else { "run bursar init" };
-                breaches.push(Breach { object, what: format!("{what}; {cure}"), repairable: *repairable });
+                breaches.push(Breach { object, what: format!("{what}; {cure}"), repairable: *repairable, outdated });
             }
         }
         Some(breaches)
@@ -135,6 +143,7 @@ fn names(mutates: bool) -> Vec<((&'static str, &'static str), String)> {
         (MUTATING_HOOKS, WEBHOOK.to_owned()),
     ];
     names.extend(backstop::POLICIES.map(|name| (VALIDATING_POLICY, name.to_owned())));
+    names.extend(server_rules::POLICIES.map(|name| (VALIDATING_POLICY, name.to_owned())));
     names.extend(backstop::names(VALIDATING_BINDING.0).into_iter().map(|name| (VALIDATING_BINDING, name)));
     if mutates {
         names.extend(backstop::POLICIES.map(|name| (MUTATING_POLICY, name.to_owned())));
@@ -223,7 +232,9 @@ pub(super) fn note(manifest: &mut Value) {
 /// Digest of the rules alone: it does not depend on the configuration.
 fn revision() -> String {
     let [policy, _] = daemon_admission_policy(&Needs::default(), &Confinement::default());
-    digest(&policy["spec"])
+    let rules = server_rules::policies(&Given::default());
+    let specs: Vec<String> = std::iter::once(&policy).chain(&rules).map(|policy| digest(&policy["spec"])).collect();
+    fingerprint(specs.concat().as_bytes())
 }
 
 fn changed_since_noted(manifest: &Value, stored: &Value) -> Option<String> {
@@ -331,20 +342,24 @@ pub async fn expected(
     request: WebhookRequest<'_>,
     said: &Said,
 ) -> Result<(Vec<Expected>, Vec<String>), AccessError> {
-    let site = site_kinds(request.policy, request.ledger, request.cluster);
-    let needs = Needs::of(request.policy, request.cluster, site);
+    let needs = Needs::of(request.policy, request.cluster, request.ledger);
     let ways = ways_to_administrator(&needs, said);
-    let fixed = |manifest| Expected { manifest, repairable: false, noted: false };
+    let fixed = |manifest| Expected { manifest, repairable: false, noted: false, current: true };
     let [mut policy, binding] = daemon_admission_policy(&needs, &said.confinement());
     note(&mut policy);
-    let mut expected = vec![Expected { manifest: policy, repairable: false, noted: true }, fixed(binding)];
+    let mut expected =
+        vec![Expected { manifest: policy, repairable: false, noted: true, current: false }, fixed(binding)];
     expected.extend(backstop::validating().into_iter().map(fixed));
+    expected.extend(server_rules::policies(&needs.rules).into_iter().map(|mut manifest| {
+        note(&mut manifest);
+        Expected { manifest, repairable: false, noted: true, current: true }
+    }));
     let has_mutating = mutates(client).await?;
     if has_mutating {
         expected.extend(backstop::mutating().into_iter().map(fixed));
     }
     if let Some(remembered) = remembered(request)? {
-        let kept = |manifest| Expected { manifest, repairable: true, noted: false };
+        let kept = |manifest| Expected { manifest, repairable: true, noted: false, current: true };
         expected.extend(webhook::expected(client, request, &remembered).await?.into_iter().map(kept));
     }
     if !has_mutating {

@@ -25,11 +25,10 @@ use super::needs::Needs;
 use super::own::OwnCredential;
 use super::owner::{Said, owner_and_said};
 use super::roles::{self, INIT_MANAGER};
-use super::webhook::{self, backstop, mutates};
+use super::webhook::{self, backstop, mutates, server_rules};
 use super::{AccessError, answered, client_of, files, mark, own, owner, read};
 use crate::contract::{MANAGED_BY, Sealer};
 use crate::desired::approver_rules::unknown_classes;
-use crate::desired::watched::site_kinds;
 use crate::execute::request::ApiServer;
 use crate::identity::ClusterName;
 use crate::kinds::{ObjectKind, ServedKind};
@@ -133,8 +132,7 @@ async fn make(request: InitRequest<'_>, from_anybody: bool) -> Result<InitReport
     let admin = read(request.admin_kubeconfig)?;
     let reached = own::reached(&admin, request.admin_kubeconfig)?;
     let client = client_of(admin, request.admin_kubeconfig).await?;
-    let site = site_kinds(request.policy, request.ledger, request.cluster);
-    let needs = Needs::of(request.policy, request.cluster, site);
+    let needs = Needs::of(request.policy, request.cluster, request.ledger);
     let ledger_id = &request.ledger.ledger_id;
     owner::must_be_same(request.cluster, request.daemon_kubeconfig, request.admin_kubeconfig).await?;
     if !from_anybody {
@@ -223,7 +221,7 @@ pub(super) async fn make_all(
 async fn wanted(client: &Client, needs: &Needs, ledger_id: &str, said: &Said) -> Result<Vec<Value>, AccessError> {
     let manifest_kinds = look(client, needs).await?;
     let edit = edit(client).await?;
-    let backstop = backstop(client).await?;
+    let backstop = backstop(client, needs).await?;
     Ok(manifests(needs, &manifest_kinds, &edit, &backstop, (ledger_id, said)))
 }
 
@@ -266,9 +264,13 @@ fn manifests(
     manifests
 }
 
-/// The policies of the backstop, which do nothing before `bursar webhook install` binds them.
-async fn backstop(client: &Client) -> Result<Vec<Value>, AccessError> {
+/// The policies of the backstop and of the rules, which do nothing before `bursar webhook install` binds them.
+async fn backstop(client: &Client, needs: &Needs) -> Result<Vec<Value>, AccessError> {
     let mut policies = backstop::validating().to_vec();
+    policies.extend(server_rules::policies(&needs.rules).into_iter().map(|mut policy| {
+        note(&mut policy);
+        policy
+    }));
     if mutates(client).await? {
         policies.extend(backstop::mutating());
     }

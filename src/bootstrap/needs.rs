@@ -4,11 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::webhook::server_rules::Given;
 use crate::desired::credential;
 pub use crate::desired::rbac::ARCHIVE_ROLE;
 use crate::desired::rbac::impersonation_role;
+use crate::desired::watched::site_kinds;
 use crate::identity::{ClusterName, HostName};
 use crate::kinds::{ManagedKind, ObjectKind, WatchedKind};
+use crate::ledger::LedgerState;
 use crate::policy::{Class, CredentialKind, PodSecurity, Policy, Selector, VolumeKind};
 
 /// The role that `init` makes of this server's `edit`.
@@ -74,19 +77,22 @@ pub struct Needs {
     pub reaps_pods: bool,
     /// Namespaces in which nothing runs are suspended, and their people warned.
     pub reaps_namespaces: bool,
+    /// What the policies of the rules are made from.
+    pub rules: Given,
 }
 
 impl Needs {
-    /// What `policy` needs in `cluster`, where these kinds are watched because a site uses them.
+    /// What `policy` needs in `cluster`; `ledger` knows which kinds of a site were made there.
     #[must_use]
-    pub fn of(policy: &Policy, cluster: &ClusterName, site: impl IntoIterator<Item = WatchedKind>) -> Self {
+    pub fn of(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Self {
         let mut needs = Self {
             reaps_pods: policy.reapers.pods.is_some(),
             reaps_namespaces: policy.reapers.namespaces.is_some(),
             levels: BTreeSet::from([PodSecurity::Restricted.as_str()]),
+            rules: Given::of(policy, cluster, ledger),
             ..Self::default()
         };
-        for WatchedKind { kind, only } in site {
+        for WatchedKind { kind, only } in site_kinds(policy, ledger, cluster) {
             match only {
                 Some(name) => drop(needs.secrets.insert(name)),
                 None => drop(needs.manifest_kinds.insert(kind)),

@@ -3,6 +3,7 @@
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::Value;
@@ -10,7 +11,6 @@ use serde_json::Value;
 use super::needs::Needs;
 use super::owner::owner_and_said;
 use super::{AccessError, answered, roles};
-use crate::desired::watched::site_kinds;
 use crate::identity::ClusterName;
 use crate::kinds::ServedKind;
 use crate::ledger::LedgerState;
@@ -27,7 +27,7 @@ pub async fn missing(
     cluster: &ClusterName,
     ledger: &LedgerState,
 ) -> Result<Vec<String>, AccessError> {
-    let needs = Needs::of(policy, cluster, site_kinds(policy, ledger, cluster));
+    let needs = Needs::of(policy, cluster, ledger);
     let said = owner_and_said(client).await?.map(|(_, said)| said).unwrap_or_default();
     let mut wanted = wanted(&roles::daemon(&needs, &said.confinement(), &kinds(client, &needs).await?));
     for [role, _] in [roles::daemon_in_namespace(&ledger.ledger_id), roles::daemon_in_selftest(&ledger.ledger_id)] {
@@ -39,6 +39,16 @@ pub async fn missing(
     });
     let said: Vec<Option<String>> = futures::stream::iter(asked).buffered(AT_A_TIME).try_collect().await?;
     Ok(said.into_iter().flatten().collect())
+}
+
+/// What a ClusterRole lets its holders do.
+///
+/// # Errors
+/// There is no such role, or the daemon may not read it.
+pub async fn role_rules(client: &Client, role: &str) -> Result<Vec<PolicyRule>, AccessError> {
+    let api = Api::<ClusterRole>::all(client.clone());
+    let found = answered(&format!("ClusterRole {role}"), api.get(role)).await?;
+    Ok(found.rules.unwrap_or_default())
 }
 
 /// Kinds of the site manifests. A kind that the cluster does not have is another finding.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::daemon_admission_policy::DAEMON_ADMISSION_POLICY;
 use super::needs::{ARCHIVE_ROLE, CLUSTER_ADMIN_USER, Confinement, Needs, TENANT_ROLE};
-use super::webhook::{APPROVALS, SECRET, WEBHOOK, backstop};
+use super::webhook::{APPROVALS, SECRET, WEBHOOK, backstop, server_rules};
 use crate::contract::{CLASS, MANAGED_BY, SELFTEST};
 use crate::desired::rbac::impersonation_role;
 use crate::desired::volume::PERSONAL_NAMESPACE;
@@ -108,7 +108,8 @@ pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[Served
             "apiGroups": [RBAC],
             "resources": ["clusterroles"],
             "resourceNames": needs.bindable(),
-            "verbs": ["bind"],
+            // `bursar doctor` reads what they may write.
+            "verbs": ["bind", "get"],
         }),
     ];
     rules.extend(managed_rules());
@@ -159,6 +160,7 @@ fn webhook_configurations() -> Vec<Value> {
         named(GROUP, "mutatingwebhookconfigurations", [WEBHOOK], KEPT_AND_SEEN),
         named(GROUP, "validatingadmissionpolicies", [DAEMON_ADMISSION_POLICY], SEEN),
         named(GROUP, "validatingadmissionpolicies", backstop::POLICIES, SEEN),
+        named(GROUP, "validatingadmissionpolicies", server_rules::POLICIES, SEEN),
         named(GROUP, "mutatingadmissionpolicies", backstop::POLICIES, SEEN),
         named(GROUP, "validatingadmissionpolicybindings", [DAEMON_ADMISSION_POLICY], SEEN),
         named(GROUP, "validatingadmissionpolicybindings", backstop::names(validating), KEPT_AND_SEEN),

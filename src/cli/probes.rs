@@ -5,6 +5,7 @@ mod authority;
 mod cluster;
 mod confinement;
 mod homes;
+mod kinds;
 mod mounts;
 mod realm;
 mod remedy;

@@ -48,7 +48,7 @@ impl Confinement {
 
     fn is_whole(&self) -> bool {
         self.trouble.is_none()
-            && self.breaches.as_ref().is_some_and(Vec::is_empty)
+            && self.breaches.as_ref().is_some_and(|all| all.iter().all(|breach| breach.outdated))
             && self.bites == Some(Probed::Refused)
     }
 
@@ -199,8 +199,13 @@ async fn look(
         }
         confinement.compared = version;
     }
-    for Breach { object, what, .. } in confinement.breaches.iter().flatten() {
-        if !before.iter().flatten().any(|known| known.object == *object && known.what == *what) {
+    for Breach { object, what, outdated, .. } in confinement.breaches.iter().flatten() {
+        if before.iter().flatten().any(|known| known.object == *object && known.what == *what) {
+            continue;
+        }
+        if *outdated {
+            tracing::warn!(cluster = %request.cluster, object, what, "a change of the configuration is not in force");
+        } else {
             tracing::error!(cluster = %request.cluster, object, what, "the daemon's confinement is weakened");
         }
     }

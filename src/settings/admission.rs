@@ -2,12 +2,14 @@
 
 use super::class::absolute;
 use super::host::{has_name_as_label, is_host};
+use super::server_rules::server_rules;
 use super::table::Table;
 use crate::admission::image::is_place;
 use crate::policy::{Admission, Class, From, PodSecurity, VolumeRule};
 use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 
-const RULES: [&str; 7] = ["uid", "host", "images", "hosts", "volumes", "claims", "lifetime"];
+const RULES: [&str; 11] =
+    ["uid", "host", "images", "hosts", "volumes", "claims", "lifetime", "services", "scheduling", "sysctls", "ingress"];
 const MODES: [(&str, Mode); 4] =
     [("enforce", Mode::Enforce), ("warn", Mode::Warn), ("audit", Mode::Audit), ("off", Mode::Off)];
 
@@ -15,19 +17,21 @@ const MODES: [(&str, Mode); 4] =
 pub(super) fn admission(table: &Table<'_>, from: From) -> Admission {
     table.only(&RULES);
     let default = Admission::default();
+    let claims = claims(table);
     Admission {
+        server: server_rules(table, claims.mode),
         uid: uid(table, default.uid, from),
         host: rule(table, "host", &[]).0.unwrap_or(default.host),
         images: images(table),
         hosts: hosts(table, default.hosts),
         volumes: volumes(table, default.volumes),
-        claims: claims(table),
+        claims,
         lifetime: rule(table, "lifetime", &[]).0.unwrap_or(default.lifetime),
     }
 }
 
 /// The mode of a rule that is written `rule = "MODE"` or `rule = { mode = "MODE", … }`, and what else the latter says.
-fn rule<'a>(table: &Table<'a>, rule: &str, keys: &[&str]) -> (Option<Mode>, Option<Table<'a>>) {
+pub(super) fn rule<'a>(table: &Table<'a>, rule: &str, keys: &[&str]) -> (Option<Mode>, Option<Table<'a>>) {
     if !table.value(rule).is_some_and(serde_json::Value::is_object) {
         return (table.choice(rule, &MODES), None);
     }
@@ -91,7 +95,7 @@ fn images(table: &Table<'_>) -> ImageRules {
 
 fn hosts(table: &Table<'_>, default: HostRules) -> HostRules {
     const EXAMPLE: &str = "{name}.tools.example.org";
-    let (mode, fields) = rule(table, "hosts", &["allow", "annotations"]);
+    let (mode, fields) = rule(table, "hosts", &["allow", "annotations", "fields"]);
     let (mode, allow) = listed(table, "hosts", mode, fields.as_ref(), EXAMPLE);
     let Some(fields) = fields else { return HostRules { mode, allow, ..default } };
     for host in &allow {
@@ -161,7 +165,7 @@ fn allowed_volume(text: &str) -> Option<AllowedVolume> {
 }
 
 fn claims(table: &Table<'_>) -> ClaimRules {
-    let (mode, fields) = rule(table, "claims", &["storage_class"]);
+    let (mode, fields) = rule(table, "claims", &["storage_class", "storage_classes"]);
     let storage_class = fields.and_then(|fields| fields.text("storage_class"));
     ClaimRules { mode: mode.unwrap_or_default(), storage_class }
 }

@@ -15,6 +15,7 @@ mod profile;
 mod realm;
 mod reaper;
 mod secret;
+mod server_rules;
 mod source;
 mod table;
 mod validate;

@@ -6,6 +6,7 @@ use std::path::Path;
 use bursar_directory::source::{Ids, SourceKind};
 
 use super::*;
+use crate::rules::Mode;
 use crate::snapshot::Way;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nnot looked into\n-----END CERTIFICATE-----\n";
@@ -626,4 +627,46 @@ fn a_realm_as_a_target_is_that_of_a_source_or_says_how_it_is_reached() {
     let loaded = load(&format!("{BASE}{sso}[realm]\nsource = \"sso\"\nclient = \"ws\"\n")).expect("settings");
     let rules = loaded.realm.expect("a realm").rules;
     assert_eq!((rules.name.as_str(), rules.client.as_deref(), rules.adopt), ("lab", Some("ws"), false));
+}
+
+#[test]
+fn rules_of_the_api_server_are_read_as_the_policies_look_for_them() {
+    let text = r#"
+[class.tool.admission]
+services = { mode = "warn", allow = ["NodePort"] }
+scheduling = { priority_classes = ["batch"], tolerations = [], node_name = true }
+sysctls = { allow = ["net/core/somaxconn"] }
+ingress = { classes = ["nginx"] }
+claims = { mode = "audit", storage_class = "fast", storage_classes = ["fast", ""] }
+"#;
+    let settings = load(&format!("{BASE}{TOOL}{text}")).unwrap_or_else(|errors| panic!("{errors}"));
+    let server = &settings.policy.classes["tool"].admission.server;
+    let words = |rule: &crate::rules::server::ServerRule| rule.allow.iter().cloned().collect::<Vec<_>>();
+    assert_eq!((server.services.mode, words(&server.services)), (Some(Mode::Warn), vec!["NodePort".to_owned()]));
+    assert_eq!(words(&server.scheduling), ["nodeName", "priority batch", "runtime *", "scheduler *"]);
+    assert_eq!((server.scheduling.mode, words(&server.sysctls)), (None, vec!["net.core.somaxconn".to_owned()]));
+    assert_eq!(words(&server.ingress), ["gateway *", "ingress nginx"]);
+    assert_eq!((server.ingress.mode, server.storage.mode), (Some(Mode::Enforce), Some(Mode::Audit)));
+    assert_eq!(words(&server.storage), ["class ", "class fast"]);
+}
+
+#[test]
+fn wrong_rules_of_the_api_server_are_told() {
+    let told = |line: &str, what: &str| {
+        let errors = errors(&format!("{TOOL}[class.tool.admission]\n{line}\n"));
+        assert!(errors.iter().any(|error| error.contains(what)), "{line}: {errors:?}");
+    };
+    told(r#"services = { allow = ["nodeport"] }"#, "is none of: NodePort, LoadBalancer, ExternalName, externalIPs");
+    told(r#"scheduling = { priority_classes = ["*"] }"#, "is not a name");
+    told(r#"sysctls = { allow = ["net.core.' + 'x"] }"#, "is not a name");
+    told(r#"ingress = "enforce""#, "needs a list");
+    told(
+        r#"claims = { storage_class = "fast", storage_classes = ["slow"] }"#,
+        "is missing, which storage_class fills in",
+    );
+    told(
+        r#"hosts = { allow = ["{name}.example.org"], fields = { "widgets.example.org" = ["spec..host"] } }"#,
+        "is no field of a kind",
+    );
+    told(r#"hosts = { fields = { "widgets.example.org" = ["spec.host"] } }"#, "goes with allow");
 }

@@ -23,10 +23,11 @@ const ALL: &str = "true";
 
 /// Everything.
 pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, StoreError> {
-    let (ledger_id, last_generation): (String, i64) =
-        sqlx::query_as("SELECT id, last_generation FROM ledger").fetch_one(&mut *connection).await?;
+    let (ledger_id, last_generation, older_than_rules): (String, i64, bool) =
+        sqlx::query_as("SELECT id, last_generation, older_than_rules FROM ledger").fetch_one(&mut *connection).await?;
     Ok(LedgerState {
         ledger_id,
+        older_than_rules,
         last_generation: last_generation.unsigned_abs(),
         sources: sources(connection).await?,
         marks: mapped(connection, &SOURCE_MARK, MarkRow::read).await?,

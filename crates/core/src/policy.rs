@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::identity::{AccountKind, ClusterName};
 use crate::kinds::DriftKey;
+use crate::rules::server::ServerRules;
 use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
 
 pub use self::adopts::{Adopts, Requirement, Selector};
@@ -300,6 +301,8 @@ pub struct Admission {
     pub claims: ClaimRules,
     /// Whether a pod's lifetime must parse.
     pub lifetime: Mode,
+    /// What the API server judges itself.
+    pub server: ServerRules,
 }
 
 /// `admission.volumes`.
@@ -331,6 +334,7 @@ impl Default for Admission {
             },
             claims: ClaimRules { mode: Mode::Enforce, storage_class: None },
             lifetime: Mode::Enforce,
+            server: ServerRules::default(),
         }
     }
 }

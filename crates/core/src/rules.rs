@@ -5,6 +5,7 @@
 //! rule that a newer daemon wrote.
 
 pub mod approver;
+pub mod server;
 
 use std::collections::BTreeMap;
 

@@ -11,7 +11,7 @@
 use serde_json::{Value, json};
 
 use super::configurations::of_tenants;
-use super::labels;
+use super::{labels, server_rules};
 use crate::bootstrap::roles::labels as labels_of_init;
 use crate::contract::CLASS;
 use crate::rules::{Mode, Rules, UidRules};
@@ -25,9 +25,9 @@ pub const ESCALATION: &str = "bursar-escalation";
 pub const POLICIES: [&str; 3] = [UID, GROUPS, ESCALATION];
 
 const PODS_AND_EPHEMERAL: [&str; 2] = ["pods", "pods/ephemeralcontainers"];
-const API_VERSION: &str = "admissionregistration.k8s.io/v1";
+pub(super) const API_VERSION: &str = "admissionregistration.k8s.io/v1";
 /// Modes that a binding can have, and what the API server calls them.
-const ACTIONS: [(Mode, &str); 3] = [(Mode::Enforce, "Deny"), (Mode::Warn, "Warn"), (Mode::Audit, "Audit")];
+pub(super) const ACTIONS: [(Mode, &str); 3] = [(Mode::Enforce, "Deny"), (Mode::Warn, "Warn"), (Mode::Audit, "Audit")];
 
 /// The validating policies.
 pub(in crate::bootstrap) fn validating() -> [Value; 3] {
@@ -239,8 +239,11 @@ pub fn bindings(rules: &Rules) -> Vec<Binding> {
 
 /// Names of all bindings of a kind: what the daemon may write.
 pub(in crate::bootstrap) fn names(kind: &str) -> Vec<String> {
-    let modes: &[&str] = if kind.starts_with("Mutating") { &["enforce"] } else { &["enforce", "warn", "audit"] };
-    POLICIES.iter().flat_map(|policy| modes.iter().map(move |mode| format!("{policy}-{mode}"))).collect()
+    let mutating = kind.starts_with("Mutating");
+    let modes: &[&str] = if mutating { &["enforce"] } else { &["enforce", "warn", "audit"] };
+    let more: &[&str] = if mutating { &[] } else { &server_rules::POLICIES };
+    let own = POLICIES.iter().flat_map(|policy| modes.iter().map(move |mode| format!("{policy}-{mode}")));
+    own.chain(more.iter().map(|name| (*name).to_owned())).collect()
 }
 
 fn matching(classes: &[&String]) -> Value {
@@ -257,7 +260,7 @@ fn matching(classes: &[&String]) -> Value {
     })
 }
 
-fn binding(kind: &'static str, name: &str, spec: &Value) -> Binding {
+pub(super) fn binding(kind: &'static str, name: &str, spec: &Value) -> Binding {
     let manifest = json!({
         "apiVersion": API_VERSION,
         "kind": kind,
@@ -278,6 +281,7 @@ mod tests {
         for kind in ["ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicyBinding"] {
             let made: Vec<String> = bindings(&rules(&sample(), &prod()))
                 .into_iter()
+                .chain(server_rules::bindings())
                 .filter(|binding| binding.kind == kind)
                 .map(|binding| binding.name)
                 .collect();

@@ -42,6 +42,12 @@ const WORKLOADS: [(&str, &[&str]); 3] = [
 const ROUTES: [(&str, &[&str]); 2] =
     [("networking.k8s.io", &["ingresses"]), ("gateway.networking.k8s.io", &["httproutes", "grpcroutes", "tlsroutes"])];
 
+/// API group and resources of what the rules of the webhook look at in tenants' namespaces.
+pub(super) fn looked_at() -> Vec<(&'static str, &'static [&'static str])> {
+    let pods: (&str, &[&str]) = ("", &["pods", "pods/ephemeralcontainers", "pods/resize", "persistentvolumeclaims"]);
+    WORKLOADS.into_iter().chain(ROUTES).chain([pods]).collect()
+}
+
 /// What the configurations are made from.
 #[derive(Debug, Clone)]
 pub struct Hooks<'a> {

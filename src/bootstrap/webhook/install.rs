@@ -13,9 +13,10 @@ use super::backstop::bindings;
 use super::configurations::{GIVEN, Hooks, RENEW_AFTER, UNTIL};
 use super::manifests::{config_map, identity, secret, workload};
 use super::remembered::{Remembered, forget, remember};
+use super::server_rules::Given;
 use super::{
     APPROVALS, AccessError, Found, GROUP, Installed, Reached, SECRET, WEBHOOK, WebhookRequest, Wrote, backstop, found,
-    must_be_ours, put, remove, wait_for,
+    must_be_ours, put, remove, server_rules, wait_for,
 };
 use crate::bootstrap::{NAMESPACE, answered, roles};
 
@@ -104,8 +105,8 @@ pub(super) async fn configure(
     for manifest in hooks.configurations() {
         put(client, &manifest, wrote).await?;
     }
-    for binding in bindings(&rules) {
-        put(client, &binding.manifest, wrote).await?;
+    for manifest in in_force(request) {
+        put(client, &manifest, wrote).await?;
     }
     let url = match reached {
         Reached::Service => None,
@@ -134,8 +135,13 @@ pub async fn expected(
         objects: &objects,
         annotations: json!({}),
     };
-    let bindings = bindings(&rules).into_iter().map(|binding| binding.manifest);
-    Ok(hooks.configurations().into_iter().chain(bindings).collect())
+    Ok(hooks.configurations().into_iter().chain(in_force(request)).collect())
+}
+
+/// What puts the policies in force.
+fn in_force(request: WebhookRequest<'_>) -> Vec<Value> {
+    let bindings = bindings(&request.rules()).into_iter().chain(server_rules::bindings());
+    bindings.map(|binding| binding.manifest).collect()
 }
 
 /// Removes the webhook, and the backstop only if told: as an administrator, for the daemon removes none of it.
@@ -163,7 +169,7 @@ pub async fn uninstall(
         remove(client, (api_version, kind, Some(NAMESPACE)), name, &mut wrote).await?;
     }
     if with_backstop {
-        for binding in bindings(&request.rules()) {
+        for binding in bindings(&request.rules()).into_iter().chain(server_rules::bindings()) {
             remove(client, (GROUP, binding.kind, None), &binding.name, &mut wrote).await?;
         }
     }
@@ -192,7 +198,8 @@ pub async fn manifests(client: &Client, request: WebhookRequest<'_>, image: &str
     all.push(config_map(&rules.to_json(), &request.seal()));
     all.extend(hooks.configurations());
     all.extend(backstop::mutating());
-    all.extend(bindings(&rules).into_iter().map(|binding| binding.manifest));
+    all.extend(server_rules::policies(&Given::of(request.policy, request.cluster, request.ledger)));
+    all.extend(in_force(request));
     Ok(all)
 }
 

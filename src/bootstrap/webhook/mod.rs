@@ -15,6 +15,7 @@ mod outside;
 pub mod remembered;
 mod review;
 mod selftest;
+pub mod server_rules;
 
 use std::path::Path;
 use std::time::Duration;
@@ -162,6 +163,15 @@ impl WebhookRequest<'_> {
 /// API group and plural of what tenants are given in every class.
 pub(super) fn managed_objects() -> Vec<(String, String)> {
     managed().map(|kind| (kind.group().to_owned(), kind.row().plural.to_owned())).collect()
+}
+
+/// API group and resource of everything that a rule looks at, in the webhook or in a policy.
+#[must_use]
+pub fn looked_at() -> Vec<(String, String)> {
+    let all = configurations::looked_at().into_iter().chain(server_rules::LOOKED_AT);
+    let each =
+        all.flat_map(|(group, resources)| resources.iter().map(move |one| (group.to_owned(), (*one).to_owned())));
+    each.chain(managed_objects()).collect()
 }
 
 /// What is installed; `None`: nothing.

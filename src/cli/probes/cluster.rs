@@ -3,6 +3,7 @@
 use kube::config::AuthInfo;
 
 use super::confinement::confinement;
+use super::kinds::kinds;
 use super::webhook::webhook;
 use super::{Finding, authority};
 use crate::errors::chain;
@@ -87,7 +88,8 @@ async fn as_daemon(settings: &Settings, name: &ClusterName) -> Vec<Finding> {
         Ok(_) => {
             let mut findings = vec![Finding::good(&subject, "may do what it has to")];
             findings.extend(confinement(settings, name, &client, (&ledger, &init)).await);
-            findings.push(webhook(settings, name, &client, init).await);
+            findings.extend(kinds(&settings.policy, name, &client, &init).await);
+            findings.extend(webhook(settings, name, &client, init).await);
             findings
         }
     }

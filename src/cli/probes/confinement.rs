@@ -56,7 +56,7 @@ async fn look(
     let mut findings = Vec::new();
     match breaches {
         None => findings.push(Finding::bad(subject, "what confines the daemon cannot be read", init)),
-        Some(breaches) => findings.extend(breaches.into_iter().map(|Breach { object, what, repairable }| {
+        Some(breaches) => findings.extend(breaches.into_iter().map(|Breach { object, what, repairable, .. }| {
             let cure = if repairable { "systemctl status bursard: the daemon writes it again" } else { init };
             Finding::bad(subject, format!("{object} {what}"), cure)
         })),

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::Finding;
 use crate::bootstrap::webhook::{self, ENDS_SOON, Found, Question, WebhookRequest};
+use crate::desired::server_rules::to_be_chosen;
 use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::settings::Settings;
@@ -16,25 +17,31 @@ pub(super) async fn webhook(
     cluster: &ClusterName,
     client: &kube::Client,
     init: String,
-) -> Finding {
+) -> Vec<Finding> {
     let subject = format!("cluster {cluster}, webhook");
     match webhook_found(settings, cluster, client).await {
-        Ok(None) => Finding::good(
+        Ok(None) => vec![Finding::good(
             &subject,
             "not installed: nothing looks at what tenants' pods run as (`bursar webhook install`)",
-        ),
-        Ok(Some((found, is_given, question))) => {
-            let finding = installed(subject.clone(), cluster, (&found.url, found.not_after), is_given, daemon::now());
-            let answer = match question {
-                Some(question) if finding.cure.is_none() => question.ask().await,
-                _ => return finding,
-            };
-            match answer {
-                Ok(()) => Finding::good(subject, format!("{}; it answers a review", finding.text)),
-                Err(why) => Finding::bad(subject, format!("it does not answer a review: {why}"), start(&found.url)),
+        )],
+        Ok(Some(Installed { found, is_given, question, older_than_rules })) => {
+            let url_and_end = (&found.url, found.not_after);
+            let mut first = installed(subject.clone(), cluster, url_and_end, is_given, daemon::now());
+            if let Some(question) = question.filter(|_| first.cure.is_none()) {
+                first = match question.ask().await {
+                    Ok(()) => Finding::good(&subject, format!("{}; it answers a review", first.text)),
+                    Err(why) => {
+                        Finding::bad(&subject, format!("it does not answer a review: {why}"), start(&found.url))
+                    }
+                };
             }
+            let mut findings = vec![first];
+            if older_than_rules {
+                findings.extend(unchosen(&subject, &to_be_chosen(&settings.policy, cluster)));
+            }
+            findings
         }
-        Err(error) => Finding::bad(&subject, error, init),
+        Err(error) => vec![Finding::bad(&subject, error, init)],
     }
 }
 
@@ -47,6 +54,28 @@ fn start(url: &Option<String>) -> String {
         ),
         None => "kubectl -n bursar get pods; kubectl -n bursar logs deployment/bursar-webhook".to_owned(),
     }
+}
+
+/// Rules that only audit, because the ledger is older than they are and nobody chose their mode.
+fn unchosen(subject: &str, keys: &[String]) -> Option<Finding> {
+    (!keys.is_empty()).then(|| {
+        Finding::bad(
+            subject,
+            format!("{} only audit: this ledger is older than these rules, and nobody chose their mode", keys.join(", ")),
+            "look for bursar-rules-audit in the API server's audit log, then set each to a mode; for example services = \
+             \"enforce\"",
+        )
+    })
+}
+
+/// A webhook as it was found.
+struct Installed {
+    found: Found,
+    /// Whether it serves what this configuration and ledger say.
+    is_given: bool,
+    /// A review to ask it; `None` where nothing can be asked.
+    question: Option<Question>,
+    older_than_rules: bool,
 }
 
 /// Checks an installed webhook: its address, if it has one, and the end of its files.
@@ -75,7 +104,7 @@ async fn webhook_found(
     settings: &Settings,
     cluster: &ClusterName,
     client: &kube::Client,
-) -> Result<Option<(Found, bool, Option<Question>)>, String> {
+) -> Result<Option<Installed>, String> {
     let chain = |error: &dyn std::error::Error| chain(error);
     let Some(found) = webhook::found(client).await.map_err(|error| chain(&error))? else { return Ok(None) };
     let sealer = runtime::read_seal(&settings.state_dir).map_err(|error| chain(&error))?;
@@ -84,12 +113,23 @@ async fn webhook_found(
     let (policy, state_dir, now) = (&settings.policy, settings.state_dir.as_path(), daemon::now());
     let request = WebhookRequest { policy, cluster, ledger: &ledger, state_dir, sealer: &sealer, now };
     let is_given = request.is_given(client, &found).await.map_err(|error| chain(&error))?;
-    Ok(Some((found, is_given, Question::of(client, request))))
+    let question = Question::of(client, request);
+    Ok(Some(Installed { found, is_given, question, older_than_rules: ledger.older_than_rules }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rules_that_nobody_chose_are_named_until_somebody_does() {
+        assert_eq!(unchosen("webhook", &[]), None);
+        let found = unchosen("webhook", &["class.tool.admission.services".to_owned()]).expect("a finding");
+        assert!(
+            found.cure.is_some() && found.text.starts_with("class.tool.admission.services only audit"),
+            "{found:?}"
+        );
+    }
 
     #[test]
     fn outside_webhook_is_to_be_written_anew_30_days_before_its_end() {

@@ -8,6 +8,7 @@ mod flood;
 mod installed;
 mod keeps;
 mod sender;
+mod server_rules;
 mod site;
 mod subresources;
 

@@ -16,6 +16,7 @@ pub mod network;
 pub mod quota;
 pub mod rbac;
 pub mod rules;
+pub mod server_rules;
 mod ssh;
 mod subject;
 mod tenant;

@@ -55,6 +55,8 @@ use crate::snapshot::{Comparison, Completeness, RejectedEntry, Role, Way};
 pub struct LedgerState {
     /// Drawn when the ledger was made; the cluster's owner object names it.
     pub ledger_id: String,
+    /// The ledger is older than the rules that the API server evaluates: those that nobody chose only audit.
+    pub older_than_rules: bool,
     /// The highest generation ever given out.
     pub last_generation: u64,
     /// What each source last answered.

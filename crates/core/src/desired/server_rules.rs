@@ -1,0 +1,126 @@
+//! What the API server's own policies are told of each class: one ConfigMap's data for each mode, a key for each class
+//! and rule, a word a line. A class that has a rule in another mode has no key there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::identity::ClusterName;
+use crate::policy::{Class, Policy};
+use crate::rules::Mode;
+use crate::rules::server::{HostField, ServerRule};
+
+/// Modes in which a rule is looked at.
+pub const MODES: [Mode; 3] = [Mode::Enforce, Mode::Warn, Mode::Audit];
+
+/// The mode of a rule that no administrator chose: a ledger that is older than the rules audits first, because its
+/// tenants may have what the rules refuse.
+#[must_use]
+pub const fn unchosen(ledger_is_older: bool) -> Mode {
+    if ledger_is_older { Mode::Audit } else { Mode::Enforce }
+}
+
+/// The ConfigMaps' data by mode.
+#[must_use]
+pub fn data(policy: &Policy, cluster: &ClusterName, unchosen: Mode) -> [(Mode, BTreeMap<String, String>); 3] {
+    MODES.map(|mode| {
+        let classes = classes(policy, cluster).flat_map(|class| of_class(class, mode, unchosen));
+        (mode, classes.collect())
+    })
+}
+
+/// The fields of further kinds that name hosts, of all classes.
+#[must_use]
+pub fn host_fields(policy: &Policy, cluster: &ClusterName) -> BTreeSet<HostField> {
+    classes(policy, cluster).flat_map(|class| class.admission.server.host_fields.iter().cloned()).collect()
+}
+
+/// The rules whose mode an administrator has not chosen: `class.tool.admission.services`.
+#[must_use]
+pub fn to_be_chosen(policy: &Policy, cluster: &ClusterName) -> Vec<String> {
+    let named = classes(policy, cluster).flat_map(|class| {
+        let open = rules(class).into_iter().filter(|(_, rule)| rule.mode.is_none());
+        open.map(|(name, _)| format!("class.{}.admission.{name}", class.name))
+    });
+    named.collect()
+}
+
+/// Classes with namespaces of their own: others have no rules.
+fn classes<'p>(policy: &'p Policy, cluster: &'p ClusterName) -> impl Iterator<Item = &'p Class> {
+    policy.classes.values().filter(move |class| class.clusters.contains(cluster) && class.namespace.is_some())
+}
+
+fn rules(class: &Class) -> [(&'static str, &ServerRule); 5] {
+    let server = &class.admission.server;
+    [
+        ("services", &server.services),
+        ("scheduling", &server.scheduling),
+        ("sysctls", &server.sysctls),
+        ("ingress", &server.ingress),
+        ("storage", &server.storage),
+    ]
+}
+
+fn of_class(class: &Class, mode: Mode, unchosen: Mode) -> Vec<(String, String)> {
+    let key = |rule: &str| format!("{}.{rule}", class.name);
+    let lines = |words: &mut dyn Iterator<Item = String>| words.collect::<Vec<_>>().join("\n");
+    let in_mode = rules(class).into_iter().filter(|(_, rule)| rule.mode.unwrap_or(unchosen) == mode);
+    let mut entries: Vec<(String, String)> =
+        in_mode.map(|(name, rule)| (key(name), lines(&mut rule.allow.iter().cloned()))).collect();
+    let hosts = &class.admission.hosts;
+    if hosts.mode != Mode::Off {
+        entries.push((key("namespace"), class.namespace.clone().unwrap_or_default()));
+        entries.push((key("hosts"), lines(&mut hosts.allow.iter().cloned())));
+    }
+    let fields = &class.admission.server.host_fields;
+    if hosts.mode == mode && !fields.is_empty() {
+        entries.push((key("host-fields"), lines(&mut fields.iter().map(ToString::to_string))));
+    }
+    entries
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::testing::{policy, prod};
+
+    fn of(unchosen: Mode, change: impl Fn(&mut Class)) -> BTreeMap<Mode, BTreeMap<String, String>> {
+        let mut policy = policy();
+        for class in policy.classes.values_mut() {
+            change(class);
+        }
+        data(&policy, &prod(), unchosen).into_iter().collect()
+    }
+
+    #[test]
+    fn a_rule_that_nobody_chose_is_in_the_mode_of_the_ledger() {
+        let older = of(unchosen(true), |_| ());
+        assert!(older[&Mode::Enforce].is_empty() && older[&Mode::Audit].contains_key("tool.services"));
+        let new = of(unchosen(false), |_| ());
+        assert!(new[&Mode::Audit].is_empty() && new[&Mode::Enforce].contains_key("tool.sysctls"));
+        let chosen = of(unchosen(true), |class| class.admission.server.services.mode = Some(Mode::Warn));
+        assert!(
+            chosen[&Mode::Warn].contains_key("tool.services") && !chosen[&Mode::Audit].contains_key("tool.services")
+        );
+    }
+
+    #[test]
+    fn a_rule_is_in_one_mode_and_one_that_is_off_in_none() {
+        let data = of(Mode::Enforce, |class| class.admission.server.scheduling.mode = Some(Mode::Off));
+        let keys = |mode: Mode| data[&mode].keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(Mode::Enforce), ["student.services", "student.sysctls", "tool.services", "tool.sysctls"]);
+        assert!(keys(Mode::Warn).is_empty() && keys(Mode::Audit).is_empty());
+    }
+
+    #[test]
+    fn what_is_to_be_chosen_is_named_until_it_is() {
+        let mut policy = policy();
+        let all = to_be_chosen(&policy, &prod());
+        assert!(all.contains(&"class.tool.admission.services".to_owned()) && all.len() == 6, "{all:?}");
+        for class in policy.classes.values_mut() {
+            let server = &mut class.admission.server;
+            for rule in [&mut server.services, &mut server.scheduling, &mut server.sysctls] {
+                rule.mode = Some(Mode::Audit);
+            }
+        }
+        assert_eq!(to_be_chosen(&policy, &prod()), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,443 @@
+//! Rules of classes that the API server evaluates itself: Services, scheduling, sysctls, ingress and storage classes, and
+//! hosts in further kinds. PURE: no runtime, no client, no file system, no clock.
+//!
+//! `init` makes a policy for each mode, and what the classes allow in that mode is in it, so that the daemon cannot change
+//! what a policy does. The daemon writes the bindings, which are always the same. A ConfigMap as a parameter would spare
+//! an `init` after a change, but an API server stops to follow the parameters of a kind for good when the last binding
+//! that names it is removed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::backstop::{ACTIONS, API_VERSION, Binding, binding};
+use super::configurations::of_tenants;
+use crate::bootstrap::daemon_admission_policy::by_the_daemon;
+use crate::bootstrap::roles::labels as labels_of_init;
+use crate::contract::CLASS;
+use crate::desired::server_rules::{data, host_fields, unchosen};
+use crate::identity::ClusterName;
+use crate::ledger::LedgerState;
+use crate::policy::Policy;
+use crate::rules::Mode;
+use crate::rules::server::{HostField, Step};
+
+const NAME: &str = "bursar-rules";
+/// Names of the policies and of their bindings, one for each mode.
+pub const POLICIES: [&str; 3] = ["bursar-rules-enforce", "bursar-rules-warn", "bursar-rules-audit"];
+
+/// What a policy looks at: API group, resources.
+pub(super) const LOOKED_AT: [(&str, &[&str]); 5] = [
+    ("", &["services", "pods", "replicationcontrollers", "persistentvolumeclaims"]),
+    ("apps", &["deployments", "replicasets", "statefulsets", "daemonsets"]),
+    ("batch", &["jobs", "cronjobs"]),
+    ("networking.k8s.io", &["ingresses"]),
+    ("gateway.networking.k8s.io", &["gateways"]),
+];
+/// Resources of [`LOOKED_AT`] that are no pods and have none.
+const WITHOUT_PODS: &str = "['services', 'persistentvolumeclaims', 'ingresses', 'gateways']";
+
+/// Sysctls that Kubernetes counts as safe, except for the two that decide about ports.
+const SAFE_SYSCTLS: &str = "['kernel.shm_rmid_forced', 'net.ipv4.tcp_syncookies', 'net.ipv4.ping_group_range', \
+    'net.ipv4.ip_local_reserved_ports', 'net.ipv4.tcp_keepalive_time', 'net.ipv4.tcp_fin_timeout', \
+    'net.ipv4.tcp_keepalive_intvl', 'net.ipv4.tcp_keepalive_probes', 'net.ipv4.tcp_rmem', 'net.ipv4.tcp_wmem']";
+/// Stands in a rule's words where no rule is.
+const NO_RULE: &str = "-";
+
+fn name(mode: Mode) -> String {
+    format!("{NAME}-{}", mode.as_str())
+}
+
+/// What the policies are made from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Given {
+    /// What the classes allow, by mode.
+    pub data: BTreeMap<Mode, BTreeMap<String, String>>,
+    /// Fields of further kinds that name hosts, of all classes.
+    pub host_fields: BTreeSet<HostField>,
+}
+
+impl Given {
+    /// What a configuration and a ledger give.
+    #[must_use]
+    pub fn of(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Self {
+        let data = data(policy, cluster, unchosen(ledger.older_than_rules));
+        Self { data: data.into_iter().collect(), host_fields: host_fields(policy, cluster) }
+    }
+}
+
+/// The bindings. They meet every tenant: the policy of the mode says which classes have which rule.
+#[must_use]
+pub fn bindings() -> Vec<Binding> {
+    let bindings = ACTIONS.map(|(mode, action)| {
+        let spec = json!({
+            "policyName": name(mode),
+            "validationActions": [action],
+            "matchResources": {"matchPolicy": "Equivalent", "objectSelector": {}, "namespaceSelector": of_tenants()},
+        });
+        binding("ValidatingAdmissionPolicyBinding", &name(mode), &spec)
+    });
+    bindings.into()
+}
+
+/// The policies.
+#[must_use]
+pub fn policies(given: &Given) -> Vec<Value> {
+    let Given { data, host_fields } = given;
+    let nothing = BTreeMap::new();
+    ACTIONS.iter().map(|(mode, _)| policy(*mode, data.get(mode).unwrap_or(&nothing), host_fields)).collect()
+}
+
+fn policy(mode: Mode, data: &BTreeMap<String, String>, fields: &BTreeSet<HostField>) -> Value {
+    let kinds: BTreeSet<(&str, &str)> = fields.iter().map(|field| (&*field.group, &*field.plural)).collect();
+    let kinds = kinds.into_iter().map(|(group, plural)| resource_rule(group, &[plural]));
+    let resource_rules: Vec<Value> =
+        LOOKED_AT.iter().map(|(group, resources)| resource_rule(group, resources)).chain(kinds).collect();
+    let hosts = fields.iter().map(host_field).collect();
+    let validations = [services(), scheduling(), sysctls(), classes(), hosts].concat();
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name(mode), "labels": labels_of_init()},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {
+                "matchPolicy": "Equivalent", "namespaceSelector": of_tenants(), "objectSelector": {},
+                "resourceRules": resource_rules,
+            },
+            "variables": variables(data),
+            "validations": validations,
+        },
+    })
+}
+
+/// A CEL map of texts. Nothing that a class may name has a quote or a backslash; one that had would end nothing, for both
+/// are left out.
+fn literal(data: &BTreeMap<String, String>) -> String {
+    let text = |text: &str| format!("'{}'", text.replace(['\'', '\\'], "").replace('\n', "\\n"));
+    let entries: Vec<String> = data.iter().map(|(key, words)| format!("{}: {}", text(key), text(words))).collect();
+    // The first entry gives an empty map its type.
+    format!("{{{}}}", std::iter::once("'': ''".to_owned()).chain(entries).collect::<Vec<_>>().join(", "))
+}
+
+fn resource_rule(group: &str, resources: &[&str]) -> Value {
+    json!({
+        "apiGroups": [group], "apiVersions": ["*"], "resources": resources, "operations": ["CREATE", "UPDATE"],
+        "scope": "Namespaced",
+    })
+}
+
+fn variables(data: &BTreeMap<String, String>) -> Value {
+    let variable = |name: &str, expression: String| json!({"name": name, "expression": expression});
+    let words = |key: &str| {
+        format!("variables.given[?variables.class + '.{key}'].orValue('{NO_RULE}').split('\\n').filter(w, w != '')")
+    };
+    let spec = |object: &str| {
+        format!(
+            "variables.resource in {WITHOUT_PODS} ? dyn({{}}) : variables.resource == 'pods' ? dyn({object}.spec) : \
+             variables.resource == 'cronjobs' ? dyn({object}.spec.jobTemplate.spec.template.?spec.orValue({{}})) : \
+             dyn({object}.spec.?template.?spec.orValue({{}}))"
+        )
+    };
+    let around = "variables.pattern[0].split('{name}')";
+    let namespace = "namespaceObject.metadata.name";
+    json!([
+        variable("given", literal(data)),
+        variable("class", format!("namespaceObject.metadata.?labels[?'{CLASS}'].orValue('')")),
+        variable("resource", "request.resource.resource".to_owned()),
+        variable("updates", "request.operation == 'UPDATE'".to_owned()),
+        variable("object", "request.kind.kind.lowerAscii() + ' ' + object.metadata.?name.orValue('')".to_owned()),
+        variable("services", words("services")),
+        variable("scheduling", words("scheduling")),
+        variable("sysctls", words("sysctls")),
+        variable("ingress", words("ingress")),
+        variable("storage", words("storage")),
+        variable("fields", words("host-fields")),
+        variable("patterns", words("hosts")),
+        variable("pattern", words("namespace")),
+        // What stands in the place of `{name}`: the namespace's name was made of the pattern.
+        variable(
+            "name",
+            format!(
+                "variables.pattern != ['{NO_RULE}'] && {around}.size() == 2 && {namespace}.startsWith({around}[0]) && \
+                 {namespace}.endsWith({around}[1]) && {namespace}.size() > {around}[0].size() + {around}[1].size() ? \
+                 {namespace}.substring({around}[0].size(), {namespace}.size() - {around}[1].size()) : ''"
+            )
+        ),
+        variable(
+            "hosts",
+            "variables.name == '' ? [] : variables.patterns.map(p, p.replace('{name}', variables.name))".to_owned()
+        ),
+        variable("spec", spec("object")),
+        variable("old", format!("variables.updates ? ({}) : dyn({{}})", spec("oldObject"))),
+    ])
+}
+
+/// `expression` must hold; `message` says why it does not, and `fallback` where that cannot be computed.
+fn validation(expression: &str, message: &str, fallback: &str) -> Value {
+    json!({"expression": expression, "messageExpression": message, "message": fallback})
+}
+
+/// A sentence like the webhook's: the object, the problem, the remedy. `problem` is CEL; the others are texts.
+fn sentence(problem: &str, remedy: &str, key: &str) -> String {
+    format!(
+        "variables.object + ' ' + {problem} + ', which class ' + variables.class + ' does not allow: {remedy}, or ask an \
+         administrator for admission.{key}'"
+    )
+}
+
+/// A rule of a part of the objects; it holds where the class does not have it in this mode.
+fn rule((words, applies): (&str, &str), holds: &str, problem: &str, (remedy, key): (&str, &str)) -> Value {
+    validation(
+        &format!("!({applies}) || '{NO_RULE}' in variables.{words} || ({holds})"),
+        &sentence(problem, remedy, key),
+        &format!("the class does not allow it: {remedy}, or ask an administrator for admission.{key}"),
+    )
+}
+
+/// Whether a host is one of the tenant's, as `admission::ingress` says it. A first label `*` of a pattern is any one label.
+fn own_host(host: &str) -> String {
+    format!(
+        "variables.hosts.exists(p, p.startsWith('*.') ? {host}.matches('^([*]|[a-z0-9]([-a-z0-9]*[a-z0-9])?)[.]') && \
+         {host}.substring({host}.indexOf('.')) == p.substring(1) : {host} == p)"
+    )
+}
+
+fn services() -> Vec<Value> {
+    let is = "variables.resource == 'services'";
+    let kind = |object: &str| format!("{object}.spec.?type.orValue('ClusterIP')");
+    let (new, old) = (kind("object"), kind("oldObject"));
+    let kinds = format!("{new} in ['ClusterIP'] + variables.services || (variables.updates && {new} == {old})");
+    let addresses = |object: &str| format!("{object}.spec.?externalIPs.orValue([])");
+    let (new_addresses, old_addresses) = (addresses("object"), addresses("oldObject"));
+    let own_addresses = format!(
+        "'externalIPs' in variables.services || {new_addresses}.all(a, variables.updates && a in {old_addresses})"
+    );
+    // Controllers of DNS serve the hosts of such an annotation (external-dns).
+    let annotations = "object.metadata.?annotations.orValue({})";
+    let wrong = format!(
+        "{annotations}.filter(k, k.matches('(^|[^a-z])hostnames?$') && !(variables.updates && \
+         oldObject.metadata.?annotations[?k].orValue('') == {annotations}[k]) && \
+         !{annotations}[k].split(',').all(h, {}))",
+        own_host("h.trim()")
+    );
+    let in_annotations = format!("{is} && !('{NO_RULE}' in variables.patterns)");
+    vec![
+        rule(("services", is), &kinds, &format!("'would be of type ' + {new}"), ("remove spec.type", "services")),
+        rule(
+            ("services", is),
+            &own_addresses,
+            "'would take addresses of others by externalIPs'",
+            ("remove spec.externalIPs", "services"),
+        ),
+        rule(
+            ("services", &in_annotations),
+            &format!("{wrong}.size() == 0"),
+            &format!("'has an annotation ' + {wrong}[0] + ' with a host of somebody else'"),
+            ("use a host of your own", "hosts"),
+        ),
+    ]
+}
+
+fn scheduling() -> Vec<Value> {
+    let is = format!("!(variables.resource in {WITHOUT_PODS})");
+    let at = |of: &str, field: &str| format!("variables.{of}.?{field}.orValue('')");
+    let key = "scheduling";
+    // A name is allowed, is what it was, or is what a pod has that does not say it.
+    let named = |field: &str, word: &str, plain: &str, unless: &str| {
+        let (new, old) = (at("spec", field), at("old", field));
+        let holds = format!(
+            "{new} in [dyn('{plain}'), dyn(''), {old}] || '{word} ' + {new} in variables.{key} || ('{word} *' in variables.{key}{unless})"
+        );
+        rule(
+            (key, &is),
+            &holds,
+            &format!("'would have {field} ' + {new}"),
+            (&format!("remove {field} from the spec of the pod"), key),
+        )
+    };
+    let no_system = format!(" && !{}.startsWith('system-')", at("spec", "priorityClassName"));
+    let (node, old_node) = (at("spec", "nodeName"), at("old", "nodeName"));
+    // Kubernetes adds the tolerations of its own conditions of nodes.
+    let tolerations = format!(
+        "variables.spec.?tolerations.orValue([]).filter(t, !('toleration *' in variables.{key} || \
+         t.?key.orValue('').startsWith('node.kubernetes.io/') || 'toleration ' + t.?key.orValue('') in variables.{key} || \
+         t in variables.old.?tolerations.orValue([])))"
+    );
+    vec![
+        rule(
+            (key, &is),
+            &format!("'nodeName' in variables.{key} || {node} in [dyn(''), {old_node}]"),
+            &format!("'would run on node ' + {node} + ', past the scheduler'"),
+            ("remove nodeName from the spec of the pod", key),
+        ),
+        named("priorityClassName", "priority", "", &no_system),
+        named("runtimeClassName", "runtime", "", ""),
+        named("schedulerName", "scheduler", "default-scheduler", ""),
+        rule(
+            (key, &is),
+            &format!("{tolerations}.size() == 0"),
+            &format!("'would tolerate taint \"' + {tolerations}[0].?key.orValue('') + '\"'"),
+            ("remove it from the tolerations of the pod", key),
+        ),
+    ]
+}
+
+/// A port from 1024 on: a program of a tenant on a lower one could pass for a service of the node, and an NFS server
+/// believes what comes from there.
+const UNPRIVILEGED_PORT: &str =
+    "(102[4-9]|10[3-9][0-9]|1[1-9][0-9][0-9]|[2-9][0-9][0-9][0-9]|[1-9][0-9][0-9][0-9][0-9])";
+
+fn sysctls() -> Vec<Value> {
+    let is = format!("!(variables.resource in {WITHOUT_PODS})");
+    let list = |of: &str| format!("variables.{of}.?securityContext.?sysctls.orValue([])");
+    // Kubernetes takes a slash for a dot.
+    let name = "s.name.replace('/', '.')";
+    let wrong = format!(
+        "{new}.filter(s, !(s in {old} || {name} in variables.sysctls || {name} in {SAFE_SYSCTLS} || \
+         ({name} == 'net.ipv4.ip_unprivileged_port_start' && s.value.matches('^{UNPRIVILEGED_PORT}$')) || \
+         ({name} == 'net.ipv4.ip_local_port_range' && s.value.matches('^{UNPRIVILEGED_PORT}[ \\\\t]+[0-9]+$'))))",
+        new = list("spec"),
+        old = list("old"),
+    );
+    vec![rule(
+        ("sysctls", &is),
+        &format!("{wrong}.size() == 0"),
+        &format!("'would set sysctl ' + {wrong}[0].name + ' = ' + {wrong}[0].value"),
+        ("remove it from securityContext.sysctls of the pod", "sysctls"),
+    )]
+}
+
+/// Ingress, gateway and storage classes.
+fn classes() -> Vec<Value> {
+    // Controllers believe the old annotations too.
+    let ingress = |object: &str| {
+        format!(
+            "[string({object}.spec.?ingressClassName.orValue('')), \
+             string({object}.metadata.?annotations[?'kubernetes.io/ingress.class'].orValue(''))].filter(c, c != '')"
+        )
+    };
+    let (new, old) = (ingress("object"), ingress("oldObject"));
+    let of_ingress = format!(
+        "'ingress *' in variables.ingress || (variables.updates && {new} == {old}) || ({new}.size() > 0 && \
+         {new}.all(c, 'ingress ' + c in variables.ingress))"
+    );
+    let gateway = |object: &str| format!("{object}.spec.?gatewayClassName.orValue('')");
+    let of_gateway = format!(
+        "'gateway *' in variables.ingress || 'gateway ' + {new} in variables.ingress || (variables.updates && {new} == {old})",
+        new = gateway("object"),
+        old = gateway("oldObject")
+    );
+    let storage = |object: &str| {
+        format!(
+            "{object}.metadata.?annotations[?'volume.beta.kubernetes.io/storage-class']\
+             .orValue({object}.spec.?storageClassName.orValue(''))"
+        )
+    };
+    let new = storage("object");
+    let of_claim =
+        format!("'class ' + {new} in variables.storage || (variables.updates && {new} == {})", storage("oldObject"));
+    // The class's own volumes have no storage class.
+    let is_claim = format!("variables.resource == 'persistentvolumeclaims' && !({})", by_the_daemon());
+    vec![
+        rule(
+            ("ingress", "variables.resource == 'ingresses'"),
+            &of_ingress,
+            &format!("'would be served by ingress class \"' + {}.join(', ') + '\"'", ingress("object")),
+            ("use a class that is allowed", "ingress.classes"),
+        ),
+        rule(
+            ("ingress", "variables.resource == 'gateways'"),
+            &of_gateway,
+            &format!("'would be served by gateway class \"' + {} + '\"'", gateway("object")),
+            ("use a class that is allowed", "ingress.gateway_classes"),
+        ),
+        rule(
+            ("storage", &is_claim),
+            &of_claim,
+            &format!("'would have storage class \"' + {new} + '\"'"),
+            ("use a class that is allowed", "claims.storage_classes"),
+        ),
+    ]
+}
+
+/// Every host of a field is the tenant's. What an update leaves alone may stay.
+fn host_field(field: &HostField) -> Value {
+    let HostField { group, plural, path, optional } = field;
+    let applies = format!(
+        "request.resource.group == '{group}' && request.resource.resource == '{plural}' && '{field}' in variables.fields"
+    );
+    let first = path.first().map(|step| step.name.as_str()).unwrap_or_default();
+    let is_same = format!("variables.updates && object[?'{first}'] == oldObject[?'{first}']");
+    let path_text = field.to_string();
+    let (_, path_text) = path_text.split_once(' ').unwrap_or_default();
+    let path_text = path_text.trim_end_matches('?');
+    let remedy = format!("use a host of your own in {path_text}");
+    validation(
+        &format!("!({applies}) || ({is_same}) || ({})", hosts_of("object", path, *optional, 0)),
+        &format!(
+            "variables.object + ' has a host in {path_text} that is not yours, or none: ' + (variables.hosts.size() == 0 ? \
+             'ask an administrator for one' : 'use ' + variables.hosts.join(' or '))"
+        ),
+        &format!("the object has a host that is somebody else's: {remedy}"),
+    )
+}
+
+/// CEL of what must hold of `path` from `object` on.
+fn hosts_of(object: &str, path: &[Step], optional: bool, depth: usize) -> String {
+    let mut at = object.to_owned();
+    for (index, Step { name, each }) in path.iter().enumerate() {
+        at = format!("{at}[?'{name}']");
+        if !each {
+            continue;
+        }
+        let (item, rest) = (format!("i{depth}"), &path[index + 1..]);
+        let of_item = if rest.is_empty() { own_host(&item) } else { hosts_of(&item, rest, optional, depth + 1) };
+        let some = if optional { String::new() } else { format!("{at}.orValue([]).size() > 0 && ") };
+        return format!("{some}{at}.orValue([]).all({item}, {of_item})");
+    }
+    let absent = if optional { format!("!{at}.hasValue() || ") } else { String::new() };
+    format!("{absent}{}", own_host(&format!("{at}.orValue('')")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_list_of_a_path_is_walked_and_absent_hosts_pass_only_if_optional() {
+        let of = |path: &str| {
+            let field = HostField::parse("widgets.example.org", path).expect("a field");
+            hosts_of("object", &field.path, field.optional, 0)
+        };
+        let nested = of("spec.listeners[].hosts[]");
+        assert!(nested.starts_with("object[?'spec'][?'listeners'].orValue([]).size() > 0 && "), "{nested}");
+        assert!(nested.contains(".all(i0, i0[?'hosts'].orValue([]).size() > 0 && i0[?'hosts'].orValue([]).all(i1, "));
+        assert!(of("spec.host").starts_with("variables.hosts.exists("));
+        assert!(of("spec.host?").starts_with("!object[?'spec'][?'host'].hasValue() || "));
+        assert!(!of("spec.hosts[]?").contains("size() > 0"));
+    }
+
+    #[test]
+    fn what_is_given_is_text_of_one_line_each() {
+        let data = BTreeMap::from([("tool.services".to_owned(), "NodePort\nexternalIPs'+x\\".to_owned())]);
+        assert_eq!(literal(&data), "{'': '', 'tool.services': 'NodePort\\nexternalIPs+x'}");
+    }
+
+    #[test]
+    fn each_mode_has_a_policy_and_a_binding_of_one_name() {
+        let named = |manifest: &Value| manifest["metadata"]["name"].as_str().map(str::to_owned);
+        let policies: Vec<_> = policies(&Given::default()).iter().filter_map(named).collect();
+        let bindings: Vec<_> = bindings().into_iter().map(|binding| binding.name).collect();
+        assert_eq!(
+            (&policies[..], &bindings[..]),
+            (&POLICIES.map(str::to_owned)[..], &POLICIES.map(str::to_owned)[..])
+        );
+    }
+
+    #[test]
+    fn no_quote_of_a_field_ends_a_text() {
+        assert_eq!(HostField::parse("widgets.example.org", "spec.a'b"), None);
+        assert_eq!(HostField::parse("wid'gets.example.org", "spec.ab"), None);
+    }
+}

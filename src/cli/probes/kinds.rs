@@ -1,0 +1,130 @@
+//! Which kinds the roles of tenants may write, and no rule looks at.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::Client;
+
+use super::Finding;
+use crate::bootstrap::role_rules;
+use crate::bootstrap::webhook::looked_at;
+use crate::desired::server_rules::host_fields;
+use crate::errors::chain;
+use crate::identity::ClusterName;
+use crate::policy::{Class, Policy};
+
+/// What reaches nothing outside its namespace, or only what the rules of pods say.
+const WITHIN: [(&str, &str); 17] = [
+    ("", "configmaps"),
+    ("", "secrets"),
+    ("", "serviceaccounts"),
+    ("", "events"),
+    ("events.k8s.io", "events"),
+    ("", "podtemplates"),
+    ("", "pods/attach"),
+    ("", "pods/eviction"),
+    ("", "pods/exec"),
+    ("", "pods/portforward"),
+    ("", "pods/proxy"),
+    ("", "services/proxy"),
+    ("apps", "controllerrevisions"),
+    ("apps", "deployments/rollback"),
+    ("autoscaling", "horizontalpodautoscalers"),
+    ("policy", "poddisruptionbudgets"),
+    ("coordination.k8s.io", "leases"),
+];
+/// Kubernetes' role `edit` names this API group, which no version that Bursar supports serves.
+const NOT_SERVED: &str = "extensions";
+const WRITES: [&str; 4] = ["create", "update", "patch", "*"];
+
+pub(super) async fn kinds(policy: &Policy, cluster: &ClusterName, client: &Client, init: &str) -> Option<Finding> {
+    let subject = format!("cluster {cluster}, kinds of tenants");
+    let mut found = BTreeSet::new();
+    for role in roles(policy, cluster) {
+        match role_rules(client, role).await {
+            Ok(rules) => found.extend(unseen(&rules, &seen(policy, cluster))),
+            Err(error) => return Some(Finding::bad(subject, chain(&error), init)),
+        }
+    }
+    (!found.is_empty()).then(|| {
+        let names: Vec<String> = found.into_iter().collect();
+        Finding::good(
+            subject,
+            format!(
+                "tenants may write {}, and no rule looks at them; if a field of one names a host, put it into \
+                 admission.hosts.fields",
+                names.join(", ")
+            ),
+        )
+    })
+}
+
+/// The roles of classes that have namespaces.
+fn roles<'p>(policy: &'p Policy, cluster: &ClusterName) -> BTreeSet<&'p str> {
+    let has_namespaces = |class: &&Class| class.namespace.is_some() && class.clusters.contains(cluster);
+    let roles = policy.classes.values().filter(has_namespaces).flat_map(|class| {
+        let workspace =
+            class.workspace.iter().flat_map(|workspace| workspace.members.iter().chain(&workspace.managers));
+        class.roles.iter().chain(&class.service_account_roles).chain(workspace)
+    });
+    roles.map(String::as_str).collect()
+}
+
+fn seen(policy: &Policy, cluster: &ClusterName) -> BTreeSet<(String, String)> {
+    let fields = host_fields(policy, cluster).into_iter().map(|field| (field.group, field.plural));
+    let within = WITHIN.iter().map(|(group, resource)| ((*group).to_owned(), (*resource).to_owned()));
+    looked_at().into_iter().chain(fields).chain(within).collect()
+}
+
+/// `tcproutes.gateway.networking.k8s.io` and the like.
+fn unseen(rules: &[PolicyRule], seen: &BTreeSet<(String, String)>) -> BTreeSet<String> {
+    let writes = |rule: &&PolicyRule| rule.verbs.iter().any(|verb| WRITES.contains(&verb.as_str()));
+    let mut unseen = BTreeSet::new();
+    for rule in rules.iter().filter(writes) {
+        for group in rule.api_groups.iter().flatten().filter(|group| *group != NOT_SERVED) {
+            for resource in rule.resources.iter().flatten() {
+                let is_seen = seen.contains(&(group.clone(), resource.clone())) || resource.ends_with("/scale");
+                if !is_seen {
+                    unseen.insert(if group.is_empty() { resource.clone() } else { format!("{resource}.{group}") });
+                }
+            }
+        }
+    }
+    unseen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::testing::{policy, prod};
+
+    fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        PolicyRule {
+            api_groups: Some(vec![group.to_owned()]),
+            resources: Some(texts(resources)),
+            verbs: texts(verbs),
+            ..PolicyRule::default()
+        }
+    }
+
+    #[test]
+    fn kinds_that_nothing_looks_at_are_named_and_others_are_not() {
+        let seen = seen(&policy(), &prod());
+        let rules = [
+            rule("", &["pods", "pods/exec", "services", "configmaps", "persistentvolumeclaims"], &["create"]),
+            rule("apps", &["deployments", "deployments/scale", "statefulsets"], &["*"]),
+            rule("networking.k8s.io", &["ingresses", "ingresses/status"], &["patch"]),
+            rule("gateway.networking.k8s.io", &["gateways", "httproutes", "tcproutes"], &["create", "get"]),
+            rule("cert-manager.io", &["certificates"], &["get", "list"]),
+            rule("example.org", &["*"], &["*"]),
+            rule("", &["endpoints"], &["update"]),
+            rule("extensions", &["deployments"], &["update"]),
+        ];
+        let named: Vec<String> = unseen(&rules, &seen).into_iter().collect();
+        assert_eq!(
+            named,
+            ["*.example.org", "endpoints", "ingresses/status.networking.k8s.io", "tcproutes.gateway.networking.k8s.io"]
+        );
+    }
+}

@@ -1,0 +1,369 @@
+//! The rules that the API server evaluates itself: attacks and ordinary objects, sent by an administrator whom nothing
+//! exempts, because a tenant's own role may not write all of these kinds.
+
+use bursar::contract::TenantState;
+use bursar_testkit::process::run;
+use bursar_testkit::ready::wait_for;
+use serde_json::{Value, json};
+
+use super::site::{DEADLINE, Site, out, said};
+
+/// Class `tool` has no lists, class `shop` has one for each rule.
+const TOOL: &str = "tool-foo";
+const SHOP: &str = "shop-ann";
+
+fn object(api_version: &str, kind: &str, namespace: &str, spec: Value) -> Value {
+    let mut object =
+        json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "x", "namespace": namespace}});
+    object["spec"] = spec;
+    object
+}
+
+fn service(namespace: &str, spec: Value) -> Value {
+    let mut whole = json!({"ports": [{"port": 80}]});
+    whole.as_object_mut().expect("fields").extend(spec.as_object().expect("fields").clone());
+    object("v1", "Service", namespace, whole)
+}
+
+fn annotated(mut object: Value, key: &str, value: &str) -> Value {
+    object["metadata"]["annotations"] = json!({key: value});
+    object
+}
+
+/// A pod, and every kind that makes pods, each with these fields in the spec of its pods.
+fn pods(namespace: &str, fields: Value) -> Vec<Value> {
+    let mut spec = json!({"containers": [{"name": "web", "image": "registry.example.org/web"}]});
+    spec.as_object_mut().expect("fields").extend(fields.as_object().expect("fields").clone());
+    let labels = json!({"app": "x"});
+    let template = json!({"metadata": {"labels": labels}, "spec": spec});
+    let mut once = template.clone();
+    once["spec"]["restartPolicy"] = json!("Never");
+    let selected = json!({"selector": {"matchLabels": labels}, "template": template});
+    let mut of_stateful_set = selected.clone();
+    of_stateful_set["serviceName"] = json!("x");
+    vec![
+        object("v1", "Pod", namespace, spec),
+        object("apps/v1", "Deployment", namespace, selected.clone()),
+        object("apps/v1", "ReplicaSet", namespace, selected.clone()),
+        object("apps/v1", "StatefulSet", namespace, of_stateful_set),
+        object("apps/v1", "DaemonSet", namespace, selected),
+        object("v1", "ReplicationController", namespace, json!({"selector": labels, "template": template})),
+        object("batch/v1", "Job", namespace, json!({"template": once})),
+        object(
+            "batch/v1",
+            "CronJob",
+            namespace,
+            json!({"schedule": "0 0 * * *", "jobTemplate": {"spec": {"template": once}}}),
+        ),
+    ]
+}
+
+fn sysctl(name: &str, value: &str) -> Value {
+    json!({"securityContext": {"sysctls": [{"name": name, "value": value}]}})
+}
+
+fn toleration(fields: Value) -> Value {
+    json!({"tolerations": [fields]})
+}
+
+fn ingress(class: Option<&str>) -> Value {
+    let backend = json!({"service": {"name": "x", "port": {"number": 80}}});
+    let paths = json!([{"path": "/", "pathType": "Prefix", "backend": backend}]);
+    let mut spec = json!({"rules": [{"host": "ann.shop.example.org", "http": {"paths": paths}}]});
+    if let Some(class) = class {
+        spec["ingressClassName"] = json!(class);
+    }
+    object("networking.k8s.io/v1", "Ingress", SHOP, spec)
+}
+
+fn gateway(namespace: &str, class: &str, host: Option<&str>) -> Value {
+    let mut listener = json!({"name": "web", "port": 443, "protocol": "HTTPS"});
+    if let Some(host) = host {
+        listener["hostname"] = json!(host);
+    }
+    let spec = json!({"gatewayClassName": class, "listeners": [listener]});
+    object("gateway.networking.k8s.io/v1", "Gateway", namespace, spec)
+}
+
+fn widget(spec: Value) -> Value {
+    object("example.org/v1", "Widget", SHOP, spec)
+}
+
+fn claim(fields: Value) -> Value {
+    let mut spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    spec.as_object_mut().expect("fields").extend(fields.as_object().expect("fields").clone());
+    object("v1", "PersistentVolumeClaim", SHOP, spec)
+}
+
+const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
+const OLD_INGRESS_CLASS: &str = "kubernetes.io/ingress.class";
+const OLD_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+
+/// Objects that must be refused, and a part of what is said.
+fn attacks() -> Vec<(Value, &'static str)> {
+    let mut attacks = vec![
+        (service(TOOL, json!({"type": "NodePort"})), "would be of type NodePort"),
+        (service(TOOL, json!({"type": "LoadBalancer"})), "would be of type LoadBalancer"),
+        (service(TOOL, json!({"type": "ExternalName", "externalName": "db.example.org"})), "of type ExternalName"),
+        (service(TOOL, json!({"externalIPs": ["192.0.2.7"]})), "remove spec.externalIPs"),
+        (service(SHOP, json!({"type": "LoadBalancer"})), "would be of type LoadBalancer"),
+        (service(SHOP, json!({"type": "NodePort", "externalIPs": ["192.0.2.7"]})), "remove spec.externalIPs"),
+        (annotated(service(SHOP, json!({})), HOSTNAME, "bob.shop.example.org"), "a host of somebody else"),
+        (
+            annotated(service(SHOP, json!({})), HOSTNAME, "ann.shop.example.org, bob.shop.example.org"),
+            "a host of somebody else",
+        ),
+        (
+            annotated(service(SHOP, json!({})), "dns.example.org/internal-hostname", "*.shop.example.org"),
+            "a host of somebody else",
+        ),
+        (ingress(Some("traefik")), "ingress class \"traefik\""),
+        (ingress(None), "ingress class \"\""),
+        (annotated(ingress(None), OLD_INGRESS_CLASS, "traefik"), "ingress class \"traefik\""),
+        (gateway(SHOP, "external", Some("ann.shop.example.org")), "gateway class \"external\""),
+        (gateway(SHOP, "internal", Some("bob.shop.example.org")), "use ann.shop.example.org or *.ann.shop.example.org"),
+        (gateway(SHOP, "internal", Some("a.b.ann.shop.example.org")), "spec.listeners[].hostname"),
+        (gateway(SHOP, "internal", Some("ANN.shop.example.org")), "spec.listeners[].hostname"),
+        (gateway(SHOP, "internal", None), "spec.listeners[].hostname"),
+        (widget(json!({"hosts": ["ann.shop.example.org", "bob.shop.example.org"]})), "spec.hosts[]"),
+        (widget(json!({"hosts": ["*"]})), "spec.hosts[]"),
+        (claim(json!({"storageClassName": "gold"})), "storage class \"gold\""),
+        (claim(json!({"storageClassName": ""})), "storage class \"\""),
+        (claim(json!({})), "storage class \"\""),
+        (annotated(claim(json!({"storageClassName": "fast"})), OLD_STORAGE_CLASS, "gold"), "storage class \"gold\""),
+    ];
+    let mut of_pods = |namespace: &str, fields: Value, text: &'static str| {
+        attacks.extend(pods(namespace, fields).into_iter().map(|object| (object, text)));
+    };
+    of_pods(TOOL, json!({"nodeName": "node-1"}), "would run on node node-1, past the scheduler");
+    for class in ["system-node-critical", "system-cluster-critical"] {
+        of_pods(TOOL, json!({"priorityClassName": class}), "would have priorityClassName system-");
+        of_pods(SHOP, json!({"priorityClassName": class}), "would have priorityClassName system-");
+    }
+    of_pods(SHOP, json!({"priorityClassName": "urgent"}), "would have priorityClassName urgent");
+    of_pods(SHOP, json!({"runtimeClassName": "kata"}), "would have runtimeClassName kata");
+    of_pods(SHOP, json!({"schedulerName": "mine"}), "would have schedulerName mine");
+    of_pods(SHOP, toleration(json!({"operator": "Exists"})), "would tolerate taint \"\"");
+    of_pods(
+        SHOP,
+        toleration(json!({"key": "control-plane", "operator": "Exists"})),
+        "would tolerate taint \"control-plane\"",
+    );
+    for (name, value) in [
+        ("kernel.msgmax", "1"),
+        ("kernel/msgmax", "1"),
+        ("net.ipv4.ip_unprivileged_port_start", "0"),
+        ("net.ipv4.ip_unprivileged_port_start", "1023"),
+        ("net/ipv4/ip_unprivileged_port_start", "0"),
+        ("net.ipv4.ip_local_port_range", "512 1023"),
+    ] {
+        of_pods(SHOP, sysctl(name, value), "would set sysctl");
+    }
+    attacks
+}
+
+/// Objects that must pass.
+fn ordinary() -> Vec<Value> {
+    let mut ordinary = vec![
+        service(TOOL, json!({})),
+        service(TOOL, json!({"clusterIP": "None"})),
+        annotated(service(TOOL, json!({})), "prometheus.io/scrape", "true"),
+        service(SHOP, json!({"type": "NodePort"})),
+        annotated(service(SHOP, json!({})), HOSTNAME, "ann.shop.example.org,a.ann.shop.example.org"),
+        ingress(Some("nginx")),
+        gateway(SHOP, "internal", Some("ann.shop.example.org")),
+        gateway(SHOP, "internal", Some("*.ann.shop.example.org")),
+        // Class `tool` has no list of these.
+        gateway(TOOL, "external", Some("anything.example.org")),
+        widget(json!({"hosts": ["ann.shop.example.org"]})),
+        widget(json!({})),
+        claim(json!({"storageClassName": "standard"})),
+        claim(json!({"accessModes": ["ReadWriteMany"]})),
+    ];
+    let mut of_pods = |namespace: &str, fields: Value| ordinary.extend(pods(namespace, fields));
+    of_pods(TOOL, json!({"priorityClassName": "urgent", "schedulerName": "mine", "runtimeClassName": "kata"}));
+    of_pods(TOOL, toleration(json!({"operator": "Exists"})));
+    of_pods(SHOP, json!({"priorityClassName": "batch", "schedulerName": "volcano", "runtimeClassName": "gvisor"}));
+    of_pods(SHOP, json!({"nodeName": "node-1", "schedulerName": "default-scheduler"}));
+    of_pods(SHOP, toleration(json!({"key": "gpu", "operator": "Exists"})));
+    of_pods(SHOP, toleration(json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists"})));
+    of_pods(SHOP, sysctl("net.core.somaxconn", "1024"));
+    of_pods(SHOP, sysctl("kernel.shm_rmid_forced", "1"));
+    of_pods(SHOP, sysctl("net.ipv4.ip_unprivileged_port_start", "1024"));
+    of_pods(SHOP, sysctl("net.ipv4.ip_local_port_range", "32768 60999"));
+    ordinary
+}
+
+fn kind(group: &str, kind: &str) -> Value {
+    let plural = format!("{}s", kind.to_lowercase());
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{group}"),
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a test"}},
+        "spec": {"group": group, "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase(), "listKind": format!("{kind}List")},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]},
+    })
+}
+
+/// What the objects name, so that nothing but a rule refuses them.
+fn prepare(site: &Site) {
+    let class = |kind: &str, api_version: &str, name: &str, more: Value| {
+        let mut class = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}});
+        class.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());
+        class
+    };
+    let priority = |name: &str| class("PriorityClass", "scheduling.k8s.io/v1", name, json!({"value": 1}));
+    let runtime = |name: &str| class("RuntimeClass", "node.k8s.io/v1", name, json!({"handler": name}));
+    let items = [
+        priority("batch"),
+        priority("urgent"),
+        runtime("gvisor"),
+        runtime("kata"),
+        kind("gateway.networking.k8s.io", "Gateway"),
+        kind("example.org", "Widget"),
+    ];
+    site.cluster.run(&["apply", "-f", "-"], &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
+    site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], "");
+    site.tenant("shop", "ann", 52601, TenantState::Active);
+    // The webhook hears of the tenant, and the policies are in force.
+    wait_for("a plain pod, and no node of its choice", DEADLINE, || {
+        let [plain, chosen] = [json!({}), json!({"nodeName": "n"})].map(|fields| pods(SHOP, fields).swap_remove(0));
+        let [_, refused] = [json!({}), json!({"nodeName": "n"})].map(|fields| pods(TOOL, fields).swap_remove(0));
+        let answers = [plain, chosen, refused].map(|pod| create(site, &pod));
+        (answers.map(|answer| answer.is_ok()) == [true, true, false]).then_some(())
+    });
+}
+
+fn create(site: &Site, object: &Value) -> Result<(), String> {
+    let created = site.meddler(&["create", "--dry-run=server", "-f", "-"], &object.to_string());
+    if created.status.success() { Ok(()) } else { Err(said(&created)) }
+}
+
+#[test]
+fn attacks_are_refused_by_the_api_server_with_the_remedy() {
+    let site = Site::shared();
+    prepare(&site);
+    let attacks = attacks();
+    assert!(attacks.len() > 100, "{}", attacks.len());
+    let wrong = attacks.iter().filter_map(|(object, text)| {
+        let answer = create(&site, object).err().unwrap_or_else(|| "it was let through".to_owned());
+        let is_right = answer.contains("'bursar-") && answer.contains(text);
+        (!is_right).then(|| format!("{object}\n  wanted {text:?}, and it is: {answer}"))
+    });
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn ordinary_objects_pass_the_rules_of_the_api_server() {
+    let site = Site::shared();
+    prepare(&site);
+    let wrong = ordinary().into_iter().filter_map(|object| {
+        let why = create(&site, &object).err()?;
+        Some(format!("{object}\n  {why}"))
+    });
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_was_there_before_a_rule_may_stay_and_may_not_grow() {
+    let site = Site::shared();
+    let namespace = site.tenant("shop", "old", 52602, TenantState::Active);
+    let label = |label: &str| site.cluster.run(&["label", "namespace", &namespace, label], "");
+    label("bursar.dev/class-");
+    let mut old = service(&namespace, json!({"type": "LoadBalancer", "externalIPs": ["192.0.2.7"]}));
+    old["metadata"]["finalizers"] = json!(["example.org/x"]);
+    wait_for("the old service", DEADLINE, || {
+        site.meddler(&["create", "-f", "-"], &old.to_string()).status.success().then_some(())
+    });
+    label("bursar.dev/class=shop");
+    wait_for("the rules meet the namespace again", DEADLINE, || {
+        create(&site, &service(&namespace, json!({"type": "LoadBalancer", "ports": [{"port": 81}]})))
+            .is_err_and(|why| why.contains("bursar-rules"))
+            .then_some(())
+    });
+    let patch = |patch: Value| {
+        let patch = patch.to_string();
+        let arguments = ["patch", "service", "x", "-n", &namespace, "--type=merge", "--dry-run=server", "-p", &patch];
+        let patched = site.meddler(&arguments, "");
+        if patched.status.success() { Ok(()) } else { Err(said(&patched)) }
+    };
+    for passes in [
+        json!({"metadata": {"labels": {"a": "b"}}}),
+        json!({"metadata": {"finalizers": null}}),
+        json!({"spec": {"ports": [{"port": 81}]}}),
+        json!({"spec": {"externalIPs": null}}),
+        json!({"spec": {"type": "ClusterIP", "externalIPs": null}}),
+    ] {
+        assert_eq!(patch(passes.clone()), Ok(()), "{passes}");
+    }
+    for (refused, text) in [
+        (json!({"spec": {"externalIPs": ["192.0.2.7", "192.0.2.8"]}}), "remove spec.externalIPs"),
+        (json!({"spec": {"type": "ExternalName", "externalName": "a.example.org"}}), "of type ExternalName"),
+        (json!({"metadata": {"annotations": {HOSTNAME: "bob.shop.example.org"}}}), "a host of somebody else"),
+    ] {
+        let why = patch(refused.clone()).expect_err("refused");
+        assert!(why.contains(text), "{refused}: {why}");
+    }
+    site.cluster.run(
+        &["patch", "service", "x", "-n", &namespace, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#],
+        "",
+    );
+    site.cluster.run(&["delete", "service", "x", "-n", &namespace], "");
+}
+
+#[test]
+fn a_ledger_that_is_older_than_the_rules_audits_until_somebody_chooses() {
+    let site = Site::alone();
+    let ledger = site.settings.state_dir.join("ledger.db");
+    let older = |older: &str| {
+        let mut command = std::process::Command::new("sqlite3");
+        command.arg(&ledger).arg(format!("UPDATE ledger SET older_than_rules = {older}"));
+        assert!(run(command, "").status.success());
+        let admin = site.cluster.admin_kubeconfig.to_str().expect("UTF-8");
+        site.must(&["init", "--cluster", "test", "--admin-kubeconfig", admin]);
+    };
+    let balancer = service(TOOL, json!({"type": "LoadBalancer"}));
+    let webhook = || {
+        let findings: Vec<Value> = serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("JSON");
+        let text = |finding: &Value| finding["text"].as_str().unwrap_or_default().to_owned();
+        findings.iter().filter(|finding| !finding["cure"].is_null()).map(text).collect::<Vec<_>>()
+    };
+    let named = |findings: &[String]| findings.iter().any(|text| text.contains("class.tool.admission.services"));
+    let findings = webhook();
+    assert!(create(&site, &balancer).is_err() && !named(&findings), "{findings:?}");
+    older("1");
+    wait_for("the older ledger audits", DEADLINE, || create(&site, &balancer).ok());
+    let findings = webhook();
+    assert!(named(&findings), "{findings:?}");
+    // The daemon is as confined as before, and a change that is not in force is told.
+    let chosen = site.bursar(&["--json", "doctor"]);
+    assert!(!out(&chosen).contains("of an older configuration"), "{}", out(&chosen));
+    older("0");
+    wait_for("the rules are enforced", DEADLINE, || create(&site, &balancer).err());
+}
+
+#[test]
+fn doctor_names_kinds_that_a_role_may_write_and_no_rule_looks_at() {
+    let site = Site::alone();
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "bursar-tenant"},
+        "rules": [{"apiGroups": ["example.org"], "resources": ["widgets", "gadgets"], "verbs": ["create"]}],
+    });
+    let read = ["get", "clusterrole", "bursar-tenant", "-o", "json"];
+    let before: Value = serde_json::from_str(&site.cluster.run(&read, "")).expect("JSON");
+    let patch = json!([{"op": "add", "path": "/rules/-", "value": role["rules"][0]}]).to_string();
+    site.cluster.run(&["patch", "clusterrole", "bursar-tenant", "--type=json", "-p", &patch], "");
+    let findings: Vec<Value> = serde_json::from_str(&out(&site.bursar(&["--json", "doctor"]))).expect("JSON");
+    let patch = json!([{"op": "replace", "path": "/rules", "value": before["rules"]}]).to_string();
+    site.cluster.run(&["patch", "clusterrole", "bursar-tenant", "--type=json", "-p", &patch], "");
+    let found =
+        findings.iter().find(|finding| finding["subject"] == "cluster test, kinds of tenants").expect("a finding");
+    let text = found["text"].as_str().expect("a text");
+    assert!(text.contains("gadgets.example.org") && !text.contains("widgets.example.org"), "{text}");
+    assert!(!text.contains("deployments") && !text.contains("services,"), "{text}");
+}

@@ -116,8 +116,7 @@ pub async fn init(request: InitRequest<'_>) -> Result<InitReport, AccessError> {
 /// The cluster does not answer, is another ledger's, or lacks what the configuration names.
 pub async fn dry_run(request: InitRequest<'_>) -> Result<Vec<Value>, AccessError> {
     let client = client_of(read(request.admin_kubeconfig)?, request.admin_kubeconfig).await?;
-    let site = site_kinds(request.policy, request.ledger, request.cluster);
-    let needs = Needs::of(request.policy, request.cluster, site);
+    let needs = Needs::of(request.policy, request.cluster, request.ledger);
     let ledger_id = &request.ledger.ledger_id;
     nobody_elses(&client, ledger_id).await?;
     let mut said = said_before(&client).await?;

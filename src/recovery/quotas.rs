@@ -46,7 +46,8 @@ pub(super) async fn differing(
                 if stops_pods(&key) {
                     continue;
                 }
-                let wanted = tenant.objects.get(&key).map(|object| amounts(&object.manifest)).unwrap_or_default();
+                let object = tenant.objects.get(&key).and_then(|object| object.hard.as_ref());
+                let wanted = object.map(|wanted| amounts(&wanted.value())).unwrap_or_default();
                 let is_locked = |resource: &str| locked.is_some_and(|locked| locked.contains(resource));
                 lines.extend(of_tenant(&account.account, cluster, (&wanted, hard), is_locked));
             }
@@ -55,8 +56,8 @@ pub(super) async fn differing(
     Ok(lines)
 }
 
-fn amounts(manifest: &serde_json::Value) -> BTreeMap<String, String> {
-    let hard = manifest["spec"]["hard"].as_object().into_iter().flatten();
+fn amounts(hard: &serde_json::Value) -> BTreeMap<String, String> {
+    let hard = hard.as_object().into_iter().flatten();
     hard.filter_map(|(resource, amount)| Some((resource.clone(), amount.as_str()?.to_owned()))).collect()
 }
 

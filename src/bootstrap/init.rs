@@ -276,7 +276,7 @@ async fn backstop(client: &Client, needs: &Needs) -> Result<Vec<Value>, AccessEr
     Ok(policies)
 }
 
-async fn nobody_elses(client: &Client, ledger_id: &str) -> Result<(), AccessError> {
+pub(super) async fn nobody_elses(client: &Client, ledger_id: &str) -> Result<(), AccessError> {
     match owner::owner(client).await? {
         Some(found) if found != ledger_id => Err(AccessError::OtherOwner { found, ours: ledger_id.to_owned() }),
         _ => Ok(()),

@@ -20,6 +20,7 @@ mod own;
 mod owner;
 mod rights;
 pub mod roles;
+mod uninstall;
 pub mod webhook;
 
 use std::path::Path;
@@ -37,6 +38,7 @@ pub use own::{OWN_LIFETIME, Renewal, ended, follow, own_certificate, renew};
 pub use owner::{OWNER_KEY, OwnerWatch, Ownership, Said, must_be_same, owner, owner_and_said, watch_owner};
 pub use rights::{missing, role_rules};
 pub use roles::{NAMESPACE, OWNER};
+pub use uninstall::uninstall;
 
 use crate::observed::cluster::connect;
 

@@ -43,7 +43,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 5] = [
         "Orders",
         &["suspend", "resume", "hold", "release", "revoke", "quota", "approve", "adopt", "directory", "ensure", "home"],
     ),
-    ("Cluster", &["webhook", "approver", "archive", "takeover"]),
+    ("Cluster", &["webhook", "approver", "archive", "takeover", "uninstall"]),
     ("Ledger", &["ledger"]),
 ];
 
@@ -182,6 +182,8 @@ pub enum Command {
     Archive(Archive),
     /// Make this host's ledger the owner of the clusters; the former owner stops writing at once
     Takeover(Takeover),
+    /// Take Bursar out of a cluster; what tenants have stays
+    Uninstall(Uninstall),
     /// The webhook that refuses pods which would run as somebody else
     #[command(subcommand)]
     Webhook(Webhook),
@@ -256,6 +258,20 @@ pub struct Init {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub administrators: Option<Vec<String>>,
     /// Print as YAML what it would make in the cluster, and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `uninstall`.
+#[derive(Debug, Args)]
+pub struct Uninstall {
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: WebhookCluster,
+    /// The administrator's kubeconfig: read once, and not kept
+    #[arg(long, value_name = "FILE")]
+    pub admin_kubeconfig: PathBuf,
+    /// Say what would go, and remove nothing
     #[arg(long)]
     pub dry_run: bool,
 }

@@ -31,6 +31,7 @@ mod show;
 mod status;
 mod sync;
 mod tools;
+mod uninstall;
 mod users;
 mod webhook;
 mod why;
@@ -113,6 +114,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Ledger(Ledger::Backup { file }) => ledger::backup(&context, &file).await,
         Command::Ledger(Ledger::Restore { file, older }) => recovery::restore(&context, &file, older).await,
         Command::Ledger(Ledger::Rebuild { admin_kubeconfig }) => recovery::rebuild(&context, &admin_kubeconfig).await,
+        Command::Uninstall(arguments) => uninstall::run(&context, &arguments).await,
         Command::Takeover(arguments) => recovery::takeover(&context, &arguments).await,
         Command::Completions { shell } => generate::completions(shell),
         Command::Man(arguments) => generate::man(&arguments),

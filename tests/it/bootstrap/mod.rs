@@ -5,7 +5,8 @@ mod issue;
 mod own;
 mod site;
 
-use bursar::bootstrap::{AccessError, Did, SEAL_KEY};
+use bursar::bootstrap::{AccessError, Did, SEAL_KEY, dry_run, uninstall};
+use bursar::ledger::LedgerState;
 use bursar_testkit::ready::wait_for;
 use serde_json::json;
 
@@ -38,6 +39,45 @@ fn init_repeated_changes_nothing_and_keeps_the_seal() {
 
     let error = site.init("another").expect_err("another ledger");
     assert!(matches!(&error, AccessError::OtherOwner { found, .. } if found == LEDGER), "{error}");
+}
+
+#[test]
+fn a_dry_run_of_init_lists_what_init_makes_and_uninstall_takes_it_away() {
+    let site = Site::alone_with("alice");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let ledger = LedgerState { ledger_id: LEDGER.to_owned(), ..LedgerState::default() };
+    let kubeconfig = site.daemon_kubeconfig();
+    let planned = runtime.block_on(dry_run(site.request(&ledger, &kubeconfig))).expect("a dry run");
+    let mut planned: Vec<String> = planned
+        .iter()
+        .map(|manifest| {
+            let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+            format!("{} {}", text(&manifest["kind"]), text(&manifest["metadata"]["name"]))
+        })
+        .collect();
+    let mut made: Vec<String> = site.first.made.iter().map(|made| made.what.clone()).collect();
+    planned.sort();
+    made.sort();
+    assert_eq!(planned, made);
+
+    let binding = binding(Some("tool-foo"), "bursar-tenant", "Group", GROUP);
+    site.must("apply", &binding);
+    let client = runtime.block_on(bursar::bootstrap::client(&site.cluster.admin_kubeconfig)).expect("a client");
+    let would = runtime.block_on(uninstall(&client, LEDGER, true)).expect("a dry run");
+    site.can(&["auth", "whoami"]);
+    let error = runtime.block_on(uninstall(&client, "another", false)).expect_err("another ledger's");
+    assert!(matches!(error, AccessError::OtherOwner { .. }), "{error}");
+    let removed = runtime.block_on(uninstall(&client, LEDGER, false)).expect("removed");
+    assert_eq!(removed, would);
+    let left = |what: &str| {
+        let label = "app.kubernetes.io/managed-by in (bursar,bursar-init,bursar-webhook,bursar-approver)";
+        site.cluster.run(&["get", what, "-A", "-l", label, "-o", "name"], "")
+    };
+    for what in ["clusterroles,clusterrolebindings,roles,rolebindings", "validatingadmissionpolicies"] {
+        assert_eq!(left(what).trim(), "", "{what}");
+    }
+    assert!(site.cluster.run(&["get", "namespace", "tool-foo", "-o", "name"], "").contains("tool-foo"));
+    runtime.block_on(uninstall(&client, LEDGER, false)).expect("again");
 }
 
 #[test]

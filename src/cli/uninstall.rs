@@ -1,0 +1,44 @@
+//! `bursar uninstall`: takes Bursar out of a cluster; what tenants have stays.
+
+use serde_json::json;
+
+use super::arguments::Uninstall;
+use super::context::Context;
+use super::exit::{Exit, Failure};
+use super::{output, webhook};
+use crate::bootstrap;
+use crate::control::client::ClientError;
+use crate::privilege;
+use crate::store::ReadStore;
+
+pub(super) async fn run(context: &Context, arguments: &Uninstall) -> Result<Exit, Failure> {
+    let Uninstall { cluster, admin_kubeconfig, dry_run } = arguments;
+    let settings = context.settings()?;
+    let cluster = webhook::cluster(&settings, cluster)?;
+    // It would write again what is removed.
+    if !dry_run && !matches!(context.daemon()?.status().await, Err(ClientError::Absent { .. })) {
+        return Err(Failure::new(Exit::Busy, "bursard runs; stop it first: systemctl disable --now bursard"));
+    }
+    let ledger = privilege::as_bursar(async { ReadStore::open(&settings.ledger()).await?.state().await })
+        .await
+        .map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))??;
+    bootstrap::must_be_same(&cluster, &settings.clusters[&cluster], admin_kubeconfig).await?;
+    let client = bootstrap::client(admin_kubeconfig).await?;
+    let progress = output::progress("removing bindings, roles, policies and webhooks");
+    let removed = bootstrap::uninstall(&client, &ledger.ledger_id, *dry_run).await?;
+    progress.finish_and_clear();
+    if context.global.json {
+        let names: Vec<&str> = removed.iter().map(|made| made.what.as_str()).collect();
+        output::json(&json!({"cluster": cluster, "removed": names, "dry_run": dry_run}))?;
+        return Ok(Exit::Done);
+    }
+    let word = if *dry_run { "would go" } else { "removed" };
+    for made in &removed {
+        output::line(format!("{word:<8} {}", made.what));
+    }
+    output::line(format!(
+        "cluster {cluster}: nobody has access by Bursar{}; namespaces, quotas, network policies and volumes of tenants stay",
+        if *dry_run { " after this" } else { " any more" }
+    ));
+    Ok(Exit::Done)
+}

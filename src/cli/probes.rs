@@ -23,6 +23,7 @@ use crate::control::client::{ClientError, ControlClient};
 use crate::daemon;
 use crate::errors::chain;
 use crate::observed::prometheus;
+use crate::plan::unknown::Unknown;
 use crate::settings::Settings;
 use crate::snapshot::{Completeness, SourceRead, Way};
 
@@ -127,20 +128,29 @@ pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// Whether the daemon runs.
-pub(super) async fn daemon(settings: &Settings) -> Finding {
+/// Whether the daemon runs, and what it finds in clusters that its ledger does not know.
+pub(super) async fn daemon(settings: &Settings) -> Vec<Finding> {
     let answer = match ControlClient::new(&settings.control_socket) {
-        Ok(client) => client.status().await.map(|_| ()),
+        Ok(client) => client.status().await,
         Err(error) => Err(error),
     };
     let socket = settings.control_socket.display();
-    match answer {
-        Ok(()) => Finding::good("daemon", format!("answers at {socket}")),
+    let running = match &answer {
+        Ok(_) => Finding::good("daemon", format!("answers at {socket}")),
         Err(ClientError::Absent { .. }) => {
             Finding::bad("daemon", format!("does not answer at {socket}"), "systemctl enable --now bursard")
         }
-        Err(error) => Finding::bad("daemon", chain(&error), "journalctl -u bursard"),
-    }
+        Err(error) => Finding::bad("daemon", chain(error), "journalctl -u bursard"),
+    };
+    let unknown = answer.ok().and_then(|status| status.last_cycle).map(|report| report.unknown).unwrap_or_default();
+    let unknown = unknown.into_iter().map(|Unknown { cluster, object, what }| {
+        Finding::bad(
+            format!("cluster {cluster}"),
+            format!("{object} is not in the ledger, and carries Bursar's label"),
+            what,
+        )
+    });
+    std::iter::once(running).chain(unknown).collect()
 }
 
 fn ca<'s>(sources: &'s [SourceConfig], name: &str) -> Option<&'s str> {

@@ -23,11 +23,12 @@ const ALL: &str = "true";
 
 /// Everything.
 pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, StoreError> {
-    let (ledger_id, last_generation): (String, i64) =
-        sqlx::query_as("SELECT id, last_generation FROM ledger").fetch_one(&mut *connection).await?;
+    let (ledger_id, last_generation, learned_at): (String, i64, Option<String>) =
+        sqlx::query_as("SELECT id, last_generation, learned_at FROM ledger").fetch_one(&mut *connection).await?;
     Ok(LedgerState {
         ledger_id,
         last_generation: last_generation.unsigned_abs(),
+        learned_at: learned_at.and_then(|at| at.parse().ok()),
         sources: sources(connection).await?,
         marks: mapped(connection, &SOURCE_MARK, MarkRow::read).await?,
         doubts: DOUBT.load::<DoubtRow>(connection, ALL).await?.into_iter().filter_map(DoubtRow::read).collect(),

@@ -103,7 +103,7 @@ impl<'a> Preview<'a> {
     #[must_use]
     pub fn json(&self) -> Value {
         let Self { sources, rejected, missing, plan, pace, revocations, reaped_later, near, refusals, realm } = self;
-        let Plan { accounts, unchanged, waiting, abandoned, notices, over_quota, unowned } = plan;
+        let Plan { accounts, unchanged, waiting, abandoned, notices, over_quota, unowned, unknown } = plan;
         let there = realm.iter().filter_map(|realm| realm.as_ref().ok()).flat_map(|realm| realm.json());
         let actions: Vec<Value> = accounts.iter().flat_map(actions_json).chain(there).collect();
         let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
@@ -119,6 +119,7 @@ impl<'a> Preview<'a> {
             "notices": notices,
             "over_quota": over_quota,
             "unowned": unowned,
+            "unknown": unknown,
             "refused": refused,
             "near": near,
             "pace": pace,
@@ -281,7 +282,7 @@ impl fmt::Display for Refusal {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { accounts, unchanged: _, waiting, abandoned, notices, over_quota, unowned } = self;
+        let Self { accounts, unchanged: _, waiting, abandoned, notices, over_quota, unowned, unknown } = self;
         let lines: Vec<Line> = accounts.iter().filter(|plan| plan.changes_something()).map(line).collect();
         let width = |text: fn(&Line) -> &str| lines.iter().map(|line| text(line).chars().count()).max().unwrap_or(0);
         let (names, uids, whats) = (width(|line| &line.name), width(|line| &line.uid), width(|line| &line.what));
@@ -297,6 +298,7 @@ impl fmt::Display for Plan {
             writeln!(f, "! cluster {cluster}  is not in the configuration: nothing is done there for {what}")?;
         }
         unowned.iter().try_for_each(|unowned| writeln!(f, "! {unowned}"))?;
+        unknown.iter().try_for_each(|unknown| writeln!(f, "! {unknown}"))?;
         for Notice { account, text } in notices {
             writeln!(f, "! {} {}  {text}", account.kind, account.name)?;
         }
@@ -398,7 +400,8 @@ pub fn cause(why: &Suspension, plan: &AccountPlan) -> String {
             seconds => format!("absent {} h", seconds / 3600),
         },
         Suspension::Disabled { mark } => format!("disabled ({mark})"),
-        Suspension::Ordered(Note { actor, reason, ticket, at: _ }) => {
+        Suspension::Ordered(Note { actor, reason, ticket, at: _ })
+        | Suspension::Evicted { note: Note { actor, reason, ticket, at: _ }, since: _ } => {
             let ticket = ticket.as_ref().map(|ticket| format!(", {ticket}")).unwrap_or_default();
             format!("ordered by {actor}: {reason}{ticket}")
         }
@@ -481,6 +484,7 @@ fn details(plan: &AccountPlan) -> String {
         | Action::InspectKubeconfig { .. } => None,
         Action::MakeDirectory { directory, .. } => Some(format!("directory {}", directory.path.display())),
         Action::StopWorkloads { .. } => Some("workloads stopped".to_owned()),
+        Action::Evict { .. } => Some("tokens of service accounts removed".to_owned()),
         Action::ResumeWorkloads { stopped, .. } => {
             Some(format!("{} resumed", counted(stopped.len() as u64, "workload")))
         }

@@ -3,6 +3,7 @@
 
 pub mod action;
 pub mod adopted;
+pub mod bound;
 mod budget;
 mod confine;
 pub mod credential;
@@ -25,6 +26,7 @@ pub mod revocation;
 mod scan;
 mod ssh;
 mod tenant;
+pub mod unknown;
 mod volume;
 mod wording;
 
@@ -51,12 +53,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use action::{Action, Expected, Reason, Side};
+pub use action::{Action, Bound, Expected, Holder, Reason, Side};
 
 pub use crate::desired::Notice;
 pub use guard::{ApprovedPlan, Bounds, Refusal, guard};
 pub use quota::{Adoption, OverQuota};
 
+use self::bound::Bindings;
 use self::loss::People;
 use self::scan::Scan;
 use crate::desired::quota::stops_pods;
@@ -84,6 +87,8 @@ pub struct Plan {
     pub over_quota: Vec<OverQuota>,
     /// Namespaces that a class would adopt, and that are nobody's.
     pub unowned: Vec<adopted::Unowned>,
+    /// Objects with our labels that the ledger does not know.
+    pub unknown: Vec<unknown::Unknown>,
 }
 
 /// What is to be done for one account.
@@ -239,7 +244,8 @@ pub fn plan(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory,
 
 /// `closely`: looks at every object of every tenant, also where the scan finds nothing to do.
 fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, now: Timestamp, closely: bool) -> Plan {
-    let (scan, people) = (Scan::of(desired, ledger, inventory), People::of(ledger, desired));
+    let (scan, people, bindings) =
+        (Scan::of(desired, ledger, inventory, now), People::of(ledger, desired), Bindings::of(ledger));
     let mut plan = Plan { notices: desired.notices.clone(), ..Plan::default() };
     let (configured, nothing) = (&desired.clusters, &ClusterInventory::default());
     let world = World {
@@ -249,6 +255,7 @@ fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, 
         nothing,
         scan: &scan,
         people: &people,
+        bindings: &bindings,
         reaps: &desired.reaps,
         now,
         closely,
@@ -273,6 +280,7 @@ fn compare(desired: &DesiredState, ledger: &LedgerState, inventory: &Inventory, 
     plan.notices.dedup();
     plan.over_quota = over_quota(desired, &scan);
     plan.unowned = adopted::Unowned::of(ledger);
+    plan.unknown.clone_from(&scan.strays().said);
     plan
 }
 
@@ -310,6 +318,7 @@ struct World<'a> {
     nothing: &'a ClusterInventory,
     scan: &'a Scan<'a>,
     people: &'a People<'a>,
+    bindings: &'a Bindings<'a>,
     reaps: &'a Reapers,
     now: Timestamp,
     /// `scan` was made of another desired state than this, or is not to be trusted: it settles nothing.
@@ -431,10 +440,10 @@ impl World<'_> {
         cluster: &'l ClusterName,
         tenant: &'l DesiredTenant,
     ) -> Option<tenant::Look<'l>> {
-        let Self { ledger, inventory, configured, nothing, scan, people: _, reaps: _, now, closely } = *self;
+        let Self { ledger, inventory, configured, nothing, scan, people: _, bindings, reaps: _, now, closely } = *self;
         let there = inventory.clusters.get(cluster).map(Arc::as_ref);
         let there = there.or((!configured.contains(cluster)).then_some(nothing))?;
-        Some(tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, now, closely })
+        Some(tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, bindings, now, closely })
     }
 
     fn in_cluster(&self, look: tenant::Look<'_>, abandoned: bool, with_homes: bool) -> tenant::Found {

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::inbox::{Event, Inbox, UnderWay, health, notify};
 use self::schedule::schedule;
-use crate::control::api::{CycleReport, OrderAnswer};
+use crate::control::api::{CycleReport, OrderAnswer, RevocationProof};
 use crate::control::server::{self, Question, Reply, Request};
 use crate::cycle;
 use crate::errors::chain;
@@ -282,7 +282,8 @@ impl Loop {
                 // The order is carried out all the same; the history has the proof.
                 Err(error) => tracing::warn!(error = %chain(&error), "the proof of a revocation could not be read"),
             }
-            let open = report::unfinished::after(report, &answer.ordered);
+            let mut open = report::unfinished::after(report, &answer);
+            open.extend(answer.proofs.iter().filter_map(RevocationProof::open));
             let _ = reply.send(Ok(OrderAnswer { open, report: Some(report.clone()), ..answer }));
         }
     }

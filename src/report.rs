@@ -49,6 +49,7 @@ pub fn cycle(
         near: approved.near().to_vec(),
         pace: Progress::of(ledger),
         over_quota: plan.over_quota.clone(),
+        unknown: plan.unknown.clone(),
         revocations: revocation::Progress::of(ledger),
         unfinished: Vec::new(),
         being_revoked: ledger.being_revoked(),

@@ -146,7 +146,7 @@ fn names(mutates: bool) -> Vec<((&'static str, &'static str), String)> {
     names.extend(server_rules::POLICIES.map(|name| (VALIDATING_POLICY, name.to_owned())));
     names.extend(backstop::names(VALIDATING_BINDING.0).into_iter().map(|name| (VALIDATING_BINDING, name)));
     if mutates {
-        names.extend(backstop::POLICIES.map(|name| (MUTATING_POLICY, name.to_owned())));
+        names.extend(backstop::MUTATING.map(|name| (MUTATING_POLICY, name.to_owned())));
         names.extend(backstop::names(MUTATING_BINDING.0).into_iter().map(|name| (MUTATING_BINDING, name)));
     }
     names

@@ -20,6 +20,7 @@ use super::needs::{Confinement, Needs};
 use super::roles::{MARK, NAMESPACE, labels};
 use crate::contract::{ADOPT, CLASS, MANAGED_BY, MANAGER, SELFTEST, STATE, TenantState};
 use crate::desired::volume::PERSONAL_NAMESPACE;
+use crate::execute::evict::{DEFAULT_ACCOUNT, TOKEN_SECRET};
 use crate::kinds::ManagedKind;
 use crate::policy::DAEMON_USER;
 
@@ -160,6 +161,17 @@ fn variables(needs: &Needs) -> Value {
         ),
         list("isAccount", is(ManagedKind::ServiceAccount)),
         list("isSecret", is(ManagedKind::Secret)),
+        // An eviction: what lets somebody act there without a credential of ours.
+        list(
+            "evicts",
+            format!(
+                "variables.suspendedPlace && variables.deletes && variables.sub == '' && \
+                 ((variables.isSecret && oldObject.?type.orValue('') == {}) || \
+                 (variables.isAccount && variables.name == {}))",
+                text(TOKEN_SECRET),
+                text(DEFAULT_ACCOUNT)
+            )
+        ),
         list("userNames", texts(&needs.users.iter().map(|user| user_pattern(user)).collect::<BTreeSet<_>>())),
         list("serviceAccountRoles", texts(&needs.service_account_roles)),
         list("adminRoles", texts(&needs.admin_roles)),

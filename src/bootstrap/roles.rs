@@ -11,6 +11,7 @@ use super::webhook::{APPROVALS, SECRET, WEBHOOK, backstop, server_rules};
 use crate::contract::{CLASS, MANAGED_BY, SELFTEST};
 use crate::desired::rbac::impersonation_role;
 use crate::desired::volume::PERSONAL_NAMESPACE;
+use crate::execute::evict::DEFAULT_ACCOUNT;
 use crate::execute::signing::SIGNER;
 use crate::kinds::{MANAGED_VERBS, ManagedKind, Row, ServedKind, Stage, Watch};
 use crate::policy::DAEMON_USER;
@@ -108,9 +109,13 @@ pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[Served
             "apiGroups": [RBAC],
             "resources": ["clusterroles"],
             "resourceNames": needs.bindable(),
-            // `bursar doctor` reads what they may write.
+            // `bursar doctor` reads what they may write, and a revocation what its holder may do.
             "verbs": ["bind", "get"],
         }),
+        // An eviction removes Secrets with tokens, by their type and unread, and the service account that a suspended
+        // tenant's pods ran as.
+        rule("", &["secrets"], &["deletecollection"]),
+        named("", "serviceaccounts", [DEFAULT_ACCOUNT], &["get", "delete"]),
     ];
     rules.extend(managed_rules());
     rules.extend(manifest_kinds.iter().map(|kind| rule(kind.group(), &[&kind.plural], MANAGED_VERBS)));
@@ -131,7 +136,7 @@ pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[Served
     }
     if needs.reaps_pods {
         // Deleted by their label, unread: what may list Secrets may read them. The admission policy knows the label.
-        rules.push(rule("", &["services", "configmaps", "secrets"], &["deletecollection"]));
+        rules.push(rule("", &["services", "configmaps"], &["deletecollection"]));
     }
     if !confinement.approver {
         rules.push(rule("certificates.k8s.io", &["certificatesigningrequests/approval"], &["patch"]));
@@ -161,7 +166,7 @@ fn webhook_configurations() -> Vec<Value> {
         named(GROUP, "validatingadmissionpolicies", [DAEMON_ADMISSION_POLICY], SEEN),
         named(GROUP, "validatingadmissionpolicies", backstop::POLICIES, SEEN),
         named(GROUP, "validatingadmissionpolicies", server_rules::POLICIES, SEEN),
-        named(GROUP, "mutatingadmissionpolicies", backstop::POLICIES, SEEN),
+        named(GROUP, "mutatingadmissionpolicies", backstop::MUTATING, SEEN),
         named(GROUP, "validatingadmissionpolicybindings", [DAEMON_ADMISSION_POLICY], SEEN),
         named(GROUP, "validatingadmissionpolicybindings", backstop::names(validating), KEPT_AND_SEEN),
         named(GROUP, "mutatingadmissionpolicybindings", backstop::names(mutating), KEPT_AND_SEEN),
@@ -417,6 +422,7 @@ mod tests {
     fn nothing_grants_escalation_or_all_secrets() {
         let text = daemon(&Needs::default(), &Confinement::default(), &[]).to_string();
         assert!(!text.contains("escalate") && !text.contains("impersonate"), "{text}");
-        assert!(!text.contains("secrets") && !text.contains('*'), "{text}");
+        let secrets = r#""resources":["secrets"],"verbs":["deletecollection"]"#;
+        assert!(!text.replace(secrets, "").contains("secrets") && !text.contains('*'), "{text}");
     }
 }

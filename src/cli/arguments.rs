@@ -12,6 +12,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
+use jiff::Timestamp;
 
 use crate::identity::AccountKind;
 
@@ -155,7 +156,7 @@ pub enum Command {
     /// Take the access away until `resume`
     Suspend(Reasoned),
     /// End an ordered suspension
-    Resume(MaybeReasoned),
+    Resume(Resume),
     /// Plan for it, show it, and leave it alone
     Hold(Reasoned),
     /// End a hold
@@ -366,6 +367,12 @@ pub struct Revoke {
     /// With --all: of which class
     #[arg(long, value_name = "NAME", requires = "all")]
     pub class: Option<String>,
+    /// Suspend it too, stop what runs, and remove tokens of service accounts, until `resume`
+    #[arg(long, conflicts_with = "all")]
+    pub evict: bool,
+    /// With --evict: list what was changed in its namespaces since then
+    #[arg(long, value_name = "TIME", requires = "evict")]
+    pub since: Option<Timestamp>,
     /// Why; the history keeps it
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
@@ -411,6 +418,17 @@ pub struct MaybeReasoned {
     /// Your ticket
     #[arg(long, value_name = "TEXT")]
     pub ticket: Option<String>,
+}
+
+/// `resume`.
+#[derive(Debug, Args)]
+pub struct Resume {
+    /// Whom, and why.
+    #[command(flatten)]
+    pub target: MaybeReasoned,
+    /// After an eviction: what starts again (`deployment/web`), `all` or `none`
+    #[arg(long, value_name = "KIND/NAME", value_delimiter = ',')]
+    pub start: Vec<String>,
 }
 
 /// Commands of `archive`.

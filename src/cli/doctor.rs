@@ -16,7 +16,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     findings.extend(probes::evidence(&settings).await);
     findings.extend(probes::realm(&settings).await);
     findings.extend(probes::homes(&settings, &homes).await);
-    findings.push(probes::daemon(&settings).await);
+    findings.extend(probes::daemon(&settings).await);
     progress.finish_and_clear();
     let good = findings.iter().all(|finding| finding.cure.is_none());
     if context.global.json {

@@ -99,7 +99,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Revoke(arguments) => revoke::run(&context, arguments).await,
         Command::Ensure(arguments) => ensure::run(&context, arguments).await,
         Command::Suspend(arguments) => order::reasoned(&context, Order::Suspend, arguments).await,
-        Command::Resume(arguments) => order::maybe_reasoned(&context, Order::Resume, arguments).await,
+        Command::Resume(arguments) => order::resume(&context, arguments).await,
         Command::Hold(arguments) => order::reasoned(&context, Order::Hold, arguments).await,
         Command::Release(arguments) => order::maybe_reasoned(&context, Order::Release, arguments).await,
         Command::Quota(arguments) => quota::run(&context, arguments).await,

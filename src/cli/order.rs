@@ -1,7 +1,7 @@
 //! `bursar suspend|resume|hold|release|approve`, and what `quota` and `revoke` ask for: orders, given to the daemon, or
 //! written down by this process while there is none.
 
-use super::arguments::{self, Account, Adopt, AdoptNamespace, Command, MaybeReasoned, Reasoned};
+use super::arguments::{self, Account, Adopt, AdoptNamespace, Command, MaybeReasoned, Reasoned, Resume};
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::clean;
@@ -9,13 +9,12 @@ use super::{lines, local, output, sync};
 use crate::control::api::OrderAnswer;
 use crate::control::client::ClientError;
 use crate::identity::{AccountKind, AccountName};
-use crate::orders::request::{AdoptObject, OrderRequest, Refusal, Target};
+use crate::orders::request::{AdoptObject, OrderRequest, Refusal, ResumeStarting, Target};
 
 /// The orders that name an account.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Order {
     Suspend,
-    Resume,
     Hold,
     Release,
 }
@@ -26,11 +25,9 @@ pub(super) async fn reasoned(context: &Context, order: Order, arguments: Reasone
 }
 
 pub(super) async fn maybe_reasoned(context: &Context, order: Order, arguments: MaybeReasoned) -> Result<Exit, Failure> {
-    let MaybeReasoned { account: Account { kind, name }, reason, ticket } = arguments;
-    let target = Target { kind, name, reason, ticket };
+    let target = target(arguments);
     let request = match order {
         Order::Suspend => OrderRequest::Suspend(target),
-        Order::Resume => OrderRequest::Resume(target),
         Order::Hold => OrderRequest::Hold(target),
         Order::Release => OrderRequest::Release(target),
     };
@@ -53,12 +50,23 @@ fn adoptions(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
     })
 }
 
+pub(super) async fn resume(context: &Context, arguments: Resume) -> Result<Exit, Failure> {
+    let Resume { target: arguments, start } = arguments;
+    let target = target(arguments);
+    let request = match start.is_empty() {
+        true => OrderRequest::Resume(target),
+        false => OrderRequest::ResumeStarting(ResumeStarting { target, start }),
+    };
+    give(context, vec![request]).await
+}
+
+fn target(arguments: MaybeReasoned) -> Target {
+    let MaybeReasoned { account: Account { kind, name }, reason, ticket } = arguments;
+    Target { kind, name, reason, ticket }
+}
+
 /// `None`: it is not one order, but a file of them.
 fn adoption(command: Adopt) -> Option<OrderRequest> {
-    let target = |arguments: MaybeReasoned| {
-        let MaybeReasoned { account: Account { kind, name }, reason, ticket } = arguments;
-        Target { kind, name, reason, ticket }
-    };
     Some(match command {
         Adopt::Uid(arguments) => OrderRequest::AdoptUid(target(arguments)),
         Adopt::Account(arguments) => OrderRequest::AdoptAccount(target(arguments)),
@@ -100,14 +108,16 @@ pub(super) fn printed(context: &Context, answer: OrderAnswer) -> Result<Exit, Fa
         output::json(&answer)?;
     } else {
         answer.text.lines().for_each(|line| output::line(clean(line)));
-        answer.proofs.iter().for_each(|proof| output::line(clean(&proof.to_string())));
+        for proof in &answer.proofs {
+            proof.to_string().lines().for_each(|line| output::line(clean(line)));
+        }
         if let Some(report) = &answer.report {
             output::line(sync::text(report));
         }
     }
     let open = answer.open.into_iter().map(|Refusal { exit_code, text }| Refusal {
         exit_code,
-        text: format!("not done yet: {}; it goes on by itself, `bursar status` says how far it is", clean(&text)),
+        text: format!("not done yet: {}; `bursar status` says how far it is", clean(&text)),
     });
     refused(answer.refused.into_iter().chain(open).collect())
 }

@@ -27,6 +27,7 @@ use crate::daemon;
 use crate::errors::chain;
 use crate::identity::AccountKind;
 use crate::observed::prometheus;
+use crate::plan::unknown::Unknown;
 use crate::settings::Settings;
 use crate::snapshot::{Completeness, SourceRead, Way};
 use crate::store::ReadStore;
@@ -152,15 +153,15 @@ pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// Whether the daemon runs.
-pub(super) async fn daemon(settings: &Settings) -> Finding {
+/// Whether the daemon runs, and what it finds in clusters that its ledger does not know.
+pub(super) async fn daemon(settings: &Settings) -> Vec<Finding> {
     let answer = match ControlClient::new(&settings.control_socket) {
-        Ok(client) => client.status().await.map(|_| ()),
+        Ok(client) => client.status().await,
         Err(error) => Err(error),
     };
     let socket = settings.control_socket.display();
-    match answer {
-        Ok(()) => Finding::good("daemon", format!("answers at {socket}")),
+    let running = match &answer {
+        Ok(_) => Finding::good("daemon", format!("answers at {socket}")),
         // A host that is set up and was never started has nothing wrong.
         Err(ClientError::Absent { .. }) if !has_worked(settings).await => {
             Finding::good("daemon", "not started yet; next: bursar plan, then systemctl enable --now bursard")
@@ -168,8 +169,17 @@ pub(super) async fn daemon(settings: &Settings) -> Finding {
         Err(ClientError::Absent { .. }) => {
             Finding::bad("daemon", format!("does not answer at {socket}"), "systemctl enable --now bursard")
         }
-        Err(error) => Finding::bad("daemon", chain(&error), "journalctl -u bursard"),
-    }
+        Err(error) => Finding::bad("daemon", chain(error), "journalctl -u bursard"),
+    };
+    let unknown = answer.ok().and_then(|status| status.last_cycle).map(|report| report.unknown).unwrap_or_default();
+    let unknown = unknown.into_iter().map(|Unknown { cluster, object, what }| {
+        Finding::bad(
+            format!("cluster {cluster}"),
+            format!("{object} is not in the ledger, and carries Bursar's label"),
+            what,
+        )
+    });
+    std::iter::once(running).chain(unknown).collect()
 }
 
 /// Whether there was a cycle.

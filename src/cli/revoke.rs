@@ -10,18 +10,20 @@ use super::order::{asked, give, printed};
 use super::output;
 use crate::control::api::OrderAnswer;
 use crate::control::client::ControlClient;
-use crate::orders::request::{OrderRequest, RevokeClass, Target};
+use crate::orders::request::{Evict, OrderRequest, RevokeClass, Target};
 use crate::plan::revocation::Progress;
 
 /// Between two looks how far it is.
 const LOOK: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(context: &Context, arguments: Revoke) -> Result<Exit, Failure> {
-    let Revoke { kind, name, all: _, class, reason, ticket } = arguments;
+    let Revoke { kind, name, all: _, class, evict, since, reason, ticket } = arguments;
     let reason = Some(reason);
     match (kind, name, class) {
         (Some(kind), Some(name), _) => {
-            give(context, vec![OrderRequest::Revoke(Target { kind, name, reason, ticket })]).await
+            let target = Target { kind, name, reason, ticket };
+            let order = if evict { OrderRequest::Evict(Evict { target, since }) } else { OrderRequest::Revoke(target) };
+            give(context, vec![order]).await
         }
         (_, _, Some(class)) => of_class(context, RevokeClass { class, reason, ticket }).await,
         // The arguments' own rules leave no third.

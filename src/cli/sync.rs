@@ -24,7 +24,7 @@ pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Fai
 /// A cycle in a few lines.
 pub(super) fn text(report: &CycleReport) -> String {
     let CycleReport { id, trigger, began: _, ended, changed, unchanged, actions, left, .. } = report;
-    let CycleReport { failing, rejected, partial, refusals, near, pace, revocations, over_quota, .. } = report;
+    let CycleReport { failing, rejected, partial, refusals, near, pace, revocations, over_quota, unknown, .. } = report;
     let unfinished = &report.unfinished;
     let trigger = trigger.name();
     let rejected = if *rejected > 0 { format!(", {rejected} rejected") } else { String::new() };
@@ -47,6 +47,7 @@ pub(super) fn text(report: &CycleReport) -> String {
     lines.extend(near.iter().map(ToString::to_string));
     lines.extend(pace.iter().map(ToString::to_string));
     lines.extend(revocations.iter().map(ToString::to_string));
+    lines.extend(unknown.iter().map(|unknown| clean(&unknown.to_string())));
     lines.extend(over_quota.iter().map(|over| format!("{}: {}", over.account, clean(&over.to_string()))));
     lines.join("\n")
 }

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::desired::Notice;
+use crate::execute::evict::Touched;
 use crate::identity::AccountName;
 use crate::ledger::SourceState;
 use crate::ledger::change::RefusalRecord;
@@ -32,6 +33,7 @@ use crate::plan::limit_usage::LimitUse;
 use crate::plan::pace::Progress;
 use crate::plan::quota::OverQuota;
 use crate::plan::revocation;
+use crate::plan::unknown::Unknown;
 use crate::report::unfinished::Unfinished;
 use crate::snapshot::RejectedEntry;
 
@@ -241,6 +243,9 @@ pub struct CycleReport {
     /// Quotas that give less than is in use.
     #[serde(default)]
     pub over_quota: Vec<OverQuota>,
+    /// Objects with Bursar's label in clusters that the ledger does not know.
+    #[serde(default)]
+    pub unknown: Vec<Unknown>,
     /// Revocations of classes that are under way.
     #[serde(default)]
     pub revocations: Vec<revocation::Progress>,
@@ -336,7 +341,7 @@ pub struct PlanAnswer {
 }
 
 /// Orders were written down and, where a daemon runs, carried out by the cycle in `report`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct OrderAnswer {
     /// For people: what happened, an order a line.
     pub text: String,
@@ -345,6 +350,9 @@ pub struct OrderAnswer {
     /// Accounts about whom something was ordered that a cycle has to carry out.
     #[serde(default)]
     pub ordered: BTreeSet<AccountName>,
+    /// Those of them whose order is about access: a home that fails leaves it open.
+    #[serde(default)]
+    pub of_access: BTreeSet<AccountName>,
     /// Orders that were written down and are not carried out to their end: exit code 3 where a limit refuses one, else 1.
     #[serde(default)]
     pub open: Vec<Refusal>,
@@ -367,17 +375,66 @@ pub struct RevocationProof {
     pub generation: u64,
     /// When the API server of each cluster answered that it allows older credentials nothing.
     pub refused: BTreeMap<String, String>,
+    /// Bindings of others, in each cluster, that name their holder: what they give stays.
+    #[serde(default)]
+    pub bound_by_others: BTreeMap<String, Vec<String>>,
     /// Files with the new credential, with when each was written.
     pub delivered: BTreeMap<String, Timestamp>,
+    /// What an eviction found, by cluster and namespace.
+    #[serde(default)]
+    pub evicted: BTreeMap<String, Evicted>,
+    /// `deployment/web`: what was stopped, and can be started again.
+    #[serde(default)]
+    pub stopped: BTreeSet<String>,
+}
+
+/// What an eviction found in a namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evicted {
+    /// Names of the Secrets with tokens that were removed.
+    pub secrets: Vec<String>,
+    /// What others changed since the time that the administrator named.
+    pub changed: Vec<Touched>,
+}
+
+impl RevocationProof {
+    /// What is left for an administrator to do, if anything is.
+    #[must_use]
+    pub fn open(&self) -> Option<Refusal> {
+        let bindings: Vec<String> = self
+            .bound_by_others
+            .iter()
+            .map(|(cluster, bindings)| format!("in {cluster}: {}", bindings.join("; ")))
+            .collect();
+        let text = format!(
+            "{}: bindings that are not Bursar's name the holder of older credentials, {}; delete them, then run \
+             `bursar revoke` again",
+            self.account,
+            bindings.join(", ")
+        );
+        (!bindings.is_empty()).then_some(Refusal { exit_code: 1, text })
+    }
 }
 
 impl std::fmt::Display for RevocationProof {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { account, generation, refused, delivered } = self;
+        let Self { account, generation, refused, bound_by_others: _, delivered, evicted, stopped } = self;
         write!(f, "{account}: generation {generation}")?;
         refused.iter().try_for_each(|(cluster, at)| {
             write!(f, "; the API server of {cluster} refuses older credentials (asked {at})")
         })?;
-        delivered.iter().try_for_each(|(file, at)| write!(f, "; new credential in {file} ({at:.0})"))
+        delivered.iter().try_for_each(|(file, at)| write!(f, "; new credential in {file} ({at:.0})"))?;
+        for (place, Evicted { secrets, changed }) in evicted {
+            let removed = if secrets.is_empty() { "none".to_owned() } else { secrets.join(", ") };
+            write!(f, "\n  {place}: service account default made again; token Secrets removed: {removed}")?;
+            changed
+                .iter()
+                .try_for_each(|Touched { at, object, by }| write!(f, "\n  changed {at:.0} by {by}: {object}"))?;
+        }
+        if !evicted.is_empty() && !stopped.is_empty() {
+            let stopped: Vec<&str> = stopped.iter().map(String::as_str).collect();
+            write!(f, "\n  stopped: {}; `bursar resume --start` starts what you name", stopped.join(", "))?;
+        }
+        Ok(())
     }
 }

@@ -1,19 +1,23 @@
 //! What `bursar revoke` shows of each account when the revocation is done: which API servers refuse the old credentials, and
 //! where the new ones are. It reads the ledger and writes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::control::api::RevocationProof;
+use serde_json::Value;
+
+use crate::control::api::{Evicted, RevocationProof};
+use crate::execute::{BOUND_BY_OTHERS, REFUSED};
 use crate::identity::AccountName;
 use crate::ledger::{Account, CredentialKey, LedgerState};
 use crate::orders;
+use crate::store::facts::Row;
 use crate::store::{ReadStore, StoreError};
 
-/// The API servers' answers for the account with the id `?1` in its generation `?2`.
-const REFUSED: &str = "SELECT detail ->> 'cluster' AS cluster, max(at) AS at FROM event
-    WHERE account_id = ?1 AND action = 'old certificates refused' AND detail ->> 'generation' = CAST(?2 AS INTEGER)
-    GROUP BY 1";
+/// What was found out about the account with the id `?1` in its generation `?2`, the newest last.
+const FOUND: &str = "SELECT action, at, detail FROM event
+    WHERE account_id = ?1 AND action IN ('old credentials refused', 'old credentials bound by others', 'evicted')
+    AND detail ->> 'generation' = CAST(?2 AS INTEGER) ORDER BY id";
 
 /// The proofs for the accounts in `revoked` that are served.
 pub(super) async fn of(
@@ -28,14 +32,52 @@ pub(super) async fn of(
     let mut store = ReadStore::open(file).await?;
     for AccountName { kind, name } in revoked {
         let Ok(account) = orders::find(ledger, *kind, name) else { continue };
-        let rows = store.rows(REFUSED, &[account.id.0.clone(), account.generation.to_string()]).await?;
-        let text = |row: &crate::store::facts::Row, key: &str| row.get(key)?.as_str().map(str::to_owned);
-        let refused: BTreeMap<String, String> =
-            rows.iter().filter_map(|row| Some((text(row, "cluster")?, text(row, "at")?))).collect();
-        let (generation, delivered) = (account.generation, delivered(ledger, account));
-        proofs.push(RevocationProof { account: account.account_name(), generation, refused, delivered });
+        let rows = store.rows(FOUND, &[account.id.0.clone(), account.generation.to_string()]).await?;
+        let mut proof = RevocationProof {
+            account: account.account_name(),
+            generation: account.generation,
+            delivered: delivered(ledger, account),
+            stopped: stopped(ledger, account),
+            refused: BTreeMap::new(),
+            bound_by_others: BTreeMap::new(),
+            evicted: BTreeMap::new(),
+        };
+        rows.iter().for_each(|row| found(row, &mut proof));
+        proofs.push(proof);
     }
     Ok(proofs)
+}
+
+/// Adds what one event says; a later one of a cluster replaces an earlier one.
+fn found(row: &Row, proof: &mut RevocationProof) {
+    let text = |key: &str| row.get(key).and_then(Value::as_str).unwrap_or_default();
+    let detail: Value = serde_json::from_str(text("detail")).unwrap_or_default();
+    let cluster = detail["cluster"].as_str().unwrap_or_default().to_owned();
+    match text("action") {
+        REFUSED => {
+            proof.bound_by_others.remove(&cluster);
+            proof.refused.insert(cluster, text("at").to_owned());
+        }
+        BOUND_BY_OTHERS => {
+            proof.refused.remove(&cluster);
+            proof
+                .bound_by_others
+                .insert(cluster, serde_json::from_value(detail["foreign"].clone()).unwrap_or_default());
+        }
+        _ => {
+            let evicted = Evicted {
+                secrets: serde_json::from_value(detail["secrets"].clone()).unwrap_or_default(),
+                changed: serde_json::from_value(detail["changed"].clone()).unwrap_or_default(),
+            };
+            proof.evicted.insert(format!("{cluster} {}", detail["namespace"].as_str().unwrap_or_default()), evicted);
+        }
+    }
+}
+
+/// Workloads that a suspension stopped: `resume` starts them again.
+fn stopped(ledger: &LedgerState, account: &Account) -> BTreeSet<String> {
+    let own = ledger.stopped.keys().filter(|(id, _)| *id == account.id);
+    own.map(|(_, key)| format!("{}/{}", key.kind.as_str().to_lowercase(), key.name)).collect()
 }
 
 /// Files with a credential of the account's generation, with when each was written.

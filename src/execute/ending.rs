@@ -7,11 +7,12 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::apply::apply;
+use super::listing::{self, Extent};
 use super::prune::{Deleted, delete};
 use super::request::{ApiServer, Ask};
 use super::tenant::{Done, TenantExecution};
-use super::{ClusterEffects, StepError, listing};
-use crate::archive::{About, ArchiveError, Content, Packed, Workload, Written, pack};
+use super::{ClusterEffects, StepError};
+use crate::archive::{About, ArchiveError, Content, Listed, Packed, Workload, Written, pack};
 use crate::desired::rbac::{archive_binding, archive_binding_manifest};
 use crate::digest::digest;
 use crate::identity::NamespaceName;
@@ -29,14 +30,14 @@ const BETWEEN: Duration = Duration::from_millis(250);
 const SLOW: SignedDuration = SignedDuration::from_mins(2);
 
 impl TenantExecution<'_> {
-    /// Writes the namespace into a file, and its row into the ledger.
-    pub(super) async fn archive(
+    /// Everything in a suspended namespace, with a right that lasts as long as the listing.
+    pub(super) async fn listed(
         &self,
         effects: &ClusterEffects,
         namespace: &NamespaceName,
-        file: &str,
+        extent: Extent,
         done: &mut Done,
-    ) -> Result<(), StepError> {
+    ) -> Result<Vec<Listed>, StepError> {
         let key = archive_binding(self.cluster, namespace);
         let manifest = archive_binding_manifest(namespace);
         let writing = effects.watch.write(&key);
@@ -53,13 +54,25 @@ impl TenantExecution<'_> {
         // If the daemon is killed from here on, it finds the binding after its restart, and takes it away.
         done.changes.push(Change::Object(key.clone(), Some(record)));
         self.hand_over(done).await?;
-        let listed = listing::everything(&effects.server, namespace).await;
+        let listed = listing::everything(&effects.server, namespace, extent).await;
         let writing = effects.watch.write(&key);
         let removed = delete(&effects.server, &key, &uid).await;
         writing.deleted(true);
         let objects = listed?;
         removed?;
         done.changes.push(Change::Object(key, None));
+        Ok(objects)
+    }
+
+    /// Writes the namespace into a file, and its row into the ledger.
+    pub(super) async fn archive(
+        &self,
+        effects: &ClusterEffects,
+        namespace: &NamespaceName,
+        file: &str,
+        done: &mut Done,
+    ) -> Result<(), StepError> {
+        let objects = self.listed(effects, namespace, Extent::Whole, done).await?;
         let packed = self.packed(namespace, objects)?;
         let about = packed.about.clone();
         let written = self.written(file, packed).await?;
@@ -79,7 +92,7 @@ impl TenantExecution<'_> {
         self.hand_over(done).await
     }
 
-    fn packed(&self, namespace: &NamespaceName, objects: Vec<crate::archive::Listed>) -> Result<Packed, ArchiveError> {
+    fn packed(&self, namespace: &NamespaceName, objects: Vec<Listed>) -> Result<Packed, ArchiveError> {
         let stopped = self.stopped().map(|(key, stopped)| Workload {
             api_version: key.kind.api_version().to_owned(),
             kind: key.kind.to_string(),

@@ -123,7 +123,7 @@ pub enum StepError {
     #[error("cluster {0} is not connected")]
     NoCluster(ClusterName),
     /// An older certificate still opens something.
-    #[error("an older certificate of {user} may still {what} ({why})")]
+    #[error("an older credential of {user} may still {what} ({why})")]
     StillAllowed {
         /// Its name for the API server.
         user: String,
@@ -131,6 +131,17 @@ pub enum StepError {
         what: String,
         /// By which binding, as the API server says it.
         why: String,
+    },
+    /// What lets somebody act in a suspended namespace could not be removed.
+    #[error("tokens of service accounts in namespace {namespace} are not removed")]
+    Eviction {
+        /// Where.
+        cluster: ClusterName,
+        /// Where.
+        namespace: NamespaceName,
+        /// Why.
+        #[source]
+        source: Box<RequestError>,
     },
     /// Others are made in the place of workloads that are stopped.
     #[error("namespace {namespace}: workloads are made again while they are stopped")]
@@ -166,6 +177,7 @@ impl StepError {
             Self::Home(_) | Self::HomeAnswer => "home",
             Self::Credential(_) => "certificate",
             Self::StillAllowed { .. } => "revocation",
+            Self::Eviction { .. } => "eviction",
             Self::Listing { .. } | Self::Archive(_) | Self::Task(_) => "archive",
             Self::Data { .. } | Self::Terminating { .. } => "deletion",
             Self::NotRecorded => "ledger",
@@ -249,8 +261,10 @@ impl StepError {
                  is tried again each minute"
             )),
             Self::NotRecorded => Some("see the daemon's log; free space in state_dir if there is none".into()),
-            Self::Listing { cluster, source, .. } => remedy_of_refusal(cluster, source)
-                .or_else(|| Some("let that API answer, or remove its APIService; nothing is deleted before".into())),
+            Self::Eviction { cluster, source, .. } | Self::Listing { cluster, source, .. } => {
+                remedy_of_refusal(cluster, source)
+                    .or_else(|| Some("let that API answer, or remove its APIService; nothing is deleted before".into()))
+            }
             Self::Archive(_) => Some("see to state_dir/archive; nothing is deleted before it can be written".into()),
             Self::Data { namespace, claims } => Some(format!(
                 "copy what is worth keeping, then `kubectl delete pvc {} -n {namespace}`; or keep it: {}",

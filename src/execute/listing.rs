@@ -17,15 +17,30 @@ use crate::kinds::ServedKind;
 const IN_FORCE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// What of each object is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// Its metadata: no Secret is read.
+    Metadata,
+}
+
 /// Each with the name by which its kind is listed. What several API groups show (Events) is there once; what has no UID is
 /// computed when it is asked for (`PodMetrics`), and is no object.
-pub async fn everything(server: &ApiServer, namespace: &NamespaceName) -> Result<Vec<Listed>, StepError> {
+pub async fn everything(
+    server: &ApiServer,
+    namespace: &NamespaceName,
+    extent: Extent,
+) -> Result<Vec<Listed>, StepError> {
     let mut known = BTreeSet::new();
     let mut found = Vec::new();
     for kind in kinds(server).await? {
         let group = kind.api_version.split_once('/').map(|(group, _)| format!(".{group}")).unwrap_or_default();
         let name = format!("{}{group}", kind.plural);
-        for mut object in list(server, &kind, namespace).await.map_err(|source| failed(server, &name, source))? {
+        for mut object in
+            list(server, &kind, namespace, extent).await.map_err(|source| failed(server, &name, source))?
+        {
             let Some(uid) = object["metadata"]["uid"].as_str() else { continue };
             if known.insert(uid.to_owned()) {
                 // The API server leaves both out of the items of a list.
@@ -43,14 +58,25 @@ fn failed(server: &ApiServer, what: &str, source: RequestError) -> StepError {
 }
 
 #[expect(clippy::disallowed_methods, reason = "bounds a wait")]
-async fn list(server: &ApiServer, kind: &ServedKind, namespace: &NamespaceName) -> Result<Vec<Value>, RequestError> {
+async fn list(
+    server: &ApiServer,
+    kind: &ServedKind,
+    namespace: &NamespaceName,
+    extent: Extent,
+) -> Result<Vec<Value>, RequestError> {
     let path = kind.path(Some(namespace.as_str()), None);
     let until = Instant::now() + IN_FORCE;
     loop {
-        match server.list(&path).await {
+        let listed = match extent {
+            Extent::Whole => server.list(&path).await,
+            Extent::Metadata => server.list_metadata(&path).await,
+        };
+        match listed {
             Err(error) if error.code() == Some(403) && Instant::now() < until => tokio::time::sleep(AGAIN).await,
             // Its definition was removed since we asked, or it lists nothing.
             Err(error) if matches!(error.code(), Some(404 | 405)) => return Ok(Vec::new()),
+            // What is computed when it is asked for has no metadata to show.
+            Err(error) if extent == Extent::Metadata && error.code() == Some(406) => return Ok(Vec::new()),
             listed => return listed,
         }
     }

@@ -13,6 +13,7 @@ mod ending;
 pub mod endpoint;
 pub mod endpoint_probe;
 pub mod error;
+pub mod evict;
 pub mod home;
 pub mod idle;
 pub mod keypair;
@@ -56,6 +57,7 @@ use crate::policy::{Cluster, Policy};
 use crate::telemetry::SharedMetrics;
 pub use error::StepError;
 pub use record::{Record, Recorder};
+pub use tenant::{BOUND_BY_OTHERS, REFUSED};
 
 /// Accounts of one cluster under way at a time. As many as the widest pace: each has at most a few requests open, and
 /// one that waits for a certificate or a home leaves its place in the pace to others.

@@ -22,9 +22,9 @@ pub async fn reap(
     let mut gone = Vec::new();
     for kind in COMPANIONS.iter().filter(|_| job.is_some()) {
         let Some(known) = everywhere(&ObjectKind::of("v1", kind)) else { continue };
-        let selector = format!("{JOB}={},{MANAGED_BY}!={MANAGER}", job.unwrap_or_default());
+        let selector = format!("labelSelector={JOB}={},{MANAGED_BY}!={MANAGER}", job.unwrap_or_default());
         let path = known.path(Some(namespace.as_str()), None);
-        let answer = server.ask(&path, Ask::DeleteLabelled { selector: &selector }).await;
+        let answer = server.ask(&path, Ask::DeleteSelected { selector: &selector }).await;
         let answer = answer.map_err(|error| failed(server, kind, namespace, "", error))?;
         let items = answer.object["items"].as_array().into_iter().flatten();
         gone.extend(items.filter_map(|item| Some(format!("{kind}/{}", item["metadata"]["name"].as_str()?))));

@@ -1,64 +1,128 @@
-//! Sees to it that a revoked certificate is worth nothing: the API server is asked what its holder may do
-//! (`SubjectAccessReview`) until it says nothing. A login attempt would prove no more, and needs the key.
+//! Sees to it that a revoked credential is worth nothing: the API server is asked what its holder may do
+//! (`SubjectAccessReview`) until it says nothing, for one rule of each role that was bound to it. A login attempt would
+//! prove no more, and needs the key. Bindings of others are looked for by the names of the holder.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value, json};
 
 use super::StepError;
 use super::request::{ApiServer, Ask};
-use crate::identity::NamespaceName;
+use crate::contract::{MANAGED_BY, MANAGER};
+use crate::kinds::{ManagedKind, ObjectKind, everywhere};
+use crate::plan::bound::names;
+use crate::plan::{Bound, Holder};
 
 const PATH: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 /// RBAC follows a change of a binding within milliseconds (it watches them).
 const WITHIN: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
+/// Reviews under way at a time: somebody may work in dozens of workspaces.
+const AT_A_TIME: usize = 8;
 
-/// What every role that is worth having allows one of: verb, API group, resource.
-const PROBES: &[(&str, &str, &str)] =
-    &[("get", "", "pods"), ("create", "", "pods"), ("get", "", "secrets"), ("get", "apps", "deployments")];
-/// The same for admins, whom a role may let become somebody else.
-const ADMIN_PROBES: &[(&str, &str, &str)] =
-    &[("get", "", "pods"), ("get", "", "namespaces"), ("impersonate", "", "users")];
-
-/// Returns when nothing is allowed to `user` with exactly these groups: in its namespace, or in the whole cluster where it
-/// has none. What everybody may do who is authenticated is not asked for.
+/// Returns when nothing of what is `bound` is allowed to `alone` any more.
 ///
 /// # Errors
 /// [`StepError::StillAllowed`] with what the API server allows, and by which binding.
-pub async fn refused(
-    server: &ApiServer,
-    user: &str,
-    groups: &[String],
-    namespace: Option<&NamespaceName>,
-) -> Result<(), StepError> {
-    let probes = if namespace.is_some() { PROBES } else { ADMIN_PROBES };
-    for (verb, group, resource) in probes {
-        let review = json!({
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {
-                "user": user,
-                "groups": groups,
-                "resourceAttributes": {"namespace": namespace, "verb": verb, "group": group, "resource": resource},
-            },
-        });
-        let mut why = String::new();
-        let denied = async {
-            while let Some(allowed) = allowed(server, &review).await? {
-                why = allowed;
-                tokio::time::sleep(AGAIN).await;
-            }
-            Ok::<(), StepError>(())
-        };
-        let asked = tokio::time::timeout(WITHIN, denied).await;
-        let Ok(answer) = asked else {
-            let what = format!("{verb} {resource}");
-            return Err(StepError::StillAllowed { user: user.to_owned(), what, why });
-        };
-        answer?;
+pub async fn refused(server: &ApiServer, alone: &Holder, bound: &[Bound]) -> Result<(), StepError> {
+    let mut rules: BTreeMap<&str, Option<Value>> = BTreeMap::new();
+    for Bound { role, .. } in bound {
+        if !rules.contains_key(role.as_str()) {
+            rules.insert(role, rule(server, role).await?);
+        }
     }
-    Ok(())
+    let reviews: Vec<Value> = bound
+        .iter()
+        .filter_map(|Bound { namespace, role }| review(alone, namespace.as_deref(), rules[role.as_str()].as_ref()?))
+        .collect();
+    let asked: Vec<_> = reviews.iter().map(|review| denied(server, alone, review)).collect();
+    futures::stream::iter(asked).buffer_unordered(AT_A_TIME).try_collect().await
+}
+
+/// Bindings that are not ours and name one of these: what they give, no generation takes away.
+pub async fn foreign(server: &ApiServer, known_as: &[Holder]) -> Result<Vec<String>, StepError> {
+    let others = format!("{MANAGED_BY}!={MANAGER}");
+    let mut found = Vec::new();
+    for kind in [ManagedKind::RoleBinding, ManagedKind::ClusterRoleBinding] {
+        let Some(served) = everywhere(&ObjectKind::Managed(kind)) else { continue };
+        for binding in server.list_selected(&served.path(None, None), &others).await? {
+            let subjects = binding["subjects"].as_array();
+            for subject in subjects.into_iter().flatten().filter(|subject| names(subject, known_as)) {
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let place = binding["metadata"]["namespace"].as_str().map(|place| format!(" in namespace {place}"));
+                found.push(format!(
+                    "{} {}{} gives {} {} to {} {}",
+                    kind.row().kind,
+                    text(&binding["metadata"]["name"]),
+                    place.unwrap_or_default(),
+                    text(&binding["roleRef"]["kind"]),
+                    text(&binding["roleRef"]["name"]),
+                    text(&subject["kind"]).to_lowercase(),
+                    text(&subject["name"])
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// One rule of a role; `None`: the role is gone, or allows nothing.
+async fn rule(server: &ApiServer, role: &str) -> Result<Option<Value>, StepError> {
+    match server.ask(&format!("{ROLES}/{role}"), Ask::Get).await {
+        Ok(mut found) => Ok(found.object["rules"].get_mut(0).map(Value::take)),
+        Err(error) if error.code() == Some(404) => Ok(None),
+        // No role of the daemon's from before this version names it: what nearly every role allows is asked for.
+        Err(error) if error.code() == Some(403) => {
+            Ok(Some(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn review(alone: &Holder, namespace: Option<&str>, rule: &Value) -> Option<Value> {
+    let first = |key: &str, any: &str| match rule[key][0].as_str() {
+        Some("*") => Some(any.to_owned()),
+        first => first.map(str::to_owned),
+    };
+    let verb = first("verbs", "get")?;
+    let mut spec = if let Some(resource) = first("resources", "pods") {
+        let (resource, subresource) = resource.split_once('/').unwrap_or((&resource, ""));
+        json!({"resourceAttributes": {
+            "namespace": namespace, "verb": verb, "group": first("apiGroups", "")?, "resource": resource,
+            "subresource": subresource, "name": first("resourceNames", ""),
+        }})
+    } else {
+        json!({"nonResourceAttributes": {"path": first("nonResourceURLs", "/")?, "verb": verb}})
+    };
+    match alone {
+        Holder::User(user) => spec["user"] = json!(user),
+        Holder::Group(group) => spec["groups"] = json!([group]),
+    }
+    Some(json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}))
+}
+
+async fn denied(server: &ApiServer, alone: &Holder, review: &Value) -> Result<(), StepError> {
+    let mut why = String::new();
+    let denied = async {
+        while let Some(allowed) = allowed(server, review).await? {
+            why = allowed;
+            tokio::time::sleep(AGAIN).await;
+        }
+        Ok::<(), StepError>(())
+    };
+    let asked = tokio::time::timeout(WITHIN, denied).await;
+    let Ok(answer) = asked else {
+        let asked = &review["spec"]["resourceAttributes"];
+        let text = |key: &str| asked[key].as_str().unwrap_or_default();
+        let place = asked["namespace"].as_str().map(|place| format!(" in {place}")).unwrap_or_default();
+        let what = format!("{} {}{place}", text("verb"), text("resource"));
+        let (Holder::User(user) | Holder::Group(user)) = alone;
+        return Err(StepError::StillAllowed { user: user.clone(), what, why });
+    };
+    answer
 }
 
 /// By what it is allowed.
@@ -66,4 +130,27 @@ async fn allowed(server: &ApiServer, review: &Value) -> Result<Option<String>, S
     let status = server.ask(PATH, Ask::Create(review)).await?.object["status"].take();
     let why = status["reason"].as_str().unwrap_or_default().to_owned();
     Ok((status["allowed"] == true).then_some(why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_rule_of_a_role_is_asked_for_as_the_old_generation_alone() {
+        let group = Holder::Group("bursar:tool:foo#3".to_owned());
+        let spec = |rule: Value| review(&group, Some("tool-foo"), &rule).map(|mut review| review["spec"].take());
+        let asked = spec(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]})).expect("a review");
+        assert_eq!(asked["groups"], json!(["bursar:tool:foo#3"]));
+        assert!(asked["user"].is_null());
+        assert_eq!(asked["resourceAttributes"]["resource"], "pods");
+        let asked = spec(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods/log"]})).expect("a review");
+        assert_eq!(
+            (&asked["resourceAttributes"]["resource"], &asked["resourceAttributes"]["subresource"]),
+            (&json!("pods"), &json!("log"))
+        );
+        let asked = spec(json!({"verbs": ["get"], "nonResourceURLs": ["/metrics"]})).expect("a review");
+        assert_eq!(asked["nonResourceAttributes"]["path"], "/metrics");
+        assert_eq!(spec(json!({})), None);
+    }
 }

@@ -78,12 +78,14 @@ pub enum Ask<'a> {
     Merge(&'a Value),
     /// An object's making, by POST.
     Create(&'a Value),
-    /// Deletion of all objects of a path that this selector (of labels, ready for a URL) names. The answer has only the
-    /// metadata of the deleted objects.
-    DeleteLabelled {
-        /// `job=a`.
+    /// Deletion of all objects of a path that this selector, ready for a URL, names. The answer has only the metadata of
+    /// the deleted objects.
+    DeleteSelected {
+        /// `labelSelector=job=a`.
         selector: &'a str,
     },
+    /// The metadata of all objects of a path.
+    ListMetadata,
     /// Deletion of the object with this uid, and of what belongs to it in the background.
     Delete {
         /// `preconditions.uid`.
@@ -100,23 +102,24 @@ impl Ask<'_> {
             Self::Apply(_) => "apply",
             Self::Merge(_) => "patch",
             Self::Create(_) => "create",
-            Self::DeleteLabelled { .. } => "deletecollection",
+            Self::DeleteSelected { .. } => "deletecollection",
+            Self::ListMetadata => "list",
             Self::Delete { .. } => "delete",
         }
     }
 
     fn request(&self, path: &str) -> Result<Request<Body>, RequestError> {
-        let accept = if matches!(self, Self::DeleteLabelled { .. }) { METADATA } else { JSON };
+        let accept = if matches!(self, Self::DeleteSelected { .. } | Self::ListMetadata) { METADATA } else { JSON };
         let (method, query, content_type, body) = match self {
-            Self::Get => (Method::GET, "", JSON, Vec::new()),
+            Self::Get | Self::ListMetadata => (Method::GET, "", JSON, Vec::new()),
             Self::Apply(manifest) => {
                 (Method::PATCH, "?fieldManager=bursar&force=true", APPLY, manifest.to_string().into_bytes())
             }
             Self::Merge(change) => (Method::PATCH, "?fieldManager=bursar", MERGE, change.to_string().into_bytes()),
             Self::Create(object) => (Method::POST, "?fieldManager=bursar", JSON, object.to_string().into_bytes()),
-            Self::DeleteLabelled { selector } => {
+            Self::DeleteSelected { selector } => {
                 let options = json!({"propagationPolicy": "Background"});
-                (Method::DELETE, &*format!("?labelSelector={selector}"), JSON, options.to_string().into_bytes())
+                (Method::DELETE, &*format!("?{selector}"), JSON, options.to_string().into_bytes())
             }
             Self::Delete { uid } => {
                 let options = json!({"preconditions": {"uid": uid}, "propagationPolicy": "Background"});
@@ -285,10 +288,24 @@ impl ApiServer {
 
     /// All objects of a kind in a namespace, page by page.
     pub async fn list(&self, path: &str) -> Result<Vec<Value>, RequestError> {
+        self.pages(path, "", Ask::Get).await
+    }
+
+    /// Those of them whose labels this selector names.
+    pub async fn list_selected(&self, path: &str, labels: &str) -> Result<Vec<Value>, RequestError> {
+        self.pages(path, &format!("&labelSelector={labels}"), Ask::Get).await
+    }
+
+    /// The metadata of all of them, and nothing else.
+    pub async fn list_metadata(&self, path: &str) -> Result<Vec<Value>, RequestError> {
+        self.pages(path, "", Ask::ListMetadata).await
+    }
+
+    async fn pages(&self, path: &str, selector: &str, ask: Ask<'_>) -> Result<Vec<Value>, RequestError> {
         let mut items = Vec::new();
         let mut next = String::new();
         loop {
-            let page = self.ask_page(&format!("{path}?limit={PAGE}{next}")).await?;
+            let page = self.ask_page(&format!("{path}?limit={PAGE}{selector}{next}"), ask).await?;
             items.extend(page.object["items"].as_array().into_iter().flatten().cloned());
             match page.object["metadata"]["continue"].as_str() {
                 // A token is URL-safe base64 (apiserver `storage.EncodeContinue`).
@@ -298,9 +315,9 @@ impl ApiServer {
         }
     }
 
-    async fn ask_page(&self, path: &str) -> Result<ApiAnswer, RequestError> {
+    async fn ask_page(&self, path: &str, ask: Ask<'_>) -> Result<ApiAnswer, RequestError> {
         for _ in 0..TRIES {
-            if let Some(answer) = self.attempt("list", Ask::Get.request(path)?).await? {
+            if let Some(answer) = self.attempt("list", ask.request(path)?).await? {
                 return Ok(answer);
             }
         }

@@ -17,7 +17,7 @@ use crate::inventory::HomeFinding;
 use crate::kinds::{Data, ObjectKey, Stage};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
-use crate::ledger::{CredentialKey, Failure, ObjectRecord, StoppedWorkload, Suspension};
+use crate::ledger::{CredentialKey, Failure, ObjectRecord, StoppedWorkload};
 use crate::plan::credential::KUBECONFIG;
 use crate::plan::{AccountPlan, Action, Reason};
 use crate::policy::Cluster;
@@ -26,6 +26,11 @@ use crate::policy::Cluster;
 const OBJECTS_AT_A_TIME: usize = 4;
 /// The same of what takes access away: one that hangs holds up none of the others.
 const NARROWING_AT_A_TIME: usize = 16;
+
+/// In the history: no API server allows older credentials anything.
+pub const REFUSED: &str = "old credentials refused";
+/// In the history: bindings of others name the holder of older credentials, and what these give stays.
+pub const BOUND_BY_OTHERS: &str = "old credentials bound by others";
 
 /// How often workloads are looked for: each time somebody put another in the place of one that was being stopped.
 const STOPS: usize = 5;
@@ -116,7 +121,9 @@ impl TenantExecution<'_> {
         }
         for action in steps {
             // A cluster that gave no answer is not asked for workloads.
-            if matches!(action, Action::StopWorkloads { .. }) && errors.iter().any(StepError::is_loss) {
+            if matches!(action, Action::StopWorkloads { .. } | Action::Evict { .. })
+                && errors.iter().any(StepError::is_loss)
+            {
                 continue;
             }
             errors.extend(self.step(effects, action, done).await.err());
@@ -233,6 +240,7 @@ impl TenantExecution<'_> {
             Action::Apply { .. }
             | Action::Delete { .. }
             | Action::StopWorkloads { .. }
+            | Action::Evict { .. }
             | Action::WarnIdle { .. }
             | Action::ReapPod { .. }
             | Action::ResumeWorkloads { .. }
@@ -369,6 +377,7 @@ impl TenantExecution<'_> {
                 Ok(())
             }
             Action::StopWorkloads { namespace, .. } => self.stop_workloads(effects, namespace, done).await,
+            Action::Evict { namespace, since, .. } => self.evict(effects, namespace, *since, done).await,
             Action::ResumeWorkloads { stopped, .. } => self.resume_workloads(effects, stopped, done).await,
             Action::WarnIdle { namespace, idle_since, until, counted, .. } => {
                 idle::warn(&effects.server, namespace, (*idle_since, *until), self.run.now).await?;
@@ -388,10 +397,13 @@ impl TenantExecution<'_> {
                 done.events.push(self.event("pod reaped", reason.to_string(), detail));
                 Ok(())
             }
-            Action::ProveRevoked { namespace, user, groups, .. } => {
-                refusal::refused(&effects.server, user, groups, namespace.as_ref()).await?;
-                let detail = json!({"user": user, "groups": groups, "generation": self.account.generation});
-                done.events.push(self.event("old certificates refused", Reason::Revoked.to_string(), detail));
+            Action::ProveRevoked { alone, known_as, bound, .. } => {
+                refusal::refused(&effects.server, alone, bound).await?;
+                let foreign = refusal::foreign(&effects.server, known_as).await?;
+                let generation = self.account.generation;
+                let detail = json!({"holder": alone, "bound": bound, "foreign": foreign, "generation": generation});
+                let what = if foreign.is_empty() { REFUSED } else { BOUND_BY_OTHERS };
+                done.events.push(self.event(what, Reason::Revoked.to_string(), detail));
                 Ok(())
             }
             Action::Archive { namespace, file, .. } => self.archive(effects, namespace, file, done).await,
@@ -594,12 +606,11 @@ impl TenantExecution<'_> {
     }
 
     /// Actor, reason and ticket: an administrator's, if one asked for this.
-    fn cause(&self) -> (String, String, Option<String>) {
+    pub(super) fn cause(&self) -> (String, String, Option<String>) {
         let account = self.account;
         let ordered = match (&account.transition, &account.regenerated) {
-            (Some(Transition::Suspend(Suspension::Ordered(note))), _) | (_, Some(Regeneration::Revoked(note))) => {
-                Some(note)
-            }
+            (Some(Transition::Suspend(why)), _) if why.ordered().is_some() => why.ordered(),
+            (_, Some(Regeneration::Revoked(note))) => Some(note),
             _ => account.ordered.as_ref(),
         };
         if let Some(note) = ordered {

@@ -246,8 +246,21 @@ impl Work<'_> {
         }
     }
 
+    /// The home of an account shows who holds its credentials: then the generation is no stranger's.
+    fn keep_known_generations(&mut self) {
+        let known: Vec<AccountId> = self.ledger.certificates.keys().map(|key| key.account.clone()).collect();
+        for id in known {
+            let account = self.ledger.accounts.get(&id).filter(|account| account.revocation.is_some());
+            if let Some(account) = account.cloned() {
+                let account = Account { revocation: None, ..account };
+                self.ledger.apply(&Change::Account(Box::new(account)));
+            }
+        }
+    }
+
     /// All of it in one transaction: who is killed before it has none, and begins again.
     async fn store(mut self, facts: &Facts) -> Result<Rebuilt, RecoveryError> {
+        self.keep_known_generations();
         let tenants = self.ledger.accounts.values().filter(|account| account.state != Lifecycle::New).count();
         let rebuilt = Rebuilt {
             ledger_id: self.ledger.ledger_id.clone(),
@@ -276,7 +289,9 @@ impl Work<'_> {
         };
         self.events.insert(0, begun);
         let (mut store, lock) = Store::open(&self.settings.state_dir).await?;
-        store.write(&lock, &everything(self.ledger), &self.events, self.now).await?;
+        let mut changes = everything(self.ledger);
+        changes.push(Change::Learned(self.now));
+        store.write(&lock, &changes, &self.events, self.now).await?;
         store.close().await?;
         Ok(rebuilt)
     }

@@ -45,7 +45,7 @@ pub async fn remember(
     let source_of = source_of(settings, &snapshot);
     let learned = learn(store.state(), facts, &settings.policy, &source_of, actor, now);
     let mut changes = learned.changes;
-    changes.push(Change::LedgerId(ledger_id.clone()));
+    changes.extend([Change::LedgerId(ledger_id.clone()), Change::Learned(now)]);
     let count = learned.events.len();
     let mut events = vec![Event {
         actor: actor.to_owned(),

@@ -7,13 +7,13 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::control::api::{ClusterStatus, CycleReport};
+use crate::control::api::{ClusterStatus, CycleReport, OrderAnswer};
 use crate::desired::of_generation_group;
 use crate::desired::quota::stops_pods;
 use crate::identity::{AccountId, AccountName};
 use crate::json_text::JsonText;
 use crate::kinds::Stage;
-use crate::ledger::{Account, FOREIGN, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
+use crate::ledger::{Account, FOREIGN, Failure, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::orders::request::Refusal;
 use crate::plan::guard::COMPLETENESS;
 
@@ -70,15 +70,19 @@ pub fn all(ledger: &LedgerState, clusters: &BTreeMap<String, ClusterStatus>) -> 
     all
 }
 
-/// What of the orders about these accounts the cycle left open, with the exit code of each.
+/// What of the orders in `answer` the cycle left open, with the exit code of each.
 #[must_use]
-pub fn after(report: &CycleReport, ordered: &BTreeSet<AccountName>) -> Vec<Refusal> {
+pub fn after(report: &CycleReport, answer: &OrderAnswer) -> Vec<Refusal> {
+    let OrderAnswer { ordered, of_access, .. } = answer;
     let unfinished = report.unfinished.iter().filter(|one| ordered.contains(&one.account));
     let waiting = unfinished.map(|one| Refusal { exit_code: if one.refused { 3 } else { 1 }, text: one.to_string() });
     let said: BTreeSet<&AccountName> = report.unfinished.iter().map(|one| &one.account).collect();
     let failing = report.failing.iter().filter(|it| ordered.contains(&it.account) && !said.contains(&it.account));
     // An object of somebody else waits for `bursar adopt`: there is nothing of ours that the order could change.
     let failing = failing.filter(|failing| failing.step != FOREIGN);
+    // A broken home is no part of another quota.
+    let failing =
+        failing.filter(|failing| of_access.contains(&failing.account) || Failure::is_of_objects(&failing.step));
     let failing = failing.map(|failing| Refusal {
         exit_code: 1,
         text: format!("{}: {} in {}: {}", failing.account, failing.step, failing.cluster, failing.reason),
@@ -209,10 +213,7 @@ impl Look<'_> {
 }
 
 fn ordered(account: &Account) -> Option<Note> {
-    match &account.suspension {
-        Some(Suspension::Ordered(note)) => Some(note.clone()),
-        _ => None,
-    }
+    account.suspension.as_ref().and_then(Suspension::ordered).cloned()
 }
 
 const fn word(what: OrderKind) -> &'static str {
@@ -220,6 +221,7 @@ const fn word(what: OrderKind) -> &'static str {
         OrderKind::Suspend => "suspend",
         OrderKind::Resume => "resume",
         OrderKind::Revoke => "revoke",
+        OrderKind::Evict => "evict",
         OrderKind::AdoptUid => "adopt uid",
         OrderKind::AdoptAccount => "adopt account",
         OrderKind::AdoptObject => "adopt object",
@@ -325,14 +327,15 @@ mod tests {
         let (plan, (approved, _)) = (world.plan(), world.guarded());
         let report = crate::report::cycle(Trigger::Order, (world.now, world.now), &world.ledger, &plan, &approved, &[]);
         let report = CycleReport { unfinished: all(&world.ledger, &status(true)), ..report };
-        let open = after(&report, &BTreeSet::from([name]));
+        let ordered = OrderAnswer { ordered: BTreeSet::from([name]), ..OrderAnswer::default() };
+        let open = after(&report, &ordered);
         assert_eq!((open.len(), open[0].exit_code), (1, 3));
         assert!(
             open[0].text.ends_with("room in limit suspend_per_day, or `bursar approve 7f3a9c21`"),
             "{}",
             open[0].text
         );
-        assert_eq!(after(&report, &BTreeSet::new()), []);
+        assert_eq!(after(&report, &OrderAnswer::default()), []);
     }
 
     #[test]

@@ -130,7 +130,7 @@ fn life(account: &Account, ledger: &LedgerState) -> Step {
             Step::new("life", false, text)
         }
         (Some(Suspension::Left), _) => Step::new("life", false, format!("{since}: no class takes it any more")),
-        (Some(Suspension::Ordered(note)), _) => Step::new(
+        (Some(Suspension::Ordered(note) | Suspension::Evicted { note, .. }), _) => Step::new(
             "life",
             false,
             format!("{since}: ordered by {}: {}; `bursar resume` ends it", note.actor, note.reason),

@@ -13,7 +13,7 @@ use crate::errors::chain;
 use crate::identity::AccountName;
 use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
-use crate::orders::request::OrderRequest;
+use crate::orders::request::{Evict, OrderRequest};
 use crate::orders::{self, Written};
 use crate::plan::credential::next_look;
 use crate::policy::Policy;
@@ -226,16 +226,18 @@ pub async fn write_down(
     requests: &[OrderRequest],
     now: Timestamp,
 ) -> Result<OrderAnswer, StoreError> {
-    let Written { changes, events, texts, ordered, refused } =
+    let Written { changes, events, texts, ordered, of_access, refused } =
         orders::write_all(store.state(), policy, actor, requests, now);
     store.write(lock, &changes, &events, now).await?;
     let revoked = requests.iter().filter_map(|request| match request {
-        OrderRequest::Revoke(target) => Some(AccountName { kind: target.kind, name: target.name.clone() }),
+        OrderRequest::Revoke(target) | OrderRequest::Evict(Evict { target, .. }) => {
+            Some(AccountName { kind: target.kind, name: target.name.clone() })
+        }
         _ => None,
     });
     let revoked = revoked.filter(|account| ordered.contains(account)).collect();
     let text = texts.join("\n");
-    Ok(OrderAnswer { text, refused, ordered, open: Vec::new(), revoked, proofs: Vec::new(), report: None })
+    Ok(OrderAnswer { text, refused, ordered, of_access, revoked, ..OrderAnswer::default() })
 }
 
 /// Copies the ledger of `state_dir` into its backups, also while another process writes it.

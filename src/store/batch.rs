@@ -30,6 +30,7 @@ pub struct Batch {
     replaced: Vec<&'static Table>,
     last_generation: Option<u64>,
     ledger_id: Option<String>,
+    learned_at: Option<Timestamp>,
     now: Timestamp,
 }
 
@@ -43,6 +44,7 @@ impl Batch {
             replaced: Vec::new(),
             last_generation: None,
             ledger_id: None,
+            learned_at: None,
             now,
         };
         // If an account has several values, only the last is written, compared with what the file holds.
@@ -139,6 +141,7 @@ impl Batch {
             }
             Change::Revocation(class, None) => self.set(&BULK_REVOCATION, json!({"class": class}), false),
             Change::LedgerId(id) => self.ledger_id = Some(id),
+            Change::Learned(at) => self.learned_at = Some(at),
             Change::LastGeneration(generation) => self.last_generation = Some(generation),
             Change::SourceMark(source, Some(mark)) => self.set(&SOURCE_MARK, row(&MarkRow::new(source, mark)), true),
             Change::SourceMark(source, None) => self.set(&SOURCE_MARK, json!({"source": source}), false),
@@ -187,6 +190,10 @@ impl Batch {
         self.intervals.write(connection, self.now).await?;
         if let Some(id) = self.ledger_id {
             sqlx::query("UPDATE ledger SET id = ?").bind(id).execute(&mut *connection).await?;
+        }
+        if let Some(at) = self.learned_at {
+            let at = at.to_string();
+            sqlx::query("UPDATE ledger SET learned_at = ?").bind(at).execute(&mut *connection).await?;
         }
         if let Some(generation) = self.last_generation {
             let generation = i64::try_from(generation).unwrap_or(i64::MAX);

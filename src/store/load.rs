@@ -23,12 +23,15 @@ const ALL: &str = "true";
 
 /// Everything.
 pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, StoreError> {
-    let (ledger_id, last_generation, older_than_rules): (String, i64, bool) =
-        sqlx::query_as("SELECT id, last_generation, older_than_rules FROM ledger").fetch_one(&mut *connection).await?;
+    let (ledger_id, last_generation, learned_at, older_than_rules): (String, i64, Option<String>, bool) =
+        sqlx::query_as("SELECT id, last_generation, learned_at, older_than_rules FROM ledger")
+            .fetch_one(&mut *connection)
+            .await?;
     Ok(LedgerState {
         ledger_id,
         older_than_rules,
         last_generation: last_generation.unsigned_abs(),
+        learned_at: learned_at.and_then(|at| at.parse().ok()),
         sources: sources(connection).await?,
         marks: mapped(connection, &SOURCE_MARK, MarkRow::read).await?,
         doubts: DOUBT.load::<DoubtRow>(connection, ALL).await?.into_iter().filter_map(DoubtRow::read).collect(),

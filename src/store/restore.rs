@@ -125,6 +125,7 @@ async fn prepare(
     let before = &store.state;
     let changes = [
         Change::LedgerId(how.ledger_id.to_owned()),
+        Change::Learned(how.now),
         Change::LastGeneration(before.last_generation + GENERATIONS_SKIPPED),
     ];
     let event = Event {

@@ -76,22 +76,29 @@ fn a_revocation_returns_when_the_old_is_refused_and_the_new_is_there() {
         assert!(said.contains(proof), "{proof}: {said}");
     }
     refused_and_replaced(&world, "foo");
-    let proofs = world.rows("SELECT detail FROM history WHERE action = 'old certificates refused'");
+    let proofs = world.rows("SELECT detail FROM history WHERE action = 'old credentials refused'");
     assert_eq!(proofs.len(), 1, "{proofs:?}");
 
-    // A binding that somebody made by hand keeps the old certificate alive: that is no revocation.
+    // A binding that somebody made by hand keeps what the old certificate opens: that is no proof, but also no reason to
+    // keep the new certificate from its owner.
     let namespace = world.namespace("foo");
-    world.kubectl(&["create", "rolebinding", "by-hand", "--clusterrole=view", "--user=tool:foo", "-n", &namespace]);
-    let failed = bursar(&world, &["revoke", "tool", "foo", "--reason", "again"]);
-    assert_eq!(failed.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&failed.stdout).into_owned() + &stderr(&failed);
-    assert!(said.contains("not done yet: tool:foo") && said.contains("by-hand"), "{said}");
-    world.kubectl(&["delete", "rolebinding", "by-hand", "-n", &namespace]);
-    wait_for("it is done", DEADLINE, || {
-        let synced = bursar(&world, &["sync"]);
-        (synced.status.success() && status(&world)["failing"].as_array().is_some_and(Vec::is_empty)).then_some(())
-    });
-    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
+    for (name, whom) in [("by-hand", "--user=tool:foo"), ("for-all", "--group=bursar:tools")] {
+        world.kubectl(&["create", "rolebinding", name, "--clusterrole=view", whom, "-n", &namespace]);
+        let failed = bursar(&world, &["revoke", "tool", "foo", "--reason", "again"]);
+        assert_eq!(failed.status.code(), Some(1));
+        let said = stderr(&failed);
+        assert!(
+            said.contains(&format!("RoleBinding {name} in namespace {namespace} gives ClusterRole view")),
+            "{said}"
+        );
+        assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
+        world.kubectl(&["delete", "rolebinding", name, "-n", &namespace]);
+    }
+    let proofs = "SELECT detail FROM history WHERE action = 'old credentials refused'";
+    assert_eq!(world.rows(proofs).len(), 1);
+    let done = bursar(&world, &["revoke", "tool", "foo", "--reason", "again"]);
+    assert!(done.status.success(), "{}", stderr(&done));
+    assert_eq!(world.rows(proofs).len(), 2);
     daemon.stop();
 }
 

@@ -159,6 +159,13 @@ impl World {
         }
     }
 
+    /// Orders that the next cycle carries out. What is refused of them is left out.
+    pub fn give(&mut self, orders: &[OrderRequest]) {
+        self.open();
+        let bursar = self.bursar.as_mut().expect("open");
+        self.runtime.block_on(bursar.order("root", orders)).expect("the ledger takes it");
+    }
+
     /// Stops Bursar; the next cycle starts it again.
     pub fn stop(&mut self) {
         if let Some(bursar) = self.bursar.take() {

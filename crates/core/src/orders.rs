@@ -4,6 +4,7 @@
 mod adopt;
 mod directory;
 pub mod ensure;
+mod eviction;
 mod quota;
 pub mod request;
 mod revocation;
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 use crate::identity::{AccountKind, AccountName, kubernetes_name};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
-use crate::orders::request::{OrderRequest, Refusal, RevokeClass, Target};
+use crate::orders::request::{Evict, OrderRequest, Refusal, ResumeStarting, RevokeClass, Target};
 use crate::plan::guard;
 use crate::policy::Policy;
 
@@ -32,6 +33,8 @@ pub struct Written {
     pub texts: Vec<String>,
     /// Accounts about whom something was ordered that a cycle has to carry out; those of a whole class apart.
     pub ordered: BTreeSet<AccountName>,
+    /// Those of them whose order is about access: credentials and homes are a part of it.
+    pub of_access: BTreeSet<AccountName>,
     /// Nobody of that name (exit code 4), no reason where one is needed (64), nothing to resume, release or approve (1).
     pub refused: Vec<Refusal>,
 }
@@ -50,14 +53,16 @@ pub fn write_all(
     for request in requests {
         match write(&ledger, policy, actor, request, now) {
             Ok(outcome) => {
-                all.ordered.extend(outcome.changes.iter().filter_map(|change| {
-                    let id = match change {
-                        Change::Order(order) if order.bulk.is_none() => &order.account,
-                        Change::Override(key, _) => &key.account,
-                        _ => return None,
+                for change in &outcome.changes {
+                    let (id, of_access) = match change {
+                        Change::Order(order) if order.bulk.is_none() => (&order.account, order.what.is_of_access()),
+                        Change::Override(key, _) => (&key.account, false),
+                        _ => continue,
                     };
-                    ledger.accounts.get(id).map(Account::account_name)
-                }));
+                    let Some(account) = ledger.accounts.get(id).map(Account::account_name) else { continue };
+                    all.of_access.extend(of_access.then(|| account.clone()));
+                    all.ordered.insert(account);
+                }
                 if requests.len() > 1 {
                     outcome.changes.iter().for_each(|change| ledger.to_mut().apply(change));
                 }
@@ -86,6 +91,8 @@ fn write(
     now: Timestamp,
 ) -> Result<OrderOutcome, Refusal> {
     let (kind, target) = match request {
+        OrderRequest::Evict(Evict { target, .. }) => (Some(OrderKind::Evict), target),
+        OrderRequest::ResumeStarting(ResumeStarting { target, .. }) => (Some(OrderKind::Resume), target),
         OrderRequest::Suspend(target) => (Some(OrderKind::Suspend), target),
         OrderRequest::Resume(target) => (Some(OrderKind::Resume), target),
         OrderRequest::Revoke(target) => (Some(OrderKind::Revoke), target),
@@ -122,7 +129,8 @@ fn write(
         OrderRequest::Approve { hash } => return approve(ledger, actor, hash, now),
     };
     let account = find(ledger, target.kind, &target.name)?;
-    let need_not_say = matches!(request, OrderRequest::Resume(_) | OrderRequest::Release(_))
+    let need_not_say = kind == Some(OrderKind::Resume)
+        || matches!(request, OrderRequest::Release(_))
         || kind.is_some_and(OrderKind::is_of_reads);
     let note = note(actor, target, now, !need_not_say)?;
     if kind == Some(OrderKind::Revoke) {
@@ -131,6 +139,25 @@ fn write(
         revocation::is_possible(policy, &name, tenants.map(|(_, tenant)| tenant.class.as_str()))?;
     }
     match (kind, request) {
+        (Some(OrderKind::Evict), OrderRequest::Evict(Evict { since, .. })) => {
+            let mut outcome = order(ledger, account, OrderKind::Evict, note)?;
+            for change in &mut outcome.changes {
+                if let Change::Order(order) = change {
+                    order.object = since.map(|since| since.to_string());
+                }
+            }
+            Ok(outcome)
+        }
+        (Some(OrderKind::Resume), request) => {
+            let start = match request {
+                OrderRequest::ResumeStarting(ResumeStarting { start, .. }) => Some(start),
+                _ => None,
+            };
+            let left = eviction::left_stopped(ledger, account, start)?;
+            let mut outcome = order(ledger, account, OrderKind::Resume, note)?;
+            outcome.changes.splice(..0, left);
+            Ok(outcome)
+        }
         (Some(what), _) => order(ledger, account, what, note),
         (None, OrderRequest::Hold(_)) => Ok(hold(account, note)),
         (None, _) => release(ledger, account, &note),
@@ -194,12 +221,12 @@ fn note_of(
 }
 
 fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -> Result<OrderOutcome, Refusal> {
-    let by_order = matches!(account.suspension, Some(Suspension::Ordered(_)));
+    let by_order = Suspension::is_ordered(account.suspension.as_ref());
     let is_idle = matches!(account.suspension, Some(Suspension::Idle { .. }));
     let name = account.account_name();
     let refused = |text: String| Err(Refusal { exit_code: 1, text });
     match what {
-        OrderKind::Resume if !by_order && !is_idle && !waits(ledger, account, OrderKind::Suspend) => {
+        OrderKind::Resume if !by_order && !is_idle && !is_about_to_be_suspended(ledger, account) => {
             return refused(match &account.suspension {
                 Some(_) => format!("{name} is not suspended by an order; it resumes when its cause ends"),
                 None => format!("{name} is not suspended"),
@@ -218,7 +245,7 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
             ));
         }
         OrderKind::Suspend if by_order => return refused(format!("{name} is suspended by an order already")),
-        OrderKind::Suspend if is_going(account) => {
+        OrderKind::Suspend | OrderKind::Evict if is_going(account) => {
             let state = if account.state == Lifecycle::Deleted { "deleted" } else { "being deleted" };
             return refused(format!("{name} is {state}, and has no access; `bursar hold` keeps it from coming back"));
         }
@@ -232,13 +259,16 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
                 "no other entry of the directory asks for the name of {name}; `bursar status` shows what it rejects"
             ));
         }
-        OrderKind::Revoke if account.generation == 0 => return refused(format!("{name} never had a certificate")),
+        OrderKind::Revoke | OrderKind::Evict if account.generation == 0 => {
+            return refused(format!("{name} never had a certificate"));
+        }
         _ => {}
     }
     let action = match what {
         OrderKind::Suspend => "suspension ordered",
         OrderKind::Resume => "resumption ordered",
         OrderKind::Revoke => "revocation ordered",
+        OrderKind::Evict => "eviction ordered",
         OrderKind::AdoptUid => "uid to be adopted",
         OrderKind::AdoptAccount => "account to be adopted",
         OrderKind::AdoptObject => "object to be adopted",
@@ -285,8 +315,8 @@ fn restored(account: &Account, note: &Note, file: &str, objects: u64) -> OrderOu
     OrderOutcome { changes: Vec::new(), events: vec![event], text }
 }
 
-fn waits(ledger: &LedgerState, account: &Account, what: OrderKind) -> bool {
-    ledger.orders.iter().any(|order| order.account == account.id && order.what == what)
+fn is_about_to_be_suspended(ledger: &LedgerState, account: &Account) -> bool {
+    ledger.orders.iter().any(|order| order.account == account.id && order.suspends().is_some())
 }
 
 fn hold(account: &Account, note: Note) -> OrderOutcome {

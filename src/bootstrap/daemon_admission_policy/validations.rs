@@ -49,7 +49,11 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
              outlives its account it makes claims, and deletes none",
             places()
         ),
-        rule("the daemon deletes objects of its own only, and pods, and what carries a job label", deletions()),
+        rule(
+            "the daemon deletes objects of its own only, and pods, what carries a job label, and of a suspended tenant service \
+             account default and Secrets with tokens",
+            deletions()
+        ),
         rule("the mark of the generations in use only rises, and stays", mark()),
         rule("the daemon binds named roles to holders of its credentials only", bindings()),
         rule(
@@ -132,7 +136,7 @@ fn mark() -> String {
 /// What belongs to a job is deleted unread, by its label; a suspended tenant's bare pods are, for nothing stops them.
 fn deletions() -> String {
     format!(
-        "!variables.namespaced || !variables.deletes || variables.managedBefore || variables.isPod || \
+        "!variables.namespaced || !variables.deletes || variables.managedBefore || variables.isPod || variables.evicts || \
          (request.resource.group == '' && request.resource.resource in ['services', 'configmaps', 'secrets'] && \
          oldObject.metadata.?labels[?{}].orValue('') != '')",
         text(JOB)
@@ -216,7 +220,7 @@ fn volumes() -> String {
 /// their time.
 fn accounts() -> String {
     format!(
-        "!variables.isAccount || (variables.name.matches('{SERVICE_ACCOUNT}') && \
+        "!variables.isAccount || variables.evicts || (variables.name.matches('{SERVICE_ACCOUNT}') && \
                  (variables.sub == 'token' ? \
                  object.spec.?boundObjectRef.kind.orValue('') == 'Secret' && \
                  object.spec.?boundObjectRef.name.orValue('').startsWith({secret}) && \

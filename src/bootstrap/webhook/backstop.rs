@@ -14,6 +14,7 @@ use super::configurations::of_tenants;
 use super::{labels, server_rules};
 use crate::bootstrap::roles::labels as labels_of_init;
 use crate::contract::CLASS;
+use crate::execute::evict::TOKEN_SECRET;
 use crate::rules::{Mode, Rules, UidRules};
 
 /// The policy of uid, gid and groups, validating and mutating.
@@ -22,7 +23,12 @@ pub const UID: &str = "bursar-uid";
 pub const GROUPS: &str = "bursar-groups";
 /// Name of the policy against ways to another uid, for classes without `privilege_escalation`.
 pub const ESCALATION: &str = "bursar-escalation";
-pub const POLICIES: [&str; 3] = [UID, GROUPS, ESCALATION];
+/// Name of the policy against Secrets that Kubernetes fills with a token: such a token outlives every revocation. It holds
+/// for every class, whatever the mode of its uid rule.
+pub const TOKENS: &str = "bursar-tokens";
+pub const POLICIES: [&str; 4] = [UID, GROUPS, ESCALATION, TOKENS];
+/// Those of them that also fill in what they demand.
+pub const MUTATING: [&str; 3] = [UID, GROUPS, ESCALATION];
 
 const PODS_AND_EPHEMERAL: [&str; 2] = ["pods", "pods/ephemeralcontainers"];
 pub(super) const API_VERSION: &str = "admissionregistration.k8s.io/v1";
@@ -30,7 +36,7 @@ pub(super) const API_VERSION: &str = "admissionregistration.k8s.io/v1";
 pub(super) const ACTIONS: [(Mode, &str); 3] = [(Mode::Enforce, "Deny"), (Mode::Warn, "Warn"), (Mode::Audit, "Audit")];
 
 /// The validating policies.
-pub(in crate::bootstrap) fn validating() -> [Value; 3] {
+pub(in crate::bootstrap) fn validating() -> [Value; 4] {
     let uid = policy("ValidatingAdmissionPolicy", UID, &PODS_AND_EPHEMERAL, json!({"validations": uid_validations()}));
     let escalation = policy("ValidatingAdmissionPolicy", ESCALATION, &PODS_AND_EPHEMERAL, {
         json!({"validations": escalation_validations()})
@@ -44,7 +50,21 @@ pub(in crate::bootstrap) fn validating() -> [Value; 3] {
                         supplementalGroupsPolicy to Strict",
         }]})
     });
-    [uid, groups, escalation]
+    [uid, groups, escalation, tokens()]
+}
+
+fn tokens() -> Value {
+    let expression = format!("object.?type.orValue('') != '{TOKEN_SECRET}'");
+    let mut policy = policy("ValidatingAdmissionPolicy", TOKENS, &["secrets"], {
+        json!({"validations": [{
+            "expression": expression,
+            "message": "a token in a Secret outlives every revocation: let the pod use a projected service account token",
+        }]})
+    });
+    if let Some(spec) = policy["spec"].as_object_mut() {
+        spec.remove("variables");
+    }
+    policy
 }
 
 /// The mutating policies, for servers that have the kind: what the webhook fills in.
@@ -222,13 +242,17 @@ pub fn bindings(rules: &Rules) -> Vec<Binding> {
             _ => true,
         };
         for (mode, action) in ACTIONS {
-            let classes = rules.classes.iter().filter(|(_, class)| class.uid.mode == mode && is_for(&class.uid));
+            let meets = |rules: &UidRules| match policy {
+                TOKENS => mode == Mode::Enforce,
+                _ => rules.mode == mode && is_for(rules),
+            };
+            let classes = rules.classes.iter().filter(|(_, class)| meets(&class.uid));
             let classes: Vec<&String> = classes.map(|(name, _)| name).collect();
             let name = format!("{policy}-{}", mode.as_str());
             let spec =
                 json!({"policyName": policy, "validationActions": [action], "matchResources": matching(&classes)});
             bindings.push(binding("ValidatingAdmissionPolicyBinding", &name, &spec));
-            if mode == Mode::Enforce {
+            if mode == Mode::Enforce && MUTATING.contains(&policy) {
                 let spec = json!({"policyName": policy, "matchResources": matching(&classes)});
                 bindings.push(binding("MutatingAdmissionPolicyBinding", &name, &spec));
             }
@@ -239,10 +263,12 @@ pub fn bindings(rules: &Rules) -> Vec<Binding> {
 
 /// Names of all bindings of a kind: what the daemon may write.
 pub(in crate::bootstrap) fn names(kind: &str) -> Vec<String> {
-    let mutating = kind.starts_with("Mutating");
-    let modes: &[&str] = if mutating { &["enforce"] } else { &["enforce", "warn", "audit"] };
-    let more: &[&str] = if mutating { &[] } else { &server_rules::POLICIES };
-    let own = POLICIES.iter().flat_map(|policy| modes.iter().map(move |mode| format!("{policy}-{mode}")));
+    let (policies, modes, more): (&[&str], &[&str], &[&str]) = if kind.starts_with("Mutating") {
+        (&MUTATING, &["enforce"], &[])
+    } else {
+        (&POLICIES, &["enforce", "warn", "audit"], &server_rules::POLICIES)
+    };
+    let own = policies.iter().flat_map(|policy| modes.iter().map(move |mode| format!("{policy}-{mode}")));
     own.chain(more.iter().map(|name| (*name).to_owned())).collect()
 }
 
@@ -307,7 +333,8 @@ mod tests {
                 "bursar-groups-enforce",
                 "bursar-groups-enforce",
                 "bursar-escalation-enforce",
-                "bursar-escalation-enforce"
+                "bursar-escalation-enforce",
+                "bursar-tokens-enforce"
             ]
         );
     }

@@ -195,6 +195,27 @@ fn manifests_are_taken_by_the_api_server() {
 }
 
 #[test]
+fn tenants_make_no_secret_that_kubernetes_fills_with_a_token() {
+    let site = Site::shared();
+    let secret = |name: &str, of: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": of,
+            "metadata": {"name": name, "namespace": "tool-foo",
+                "annotations": {"kubernetes.io/service-account.name": "default"}},
+        })
+        .to_string()
+    };
+    let refused = site.tool("foo", &["create", "-f", "-"], &secret("planted", "kubernetes.io/service-account-token"));
+    assert!(said(&refused).contains("bursar-tokens") && said(&refused).contains("outlives"), "{}", said(&refused));
+    let own = site.tool("foo", &["create", "-f", "-"], &secret("own", "Opaque"));
+    assert!(own.status.success(), "{}", said(&own));
+    let changed = r#"{"type":"kubernetes.io/service-account-token"}"#;
+    let refused = site.tool("foo", &["patch", "secret", "own", "-n", "tool-foo", "-p", changed], "");
+    assert!(said(&refused).contains("field is immutable"), "{}", said(&refused));
+    site.delete("secret", "own", "tool-foo");
+}
+
+#[test]
 fn wrong_arguments_say_what_is_right() {
     let site = Site::shared();
     for (arguments, code, text) in [

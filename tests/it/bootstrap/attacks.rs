@@ -332,6 +332,10 @@ fn rows() -> Vec<Row> {
             vec![
                 kubectl(&["delete", "persistentvolumeclaim", "theirs", "-n", "tool-foo"]),
                 kubectl(&["delete", "namespace", "foreign"]),
+                // An eviction removes both, of a suspended tenant only.
+                kubectl(&["delete", "serviceaccount", "default", "-n", "tool-foo"]),
+                kubectl(&["delete", "serviceaccount", "default", "-n", "kube-system"]),
+                kubectl(&["delete", "--raw", "/api/v1/namespaces/tool-foo/secrets"]),
                 kubectl(&["delete", "namespace", "tool-foo"]),
             ],
         ),
@@ -360,6 +364,14 @@ impl Attacked {
             "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "theirs"},
             "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""},
         }).to_string());
+        site.cluster.run(
+            &["create", "-n", "tool-foo", "-f", "-"],
+            &json!({
+                "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+                "metadata": {"name": "token", "annotations": {"kubernetes.io/service-account.name": "default"}},
+            })
+            .to_string(),
+        );
         site.cluster.run(&["create", "namespace", approver::NAMESPACE], "");
         let mallory = forged(&site);
         let credentials = [site.daemon_kubeconfig(), mallory];

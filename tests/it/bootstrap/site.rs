@@ -163,7 +163,7 @@ impl Site {
 
     /// As the reaper deletes what belongs to a job.
     pub fn delete_labelled(&self, path: &str, selector: &str) -> Result<Value, String> {
-        self.asked(path, Ask::DeleteLabelled { selector })
+        self.asked(path, Ask::DeleteSelected { selector: &format!("labelSelector={selector}") })
     }
 
     /// A JSON merge patch as the daemon sends it: kubectl would read first, which the daemon need not.

@@ -268,7 +268,7 @@ impl<'a> World<'a> {
             return None;
         }
         let removal = account.state == Lifecycle::Active
-            && (matches!(&decided.transition, Some(Transition::Suspend(why)) if !matches!(why, Suspension::Ordered(_)))
+            && (matches!(&decided.transition, Some(Transition::Suspend(why)) if why.ordered().is_none())
                 || !account.leaving.is_empty()
                 || !taken.rests_on.is_empty()
                 || !subject.holders.rests_on.is_empty()
@@ -309,7 +309,7 @@ impl<'a> World<'a> {
         last_generation: &mut u64,
     ) -> Option<Box<DesiredAccount>> {
         let account = subject.account;
-        let takes = |order: &&&Order| matches!(order.what, OrderKind::Suspend | OrderKind::Revoke);
+        let takes = |order: &&&Order| order.suspends().is_some() || order.what == OrderKind::Revoke;
         let orders: Vec<&Order> = subject.orders.iter().filter(takes).copied().collect();
         let subject = &Subject { orders, ..subject.clone() };
         let decided = verdict(Evidence { leavings, ..self.evidence(subject, false) })?;
@@ -453,7 +453,10 @@ impl<'a> World<'a> {
             regenerated: decided.regenerated,
             held: subject.held.cloned(),
             orders: subject.orders.iter().map(|order| order.id).collect(),
-            adopts: subject.orders.iter().filter_map(|order| order.object.clone()).collect(),
+            adopts: {
+                let adopting = subject.orders.iter().filter(|order| order.what == OrderKind::AdoptObject);
+                adopting.filter_map(|order| order.object.clone()).collect()
+            },
             ordered: subject.orders.last().map(|order| order.note.clone()),
             awaited: subject.awaited,
             // A mark needs nobody's absence: who is locked out does not wait for the limits of somebody else's leaving.

@@ -66,7 +66,7 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
     let Evidence { account, wanted, .. } = evidence;
     let cause = cause(evidence);
     let transition = match (account.state, cause) {
-        (State::New, Some(ordered @ Suspension::Ordered(_))) => Some(Transition::Suspend(ordered)),
+        (State::New, Some(cause)) if cause.ordered().is_some() => Some(Transition::Suspend(cause)),
         (State::New, None) if wanted && account.absence.is_none() => Some(Transition::Create),
         (State::New, _) | (State::Deleted, Some(_)) => return None,
         // A class that takes it again makes no entry: only the directory brings it back.
@@ -76,7 +76,7 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Option<Verdict> {
         (State::Active, None) => None,
         (State::Suspended | State::Archived | State::Deleted, None) => Some(Transition::Resume),
         (State::Suspended, Some(cause)) => {
-            let same = account.suspension.as_ref().is_some_and(|known| kind(known) == kind(&cause));
+            let same = account.suspension.as_ref().is_some_and(|known| is_same(known, &cause));
             let ends = same && is_over(evidence) && evidence.namespaces.archived;
             if same { ends.then_some(Transition::Archive) } else { Some(Transition::Suspend(cause)) }
         }
@@ -102,7 +102,7 @@ fn archived(evidence: Evidence<'_>, cause: Suspension) -> Option<Transition> {
     let Evidence { account, lifecycle, namespaces, .. } = evidence;
     match account.ending {
         Some(Ending::Deletion { .. }) => namespaces.gone.then_some(Transition::Gone),
-        _ if matches!(cause, Suspension::Ordered(_)) => Some(Transition::Suspend(cause)),
+        _ if cause.ordered().is_some() => Some(Transition::Suspend(cause)),
         Some(Ending::Waits(counted)) if counted.seconds >= lifecycle.delete_after.as_secs() => {
             Some(Transition::Delete { namespaces: namespaces.count })
         }
@@ -113,7 +113,8 @@ fn archived(evidence: Evidence<'_>, cause: Suspension) -> Option<Transition> {
 /// It was suspended for as long as `retention` says. One that was ordered, or for idleness, has no such end.
 fn is_over(evidence: Evidence<'_>) -> bool {
     let Evidence { account, lifecycle, namespaces, .. } = evidence;
-    let endless = matches!(account.suspension, Some(Suspension::Ordered(_) | Suspension::Idle { .. }));
+    let endless = Suspension::is_ordered(account.suspension.as_ref())
+        || matches!(account.suspension, Some(Suspension::Idle { .. }));
     let counted = account.ending.as_ref().and_then(Ending::counted);
     !endless && namespaces.count > 0 && counted.is_some_and(|counted| counted.seconds >= lifecycle.retention.as_secs())
 }
@@ -123,10 +124,10 @@ fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
     let Evidence { account, wanted, orders, lifecycle, removals, idle, asked, .. } = evidence;
     let ends = matches!(account.state, State::Suspended | State::Archived | State::Deleted);
     let standing = account.suspension.clone().filter(|_| ends);
-    let mut ordered = standing.clone().filter(|standing| matches!(standing, Suspension::Ordered(_)));
+    let mut ordered = standing.clone().filter(|standing| standing.ordered().is_some());
     for order in orders {
         match order.what {
-            OrderKind::Suspend => ordered = Some(Suspension::Ordered(order.note.clone())),
+            OrderKind::Suspend | OrderKind::Evict => ordered = order.suspends(),
             OrderKind::Resume => ordered = None,
             OrderKind::Revoke | OrderKind::AdoptUid | OrderKind::AdoptAccount | OrderKind::AdoptObject => {}
         }
@@ -151,6 +152,11 @@ fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
     }
 }
 
+/// Whether nothing new is to be done for the cause. A second eviction is one of its own.
+fn is_same(known: &Suspension, cause: &Suspension) -> bool {
+    kind(known) == kind(cause) && (!matches!(cause, Suspension::Evicted { .. }) || known == cause)
+}
+
 fn kind(suspension: &Suspension) -> u8 {
     match suspension {
         Suspension::Ordered(_) => 0,
@@ -158,6 +164,7 @@ fn kind(suspension: &Suspension) -> u8 {
         Suspension::Absent => 2,
         Suspension::Left => 3,
         Suspension::Idle { .. } => 4,
+        Suspension::Evicted { .. } => 5,
     }
 }
 

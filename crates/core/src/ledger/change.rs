@@ -82,6 +82,8 @@ pub enum Change {
     Revocation(String, Option<BulkRevocation>),
     /// Another id of the ledger: it is a copy, or another host's now.
     LedgerId(String),
+    /// The ledger was rebuilt or restored, or took over, then.
+    Learned(Timestamp),
     /// The counter of generations.
     LastGeneration(u64),
     /// How far the servers of a source were.
@@ -176,6 +178,7 @@ impl LedgerState {
             Change::Used(account, at) => set(&mut self.last_use, account, Some(at)),
             Change::Revocation(class, revocation) => set(&mut self.revocations, class, revocation),
             Change::LedgerId(id) => self.ledger_id = id,
+            Change::Learned(at) => self.learned_at = Some(at),
             Change::LastGeneration(generation) => self.last_generation = generation,
             Change::SourceMark(source, mark) => set(&mut self.marks, source, mark),
             Change::Doubt(key, doubt) => set(&mut self.doubts, key, doubt),

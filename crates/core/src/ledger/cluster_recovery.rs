@@ -226,7 +226,12 @@ impl Lesson<'_> {
         }
     }
 
-    fn took(&mut self, before: &Account, after: Account, from: &str) {
+    fn took(&mut self, before: &Account, mut after: Account, from: &str) {
+        if before.generation == 0 && after.generation > 0 {
+            // Who holds a certificate of its generation is not known: it gets another one before anything else.
+            let reason = format!("learned from {from}; who holds its credentials is not known");
+            after.revocation = Some(Note { actor: self.actor.to_owned(), reason, ticket: None, at: self.now });
+        }
         if *before != after {
             self.learned.events.push(Event {
                 actor: self.actor.to_owned(),
@@ -297,6 +302,7 @@ mod tests {
         let ledger = applied(old.clone(), &facts, &policy);
         assert_eq!((ledger.accounts[&foo].generation, ledger.accounts[&foo].state), (7000, Lifecycle::Suspended));
         assert_eq!((ledger.accounts[&bar].generation, ledger.accounts[&bar].state), (6000, Lifecycle::Active));
+        assert_eq!(ledger.accounts[&bar].revocation, None, "the ledger knew it");
         assert_eq!(ledger.last_generation, 7001 + GENERATIONS_SKIPPED);
         let facts = Facts { tenancies: vec![tenancy(&old.accounts[&foo], 7002, TenantState::Active)], ..facts };
         assert_eq!(applied(ledger, &facts, &policy).accounts[&foo].state, Lifecycle::Active);
@@ -328,6 +334,7 @@ mod tests {
         let account = &ledger.accounts[&foo];
         assert_eq!((account.name.as_str(), account.kubernetes_name.as_str()), ("web", "foo"));
         assert_eq!((account.generation, account.state, account.posix.is_some()), (1001, Lifecycle::Active, true));
+        assert!(account.revocation.is_some(), "another generation comes before anything else");
         assert_eq!(ledger.uid_history.len(), 1);
         assert_eq!(ledger.tenants.len(), 1);
         // A second namespace that claims the same name is not believed.

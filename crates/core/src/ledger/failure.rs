@@ -52,6 +52,12 @@ impl Failure {
         self.attempts == 0 && self.step == "deletion"
     }
 
+    /// Whether a step of this name is about objects of the cluster, and so about what a quota asks for.
+    #[must_use]
+    pub fn is_of_objects(step: &str) -> bool {
+        ["apply", "cluster", "deleting", FOREIGN, REMOVAL].contains(&step)
+    }
+
     /// The certificate or its way into the home failed; the cluster's objects are as they should be.
     #[must_use]
     pub fn is_of_delivery(&self) -> bool {

@@ -59,6 +59,8 @@ pub struct LedgerState {
     pub older_than_rules: bool,
     /// The highest generation ever given out.
     pub last_generation: u64,
+    /// When it was rebuilt, restored, or took over: what clusters show and it does not know may be from before.
+    pub learned_at: Option<Timestamp>,
     /// What each source last answered.
     pub sources: BTreeMap<String, SourceState>,
     /// How far the servers of each source were.
@@ -356,6 +358,14 @@ pub enum Suspension {
     },
     /// By an administrator; ends only by `resume`.
     Ordered(Note),
+    /// By an administrator, because of somebody who had its credentials; ends only by `resume`, which starts what the
+    /// administrator names.
+    Evicted {
+        /// Who ordered it, and why.
+        note: Note,
+        /// What was changed in its namespaces since then is listed.
+        since: Option<Timestamp>,
+    },
     /// Nothing ran in its namespaces for too long, and nobody asked for it. Ends by `resume`, or by `ensure`.
     Idle {
         /// Since then.
@@ -373,9 +383,25 @@ impl Suspension {
             Self::Absent => "absent",
             Self::Disabled { .. } => "disabled",
             Self::Ordered(_) => "ordered",
+            Self::Evicted { .. } => "evicted",
             Self::Idle { .. } => "idle",
             Self::Left => "left",
         }
+    }
+
+    /// Who ordered it, and why; `None`: nobody did.
+    #[must_use]
+    pub const fn ordered(&self) -> Option<&Note> {
+        match self {
+            Self::Ordered(note) | Self::Evicted { note, .. } => Some(note),
+            Self::Absent | Self::Disabled { .. } | Self::Idle { .. } | Self::Left => None,
+        }
+    }
+
+    /// Whether an administrator ordered `suspension`, if it is one.
+    #[must_use]
+    pub fn is_ordered(suspension: Option<&Self>) -> bool {
+        suspension.and_then(Self::ordered).is_some()
     }
 }
 

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::Suspension;
 use crate::identity::AccountId;
 
 /// Who asked for something, and why.
@@ -32,8 +33,28 @@ pub struct Order {
     pub note: Note,
     /// The class whose revocation it is a part of; absent: it was given alone.
     pub bulk: Option<String>,
-    /// The object of [`OrderKind::AdoptObject`], as [`ObjectKey::said`](crate::kinds::ObjectKey::said) gives it.
+    /// The object of [`OrderKind::AdoptObject`], as [`ObjectKey::said`](crate::kinds::ObjectKey::said) gives it; of
+    /// [`OrderKind::Evict`] the time from which on changes are listed.
     pub object: Option<String>,
+}
+
+impl Order {
+    /// The suspension that it orders, if it orders one.
+    #[must_use]
+    pub fn suspends(&self) -> Option<Suspension> {
+        match self.what {
+            OrderKind::Suspend => Some(Suspension::Ordered(self.note.clone())),
+            OrderKind::Evict => {
+                let since = self.object.as_deref().and_then(|since| since.parse().ok());
+                Some(Suspension::Evicted { note: self.note.clone(), since })
+            }
+            OrderKind::Resume
+            | OrderKind::Revoke
+            | OrderKind::AdoptUid
+            | OrderKind::AdoptAccount
+            | OrderKind::AdoptObject => None,
+        }
+    }
 }
 
 /// The kinds of [`Order`].
@@ -46,6 +67,8 @@ pub enum OrderKind {
     Resume,
     /// A new generation: every older certificate is worth nothing.
     Revoke,
+    /// Suspend, and remove what somebody may have left in the namespace: tokens and what runs.
+    Evict,
     /// The uid that the directory has now becomes the account's. The next read carries it out.
     #[serde(rename = "adopt uid")]
     AdoptUid,
@@ -63,5 +86,14 @@ impl OrderKind {
     #[must_use]
     pub const fn is_of_reads(self) -> bool {
         matches!(self, Self::AdoptUid | Self::AdoptAccount)
+    }
+
+    /// It takes access away or gives it back, in homes too.
+    #[must_use]
+    pub const fn is_of_access(self) -> bool {
+        match self {
+            Self::Suspend | Self::Resume | Self::Revoke | Self::Evict => true,
+            Self::AdoptUid | Self::AdoptAccount | Self::AdoptObject => false,
+        }
     }
 }

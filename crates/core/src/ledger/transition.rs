@@ -187,7 +187,7 @@ impl<'a> Memory<'a> {
                 account.source == read.source
                     && account.kind == kind
                     && account.state != Lifecycle::Deleted
-                    && !matches!(account.suspension, Some(Suspension::Ordered(_)))
+                    && !Suspension::is_ordered(account.suspension.as_ref())
             };
             self.ledger.accounts.values().filter(expected).count()
         };

@@ -22,7 +22,12 @@ pub enum OrderRequest {
     Release(Target),
     /// Make every older certificate worth nothing, and deliver a new one.
     Revoke(Target),
-    /// The same for every account of a class, one first and then at the pace of `limits.change_per_cycle`.
+    /// Suspend, and remove what somebody who had a credential may have left.
+    Evict(Evict),
+    /// End an eviction, and start again what is named.
+    #[serde(rename = "resume starting")]
+    ResumeStarting(ResumeStarting),
+    /// Revoke every account of a class, one first and then at the pace of `limits.change_per_cycle`.
     #[serde(rename = "revoke class")]
     RevokeClass(RevokeClass),
     /// Give other amounts than the class does.
@@ -94,6 +99,24 @@ pub struct Target {
     pub reason: Option<String>,
     /// The administrator's ticket.
     pub ticket: Option<String>,
+}
+
+/// `bursar revoke --evict`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evict {
+    /// Whom.
+    pub target: Target,
+    /// What was changed in its namespaces since then is listed.
+    pub since: Option<Timestamp>,
+}
+
+/// `bursar resume --start`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumeStarting {
+    /// Whom.
+    pub target: Target,
+    /// `deployment/web`, of what is stopped; `all` or `none` alone.
+    pub start: Vec<String>,
 }
 
 /// `bursar revoke --all`.

@@ -53,6 +53,16 @@ pub enum Action {
         /// Where.
         namespace: NamespaceName,
     },
+    /// Removes what lets somebody act in a namespace without a credential of ours: Secrets that hold tokens of service
+    /// accounts, and the service account that pods run as by default. Lists what was changed since a time.
+    Evict {
+        /// Where.
+        cluster: ClusterName,
+        /// Where.
+        namespace: NamespaceName,
+        /// Absent: nothing is listed.
+        since: Option<Timestamp>,
+    },
     /// Tells the people of a namespace that it is suspended if nothing runs in it until then.
     WarnIdle {
         /// Where.
@@ -91,16 +101,17 @@ pub enum Action {
         /// Which.
         stopped: Vec<(ObjectKey, StoppedWorkload)>,
     },
-    /// Waits until the API server allows the holders of older certificates nothing any more.
+    /// Waits until the API server allows the holders of an older credential nothing of what bindings gave them, and
+    /// looks for bindings of others that name them.
     ProveRevoked {
         /// Where.
         cluster: ClusterName,
-        /// Where they could work; absent: in the whole cluster.
-        namespace: Option<NamespaceName>,
-        /// The older certificate's name.
-        user: String,
-        /// Its groups.
-        groups: Vec<String>,
+        /// What only the older credential is called, and nobody else.
+        alone: Holder,
+        /// By what bindings of others may name its holder.
+        known_as: Vec<Holder>,
+        /// Every binding that names a generation of the account, or did.
+        bound: Vec<Bound>,
     },
     /// Writes every object of a namespace into a file, reads it back and compares.
     Archive {
@@ -184,6 +195,25 @@ pub enum Action {
     },
 }
 
+/// What the API server takes the holder of a credential for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Holder {
+    /// A user's name.
+    User(String),
+    /// A group's name.
+    Group(String),
+}
+
+/// What a binding gives, and where.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Bound {
+    /// Absent: in the whole cluster.
+    pub namespace: Option<String>,
+    /// A ClusterRole.
+    pub role: String,
+}
+
 /// The side of a plan on which an action stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -235,7 +265,7 @@ impl Action {
                     || key.kind == ManagedKind::Secret
                     || key.kind == ManagedKind::ServiceAccount
             }
-            Self::StopWorkloads { .. } | Self::RemoveKubeconfig { .. } => true,
+            Self::StopWorkloads { .. } | Self::Evict { .. } | Self::RemoveKubeconfig { .. } => true,
             Self::SshKeys { keys, reason, .. } => keys.is_empty() || matches!(reason, Some(Reason::Changed(_))),
             Self::MakeDirectory { .. }
             | Self::WarnIdle { .. }
@@ -264,6 +294,7 @@ impl Action {
             Self::Apply { key, .. } | Self::Delete { key, .. } => &key.cluster,
             Self::MakeDirectory { cluster, .. }
             | Self::StopWorkloads { cluster, .. }
+            | Self::Evict { cluster, .. }
             | Self::WarnIdle { cluster, .. }
             | Self::ReapPod { cluster, .. }
             | Self::ResumeWorkloads { cluster, .. }

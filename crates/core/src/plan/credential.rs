@@ -50,8 +50,9 @@ pub(super) fn actions(look: Look<'_>, notices: &mut Vec<String>) -> Standing {
         let home = home.on(&credential.host);
         match reason(look, credential, &home, held) {
             Some(reason) => {
+                // The older credential is worth nothing before there is a new one.
                 if reason == Reason::Revoked && standing.prove.is_empty() {
-                    standing.prove.extend(held.certificate.map(|older| prove(look, credential, older)));
+                    standing.prove.extend(proof(look));
                 }
                 standing.deliver.push(deliver(look, credential, home, reason));
             }
@@ -66,20 +67,12 @@ fn key(look: Look<'_>, host: &HostName) -> CredentialKey {
     CredentialKey::new(look.id.clone(), look.cluster.clone()).on(host)
 }
 
-/// The older credential is worth nothing before there is a new one.
-fn prove(look: Look<'_>, credential: &DesiredCredential, older: &Certificate) -> Action {
-    let user = older.subject.clone();
-    let groups = match &credential.proof {
-        Proof::Certificate { subject, .. } => {
-            vec![subject.kind_group.clone(), format!("bursar:{user}#{}", older.generation)]
-        }
-        // As the API server counts a service account among them.
-        Proof::Token(token) => {
-            vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{}", token.namespace)]
-        }
-        Proof::Oidc(_) => Vec::new(),
-    };
-    Action::ProveRevoked { cluster: look.cluster.clone(), namespace: look.tenant.namespace.clone(), user, groups }
+/// What shows that the account's older credentials are worth nothing here; `None`: none was delivered.
+pub(super) fn proof(look: Look<'_>) -> Option<Action> {
+    let held = look.ledger.certificates.range(CredentialKey::first_of(look.id)..);
+    let held = held.take_while(|(key, _)| key.account == *look.id);
+    let mut older = held.filter(|(key, it)| key.cluster == *look.cluster && it.generation != look.account.generation);
+    older.next().map(|(_, older)| look.bindings.proof(look.cluster, &look.account.account, older))
 }
 
 fn deliver(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, reason: Reason) -> Action {
@@ -222,6 +215,7 @@ mod tests {
     use crate::kinds::ManagedKind;
     use crate::ledger::change::Change;
     use crate::ledger::{Note, Order, OrderKind};
+    use crate::plan::Holder;
     use crate::plan::testing::World;
     use crate::policy::{CredentialKind, OidcRule};
 
@@ -275,8 +269,9 @@ mod tests {
         let plan = world.plan();
         let actions: Vec<Action> = plan.accounts[0].steps().cloned().collect();
         let place = |is: &dyn Fn(&Action) -> bool| actions.iter().position(is).expect("an action");
-        let proved =
-            place(&|it| matches!(it, Action::ProveRevoked { user, .. } if user.ends_with(&before.to_string())));
+        let proved = place(
+            &|it| matches!(it, Action::ProveRevoked { alone: Holder::User(user), .. } if user.ends_with(&before.to_string())),
+        );
         let gone = place(&|it| matches!(it, Action::Delete { key, .. } if key.kind == ManagedKind::ServiceAccount));
         let bound = place(&|it| matches!(it, Action::Apply { key, .. } if key.kind == ManagedKind::RoleBinding));
         let delivered = place(&|it| matches!(it, Action::Deliver { .. }));

@@ -103,7 +103,7 @@ impl<'a> Preview<'a> {
     #[must_use]
     pub fn json(&self) -> Value {
         let Self { sources, rejected, missing, plan, pace, revocations, reaped_later, near, refusals, realm } = self;
-        let Plan { accounts, unchanged, waiting, abandoned, notices, over_quota, unowned } = plan;
+        let Plan { accounts, unchanged, waiting, abandoned, notices, over_quota, unowned, unknown } = plan;
         let there = realm.iter().filter_map(|realm| realm.as_ref().ok()).flat_map(|realm| realm.json());
         let actions: Vec<Value> = accounts.iter().flat_map(actions_json).chain(there).collect();
         let refused = (!refusals.is_empty()).then(|| json!({"hash": refused_hash(refusals), "limits": refusals}));
@@ -119,6 +119,7 @@ impl<'a> Preview<'a> {
             "notices": notices,
             "over_quota": over_quota,
             "unowned": unowned,
+            "unknown": unknown,
             "refused": refused,
             "near": near,
             "pace": pace,
@@ -288,7 +289,7 @@ impl fmt::Display for Plan {
 
 /// A line for each account with all that is to be said of it, and for each cluster in which nothing is done.
 fn lines(plan: &Plan, refusals: &[Refusal]) -> String {
-    let Plan { accounts, unchanged: _, waiting, abandoned, notices, over_quota, unowned } = plan;
+    let Plan { accounts, unchanged: _, waiting, abandoned, notices, over_quota, unowned, unknown } = plan;
     let mut said: BTreeMap<&AccountName, Vec<String>> = BTreeMap::new();
     for Notice { account, text } in notices {
         said.entry(account).or_default().push(text.clone());
@@ -321,9 +322,10 @@ fn lines(plan: &Plan, refusals: &[Refusal]) -> String {
         format!("! cluster {cluster}  is not in the configuration: nothing is done there for {what}")
     });
     let unowned = unowned.iter().map(|unowned| format!("! {unowned}"));
+    let unknown = unknown.iter().map(|unknown| format!("! {unknown}"));
     let said =
         said.into_iter().map(|(account, texts)| format!("! {} {}  {}", account.kind, account.name, texts.join("; ")));
-    let all = accounts.chain(waiting).chain(abandoned).chain(unowned).chain(said);
+    let all = accounts.chain(waiting).chain(abandoned).chain(unowned).chain(unknown).chain(said);
     all.map(|line| line + "\n").collect()
 }
 
@@ -436,7 +438,8 @@ pub fn cause(why: &Suspension, plan: &AccountPlan) -> String {
             seconds => format!("absent {} h", seconds / 3600),
         },
         Suspension::Disabled { mark } => format!("disabled ({mark})"),
-        Suspension::Ordered(Note { actor, reason, ticket, at: _ }) => {
+        Suspension::Ordered(Note { actor, reason, ticket, at: _ })
+        | Suspension::Evicted { note: Note { actor, reason, ticket, at: _ }, since: _ } => {
             let ticket = ticket.as_ref().map(|ticket| format!(", {ticket}")).unwrap_or_default();
             format!("ordered by {actor}: {reason}{ticket}")
         }
@@ -519,6 +522,7 @@ fn details(plan: &AccountPlan) -> String {
         | Action::InspectKubeconfig { .. } => None,
         Action::MakeDirectory { directory, .. } => Some(format!("directory {}", directory.path.display())),
         Action::StopWorkloads { .. } => Some("workloads stopped".to_owned()),
+        Action::Evict { .. } => Some("tokens of service accounts removed".to_owned()),
         Action::ResumeWorkloads { stopped, .. } => {
             Some(format!("{} resumed", counted(stopped.len() as u64, "workload")))
         }

@@ -64,6 +64,9 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             Action::StopWorkloads { namespace, .. } => {
                 Some(line(cluster, "Workloads", namespace.to_string(), "stop".to_owned()))
             }
+            Action::Evict { namespace, .. } => {
+                Some(line(cluster, "Tokens", namespace.to_string(), "delete".to_owned()))
+            }
             Action::RemoveKubeconfig { home, .. } => {
                 Some(line(cluster, "Kubeconfig", home.home.display().to_string(), "remove".to_owned()))
             }
@@ -114,6 +117,7 @@ fn cause(why: &Suspension) -> &'static str {
         Suspension::Absent => "absent",
         Suspension::Disabled { .. } => "disabled",
         Suspension::Ordered(_) => "ordered",
+        Suspension::Evicted { .. } => "evicted",
         Suspension::Left => "left",
         Suspension::Idle { .. } => "idle",
     }

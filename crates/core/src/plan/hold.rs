@@ -10,7 +10,7 @@ use crate::desired::{Regeneration, Transition, of_generation_group, quota::stops
 use crate::digest::digest;
 use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, Stage};
-use crate::ledger::{LedgerState, Suspension};
+use crate::ledger::LedgerState;
 
 /// Returns the part of `plan` that is done, where `plan` was made from what a held account may get; `None` if nothing
 /// is.
@@ -54,6 +54,7 @@ fn delivers(action: &Action, replaces: bool) -> bool {
         | Action::MakeDirectory { .. }
         | Action::Delete { .. }
         | Action::StopWorkloads { .. }
+        | Action::Evict { .. }
         | Action::WarnIdle { .. }
         | Action::ReapPod { .. }
         | Action::ResumeWorkloads { .. }
@@ -83,7 +84,7 @@ fn narrowed(action: &Action, plan: &AccountPlan, ledger: &LedgerState) -> Option
             let last = !plan.rests_on.is_empty() || !plan.leaving.is_empty();
             (*reason == Reason::Suspended || tokens || last).then(|| action.clone())
         }
-        Action::StopWorkloads { .. } => Some(action.clone()),
+        Action::StopWorkloads { .. } | Action::Evict { .. } => Some(action.clone()),
         Action::RemoveKubeconfig { reason, .. } | Action::SshKeys { reason: Some(reason), .. } => {
             (*reason == Reason::Suspended).then(|| action.clone())
         }
@@ -120,6 +121,7 @@ fn follows(subject: &Value, before: &Value) -> bool {
 /// Whether a held account's own suspension waits for the release, and what others have by it stays.
 pub(super) fn keeps(plan: &AccountPlan) -> bool {
     let ends = |plan: &AccountPlan| matches!(plan.transition, Some(Transition::Suspend(_)));
-    let ordered = |plan: &AccountPlan| matches!(plan.transition, Some(Transition::Suspend(Suspension::Ordered(_))));
+    let ordered =
+        |plan: &AccountPlan| matches!(&plan.transition, Some(Transition::Suspend(why)) if why.ordered().is_some());
     ends(plan) && !plan.otherwise.as_deref().is_some_and(ordered)
 }

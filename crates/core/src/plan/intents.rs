@@ -12,7 +12,7 @@ use crate::desired::{Regeneration, Transition};
 use crate::identity::{AccountId, ClusterName};
 use crate::inventory::Inventory;
 use crate::ledger::change::{Change, Event};
-use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note, Suspension};
+use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note};
 
 impl ApprovedPlan {
     /// The changes and their history, to be written down in one transaction before anything is done.
@@ -134,9 +134,9 @@ fn events(plan: &AccountPlan, now: Timestamp) -> Vec<Event> {
         Transition::Gone => event("deleted", &bursar, "nothing is left of its namespaces".to_owned(), json!({})),
         Transition::Suspend(why) => {
             let detail = json!({"generation": plan.generation});
-            match why {
-                Suspension::Ordered(note) => event("suspended", note, note.reason.clone(), detail),
-                why => event("suspended", &bursar, super::display::cause(why, plan), detail),
+            match why.ordered() {
+                Some(note) => event("suspended", note, note.reason.clone(), detail),
+                None => event("suspended", &bursar, super::display::cause(why, plan), detail),
             }
         }
     });

@@ -187,6 +187,7 @@ impl Loss<'_, '_> {
             | Action::Delete { .. }
             | Action::MakeDirectory { .. }
             | Action::StopWorkloads { .. }
+            | Action::Evict { .. }
             | Action::WarnIdle { .. }
             | Action::ReapPod { .. }
             | Action::ResumeWorkloads { .. }
@@ -204,7 +205,10 @@ impl Loss<'_, '_> {
     /// `manifest`: as it is to be; absent: it is deleted.
     fn of_binding(&self, key: &ObjectKey, uid: &str, manifest: Option<&Value>) -> Option<Kept> {
         let ledger = self.world.ledger;
-        let record = ledger.objects.get(key)?;
+        let Some(record) = ledger.objects.get(key) else {
+            // Nobody knows whose access an unknown binding is.
+            return manifest.is_none().then_some(Kept::AsItIs);
+        };
         let before = record.detail.as_ref().map(JsonText::value);
         let Some(before) = before.as_ref().and_then(Value::as_array) else {
             // A ledger of before it knew subjects. If somebody has to leave the binding, it goes.

@@ -3,6 +3,7 @@
 
 pub mod action;
 pub mod adopted;
+pub mod bound;
 mod budget;
 mod confine;
 pub mod credential;
@@ -26,6 +27,7 @@ mod scan;
 pub mod spread;
 mod ssh;
 mod tenant;
+pub mod unknown;
 mod volume;
 mod wording;
 
@@ -52,12 +54,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use action::{Action, Expected, Reason, Side};
+pub use action::{Action, Bound, Expected, Holder, Reason, Side};
 
 pub use crate::desired::Notice;
 pub use guard::{ApprovedPlan, Bounds, Refusal, guard};
 pub use quota::{Adoption, OverQuota};
 
+use self::bound::Bindings;
 use self::loss::People;
 use self::scan::Scan;
 use crate::contract::Sealer;
@@ -86,6 +89,8 @@ pub struct Plan {
     pub over_quota: Vec<OverQuota>,
     /// Namespaces that a class would adopt, and that are nobody's.
     pub unowned: Vec<adopted::Unowned>,
+    /// Objects with our labels that the ledger does not know.
+    pub unknown: Vec<unknown::Unknown>,
 }
 
 /// What is to be done for one account.
@@ -260,7 +265,7 @@ pub fn plan(
     inventory: &Inventory,
     now: Timestamp,
 ) -> Result<Plan, BTreeSet<AccountId>> {
-    let scan = Scan::of(desired, ledger, inventory);
+    let scan = Scan::of(desired, ledger, inventory, now);
     if !scan.lacking().is_empty() {
         return Err(scan.lacking().clone());
     }
@@ -276,11 +281,21 @@ fn compare(
     now: Timestamp,
     closely: bool,
 ) -> Plan {
-    let people = People::of(ledger, desired);
+    let (people, bindings) = (People::of(ledger, desired), Bindings::of(ledger));
     let mut plan = Plan { notices: desired.notices.clone(), ..Plan::default() };
     let (configured, nothing) = (&desired.clusters, &ClusterInventory::default());
-    let world =
-        World { ledger, inventory, configured, nothing, scan, people: &people, reaps: &desired.reaps, now, closely };
+    let world = World {
+        ledger,
+        inventory,
+        configured,
+        nothing,
+        scan,
+        people: &people,
+        bindings: &bindings,
+        reaps: &desired.reaps,
+        now,
+        closely,
+    };
     let otherwise = World { closely: true, ..world };
     for (id, account) in &desired.accounts {
         let Some(before) = ledger.accounts.get(id) else { continue };
@@ -301,6 +316,7 @@ fn compare(
     plan.notices.dedup();
     plan.over_quota = over_quota(desired, scan);
     plan.unowned = adopted::Unowned::of(ledger);
+    plan.unknown.clone_from(&scan.strays().said);
     plan
 }
 
@@ -338,6 +354,7 @@ struct World<'a> {
     nothing: &'a ClusterInventory,
     scan: &'a Scan<'a>,
     people: &'a People<'a>,
+    bindings: &'a Bindings<'a>,
     reaps: &'a Reapers,
     now: Timestamp,
     /// `scan` was made of another desired state than this, or is not to be trusted: it settles nothing.
@@ -459,10 +476,10 @@ impl World<'_> {
         cluster: &'l ClusterName,
         tenant: &'l DesiredTenant,
     ) -> Option<tenant::Look<'l>> {
-        let Self { ledger, inventory, configured, nothing, scan, people: _, reaps: _, now, closely } = *self;
+        let Self { ledger, inventory, configured, nothing, scan, people: _, bindings, reaps: _, now, closely } = *self;
         let there = inventory.clusters.get(cluster).map(Arc::as_ref);
         let there = there.or((!configured.contains(cluster)).then_some(nothing))?;
-        Some(tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, now, closely })
+        Some(tenant::Look { id, account, cluster, tenant, ledger, there, inventory, scan, bindings, now, closely })
     }
 
     fn in_cluster(&self, look: tenant::Look<'_>, abandoned: bool, with_homes: bool) -> tenant::Found {

@@ -197,7 +197,7 @@ proptest! {
             let rules = (&world.policy, &world.sealer);
             let remembered = derived(&mut deriver, &world.ledger, &world.inventory, rules, world.now);
             prop_assert_eq!(&world.plan(), &remembered, "a manifest that was dropped is built again where it is applied");
-            let scan = Scan::of(&desired, &world.ledger, &world.inventory);
+            let scan = Scan::of(&desired, &world.ledger, &world.inventory, world.now);
             let closely = compare(&desired, &world.ledger, &world.inventory, &scan, world.now, true);
             prop_assert_eq!(&world.plan(), &closely, "what the scan calls settled is settled");
 

@@ -483,7 +483,8 @@ struct Taken<'a> {
 /// Nothing is counted of what an administrator ordered, nor of what follows a mark: the mark's own limit let it through,
 /// and nothing else may use that up.
 fn is_uncounted(account: &Account) -> bool {
-    let uncounted = matches!(account.suspension, Some(Suspension::Ordered(_) | Suspension::Disabled { .. }));
+    let uncounted = Suspension::is_ordered(account.suspension.as_ref())
+        || matches!(account.suspension, Some(Suspension::Disabled { .. }));
     account.state != Lifecycle::Active && uncounted
 }
 

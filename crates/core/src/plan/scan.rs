@@ -7,6 +7,9 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
 use std::iter::Peekable;
 
+use jiff::Timestamp;
+
+use super::unknown::Strays;
 use crate::desired::{DesiredObject, DesiredState, DesiredTenant};
 use crate::identity::{AccountId, ClusterName};
 use crate::inventory::Inventory;
@@ -27,6 +30,7 @@ pub(super) struct Scan<'a> {
     quotas: Vec<QuotaInUse<'a>>,
     /// Accounts with an object that has to be applied, and whose manifest was not kept.
     lacking: BTreeSet<AccountId>,
+    strays: Strays<'a>,
 }
 
 /// A quota of which something is in use: whose, which, as it should be, as it is.
@@ -44,7 +48,12 @@ struct Progress<'a> {
 }
 
 impl<'a> Scan<'a> {
-    pub(super) fn of(desired: &'a DesiredState, ledger: &'a LedgerState, inventory: &'a Inventory) -> Self {
+    pub(super) fn of(
+        desired: &'a DesiredState,
+        ledger: &'a LedgerState,
+        inventory: &'a Inventory,
+        now: Timestamp,
+    ) -> Self {
         let places = desired.accounts.iter().flat_map(|(id, account)| {
             let place = |tenant: &'a DesiredTenant| {
                 let (ahead, objects) = (Walk::along(&tenant.objects), tenant.objects.len());
@@ -56,10 +65,13 @@ impl<'a> Scan<'a> {
         let mut orphans: BTreeMap<PlaceKey<'_>, Vec<&ObjectKey>> = BTreeMap::new();
         let mut quotas = Vec::new();
         let mut there: Option<(&ClusterName, Option<Walk<'_, _>>)> = None;
+        let (mut passed, mut walked) = (Vec::new(), HashSet::new());
         for (key, record) in &ledger.objects {
             if there.as_ref().is_none_or(|(cluster, _)| **cluster != key.cluster) {
+                passed.extend(there.take().and_then(|(_, walk)| walk).into_iter().flat_map(Walk::passed));
+                walked.insert(&key.cluster);
                 let cluster = inventory.clusters.get(&key.cluster);
-                there = Some((&key.cluster, cluster.map(|cluster| Walk::along(&cluster.objects))));
+                there = Some((&key.cluster, cluster.map(|cluster| Walk::noting(&cluster.objects))));
             }
             let Some((_, Some(walk))) = &mut there else { continue };
             let found = walk.reach(key);
@@ -76,6 +88,10 @@ impl<'a> Scan<'a> {
                 }
             }
         }
+        passed.extend(there.and_then(|(_, walk)| walk).into_iter().flat_map(Walk::passed));
+        let others = inventory.clusters.iter().filter(|(cluster, _)| !walked.contains(cluster));
+        passed.extend(others.flat_map(|(_, cluster)| &cluster.objects));
+        let strays = Strays::of(passed, desired, ledger, now);
         let (settled, others): (Vec<_>, Vec<_>) = places.into_iter().partition(|(_, it)| it.settled == it.objects);
         let lacks = |(id, cluster): PlaceKey<'_>| {
             let mut objects = desired.accounts[id].clusters[cluster].objects.values();
@@ -84,7 +100,7 @@ impl<'a> Scan<'a> {
         let lacking = others.into_iter().filter(|(place, _)| lacks(*place)).map(|((id, _), _)| id.clone()).collect();
         let settled =
             settled.into_iter().map(|(place, _)| place).filter(|place| !orphans.contains_key(place)).collect();
-        Self { settled, orphans, quotas, lacking }
+        Self { settled, orphans, quotas, lacking, strays }
     }
 
     /// Accounts that cannot be planned for before their manifests are there.
@@ -95,6 +111,11 @@ impl<'a> Scan<'a> {
     /// Every object is as it should be, and none is too many.
     pub(super) fn is_settled(&self, account: &AccountId, cluster: &ClusterName) -> bool {
         self.settled.contains(&(account, cluster))
+    }
+
+    /// What clusters show with our label and the ledger does not have.
+    pub(super) const fn strays(&self) -> &Strays<'a> {
+        &self.strays
     }
 
     /// Quotas of which something is in use, or that were edited.
@@ -109,20 +130,39 @@ impl<'a> Scan<'a> {
 
 /// A sorted map, passed once, in step with another.
 #[derive(Debug)]
-struct Walk<'a, V>(Peekable<btree_map::Iter<'a, ObjectKey, V>>);
+struct Walk<'a, V> {
+    ahead: Peekable<btree_map::Iter<'a, ObjectKey, V>>,
+    /// What was passed and nobody asked for, if that is noted.
+    passed: Option<Vec<(&'a ObjectKey, &'a V)>>,
+}
 
 impl<'a, V> Walk<'a, V> {
     fn along(map: &'a BTreeMap<ObjectKey, V>) -> Self {
-        Self(map.iter().peekable())
+        Self { ahead: map.iter().peekable(), passed: None }
+    }
+
+    /// The same, and what is passed without being asked for is noted.
+    fn noting(map: &'a BTreeMap<ObjectKey, V>) -> Self {
+        Self { passed: Some(Vec::new()), ..Self::along(map) }
+    }
+
+    /// What was noted, to the end.
+    fn passed(self) -> impl Iterator<Item = (&'a ObjectKey, &'a V)> {
+        self.passed.into_iter().flatten().chain(self.ahead)
     }
 
     /// What stands at `key`, which is higher than every key asked for before.
     fn reach(&mut self, key: &ObjectKey) -> Option<&'a V> {
-        while let Some((at, _)) = self.0.peek() {
+        while let Some((at, _)) = self.ahead.peek() {
             // Equal is what it nearly always is, and compares faster than order does.
             match if *at == key { Ordering::Equal } else { (*at).cmp(key) } {
-                Ordering::Less => drop(self.0.next()),
-                Ordering::Equal => return self.0.next().map(|(_, value)| value),
+                Ordering::Less => {
+                    let passed = self.ahead.next();
+                    if let Some(noted) = &mut self.passed {
+                        noted.extend(passed);
+                    }
+                }
+                Ordering::Equal => return self.ahead.next().map(|(_, value)| value),
                 Ordering::Greater => return None,
             }
         }

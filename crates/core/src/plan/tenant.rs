@@ -6,6 +6,7 @@
 
 use jiff::Timestamp;
 
+use super::bound::Bindings;
 use super::credential::{self, Standing};
 use super::quota::{self, Adoption};
 use super::scan::Scan;
@@ -15,7 +16,7 @@ use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarg
 use crate::identity::{AccountId, ClusterName, NamespaceName};
 use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
 use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, Stage};
-use crate::ledger::{LedgerState, ObjectRecord};
+use crate::ledger::{LedgerState, ObjectRecord, Suspension};
 use crate::policy::DriftMode;
 
 /// One place of one account, with everything that is known about it.
@@ -29,6 +30,7 @@ pub(super) struct Look<'a> {
     pub(super) there: &'a ClusterInventory,
     pub(super) inventory: &'a Inventory,
     pub(super) scan: &'a Scan<'a>,
+    pub(super) bindings: &'a Bindings<'a>,
     pub(super) now: Timestamp,
     /// `scan` settles nothing.
     pub(super) closely: bool,
@@ -65,7 +67,8 @@ impl Found {
         self.narrowing.sort_by_key(|action| match action {
             Action::Apply { key, .. } | Action::Delete { key, .. } => (0, !stops_pods(key)),
             Action::StopWorkloads { .. } => (1, false),
-            _ => (2, false),
+            Action::Evict { .. } => (2, false),
+            _ => (3, false),
         });
         self.actions.extend(others);
     }
@@ -97,15 +100,21 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     // fail must not keep a revoked certificate alive by it.
     let (narrowed, bindings): (Vec<_>, Vec<_>) =
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
-    let (deleted_bindings, deletes): (Vec<_>, Vec<_>) =
-        deletes(look, &mut found.notices).into_iter().partition(|action| stage(action) == Some(Stage::Access));
+    let (deleted_bindings, deletes): (Vec<_>, Vec<_>) = deletes(look, &mut found.notices)
+        .into_iter()
+        .chain(look.scan.strays().removals(look.id, look.cluster))
+        .partition(|action| stage(action) == Some(Stage::Access));
     // At a resumption no pod starts before it is gone.
     let (stoppers, deletes): (Vec<_>, Vec<_>) =
         deletes.into_iter().partition(|action| matches!(action, Action::Delete { key, .. } if stops_pods(key)));
     // Nothing runs in a namespace that is not there.
     let is_new = namespace.iter().any(|action| matches!(action, Action::Apply { uid: None, .. }));
     let stop = stop(look, !namespace.is_empty() && !is_new);
-    let Standing { remove, prove, deliver, inspect } = credential::actions(look, &mut found.notices);
+    let evicts = stop.iter().any(|action| matches!(action, Action::Evict { .. }));
+    let Standing { remove, mut prove, deliver, inspect } = credential::actions(look, &mut found.notices);
+    if evicts {
+        prove.extend(credential::proof(look));
+    }
     let directories = directories(look, &applies);
     let actions = [
         stoppers,
@@ -152,6 +161,7 @@ fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
         | Action::MakeDirectory { .. }
         | Action::Delete { .. }
         | Action::StopWorkloads { .. }
+        | Action::Evict { .. }
         | Action::ReapPod { .. }
         | Action::ProveRevoked { .. }
         | Action::DeleteNamespace { .. }
@@ -333,7 +343,23 @@ fn stop(look: Look<'_>, sealed_now: bool) -> Vec<Action> {
     let failure = look.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
     let unfinished = failure.is_some_and(|failure| !failure.waits(look.now));
     let namespace = look.tenant.namespace.clone().filter(|_| look.tenant.suspended && (begins || unfinished));
-    namespace.map(|namespace| Action::StopWorkloads { cluster: look.cluster.clone(), namespace }).into_iter().collect()
+    let Some(namespace) = namespace else { return Vec::new() };
+    let cluster = look.cluster.clone();
+    let evict =
+        evicted(look).map(|since| Action::Evict { cluster: cluster.clone(), namespace: namespace.clone(), since });
+    [Action::StopWorkloads { cluster, namespace }].into_iter().chain(evict).collect()
+}
+
+/// Whether the suspension is an eviction, and from when on changes are listed.
+fn evicted(look: Look<'_>) -> Option<Option<Timestamp>> {
+    let suspension = match &look.account.transition {
+        Some(Transition::Suspend(why)) => Some(why),
+        _ => look.ledger.accounts.get(look.id).and_then(|account| account.suspension.as_ref()),
+    };
+    match suspension {
+        Some(Suspension::Evicted { since, .. }) => Some(*since),
+        _ => None,
+    }
 }
 
 fn resume(look: Look<'_>) -> Vec<Action> {

@@ -293,7 +293,10 @@ impl World {
                 let record = ObjectRecord { account: id.clone(), uid, wanted: wanted.clone(), observed, detail };
                 vec![Change::Object(key.clone(), Some(record))]
             }
-            Action::MakeDirectory { .. } | Action::ProveRevoked { .. } | Action::AwaitDeletion { .. } => Vec::new(),
+            Action::MakeDirectory { .. }
+            | Action::ProveRevoked { .. }
+            | Action::Evict { .. }
+            | Action::AwaitDeletion { .. } => Vec::new(),
             Action::Archive { cluster, namespace, file } => {
                 let archive = Archive {
                     account: id.clone(),

@@ -1,0 +1,144 @@
+//! The end of an eviction: of what was stopped, only what an administrator names starts again. Anything else may be what
+//! somebody left there.
+
+use crate::kinds::ObjectKey;
+use crate::ledger::change::Change;
+use crate::ledger::{Account, LedgerState, Suspension};
+use crate::orders::request::Refusal;
+
+const ALL: &str = "all";
+const NONE: &str = "none";
+
+/// What stays stopped when the account is resumed. `start`: what the administrator approved; `None`: nothing was said,
+/// which does only where nothing was evicted or nothing is stopped.
+pub(super) fn left_stopped(
+    ledger: &LedgerState,
+    account: &Account,
+    start: Option<&Vec<String>>,
+) -> Result<Vec<Change>, Refusal> {
+    let is_evicted = matches!(account.suspension, Some(Suspension::Evicted { .. }));
+    let mut stopped: Vec<&ObjectKey> =
+        ledger.stopped.keys().filter(|(id, _)| *id == account.id).map(|(_, key)| key).collect();
+    stopped.sort_by_key(|key| said(key));
+    let names: Vec<String> = stopped.iter().map(|key| said(key)).collect();
+    let refused = |text: String| Err(Refusal { exit_code: 64, text });
+    let Some(start) = start else {
+        if !is_evicted || stopped.is_empty() {
+            return Ok(Vec::new());
+        }
+        return refused(format!(
+            "{} was evicted: say what starts again, by --start KIND/NAME for each, --start all or --start none; stopped \
+             are: {}",
+            account.account_name(),
+            names.join(", ")
+        ));
+    };
+    let keeps: &dyn Fn(&String) -> bool = match start.as_slice() {
+        [one] if one == ALL => &|_| true,
+        [one] if one == NONE => &|_| false,
+        several => {
+            if let Some(unknown) = several.iter().find(|name| !names.contains(name)) {
+                return refused(format!(
+                    "{}: {unknown:?} is not among what is stopped: {}",
+                    account.account_name(),
+                    names.join(", ")
+                ));
+            }
+            &|name| several.contains(name)
+        }
+    };
+    let left = stopped.iter().zip(&names).filter(|(_, name)| !keeps(name));
+    Ok(left.map(|(key, _)| Change::Stopped(account.id.clone(), (*key).clone(), None)).collect())
+}
+
+/// `deployment/web`.
+fn said(key: &ObjectKey) -> String {
+    format!("{}/{}", key.kind.as_str().to_lowercase(), key.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::{AccountId, AccountKind};
+    use crate::ledger::{Lifecycle, Note, OrderKind};
+    use crate::orders::request::{Evict, OrderRequest, ResumeStarting, Target};
+    use crate::orders::write_all;
+    use crate::plan::Action;
+    use crate::plan::testing::World;
+
+    fn target() -> Target {
+        Target { kind: AccountKind::Tool, name: "foo".to_owned(), reason: Some("stolen".to_owned()), ticket: None }
+    }
+
+    fn ordered(world: &mut World, request: OrderRequest) -> Vec<Refusal> {
+        let written = write_all(&world.ledger, &world.policy, "ann", &[request], world.now);
+        world.ledger.apply_all(&written.changes);
+        written.refused
+    }
+
+    fn evicted() -> (World, AccountId) {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let since = Some(world.now);
+        assert_eq!(ordered(&mut world, OrderRequest::Evict(Evict { target: target(), since })), []);
+        (world, foo)
+    }
+
+    fn start(names: &[&str]) -> OrderRequest {
+        let start = names.iter().map(|name| (*name).to_owned()).collect();
+        OrderRequest::ResumeStarting(ResumeStarting { target: target(), start })
+    }
+
+    #[test]
+    fn an_eviction_stops_removes_and_proves_and_a_second_one_does_it_again() {
+        let (mut world, foo) = evicted();
+        let steps = |world: &World| {
+            let plan = world.plan();
+            let steps = plan.accounts.iter().flat_map(crate::plan::AccountPlan::steps);
+            let word = |action: &Action| match action {
+                Action::StopWorkloads { .. } => Some("stop"),
+                Action::Evict { since: Some(_), .. } => Some("evict"),
+                Action::ProveRevoked { .. } => Some("prove"),
+                _ => None,
+            };
+            steps.filter_map(word).collect::<Vec<_>>()
+        };
+        assert_eq!(steps(&world), ["stop", "evict", "prove"]);
+        // Killed before the first step: the ledger knows what has begun.
+        let (approved, _) = world.guarded();
+        world.execute_until(&approved, 0);
+        assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Suspended);
+        assert_eq!(steps(&world), ["stop", "evict", "prove"]);
+        world.cycle();
+        assert!(world.plan().is_empty(), "{}", world.plan());
+        world.now += jiff::SignedDuration::from_hours(1);
+        let since = Some(world.now);
+        assert_eq!(ordered(&mut world, OrderRequest::Evict(Evict { target: target(), since })), []);
+        assert_eq!(steps(&world), ["stop", "evict", "prove"]);
+    }
+
+    #[test]
+    fn only_what_is_approved_starts_after_an_eviction() {
+        let (mut world, foo) = evicted();
+        world.cycle();
+        let refused = ordered(&mut world, OrderRequest::Resume(target()));
+        assert!(refused[0].text.contains("stopped are: deployment/web"), "{refused:?}");
+        assert!(ordered(&mut world, start(&["deployment/miner"]))[0].text.contains("not among"));
+        assert_eq!(ordered(&mut world, start(&["none"])), []);
+        world.cycle();
+        assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Active);
+        assert!(world.ledger.stopped.is_empty() && world.plan().is_empty());
+
+        let (mut world, _) = evicted();
+        world.cycle();
+        assert_eq!(ordered(&mut world, start(&["deployment/web"])), []);
+        let plan = world.plan();
+        let resumes = |action: &Action| matches!(action, Action::ResumeWorkloads { stopped, .. } if stopped.len() == 1);
+        assert!(plan.accounts[0].steps().any(resumes), "{plan}");
+        let note = Note { actor: "ann".to_owned(), reason: String::new(), ticket: None, at: world.now };
+        assert!(
+            world.ledger.orders.iter().all(|order| order.what == OrderKind::Resume && order.note.actor == note.actor)
+        );
+    }
+}

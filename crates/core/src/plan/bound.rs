@@ -1,0 +1,161 @@
+//! Which bindings name the holders of an account's credentials, and by what names others may bind them: what a
+//! revocation has to prove is worth nothing.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::Action;
+use super::action::{Bound, Holder};
+use crate::desired::credential::of_service_account;
+use crate::desired::{generation_group, of_generation_group};
+use crate::identity::{AccountName, ClusterName};
+use crate::json_text::JsonText;
+use crate::kinds::{Detail, ManagedKind, ObjectKey};
+use crate::ledger::{Certificate, LedgerState};
+
+/// How the API server calls a service account.
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+
+/// Bindings by cluster and by whom they name, whatever the generation; made only where something is revoked.
+pub(super) struct Bindings<'a> {
+    ledger: &'a LedgerState,
+    by_holder: OnceCell<BTreeMap<(ClusterName, String), BTreeSet<Bound>>>,
+}
+
+impl<'a> Bindings<'a> {
+    pub(super) const fn of(ledger: &'a LedgerState) -> Self {
+        Self { ledger, by_holder: OnceCell::new() }
+    }
+
+    /// What bindings of ours give those whom they call so, in their own namespaces and in those of others.
+    fn naming(&self, cluster: &ClusterName, holder: &str) -> impl Iterator<Item = &Bound> {
+        self.by_holder.get_or_init(|| self.all()).get(&(cluster.clone(), holder.to_owned())).into_iter().flatten()
+    }
+
+    fn all(&self) -> BTreeMap<(ClusterName, String), BTreeSet<Bound>> {
+        let mut all: BTreeMap<_, BTreeSet<Bound>> = BTreeMap::new();
+        for (key, record) in self.ledger.objects.iter().filter(|(key, _)| key.kind.detail() == Detail::Subjects) {
+            let Some(role) = role(key) else { continue };
+            let subjects = record.detail.as_ref().map(JsonText::value);
+            for holder in subjects.iter().filter_map(Value::as_array).flatten().filter_map(named) {
+                let bound = Bound { namespace: key.namespace.clone(), role: role.to_owned() };
+                all.entry((key.cluster.clone(), holder)).or_default().insert(bound);
+            }
+        }
+        all
+    }
+
+    /// The proof that an older credential is worth nothing. `account`: the present name.
+    pub(super) fn proof(&self, cluster: &ClusterName, account: &AccountName, older: &Certificate) -> Action {
+        let user = older.subject.clone();
+        let place = user.strip_prefix(SERVICE_ACCOUNT).and_then(|it| it.rsplit_once(':')).map(|(place, _)| place);
+        let (alone, known_as, names) = if let Some(namespace) = place {
+            let names = [format!("{SERVICE_ACCOUNT}{namespace}"), String::new()];
+            (Holder::User(user.clone()), vec![Holder::User(user)], names)
+        } else {
+            let names = [user.clone(), account.to_string()];
+            let name = user.parse().unwrap_or_else(|_| account.clone());
+            let group = Holder::Group(generation_group(&name, older.generation));
+            let of_kind = Holder::Group(format!("bursar:{}s", name.kind));
+            (group.clone(), vec![Holder::User(user), of_kind, group], names)
+        };
+        let bound: BTreeSet<&Bound> = names.iter().flat_map(|name| self.naming(cluster, name)).collect();
+        Action::ProveRevoked { cluster: cluster.clone(), alone, known_as, bound: bound.into_iter().cloned().collect() }
+    }
+}
+
+/// Whom a subject of a binding of ours means, without the generation.
+fn named(subject: &Value) -> Option<String> {
+    let name = subject["name"].as_str()?;
+    if subject["kind"] == ManagedKind::ServiceAccount.row().kind {
+        of_service_account(name)?;
+        return Some(format!("{SERVICE_ACCOUNT}{}", subject["namespace"].as_str()?));
+    }
+    of_generation_group(name).map(|(account, _)| account.to_string())
+}
+
+/// The ClusterRole of a binding of ours, by its name: `bursar-ROLE`, in the whole cluster `bursar-ROLE:KIND:NAME`.
+fn role(key: &ObjectKey) -> Option<&str> {
+    let role = key.name.strip_prefix("bursar-")?;
+    if key.namespace.is_some() { Some(role) } else { role.rsplitn(3, ':').nth(2) }
+}
+
+/// Whether a subject of somebody else's binding names one of these.
+#[must_use]
+pub fn names(subject: &Value, known_as: &[Holder]) -> bool {
+    let text = |key: &str| subject[key].as_str().unwrap_or_default();
+    let called = match text("kind") {
+        "User" => Holder::User(text("name").to_owned()),
+        "Group" => Holder::Group(text("name").to_owned()),
+        kind if kind == ManagedKind::ServiceAccount.row().kind => {
+            Holder::User(format!("{SERVICE_ACCOUNT}{}:{}", text("namespace"), text("name")))
+        }
+        _ => return false,
+    };
+    known_as.contains(&called)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::AccountKind;
+    use crate::ledger::change::Change;
+    use crate::ledger::{Note, Order, OrderKind};
+    use crate::plan::testing::{World, course, prod};
+    use serde_json::json;
+
+    fn proofs(world: &World) -> Vec<Action> {
+        let plan = world.plan();
+        let steps = plan.accounts.iter().flat_map(super::super::AccountPlan::steps);
+        steps.filter(|action| matches!(action, Action::ProveRevoked { .. })).cloned().collect()
+    }
+
+    #[test]
+    fn a_revocation_proves_each_binding_that_named_it_in_workspaces_too() {
+        let mut world = World::new();
+        let course = course();
+        world.policy.classes.insert(course.name.clone(), course);
+        let alice = world.add(AccountKind::User, "alice", Some(20_001));
+        world.account(&alice).dn = "uid=alice,ou=students,dc=example,dc=org".to_owned();
+        let algebra = world.add(AccountKind::Group, "algebra", None);
+        world.join(&algebra, &alice);
+        (0..3).for_each(|_| drop(world.cycle()));
+        let before = world.ledger.accounts[&alice].generation;
+        let note = Note { actor: "ann".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
+        let order = Order { id: 1, account: alice, what: OrderKind::Revoke, note, bulk: None, object: None };
+        world.ledger.apply(&Change::Order(order));
+        let [Action::ProveRevoked { cluster, alone, known_as, bound }] = &proofs(&world)[..] else {
+            panic!("{}", world.plan());
+        };
+        let group = Holder::Group(format!("bursar:user:alice#{before}"));
+        assert_eq!((cluster, alone), (&prod(), &group));
+        let user = Holder::User("user:alice".to_owned());
+        assert_eq!(known_as, &[user, Holder::Group("bursar:users".to_owned()), group]);
+        let places: BTreeSet<&str> = bound.iter().filter_map(|bound| bound.namespace.as_deref()).collect();
+        assert!(places.len() == 2 && places.iter().any(|place| place.contains("algebra")), "{places:?}");
+        // A daemon that is killed after the bindings were written finds the same places.
+        let (approved, _) = world.guarded();
+        let bound = bound.clone();
+        let narrowing: usize = approved.accounts().iter().map(|plan| plan.narrowing.len()).sum();
+        world.execute_until(&approved, narrowing);
+        let again = proofs(&world);
+        assert!(matches!(&again[..], [Action::ProveRevoked { bound: found, .. }] if *found == bound), "{again:?}");
+    }
+
+    #[test]
+    fn a_binding_of_others_is_known_by_user_group_and_service_account() {
+        let known_as = [
+            Holder::User("tool:foo".to_owned()),
+            Holder::Group("bursar:tools".to_owned()),
+            Holder::User("system:serviceaccount:tool-foo:bursar-g3".to_owned()),
+        ];
+        let named = |subject: Value| names(&subject, &known_as);
+        assert!(named(json!({"kind": "User", "name": "tool:foo"})));
+        assert!(named(json!({"kind": "Group", "name": "bursar:tools"})));
+        assert!(named(json!({"kind": "ServiceAccount", "namespace": "tool-foo", "name": "bursar-g3"})));
+        assert!(!named(json!({"kind": "Group", "name": "tool:foo"})));
+        assert!(!named(json!({"kind": "ServiceAccount", "namespace": "tool-bar", "name": "bursar-g3"})));
+    }
+}

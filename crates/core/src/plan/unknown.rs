@@ -1,0 +1,199 @@
+//! Objects with our labels in a cluster that the ledger does not know: a daemon was killed between a write and its record,
+//! the ledger is a restored one, or somebody made them. A binding among them gives access that nobody decided on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{Action, Reason};
+use crate::desired::DesiredState;
+use crate::identity::{AccountId, ClusterName};
+use crate::inventory::ObservedObject;
+use crate::kinds::{ManagedKind, ObjectKey, Stage};
+use crate::ledger::LedgerState;
+
+/// How long after a takeover, a rebuild or a restore no binding is removed for being unknown: until then administrators
+/// and directories may still say whose it is.
+const GRACE: SignedDuration = SignedDuration::from_hours(24);
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Unknown {
+    /// Where.
+    pub cluster: ClusterName,
+    /// `rolebinding tool-foo/bursar-edit`.
+    pub object: String,
+    /// What comes of it, for people.
+    pub what: String,
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cluster, object, what } = self;
+        write!(f, "{object} in {cluster} carries Bursar's label and is not in the ledger; {what}")
+    }
+}
+
+/// All of them, and what is done about their bindings.
+#[derive(Debug, Default)]
+pub(super) struct Strays<'a> {
+    /// For people.
+    pub(super) said: Vec<Unknown>,
+    bindings: BTreeMap<(&'a AccountId, &'a ClusterName), Vec<(&'a ObjectKey, &'a ObservedObject)>>,
+}
+
+impl<'a> Strays<'a> {
+    /// `passed`: what clusters show and the ledger does not have.
+    pub(super) fn of(
+        passed: Vec<(&'a ObjectKey, &'a ObservedObject)>,
+        desired: &'a DesiredState,
+        ledger: &'a LedgerState,
+        now: Timestamp,
+    ) -> Self {
+        let mut strays = Self::default();
+        if passed.is_empty() {
+            return strays;
+        }
+        let tenants =
+            || desired.accounts.iter().flat_map(|(id, it)| it.clusters.iter().map(move |(at, it)| (id, at, it)));
+        let wanted: BTreeSet<&ObjectKey> = tenants().flat_map(|(_, _, tenant)| tenant.objects.keys()).collect();
+        let left: Vec<_> = passed.into_iter().filter(|(key, found)| !found.deleting && !wanted.contains(key)).collect();
+        if left.is_empty() {
+            return strays;
+        }
+        let own = tenants().filter_map(|(id, at, it)| Some(((at, it.namespace.as_ref()?.as_str()), (id, at))));
+        let adopted = ledger.adopted.iter().filter_map(|((at, name), row)| {
+            let (id, it) = desired.accounts.get_key_value(row.account.as_ref()?)?;
+            Some(((at, name.as_str()), (id, it.clusters.get_key_value(at)?.0)))
+        });
+        let places: BTreeMap<(&ClusterName, &str), (&AccountId, &ClusterName)> = own.chain(adopted).collect();
+        let waits = ledger.learned_at.and_then(|at| at.checked_add(GRACE).ok()).filter(|until| *until > now);
+        for (key, found) in left {
+            let is_binding = key.kind.stage() == Stage::Access;
+            let owner = match &key.namespace {
+                _ if !is_binding => None,
+                Some(namespace) => places.get(&(&key.cluster, namespace.as_str())).copied(),
+                None => holder(key, desired, ledger),
+            };
+            let what = match (owner, waits) {
+                (Some(_), Some(until)) => format!("it is removed after {until:.0}, within the limits"),
+                (Some(_), None) => "it is removed, within the limits".to_owned(),
+                (None, _) if !is_binding => "delete it if nobody needs it, or take the label off".to_owned(),
+                (None, _) => format!(
+                    "if nobody needs it: `kubectl delete {} {}{}`",
+                    key.kind.as_str().to_lowercase(),
+                    key.name,
+                    key.namespace.as_ref().map(|namespace| format!(" -n {namespace}")).unwrap_or_default()
+                ),
+            };
+            strays.said.push(Unknown { cluster: key.cluster.clone(), object: key.said(), what });
+            if let Some(place) = owner.filter(|_| waits.is_none()) {
+                strays.bindings.entry(place).or_default().push((key, found));
+            }
+        }
+        strays.said.sort();
+        strays
+    }
+
+    /// The removal of those that stand where the account has its place.
+    pub(super) fn removals(&self, id: &AccountId, cluster: &ClusterName) -> Vec<Action> {
+        let bindings = self.bindings.get(&(id, cluster)).into_iter().flatten();
+        let remove = |(key, found): &(&ObjectKey, &ObservedObject)| Action::Delete {
+            key: (*key).clone(),
+            uid: found.uid.clone(),
+            reason: Reason::Orphaned,
+        };
+        bindings.map(remove).collect()
+    }
+}
+
+/// Whose a binding in the whole cluster is, by its name: `bursar-ROLE:KIND:NAME`.
+fn holder<'a>(
+    key: &ObjectKey,
+    desired: &'a DesiredState,
+    ledger: &LedgerState,
+) -> Option<(&'a AccountId, &'a ClusterName)> {
+    if key.kind != ManagedKind::ClusterRoleBinding {
+        return None;
+    }
+    let mut parts = key.name.rsplitn(3, ':');
+    let (name, kind) = (parts.next()?, parts.next()?);
+    let mut named = ledger.accounts.values().filter(|it| it.kubernetes_name == name && it.kind.to_string() == kind);
+    let (id, account) = named.find_map(|it| desired.accounts.get_key_value(&it.id))?;
+    Some((id, account.clusters.get_key_value(&key.cluster)?.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::AccountKind;
+    use crate::plan::testing::{World, prod};
+
+    fn binding(namespace: &str) -> ObjectKey {
+        ObjectKey {
+            cluster: prod(),
+            kind: ManagedKind::RoleBinding.into(),
+            namespace: Some(namespace.to_owned()),
+            name: "bursar-admin".to_owned(),
+        }
+    }
+
+    fn world() -> World {
+        let mut world = World::new();
+        world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        assert!(world.plan().unknown.is_empty());
+        let found = ObservedObject { uid: "stray".to_owned(), ..ObservedObject::default() };
+        world.cluster().objects.insert(binding("tool-foo"), found.clone());
+        world.cluster().objects.insert(binding("tool-gone"), found.clone());
+        world
+            .cluster()
+            .objects
+            .insert(ObjectKey::namespace(&prod(), &"tool-gone".to_owned().try_into().expect("a name")), found);
+        world
+    }
+
+    #[test]
+    fn an_unknown_binding_goes_within_the_limits_and_other_objects_are_reported() {
+        let mut world = world();
+        let plan = world.plan();
+        assert_eq!(plan.unknown.len(), 3, "{plan}");
+        assert!(
+            plan.to_string().contains("rolebinding tool-gone/bursar-admin in prod carries Bursar's label"),
+            "{plan}"
+        );
+        world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
+        world.cycle();
+        assert!(world.cluster().objects.contains_key(&binding("tool-foo")), "a limit keeps it");
+        world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 1, percent: None };
+        world.cycle();
+        assert!(!world.cluster().objects.contains_key(&binding("tool-foo")));
+        let plan = world.plan();
+        assert!(plan.is_empty() && plan.unknown.len() == 2, "{plan}");
+    }
+
+    #[test]
+    fn after_a_takeover_no_unknown_binding_goes_for_a_day() {
+        let mut world = world();
+        world.ledger.learned_at = Some(world.now);
+        assert!(world.plan().is_empty(), "{}", world.plan());
+        world.now += SignedDuration::from_hours(23);
+        world.cycle();
+        assert!(world.cluster().objects.contains_key(&binding("tool-foo")));
+        world.now += SignedDuration::from_hours(2);
+        world.cycle();
+        assert!(!world.cluster().objects.contains_key(&binding("tool-foo")));
+    }
+
+    #[test]
+    fn what_is_wanted_and_not_in_the_ledger_is_written_again_and_not_unknown() {
+        let mut world = World::new();
+        world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        world.ledger.objects.clear();
+        let plan = world.plan();
+        assert!(plan.unknown.is_empty(), "{plan}");
+    }
+}

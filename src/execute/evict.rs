@@ -1,0 +1,145 @@
+//! Removes what lets somebody act in a suspended namespace without a credential of ours: Secrets that Kubernetes fills
+//! with tokens, unread, and the service account that pods run as by default, whose tokens end with it. Then lists what was
+//! changed in the namespace, by the metadata alone.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::listing::Extent;
+use super::request::{ApiAnswer, ApiServer, Ask, RequestError};
+use super::tenant::{Done, TenantExecution};
+use super::{ClusterEffects, StepError};
+use crate::archive::Listed;
+use crate::identity::NamespaceName;
+
+/// The type of Secrets that Kubernetes fills with a token of a service account.
+pub const TOKEN_SECRET: &str = "kubernetes.io/service-account-token";
+/// The service account that pods run as if they name none. Its controller makes another one.
+pub const DEFAULT_ACCOUNT: &str = "default";
+
+/// Admission sees a namespace's new state when its own watch does.
+const IN_FORCE: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// One change of an object, by its `managedFields`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Touched {
+    /// When.
+    pub at: Timestamp,
+    /// `deployments.apps/web`.
+    pub object: String,
+    /// The program, as it calls itself.
+    pub by: String,
+}
+
+impl TenantExecution<'_> {
+    /// See the module.
+    pub(super) async fn evict(
+        &self,
+        effects: &ClusterEffects,
+        namespace: &NamespaceName,
+        since: Option<Timestamp>,
+        done: &mut Done,
+    ) -> Result<(), StepError> {
+        let server = &effects.server;
+        let failed = |source| {
+            let (cluster, source) = (self.cluster.clone(), Box::new(source));
+            StepError::Eviction { cluster, namespace: namespace.clone(), source }
+        };
+        let (core, by_type) = (format!("/api/v1/namespaces/{namespace}"), format!("fieldSelector=type={TOKEN_SECRET}"));
+        let path = format!("{core}/secrets");
+        let removed = when_in_force(server, &path, Ask::DeleteSelected { selector: &by_type }).await;
+        let removed = removed.map_err(failed)?.object;
+        let secrets: Vec<&str> = removed["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|secret| secret["metadata"]["name"].as_str())
+            .collect();
+        let path = format!("{core}/serviceaccounts/{DEFAULT_ACCOUNT}");
+        match server.ask(&path, Ask::Get).await {
+            Ok(found) => {
+                let uid = found.object["metadata"]["uid"].as_str().unwrap_or_default();
+                match when_in_force(server, &path, Ask::Delete { uid }).await {
+                    // Somebody was quicker: nobody holds a token for the one that stands there now.
+                    Err(error) if error.code() != Some(404) && !error.is_other_uid() => return Err(failed(error)),
+                    _ => {}
+                }
+            }
+            Err(error) if error.code() == Some(404) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let changed = match since {
+            Some(since) => touched(&self.listed(effects, namespace, Extent::Metadata, done).await?, since),
+            None => BTreeSet::new(),
+        };
+        let generation = self.account.generation;
+        let detail = json!({
+            "namespace": namespace, "generation": generation, "secrets": secrets, "since": since, "changed": changed,
+        });
+        done.events.push(self.event("evicted", self.cause().1, detail));
+        Ok(())
+    }
+}
+
+/// Asks until admission knows that the namespace is suspended.
+#[expect(clippy::disallowed_methods, reason = "bounds a wait")]
+async fn when_in_force(server: &ApiServer, path: &str, ask: Ask<'_>) -> Result<ApiAnswer, RequestError> {
+    let until = Instant::now() + IN_FORCE;
+    loop {
+        match server.ask(path, ask).await {
+            Err(error)
+                if matches!(error.code(), Some(403 | 422)) && !error.is_other_uid() && Instant::now() < until =>
+            {
+                tokio::time::sleep(AGAIN).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// What others than Bursar changed since then.
+fn touched(listed: &[Listed], since: Timestamp) -> BTreeSet<Touched> {
+    let of_object = |(kind, object): &Listed| {
+        let metadata = &object["metadata"];
+        let name = format!("{kind}/{}", metadata["name"].as_str().unwrap_or_default());
+        let touched = |entry: &Value| {
+            let at: Timestamp = entry["time"].as_str()?.parse().ok()?;
+            let by = entry["manager"].as_str().unwrap_or_default();
+            (at >= since && by != "bursar").then(|| Touched { at, object: name.clone(), by: by.to_owned() })
+        };
+        metadata["managedFields"].as_array().into_iter().flatten().filter_map(touched).collect::<Vec<_>>()
+    };
+    listed.iter().flat_map(of_object).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_of_others_since_a_time_are_listed_by_the_metadata() {
+        let entry = |by: &str, time: &str| json!({"manager": by, "time": time});
+        let listed: Vec<Listed> = vec![
+            (
+                "cronjobs.batch".to_owned(),
+                json!({"metadata": {"name": "miner", "managedFields": [
+                    entry("kubectl-create", "2026-11-20T09:00:00Z"), entry("bursar", "2026-11-21T09:00:00Z"),
+                ]}}),
+            ),
+            (
+                "deployments.apps".to_owned(),
+                json!({"metadata": {"name": "web", "managedFields": [entry("helm", "2026-11-01T09:00:00Z")]}}),
+            ),
+        ];
+        let since = "2026-11-20T08:00:00Z".parse().expect("a time");
+        let found: Vec<Touched> = touched(&listed, since).into_iter().collect();
+        let [Touched { object, by, .. }] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((object.as_str(), by.as_str()), ("cronjobs.batch/miner", "kubectl-create"));
+    }
+}

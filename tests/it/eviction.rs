@@ -1,0 +1,126 @@
+//! `bursar revoke --evict`: what somebody who had a tool's credential left in its namespace acts no more, and starts again
+//! only if an administrator says so.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bursar_testkit::Servers;
+use bursar_testkit::ready::wait_for;
+
+use crate::daemon::Daemon;
+use crate::recovery::steps;
+use crate::world::{World, all_is_well, stderr};
+
+const DEADLINE: Duration = Duration::from_mins(1);
+const RUNBOOK: &str = include_str!("../../docs/runbooks/stolen-laptop.md");
+
+fn bursar(world: &World, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+    command.arg("--config").arg(world.config()).args(arguments).output().expect("bursar")
+}
+
+/// A token that Kubernetes wrote into a Secret for service account `default`.
+fn planted(world: &World, namespace: &str) -> String {
+    let secret = world.folder.join("secret.yaml");
+    let text = format!(
+        "apiVersion: v1\nkind: Secret\ntype: kubernetes.io/service-account-token\nmetadata:\n  name: planted\n  \
+         namespace: {namespace}\n  annotations: {{kubernetes.io/service-account.name: default}}\n"
+    );
+    std::fs::write(&secret, text).expect("written");
+    wait_for("the default service account", DEADLINE, || {
+        let found = world.kubectl(&["get", "serviceaccount", "default", "-n", namespace, "--ignore-not-found"]);
+        (!found.is_empty()).then_some(())
+    });
+    world.kubectl(&["create", "-f", secret.to_str().expect("UTF-8")]);
+    let token = ["get", "secret", "planted", "-n", namespace, "-o", "jsonpath={.data.token}"];
+    let token = wait_for("its token", DEADLINE, || Some(world.kubectl(&token)).filter(|token| !token.is_empty()));
+    String::from_utf8(BASE64.decode(token).expect("base64")).expect("UTF-8")
+}
+
+fn uid(world: &World, namespace: &str) -> String {
+    world.kubectl(&[
+        "get",
+        "serviceaccount",
+        "default",
+        "-n",
+        namespace,
+        "--ignore-not-found",
+        "-o",
+        "jsonpath={.metadata.uid}",
+    ])
+}
+
+/// What the API server says to the holder of a token.
+fn with_token(world: &World, token: &str, namespace: &str) -> Output {
+    let admin = &Servers::shared().cluster.admin_kubeconfig;
+    let anonymous = world.folder.join("anonymous");
+    let text = std::fs::read_to_string(admin).expect("a kubeconfig");
+    let kept = text.lines().filter(|line| !line.contains("client-certificate") && !line.contains("client-key"));
+    std::fs::write(&anonymous, kept.collect::<Vec<_>>().join("\n")).expect("written");
+    world.kubectl_with(&anonymous, &["--token", token, "get", "pods", "-n", namespace])
+}
+
+#[test]
+fn an_eviction_leaves_nothing_that_acts_and_resume_starts_what_is_approved() {
+    let mut world = World::new("evict");
+    world.tool("foo", 62_841, &[]);
+    all_is_well(&world.cycle());
+    let stolen = world.folder.join("stolen");
+    std::fs::copy(world.home("foo").join(".kube/config"), &stolen).expect("a copy");
+    world.stop();
+    let namespace = world.namespace("foo");
+    world.kubectl(&["create", "deployment", "web", "--image=example.org/web", "--replicas=2", "-n", &namespace]);
+    world.kubectl(&["create", "cronjob", "miner", "--image=example.org/m", "--schedule=* * * * *", "-n", &namespace]);
+    let token = planted(&world, &namespace);
+    let before = uid(&world, &namespace);
+    assert!(stderr(&with_token(&world, &token, &namespace)).contains("Forbidden"), "known, without a right of its own");
+
+    let daemon = Daemon::start(&world);
+    daemon.notified("READY=1");
+    let since = "2020-01-01T00:00:00Z";
+    let done = bursar(&world, &["revoke", "tool", "foo", "--evict", "--since", since, "--reason", "stolen"]);
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(done.status.success(), "{said}{}", stderr(&done));
+    for found in [
+        "the API server of test refuses older credentials",
+        "token Secrets removed: planted",
+        "cronjobs.batch/miner",
+        "stopped: cronjob/miner, deployment/web",
+    ] {
+        assert!(said.contains(found), "{found}: {said}");
+    }
+    assert!(stderr(&world.kubectl_with(&stolen, &["get", "pods"])).contains("Forbidden"));
+    assert_eq!(world.rows("SELECT state FROM tools")[0]["state"], "suspended");
+    let secrets = world.kubectl(&["get", "secrets", "-n", &namespace, "-o", "name"]);
+    assert!(!secrets.contains("planted"), "{secrets}");
+    wait_for("the token opens nothing", DEADLINE, || {
+        stderr(&with_token(&world, &token, &namespace)).contains("Unauthorized").then_some(())
+    });
+    wait_for("another default service account", DEADLINE, || {
+        let after = uid(&world, &namespace);
+        (!after.is_empty() && after != before).then_some(())
+    });
+    let runs =
+        |kind: &str, field: &str| world.kubectl(&["get", kind, "-n", &namespace, "-o", &format!("jsonpath={field}")]);
+    assert_eq!(runs("cronjob/miner", "{.spec.suspend}"), "true");
+    assert_eq!(runs("deployment/web", "{.spec.replicas}"), "0");
+
+    let asked = bursar(&world, &["resume", "tool", "foo"]);
+    assert_eq!(asked.status.code(), Some(64), "{}", stderr(&asked));
+    assert!(stderr(&asked).contains("stopped are: cronjob/miner, deployment/web"), "{}", stderr(&asked));
+    let resumed = bursar(&world, &["resume", "tool", "foo", "--start", "deployment/web"]);
+    assert!(resumed.status.success(), "{}", stderr(&resumed));
+    assert_eq!(runs("cronjob/miner", "{.spec.suspend}"), "true", "nobody approved it");
+    assert_eq!(runs("deployment/web", "{.spec.replicas}"), "2");
+    assert!(world.kubectl_as_tool("foo", &["get", "pods"]).status.success());
+    assert!(stderr(&world.kubectl_with(&stolen, &["get", "pods"])).contains("Forbidden"));
+
+    for words in steps(RUNBOOK, "If somebody was in the namespace", &[]) {
+        let done = bursar(&world, &words[1..].iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(done.status.success(), "{words:?}: {}{}", String::from_utf8_lossy(&done.stdout), stderr(&done));
+    }
+    assert_eq!(world.rows("SELECT state FROM tools")[0]["state"], "active");
+    daemon.stop();
+}

@@ -90,9 +90,9 @@ pub fn stops_pods(key: &ObjectKey) -> bool {
     key.kind == ManagedKind::ResourceQuota && key.name == SUSPENDED
 }
 
-/// Of `resources` of a quota those that each container has to name, and for which the class gives no default: with them in
-/// its quota the API server refuses every plain pod. A limit is also a default request, and `max` a default limit, as
-/// Kubernetes fills a LimitRange in.
+/// Returns those of a quota's `resources` that each container has to name and for which the class gives no default: with
+/// them in its quota the API server refuses every plain pod. A limit is also a default request, and `max` a default limit,
+/// as Kubernetes fills a LimitRange in.
 #[must_use]
 pub fn without_default<'r>(class: &Class, resources: impl IntoIterator<Item = &'r str>) -> Vec<&'r str> {
     let limits = class.limit_range.as_ref().and_then(Value::as_array);

@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::desired::Notice;
-use crate::execute::evict::Touched;
 use crate::identity::AccountName;
+use crate::inventory::Touched;
 use crate::ledger::SourceState;
 use crate::ledger::change::RefusalRecord;
 use crate::ledger::missing::Missing;

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -16,6 +15,7 @@ use super::tenant::{Done, TenantExecution};
 use super::{ClusterEffects, StepError};
 use crate::archive::Listed;
 use crate::identity::NamespaceName;
+use crate::inventory::Touched;
 
 /// The type of Secrets that Kubernetes fills with a token of a service account.
 pub const TOKEN_SECRET: &str = "kubernetes.io/service-account-token";
@@ -25,17 +25,6 @@ pub const DEFAULT_ACCOUNT: &str = "default";
 /// Admission sees a namespace's new state when its own watch does.
 const IN_FORCE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
-
-/// One change of an object, by its `managedFields`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Touched {
-    /// When.
-    pub at: Timestamp,
-    /// `deployments.apps/web`.
-    pub object: String,
-    /// The program, as it calls itself.
-    pub by: String,
-}
 
 impl TenantExecution<'_> {
     /// See the module.

@@ -162,7 +162,9 @@ impl Site {
     }
 
     fn cycle(&mut self) {
-        let orders = std::mem::take(&mut self.orders);
+        let mut orders = std::mem::take(&mut self.orders);
+        // Nothing is resumed that is held.
+        orders.sort_by_key(|order| !matches!(order, OrderRequest::Release(_)));
         self.world.give(&orders);
         self.world.cycle();
     }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use self::adopted::FoundNamespaces;
 use self::pods::PodInventory;
@@ -83,4 +84,15 @@ pub enum HomeFinding {
         /// For people.
         why: String,
     },
+}
+
+/// One change of an object, by its `managedFields`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Touched {
+    /// When.
+    pub at: Timestamp,
+    /// `deployments.apps/web`.
+    pub object: String,
+    /// The program, as it calls itself.
+    pub by: String,
 }

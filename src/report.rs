@@ -121,6 +121,17 @@ mod tests {
     use crate::plan::testing::World;
 
     #[test]
+    fn what_is_left_takes_as_long_as_what_was_done() {
+        let world = World::new();
+        let (began, ended) = (world.now, world.now + jiff::SignedDuration::from_secs(30));
+        let (plan, (approved, _)) = (world.plan(), world.guarded());
+        let report = cycle(Trigger::Start, (began, ended), &world.ledger, &plan, &approved, &[]);
+        let remaining = |changed, left| CycleReport { changed, left, ..report.clone() }.remaining();
+        assert_eq!(remaining(1_000, 900).map(|time| time.as_secs()), Some(270));
+        assert_eq!((remaining(1_000, 0), remaining(5, 5), remaining(5, 9)), (None, None, None));
+    }
+
+    #[test]
     fn the_next_expiry_is_of_a_certificate_that_is_good() {
         let mut world = World::new();
         let foo = world.add(AccountKind::Tool, "foo", Some(52503));

@@ -194,13 +194,13 @@ pub fn cluster() -> ClusterName {
 }
 
 /// The policy of the tests' sites. Nobody is asked, so the addresses are nobody's.
-fn policy(folder: &Path) -> Policy {
+pub fn policy(folder: &Path) -> Policy {
     let ca = write_public(folder, "ca.pem", &Authority::new("bench").identity().certificate);
     settings(folder, ("ldaps://ldap.example.org", &ca), ("https://k8s.example.org:6443", &ca)).policy
 }
 
 /// As many tools as tenants, each with three maintainers, and as many people.
-fn directory(tenants: u32) -> DirectorySnapshot {
+pub fn directory(tenants: u32) -> DirectorySnapshot {
     let tools = (0..tenants).map(|number| {
         let maintainers = (0..3).map(|step| (person_id((number + step * 7) % tenants), Role::Member));
         Entry { members: maintainers.collect(), ..entry(AccountKind::Tool, "tool", number, 100_000 + number) }

@@ -1,17 +1,33 @@
 //! `bursar sync`: a cycle now, by the daemon, or with `--once` by this process.
 
+use std::convert::Infallible;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+
 use super::arguments::Sync;
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::clean;
 use super::{local, output};
 use crate::control::api::{CycleReport, Failing};
+use crate::control::client::ControlClient;
+
+/// How often `sync` looks how much is left.
+const LOOK: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Failure> {
     let settings = context.settings()?;
     let progress = output::progress("a cycle is under way");
-    let report =
-        if arguments.once { Box::pin(local::cycle(settings)).await? } else { context.daemon()?.sync().await? };
+    let report = if arguments.once {
+        Box::pin(local::cycle(settings)).await?
+    } else {
+        let daemon = context.daemon()?;
+        tokio::select! {
+            report = daemon.sync() => report?,
+            never = show(&daemon, &progress) => match never {},
+        }
+    };
     progress.finish_and_clear();
     if context.global.json {
         output::json(&report)?;
@@ -21,6 +37,17 @@ pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Fai
     Ok(Exit::of(report.exit_code()))
 }
 
+/// Says how much is left, as long as nobody stops it.
+async fn show(daemon: &ControlClient, progress: &ProgressBar) -> Infallible {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let last = daemon.status().await.ok().and_then(|status| status.last_cycle);
+        if let Some((left, time)) = last.and_then(|last| Some((last.left, last.remaining()?))) {
+            progress.set_message(format!("{left} accounts are left, about {time:#}"));
+        }
+    }
+}
+
 /// A cycle in a few lines.
 pub(super) fn text(report: &CycleReport) -> String {
     let CycleReport { id, trigger, began: _, ended, changed, unchanged, actions, left, .. } = report;
@@ -28,7 +55,11 @@ pub(super) fn text(report: &CycleReport) -> String {
     let unfinished = &report.unfinished;
     let trigger = trigger.name();
     let rejected = if *rejected > 0 { format!(", {rejected} rejected") } else { String::new() };
-    let left = if *left > 0 { format!(", {left} left to the next cycle") } else { String::new() };
+    let left = match report.remaining() {
+        Some(time) => format!(", {left} left to the next cycle, about {time:#} at this pace"),
+        None if *left > 0 => format!(", {left} left to the next cycle"),
+        None => String::new(),
+    };
     let mut lines = vec![format!(
         "cycle {id} ({trigger}) ended {ended:.0}: {changed} changed by {actions} actions, \
          {unchanged} as they should be{rejected}{left}"

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -295,6 +295,15 @@ impl CycleReport {
             refusal.parts.truncate(EXAMPLES);
         }
         (!left_out.is_empty()).then_some(Self { left_out, ..row })
+    }
+
+    /// How long what is left takes at this cycle's pace; `None`: nothing is left, or nobody can say.
+    #[must_use]
+    pub fn remaining(&self) -> Option<SignedDuration> {
+        let done = self.changed.checked_sub(self.left).filter(|done| *done > 0 && self.left > 0)?;
+        let took = self.ended.duration_since(self.began).as_secs().max(1);
+        let seconds = i64::try_from(self.left).ok()?.checked_mul(took)? / i64::try_from(done).ok()?;
+        Some(SignedDuration::from_secs(seconds))
     }
 
     /// What `bursar sync` exits with: 3 when a limit held something back, 1 when an account fails or a source is

@@ -47,7 +47,8 @@ pub async fn nightly(ledger: &mut ReadStore, state_dir: &Path, now: Timestamp) -
     let folder = state_dir.join(FOLDER);
     make_folder(&folder)?;
     let size = fs::metadata(state_dir.join(FILE)).map_or(0, |file| file.len());
-    disk::room(&folder, size + disk::RESERVE)?;
+    // The copy, and what it is compressed into: a quarter of it, or less.
+    disk::room(&folder, size + size / 2 + disk::RESERVE)?;
     let path = folder.join(now.to_zoned(TimeZone::UTC).strftime(NAME).to_string());
     let (half, packed) = (folder.join("half.db"), folder.join("half.db.zst"));
     let copied = copy(ledger, &half).await;

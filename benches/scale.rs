@@ -1,0 +1,141 @@
+//! Memory and CPU time by the number of tenants: what the daemon's process holds and does, without any server. Directory
+//! and cluster are made up, ledger and stages are real. `cargo bench --bench scale`, or with numbers of tenants:
+//! `cargo bench --bench scale -- 3500 10000`.
+//!
+//! Each figure is of a process of its own, as a daemon's would be: one makes the site, another starts with its ledger.
+
+#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+
+mod figures;
+mod site;
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bursar::contract::Sealer;
+use bursar::desired::Deriver;
+use bursar::evolve::{Evolved, Inputs, evolve};
+use bursar::inventory::{ClusterInventory, Inventory, ObservedObject};
+use bursar::ledger::LedgerState;
+use bursar::snapshot::DirectorySnapshot;
+use bursar::store::{FILE, Store};
+use bursar_testkit::folder::Folder;
+
+use figures::{cpu, median, milliseconds};
+use site::Site;
+
+/// What is measured where nobody says otherwise.
+const SIZES: [&str; 3] = ["1000", "10000", "100000"];
+/// Cycles in which nothing changed; the median is printed.
+const CYCLES: usize = 9;
+
+fn main() {
+    let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["make", folder, tenants] => runtime.block_on(make(Path::new(folder), tenants.parse().expect("a number"))),
+        ["start", folder, tenants] => runtime.block_on(start(Path::new(folder), tenants.parse().expect("a number"))),
+        sizes => table(if sizes.is_empty() { &SIZES } else { sizes }),
+    }
+}
+
+fn table(sizes: &[&str]) {
+    let folder = Folder::create("bench-scale");
+    let mut lines: Vec<(String, Vec<String>)> = Vec::new();
+    for size in sizes {
+        let place = folder.path().join(size);
+        for step in ["make", "start"] {
+            let mut command = Command::new(env::current_exe().expect("this program"));
+            let output = command.args([step, &place.display().to_string(), size]).output().expect("it runs");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            for line in String::from_utf8_lossy(&output.stdout).lines() {
+                let (what, figure) = line.split_once('\t').expect("a name and a figure");
+                match lines.iter_mut().find(|(known, _)| known == what) {
+                    Some((_, figures)) => figures.push(figure.to_owned()),
+                    None => lines.push((what.to_owned(), vec![figure.to_owned()])),
+                }
+            }
+        }
+    }
+    println!("\n| measured, made-up cluster | {} |\n|---|{}", sizes.join(" | "), "---|".repeat(sizes.len()));
+    for (what, figures) in lines {
+        println!("| {what} | {} |", figures.join(" | "));
+    }
+}
+
+/// Makes the site: all tenants planned, let through and recorded at once.
+async fn make(folder: &Path, tenants: u32) {
+    let site = Site::bootstrapped(folder, tenants).await;
+    let objects = site.store.state().objects.len();
+    println!("objects\t{objects}");
+    println!("peak memory of one plan that makes all, MiB\t{}", memory("VmHWM"));
+    site.store.close().await.expect("closed");
+    println!("ledger, MB\t{}", fs::metadata(folder.join(FILE)).expect("the ledger").len() / 1_000_000);
+}
+
+/// Starts with the ledger of a site, and runs cycles in which nothing changed.
+async fn start(folder: &Path, tenants: u32) {
+    let began = (Instant::now(), own_cpu());
+    let (store, lock) = Store::open(folder).await.expect("a ledger");
+    let inventory = shown(store.state());
+    println!("start: ledger opened, made-up cluster listed, ms\t{:.0}", milliseconds(began.0.elapsed()));
+    let policy = site::policy(folder);
+    let sealer = Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed");
+    let directory = site::directory(tenants);
+    let now = "2026-11-21T06:00:00Z".parse().expect("a time");
+    let mut deriver = Deriver::default();
+    let mut cycle = |heard: Option<&DirectorySnapshot>| {
+        let before = (Instant::now(), own_cpu());
+        let ledger = store.state();
+        let inputs = Inputs { ledger, heard, inventory: &inventory, policy: &policy, sealer: &sealer, now };
+        let Evolved { plan, .. } = evolve(inputs, &mut deriver);
+        assert!(plan.is_empty(), "there is nothing to do");
+        (before.0.elapsed(), own_cpu() - before.1)
+    };
+    cycle(Some(&directory));
+    println!("start to the end of the first cycle, ms\t{:.0}", milliseconds(began.0.elapsed()));
+    println!("the same, CPU s\t{:.1}", own_cpu() - began.1);
+    println!("peak memory of the start, MiB\t{}", memory("VmHWM"));
+    for (what, heard) in [("with an unchanged read", Some(&directory)), ("without a read", None)] {
+        let (mut times, mut used): (Vec<Duration>, Vec<f64>) = (0..CYCLES).map(|_| cycle(heard)).unzip();
+        used.sort_by(f64::total_cmp);
+        println!("cycle in which nothing changed, {what}, ms\t{:.1}", milliseconds(median(std::mem::take(&mut times))));
+        println!("the same, CPU ms\t{:.0}", used.iter().sum::<f64>() / CYCLES as f64 * 1e3);
+    }
+    drop(directory);
+    // The allocator gives back what was freed a while ago when it is asked for more.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    cycle(None);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    println!("memory at rest, MiB\t{}", memory("VmRSS"));
+    drop((store, lock));
+}
+
+/// The cluster that shows what the ledger remembers.
+fn shown(ledger: &LedgerState) -> Inventory {
+    let found = |(key, record): (&_, &bursar::ledger::ObjectRecord)| {
+        let (uid, digest) = (record.uid.clone(), record.observed.clone());
+        (Clone::clone(key), ObservedObject { uid, digest, ..ObservedObject::default() })
+    };
+    let objects = ledger.objects.iter().map(found).collect();
+    let cluster = ClusterInventory { objects, ..ClusterInventory::default() };
+    Inventory { clusters: BTreeMap::from([(site::cluster(), Arc::new(cluster))]), ..Inventory::default() }
+}
+
+fn own_cpu() -> f64 {
+    cpu().get("bench").copied().unwrap_or_default()
+}
+
+/// A figure of `/proc/self/status`, in MiB.
+fn memory(name: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("proc");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("a figure");
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kilobytes / 1024
+}

@@ -74,8 +74,7 @@ fn targets(settings: &Settings) -> Vec<Target> {
                 servers.extend(urls.filter(|url| url.socket.is_none()).map(|url| {
                     let ports = LDAP_PORTS.into_iter().chain([url.port]).collect();
                     // The domain of an SRV record has the addresses of an Active Directory's controllers.
-                    let host = url.host.trim_start_matches(|c| c == '_').to_owned();
-                    let host = if url.is_service() { after_service(&url.host) } else { host };
+                    let host = if url.is_service() { after_service(&url.host) } else { url.host.clone() };
                     (format!("{name} ({})", url.host), host, ports)
                 }));
             }
@@ -93,18 +92,20 @@ fn targets(settings: &Settings) -> Vec<Target> {
     }
     let hosts: Vec<String> = servers.iter().map(|(_, host, _)| host.clone()).collect();
     let addresses = resolved(&hosts);
+    let own = own_addresses();
+    // A server that only this host reaches is this host's, at whatever address pods know it by.
+    let seen_by_pods = |addresses: BTreeSet<IpAddr>| -> BTreeSet<IpAddr> {
+        let (here, others): (BTreeSet<_>, BTreeSet<_>) = addresses.into_iter().partition(IpAddr::is_loopback);
+        if here.is_empty() { others } else { others.union(&own).copied().collect() }
+    };
     let servers = servers.into_iter().zip(addresses).map(|((name, host, ports), addresses)| Target {
         name,
-        addresses,
+        addresses: seen_by_pods(addresses),
         namespace: of_service(&host),
         ports,
     });
-    let here = Target {
-        name: "the control host".to_owned(),
-        addresses: own_addresses(),
-        namespace: None,
-        ports: BTreeSet::new(),
-    };
+    let here =
+        Target { name: "the control host".to_owned(), addresses: own.clone(), namespace: None, ports: BTreeSet::new() };
     servers.chain([here]).collect()
 }
 

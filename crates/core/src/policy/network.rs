@@ -1,8 +1,8 @@
 //! Network profiles: who may reach a tenant's pods, whom they may reach, and whether an address is among these.
 
+use core::net::IpAddr;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::IpAddr;
 
 use super::Selector;
 
@@ -196,7 +196,7 @@ impl NetworkProfile {
 
 impl Peer {
     fn is_on(&self, ports: &BTreeSet<u16>) -> bool {
-        // The cluster's DNS is nothing else, whoever answers there.
+        // Port 53 of kube-system leads to no other server.
         self.who != Who::Dns
             && (self.ports.is_empty() || ports.is_empty() || self.ports.iter().any(|port| ports.contains(&port.number)))
     }

@@ -7,7 +7,7 @@ use super::exit::{Exit, Failure};
 use super::output;
 use crate::desired::quota::without_default;
 use crate::policy::{Class, Policy};
-use crate::settings::SettingsErrors;
+use crate::settings::{Egress, SettingsErrors, egress};
 
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     match judged(context) {
@@ -26,7 +26,7 @@ fn judged(context: &Context) -> Result<Exit, Failure> {
         return Err(SettingsErrors(errors).into());
     }
     let policy = &settings.policy;
-    let warnings = [settings.warnings.clone(), credentials, warnings(policy)].concat();
+    let warnings = [settings.warnings.clone(), credentials, warnings(policy), of_egress(&egress(&settings))].concat();
     let sources: Vec<&str> = settings.source_names().collect();
     if context.global.json {
         output::json(&json!({
@@ -54,6 +54,20 @@ fn judged(context: &Context) -> Result<Exit, Failure> {
         output::line(format!("warning: {warning}"));
     }
     Ok(Exit::Done)
+}
+
+/// What tenants' pods reach that they should not.
+fn of_egress(Egress { reached, unknown }: &Egress) -> Vec<String> {
+    let reached = reached.iter().map(|(class, what)| {
+        format!(
+            "class.{class}.network: pods reach {what}; NFS believes any uid a client claims, so leave it out by except, \
+             ports or another profile"
+        )
+    });
+    let unknown = unknown.iter().map(|server| {
+        format!("{server} does not resolve here, so nobody knows whether a class's pods reach it; see /etc/resolv.conf")
+    });
+    reached.chain(unknown).collect()
 }
 
 /// What the configuration may say, and what it gives away by that.

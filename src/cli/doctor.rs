@@ -15,6 +15,7 @@ pub(super) async fn run(context: &Context) -> Result<Exit, Failure> {
     }
     findings.extend(probes::evidence(&settings).await);
     findings.extend(probes::realm(&settings).await);
+    findings.extend(probes::egress(&settings));
     findings.extend(probes::homes(&settings, &homes).await);
     findings.extend(probes::daemon(&settings).await);
     progress.finish_and_clear();

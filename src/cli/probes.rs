@@ -28,7 +28,7 @@ use crate::errors::chain;
 use crate::identity::AccountKind;
 use crate::observed::prometheus;
 use crate::plan::unknown::Unknown;
-use crate::settings::Settings;
+use crate::settings::{self, Egress, Settings};
 use crate::snapshot::{Completeness, SourceRead, Way};
 use crate::store::ReadStore;
 
@@ -151,6 +151,21 @@ pub(super) async fn evidence(settings: &Settings) -> Vec<Finding> {
         });
     }
     findings
+}
+
+/// What tenants' pods reach that they should not.
+pub(super) fn egress(settings: &Settings) -> Vec<Finding> {
+    let Egress { reached, unknown } = settings::egress(settings);
+    let reached = reached.into_iter().map(|(class, what)| {
+        let cure = "leave it out by except or ports of the class's [network.NAME]; a pod that reaches a file server can \
+                    read every home (docs/threat-model.md)";
+        Finding::bad(format!("class {class}, network"), format!("its pods reach {what}"), cure)
+    });
+    let unknown = unknown.into_iter().map(|server| {
+        let text = format!("{server} does not resolve here: nobody knows whether tenants' pods reach it");
+        Finding::bad("networks of tenants", text, "see /etc/resolv.conf, or name the server by its address")
+    });
+    reached.chain(unknown).collect()
 }
 
 /// Whether the daemon runs, and what it finds in clusters that its ledger does not know.

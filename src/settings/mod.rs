@@ -1,11 +1,13 @@
 //! The configuration file and the environment become [`Settings`]: everything checked once, all errors told at once,
-//! so that what is built from it cannot fail. It reads files beside the configuration and reaches nothing else.
+//! so that what is built from it cannot fail. It reads files beside the configuration and reaches nothing else, except
+//! for the resolver with `[security] strict_egress`.
 
 mod admission;
 mod adopted;
 mod class;
 mod cluster;
 mod credential;
+mod egress;
 mod file;
 mod host;
 mod keycloak;
@@ -29,6 +31,7 @@ use std::time::Duration;
 
 use bursar_directory::source::{KeycloakConfig, SourceConfig};
 
+pub use self::egress::{Egress, egress};
 pub use self::realm::RealmSettings;
 pub use self::secret::SecretPlace;
 use crate::archive::{Archives, Recipient};
@@ -144,6 +147,14 @@ impl Settings {
             file::merged(path, text, environment).map_err(|error| SettingsErrors(vec![error]))?;
         let errors = table::Errors::default();
         let settings = validate::settings(&table::Table::new("", root, &errors), path);
+        if let Some(settings) = settings.as_ref().filter(|settings| settings.policy.strict_egress) {
+            for (class, what) in egress(settings).reached {
+                errors.add(
+                    format!("class.{class}.network"),
+                    format!("reaches {what}; [security] strict_egress forbids it"),
+                );
+            }
+        }
         // A variable of another program, or of another version, is no reason to refuse all work.
         let (strays, errors): (Vec<_>, Vec<_>) =
             errors.into_inner().into_iter().partition(|wrong| wrong.unknown && added.contains_key(&wrong.key));

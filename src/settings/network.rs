@@ -1,10 +1,11 @@
 //! `[network.NAME]`: profiles beside the built-in `open` and `isolated`.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+
+use serde_json::Value;
 
 use super::table::{Kind, Table, is_name};
-use crate::policy::{NetworkProfile, Peer};
+use crate::policy::{Namespaces, NetworkProfile, Peer, Port, Range, Selector, Who};
 
 /// The profiles that need no table.
 const BUILT_IN: [&str; 2] = ["isolated", "open"];
@@ -36,62 +37,103 @@ pub(super) fn networks(root: &Table<'_>) -> BTreeMap<String, NetworkProfile> {
 
 /// One rule; `direction` is `from` or `to`.
 fn peer(table: &Table<'_>, direction: &str) -> Option<Peer> {
-    table.only(&[direction, "namespaces", "cidr", "ports"]);
-    let named = [direction, "namespaces", "cidr"].iter().filter(|key| table.has(key)).count();
-    if named != 1 {
+    let whom = [direction, "namespaces", "namespace_labels", "cidr"];
+    table.only(&[&whom[..], &["pods", "except", "ports"]].concat());
+    if whom.iter().filter(|key| table.has(key)).count() != 1 {
         table.wrong_itself(format!(
-            "needs one of {direction}, namespaces, cidr; for example {{ {direction} = \"own-namespace\" }}"
+            "needs one of {}; for example {{ {direction} = \"own-namespace\" }}",
+            whom.join(", ")
         ));
         return None;
     }
-    if table.has("ports") && !table.has("cidr") {
-        table.wrong("ports", "goes with cidr only");
+    let who = who(table, direction)?;
+    let goes_with = |key: &str, what: &str| {
+        if table.has(key) {
+            table.wrong(key, format!("goes with {what} only"));
+        }
+    };
+    match &who {
+        Who::Addresses { .. } => goes_with("pods", &format!("{direction}, namespaces and namespace_labels")),
+        Who::Pods { .. } => goes_with("except", "cidr"),
+        Who::Dns => ["except", "pods", "ports"].iter().for_each(|key| goes_with(key, "other peers than dns")),
     }
+    Some(Peer { who, ports: ports(table) })
+}
+
+fn who(table: &Table<'_>, direction: &str) -> Option<Who> {
     if table.has("cidr") {
-        let cidr = table.parsed("cidr", CIDR, |text| is_cidr(text).then(|| text.to_owned()))?;
-        return Some(Peer::Cidr { cidr, ports: ports(table) });
+        let range = table.parsed("cidr", CIDR, Range::parse)?;
+        return Some(Who::Addresses { range, except: except(table, &range) });
     }
-    if let Some(name) = table.text("namespaces") {
+    let namespaces = if table.has("namespace_labels") {
+        Namespaces::Labelled(selector(table, "namespace_labels")?)
+    } else if let Some(name) = table.text("namespaces") {
         if !is_name(&name) {
             table.wrong("namespaces", format!("{name:?} is not a namespace's name; for example \"ingress-nginx\""));
         }
-        return Some(Peer::Namespace(name));
-    }
-    let own = ("own-namespace", Peer::OwnNamespace);
-    let (ingress, egress) = ([own.clone()], [own, ("dns", Peer::Dns)]);
-    let peers: &[(&str, Peer)] = if direction == "to" { &egress } else { &ingress };
-    let words: Vec<(&str, usize)> = peers.iter().enumerate().map(|(index, (word, _))| (*word, index)).collect();
-    table.choice(direction, &words).map(|index| peers[index].1.clone())
+        Namespaces::Named(name)
+    } else {
+        let (ingress, egress) = ([("own-namespace", false)], [("own-namespace", false), ("dns", true)]);
+        if table.choice(direction, if direction == "to" { &egress[..] } else { &ingress })? {
+            return Some(Who::Dns);
+        }
+        Namespaces::Own
+    };
+    let labels = if table.has("pods") { Some(selector(table, "pods")?) } else { None };
+    Some(Who::Pods { namespaces, labels })
 }
 
-fn ports(table: &Table<'_>) -> Vec<u16> {
+fn selector(table: &Table<'_>, key: &str) -> Option<Selector> {
+    let read = Selector::parse(&table.text(key)?);
+    if let Err(why) = &read {
+        table.wrong(key, format!("{why}; for example \"app=web\""));
+    }
+    read.ok()
+}
+
+fn except(table: &Table<'_>, range: &Range) -> Vec<Range> {
+    let texts = table.texts("except").unwrap_or_default();
+    let parsed = texts.iter().filter_map(|text| {
+        // Kubernetes refuses one that is not smaller.
+        let within = Range::parse(text).filter(|inner| range.covers(inner) && inner != range);
+        if within.is_none() {
+            table.wrong("except", format!("{text:?} is no part of {range}; for example \"192.0.2.7/32\""));
+        }
+        within
+    });
+    parsed.collect()
+}
+
+fn ports(table: &Table<'_>) -> Vec<Port> {
     let Some(value) = table.value("ports") else { return Vec::new() };
-    let port =
-        |value: &serde_json::Value| value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
-    let ports: Option<Vec<u16>> = value.as_array().and_then(|list| list.iter().map(port).collect());
+    let ports: Option<Vec<Port>> = value.as_array().and_then(|list| list.iter().map(port).collect());
     ports.filter(|ports| !ports.is_empty()).unwrap_or_else(|| {
-        table.wrong("ports", format!("{value} is not a list of ports; for example [443]"));
+        table.wrong("ports", format!("{value} is not a list of ports; for example [443, \"443/udp\"]"));
         Vec::new()
     })
 }
 
-fn is_cidr(text: &str) -> bool {
-    let Some((address, length)) = text.split_once('/') else { return false };
-    let most = match address.parse() {
-        Ok(IpAddr::V4(_)) => 32,
-        Ok(IpAddr::V6(_)) => 128,
-        Err(_) => return false,
-    };
-    length.parse::<u8>().is_ok_and(|length| length <= most)
+/// `443`, `"443"`, `"443/tcp"`, `"443/udp"`.
+fn port(value: &Value) -> Option<Port> {
+    let text = value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|number| number.to_string()))?;
+    let (number, protocol) = text.split_once('/').unwrap_or((&text, "tcp"));
+    let number = number.parse().ok().filter(|number| *number > 0)?;
+    matches!(protocol, "tcp" | "udp").then(|| Port { number, udp: protocol == "udp" })
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn ranges_have_an_address_and_a_length() {
-        assert!(is_cidr("192.0.2.0/24") && is_cidr("2001:db8::/32") && is_cidr("0.0.0.0/0"));
-        assert!(!is_cidr("192.0.2.0") && !is_cidr("192.0.2.0/33") && !is_cidr("example.org/24"));
+    fn ports_are_of_tcp_unless_they_say_udp() {
+        let udp = Port { number: 53, udp: true };
+        assert_eq!([json!(443), json!("443"), json!("443/tcp")].map(|value| port(&value)), [Some(Port::tcp(443)); 3]);
+        assert_eq!(port(&json!("53/udp")), Some(udp));
+        for wrong in [json!(0), json!(65_536), json!("53/sctp"), json!("dns"), json!(-1), json!(true), json!("")] {
+            assert_eq!(port(&wrong), None, "{wrong}");
+        }
     }
 }

@@ -670,3 +670,63 @@ fn wrong_rules_of_the_api_server_are_told() {
     );
     told(r#"hosts = { fields = { "widgets.example.org" = ["spec.host"] } }"#, "goes with allow");
 }
+
+const FILES: &str =
+    r#"volumes = [{ name = "home", kind = "static", nfs = { server = "198.51.100.7", path = "/srv/{name}" } }]"#;
+
+fn with_egress(egress: &str, more: &str) -> String {
+    let base = BASE.replace("ldap.example.org", "203.0.113.7");
+    format!("{base}{TOOL}network = \"lab\"\n{FILES}\n[network.lab]\nallow_egress = [{egress}]\n{more}")
+}
+
+#[test]
+fn what_the_sum_of_egress_rules_reaches_is_known() {
+    let reached = |egress: &str| {
+        let settings = load(&with_egress(egress, "")).unwrap_or_else(|errors| panic!("{errors}"));
+        super::egress(&settings).reached.into_iter().map(|(_, what)| what).collect::<Vec<_>>()
+    };
+    let has = |egress: &str, what: &str| reached(egress).iter().any(|found| found.starts_with(what));
+    let all = r#"{ cidr = "0.0.0.0/0" }"#;
+    assert!(
+        has(all, "nfs.server 198.51.100.7 (cidr 0.0.0.0/0 has 198.51.100.7)")
+            && has(all, "source.people (203.0.113.7)")
+    );
+    let but = r#"{ cidr = "0.0.0.0/0", except = ["198.51.100.0/24", "203.0.113.0/24"] }"#;
+    assert!(!has(but, "nfs.server") && !has(but, "source."));
+    // Rules add up.
+    let undone = format!(r#"{but}, {{ cidr = "198.51.100.0/28", ports = [443, "2049/udp"] }}"#);
+    assert!(has(&undone, "nfs.server 198.51.100.7 (cidr 198.51.100.0/28"));
+    assert!(!has(&format!(r#"{but}, {{ cidr = "198.51.100.0/28", ports = [443] }}"#), "nfs.server"));
+    assert!(reached(r#"{ to = "dns" }, { to = "own-namespace" }"#).is_empty());
+}
+
+#[test]
+fn strict_egress_refuses_what_check_warns_of() {
+    let strict = "[security]\nstrict_egress = true\n";
+    let errors = load(&with_egress(r#"{ cidr = "198.51.100.0/24" }"#, strict)).expect_err("refused").0;
+    assert!(
+        matches!(&*errors, [one] if one.starts_with("bursar.toml: class.tool.network: reaches nfs.server 198.51.100.7")),
+        "{errors:?}"
+    );
+    let except = r#"{ cidr = "198.51.100.0/24", except = ["198.51.100.7/32"] }, { to = "dns" }"#;
+    assert!(load(&with_egress(except, strict)).is_ok());
+}
+
+#[test]
+fn a_wrong_peer_is_told_with_an_example() {
+    let told = |peer: &str, what: &str| {
+        let errors = load(&with_egress(peer, "")).expect_err("an error").0;
+        assert!(errors.iter().any(|error| error.contains(what)), "{peer}: {errors:?}");
+    };
+    told(r#"{ cidr = "198.51.100.0/24", except = ["10.0.0.0/8"] }"#, "is no part of 198.51.100.0/24");
+    told(r#"{ cidr = "198.51.100.0/24", except = ["198.51.100.0/24"] }"#, "is no part of");
+    told(r#"{ cidr = "198.51.100.0/24", pods = "app=web" }"#, "goes with to, namespaces and namespace_labels only");
+    told(r#"{ to = "dns", ports = [53] }"#, "goes with other peers than dns only");
+    told(r#"{ namespaces = "web", except = ["198.51.100.7/32"] }"#, "goes with cidr only");
+    told(r#"{ namespace_labels = "team!=web" }"#, "asks for no label");
+    told(r#"{ to = "own-namespace", ports = ["53/sctp"] }"#, "is not a list of ports");
+    told(
+        r#"{ to = "own-namespace", cidr = "198.51.100.0/24" }"#,
+        "needs one of to, namespaces, namespace_labels, cidr",
+    );
+}

@@ -57,6 +57,7 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
     let classes = classes(root, folder, &known);
     let control = root.section("control");
     control.only(&["socket"]);
+    root.section("security").only(&["require_confinement", "strict_egress"]);
     let reapers = reaper::reapers(&root.section("reaper"), folder, &clusters);
     let policy = Policy {
         site: site.clone().unwrap_or_default(),
@@ -67,7 +68,8 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
         lifecycle: lifecycle(&root.section("lifecycle")),
         home_prefixes: homes.prefixes.clone(),
         reapers,
-        require_confinement: require_confinement(&root.section("security")),
+        require_confinement: security(root, "require_confinement"),
+        strict_egress: security(root, "strict_egress"),
         exempt: exempt(&root.section("webhook")),
     };
     let archive = root.section("archive");
@@ -135,9 +137,9 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
     classes
 }
 
-fn require_confinement(table: &Table<'_>) -> bool {
-    table.only(&["require_confinement"]);
-    table.switch("require_confinement", false)
+/// A switch of `[security]`.
+fn security(root: &Table<'_>, key: &str) -> bool {
+    root.section("security").switch(key, false)
 }
 
 fn exempt(table: &Table<'_>) -> Vec<String> {

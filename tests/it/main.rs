@@ -23,6 +23,7 @@ mod directory;
 mod disk;
 mod doctor;
 mod documents;
+mod egress;
 mod endpoints;
 mod ensure;
 mod eviction;

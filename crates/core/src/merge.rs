@@ -244,6 +244,7 @@ mod tests {
             home_prefixes: Vec::new(),
             reapers: crate::policy::Reapers::default(),
             require_confinement: false,
+            strict_egress: false,
             exempt: Vec::new(),
         }
     }

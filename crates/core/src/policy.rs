@@ -3,6 +3,7 @@
 
 mod adopts;
 mod credential;
+mod network;
 mod realm;
 mod workspace;
 
@@ -21,6 +22,7 @@ use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mod
 
 pub use self::adopts::{Adopts, Requirement, Selector};
 pub use self::credential::{CredentialKind, CredentialRule, OidcRule, TOKEN_LIFETIME_MAX};
+pub use self::network::{Namespaces, NetworkProfile, Peer, Port, Range, Target, Who};
 pub use self::realm::Realm;
 pub use self::workspace::{FromWorkspaces, Workspace};
 
@@ -48,6 +50,8 @@ pub struct Policy {
     pub reapers: Reapers,
     /// `[security] require_confinement`: where the daemon's confinement is not whole, nothing is granted or repaired.
     pub require_confinement: bool,
+    /// `[security] strict_egress`: a class whose pods reach file servers, directories or this host is refused.
+    pub strict_egress: bool,
     /// Groups whom admission lets change namespaces of tenants and objects of ours.
     pub exempt: Vec<String>,
 }
@@ -337,35 +341,6 @@ impl Default for Admission {
             server: ServerRules::default(),
         }
     }
-}
-
-/// NetworkPolicies of a class. An empty profile is `open`: no policy at all.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct NetworkProfile {
-    /// Deny what no rule allows; false only for `open`.
-    pub default_deny: bool,
-    /// Who may reach the tenant's pods.
-    pub allow_ingress: Vec<Peer>,
-    /// Whom the tenant's pods may reach.
-    pub allow_egress: Vec<Peer>,
-}
-
-/// The other side of an allowed connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Peer {
-    /// Pods of the same namespace.
-    OwnNamespace,
-    /// Pods of the namespace with this `kubernetes.io/metadata.name`.
-    Namespace(String),
-    /// The cluster's DNS: port 53 of kube-system, UDP and TCP.
-    Dns,
-    /// Addresses, on these TCP ports, or on all where none is named.
-    Cidr {
-        /// `192.0.2.0/24`.
-        cidr: String,
-        /// TCP ports.
-        ports: Vec<u16>,
-    },
 }
 
 /// `[limits]`: how much may happen at once. A day is a rolling 24 h.

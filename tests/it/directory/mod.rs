@@ -58,6 +58,7 @@ pub fn policy() -> Policy {
     Policy {
         site: "test".to_owned(),
         require_confinement: false,
+        strict_egress: false,
         classes: BTreeMap::new(),
         networks: BTreeMap::new(),
         clusters: BTreeMap::new(),

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::identity::{NamespaceName, kubernetes_name};
-use crate::policy::{NetworkProfile, Peer};
+use crate::policy::{Namespaces, NetworkProfile, Peer, Requirement, Selector, Who};
 
 /// Where the cluster's DNS runs in every distribution that follows the conformance tests.
 const DNS_NAMESPACE: &str = "kube-system";
@@ -24,8 +24,8 @@ impl NetworkProfile {
     pub fn isolated() -> Self {
         Self {
             default_deny: true,
-            allow_ingress: vec![Peer::OwnNamespace],
-            allow_egress: vec![Peer::Dns, Peer::OwnNamespace],
+            allow_ingress: vec![Peer::own_namespace()],
+            allow_egress: vec![Peer::dns(), Peer::own_namespace()],
         }
     }
 }
@@ -59,49 +59,158 @@ fn policy(namespace: &NamespaceName, name: &str, spec: Value) -> Value {
 
 /// One rule of `ingress` or `egress`; `direction` is `from` or `to`.
 fn rule(peer: &Peer, direction: &str) -> Value {
-    match peer {
-        Peer::OwnNamespace => json!({direction: [{"podSelector": {}}]}),
-        Peer::Namespace(name) => json!({direction: [{"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: name}}}]}),
-        Peer::Dns => json!({
-            direction: [{"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: DNS_NAMESPACE}}}],
-            "ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}],
-        }),
-        Peer::Cidr { cidr, ports } if ports.is_empty() => json!({direction: [{"ipBlock": {"cidr": cidr}}]}),
-        Peer::Cidr { cidr, ports } => json!({
-            direction: [{"ipBlock": {"cidr": cidr}}],
-            "ports": ports.iter().map(|port| json!({"protocol": "TCP", "port": port})).collect::<Vec<_>>(),
-        }),
+    let port = |number: u16, udp: bool| json!({"protocol": if udp { "UDP" } else { "TCP" }, "port": number});
+    let ports: Vec<Value> = match peer.who {
+        Who::Dns => vec![port(53, true), port(53, false)],
+        Who::Pods { .. } | Who::Addresses { .. } => peer.ports.iter().map(|it| port(it.number, it.udp)).collect(),
+    };
+    let mut rule = json!({direction: [of(&peer.who)]});
+    if !ports.is_empty() {
+        rule["ports"] = json!(ports);
+    }
+    rule
+}
+
+/// What NetworkPolicies call a peer.
+fn of(who: &Who) -> Value {
+    let named = |name: &str| json!({"matchLabels": {NAMESPACE_NAME: name}});
+    match who {
+        Who::Dns => json!({"namespaceSelector": named(DNS_NAMESPACE)}),
+        Who::Pods { namespaces, labels } => {
+            let mut pods = match namespaces {
+                Namespaces::Own => json!({"podSelector": {}}),
+                Namespaces::Named(name) => json!({"namespaceSelector": named(name)}),
+                Namespaces::Labelled(selector) => json!({"namespaceSelector": label_selector(selector)}),
+            };
+            if let Some(labels) = labels {
+                pods["podSelector"] = label_selector(labels);
+            }
+            pods
+        }
+        Who::Addresses { range, except } => {
+            let mut block = json!({"cidr": range.to_string()});
+            if !except.is_empty() {
+                block["except"] = except.iter().map(ToString::to_string).collect();
+            }
+            json!({"ipBlock": block})
+        }
     }
 }
 
-/// A name that differs where the peers differ.
-fn name(peer: &Peer) -> String {
-    match peer {
-        Peer::OwnNamespace => "own-namespace".to_owned(),
-        Peer::Dns => "dns".to_owned(),
-        Peer::Namespace(name) => format!("namespace-{name}"),
-        Peer::Cidr { cidr, ports } => {
-            let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
-            format!("cidr-{}", kubernetes_name(&format!("{cidr}:{}", ports.join(":"))))
+fn label_selector(selector: &Selector) -> Value {
+    let requirements = selector.requirements().iter().map(|requirement| match requirement {
+        Requirement::In(key, values) => json!({"key": key, "operator": "In", "values": values}),
+        Requirement::NotIn(key, values) => json!({"key": key, "operator": "NotIn", "values": values}),
+        Requirement::Exists(key) => json!({"key": key, "operator": "Exists"}),
+        Requirement::Absent(key) => json!({"key": key, "operator": "DoesNotExist"}),
+    });
+    json!({"matchExpressions": requirements.collect::<Vec<_>>()})
+}
+
+/// A name that differs where the peers differ. Peers that earlier versions had keep their names.
+fn name(Peer { who, ports }: &Peer) -> String {
+    let texts = ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(":");
+    let of_ports = if ports.is_empty() { String::new() } else { format!(" ports {texts}") };
+    let (kind, more) = match who {
+        Who::Dns => return "dns".to_owned(),
+        Who::Addresses { range, except } => {
+            let except: String = except.iter().map(|range| format!(" except {range}")).collect();
+            return format!("cidr-{}", kubernetes_name(&format!("{range}:{texts}{except}")));
         }
-    }
+        Who::Pods { namespaces: Namespaces::Own, labels: None } if ports.is_empty() => {
+            return "own-namespace".to_owned();
+        }
+        Who::Pods { namespaces: Namespaces::Named(name), labels: None } if ports.is_empty() => {
+            return format!("namespace-{name}");
+        }
+        Who::Pods { namespaces, labels } => {
+            let labels = labels.as_ref().map(|labels| format!(" pods {labels}")).unwrap_or_default();
+            match namespaces {
+                Namespaces::Own => ("own-namespace", labels),
+                Namespaces::Named(name) => ("namespace", format!("{name}{labels}")),
+                Namespaces::Labelled(selector) => ("namespaces", format!("{selector}{labels}")),
+            }
+        }
+    };
+    // A space is in no name, so the digest is there.
+    format!("{kind}-{}", kubernetes_name(&format!("{more}{of_ports} ")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::{Port, Range};
 
     #[test]
     fn peers_that_differ_have_names_that_differ() {
-        let cidr = |cidr: &str, ports: &[u16]| Peer::Cidr { cidr: cidr.to_owned(), ports: ports.to_vec() };
+        let cidr = |cidr: &str, except: &[&str], ports: &[Port]| {
+            let range = |text: &str| Range::parse(text).expect("a range");
+            let who = Who::Addresses { range: range(cidr), except: except.iter().map(|text| range(text)).collect() };
+            Peer { who, ports: ports.to_vec() }
+        };
+        let pods = |namespaces: Namespaces, labels: Option<&str>, ports: &[Port]| {
+            let labels = labels.map(|text| Selector::parse(text).expect("a selector"));
+            Peer { who: Who::Pods { namespaces, labels }, ports: ports.to_vec() }
+        };
+        let named = |name: &str| Namespaces::Named(name.to_owned());
+        let labelled = |text: &str| Namespaces::Labelled(Selector::parse(text).expect("a selector"));
+        let (tcp, udp) = (Port::tcp, |number| Port { number, udp: true });
         let names = [
-            cidr("192.0.2.0/24", &[443]),
-            cidr("192.0.2.0/24", &[44, 3]),
-            cidr("192.0.2.0/24", &[]),
-            cidr("192.0.20.0/24", &[]),
+            Peer::dns(),
+            Peer::own_namespace(),
+            pods(Namespaces::Own, Some("app=db"), &[]),
+            pods(Namespaces::Own, None, &[tcp(443)]),
+            pods(Namespaces::Own, None, &[udp(443)]),
+            Peer::namespace("web"),
+            pods(named("web"), Some("app=db"), &[]),
+            pods(named("web"), None, &[tcp(443)]),
+            pods(labelled("team=web"), None, &[]),
+            pods(labelled("team=web"), Some("app=db"), &[]),
+            cidr("192.0.2.0/24", &[], &[tcp(443)]),
+            cidr("192.0.2.0/24", &[], &[udp(443)]),
+            cidr("192.0.2.0/24", &[], &[tcp(44), tcp(3)]),
+            cidr("192.0.2.0/24", &[], &[]),
+            cidr("192.0.2.0/24", &["192.0.2.7/32"], &[]),
+            cidr("192.0.20.0/24", &[], &[]),
         ]
         .map(|peer| name(&peer));
         let different: std::collections::BTreeSet<&String> = names.iter().collect();
         assert_eq!(different.len(), names.len(), "{names:?}");
+        let is_name = |name: &&String| {
+            name.len() <= 63
+                && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        };
+        assert!(names.iter().all(|name| is_name(&name)), "{names:?}");
+        // As earlier versions called them.
+        assert_eq!(name(&cidr("192.0.2.0/24", &[], &[tcp(443), tcp(8443)])), "cidr-192-0-2-0-24-443-8443-570d7f");
+        assert_eq!((&*names[1], &*names[5]), ("own-namespace", "namespace-web"));
+    }
+
+    #[test]
+    fn a_rule_says_ports_exceptions_and_labels() {
+        let selector = |text: &str| Selector::parse(text).expect("a selector");
+        let range = |text: &str| Range::parse(text).expect("a range");
+        let outside = Peer {
+            who: Who::Addresses { range: range("0.0.0.0/0"), except: vec![range("10.0.0.0/8")] },
+            ports: vec![Port::tcp(443), Port { number: 443, udp: true }],
+        };
+        assert_eq!(
+            rule(&outside, "to"),
+            json!({
+                "to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}}],
+                "ports": [{"protocol": "TCP", "port": 443}, {"protocol": "UDP", "port": 443}],
+            })
+        );
+        let who =
+            Who::Pods { namespaces: Namespaces::Labelled(selector("team=web,!old")), labels: Some(selector("app")) };
+        assert_eq!(
+            rule(&who.into(), "from"),
+            json!({"from": [{
+                "namespaceSelector": {"matchExpressions": [
+                    {"key": "team", "operator": "In", "values": ["web"]}, {"key": "old", "operator": "DoesNotExist"},
+                ]},
+                "podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]},
+            }]})
+        );
     }
 }

@@ -48,6 +48,7 @@ pub(super) fn policy(absent_for: i64) -> Policy {
         home_prefixes: Vec::new(),
         reapers: crate::policy::Reapers::default(),
         require_confinement: false,
+        strict_egress: false,
         exempt: Vec::new(),
     }
 }

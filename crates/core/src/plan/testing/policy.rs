@@ -9,7 +9,7 @@ use serde_json::json;
 use super::prod;
 use crate::policy::{
     Adopts, Class, Cluster, CredentialKind, CredentialRule, Endpoint, From, HomeRule, Limit, Limits, NetworkProfile,
-    NfsVolume, Pattern, Peer, PodSecurity, Policy, Selector, Volume, VolumeKind, When, Workspace,
+    NfsVolume, Pattern, Peer, PodSecurity, Policy, Port, Range, Selector, Volume, VolumeKind, When, Who, Workspace,
 };
 
 /// The example site of the tests: tools, admins, and students with volumes and templates.
@@ -24,10 +24,13 @@ pub fn policy() -> Policy {
         default_endpoint: "internal".to_owned(),
         endpoints: BTreeMap::from([("internal".to_owned(), endpoint)]),
     };
+    let range = Range::parse("192.0.2.0/24").expect("a range");
+    let outside =
+        Peer { who: Who::Addresses { range, except: Vec::new() }, ports: [443, 8443].map(Port::tcp).to_vec() };
     let lab = NetworkProfile {
         default_deny: true,
-        allow_ingress: vec![Peer::OwnNamespace, Peer::Namespace("ingress-nginx".to_owned())],
-        allow_egress: vec![Peer::Dns, Peer::Cidr { cidr: "192.0.2.0/24".to_owned(), ports: vec![443, 8443] }],
+        allow_ingress: vec![Peer::own_namespace(), Peer::namespace("ingress-nginx")],
+        allow_egress: vec![Peer::dns(), outside],
     };
     let classes = [tool(), admin(), student()];
     Policy {
@@ -49,6 +52,7 @@ pub fn policy() -> Policy {
         home_prefixes: vec!["/data/project".into(), "/home".into()],
         reapers: crate::policy::Reapers::default(),
         require_confinement: false,
+        strict_egress: false,
         exempt: Vec::new(),
     }
 }

@@ -1,0 +1,306 @@
+//! Network profiles: who may reach a tenant's pods, whom they may reach, and whether an address is among these.
+
+use core::net::IpAddr;
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::Selector;
+
+/// NetworkPolicies of a class. An empty profile is `open`: no policy at all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NetworkProfile {
+    /// Deny what no rule allows; false only for `open`.
+    pub default_deny: bool,
+    /// Who may reach the tenant's pods.
+    pub allow_ingress: Vec<Peer>,
+    /// Whom the tenant's pods may reach.
+    pub allow_egress: Vec<Peer>,
+}
+
+/// The other side of allowed connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Who it is.
+    pub who: Who,
+    /// The ports; empty: all of them, except for [`Who::Dns`], which has its own.
+    pub ports: Vec<Port>,
+}
+
+/// Whom a rule of a profile is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Who {
+    /// The cluster's DNS: port 53 of kube-system, UDP and TCP.
+    Dns,
+    /// Pods.
+    Pods {
+        /// In which namespaces.
+        namespaces: Namespaces,
+        /// Only those with these labels.
+        labels: Option<Selector>,
+    },
+    /// Addresses.
+    Addresses {
+        /// All of these.
+        range: Range,
+        /// But for these, each within the range.
+        except: Vec<Range>,
+    },
+}
+
+/// Namespaces of pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Namespaces {
+    /// The tenant's own.
+    Own,
+    /// The one with this `kubernetes.io/metadata.name`.
+    Named(String),
+    /// Those with these labels.
+    Labelled(Selector),
+}
+
+/// A port of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Port {
+    /// Its number.
+    pub number: u16,
+    /// UDP; otherwise TCP.
+    pub udp: bool,
+}
+
+/// A range of addresses, `192.0.2.0/24`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Range {
+    address: IpAddr,
+    length: u8,
+}
+
+impl From<Who> for Peer {
+    /// On all ports.
+    fn from(who: Who) -> Self {
+        Self { who, ports: Vec::new() }
+    }
+}
+
+impl Peer {
+    /// The cluster's DNS.
+    #[must_use]
+    pub fn dns() -> Self {
+        Who::Dns.into()
+    }
+
+    /// All pods of the tenant's own namespace.
+    #[must_use]
+    pub fn own_namespace() -> Self {
+        Who::Pods { namespaces: Namespaces::Own, labels: None }.into()
+    }
+
+    /// All pods of a namespace.
+    #[must_use]
+    pub fn namespace(name: &str) -> Self {
+        Who::Pods { namespaces: Namespaces::Named(name.to_owned()), labels: None }.into()
+    }
+}
+
+impl Port {
+    /// A port of TCP.
+    #[must_use]
+    pub const fn tcp(number: u16) -> Self {
+        Self { number, udp: false }
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.number, if self.udp { "/udp" } else { "" })
+    }
+}
+
+impl Range {
+    /// Reads `ADDRESS/LENGTH`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (address, length) = text.split_once('/')?;
+        let (address, length): (IpAddr, u8) = (address.parse().ok()?, length.parse().ok()?);
+        (length <= bits(address)).then_some(Self { address, length })
+    }
+
+    /// Whether an address is in the range.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.overlaps(&Self { address, length: bits(address) })
+    }
+
+    /// Whether all of `other` is in this range.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.length <= other.length && self.overlaps(other)
+    }
+
+    /// Whether an address is in both ranges. One of two that meet covers the other.
+    fn overlaps(&self, other: &Self) -> bool {
+        let length = self.length.min(other.length);
+        let prefix = |address: IpAddr| match address {
+            IpAddr::V4(four) => u128::from(u32::from(four)).checked_shr(u32::from(32 - length.min(32))),
+            IpAddr::V6(six) => u128::from(six).checked_shr(u32::from(128 - length)),
+        };
+        // A shift by all bits leaves nothing, which is the same for all addresses.
+        self.address.is_ipv4() == other.address.is_ipv4()
+            && prefix(self.address).unwrap_or(0) == prefix(other.address).unwrap_or(0)
+    }
+}
+
+const fn bits(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}
+
+/// Something that tenants' pods should not reach.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    /// For people: `nfs.server nfs.example.org`.
+    pub name: String,
+    /// Its addresses.
+    pub addresses: BTreeSet<IpAddr>,
+    /// The namespace of its pods, if its name is that of a Service.
+    pub namespace: Option<String>,
+    /// The ports by which it would be used; empty: any port.
+    pub ports: BTreeSet<u16>,
+}
+
+impl NetworkProfile {
+    /// Whether a pod with this profile reaches anything outside its namespace besides the DNS.
+    #[must_use]
+    pub fn reaches_out(&self) -> bool {
+        let is_outside = |peer: &Peer| match peer.who {
+            Who::Dns | Who::Pods { namespaces: Namespaces::Own, .. } => false,
+            Who::Pods { .. } | Who::Addresses { .. } => true,
+        };
+        !self.default_deny || self.allow_egress.iter().any(is_outside)
+    }
+
+    /// Why a pod with this profile reaches `target` by one of the target's ports, if it does. NetworkPolicies only add up, so one rule that reaches it is enough, whatever another leaves out.
+    #[must_use]
+    pub fn reaches(&self, target: &Target) -> Option<String> {
+        if !self.default_deny {
+            return Some("everything is open".to_owned());
+        }
+        let by = self.allow_egress.iter().filter(|peer| peer.is_on(&target.ports));
+        by.filter_map(|peer| peer.who.reaches(target)).next()
+    }
+}
+
+impl Peer {
+    fn is_on(&self, ports: &BTreeSet<u16>) -> bool {
+        // Port 53 of kube-system leads to no other server.
+        self.who != Who::Dns
+            && (self.ports.is_empty() || ports.is_empty() || self.ports.iter().any(|port| ports.contains(&port.number)))
+    }
+}
+
+impl Who {
+    fn reaches(&self, target: &Target) -> Option<String> {
+        match self {
+            Self::Dns => None,
+            Self::Addresses { range, except } => {
+                let left_out = |address: &IpAddr| except.iter().any(|except| except.contains(*address));
+                let reached =
+                    target.addresses.iter().find(|address| range.contains(**address) && !left_out(address))?;
+                Some(format!("cidr {range} has {reached}"))
+            }
+            Self::Pods { namespaces: Namespaces::Named(name), .. } => {
+                (target.namespace.as_ref() == Some(name)).then(|| format!("it is in namespace {name}"))
+            }
+            // Nobody knows here which labels a namespace has.
+            Self::Pods { namespaces: Namespaces::Labelled(selector), .. } => {
+                let namespace = target.namespace.as_ref()?;
+                Some(format!("namespace {namespace} may have the labels {selector}"))
+            }
+            Self::Pods { namespaces: Namespaces::Own, .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(text: &str) -> Range {
+        Range::parse(text).expect("a range")
+    }
+
+    fn addresses(cidr: &str, except: &[&str], ports: &[Port]) -> Peer {
+        let who = Who::Addresses { range: range(cidr), except: except.iter().map(|text| range(text)).collect() };
+        Peer { who, ports: ports.to_vec() }
+    }
+
+    fn profile(egress: &[Peer]) -> NetworkProfile {
+        NetworkProfile { default_deny: true, allow_ingress: Vec::new(), allow_egress: egress.to_vec() }
+    }
+
+    fn nfs() -> Target {
+        Target {
+            name: "nfs.server nfs.example.org".to_owned(),
+            addresses: BTreeSet::from(["192.0.2.7".parse().expect("an address"), "2001:db8::7".parse().expect("one")]),
+            namespace: None,
+            ports: BTreeSet::from([111, 2049]),
+        }
+    }
+
+    #[test]
+    fn ranges_have_an_address_and_a_length() {
+        assert!(["192.0.2.0/24", "2001:db8::/32", "0.0.0.0/0", "::/0"].iter().all(|text| Range::parse(text).is_some()));
+        assert!(
+            ["192.0.2.0", "192.0.2.0/33", "example.org/24", "::/129", "1.2.3.4/-1"]
+                .iter()
+                .all(|text| Range::parse(text).is_none())
+        );
+        let has = |text: &str, address: &str| range(text).contains(address.parse().expect("an address"));
+        assert!(has("192.0.2.0/24", "192.0.2.255") && !has("192.0.2.0/24", "192.0.3.0"));
+        assert!(has("0.0.0.0/0", "192.0.2.1") && has("::/0", "2001:db8::1") && !has("0.0.0.0/0", "::1"));
+        assert!(has("192.0.2.7/32", "192.0.2.7") && !has("192.0.2.7/32", "192.0.2.6"));
+        assert!(
+            range("10.0.0.0/8").covers(&range("10.1.0.0/16")) && !range("10.1.0.0/16").covers(&range("10.0.0.0/8"))
+        );
+        assert!(!range("0.0.0.0/0").covers(&range("::/0")));
+    }
+
+    #[test]
+    fn rules_add_up_and_an_exception_of_one_is_undone_by_another() {
+        let all = || addresses("0.0.0.0/0", &["192.0.2.0/28"], &[]);
+        assert_eq!(profile(&[all()]).reaches(&nfs()), None);
+        assert!(profile(&[addresses("0.0.0.0/0", &[], &[])]).reaches(&nfs()).is_some());
+        let web = addresses("192.0.2.0/24", &[], &[Port::tcp(443)]);
+        assert_eq!(profile(&[all(), web]).reaches(&nfs()), None);
+        let other = addresses("192.0.2.0/24", &[], &[Port::tcp(443), Port { number: 2049, udp: true }]);
+        let why = profile(&[all(), other]).reaches(&nfs()).expect("reached");
+        assert_eq!(why, "cidr 192.0.2.0/24 has 192.0.2.7");
+        // The other family needs an exception of its own.
+        assert!(profile(&[all(), addresses("::/0", &[], &[])]).reaches(&nfs()).is_some());
+    }
+
+    #[test]
+    fn open_reaches_everything_and_isolated_nothing() {
+        assert!(NetworkProfile::open().reaches(&nfs()).is_some());
+        let isolated = NetworkProfile::isolated();
+        let anything = Target { namespace: Some("kube-system".to_owned()), ports: BTreeSet::new(), ..nfs() };
+        assert_eq!((isolated.reaches(&nfs()), isolated.reaches(&anything)), (None, None));
+    }
+
+    #[test]
+    fn a_server_in_the_cluster_is_reached_by_its_namespace() {
+        let inside = Target { namespace: Some("storage".to_owned()), addresses: BTreeSet::new(), ..nfs() };
+        let labelled = |text: &str| {
+            let selector = Selector::parse(text).expect("a selector");
+            Peer::from(Who::Pods { namespaces: Namespaces::Labelled(selector), labels: None })
+        };
+        assert!(profile(&[Peer::namespace("storage")]).reaches(&inside).is_some());
+        assert!(profile(&[labelled("team=web")]).reaches(&inside).is_some());
+        assert_eq!(profile(&[Peer::namespace("web"), Peer::own_namespace()]).reaches(&inside), None);
+        assert_eq!(profile(&[labelled("team=web")]).reaches(&nfs()), None);
+    }
+}

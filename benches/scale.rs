@@ -2,7 +2,7 @@
 //! and cluster are made up, ledger and stages are real. `cargo bench --bench scale`, or with numbers of tenants:
 //! `cargo bench --bench scale -- 3500 10000`.
 //!
-//! Each figure is of a process of its own, as a daemon's would be: one makes the site, another starts with its ledger.
+//! Each figure belongs to a process of its own, like a daemon's: one makes the site, another starts with its ledger.
 
 #![expect(clippy::disallowed_methods, reason = "a bench measures time")]
 

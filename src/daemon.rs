@@ -136,6 +136,10 @@ impl Loop {
         self.runtime.ledger.tell_the_head();
         let under_way = UnderWay::begin(&mut self.runtime);
         self.inbox.during(&under_way, self.runtime.start()).await?;
+        // An order that came meanwhile goes first.
+        if !under_way.work.interrupt.is_cancelled() {
+            self.cycle().await?;
+        }
         loop {
             while let Some(event) = self.inbox.ready() {
                 if self.take(event).await?.is_break() {

@@ -1,17 +1,20 @@
 //! What every command has: the options, the settings, the ledger to read, the daemon to ask.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use nix::unistd::{Uid, User};
 
 use super::arguments::Global;
 use super::exit::{Exit, Failure};
+use super::ledger::Temporary;
 use super::output::clean;
 use crate::control::client::ControlClient;
 use crate::settings::{Settings, control_socket};
-use crate::store::ReadStore;
+use crate::store::{FILE, ReadStore, backup};
 
 /// What cures it when somebody may not read.
 const READING: &str = "reading needs group bursar";
@@ -69,7 +72,7 @@ impl Context {
     pub(super) async fn store(&self) -> Result<ReadStore, Failure> {
         let path = self.ledger()?;
         match std::fs::metadata(&path).and_then(|_| std::fs::File::open(&path)) {
-            Ok(_) => Ok(ReadStore::open(&path).await?),
+            Ok(_) => opened(&path).await,
             Err(error) => {
                 let (exit, cure) = match error.kind() {
                     std::io::ErrorKind::NotFound => (Exit::Failed, "the first cycle makes it: bursar sync --once"),
@@ -80,6 +83,19 @@ impl Context {
             }
         }
     }
+}
+
+/// Opens a ledger, or a backup of one, to be read.
+async fn opened(path: &Path) -> Result<ReadStore, Failure> {
+    if !backup::is_packed(path).context("the ledger")? {
+        return Ok(ReadStore::open(path).await?);
+    }
+    let folder = Temporary::new().context("a folder for the backup")?;
+    let plain = folder.0.join(FILE);
+    let unpacked = File::open(path).and_then(|mut packed| backup::unpack(&mut packed, &mut File::create(&plain)?));
+    unpacked.context("the backup")?;
+    // The folder goes, and the file with it when it is closed.
+    Ok(ReadStore::open(&plain).await?)
 }
 
 /// Root becomes user `bursar`, so that no file in the state folder is ever root's.

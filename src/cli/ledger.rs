@@ -68,10 +68,10 @@ async fn copy(context: &Context, file: &mut File) -> Result<i64, Failure> {
 }
 
 /// A folder of this process alone, removed with what is in it.
-struct Temporary(PathBuf);
+pub(super) struct Temporary(pub(super) PathBuf);
 
 impl Temporary {
-    fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         let folder = std::env::temp_dir().join(format!("bursar-{}", uuid::Uuid::new_v4()));
         DirBuilder::new().mode(0o700).create(&folder)?;
         Ok(Self(folder))

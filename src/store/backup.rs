@@ -78,8 +78,15 @@ fn time_of(name: &str) -> Option<Timestamp> {
     Some(time(NAME).or_else(|| time(PLAIN_NAME))?.to_zoned(TimeZone::UTC).ok()?.timestamp())
 }
 
+/// Whether a file is a compressed backup.
+pub fn is_packed(path: &Path) -> io::Result<bool> {
+    let mut begin = Vec::new();
+    File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut begin)?;
+    Ok(begin == MAGIC)
+}
+
 /// Copies what a backup holds into `to`, whether or not the backup is compressed.
-pub(super) fn unpack(backup: &mut impl Read, to: &mut impl Write) -> io::Result<u64> {
+pub fn unpack(backup: &mut impl Read, to: &mut impl Write) -> io::Result<u64> {
     let mut begin = Vec::new();
     backup.take(MAGIC.len() as u64).read_to_end(&mut begin)?;
     let is_packed = begin == MAGIC;

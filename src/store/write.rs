@@ -152,7 +152,7 @@ struct Reduce {
     ended: bool,
 }
 
-/// Of older certificates and tokens that ended, whose they were is kept, and when: what `bursar certs who` answers.
+/// Keeps of older certificates and tokens that ended only what `bursar certs who` answers: whose they were, and when.
 async fn reduce_ended(connection: &mut SqliteConnection, now: Timestamp) -> sqlx::Result<()> {
     let forgotten = now.saturating_sub(ENDED_KEPT).unwrap_or(Timestamp::MIN);
     for (statement, before) in [

@@ -176,7 +176,10 @@ impl World {
     fn open(&mut self) {
         if self.bursar.is_none() {
             let settings = self.settings();
-            let opening = Bursar::open(settings, Arc::new(Metrics::default()), self.clock);
+            let opening = async {
+                let mut bursar = Bursar::open(settings, Arc::new(Metrics::default()), self.clock).await?;
+                bursar.start().await.map(|()| bursar)
+            };
             self.bursar = Some(self.runtime.block_on(opening).expect("Bursar starts"));
         }
     }

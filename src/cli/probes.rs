@@ -7,7 +7,7 @@ mod confinement;
 mod homes;
 mod mounts;
 mod realm;
-mod remedy;
+pub(super) mod remedy;
 mod webhook;
 
 use std::collections::BTreeMap;

@@ -90,7 +90,7 @@ pub fn stops_pods(key: &ObjectKey) -> bool {
     key.kind == ManagedKind::ResourceQuota && key.name == SUSPENDED
 }
 
-/// Of `resources` of a quota those that each container has to name, and for which the class gives no default: with them in
+/// Returns those `resources` of a quota that each container has to name and for which the class gives no default: with them in
 /// its quota the API server refuses every plain pod. A limit is also a default request, and `max` a default limit, as
 /// Kubernetes fills a LimitRange in.
 #[must_use]

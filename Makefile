@@ -35,7 +35,7 @@ soak: servers build new-kind
 # LDAP, a control plane, Bursar and its webhook with sample people, until Ctrl-C; DEMO=once checks it and ends.
 demo:
 	@$(MAKE) --no-print-directory -j2 servers demo-build
-	@DEMO=$(DEMO) $(CARGO) run --locked --quiet --example demo
+	@BURSAR_TEST_STAY_ROOT=1 DEMO=$(DEMO) $(CARGO) run --locked --quiet --example demo
 
 # What the tests and the demo run: Debian packages, and the Kubernetes control plane of tests/cluster.
 servers: packages cluster

@@ -196,10 +196,14 @@ impl Loop {
             Request::Plan(request, trusted, reply) => {
                 let ask = match candidate::ask(&self.config, self.runtime.settings(), request, trusted) {
                     Ok(ask) => ask,
-                    Err(refusal) => return Ok(drop(reply.send(Err(refusal)))),
+                    Err(refusal) => {
+                        drop(reply.send(Err(refusal)));
+                        return Ok(());
+                    }
                 };
                 let under_way = UnderWay::begin(&mut self.runtime);
-                let answer = self.inbox.during(&under_way, cycle::preview_of(&mut self.runtime, &ask)).await;
+                let preview = Box::pin(cycle::preview_of(&mut self.runtime, &ask));
+                let answer = self.inbox.during(&under_way, preview).await;
                 let answer = match answer {
                     // A password of the other configuration that is not there is no failure of the daemon.
                     Err(RuntimeError::Settings(errors)) => Err(candidate::wrong(&errors)),

@@ -16,11 +16,20 @@ pub fn become_bursar() -> nix::Result<()> {
     if !nix::unistd::Uid::effective().is_root() {
         return Ok(());
     }
-    let Some(user) = User::from_name(USER)? else { return Ok(()) };
+    let Some(user) = own_user()? else { return Ok(()) };
     let name = CString::new(USER).map_err(|_| nix::Error::EINVAL)?;
     setgroups(&getgrouplist(&name, user.gid)?)?;
     setresgid(user.gid, user.gid, user.gid)?;
     setresuid(user.uid, user.uid, user.uid)
+}
+
+/// [`USER`], if there is one. A checkout that is tried as root stays root also beside an installed package, whose user could
+/// not read the checkout's files; a release has no such way.
+fn own_user() -> nix::Result<Option<User>> {
+    if cfg!(debug_assertions) && std::env::var_os("BURSAR_TEST_STAY_ROOT").is_some() {
+        return Ok(None);
+    }
+    User::from_name(USER)
 }
 
 /// Keeps this program's memory, where keys are, to itself: no core file has it, and no process of the same user may look
@@ -38,7 +47,7 @@ pub fn keep_memory_private() -> std::io::Result<()> {
 /// # Errors
 /// The system refused.
 pub async fn as_bursar<T>(work: impl Future<Output = T>) -> nix::Result<T> {
-    let user = if Uid::effective().is_root() { User::from_name(USER)? } else { None };
+    let user = if Uid::effective().is_root() { own_user()? } else { None };
     let Some(user) = user else { return Ok(work.await) };
     setegid(user.gid)?;
     seteuid(user.uid)?;

@@ -39,7 +39,7 @@ done
 mkdir "$work/rpmroot"
 rpm --root "$work/rpmroot" --initdb
 rpm --root "$work/rpmroot" --nosignature -i --nodeps --noscripts "$rpm" 2>/dev/null
-for program in bursar bursard bursar-homed; do
+for program in bursar bursard bursar-homed bursar-webhook; do
     "$work/rpmroot/usr/bin/$program" --version >/dev/null || fail "$program of the rpm does not run"
 done
 
@@ -113,9 +113,10 @@ is "the passwords' folder" "$(mode /etc/bursar/credentials)" "drwxr-x--- root:bu
 is "the state folder" "$(mode /var/lib/bursar)" "drwxr-x--- bursar:bursar"
 is "the sockets' folder" "$(mode /run/bursar)" "drwxr-xr-x bursar:bursar"
 is "the folder of homed's socket" "$(mode /run/bursar-homed)" "drwxr-xr-x root:root"
+is "the webhook's folder" "$(mode /etc/bursar-webhook)" "drwxr-x--- bursar-webhook:bursar-webhook"
 is "bursard before it is enabled" "$(state bursard.service)" inactive
 within getent group bursar-admin >/dev/null || fail "no group bursar-admin"
-within systemd-analyze verify bursard.service bursar-homed.socket bursar-homed.service 2>"$work/verify" || true
+within systemd-analyze verify bursard.service bursar-homed.socket bursar-homed.service bursar-webhook.service 2>"$work/verify" || true
 ! grep -v 'man bursar' "$work/verify" | grep -E 'bursar' >&2 || fail "systemd-analyze verify"
 ends 0 bursar check
 ends 64 bursar --bad-option

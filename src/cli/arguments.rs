@@ -3,14 +3,15 @@
 mod adopt;
 mod approver;
 mod directory;
+mod help;
+mod names;
 mod own;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use clap::parser::ValueSource;
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use jiff::Timestamp;
 
@@ -19,6 +20,8 @@ use crate::identity::AccountKind;
 pub use self::adopt::{Adopt, AdoptNamespace, AdoptObject};
 pub use self::approver::{Approver, ApproverInstall, ApproverUninstall};
 pub use self::directory::{Accept, Diff, Directory};
+pub use self::help::{GROUPS, command, parsed, ungrouped, usage};
+pub use self::names::NameKind;
 pub use self::own::Own;
 
 /// Keeps the accounts of a shared Kubernetes cluster: directory to namespaces, certificates and homes.
@@ -36,70 +39,9 @@ pub struct Arguments {
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 changes pending (plan), 3 refused by a limit, \
     4 no such account, 64 usage, 69 daemon not reachable, 75 busy, 77 not allowed, 78 configuration";
 
-/// The commands as the help shows them. A test compares them with those there are.
-pub(super) const GROUPS: [(&str, &[&str]); 5] = [
-    ("Set-up", &["init", "check", "doctor", "completions", "man"]),
-    ("Every day", &["plan", "sync", "status", "tools", "users", "show", "why", "history", "certs"]),
-    (
-        "Orders",
-        &["suspend", "resume", "hold", "release", "revoke", "quota", "approve", "adopt", "directory", "ensure", "home"],
-    ),
-    ("Cluster", &["webhook", "approver", "archive", "takeover", "uninstall"]),
-    ("Ledger", &["ledger"]),
-];
-
-/// The command line as it is declared.
-#[must_use]
-pub fn ungrouped() -> clap::Command {
-    Arguments::command()
-}
-
-/// The command line, with its commands in groups.
-#[must_use]
-pub fn command() -> clap::Command {
-    let command = ungrouped();
-    let mut groups = String::new();
-    for (title, names) in GROUPS {
-        groups.push_str(&format!("{title}:\n"));
-        for name in names {
-            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
-            groups.push_str(&format!("  {name:<11}  {}\n", about.map(ToString::to_string).unwrap_or_default()));
-        }
-        groups.push('\n');
-    }
-    let template =
-        format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}{{after-help}}");
-    command.help_template(template)
-}
-
 /// A parser that lists the kinds there are.
 fn kind() -> impl clap::builder::TypedValueParser<Value = AccountKind> {
     PossibleValuesParser::new(["tool", "user", "group"]).try_map(|kind| kind.parse::<AccountKind>())
-}
-
-/// The usage of the command that `words` begin, for errors that say nothing of it themselves.
-#[must_use]
-pub fn usage(words: impl Iterator<Item = String>) -> String {
-    let mut command = Arguments::command();
-    command.build();
-    let named = words.skip(1).find_map(|word| command.find_subcommand(&word).map(|found| found.get_name().to_owned()));
-    let found = named.and_then(|name| command.find_subcommand_mut(name).map(clap::Command::render_usage));
-    found.unwrap_or_else(|| command.render_usage()).to_string()
-}
-
-/// Parses the command line.
-///
-/// # Errors
-/// It is wrong, or asks for help.
-pub fn parsed() -> Result<Arguments, clap::Error> {
-    let matches = command().try_get_matches()?;
-    let mut arguments = Arguments::from_arg_matches(&matches)?;
-    let mut deepest = &matches;
-    while let Some((_, matches)) = deepest.subcommand() {
-        deepest = matches;
-    }
-    arguments.global.config_is_named = deepest.value_source("config") == Some(ValueSource::CommandLine);
-    Ok(arguments)
 }
 
 /// Options of every command.
@@ -205,28 +147,9 @@ pub enum Command {
     #[command(hide = true)]
     Names {
         /// Whose
-        #[arg(value_parser = name_kind())]
+        #[arg(value_parser = names::name_kind())]
         kind: NameKind,
     },
-}
-
-/// What a completion asks the names of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NameKind {
-    /// Accounts.
-    Account(AccountKind),
-    /// Classes of the configuration.
-    Class,
-    /// Clusters of the configuration.
-    Cluster,
-}
-
-fn name_kind() -> impl clap::builder::TypedValueParser<Value = NameKind> {
-    PossibleValuesParser::new(["tool", "user", "group", "class", "cluster"]).try_map(|kind| match kind.as_str() {
-        "class" => Ok(NameKind::Class),
-        "cluster" => Ok(NameKind::Cluster),
-        account => account.parse::<AccountKind>().map(NameKind::Account),
-    })
 }
 
 /// `plan`.

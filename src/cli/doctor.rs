@@ -36,3 +36,38 @@ fn line(Finding { subject, text, cure }: &Finding) -> String {
         Some(cure) => format!("! {subject}: {}\n    cure: {}", clean(text), clean(cure)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_are_the_golden_at_80_columns() {
+        let finding = |subject: &str, text: &str, cure: Option<&str>| Finding {
+            subject: subject.to_owned(),
+            text: text.to_owned(),
+            cure: cure.map(str::to_owned),
+        };
+        let why = "ldap1.example.org: bind as cn=bursar,dc=example,dc=org refused: invalidCredentials";
+        let findings = [
+            finding(
+                "source people",
+                "ldap1.example.org: complete, 17 entries: 12 users; 5 tools, 0 with maintainers",
+                None,
+            ),
+            finding("source guests", why, Some(probes::remedy::of(why))),
+            finding(
+                "cluster prod, endpoint internal",
+                "https://k8s.example.org:6443 answers and knows the daemon",
+                None,
+            ),
+            finding(
+                "cluster prod, webhook",
+                "installed, its files are good until 2027-05-03T12:00:00Z; it answers a review",
+                None,
+            ),
+            finding("daemon", "not started yet; next: bursar plan, then systemctl enable --now bursard", None),
+        ];
+        output::is_golden("doctor", &findings.iter().map(line).collect::<Vec<_>>().join("\n"));
+    }
+}

@@ -42,9 +42,6 @@ pub(super) fn man(arguments: &Man) -> Result<Exit, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
     use super::*;
     use crate::cli::output;
 
@@ -66,12 +63,7 @@ mod tests {
 
     #[test]
     fn help_is_the_golden_and_fits_80_columns() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/terminal/help.txt");
-        let help = folded(&arguments::command().render_help().to_string());
-        if std::env::var_os("UPDATE_GOLDENS").is_some() {
-            fs::write(&path, &help).expect("written");
-        }
-        assert_eq!(help, fs::read_to_string(&path).unwrap_or_default());
+        output::is_golden("help", &arguments::command().render_help().to_string());
         for command in arguments::command().get_subcommands_mut() {
             let help = folded(&command.render_long_help().to_string());
             let long = help.lines().find(|line| line.chars().count() > 80 && line.trim().contains(' '));

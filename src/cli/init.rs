@@ -64,11 +64,11 @@ async fn dry_run(
     (cluster, daemon_kubeconfig): (&ClusterName, &Path),
 ) -> Result<Exit, Failure> {
     let path = settings.ledger();
-    let ledger = match path.exists() {
-        true => privilege::as_bursar(async { ReadStore::open(&path).await?.state().await })
-            .await
-            .map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))??,
-        false => LedgerState { ledger_id: NO_LEDGER.to_owned(), ..LedgerState::default() },
+    let ledger = if path.exists() {
+        let read = privilege::as_bursar(async { ReadStore::open(&path).await?.state().await }).await;
+        read.map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))??
+    } else {
+        LedgerState { ledger_id: NO_LEDGER.to_owned(), ..LedgerState::default() }
     };
     let listed = administrators(arguments.administrators.as_deref())?;
     let made = bootstrap::dry_run(InitRequest {

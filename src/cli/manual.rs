@@ -177,7 +177,9 @@ fn daemon() -> String {
     listed(&mut text, "systemctl enable --now bursard", "starts it, now and at boot");
     listed(&mut text, "journalctl -u bursard", "shows its log");
     text.push_str(".SH FILES\n");
-    FILES.iter().for_each(|(file, what)| listed(&mut text, file, what));
+    for (file, what) in FILES {
+        listed(&mut text, file, what);
+    }
     text.push_str(".SH SEE ALSO\n.BR bursar (1),\n.BR bursar.toml (5),\n/usr/share/doc/bursar\n");
     text
 }
@@ -195,7 +197,9 @@ fn configuration() -> String {
     listed(&mut text, "bursar check", "says all that is wrong with it");
     listed(&mut text, "sudo bursar plan --config new.toml", "says what another one would do");
     text.push_str(".SH FILES\n");
-    FILES.iter().for_each(|(file, what)| listed(&mut text, file, what));
+    for (file, what) in FILES {
+        listed(&mut text, file, what);
+    }
     text.push_str(".SH SEE ALSO\n.BR bursar (1),\n.BR bursard (8)\n");
     text
 }

@@ -100,8 +100,8 @@ pub(super) fn folded(line: &str, width: Option<usize>) -> String {
     let start = line.len() - line.trim_start().len();
     // What stands apart by two blanks is a column: the last that begins in the left half is gone on with.
     let columns = line.char_indices().filter(|(place, found)| *found != ' ' && line[..*place].ends_with("  "));
-    let columns = columns.map(|(place, _)| place);
-    let column = columns.filter(|place| *place > start && length(&line[..*place]) <= width / 2).last();
+    let mut columns = columns.map(|(place, _)| place);
+    let column = columns.rfind(|place| *place > start && length(&line[..*place]) <= width / 2);
     let indent = column.map_or(start + 4, |place| length(&line[..place]));
     let (head, rest) = line.split_at(column.unwrap_or(start));
     let (mut text, mut used) = (head.to_owned(), length(head));
@@ -195,6 +195,19 @@ pub(super) fn bar(length: u64, text: &'static str) -> ProgressBar {
     }
     bar.enable_steady_tick(Duration::from_millis(120));
     bar
+}
+
+/// Compares what a terminal of 80 columns shows with `tests/data/terminal/NAME.txt`; `UPDATE_GOLDENS` writes the file.
+#[cfg(test)]
+pub(super) fn is_golden(name: &str, text: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/terminal").join(format!("{name}.txt"));
+    let shown: String = text.trim_end().lines().map(|line| folded(line, Some(80)) + "\n").collect();
+    if std::env::var_os("UPDATE_GOLDENS").is_some() {
+        std::fs::write(&path, &shown).expect("written");
+    }
+    assert_eq!(shown, std::fs::read_to_string(&path).unwrap_or_default());
+    let long = shown.lines().find(|line| console::measure_text_width(line) > 80);
+    assert_eq!(long, None);
 }
 
 #[cfg(test)]

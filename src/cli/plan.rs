@@ -12,10 +12,11 @@ pub(super) async fn run(context: &Context, Plan { at }: Plan) -> Result<Exit, Fa
     if let Some(at) = at.filter(|at| *at <= daemon::now()) {
         return Err(Failure::new(Exit::Usage, format!("--at {at}: is past; name a later day, for example 2027-03-01")));
     }
+    let settings = context.settings()?;
     let config = context.global.config_is_named.then(|| config(context)).transpose()?;
     let progress = output::progress("reading directories and clusters");
     let answer = match context.daemon()?.plan(&PlanRequest { config, at }).await {
-        Err(ClientError::Absent { .. }) => Box::pin(local::plan(context.settings()?, at)).await?,
+        Err(ClientError::Absent { .. }) => Box::pin(local::plan(settings, at)).await?,
         answer => answer?,
     };
     progress.finish_and_clear();
@@ -27,11 +28,35 @@ pub(super) async fn run(context: &Context, Plan { at }: Plan) -> Result<Exit, Fa
     Ok(Exit::of(answer.exit_code))
 }
 
-/// The configuration that `--config` names. The daemon plans it; one that is wrong is refused here, and with all that is wrong.
+/// The configuration that `--config` names, for the daemon.
 fn config(context: &Context) -> Result<ConfigText, Failure> {
-    context.settings()?;
     let file = &context.global.config;
     let failed = |error| Failure::new(Exit::Failed, format!("{}: {error}", file.display()));
     let text = std::fs::read_to_string(file).map_err(failed)?;
     Ok(ConfigText { file: std::path::absolute(file).map_err(failed)?, text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::AccountKind;
+    use crate::ledger::Absence;
+    use crate::plan::display::Preview;
+    use crate::plan::testing::World;
+
+    #[test]
+    fn a_plan_is_the_golden_at_80_columns() {
+        let mut world = World::new();
+        let old = world.add(AccountKind::Tool, "old", Some(52_101));
+        let gone = world.add(AccountKind::Tool, "gone", Some(52_102));
+        world.cycle();
+        world.add(AccountKind::Tool, "foo", Some(52_503));
+        let (since, due) = (world.now - jiff::SignedDuration::from_hours(26), world.now);
+        let absence = Absence { since, counted_at: world.now, seconds: 26 * 3600, due };
+        for id in [&old, &gone] {
+            world.account(id).absence = Some(absence);
+        }
+        let (plan, (approved, refusals)) = (world.plan(), world.guarded());
+        output::is_golden("plan", &Preview::of(&world.ledger, &plan, &approved, &refusals).to_string());
+    }
 }

@@ -8,7 +8,7 @@ mod homes;
 mod kinds;
 mod mounts;
 mod realm;
-mod remedy;
+pub(super) mod remedy;
 mod webhook;
 
 use std::collections::BTreeMap;

@@ -227,3 +227,26 @@ fn source(name: &str, state: &SourceState) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::AccountKind;
+    use crate::plan::testing::World;
+
+    #[test]
+    fn how_things_stand_is_the_golden_at_80_columns() {
+        let mut world = World::new();
+        world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let asked = |minutes: i64, trouble: Option<&str>| {
+            let at = world.now - jiff::SignedDuration::from_mins(minutes);
+            let webhook = Some(WebhookAnswer { at, trouble: trouble.map(str::to_owned) });
+            ClusterStatus { ready: true, objects: 12, webhook, ..ClusterStatus::default() }
+        };
+        let refused = "failed calling webhook \"pods.bursar.dev\": connection refused";
+        let clusters = [("prod".to_owned(), asked(3, None)), ("test".to_owned(), asked(14, Some(refused)))];
+        let status = report::status("example", &world.ledger, clusters.into(), None);
+        output::is_golden("status", &text(&status, true, world.now));
+    }
+}

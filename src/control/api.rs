@@ -4,7 +4,7 @@
 //! | request | answer |
 //! |---|---|
 //! | `GET /v1/status` | [`Status`] |
-//! | `POST /v1/plan` with a [`PlanRequest`] | [`PlanAnswer`] |
+//! | `GET /v1/plan`, or `POST` with a [`PlanRequest`] | [`PlanAnswer`] |
 //! | `POST /v1/sync` | [`CycleReport`], when the cycle that began after the request is done |
 //! | `POST /v1/orders` with an array of `OrderRequest` | [`OrderAnswer`] |
 //! | `POST /v1/ensure` with an `EnsureRequest` | `EnsureAnswer`, at once |

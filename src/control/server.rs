@@ -100,7 +100,10 @@ type RequestSender = mpsc::Sender<Request>;
 fn routes(request_sender: RequestSender) -> Router {
     Router::new()
         .route("/v1/status", get(status))
-        .route("/v1/plan", post(plan))
+        .route(
+            "/v1/plan",
+            post(plan).get(|request_sender, caller| plan(request_sender, caller, Ok(Json(PlanRequest::default())))),
+        )
         .route("/v1/sync", post(sync))
         .route("/v1/orders", post(orders))
         .route("/v1/ensure", post(ensure))

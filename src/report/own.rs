@@ -56,10 +56,10 @@ fn asking(ledger: &LedgerState, uid: u32) -> Option<&Account> {
 }
 
 fn is_in_no_class(account: &Account) -> bool {
-    let unserved = match (account.state, &account.suspension) {
-        (Lifecycle::New, _) | (Lifecycle::Suspended, Some(Suspension::Left)) => true,
-        _ => false,
-    };
+    let unserved = matches!(
+        (account.state, &account.suspension),
+        (Lifecycle::New, _) | (Lifecycle::Suspended, Some(Suspension::Left))
+    );
     unserved && account.absence.is_none() && account.disabled.is_none()
 }
 

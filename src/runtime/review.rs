@@ -52,9 +52,8 @@ impl Clusters {
             link.review.asked_at = Some(now);
             link.review.asking = Some(AbortOnDropHandle::new(tokio::spawn(async move {
                 let trouble = question.ask().await.err();
-                match &trouble {
-                    Some(why) => tracing::error!(%cluster, error = why, "the webhook does not answer"),
-                    None => tracing::debug!(%cluster, "the webhook answers"),
+                if let Some(why) = &trouble {
+                    tracing::error!(%cluster, error = why, "the webhook does not answer");
                 }
                 *locked(&answer) = Some(WebhookAnswer { at: now, trouble });
             })));

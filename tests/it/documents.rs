@@ -200,6 +200,7 @@ fn every_metric_of_the_alert_rules_is_exposed() {
     metrics.drift_repaired(1);
     metrics.refused("suspend_per_day");
     metrics.endpoint("prod", "internal", true);
+    metrics.webhook("prod", true);
     metrics.backup(Timestamp::from_second(1).ok(), false);
     metrics.confinement("prod", (0, 0), Some(1));
     let approver = bursar_webhook::server::metrics::ApproverMetrics::default().exposition(0, true);

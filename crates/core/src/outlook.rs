@@ -13,6 +13,7 @@ use crate::evolve::{Evolved, Inputs, evolve};
 use crate::identity::{AccountId, AccountName};
 use crate::kinds::Stage;
 use crate::ledger::gaps::{LONGEST_GAP, later};
+use crate::ledger::quota::QuotaOverride;
 use crate::ledger::{Absence, Ending, LedgerState};
 use crate::plan::display::headline;
 use crate::plan::guard::Bounds;
@@ -222,7 +223,7 @@ impl Lookahead {
             if plan.transition.is_some() {
                 *decided = true;
                 moved.insert(plan.id.clone());
-            } else if moved.contains(&plan.id) {
+            } else if moved.contains(&plan.id) && follows(plan).is_none() {
                 // Its objects are as they were: nothing is carried out here.
                 continue;
             }
@@ -235,6 +236,8 @@ impl Lookahead {
         }
         outlook.held_back = evolved.refusals.iter().flat_map(|refusal| refusal.accounts.iter().cloned()).collect();
         self.ledger = evolved.after;
+        // What was decided is taken to be done: the end of a suspension waits for that.
+        self.ledger.failures.retain(|(id, _), _| !self.moved.contains(id));
     }
 }
 
@@ -242,7 +245,7 @@ fn is_renewal(action: &Action) -> bool {
     action.is_look() || matches!(action, Action::Deliver { reason: Reason::Expiring(_), .. })
 }
 
-const fn follows(plan: &AccountPlan) -> Option<&'static str> {
+fn follows(plan: &AccountPlan) -> Option<&'static str> {
     match plan.transition {
         Some(Transition::Create) => Some("create"),
         Some(Transition::Resume) => Some("resume"),
@@ -250,7 +253,7 @@ const fn follows(plan: &AccountPlan) -> Option<&'static str> {
         Some(Transition::Archive) => Some("archive"),
         Some(Transition::Delete { .. }) => Some("delete its namespaces"),
         Some(Transition::Gone) => Some("note the deletion"),
-        None => None,
+        None => plan.steps().any(|action| matches!(action, Action::Archive { .. })).then_some("archive"),
     }
 }
 
@@ -260,7 +263,7 @@ fn next_due(ledger: &LedgerState, now: Timestamp) -> Option<Timestamp> {
         let ending = account.ending.as_ref().and_then(Ending::counted);
         [account.absence.as_ref(), ending].into_iter().flatten().map(|counted| counted.due)
     });
-    let overrides = ledger.overrides.values().filter_map(|given| given.due());
+    let overrides = ledger.overrides.values().filter_map(QuotaOverride::due);
     let idle = ledger.idle.values().map(|idle| idle.due);
     accounts.chain(overrides).chain(idle).filter(|due| *due > now).min()
 }
@@ -321,7 +324,7 @@ mod tests {
     use super::*;
     use crate::identity::AccountKind;
     use crate::ledger::Note;
-    use crate::ledger::quota::{OverrideKey, QuotaOverride};
+    use crate::ledger::quota::OverrideKey;
     use crate::plan::testing::{World, entry_of};
     use crate::policy::{Limit, When};
 
@@ -366,12 +369,15 @@ mod tests {
         let account = world.add(AccountKind::Tool, "foo", Some(52_503));
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: world.now };
         let key = OverrideKey { account, resource: "pods".to_owned(), cluster: None };
-        let until = Some("2026-05-10T12:00:00Z".parse().expect("a time"));
-        world.ledger.overrides.insert(key, QuotaOverride { amount: "99".to_owned(), until, note, proved: None });
+        let until: Timestamp = "2026-05-10T12:00:00Z".parse().expect("a time");
+        world
+            .ledger
+            .overrides
+            .insert(key, QuotaOverride { amount: "99".to_owned(), until: Some(until), note, proved: None });
         world.cycle();
         assert_eq!(outlook(&world, None, "2026-05-10T11:00:00Z").due, []);
         let found = outlook(&world, None, "2026-06-01T00:00:00Z").due;
-        assert!(matches!(&*found, [due] if due.at == until.expect("set") && due.what == "quota changed"), "{found:?}");
+        assert!(matches!(&*found, [due] if due.at == until && due.what == "quota changed"), "{found:?}");
     }
 
     #[test]

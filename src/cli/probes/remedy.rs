@@ -48,7 +48,7 @@ const REMEDIES: [(&[&str], &str); 6] = [
 const OTHER: &str = "see the reason, and the log of the directory; until it answers completely nobody of this source is suspended for absence";
 
 /// The remedy for a read that was not complete because of `why`.
-pub(super) fn of(why: &str) -> &'static str {
+pub(in crate::cli) fn of(why: &str) -> &'static str {
     let fits = |words: &[&str]| words.iter().any(|word| why.contains(word));
     REMEDIES.iter().find(|(words, _)| fits(words)).map_or(OTHER, |(_, remedy)| remedy)
 }

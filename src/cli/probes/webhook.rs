@@ -31,7 +31,7 @@ pub(super) async fn webhook(
                 first = match question.ask().await {
                     Ok(()) => Finding::good(&subject, format!("{}; it answers a review", first.text)),
                     Err(why) => {
-                        Finding::bad(&subject, format!("it does not answer a review: {why}"), start(&found.url))
+                        Finding::bad(&subject, format!("it does not answer a review: {why}"), start(found.url.as_deref()))
                     }
                 };
             }
@@ -46,7 +46,7 @@ pub(super) async fn webhook(
 }
 
 /// What brings a webhook back. Until then every pod of tenants is refused.
-fn start(url: &Option<String>) -> String {
+fn start(url: Option<&str>) -> String {
     match url {
         Some(url) => format!(
             "on the host of {url}: systemctl restart bursar-webhook, and journalctl -u bursar-webhook; the API server must reach \

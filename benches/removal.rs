@@ -113,7 +113,7 @@ fn add(world: &World, prefix: &str, first_uid: u32, count: u32) {
     world.add(&ldif);
 }
 
-fn removal(world: &World, runtime: &tokio::runtime::Runtime, tool: &str, begin: Begin) -> Duration {
+fn removal(world: &World, runtime: &tokio::runtime::Runtime, tool: &str, start: Begin) -> Duration {
     let old = copy(world, tool);
     runtime.block_on(async {
         let file = Kubeconfig::read_from(&old).expect("a kubeconfig");
@@ -122,7 +122,7 @@ fn removal(world: &World, runtime: &tokio::runtime::Runtime, tool: &str, begin: 
         let pods: Api<Pod> = Api::namespaced(Client::try_from(config).expect("a client"), &namespace);
         pods.list(&ListParams::default()).await.expect("it works");
         let began = Instant::now();
-        begin(world, tool);
+        start(world, tool);
         loop {
             match pods.list(&ListParams::default()).await {
                 Err(kube::Error::Api(status)) if status.code == 403 => return began.elapsed(),

@@ -53,9 +53,10 @@ fn adoptions(text: &str) -> (Vec<OrderRequest>, Vec<String>) {
 pub(super) async fn resume(context: &Context, arguments: Resume) -> Result<Exit, Failure> {
     let Resume { target: arguments, start } = arguments;
     let target = target(arguments);
-    let request = match start.is_empty() {
-        true => OrderRequest::Resume(target),
-        false => OrderRequest::ResumeStarting(ResumeStarting { target, start }),
+    let request = if start.is_empty() {
+        OrderRequest::Resume(target)
+    } else {
+        OrderRequest::ResumeStarting(ResumeStarting { target, start })
     };
     give(context, vec![request]).await
 }

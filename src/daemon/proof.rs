@@ -42,7 +42,9 @@ pub(super) async fn of(
             bound_by_others: BTreeMap::new(),
             evicted: BTreeMap::new(),
         };
-        rows.iter().for_each(|row| found(row, &mut proof));
+        for row in &rows {
+            found(row, &mut proof);
+        }
         proofs.push(proof);
     }
     Ok(proofs)

@@ -47,8 +47,8 @@ pub async fn foreign(server: &ApiServer, known_as: &[Holder]) -> Result<Vec<Stri
     let others = format!("{MANAGED_BY}!={MANAGER}");
     let mut found = Vec::new();
     for kind in [ManagedKind::RoleBinding, ManagedKind::ClusterRoleBinding] {
-        let Some(served) = everywhere(&ObjectKind::Managed(kind)) else { continue };
-        for binding in server.list_selected(&served.path(None, None), &others).await? {
+        let Some(kind_there) = everywhere(&ObjectKind::Managed(kind)) else { continue };
+        for binding in server.list_selected(&kind_there.path(None, None), &others).await? {
             let subjects = binding["subjects"].as_array();
             for subject in subjects.into_iter().flatten().filter(|subject| names(subject, known_as)) {
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -54,6 +54,24 @@ fn matrix() -> (Vec<Happening>, Vec<Happening>, BTreeSet<(String, String)>) {
     (states, events, waits)
 }
 
+/// Steps that can be made here.
+const KNOWN: [&str; 14] = [
+    "cycle",
+    "quota",
+    "break",
+    "hold",
+    "release",
+    "suspend",
+    "resume",
+    "revoke",
+    "disabled",
+    "enabled",
+    "loses",
+    "vanish",
+    "drift",
+    "terminating",
+];
+
 /// `None`: one of them cannot be made on real servers, or concerns more than one tool.
 fn steps(text: &str, of_an_end: bool) -> Option<Vec<Step>> {
     let lines = text.split(';').map(str::trim).filter(|line| !line.is_empty());
@@ -69,22 +87,6 @@ fn steps(text: &str, of_an_end: bool) -> Option<Vec<Step>> {
             [verb, "tool", "foo", ..] => (verb, &words[3..]),
             _ => return None,
         };
-        const KNOWN: [&str; 14] = [
-            "cycle",
-            "quota",
-            "break",
-            "hold",
-            "release",
-            "suspend",
-            "resume",
-            "revoke",
-            "disabled",
-            "enabled",
-            "loses",
-            "vanish",
-            "drift",
-            "terminating",
-        ];
         if !KNOWN.contains(&verb) && verb != "remade" {
             return None;
         }
@@ -258,7 +260,7 @@ fn in_a_sample_of_all_crossings_access_goes_that_should_and_no_other() {
             "takes" if access || old => wrong.push(format!("{name}: still has access")),
             "replaces" if old => wrong.push(format!("{name}: what it had still opens it")),
             "replaces" if cell.had_access && !access && has_replacement => {
-                wrong.push(format!("{name}: lost its access"))
+                wrong.push(format!("{name}: lost its access"));
             }
             "keeps" if cell.had_access && !access => wrong.push(format!("{name}: lost its access")),
             _ => {}

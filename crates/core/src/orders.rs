@@ -92,9 +92,10 @@ fn write(
 ) -> Result<OrderOutcome, Refusal> {
     let (kind, target) = match request {
         OrderRequest::Evict(Evict { target, .. }) => (Some(OrderKind::Evict), target),
-        OrderRequest::ResumeStarting(ResumeStarting { target, .. }) => (Some(OrderKind::Resume), target),
         OrderRequest::Suspend(target) => (Some(OrderKind::Suspend), target),
-        OrderRequest::Resume(target) => (Some(OrderKind::Resume), target),
+        OrderRequest::Resume(target) | OrderRequest::ResumeStarting(ResumeStarting { target, .. }) => {
+            (Some(OrderKind::Resume), target)
+        }
         OrderRequest::Revoke(target) => (Some(OrderKind::Revoke), target),
         OrderRequest::AdoptUid(target) => (Some(OrderKind::AdoptUid), target),
         OrderRequest::AdoptAccount(target) => (Some(OrderKind::AdoptAccount), target),

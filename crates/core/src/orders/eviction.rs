@@ -96,13 +96,13 @@ mod tests {
         let steps = |world: &World| {
             let plan = world.plan();
             let steps = plan.accounts.iter().flat_map(crate::plan::AccountPlan::steps);
-            let word = |action: &Action| match action {
+            let step = |action: &Action| match action {
                 Action::StopWorkloads { .. } => Some("stop"),
                 Action::Evict { since: Some(_), .. } => Some("evict"),
                 Action::ProveRevoked { .. } => Some("prove"),
                 _ => None,
             };
-            steps.filter_map(word).collect::<Vec<_>>()
+            steps.filter_map(step).collect::<Vec<_>>()
         };
         assert_eq!(steps(&world), ["stop", "evict", "prove"]);
         // Killed before the first step: the ledger knows what has begun.

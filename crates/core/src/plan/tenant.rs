@@ -344,22 +344,18 @@ fn stop(look: Look<'_>, sealed_now: bool) -> Vec<Action> {
     let unfinished = failure.is_some_and(|failure| !failure.waits(look.now));
     let namespace = look.tenant.namespace.clone().filter(|_| look.tenant.suspended && (begins || unfinished));
     let Some(namespace) = namespace else { return Vec::new() };
-    let cluster = look.cluster.clone();
-    let evict =
-        evicted(look).map(|since| Action::Evict { cluster: cluster.clone(), namespace: namespace.clone(), since });
-    [Action::StopWorkloads { cluster, namespace }].into_iter().chain(evict).collect()
+    let evict = eviction(look, &namespace);
+    [Action::StopWorkloads { cluster: look.cluster.clone(), namespace }].into_iter().chain(evict).collect()
 }
 
-/// Whether the suspension is an eviction, and from when on changes are listed.
-fn evicted(look: Look<'_>) -> Option<Option<Timestamp>> {
+/// What an eviction does beyond a suspension; `None` if the suspension is none.
+fn eviction(look: Look<'_>, namespace: &NamespaceName) -> Option<Action> {
     let suspension = match &look.account.transition {
         Some(Transition::Suspend(why)) => Some(why),
         _ => look.ledger.accounts.get(look.id).and_then(|account| account.suspension.as_ref()),
     };
-    match suspension {
-        Some(Suspension::Evicted { since, .. }) => Some(*since),
-        _ => None,
-    }
+    let Some(Suspension::Evicted { since, .. }) = suspension else { return None };
+    Some(Action::Evict { cluster: look.cluster.clone(), namespace: namespace.clone(), since: *since })
 }
 
 fn resume(look: Look<'_>) -> Vec<Action> {

@@ -344,7 +344,7 @@ impl Shared {
             Ok(Ok(_)) => self.works(index),
             Ok(Err(error)) => self.failed(index, explain(&self.cluster, &error, &error)),
             Err(_) => {
-                self.failed(index, format!("cluster {} does not answer; it is tried again by itself", self.cluster))
+                self.failed(index, format!("cluster {} does not answer; it is tried again by itself", self.cluster));
             }
         }
     }

@@ -30,9 +30,11 @@ pub(super) async fn webhook(
             if let Some(question) = question.filter(|_| first.cure.is_none()) {
                 first = match question.ask().await {
                     Ok(()) => Finding::good(&subject, format!("{}; it answers a review", first.text)),
-                    Err(why) => {
-                        Finding::bad(&subject, format!("it does not answer a review: {why}"), start(found.url.as_deref()))
-                    }
+                    Err(why) => Finding::bad(
+                        &subject,
+                        format!("it does not answer a review: {why}"),
+                        start(found.url.as_deref()),
+                    ),
                 };
             }
             let mut findings = vec![first];

@@ -98,7 +98,7 @@ impl Memory<'_> {
         let mut unresolved: BTreeSet<&MemberName> = read.dangling.members.keys().collect();
         for account in self.ledger.accounts.values().filter(is_there) {
             let dn = || MemberName::Dn(Dn::parse(&account.dn).canonical().to_owned());
-            let names = if account.source != read.source {
+            let called = if account.source != read.source {
                 let Some(sid) = account.sid.as_ref().filter(|_| is_of_forest) else { continue };
                 [dn(), MemberName::Sid(sid.clone())]
             } else if present.contains(&account.directory_id) {
@@ -106,7 +106,7 @@ impl Memory<'_> {
             } else {
                 [dn(), MemberName::Name(account.name.clone())]
             };
-            for name in &names {
+            for name in &called {
                 unresolved.remove(name);
                 for (holder, role) in read.dangling.holders(name) {
                     named.add(&read.source, holder, account, role);

@@ -114,7 +114,8 @@ fn name(Peer { who, ports }: &Peer) -> String {
     let (kind, more) = match who {
         Who::Dns => return "dns".to_owned(),
         Who::Addresses { range, except } => {
-            let except: String = except.iter().map(|range| format!(" except {range}")).collect();
+            let except: Vec<String> = except.iter().map(|range| format!(" except {range}")).collect();
+            let except = except.concat();
             return format!("cidr-{}", kubernetes_name(&format!("{range}:{texts}{except}")));
         }
         Who::Pods { namespaces: Namespaces::Own, labels: None } if ports.is_empty() => {
@@ -155,7 +156,7 @@ mod tests {
         let named = |name: &str| Namespaces::Named(name.to_owned());
         let labelled = |text: &str| Namespaces::Labelled(Selector::parse(text).expect("a selector"));
         let (tcp, udp) = (Port::tcp, |number| Port { number, udp: true });
-        let names = [
+        let all = [
             Peer::dns(),
             Peer::own_namespace(),
             pods(Namespaces::Own, Some("app=db"), &[]),
@@ -174,16 +175,16 @@ mod tests {
             cidr("192.0.20.0/24", &[], &[]),
         ]
         .map(|peer| name(&peer));
-        let different: std::collections::BTreeSet<&String> = names.iter().collect();
-        assert_eq!(different.len(), names.len(), "{names:?}");
+        let different: std::collections::BTreeSet<&String> = all.iter().collect();
+        assert_eq!(different.len(), all.len(), "{all:?}");
         let is_name = |name: &&String| {
             name.len() <= 63
                 && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         };
-        assert!(names.iter().all(|name| is_name(&name)), "{names:?}");
+        assert!(all.iter().all(|name| is_name(&name)), "{all:?}");
         // As earlier versions called them.
         assert_eq!(name(&cidr("192.0.2.0/24", &[], &[tcp(443), tcp(8443)])), "cidr-192-0-2-0-24-443-8443-570d7f");
-        assert_eq!((&*names[1], &*names[5]), ("own-namespace", "namespace-web"));
+        assert_eq!((&*all[1], &*all[5]), ("own-namespace", "namespace-web"));
     }
 
     #[test]

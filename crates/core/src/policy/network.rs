@@ -189,8 +189,8 @@ impl NetworkProfile {
         if !self.default_deny {
             return Some("everything is open".to_owned());
         }
-        let by = self.allow_egress.iter().filter(|peer| peer.is_on(&target.ports));
-        by.filter_map(|peer| peer.who.reaches(target)).next()
+        let mut by = self.allow_egress.iter().filter(|peer| peer.is_on(&target.ports));
+        by.find_map(|peer| peer.who.reaches(target))
     }
 }
 
@@ -205,7 +205,7 @@ impl Peer {
 impl Who {
     fn reaches(&self, target: &Target) -> Option<String> {
         match self {
-            Self::Dns => None,
+            Self::Dns | Self::Pods { namespaces: Namespaces::Own, .. } => None,
             Self::Addresses { range, except } => {
                 let left_out = |address: &IpAddr| except.iter().any(|except| except.contains(*address));
                 let reached =
@@ -220,7 +220,6 @@ impl Who {
                 let namespace = target.namespace.as_ref()?;
                 Some(format!("namespace {namespace} may have the labels {selector}"))
             }
-            Self::Pods { namespaces: Namespaces::Own, .. } => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What tenants' pods should not reach: the file servers of the policy, the directories, and this host. NFS with AUTH_SYS
+//! What tenants' pods should not reach: the file servers of the policy, the directories, and this host. NFS with `AUTH_SYS`
 //! believes every uid that a client claims, so a pod that reaches the server can read every home.
 //!
 //! Names are resolved as the nodes would, as far as this host's resolver is theirs.
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bursar_directory::source::{ServerUrl, SourceKind};
 
 use super::Settings;
-use crate::policy::{Class, NfsVolume, Policy, Target, VolumeKind};
+use crate::policy::{Class, NetworkProfile, NfsVolume, Policy, Target, VolumeKind};
 use crate::rules::AllowedVolume;
 
 /// A resolver that takes longer is away: a configuration is also read while it is.
@@ -35,7 +35,7 @@ pub struct Egress {
 pub fn egress(settings: &Settings) -> Egress {
     let policy = &settings.policy;
     // Without a class that reaches addresses outside there is nothing to resolve.
-    let reaches_out = |class: &&Class| policy.networks.get(&class.network).is_some_and(|profile| profile.reaches_out());
+    let reaches_out = |class: &&Class| policy.networks.get(&class.network).is_some_and(NetworkProfile::reaches_out);
     let classes: Vec<&Class> = with_pods(policy).filter(reaches_out).collect();
     let mut found = Egress::default();
     if classes.is_empty() {
@@ -70,7 +70,7 @@ fn targets(settings: &Settings) -> Vec<Target> {
         match &source.kind {
             SourceKind::Ldap(ldap) => {
                 let urls = ldap.urls.iter().filter_map(|text| ServerUrl::parse(text));
-                // A socket is of this host.
+                // A socket leads to a server on this host.
                 servers.extend(urls.filter(|url| url.socket.is_none()).map(|url| {
                     let ports = LDAP_PORTS.into_iter().chain([url.port]).collect();
                     // The domain of an SRV record has the addresses of an Active Directory's controllers.
@@ -142,6 +142,7 @@ fn of_service(host: &str) -> Option<String> {
 }
 
 /// The addresses of each host, in their order; none for one that does not resolve in time.
+#[expect(clippy::disallowed_methods, reason = "waits for the resolver, with a deadline")]
 fn resolved(hosts: &[String]) -> Vec<BTreeSet<IpAddr>> {
     let (sender, answers) = mpsc::channel();
     for (index, host) in hosts.iter().enumerate() {

@@ -118,13 +118,12 @@ fn host_fields(table: &Table<'_>) -> BTreeSet<HostField> {
     let mut found = BTreeSet::new();
     for kind in fields.keys() {
         for path in fields.texts(&kind).unwrap_or_default() {
-            match HostField::parse(&kind, &path) {
-                Some(field) => drop(found.insert(field)),
-                None => {
-                    let example = "\"gateways.gateway.networking.k8s.io\" = [\"spec.listeners[].hostname\"]";
-                    fields.wrong(&kind, format!("{path:?} is no field of a kind; for example {example}"));
-                }
-            }
+            let Some(field) = HostField::parse(&kind, &path) else {
+                let example = "\"gateways.gateway.networking.k8s.io\" = [\"spec.listeners[].hostname\"]";
+                fields.wrong(&kind, format!("{path:?} is no field of a kind; for example {example}"));
+                continue;
+            };
+            found.insert(field);
         }
     }
     found

@@ -1,6 +1,8 @@
 //! The rules that the API server evaluates itself: attacks and ordinary objects, sent by an administrator whom nothing
 //! exempts, because a tenant's own role may not write all of these kinds.
 
+#![expect(clippy::needless_pass_by_value, reason = "each call makes its values with json!")]
+
 use bursar::contract::TenantState;
 use bursar_testkit::process::run;
 use bursar_testkit::ready::wait_for;

@@ -115,7 +115,8 @@ fn name(Peer { who, ports }: &Peer) -> String {
         Who::Dns => return "dns".to_owned(),
         Who::Addresses { range, except } => {
             let except: Vec<String> = except.iter().map(|range| format!(" except {range}")).collect();
-            return format!("cidr-{}", kubernetes_name(&format!("{range}:{texts}{}", except.concat())));
+            let except = except.concat();
+            return format!("cidr-{}", kubernetes_name(&format!("{range}:{texts}{except}")));
         }
         Who::Pods { namespaces: Namespaces::Own, labels: None } if ports.is_empty() => {
             return "own-namespace".to_owned();
@@ -155,7 +156,7 @@ mod tests {
         let named = |name: &str| Namespaces::Named(name.to_owned());
         let labelled = |text: &str| Namespaces::Labelled(Selector::parse(text).expect("a selector"));
         let (tcp, udp) = (Port::tcp, |number| Port { number, udp: true });
-        let peer_names = [
+        let all = [
             Peer::dns(),
             Peer::own_namespace(),
             pods(Namespaces::Own, Some("app=db"), &[]),
@@ -174,16 +175,16 @@ mod tests {
             cidr("192.0.20.0/24", &[], &[]),
         ]
         .map(|peer| name(&peer));
-        let different: std::collections::BTreeSet<&String> = peer_names.iter().collect();
-        assert_eq!(different.len(), peer_names.len(), "{peer_names:?}");
+        let different: std::collections::BTreeSet<&String> = all.iter().collect();
+        assert_eq!(different.len(), all.len(), "{all:?}");
         let is_name = |name: &&String| {
             name.len() <= 63
                 && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         };
-        assert!(peer_names.iter().all(|name| is_name(&name)), "{peer_names:?}");
+        assert!(all.iter().all(|name| is_name(&name)), "{all:?}");
         // As earlier versions called them.
         assert_eq!(name(&cidr("192.0.2.0/24", &[], &[tcp(443), tcp(8443)])), "cidr-192-0-2-0-24-443-8443-570d7f");
-        assert_eq!((&*peer_names[1], &*peer_names[5]), ("own-namespace", "namespace-web"));
+        assert_eq!((&*all[1], &*all[5]), ("own-namespace", "namespace-web"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What the API server's own policies are told of each class: for each mode the words of each rule, by class
-//! and rule, one word a line. A class that has a rule in another mode has no key there.
+//! What the API server's own policies are told of each class: for each mode, a key for each class and rule, a word a line.
+//! A class that has a rule in another mode has no key there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub const fn unchosen(ledger_is_older: bool) -> Mode {
     if ledger_is_older { Mode::Audit } else { Mode::Enforce }
 }
 
-/// What the policies are told, by mode: a key for each class and rule.
+/// What the policy of each mode is told.
 #[must_use]
 pub fn data(policy: &Policy, cluster: &ClusterName, unchosen: Mode) -> [(Mode, BTreeMap<String, String>); 3] {
     MODES.map(|mode| {

@@ -1,7 +1,7 @@
-//! Rules that the API server evaluates itself, by `ValidatingAdmissionPolicy` objects. The webhook is not told of them, so they
-//! add nothing to a review.
+//! Rules that the API server evaluates itself, by policies of its own. The webhook is not told of them, so they add nothing
+//! to a review.
 //!
-//! The policies have each rule as words ([`crate::desired::server_rules`]).
+//! The policies read each rule as words ([`crate::desired::server_rules`]).
 
 use std::collections::BTreeSet;
 
@@ -100,7 +100,7 @@ impl HostField {
     }
 }
 
-/// `gateways.gateway.networking.k8s.io spec.listeners[].hostname`: how the policies name it.
+/// `gateways.gateway.networking.k8s.io spec.listeners[].hostname`: how the words name it.
 impl std::fmt::Display for HostField {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { group, plural, path, optional } = self;

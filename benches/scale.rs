@@ -32,7 +32,7 @@ use site::Site;
 /// What is measured where nobody says otherwise.
 const SIZES: [&str; 3] = ["1000", "10000", "100000"];
 /// Cycles in which nothing changed; the median is printed.
-const CYCLES: usize = 9;
+const CYCLES: u32 = 9;
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -100,13 +100,12 @@ async fn start(folder: &Path, tenants: u32) {
     };
     cycle(Some(&directory));
     println!("start to the end of the first cycle, ms\t{:.0}", milliseconds(began.0.elapsed()));
-    println!("the same, CPU s\t{:.1}", own_cpu() - began.1);
+    println!("the same, CPU s of the start\t{:.1}", own_cpu() - began.1);
     println!("peak memory of the start, MiB\t{}", memory("VmHWM"));
     for (what, heard) in [("with an unchanged read", Some(&directory)), ("without a read", None)] {
-        let (mut times, mut used): (Vec<Duration>, Vec<f64>) = (0..CYCLES).map(|_| cycle(heard)).unzip();
-        used.sort_by(f64::total_cmp);
-        println!("cycle in which nothing changed, {what}, ms\t{:.1}", milliseconds(median(std::mem::take(&mut times))));
-        println!("the same, CPU ms\t{:.0}", used.iter().sum::<f64>() / CYCLES as f64 * 1e3);
+        let (times, used): (Vec<Duration>, Vec<f64>) = (0..CYCLES).map(|_| cycle(heard)).unzip();
+        println!("cycle in which nothing changed, {what}, ms\t{:.1}", milliseconds(median(times)));
+        println!("the same, {what}, CPU ms\t{:.0}", used.iter().sum::<f64>() / f64::from(CYCLES) * 1e3);
     }
     drop(directory);
     // The allocator gives back what was freed a while ago when it is asked for more.

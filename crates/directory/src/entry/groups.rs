@@ -156,16 +156,16 @@ impl Flat {
                 match member {
                     Member::Dn(dn) if self.groups.contains_key(dn) => parts.push((dn, group)),
                     member if index.find(member).is_some() => {}
-                    Member::Dn(dn) => hold(&mut dangling, MemberName::of(dn), holders.get(group), Role::Member),
+                    Member::Dn(dn) => hold(&mut dangling, &MemberName::of(dn), holders.get(group), Role::Member),
                     Member::Name(name) => {
-                        hold(&mut dangling, MemberName::Name(name.clone()), holders.get(group), Role::Member);
+                        hold(&mut dangling, &MemberName::Name(name.clone()), holders.get(group), Role::Member);
                     }
                 }
             }
         }
         for (group, managers) in &self.managers {
             for manager in managers.iter().filter(|manager| !index.by_dn.contains_key(manager)) {
-                hold(&mut dangling, MemberName::of(manager), holders.get(group), Role::Manager);
+                hold(&mut dangling, &MemberName::of(manager), holders.get(group), Role::Manager);
             }
         }
         if dangling.members.is_empty() {
@@ -181,7 +181,7 @@ impl Flat {
     }
 }
 
-fn hold(dangling: &mut Dangling, name: MemberName, holders: Option<&Vec<&DirectoryId>>, role: Role) {
+fn hold(dangling: &mut Dangling, name: &MemberName, holders: Option<&Vec<&DirectoryId>>, role: Role) {
     for id in holders.into_iter().flatten() {
         dangling.add(name.clone(), (*id).clone(), role);
     }

@@ -109,12 +109,11 @@ impl Numbers {
         let map = IdMap::new(mapping.range, mapping.default_domain.as_ref(), &mapping.domains, &domains);
         let whole = trees.iter().all(|(kind, tree)| tree.whole || !is_account(*kind));
         let by = match (mapping.ids, decided) {
-            (Ids::Auto, Some(DecidedIds::Attributes)) | (Ids::Attributes, _) => By::Attributes,
-            (Ids::Auto, Some(DecidedIds::Sid)) | (Ids::Sid, _) => By::Sid,
             // The first uidNumber may be in what did not come.
             (Ids::Auto, None) if numbered == 0 && !whole => By::Unknown,
             (Ids::Auto, None) if numbered == 0 => By::Sid,
-            (Ids::Auto, None) => By::Attributes,
+            (Ids::Auto, Some(DecidedIds::Sid)) | (Ids::Sid, _) => By::Sid,
+            (Ids::Auto, None | Some(DecidedIds::Attributes)) | (Ids::Attributes, _) => By::Attributes,
             (Ids::Mixed, _) => By::Either,
         };
         Self { told: Some(mapping.ids), by, map, accounts, numbered, decided }

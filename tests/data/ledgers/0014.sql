@@ -8,26 +8,26 @@ CREATE TABLE _sqlx_migrations (
     checksum BLOB NOT NULL,
     execution_time BIGINT NOT NULL
 );
-INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-22 18:45:29',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',12510211);
-INSERT INTO _sqlx_migrations VALUES(2,'quota and pace','2026-11-22 18:45:29',1,X'64365991db26aa487d9dffd39ad0052201085ab5dddbe647ac414f6717cd17a364b94e0c8fb5c30826786019ae873e78',7955893);
-INSERT INTO _sqlx_migrations VALUES(3,'archive','2026-11-22 18:45:29',1,X'269647eca3cf178a0927168919a6464af896e9db16fbff08e2b48f01655cd44a216a118d44437f7d388c96dfc5874902',15980338);
-INSERT INTO _sqlx_migrations VALUES(4,'pace and use','2026-11-22 18:45:29',1,X'abd1d191e0ade911fe3aa94b0e6cbcfa7f5e6b45e15caf5dc05768eb6e6770b5860c519b1f13ef6fb49bc4ad84896188',3886355);
-INSERT INTO _sqlx_migrations VALUES(5,'adopted and used','2026-11-22 18:45:29',1,X'bcad409ddf813ddf6327fd8ca04afb948c5de02e50fa4bf5215ba65db744c33c664cadd4d9cd56764101b2b77804184e',20009385);
-INSERT INTO _sqlx_migrations VALUES(6,'credentials','2026-11-22 18:45:29',1,X'4b7dd800183bd1d46f56e07393a15b65646f5d063461789604701db37ece7656f1e65fa3c1bef1e68e069e5506663ba9',21208687);
-INSERT INTO _sqlx_migrations VALUES(7,'adopted objects','2026-11-22 18:45:29',1,X'7c3bcfa9875fcbbfc6b85511d7663e744dc8e648fddd8aada464b60098166b8843d7a0e003953a8ac4c97b7ff74863f0',20562768);
-INSERT INTO _sqlx_migrations VALUES(8,'ssh keys','2026-11-22 18:45:29',1,X'6075be771407e8e3971ac4ac28fd338c05862a8ceea9274629ca0b23f860b982e3619004ffd40e5d0b79e783e7885e60',3861499);
-INSERT INTO _sqlx_migrations VALUES(9,'adopted namespaces and realm','2026-11-22 18:45:29',1,X'86a1b30718a33574e462e26b2ee8ea71f65e0acce16954d76e0746eaf11cc5854873f08335ab2b03527c4707397fa790',17573165);
-INSERT INTO _sqlx_migrations VALUES(10,'realm limits','2026-11-22 18:45:29',1,X'bd212fabba935682806a054fc55efc2d21ae1a2f241a60e7cd0d625348c04d915a22c5f12bd711cffd6fdd17d40185c5',21987234);
-INSERT INTO _sqlx_migrations VALUES(11,'directory proof','2026-11-22 18:45:29',1,X'4a267357b3984ec0205ad749f7613b393044edf2f8b995ec8ce1abea28b9952d5bc4a1c49cb3fb2546515d620e6f68cc',23970652);
-INSERT INTO _sqlx_migrations VALUES(12,'access limits','2026-11-22 18:45:29',1,X'c668b3b4a89845d8558e0ff46bc488727f6ad9605e6c95fab8a074cd08a72a8080a54f347a45e36e75516553cdc33c6e',19859823);
-INSERT INTO _sqlx_migrations VALUES(13,'proved overrides','2026-11-22 18:45:29',1,X'17e5279d72b70706087838353140273dd388af2b6199edbae5391ae2cfc99aa452623c6e7b35f9211b24f40be66c0965',12117878);
-INSERT INTO _sqlx_migrations VALUES(14,'rules of the server','2026-11-22 18:45:29',1,X'4bdb08a269e38d4bcebc23109ba70fc95c37578fa3a7d39c0825ebc71e8455349d84517b6345883ffdbc45db7f26a89d',11905813);
+INSERT INTO _sqlx_migrations VALUES(1,'ledger','2026-11-22 19:29:25',1,X'5beeccece393ceb890914dfa85a43fd2135c2c6f4610aff452357826b6730a0fc93ed81bfeea6a89674e79824237f397',5454066);
+INSERT INTO _sqlx_migrations VALUES(2,'quota and pace','2026-11-22 19:29:25',1,X'64365991db26aa487d9dffd39ad0052201085ab5dddbe647ac414f6717cd17a364b94e0c8fb5c30826786019ae873e78',1188326);
+INSERT INTO _sqlx_migrations VALUES(3,'archive','2026-11-22 19:29:25',1,X'269647eca3cf178a0927168919a6464af896e9db16fbff08e2b48f01655cd44a216a118d44437f7d388c96dfc5874902',5217183);
+INSERT INTO _sqlx_migrations VALUES(4,'pace and use','2026-11-22 19:29:25',1,X'abd1d191e0ade911fe3aa94b0e6cbcfa7f5e6b45e15caf5dc05768eb6e6770b5860c519b1f13ef6fb49bc4ad84896188',1893134);
+INSERT INTO _sqlx_migrations VALUES(5,'adopted and used','2026-11-22 19:29:25',1,X'bcad409ddf813ddf6327fd8ca04afb948c5de02e50fa4bf5215ba65db744c33c664cadd4d9cd56764101b2b77804184e',5390310);
+INSERT INTO _sqlx_migrations VALUES(6,'credentials','2026-11-22 19:29:25',1,X'4b7dd800183bd1d46f56e07393a15b65646f5d063461789604701db37ece7656f1e65fa3c1bef1e68e069e5506663ba9',6897941);
+INSERT INTO _sqlx_migrations VALUES(7,'adopted objects','2026-11-22 19:29:25',1,X'7c3bcfa9875fcbbfc6b85511d7663e744dc8e648fddd8aada464b60098166b8843d7a0e003953a8ac4c97b7ff74863f0',4420239);
+INSERT INTO _sqlx_migrations VALUES(8,'ssh keys','2026-11-22 19:29:25',1,X'6075be771407e8e3971ac4ac28fd338c05862a8ceea9274629ca0b23f860b982e3619004ffd40e5d0b79e783e7885e60',1936497);
+INSERT INTO _sqlx_migrations VALUES(9,'adopted namespaces and realm','2026-11-22 19:29:25',1,X'86a1b30718a33574e462e26b2ee8ea71f65e0acce16954d76e0746eaf11cc5854873f08335ab2b03527c4707397fa790',2166680);
+INSERT INTO _sqlx_migrations VALUES(10,'realm limits','2026-11-22 19:29:25',1,X'bd212fabba935682806a054fc55efc2d21ae1a2f241a60e7cd0d625348c04d915a22c5f12bd711cffd6fdd17d40185c5',5166177);
+INSERT INTO _sqlx_migrations VALUES(11,'directory proof','2026-11-22 19:29:25',1,X'4a267357b3984ec0205ad749f7613b393044edf2f8b995ec8ce1abea28b9952d5bc4a1c49cb3fb2546515d620e6f68cc',5493143);
+INSERT INTO _sqlx_migrations VALUES(12,'access limits','2026-11-22 19:29:25',1,X'c668b3b4a89845d8558e0ff46bc488727f6ad9605e6c95fab8a074cd08a72a8080a54f347a45e36e75516553cdc33c6e',5030326);
+INSERT INTO _sqlx_migrations VALUES(13,'proved overrides','2026-11-22 19:29:25',1,X'17e5279d72b70706087838353140273dd388af2b6199edbae5391ae2cfc99aa452623c6e7b35f9211b24f40be66c0965',2038910);
+INSERT INTO _sqlx_migrations VALUES(14,'evictions rules and forests','2026-11-22 19:29:25',1,X'9c8ef00e8b60f86c364f78595e30036c056a86b3e8f3439fc2087d0322afe3b41848e8d8f21e5a140573bfe409ccdc5f',10140970);
 CREATE TABLE ledger (
   one             INTEGER PRIMARY KEY CHECK (one = 1),
   id              TEXT NOT NULL,
   last_generation INTEGER NOT NULL DEFAULT 0 CHECK (last_generation >= 0)
-, older_than_rules INTEGER NOT NULL DEFAULT 0 CHECK (older_than_rules IN (0, 1))) STRICT;
-INSERT INTO ledger VALUES(1,'568e560f60b431c5646b0fb5e92b0139',0,0);
+, learned_at TEXT, older_than_rules INTEGER NOT NULL DEFAULT 0 CHECK (older_than_rules IN (0, 1))) STRICT;
+INSERT INTO ledger VALUES(1,'7d0666c603248d2a3a8c1de9560cd1dc',0,NULL,0);
 CREATE TABLE account (
   id              TEXT PRIMARY KEY,
   kind            TEXT NOT NULL CHECK (kind IN ('tool', 'user', 'group')),
@@ -48,15 +48,15 @@ CREATE TABLE account (
   since           TEXT NOT NULL,
   suspension      TEXT CHECK (json_valid(suspension)),
   generation      INTEGER NOT NULL CHECK (generation >= 0),
-  revocation      TEXT CHECK (json_valid(revocation)), ending TEXT CHECK (json_valid(ending)), ssh_keys TEXT CHECK (json_valid(ssh_keys)),
+  revocation      TEXT CHECK (json_valid(revocation)), ending TEXT CHECK (json_valid(ending)), ssh_keys TEXT CHECK (json_valid(ssh_keys)), sid TEXT,
   UNIQUE (source, directory_id),
   UNIQUE (kind, kubernetes_name)
 ) STRICT;
-INSERT INTO account VALUES('id-alice','user','alice','alice','people','entry-alice','cn=alice',3001,3001,'[]','/data/project/alice','alice@example.org',NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL,NULL,NULL);
-INSERT INTO account VALUES('id-bob','user','bob','bob','people','entry-bob','cn=bob',3002,3002,'[]','/data/project/bob',NULL,NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL,NULL,NULL);
-INSERT INTO account VALUES('id-carol','user','carol','carol','people','entry-carol','cn=carol',3003,3003,'[]','/data/project/carol',NULL,NULL,NULL,NULL,'active','2026-05-01T08:00:00Z',NULL,1,NULL,NULL,NULL);
-INSERT INTO account VALUES('id-foo','tool','web','foo','people','entry-foo','cn=foo',52503,52503,'[]','/data/project/foo',NULL,NULL,NULL,NULL,'active','2026-05-12T09:00:00Z',NULL,2,NULL,NULL,'["ssh-ed25519 AAAA web"]');
-INSERT INTO account VALUES('id-old','tool','old','old','people','entry-old','cn=old',52504,52504,'[]','/data/project/old',NULL,NULL,NULL,'{"counted_at":"2026-05-31T20:00:00Z","due":"2026-06-01T20:00:00Z","seconds":0,"since":"2026-05-31T20:00:00Z"}','active','2026-05-01T08:00:00Z',NULL,1,NULL,NULL,NULL);
+INSERT INTO account VALUES('id-alice','user','alice','alice','people','entry-alice','cn=alice',3001,3001,'[]','/data/project/alice','alice@example.org',NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL,NULL,NULL,NULL);
+INSERT INTO account VALUES('id-bob','user','bob','bob','people','entry-bob','cn=bob',3002,3002,'[]','/data/project/bob',NULL,NULL,NULL,NULL,'new','2026-05-01T08:00:00Z',NULL,0,NULL,NULL,NULL,NULL);
+INSERT INTO account VALUES('id-carol','user','carol','carol','people','entry-carol','cn=carol',3003,3003,'[]','/data/project/carol',NULL,NULL,NULL,NULL,'active','2026-05-01T08:00:00Z',NULL,1,NULL,NULL,NULL,NULL);
+INSERT INTO account VALUES('id-foo','tool','web','foo','people','entry-foo','cn=foo',52503,52503,'[]','/data/project/foo',NULL,NULL,NULL,NULL,'active','2026-05-12T09:00:00Z',NULL,2,NULL,NULL,'["ssh-ed25519 AAAA web"]',NULL);
+INSERT INTO account VALUES('id-old','tool','old','old','people','entry-old','cn=old',52504,52504,'[]','/data/project/old',NULL,NULL,NULL,'{"counted_at":"2026-05-31T20:00:00Z","due":"2026-06-01T20:00:00Z","seconds":0,"since":"2026-05-31T20:00:00Z"}','active','2026-05-01T08:00:00Z',NULL,1,NULL,NULL,NULL,NULL);
 CREATE TABLE account_name (
   account_id TEXT NOT NULL REFERENCES account,
   name       TEXT NOT NULL,
@@ -297,15 +297,6 @@ CREATE TABLE IF NOT EXISTS "delivery" (
   PRIMARY KEY (account_id, cluster, host)
 ) STRICT;
 INSERT INTO delivery VALUES('id-foo','prod','','/data/project/foo/.kube/config',NULL,'d','2026-05-29T08:00:00Z',NULL);
-CREATE TABLE IF NOT EXISTS "order" (
-  id         INTEGER PRIMARY KEY,
-  account_id TEXT NOT NULL REFERENCES account,
-  what       TEXT NOT NULL
-             CHECK (what IN ('suspend', 'resume', 'revoke', 'adopt uid', 'adopt account', 'adopt object')),
-  note       TEXT NOT NULL CHECK (json_valid(note)),
-  bulk       TEXT,
-  object     TEXT CHECK ((object IS NOT NULL) = (what = 'adopt object'))   -- KIND NAMESPACE/NAME
-) STRICT;
 CREATE TABLE ssh_delivery (
   account_id TEXT PRIMARY KEY REFERENCES account,
   path       TEXT NOT NULL,   -- the file
@@ -386,6 +377,16 @@ CREATE TABLE IF NOT EXISTS "spent" (
   amount   INTEGER NOT NULL,
   at       TEXT NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS "order" (
+  id         INTEGER PRIMARY KEY,
+  account_id TEXT NOT NULL REFERENCES account,
+  what       TEXT NOT NULL
+             CHECK (what IN ('suspend', 'resume', 'revoke', 'evict', 'adopt uid', 'adopt account', 'adopt object')),
+  note       TEXT NOT NULL CHECK (json_valid(note)),
+  bulk       TEXT,
+  -- KIND NAMESPACE/NAME of an object; of an eviction the time from which on changes are listed
+  object     TEXT CHECK (what = 'evict' OR (object IS NOT NULL) = (what = 'adopt object'))
+) STRICT;
 CREATE INDEX account_named ON account (kind, name);
 CREATE UNIQUE INDEX membership_open ON membership (account_id, member) WHERE at_end = '9999-12-31T23:59:59Z';
 CREATE INDEX certificate_holder ON certificate (account_id, cluster);
@@ -430,37 +431,6 @@ SELECT a.id, a.name, a.uid, a.gid, a.home, a.mail, a.state, a.since,
        (SELECT u.at FROM last_use u WHERE u.account_id = a.id) AS last_use
 FROM account a
 WHERE a.kind = 'user';
-CREATE VIEW memberships AS
-SELECT a.kind || ':' || a.name AS account,
-       coalesce(m.kind || ':' || m.name, f.kind || ':' || f.name, ms.member) AS member, ms.role,
-       ms.at_start AS since
-FROM membership ms
-JOIN account a ON a.id = ms.account_id
-LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
-LEFT JOIN former_entry fe ON m.id IS NULL AND fe.directory_id = ms.member
-  AND fe.source IN (SELECT a.source UNION ALL SELECT own.source FROM former_entry own WHERE own.account_id = a.id)
-LEFT JOIN account f ON f.id = fe.account_id
-WHERE ms.at_end = '9999-12-31T23:59:59Z';
-CREATE VIEW pending_removals AS
-SELECT a.kind || ':' || a.name AS account, 'suspend' AS what, a.absence ->> 'since' AS absent_since,
-       a.absence ->> 'due' AS "on"
-FROM account a
-WHERE a.state = 'active' AND (a.absence IS NOT NULL OR a.disabled IS NOT NULL)
-UNION ALL
-SELECT a.kind || ':' || a.name, CASE a.state WHEN 'suspended' THEN 'archive' ELSE 'delete' END,
-       coalesce(a.absence ->> 'since', a.ending ->> 'since'), a.ending ->> 'due'
-FROM account a
-WHERE a.state IN ('suspended', 'archived') AND a.ending ->> 'ending' = 'waits'
-UNION ALL
-SELECT a.kind || ':' || a.name, 'remove ' || coalesce(m.kind || ':' || m.name, f.kind || ':' || f.name, ms.member),
-       ms.leaving_since, ms.leaving_since
-FROM membership ms
-JOIN account a ON a.id = ms.account_id
-LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
-LEFT JOIN former_entry fe ON m.id IS NULL AND fe.directory_id = ms.member
-  AND fe.source IN (SELECT a.source UNION ALL SELECT own.source FROM former_entry own WHERE own.account_id = a.id)
-LEFT JOIN account f ON f.id = fe.account_id
-WHERE ms.leaving_since IS NOT NULL AND ms.at_end = '9999-12-31T23:59:59Z';
 CREATE VIEW idle AS
 SELECT a.kind || ':' || a.name AS account, i.cluster, i.since, i.due AS "on", i.warned_at
 FROM idleness i JOIN account a ON a.id = i.account_id;
@@ -506,6 +476,45 @@ LEFT JOIN quota_override q ON n.class IS NULL AND q.account_id = o.account_id AN
   AND q.cluster = (SELECT max(c.cluster) FROM quota_override c WHERE c.account_id = o.account_id
                    AND c.resource = amount.key AND c.cluster IN ('', o.cluster))
 WHERE o.kind = 'ResourceQuota';
+CREATE VIEW realm_users AS
+SELECT a.kind || ':' || a.name AS account, r.realm, r.name, r.user_id,
+       CASE r.enabled WHEN 1 THEN 'enabled' ELSE 'disabled' END AS state,
+       CASE r.adopted WHEN 1 THEN 'adopted' ELSE 'made' END AS origin,
+       r.mailed_at
+FROM realm_account r JOIN account a ON a.id = r.account_id
+WHERE r.user_id IS NOT NULL;
+CREATE INDEX spent_at ON spent (at);
+CREATE INDEX account_entry ON account (directory_id);
+CREATE VIEW membership_named AS
+SELECT ms.account_id, ms.role, ms.at_start, ms.at_end, ms.leaving_since,
+       coalesce(m.kind || ':' || m.name, f.kind || ':' || f.name,
+                (SELECT min(e.kind || ':' || e.name) FROM account e
+                 WHERE a.sid IS NOT NULL AND e.sid IS NOT NULL AND e.directory_id = ms.member HAVING count(*) = 1),
+                ms.member) AS member
+FROM membership ms
+JOIN account a ON a.id = ms.account_id
+LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
+LEFT JOIN former_entry fe ON m.id IS NULL AND fe.directory_id = ms.member
+  AND fe.source IN (SELECT a.source UNION ALL SELECT own.source FROM former_entry own WHERE own.account_id = a.id)
+LEFT JOIN account f ON f.id = fe.account_id;
+CREATE VIEW memberships AS
+SELECT a.kind || ':' || a.name AS account, ms.member, ms.role, ms.at_start AS since
+FROM membership_named ms JOIN account a ON a.id = ms.account_id
+WHERE ms.at_end = '9999-12-31T23:59:59Z';
+CREATE VIEW pending_removals AS
+SELECT a.kind || ':' || a.name AS account, 'suspend' AS what, a.absence ->> 'since' AS absent_since,
+       a.absence ->> 'due' AS "on"
+FROM account a
+WHERE a.state = 'active' AND (a.absence IS NOT NULL OR a.disabled IS NOT NULL)
+UNION ALL
+SELECT a.kind || ':' || a.name, CASE a.state WHEN 'suspended' THEN 'archive' ELSE 'delete' END,
+       coalesce(a.absence ->> 'since', a.ending ->> 'since'), a.ending ->> 'due'
+FROM account a
+WHERE a.state IN ('suspended', 'archived') AND a.ending ->> 'ending' = 'waits'
+UNION ALL
+SELECT a.kind || ':' || a.name, 'remove ' || ms.member, ms.leaving_since, ms.leaving_since
+FROM membership_named ms JOIN account a ON a.id = ms.account_id
+WHERE ms.leaving_since IS NOT NULL AND ms.at_end = '9999-12-31T23:59:59Z';
 CREATE VIEW access_on AS
 WITH named AS (
   SELECT account_id, name, at_end,
@@ -518,17 +527,12 @@ WITH named AS (
   UNION ALL
   SELECT account_id, namespace, at_start, at_end FROM adopted_before
 )
-SELECT a.kind || ':' || n.name AS account,
-       coalesce(m.kind || ':' || m.name, f.kind || ':' || f.name, ms.member) AS member, t.namespace, ms.role,
+SELECT a.kind || ':' || n.name AS account, ms.member, t.namespace, ms.role,
        max(ms.at_start, ac.at_start, t.created_at, n.at_start) AS at_start,
        min(ms.at_end, ac.at_end, n.at_end) AS at_end
-FROM membership ms
+FROM membership_named ms
 JOIN account a ON a.id = ms.account_id
 JOIN named n ON n.account_id = a.id
-LEFT JOIN account m ON m.source = a.source AND m.directory_id = ms.member
-LEFT JOIN former_entry fe ON m.id IS NULL AND fe.directory_id = ms.member
-  AND fe.source IN (SELECT a.source UNION ALL SELECT own.source FROM former_entry own WHERE own.account_id = a.id)
-LEFT JOIN account f ON f.id = fe.account_id
 JOIN tenant t ON t.account_id = a.id
 JOIN activity ac ON ac.account_id = a.id
 WHERE max(ms.at_start, ac.at_start, t.created_at, n.at_start) < min(ms.at_end, ac.at_end, n.at_end)
@@ -540,12 +544,4 @@ JOIN named n ON n.account_id = a.id
 JOIN owned o ON o.account_id = a.id
 JOIN activity ac ON ac.account_id = a.id
 WHERE a.kind = 'user' AND max(ac.at_start, o.at_start, n.at_start) < min(ac.at_end, o.at_end, n.at_end);
-CREATE VIEW realm_users AS
-SELECT a.kind || ':' || a.name AS account, r.realm, r.name, r.user_id,
-       CASE r.enabled WHEN 1 THEN 'enabled' ELSE 'disabled' END AS state,
-       CASE r.adopted WHEN 1 THEN 'adopted' ELSE 'made' END AS origin,
-       r.mailed_at
-FROM realm_account r JOIN account a ON a.id = r.account_id
-WHERE r.user_id IS NOT NULL;
-CREATE INDEX spent_at ON spent (at);
 COMMIT;

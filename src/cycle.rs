@@ -47,7 +47,7 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     let decided = decide(ledger, deriver, readings).await?; // pure; ledger: two transactions
     clusters.reserve(ledger.state().last_generation); // clusters: the mark, if a generation was drawn
     let done = carry_out(ledger, &decided.approved, &work.progress, async |ledger, now, recorder| {
-        let run = Run { ledger, now, extent, stop: &work.interrupt };
+        let run = Run { ledger, now, extent, stop: &work.interrupt, slice_over: &work.slice_over };
         tokio::select! {
             done = execute::execute(&decided.approved, &clusters.effects, run, &recorder) => done, // clusters and homes: the only writes to them
             never = work.over() => match never {},

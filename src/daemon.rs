@@ -271,12 +271,19 @@ impl Loop {
         if ledger.revoked() != before || ledger.state().hands_over(&settings.policy.clusters) {
             self.due.insert(Trigger::Pace);
         }
+        let is_sliced = under_way.work.slice_over.is_cancelled() && report.left > 0;
         if under_way.work.interrupt.is_cancelled() {
             self.due.insert(trigger);
             self.due.extend(others);
-        } else if trigger == Trigger::Order {
+            return Ok(());
+        }
+        if is_sliced {
+            // What was read in full is not read in full again for what is left to do.
+            self.due.insert(if trigger == Trigger::Sync { trigger } else { Trigger::Schedule });
+        }
+        if trigger == Trigger::Order {
             self.answer_orders(&report).await;
-        } else if trigger.asks() {
+        } else if trigger.asks() && !is_sliced {
             self.waiters.answer_syncs(&report);
         }
         Ok(())

@@ -161,11 +161,13 @@ fn variables(needs: &Needs) -> Value {
         ),
         list("isAccount", is(ManagedKind::ServiceAccount)),
         list("isSecret", is(ManagedKind::Secret)),
+        // The answer to a deletion of several objects has them whole: a dry run would read them.
+        list("dryRun", "request.?dryRun.orValue(false)".to_owned()),
         // An eviction: what lets somebody act there without a credential of ours.
         list(
             "evicts",
             format!(
-                "variables.suspendedPlace && variables.deletes && variables.sub == '' && \
+                "variables.suspendedPlace && variables.deletes && variables.sub == '' && !variables.dryRun && \
                  ((variables.isSecret && oldObject.?type.orValue('') == {}) || \
                  (variables.isAccount && variables.name == {}))",
                 text(TOKEN_SECRET),

@@ -395,6 +395,9 @@ pub struct RevocationProof {
     /// `deployment/web`: what was stopped, and can be started again.
     #[serde(default)]
     pub stopped: BTreeSet<String>,
+    /// Clusters with an older credential about which their API server was not asked yet.
+    #[serde(default)]
+    pub unproved: BTreeSet<String>,
 }
 
 /// What an eviction found in a namespace.
@@ -415,19 +418,32 @@ impl RevocationProof {
             .iter()
             .map(|(cluster, bindings)| format!("in {cluster}: {}", bindings.join("; ")))
             .collect();
-        let text = format!(
-            "{}: bindings that are not Bursar's name the holder of older credentials, {}; delete them, then run \
-             `bursar revoke` again",
-            self.account,
-            bindings.join(", ")
-        );
-        (!bindings.is_empty()).then_some(Refusal { exit_code: 1, text })
+        let mut open = Vec::new();
+        if !bindings.is_empty() {
+            open.push(format!(
+                "bindings that are not Bursar's name the holder of older credentials, {}; delete them, then run \
+                 `bursar revoke` again",
+                bindings.join(", ")
+            ));
+        }
+        if !self.unproved.is_empty() {
+            let clusters = self.unproved.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            open.push(format!("not proved yet that the API server of {clusters} refuses the older credentials"));
+        }
+        let text = format!("{}: {}", self.account, open.join("; "));
+        (!open.is_empty()).then_some(Refusal { exit_code: 1, text })
+    }
+
+    /// Whether the API server of the cluster was asked about the older credentials.
+    #[must_use]
+    pub fn is_asked(&self, cluster: &str) -> bool {
+        self.refused.contains_key(cluster) || self.bound_by_others.contains_key(cluster)
     }
 }
 
 impl std::fmt::Display for RevocationProof {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { account, generation, refused, bound_by_others: _, delivered, evicted, stopped } = self;
+        let Self { account, generation, refused, bound_by_others: _, delivered, evicted, stopped, unproved: _ } = self;
         write!(f, "{account}: generation {generation}")?;
         refused.iter().try_for_each(|(cluster, at)| {
             write!(f, "; the API server of {cluster} refuses older credentials (asked {at})")

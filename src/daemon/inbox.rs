@@ -107,7 +107,7 @@ impl Inbox {
 
     /// Does `work` to its end.
     pub(super) async fn during<T>(&mut self, under_way: &UnderWay, work: impl Future<Output = T>) -> T {
-        let UnderWay { status, exposition, health, work: Work { interrupt, stop, progress, slice: _ } } = under_way;
+        let UnderWay { status, exposition, health, work: Work { interrupt, stop, progress, .. } } = under_way;
         tokio::pin!(work);
         let (mut deadline, mut patience) = (None, None);
         let mut alive = Alive { steps: progress.steps(), since: now() };

@@ -41,10 +41,12 @@ pub(super) async fn of(
             refused: BTreeMap::new(),
             bound_by_others: BTreeMap::new(),
             evicted: BTreeMap::new(),
+            unproved: BTreeSet::new(),
         };
         for row in &rows {
             found(row, &mut proof);
         }
+        proof.unproved = older(ledger, account).filter(|cluster| !proof.is_asked(cluster)).collect();
         proofs.push(proof);
     }
     Ok(proofs)
@@ -67,13 +69,23 @@ fn found(row: &Row, proof: &mut RevocationProof) {
                 .insert(cluster, serde_json::from_value(detail["foreign"].clone()).unwrap_or_default());
         }
         _ => {
-            let evicted = Evicted {
-                secrets: serde_json::from_value(detail["secrets"].clone()).unwrap_or_default(),
-                changed: serde_json::from_value(detail["changed"].clone()).unwrap_or_default(),
-            };
-            proof.evicted.insert(format!("{cluster} {}", detail["namespace"].as_str().unwrap_or_default()), evicted);
+            // An eviction that is tried again finds what is left.
+            let place = format!("{cluster} {}", detail["namespace"].as_str().unwrap_or_default());
+            let Evicted { secrets, changed } = proof.evicted.entry(place).or_default();
+            secrets.extend(serde_json::from_value::<Vec<String>>(detail["secrets"].clone()).unwrap_or_default());
+            if let Ok(found) = serde_json::from_value(detail["changed"].clone()) {
+                *changed = found;
+            }
         }
     }
+}
+
+/// Clusters for which the account holds a credential of an older generation.
+fn older<'l>(ledger: &'l LedgerState, account: &'l Account) -> impl Iterator<Item = String> {
+    let held = ledger.certificates.range(CredentialKey::first_of(&account.id)..);
+    let held = held.take_while(|(key, _)| key.account == account.id);
+    let older = held.filter(|(_, certificate)| certificate.generation != account.generation);
+    older.map(|(key, _)| key.cluster.to_string())
 }
 
 /// Workloads that a suspension stopped: `resume` starts them again.

@@ -30,7 +30,7 @@ const BETWEEN: Duration = Duration::from_millis(250);
 const SLOW: SignedDuration = SignedDuration::from_mins(2);
 
 impl TenantExecution<'_> {
-    /// Everything in a suspended namespace, with a right that lasts as long as the listing.
+    /// Everything in a suspended namespace.
     pub(super) async fn listed(
         &self,
         effects: &ClusterEffects,
@@ -38,6 +38,18 @@ impl TenantExecution<'_> {
         extent: Extent,
         done: &mut Done,
     ) -> Result<Vec<Listed>, StepError> {
+        let listing = listing::everything(&effects.server, namespace, extent);
+        self.with_archive_role(effects, namespace, done, listing).await?
+    }
+
+    /// Does `work` in a suspended namespace with rights that last as long as the work.
+    pub(super) async fn with_archive_role<T>(
+        &self,
+        effects: &ClusterEffects,
+        namespace: &NamespaceName,
+        done: &mut Done,
+        work: impl Future<Output = T>,
+    ) -> Result<T, StepError> {
         let key = archive_binding(self.cluster, namespace);
         let manifest = archive_binding_manifest(namespace);
         let writing = effects.watch.write(&key);
@@ -54,14 +66,13 @@ impl TenantExecution<'_> {
         // If the daemon is killed from here on, it finds the binding after its restart, and takes it away.
         done.changes.push(Change::Object(key.clone(), Some(record)));
         self.hand_over(done).await?;
-        let listed = listing::everything(&effects.server, namespace, extent).await;
+        let answer = work.await;
         let writing = effects.watch.write(&key);
         let removed = delete(&effects.server, &key, &uid).await;
         writing.deleted(true);
-        let objects = listed?;
         removed?;
         done.changes.push(Change::Object(key, None));
-        Ok(objects)
+        Ok(answer)
     }
 
     /// Writes the namespace into a file, and its row into the ledger.

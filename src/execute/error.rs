@@ -4,7 +4,9 @@ use bursar_homed::client::HomedClientError;
 use bursar_protocol::HomeError;
 use thiserror::Error;
 
+use super::credential::CredentialError;
 use super::request::RequestError;
+use super::signing::SigningError;
 use crate::archive::ArchiveError;
 use crate::bootstrap::AccessError;
 use crate::errors::chain;
@@ -214,6 +216,13 @@ impl StepError {
     #[must_use]
     pub const fn is_in_use(&self) -> bool {
         matches!(self, Self::Home(HomedClientError::Home(HomeError::InUse { .. })))
+    }
+
+    /// Requests of others were not answered, so this one was not made: nothing is known of the account.
+    #[must_use]
+    pub fn is_not_asked(&self) -> bool {
+        let Self::Credential(source) = self else { return false };
+        matches!(source.downcast_ref(), Some(CredentialError::Signing(SigningError::NotAsked { .. })))
     }
 
     /// It takes its time, and nothing is wrong.

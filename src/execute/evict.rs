@@ -2,7 +2,7 @@
 //! with tokens, unread, and the service account that pods run as by default, whose tokens end with it. Then lists what was
 //! changed in the namespace, by the metadata alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -42,7 +42,8 @@ impl TenantExecution<'_> {
         };
         let (core, by_type) = (format!("/api/v1/namespaces/{namespace}"), format!("fieldSelector=type={TOKEN_SECRET}"));
         let path = format!("{core}/secrets");
-        let removed = when_in_force(server, &path, Ask::DeleteSelected { selector: &by_type }).await;
+        let removing = when_in_force(server, &path, Ask::DeleteSelected { selector: &by_type });
+        let removed = self.with_archive_role(effects, namespace, done, removing).await?;
         let removed = removed.map_err(failed)?.object;
         let secrets: Vec<&str> = removed["items"]
             .as_array()
@@ -63,16 +64,26 @@ impl TenantExecution<'_> {
             Err(error) if error.code() == Some(404) => {}
             Err(error) => return Err(failed(error)),
         }
-        let changed = match since {
-            Some(since) => touched(&self.listed(effects, namespace, Extent::Metadata, done).await?, since),
-            None => BTreeSet::new(),
-        };
         let generation = self.account.generation;
-        let detail = json!({
-            "namespace": namespace, "generation": generation, "secrets": secrets, "since": since, "changed": changed,
-        });
-        done.events.push(self.event("evicted", self.cause().1, detail));
+        let mut detail = json!({"namespace": namespace, "generation": generation, "secrets": secrets});
+        // Before the list, which may fail: their names are nowhere else.
+        done.events.push(self.event("evicted", self.cause().1, detail.clone()));
+        if let Some(since) = since {
+            let changed = touched(&self.listed(effects, namespace, Extent::Metadata, done).await?, since, &self.ours());
+            detail["secrets"] = json!([]);
+            detail["since"] = json!(since);
+            detail["changed"] = json!(changed);
+            done.events.push(self.event("evicted", self.cause().1, detail));
+        }
         Ok(())
+    }
+
+    /// UIDs of what Bursar made or stopped for the account: there Bursar's own name in `managedFields` is no news.
+    fn ours(&self) -> HashSet<&str> {
+        let (ledger, id) = (self.run.ledger, &self.account.id);
+        let made = ledger.objects.iter().filter(|(_, record)| record.account == *id).map(|(_, record)| &*record.uid);
+        let stopped = ledger.stopped.iter().filter(|((whose, _), _)| whose == id).map(|(_, stopped)| &*stopped.uid);
+        made.chain(stopped).collect()
     }
 }
 
@@ -92,17 +103,25 @@ async fn when_in_force(server: &ApiServer, path: &str, ask: Ask<'_>) -> Result<A
     }
 }
 
-/// What others than Bursar changed since then.
-fn touched(listed: &[Listed], since: Timestamp) -> BTreeSet<Touched> {
+/// What others than Bursar changed or made since then. Whoever writes an object chooses the name in its `managedFields` and
+/// may empty them, so an object that is new is always listed.
+fn touched(listed: &[Listed], since: Timestamp, ours: &HashSet<&str>) -> BTreeSet<Touched> {
     let of_object = |(kind, object): &Listed| {
         let metadata = &object["metadata"];
         let name = format!("{kind}/{}", metadata["name"].as_str().unwrap_or_default());
+        let is_ours = metadata["uid"].as_str().is_some_and(|uid| ours.contains(uid));
+        let at = |time: &Value| time.as_str()?.parse::<Timestamp>().ok().filter(|at| *at >= since);
         let touched = |entry: &Value| {
-            let at: Timestamp = entry["time"].as_str()?.parse().ok()?;
             let by = entry["manager"].as_str().unwrap_or_default();
-            (at >= since && by != "bursar").then(|| Touched { at, object: name.clone(), by: by.to_owned() })
+            let told = !(is_ours && by == "bursar");
+            at(&entry["time"]).filter(|_| told).map(|at| Touched { at, object: name.clone(), by: by.to_owned() })
         };
-        metadata["managedFields"].as_array().into_iter().flatten().filter_map(touched).collect::<Vec<_>>()
+        let mut all: Vec<Touched> =
+            metadata["managedFields"].as_array().into_iter().flatten().filter_map(touched).collect();
+        if let (true, false, Some(at)) = (all.is_empty(), is_ours, at(&metadata["creationTimestamp"])) {
+            all.push(Touched { at, object: name.clone(), by: "unknown".to_owned() });
+        }
+        all
     };
     listed.iter().flat_map(of_object).collect()
 }
@@ -117,9 +136,23 @@ mod tests {
         let listed: Vec<Listed> = vec![
             (
                 "cronjobs.batch".to_owned(),
-                json!({"metadata": {"name": "miner", "managedFields": [
-                    entry("kubectl-create", "2026-11-20T09:00:00Z"), entry("bursar", "2026-11-21T09:00:00Z"),
+                json!({"metadata": {"name": "miner", "uid": "m", "managedFields": [
+                    entry("kubectl-create", "2026-11-20T09:00:00Z"),
                 ]}}),
+            ),
+            (
+                "cronjobs.batch".to_owned(),
+                json!({"metadata": {"name": "ours", "uid": "o", "creationTimestamp": "2026-11-20T09:00:00Z",
+                    "managedFields": [entry("bursar", "2026-11-21T09:00:00Z")]}}),
+            ),
+            (
+                "cronjobs.batch".to_owned(),
+                json!({"metadata": {"name": "pretends", "uid": "p",
+                    "managedFields": [entry("bursar", "2026-11-21T09:00:00Z")]}}),
+            ),
+            (
+                "secrets".to_owned(),
+                json!({"metadata": {"name": "emptied", "uid": "e", "creationTimestamp": "2026-11-20T09:00:00Z"}}),
             ),
             (
                 "deployments.apps".to_owned(),
@@ -127,8 +160,13 @@ mod tests {
             ),
         ];
         let since = "2026-11-20T08:00:00Z".parse().expect("a time");
-        let found: Vec<Touched> = touched(&listed, since).into_iter().collect();
-        let [Touched { object, by, .. }] = &found[..] else { panic!("{found:?}") };
-        assert_eq!((object.as_str(), by.as_str()), ("cronjobs.batch/miner", "kubectl-create"));
+        let found = touched(&listed, since, &HashSet::from(["o"]));
+        let found: BTreeSet<(&str, &str)> = found.iter().map(|it| (it.object.as_str(), it.by.as_str())).collect();
+        let expected = [
+            ("cronjobs.batch/miner", "kubectl-create"),
+            ("cronjobs.batch/pretends", "bursar"),
+            ("secrets/emptied", "unknown"),
+        ];
+        assert_eq!(found, expected.into());
     }
 }

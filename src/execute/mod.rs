@@ -151,6 +151,8 @@ pub struct Run<'a> {
     pub extent: Extent,
     /// Cancelled: what is under way is finished, nothing more is begun.
     pub stop: &'a CancellationToken,
+    /// Cancelled: grants and repairs of further accounts are left to the next execution. A child of `stop`.
+    pub slice_over: &'a CancellationToken,
 }
 
 /// What came of it, counted by account and cluster.

@@ -61,9 +61,17 @@ pub fn failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> F
         let next_try = next_try.unwrap_or(Timestamp::MAX);
         return Failure { step: error.step().to_owned(), reason: error.reason(), since, attempts: 0, next_try };
     }
-    let attempts = before.filter(|before| before.step == error.step()).map_or(0, |before| before.attempts) + 1;
+    let before_it = before.filter(|before| before.step == error.step()).map_or(0, |before| before.attempts);
+    // Nothing was tried: it is tried as soon as the signer is asked again.
+    let attempts = if error.is_not_asked() { before_it.max(1) } else { before_it + 1 };
     // Somebody who works in a file all day is not to wait for an hour.
-    let wait = if error.is_in_use() { retry_after(attempts).min(IN_USE_RETRY) } else { retry_after(attempts) };
+    let wait = if error.is_not_asked() {
+        FIRST_RETRY
+    } else if error.is_in_use() {
+        retry_after(attempts).min(IN_USE_RETRY)
+    } else {
+        retry_after(attempts)
+    };
     Failure {
         step: error.step().to_owned(),
         reason: error.reason(),

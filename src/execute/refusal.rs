@@ -69,15 +69,17 @@ pub async fn foreign(server: &ApiServer, known_as: &[Holder]) -> Result<Vec<Stri
     Ok(found)
 }
 
-/// One rule of a role; `None`: the role is gone, or allows nothing.
+/// One rule of a role; `None`: the role allows nothing.
 async fn rule(server: &ApiServer, role: &str) -> Result<Option<Value>, StepError> {
+    // What nearly every role allows.
+    let common = || Ok(Some(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})));
+    if role.is_empty() {
+        return common();
+    }
     match server.ask(&format!("{ROLES}/{role}"), Ask::Get).await {
         Ok(mut found) => Ok(found.object["rules"].get_mut(0).map(Value::take)),
-        Err(error) if error.code() == Some(404) => Ok(None),
-        // No role of the daemon's from before this version names it: what nearly every role allows is asked for.
-        Err(error) if error.code() == Some(403) => {
-            Ok(Some(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})))
-        }
+        // The role is gone, or no role of the daemon's from before this version names it.
+        Err(error) if matches!(error.code(), Some(403 | 404)) => common(),
         Err(error) => Err(error.into()),
     }
 }

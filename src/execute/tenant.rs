@@ -153,7 +153,7 @@ impl TenantExecution<'_> {
 
     /// Carries out everything else, and hands over what was done, also after a failure.
     pub(super) async fn carry_out(self) -> Report {
-        if self.run.stop.is_cancelled() || self.is_away() {
+        if self.run.slice_over.is_cancelled() || self.is_away() {
             return Report { left: 1, ..Report::default() };
         }
         let mut done = Done::default();

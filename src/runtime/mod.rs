@@ -108,6 +108,10 @@ pub struct Runtime {
     pub(crate) metrics: SharedMetrics,
 }
 
+/// An order that comes while the daemon starts waits so long for what the clusters show: where they have not shown it, nothing
+/// of an order can be carried out. A cluster that hangs delays it no longer than this.
+const ORDERS_WAIT: Duration = Duration::from_secs(10);
+
 /// The cycle that runs: how it is ended, and how it says that it goes on.
 #[derive(Debug, Clone, Default)]
 pub struct Work {
@@ -115,7 +119,9 @@ pub struct Work {
     pub interrupt: CancellationToken,
     /// Cancelled: what is under way is finished, nothing more is begun.
     pub stop: CancellationToken,
-    /// How long a cycle begins new accounts. The rest is left to the next one, which reads and plans first, so that those
+    /// Cancelled: the time slice is over. A child of `interrupt`.
+    pub slice_over: CancellationToken,
+    /// How long a cycle begins grants and repairs of further accounts; what takes access away is always carried out. The rest is left to the next one, which reads and plans first, so that those
     /// that are slow do not hold up a mark in a directory or a repair. `None`: to its end.
     pub slice: Option<Duration>,
     /// That a cycle goes on.
@@ -123,11 +129,11 @@ pub struct Work {
 }
 
 impl Work {
-    /// Interrupts the cycle when its time slice is over.
+    /// Ends the time slice.
     pub(crate) async fn over(&self) -> Infallible {
         if let Some(slice) = self.slice {
             tokio::time::sleep(slice).await;
-            self.interrupt.cancel();
+            self.slice_over.cancel();
         }
         std::future::pending().await
     }
@@ -165,7 +171,9 @@ impl Runtime {
         let sources = settings.sources()?;
         let realm = RealmTarget::of(&settings, &sources, None)?;
         let stop = CancellationToken::new();
-        let work = Work { interrupt: stop.child_token(), stop, slice: None, progress: Progress::default() };
+        let interrupt = stop.child_token();
+        let slice_over = interrupt.child_token();
+        let work = Work { interrupt, stop, slice_over, slice: None, progress: Progress::default() };
         let clusters = Clusters::of(&settings, work.stop.clone());
         let directories = Directories::of(sources, work.progress.counter());
         let deriver = Deriver::default();
@@ -179,9 +187,14 @@ impl Runtime {
     /// Another ledger owns a cluster, or a cluster proves that this one is old.
     pub async fn start(&mut self) -> Result<(), RuntimeError> {
         self.connect().await?;
+        let an_order_waited = async {
+            self.work.interrupt.cancelled().await;
+            tokio::time::sleep(ORDERS_WAIT).await;
+        };
         tokio::select! {
             () = self.clusters.wait_for_first_listing() => {}
-            () = self.work.interrupt.cancelled() => {}
+            () = an_order_waited => {}
+            () = self.work.stop.cancelled() => {}
         }
         Ok(())
     }
@@ -208,6 +221,7 @@ impl Runtime {
     /// What cuts the next cycle short, and how it says that it goes on.
     pub fn begin(&mut self) -> Work {
         self.work.interrupt = self.work.stop.child_token();
+        self.work.slice_over = self.work.interrupt.child_token();
         self.work.clone()
     }
 

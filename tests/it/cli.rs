@@ -166,7 +166,7 @@ fn before_init_the_plan_is_of_the_directories() {
 #[test]
 fn a_checkout_stays_root_where_the_package_is_installed() {
     let site = Site::new();
-    std::fs::set_permissions(site.path("state"), std::fs::Permissions::from_mode(0o700)).expect("a mode");
+    std::fs::set_permissions(site.path("bursar.toml"), std::fs::Permissions::from_mode(0o600)).expect("a mode");
     let users = std::fs::read_to_string("/etc/passwd").expect("users");
     let users: String = users.split_inclusive('\n').filter(|line| !line.starts_with("bursar:")).collect();
     std::fs::write(site.path("passwd"), format!("{users}bursar:x:61997:61997::/:/bin/false\n")).expect("written");
@@ -180,7 +180,7 @@ fn a_checkout_stays_root_where_the_package_is_installed() {
         }
         command.output().expect("unshare runs")
     };
-    assert!(!plan(false).status.success(), "user bursar cannot read the folder");
+    assert!(!plan(false).status.success(), "user bursar cannot read the configuration");
     let stayed = plan(true);
     assert!(stayed.status.success(), "{}", text(&stayed));
 }

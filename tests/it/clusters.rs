@@ -323,12 +323,18 @@ fn a_tenants_pod_mounts_its_claim_with_the_static_volume_and_no_other_path() {
     let (port, health) = (free_port(), free_port());
     let url = format!("https://127.0.0.1:{port}");
     let install = format!("bursar webhook install --cluster other --url {url} --write {}", folder.display());
-    let (code, said) = crate::runbooks::follow(&world, &install);
-    assert_eq!(code, Some(0), "{said}");
     let mut command = Command::new(program("bursar-webhook"));
     command.arg("--dir").arg(&folder).arg("--listen").arg(format!("127.0.0.1:{port}"));
     command.arg("--health").arg(format!("127.0.0.1:{health}"));
-    let webhook = Process::start("bursar-webhook", &command, &world.folder.join("webhook.log"));
+    // The installation waits for the webhook, and the webhook for its files, of which the kubeconfig is the last.
+    let webhook = std::thread::scope(|scope| {
+        let installing = scope.spawn(|| crate::runbooks::follow(&world, &install));
+        wait_for("the webhook's files", Duration::from_mins(1), || folder.join("kubeconfig").exists().then_some(()));
+        let webhook = Process::start("bursar-webhook", &command, &world.folder.join("webhook.log"));
+        let (code, said) = installing.join().expect("the installation");
+        assert_eq!(code, Some(0), "{said}");
+        webhook
+    });
 
     let create = |manifest: &str| {
         let mut kubectl = other.kubectl_as(&world.home("foo").join(".kube/config"));

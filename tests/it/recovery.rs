@@ -147,7 +147,8 @@ fn a_lost_ledger_is_rebuilt_nobody_is_suspended_and_no_good_certificate_is_issue
     fs::remove_file(world.state_dir().join("ledger.db")).expect("lost again");
     fs::rename(&aside, &access).expect("found");
     let here = [("/root/admin.kubeconfig", admin.as_str())];
-    let steps = steps(LOST_LEDGER, "Without one", &here);
+    let mut steps = steps(LOST_LEDGER, "Without one", &here);
+    steps.retain(|step| step[1] != "quota"); // no quota differs here
     assert_eq!(steps.len(), 2, "{steps:?}");
     let rebuilt = follow(&config, &steps[0]);
     assert_eq!(rebuilt["certificates"], 2, "{rebuilt:#}");

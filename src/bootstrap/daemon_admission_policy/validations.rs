@@ -52,7 +52,7 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
         rule(
             "the daemon deletes objects of its own only, and pods, what carries a job label, and of a suspended tenant service \
              account default and Secrets with tokens",
-            deletions()
+            deletions(needs)
         ),
         rule("the mark of the generations in use only rises, and stays", mark()),
         rule("the daemon binds named roles to holders of its credentials only", bindings()),
@@ -134,11 +134,15 @@ fn mark() -> String {
 }
 
 /// What belongs to a job is deleted unread, by its label; a suspended tenant's bare pods are, for nothing stops them.
-fn deletions() -> String {
+fn deletions(needs: &Needs) -> String {
+    let own =
+        "!variables.namespaced || !variables.deletes || variables.managedBefore || variables.isPod || variables.evicts";
+    if !needs.reaps_pods {
+        return own.to_owned();
+    }
     format!(
-        "!variables.namespaced || !variables.deletes || variables.managedBefore || variables.isPod || variables.evicts || \
-         (request.resource.group == '' && request.resource.resource in ['services', 'configmaps', 'secrets'] && \
-         oldObject.metadata.?labels[?{}].orValue('') != '')",
+        "{own} || (request.resource.group == '' && request.resource.resource in ['services', 'configmaps', 'secrets'] && \
+         !variables.dryRun && oldObject.metadata.?labels[?{}].orValue('') != '')",
         text(JOB)
     )
 }

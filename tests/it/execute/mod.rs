@@ -311,7 +311,7 @@ async fn ledger_that_takes_nothing_stops_the_execution() {
     drop(records);
     let stop = CancellationToken::new();
     let plan = approved(vec![world.apply(&world.namespace_manifest())]);
-    let run = Run { ledger: &world.ledger, now: NOW, extent: Extent::All, stop: &stop };
+    let run = Run { ledger: &world.ledger, now: NOW, extent: Extent::All, stop: &stop, slice_over: &stop };
     let report = execute(&plan, &world.effects, run, &recorder).await;
     assert_eq!(report.failed, 1);
     assert!(stop.is_cancelled());
@@ -371,5 +371,10 @@ fn execution_can_change_threads_while_it_waits() {
         archives: Archives::of(std::path::Path::new("/nonexistent"), None),
     };
     let (plan, ledger, stop) = (approved(Vec::new()), LedgerState::default(), CancellationToken::new());
-    is_send(execute(&plan, &effects, Run { ledger: &ledger, now: NOW, extent: Extent::All, stop: &stop }, &recorder));
+    is_send(execute(
+        &plan,
+        &effects,
+        Run { ledger: &ledger, now: NOW, extent: Extent::All, stop: &stop, slice_over: &stop },
+        &recorder,
+    ));
 }

@@ -105,7 +105,7 @@ impl World {
         let (recorder, mut records) = Recorder::channel();
         let before = self.ledger.clone();
         let stop = CancellationToken::new();
-        let run = Run { ledger: &before, now: NOW, extent: Extent::All, stop: &stop };
+        let run = Run { ledger: &before, now: NOW, extent: Extent::All, stop: &stop, slice_over: &stop };
         let executed = async {
             let report = execute(plan, &self.effects, run, &recorder).await;
             drop(recorder);

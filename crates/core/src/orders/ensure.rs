@@ -64,6 +64,12 @@ pub fn ensure(
         Err(refusal) if refusal.exit_code == 4 && may_ask_for_new(caller, request) => {
             return unknown(ledger, refusal, *since, now);
         }
+        // Who maintains what is not known before the first read.
+        Err(_) if ledger.sources.is_empty() => {
+            let text = format!("{kind}:{name}: no directory has answered yet");
+            let answer = Ok(EnsureAnswer { ready: false, text, kubeconfigs: Vec::new() });
+            return Ensured { changes: Vec::new(), events: Vec::new(), answer, wants: Some(Trigger::Sync) };
+        }
         Err(refusal) if caller.may_order => return Ensured::refused(refusal.exit_code, refusal.text),
         // A caller who may not ask does not learn either which accounts exist.
         _ => {

@@ -210,7 +210,7 @@ pub enum Holder {
 pub struct Bound {
     /// Absent: in the whole cluster.
     pub namespace: Option<String>,
-    /// A ClusterRole.
+    /// A `ClusterRole`; empty: any rule that nearly every role has.
     pub role: String,
 }
 

@@ -47,8 +47,14 @@ impl<'a> Bindings<'a> {
         all
     }
 
-    /// The proof that an older credential is worth nothing. `account`: the present name.
-    pub(super) fn proof(&self, cluster: &ClusterName, account: &AccountName, older: &Certificate) -> Action {
+    /// The proof that an older credential is worth nothing. `account`: the present name; `own`: its own namespace.
+    pub(super) fn proof(
+        &self,
+        cluster: &ClusterName,
+        account: &AccountName,
+        own: Option<String>,
+        older: &Certificate,
+    ) -> Action {
         let user = older.subject.clone();
         let place = user.strip_prefix(SERVICE_ACCOUNT).and_then(|it| it.rsplit_once(':')).map(|(place, _)| place);
         let (alone, known_as, names) = if let Some(namespace) = place {
@@ -61,8 +67,12 @@ impl<'a> Bindings<'a> {
             let of_kind = Holder::Group(format!("bursar:{}s", name.kind));
             (group.clone(), vec![Holder::User(user), of_kind, group], names)
         };
-        let bound: BTreeSet<&Bound> = names.iter().flat_map(|name| self.naming(cluster, name)).collect();
-        Action::ProveRevoked { cluster: cluster.clone(), alone, known_as, bound: bound.into_iter().cloned().collect() }
+        let mut bound: BTreeSet<Bound> = names.iter().flat_map(|name| self.naming(cluster, name)).cloned().collect();
+        // Its bindings may be gone already: what nearly every role allows is asked for then.
+        if bound.is_empty() {
+            bound.insert(Bound { namespace: own, role: String::new() });
+        }
+        Action::ProveRevoked { cluster: cluster.clone(), alone, known_as, bound: bound.into_iter().collect() }
     }
 }
 

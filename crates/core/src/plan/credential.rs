@@ -72,7 +72,8 @@ pub(super) fn proof(look: Look<'_>) -> Option<Action> {
     let held = look.ledger.certificates.range(CredentialKey::first_of(look.id)..);
     let held = held.take_while(|(key, _)| key.account == *look.id);
     let mut older = held.filter(|(key, it)| key.cluster == *look.cluster && it.generation != look.account.generation);
-    older.next().map(|(_, older)| look.bindings.proof(look.cluster, &look.account.account, older))
+    let own = || look.tenant.namespace.as_ref().map(ToString::to_string);
+    older.next().map(|(_, older)| look.bindings.proof(look.cluster, &look.account.account, own(), older))
 }
 
 fn deliver(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, reason: Reason) -> Action {

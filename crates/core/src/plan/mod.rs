@@ -69,7 +69,7 @@ use crate::desired::{Deriver, DesiredAccount, DesiredState, DesiredTenant, Regen
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, PosixIdentity};
 use crate::inventory::{ClusterInventory, Inventory};
 use crate::kinds::ObjectKey;
-use crate::ledger::{Account, Failure, LedgerState, Note, Tenant};
+use crate::ledger::{Account, Failure, LedgerState, Note, Suspension, Tenant};
 use crate::policy::{Policy, Reapers};
 
 /// Everything that is to be done, tenant by tenant, and what is odd.
@@ -513,12 +513,13 @@ impl World<'_> {
 
     fn begun(&self, id: &AccountId, desired: &DesiredAccount) -> BTreeMap<ClusterName, Failure> {
         let suspends = matches!(desired.transition, Some(Transition::Suspend(_)));
+        let evicts = matches!(desired.transition, Some(Transition::Suspend(Suspension::Evicted { .. })));
         let changes = desired.transition.is_some() || desired.regenerated.is_some();
         let served = desired.clusters.iter().filter(|(cluster, _)| self.configured.contains(*cluster));
         let begun = served.filter_map(|(cluster, tenant)| {
             let known = self.ledger.failures.get(&(id.clone(), cluster.clone()));
             let failure = match known {
-                _ if suspends && tenant.namespace.is_some() => Failure::begun(self.now),
+                _ if suspends && (tenant.namespace.is_some() || evicts) => Failure::begun(self.now),
                 Some(known) if changes => Failure { attempts: 0, next_try: self.now, ..known.clone() },
                 _ => return None,
             };

@@ -110,9 +110,9 @@ pub(super) fn actions(look: Look<'_>) -> Found {
     // Nothing runs in a namespace that is not there.
     let is_new = namespace.iter().any(|action| matches!(action, Action::Apply { uid: None, .. }));
     let stop = stop(look, !namespace.is_empty() && !is_new);
-    let evicts = stop.iter().any(|action| matches!(action, Action::Evict { .. }));
     let Standing { remove, mut prove, deliver, inspect } = credential::actions(look, &mut found.notices);
-    if evicts {
+    // Also where the account has no namespace: its bindings in the whole cluster are gone.
+    if evicted(look).is_some() && is_to_stop(look, !namespace.is_empty() && !is_new) {
         prove.extend(credential::proof(look));
     }
     let directories = directories(look, &applies);
@@ -339,23 +339,31 @@ pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
 /// When the suspension begins, and again as long as something of it failed: `intents` writes a failure down that only
 /// the end of the account's actions clears, so that a daemon killed in between finds out.
 fn stop(look: Look<'_>, sealed_now: bool) -> Vec<Action> {
+    let namespace = look.tenant.namespace.clone().filter(|_| is_to_stop(look, sealed_now));
+    let Some(namespace) = namespace else { return Vec::new() };
+    let cluster = || look.cluster.clone();
+    let evict =
+        evicted(look).map(|since| Action::Evict { cluster: cluster(), namespace: namespace.clone(), since: *since });
+    [Action::StopWorkloads { cluster: cluster(), namespace: namespace.clone() }].into_iter().chain(evict).collect()
+}
+
+fn is_to_stop(look: Look<'_>, sealed_now: bool) -> bool {
     let begins = sealed_now || matches!(look.account.transition, Some(Transition::Suspend(_)));
     let failure = look.ledger.failures.get(&(look.id.clone(), look.cluster.clone()));
     let unfinished = failure.is_some_and(|failure| !failure.waits(look.now));
-    let namespace = look.tenant.namespace.clone().filter(|_| look.tenant.suspended && (begins || unfinished));
-    let Some(namespace) = namespace else { return Vec::new() };
-    let evict = eviction(look, &namespace);
-    [Action::StopWorkloads { cluster: look.cluster.clone(), namespace }].into_iter().chain(evict).collect()
+    look.tenant.suspended && (begins || unfinished)
 }
 
-/// What an eviction does beyond a suspension; `None` if the suspension is none.
-fn eviction(look: Look<'_>, namespace: &NamespaceName) -> Option<Action> {
+/// The time from which on an eviction lists changes; `None` if the suspension is no eviction.
+fn evicted<'a>(look: Look<'a>) -> Option<&'a Option<Timestamp>> {
     let suspension = match &look.account.transition {
         Some(Transition::Suspend(why)) => Some(why),
         _ => look.ledger.accounts.get(look.id).and_then(|account| account.suspension.as_ref()),
     };
-    let Some(Suspension::Evicted { since, .. }) = suspension else { return None };
-    Some(Action::Evict { cluster: look.cluster.clone(), namespace: namespace.clone(), since: *since })
+    match suspension {
+        Some(Suspension::Evicted { since, .. }) => Some(since),
+        _ => None,
+    }
 }
 
 fn resume(look: Look<'_>) -> Vec<Action> {

@@ -216,7 +216,12 @@ fn services() -> Vec<Value> {
     let is = "variables.resource == 'services'";
     let kind = |object: &str| format!("{object}.spec.?type.orValue('ClusterIP')");
     let (new, old) = (kind("object"), kind("oldObject"));
-    let kinds = format!("{new} in ['ClusterIP'] + variables.services || (variables.updates && {new} == {old})");
+    let external_name = |object: &str| format!("{object}.spec.?externalName.orValue('')");
+    let kinds = format!(
+        "{new} in ['ClusterIP'] + variables.services || (variables.updates && {new} == {old} && {} == {})",
+        external_name("object"),
+        external_name("oldObject")
+    );
     let addresses = |object: &str| format!("{object}.spec.?externalIPs.orValue([])");
     let (new_addresses, old_addresses) = (addresses("object"), addresses("oldObject"));
     let own_addresses = format!(

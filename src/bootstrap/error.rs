@@ -77,6 +77,17 @@ pub enum AccessError {
         /// The administrator's kubeconfig.
         path: PathBuf,
     },
+    /// The administrator's kubeconfig is one only by what is to be removed.
+    #[error("{} is a credential that Bursar gives; use the cluster's own administrator", .0.display())]
+    OfBursar(PathBuf),
+    /// There is nothing to remove: most likely it is another cluster.
+    #[error("cluster {cluster}: the cluster of {} has nothing of Bursar; nothing was removed", path.display())]
+    NothingOfBursar {
+        /// The one that is named.
+        cluster: ClusterName,
+        /// The administrator's kubeconfig.
+        path: PathBuf,
+    },
     /// The configuration names a role that is not there.
     #[error("ClusterRole {0} is not in the cluster; make it, or take it out of the configuration's classes")]
     NoSuchRole(String),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::authentication::v1::{SelfSubjectReview, UserInfo};
 use kube::api::PostParams;
 use kube::config::{AuthInfo, Cluster, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext};
 use kube::{Api, Client};
@@ -259,8 +259,13 @@ fn kubeconfig(name: &ClusterName, cluster: Cluster, pem: &[u8], key: &NewKey) ->
 }
 
 async fn who_am_i(client: &Client) -> Result<String, AccessError> {
+    Ok(who("the new certificate, tried", client).await?.username.unwrap_or_default())
+}
+
+/// Whom the API server takes a client for.
+pub(super) async fn who(what: &str, client: &Client) -> Result<UserInfo, AccessError> {
     let api = Api::<SelfSubjectReview>::all(client.clone());
     let (parameters, review) = (PostParams::default(), SelfSubjectReview::default());
-    let review = answered("the new certificate, tried", api.create(&parameters, &review)).await?;
-    Ok(review.status.and_then(|status| status.user_info?.username).unwrap_or_default())
+    let review = answered(what, api.create(&parameters, &review)).await?;
+    Ok(review.status.and_then(|status| status.user_info).unwrap_or_default())
 }

@@ -70,6 +70,9 @@ pub fn daemon_group(ledger_id: &str) -> String {
     format!("{DAEMON_USER}#{ledger_id}")
 }
 
+/// Binding of those who act as the cluster's administrator by a role of Bursar.
+pub(super) const CLUSTER_ADMIN_BINDING: &str = "bursar-cluster-admin";
+
 fn daemon_subject(ledger_id: &str) -> Value {
     json!({"apiGroup": RBAC, "kind": "Group", "name": daemon_group(ledger_id)})
 }
@@ -276,7 +279,7 @@ pub fn impersonation(needs: &Needs) -> Vec<Value> {
     });
     let admin = needs.impersonated.values().flatten().any(|user| user == CLUSTER_ADMIN_USER);
     let user = json!({"apiGroup": RBAC, "kind": "User", "name": CLUSTER_ADMIN_USER});
-    let binding = admin.then(|| cluster_role_binding("bursar-cluster-admin", "cluster-admin", &user));
+    let binding = admin.then(|| cluster_role_binding(CLUSTER_ADMIN_BINDING, "cluster-admin", &user));
     roles.chain(binding).collect()
 }
 

@@ -1,65 +1,115 @@
 //! `bursar uninstall`: takes Bursar out of a cluster, as its administrator. What gives access or refuses something goes; what
 //! tenants have (namespaces, quotas, network policies, volumes) stays. May be repeated.
 
+use std::path::Path;
+
+use k8s_openapi::api::authentication::v1::UserInfo;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::core::PartialObjectMeta;
 
 use super::init::{Did, Made, nobody_elses};
-use super::roles::{INIT_MANAGER, NAMESPACE};
+use super::own::who;
+use super::owner::owner;
+use super::roles::{CLUSTER_ADMIN_BINDING, INIT_MANAGER, NAMESPACE};
 use super::webhook::WEBHOOK;
+use super::webhook::remembered::forget;
 use super::{AccessError, answered, approver};
 use crate::contract::{MANAGED_BY, MANAGER, SELFTEST};
+use crate::identity::ClusterName;
 use crate::kinds::ObjectKind;
 use crate::observed::discovery::{Kinds, resource};
 
 const ADMISSION: &str = "admissionregistration.k8s.io/v1";
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
-/// What goes, in this order: first what refuses everything that it cannot ask about, then the access, the daemon's too.
-const KINDS: [(&str, &str); 10] = [
+/// What goes, in this order: first what refuses everything that it cannot ask about; then roles and what gives them to
+/// tenants, so that the daemon may do nothing before its policies go; last what may give the administrator the right to all
+/// of this.
+const KINDS: [(&str, &str); 11] = [
     (ADMISSION, "ValidatingWebhookConfiguration"),
     (ADMISSION, "MutatingWebhookConfiguration"),
-    (RBAC, "ClusterRoleBinding"),
     (RBAC, "RoleBinding"),
+    (RBAC, "Role"),
+    (RBAC, "ClusterRole"),
     (ADMISSION, "ValidatingAdmissionPolicyBinding"),
     (ADMISSION, "MutatingAdmissionPolicyBinding"),
     (ADMISSION, "ValidatingAdmissionPolicy"),
     (ADMISSION, "MutatingAdmissionPolicy"),
-    (RBAC, "Role"),
-    (RBAC, "ClusterRole"),
+    ("v1", "Namespace"),
+    (RBAC, "ClusterRoleBinding"),
 ];
 /// Bursar's own namespaces, which hold nothing of a tenant.
 const OWN: [&str; 3] = [approver::NAMESPACE, SELFTEST, NAMESPACE];
+/// Users and groups that Bursar gives begin with it.
+const GIVEN: &str = "bursar:";
 
-/// Removes everything, or says what would be if `dry_run`.
+/// What an uninstallation works with.
+#[derive(Debug, Clone, Copy)]
+pub struct UninstallRequest<'a> {
+    /// Which cluster.
+    pub cluster: &'a ClusterName,
+    /// Whose the cluster must be.
+    pub ledger_id: &'a str,
+    /// Where it is remembered that a webhook was installed.
+    pub state_dir: &'a Path,
+    /// The cluster's administrator.
+    pub admin_kubeconfig: &'a Path,
+    /// Only say what would be removed.
+    pub dry_run: bool,
+}
+
+/// Removes everything, or says what would be.
 ///
 /// # Errors
-/// The cluster is another ledger's, or does not take something; what is left is removed by another try.
-pub async fn uninstall(client: &Client, ledger_id: &str, dry_run: bool) -> Result<Vec<Made>, AccessError> {
+/// The cluster is another ledger's or has nothing of Bursar, the administrator is one by Bursar, or the cluster does not take
+/// something; what is left is removed by another try.
+pub async fn uninstall(request: UninstallRequest<'_>) -> Result<Vec<Made>, AccessError> {
+    let UninstallRequest { cluster, ledger_id, state_dir, admin_kubeconfig, dry_run } = request;
+    let client = &super::client(admin_kubeconfig).await?;
+    let UserInfo { username, groups, .. } = who("SelfSubjectReview", client).await?;
+    if username.iter().chain(groups.iter().flatten()).any(|name| name.starts_with(GIVEN)) {
+        return Err(AccessError::OfBursar(admin_kubeconfig.to_owned()));
+    }
     nobody_elses(client, ledger_id).await?;
+    let all = all_of_ours(client).await?;
+    if all.is_empty() && owner(client).await?.is_none() {
+        return Err(AccessError::NothingOfBursar { cluster: cluster.clone(), path: admin_kubeconfig.to_owned() });
+    }
+    let name = |object: &Metadata| object.metadata.name.clone().unwrap_or_default();
+    let goes = |(kind, object): &(Kind, Metadata)| kind.1 != "Namespace" || OWN.contains(&&*name(object));
+    let mut removed = Vec::new();
+    let (configurations, others): (Vec<_>, Vec<_>) =
+        all.into_iter().filter(goes).partition(|(kind, _)| kind.1.ends_with("WebhookConfiguration"));
+    for (kind, object) in &configurations {
+        removed.push(remove(client, *kind, object, dry_run).await?);
+    }
+    if !dry_run {
+        // The daemon would write the configurations again after another `init`.
+        forget(state_dir, cluster).await?;
+    }
+    for (kind, object) in &others {
+        removed.push(remove(client, *kind, object, dry_run).await?);
+    }
+    Ok(removed)
+}
+
+type Kind = (&'static str, &'static str);
+type Metadata = PartialObjectMeta<DynamicObject>;
+
+/// Everything with our labels, in the order of [`KINDS`].
+async fn all_of_ours(client: &Client) -> Result<Vec<(Kind, Metadata)>, AccessError> {
     let managers = [MANAGER, INIT_MANAGER, WEBHOOK, approver::APPROVER].join(",");
     let ours = ListParams::default().labels(&format!("{MANAGED_BY} in ({managers})"));
-    let mut removed = Vec::new();
+    let mut all = Vec::new();
     for (api_version, kind) in KINDS {
         // An older server lacks some kinds, and so has none of them.
         let Some(api) = api(client, api_version, kind).await? else { continue };
-        let found = answered(&format!("{kind}s"), api.list_metadata(&ours)).await?;
-        for object in found {
-            removed.push(remove(client, (api_version, kind), &object, dry_run).await?);
-        }
+        let mut found = answered(&format!("{kind}s"), api.list_metadata(&ours)).await?.items;
+        found.sort_by_key(|object| object.metadata.name.as_deref() == Some(CLUSTER_ADMIN_BINDING));
+        all.extend(found.into_iter().map(|object| ((api_version, kind), object)));
     }
-    let api = Api::<DynamicObject>::all_with(
-        client.clone(),
-        &kube::core::ApiResource::erase::<k8s_openapi::api::core::v1::Namespace>(&()),
-    );
-    let found = answered("namespaces", api.list_metadata(&ours)).await?;
-    for namespace in found {
-        if namespace.metadata.name.as_deref().is_some_and(|name| OWN.contains(&name)) {
-            removed.push(remove(client, ("v1", "Namespace"), &namespace, dry_run).await?);
-        }
-    }
-    Ok(removed)
+    Ok(all)
 }
 
 async fn api(client: &Client, api_version: &str, kind: &str) -> Result<Option<Api<DynamicObject>>, AccessError> {
@@ -69,8 +119,8 @@ async fn api(client: &Client, api_version: &str, kind: &str) -> Result<Option<Ap
 
 async fn remove(
     client: &Client,
-    (api_version, kind): (&str, &str),
-    object: &PartialObjectMeta<DynamicObject>,
+    (api_version, kind): Kind,
+    object: &Metadata,
     dry_run: bool,
 ) -> Result<Made, AccessError> {
     let name = object.metadata.name.clone().unwrap_or_default();

@@ -50,7 +50,7 @@ pub struct Global {
     /// The configuration
     #[arg(long, global = true, env = "BURSAR_CONFIG", hide_env_values = true, default_value = crate::settings::DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
-    /// The command line itself named the configuration.
+    /// The command line or the environment named the configuration.
     #[arg(skip)]
     pub config_is_named: bool,
     /// Another ledger to read

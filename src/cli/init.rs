@@ -176,6 +176,7 @@ impl From<AccessError> for Failure {
     fn from(error: AccessError) -> Self {
         let exit = match &error {
             AccessError::OtherOwner { .. } => Exit::Configuration,
+            AccessError::OfBursar(_) => Exit::Forbidden,
             AccessError::Write { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 Exit::Forbidden
             }

@@ -34,7 +34,12 @@ _bursar_with_names() {
         --cluster) kind=cluster ;;
     esac
     if [[ -n $kind && $word != -* ]]; then
-        mapfile -t COMPREPLY < <(compgen -W "$(bursar names "$kind" 2>/dev/null)" -- "$word")
+        local name
+        COMPREPLY=()
+        # A name is text: `compgen -W` would run a command that it holds.
+        while IFS= read -r name; do
+            [[ $name == "$word"* ]] && COMPREPLY+=("$(printf %q "$name")")
+        done < <(bursar names "$kind" 2>/dev/null)
         return
     fi
     _bursar "$@"
@@ -75,8 +80,11 @@ compdef _bursar_with_names bursar
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command as Process;
+
     use clap::Parser as _;
 
+    use super::BASH;
     use crate::cli::arguments::{Arguments, Command};
 
     #[test]
@@ -85,5 +93,23 @@ mod tests {
             let parsed = Arguments::try_parse_from(["bursar", "names", kind]).expect(kind);
             assert!(matches!(parsed.command, Command::Names { .. }));
         }
+    }
+
+    #[test]
+    fn bash_offers_names_and_runs_nothing_of_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = format!(
+            r#"bursar() {{ printf '%s\n' foo 'f$(touch x)' 'f`touch x`' 'f;touch x' bar; }}
+            {BASH}
+            COMP_WORDS=(bursar show tool f) COMP_CWORD=3
+            _bursar_with_names
+            printf '%s\n' "${{COMPREPLY[@]}}"
+            eval "printf '<%s>' ${{COMPREPLY[*]}}""#
+        );
+        let ran = Process::new("bash").args(["-c", &script]).current_dir(folder.path()).output().expect("bash runs");
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        assert!(!folder.path().join("x").exists(), "a name ran as a command");
+        assert!(said.ends_with("<foo><f$(touch x)><f`touch x`><f;touch x>"), "{said}");
     }
 }

@@ -28,7 +28,7 @@ pub(super) async fn run(context: &Context, Plan { at }: Plan) -> Result<Exit, Fa
     Ok(Exit::of(answer.exit_code))
 }
 
-/// The configuration that `--config` names, for the daemon.
+/// The configuration that `--config` or `BURSAR_CONFIG` names, for the daemon.
 fn config(context: &Context) -> Result<ConfigText, Failure> {
     let file = &context.global.config;
     let failed = |error| Failure::new(Exit::Failed, format!("{}: {error}", file.display()));

@@ -6,7 +6,7 @@ use super::arguments::Uninstall;
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::{output, webhook};
-use crate::bootstrap;
+use crate::bootstrap::{self, UninstallRequest};
 use crate::control::client::ClientError;
 use crate::privilege;
 use crate::store::ReadStore;
@@ -23,9 +23,15 @@ pub(super) async fn run(context: &Context, arguments: &Uninstall) -> Result<Exit
         .await
         .map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))??;
     bootstrap::must_be_same(&cluster, &settings.clusters[&cluster], admin_kubeconfig).await?;
-    let client = bootstrap::client(admin_kubeconfig).await?;
+    let request = UninstallRequest {
+        cluster: &cluster,
+        ledger_id: &ledger.ledger_id,
+        state_dir: &settings.state_dir,
+        admin_kubeconfig,
+        dry_run: *dry_run,
+    };
     let progress = output::progress("removing bindings, roles, policies and webhooks");
-    let removed = bootstrap::uninstall(&client, &ledger.ledger_id, *dry_run).await?;
+    let removed = bootstrap::uninstall(request).await?;
     progress.finish_and_clear();
     if context.global.json {
         let names: Vec<&str> = removed.iter().map(|made| made.what.as_str()).collect();

@@ -134,20 +134,26 @@ impl Settings {
     pub fn load_with(path: &Path, environment: &BTreeMap<String, String>) -> Result<Self, SettingsErrors> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| SettingsErrors(vec![format!("{}: {error}", path.display())]))?;
-        Self::of_text(path, &text, environment)
+        Self::of_text(path, &text, environment, true)
     }
 
     /// As [`Settings::load`], with `text` instead of what is in the file.
     pub fn parse(path: &Path, text: &str) -> Result<Self, SettingsErrors> {
-        Self::of_text(path, text, &environment())
+        Self::of_text(path, text, &environment(), true)
     }
 
-    fn of_text(path: &Path, text: &str, environment: &BTreeMap<String, String>) -> Result<Self, SettingsErrors> {
+    /// `resolves`: names may be looked up, which can take seconds.
+    fn of_text(
+        path: &Path,
+        text: &str,
+        environment: &BTreeMap<String, String>,
+        resolves: bool,
+    ) -> Result<Self, SettingsErrors> {
         let file::Merged { root, variables, added, mut warnings } =
             file::merged(path, text, environment).map_err(|error| SettingsErrors(vec![error]))?;
         let errors = table::Errors::default();
         let settings = validate::settings(&table::Table::new("", root, &errors), path);
-        if let Some(settings) = settings.as_ref().filter(|settings| settings.policy.strict_egress) {
+        if let Some(settings) = settings.as_ref().filter(|settings| resolves && settings.policy.strict_egress) {
             for (class, what) in egress(settings).reached {
                 errors.add(
                     format!("class.{class}.network"),
@@ -178,11 +184,14 @@ impl Settings {
         *other == Self { file: other.file.clone(), ..self.clone() }
     }
 
-    /// Says how the file differs from these settings, which were read from it earlier; `None` if it does not.
+    /// Says how the file differs from these settings, which were read from it earlier; `None` if it does not. The daemon asks
+    /// between its cycles, so nothing is resolved here: `strict_egress` is judged when the file is put in force.
     #[must_use]
     pub fn differing_file(&self) -> Option<String> {
         let differs = format!("{} differs from the configuration in force", self.file.display());
-        match Self::load(&self.file) {
+        let text = std::fs::read_to_string(&self.file);
+        let text = text.map_err(|error| SettingsErrors(vec![format!("{}: {error}", self.file.display())]));
+        match text.and_then(|text| Self::of_text(&self.file, &text, &environment(), false)) {
             Ok(now) if now == *self => None,
             Ok(_) => Some(format!("{differs}; to put it in force: systemctl reload bursard")),
             Err(SettingsErrors(errors)) => {

@@ -343,6 +343,15 @@ fn a_file_that_changed_differs_from_the_settings_in_force() {
 }
 
 #[test]
+fn a_changed_file_is_compared_without_asking_the_resolver() {
+    let folder = folder();
+    let reaching = |more: &str| with_egress(r#"{ cidr = "198.51.100.0/24" }"#, more);
+    let settings = load_in(folder.path(), &reaching(""), &[]).expect("settings");
+    std::fs::write(folder.path().join("bursar.toml"), reaching("[security]\nstrict_egress = true\n")).expect("written");
+    assert!(settings.differing_file().is_some_and(|why| why.contains("in force; to put it in force")));
+}
+
+#[test]
 fn a_file_that_is_no_toml_is_told_with_its_line() {
     let error = load("site = \"a\"\n[class\n").expect_err("an error").to_string();
     assert!(error.starts_with("bursar.toml: line 2: "), "{error}");

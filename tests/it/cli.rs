@@ -127,9 +127,11 @@ fn another_configuration_is_planned_against_the_running_daemon() {
     std::fs::write(site.path("other.toml"), &other).expect("written");
     let file = site.path("other.toml");
     let plan = |more: &str, exit| site.run(&format!("plan --config {} {more}", file.display()), exit);
-    let said = site.command("plan").arg("--config").arg(&file).output().expect("bursar runs");
-    let said = text(&said);
-    assert!(said.contains("gain access: ") && said.contains("lose access: nobody"), "{said}");
+    let (mut by_option, mut by_variable) = (site.command("plan"), site.command("plan"));
+    for command in [by_option.arg("--config").arg(&file), by_variable.env("BURSAR_CONFIG", &file)] {
+        let said = text(&command.output().expect("bursar runs"));
+        assert!(said.contains("gain access: ") && said.contains("lose access: nobody"), "{said}");
+    }
     assert!(!site.run("plan", 0).contains("gain access"), "the configuration in force has nothing to compare");
     assert!(plan("--at 2020-01-01", 64).contains("is past"));
     let in_force = format!("plan --config {} --at 2999-01-01", site.path("bursar.toml").display());

@@ -173,7 +173,7 @@ pub async fn uninstall(
             remove(client, (GROUP, binding.kind, None), &binding.name, &mut wrote).await?;
         }
     }
-    forget(request).await?;
+    forget(request.state_dir, request.cluster).await?;
     Ok(wrote)
 }
 

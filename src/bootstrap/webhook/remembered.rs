@@ -1,12 +1,13 @@
 //! What this host installed, in the state folder: by it the daemon knows that what is gone was there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::WebhookRequest;
 use crate::bootstrap::{AccessError, files};
+use crate::identity::ClusterName;
 use crate::privilege;
 
 const FILE: &str = "installed.json";
@@ -24,13 +25,13 @@ pub struct Remembered {
     pub not_after: Timestamp,
 }
 
-fn path(request: WebhookRequest<'_>) -> PathBuf {
-    request.state_dir.join("webhook").join(&request.cluster.0).join(FILE)
+fn path(state_dir: &Path, cluster: &ClusterName) -> PathBuf {
+    state_dir.join("webhook").join(&cluster.0).join(FILE)
 }
 
 /// What was installed here; `None`: nothing, or it was removed.
 pub fn remembered(request: WebhookRequest<'_>) -> Result<Option<Remembered>, AccessError> {
-    let path = path(request);
+    let path = path(request.state_dir, request.cluster);
     let text = match std::fs::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -42,7 +43,7 @@ pub fn remembered(request: WebhookRequest<'_>) -> Result<Option<Remembered>, Acc
 
 /// As the daemon's user, whose file it is.
 pub(super) async fn remember(request: WebhookRequest<'_>, what: &Remembered) -> Result<(), AccessError> {
-    let path = path(request);
+    let path = path(request.state_dir, request.cluster);
     let text = serde_json::to_vec_pretty(what);
     let written = privilege::as_bursar(async {
         let text = text.map_err(|error| AccessError::Write { path: path.clone(), source: error.into() })?;
@@ -52,8 +53,8 @@ pub(super) async fn remember(request: WebhookRequest<'_>, what: &Remembered) -> 
 }
 
 /// It was removed by an administrator's order.
-pub(super) async fn forget(request: WebhookRequest<'_>) -> Result<(), AccessError> {
-    let path = path(request);
+pub(in crate::bootstrap) async fn forget(state_dir: &Path, cluster: &ClusterName) -> Result<(), AccessError> {
+    let path = path(state_dir, cluster);
     let removed = privilege::as_bursar(async {
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::selftest::{create, image_for, seal_manifest, seal_with};
 use super::{AccessError, WebhookRequest, wait_for};
+use crate::admission::tenant::STALE;
 use crate::contract::SELFTEST;
 use crate::errors::chain;
 use crate::rules::Mode;
@@ -51,14 +52,24 @@ impl Question {
         };
         let answer = tokio::time::timeout(PATIENCE * 2, asked).await;
         let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs() * 2)));
-        match answer {
-            Ok(_) if must_be_refused => Err("a pod that would run as root was let through".to_owned()),
-            Err(why) if why.contains(".bursar.dev\" denied") => Ok(()),
-            Err(why) if must_be_refused || why.contains("failed calling webhook") => Err(why),
-            // It was let through, or refused by somebody else: the webhook has nothing to say of it.
-            Ok(_) | Err(_) => Ok(()),
-        }
+        works(answer.map(drop), must_be_refused)
     }
+}
+
+/// What the API server's answer says of the webhook.
+fn works(answer: Result<(), String>, must_be_refused: bool) -> Result<(), String> {
+    match answer {
+        Ok(()) if must_be_refused => Err("a pod that would run as root was let through".to_owned()),
+        Err(why) if is_denied(&why) => Ok(()),
+        Err(why) if must_be_refused || why.contains("failed calling webhook") || why.contains(STALE) => Err(why),
+        // It was let through, or refused by somebody else: the webhook has nothing to say of it.
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Whether a refusal is a judgement of the webhook. One that hears of no namespace refuses every pod alike.
+pub(super) fn is_denied(why: &str) -> bool {
+    why.contains(".bursar.dev\" denied") && !why.contains(STALE)
 }
 
 /// Asks the webhook at `url` itself, until it answers or `within` has passed. `bundle`: whose certificate is believed.
@@ -100,8 +111,32 @@ async fn ask_itself(url: &str, bundle: &str) -> Result<(), String> {
     let answer = request.body(review.to_string()).send().await.map_err(said)?;
     let status = answer.status();
     let answer: Value = serde_json::from_slice(&answer.bytes().await.map_err(said)?).unwrap_or_default();
-    match answer["response"]["uid"].as_str() {
-        Some(UID) if answer["response"]["allowed"].is_boolean() => Ok(()),
-        _ => Err(format!("it answers {status}, and not as the webhook does")),
+    is_review(&answer["response"]).unwrap_or_else(|| Err(format!("it answers {status}, and not as the webhook does")))
+}
+
+/// What a response of the webhook says of itself; `None`: it is no response to the question.
+fn is_review(response: &Value) -> Option<Result<(), String>> {
+    let is_ours = response["uid"] == UID && response["allowed"].is_boolean();
+    let why = response["status"]["message"].as_str().unwrap_or_default();
+    is_ours.then(|| if why.contains(STALE) { Err(why.to_owned()) } else { Ok(()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::tenant::Unresolved;
+
+    #[test]
+    fn a_webhook_that_hears_of_no_namespace_does_not_work() {
+        let of = |why: &str| format!("admission webhook \"pods.bursar.dev\" denied the request: {why}");
+        let stale = of(&format!("namespace tool-foo: {}", Unresolved::Stale { seconds: 301 }));
+        for must_be_refused in [true, false] {
+            assert_eq!(works(Err(stale.clone()), must_be_refused), Err(stale.clone()));
+            assert_eq!(works(Err(of("pod \"x\" would run as uid 0")), must_be_refused), Ok(()));
+        }
+        let review = |why: &str| json!({"uid": UID, "allowed": false, "status": {"message": why}});
+        assert_eq!(is_review(&review(&stale)), Some(Err(stale.clone())));
+        assert_eq!(is_review(&review("no tenant has it")), Some(Ok(())));
+        assert_eq!(is_review(&json!({"uid": "another", "allowed": true})), None);
     }
 }

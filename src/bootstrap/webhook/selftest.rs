@@ -8,6 +8,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use super::review::is_denied;
 use super::{AccessError, WEBHOOK, WebhookRequest, found, if_outdated, wait_for};
 use crate::bootstrap::answered;
 use crate::contract::{self, CLASS, Identity, SELFTEST, TenantState};
@@ -113,7 +114,7 @@ async fn of_class(client: &Client, class: &str, rules: &ClassRules) -> Result<Ve
             let wrong = match create(client, &spec).await {
                 Ok(_) => Some("it was let through".to_owned()),
                 // The backstop would refuse some of it too, and hide that the webhook does not.
-                Err(why) if why.contains(".bursar.dev\" denied") => None,
+                Err(why) if is_denied(&why) => None,
                 Err(why) => Some(format!("somebody else refused it: {why}")),
             };
             all.push(tried(what, true, wrong));

@@ -34,8 +34,8 @@ pub(super) const LOOKED_AT: [(&str, &[&str]); 5] = [
     ("networking.k8s.io", &["ingresses"]),
     ("gateway.networking.k8s.io", &["gateways"]),
 ];
-/// Resources of [`LOOKED_AT`] that are no pods and have none.
-const WITHOUT_PODS: &str = "['services', 'persistentvolumeclaims', 'ingresses', 'gateways']";
+/// Resources that are no pods and have none; '': those of `hosts.fields`, whatever they are called.
+const WITHOUT_PODS: &str = "['', 'services', 'persistentvolumeclaims', 'ingresses', 'gateways']";
 
 /// Sysctls that Kubernetes counts as safe, except for the two that decide about ports.
 const SAFE_SYSCTLS: &str = "['kernel.shm_rmid_forced', 'net.ipv4.tcp_syncookies', 'net.ipv4.ping_group_range', \
@@ -127,6 +127,15 @@ fn resource_rule(group: &str, resources: &[&str]) -> Value {
     })
 }
 
+/// The name of the resource if it is one of [`LOOKED_AT`]. Another group can have kinds of the same names, with other fields.
+fn resource() -> String {
+    let name = "request.resource.resource";
+    let one = |(group, resources): &(&str, &[&str])| {
+        format!("(request.resource.group == '{group}' && {name} in ['{}'])", resources.join("', '"))
+    };
+    format!("{} ? {name} : ''", LOOKED_AT.iter().map(one).collect::<Vec<_>>().join(" || "))
+}
+
 fn variables(data: &BTreeMap<String, String>) -> Value {
     let variable = |name: &str, expression: String| json!({"name": name, "expression": expression});
     let words = |key: &str| {
@@ -144,7 +153,7 @@ fn variables(data: &BTreeMap<String, String>) -> Value {
     json!([
         variable("given", literal(data)),
         variable("class", format!("namespaceObject.metadata.?labels[?'{CLASS}'].orValue('')")),
-        variable("resource", "request.resource.resource".to_owned()),
+        variable("resource", resource()),
         variable("updates", "request.operation == 'UPDATE'".to_owned()),
         variable("object", "request.kind.kind.lowerAscii() + ' ' + object.metadata.?name.orValue('')".to_owned()),
         variable("services", words("services")),
@@ -207,7 +216,12 @@ fn services() -> Vec<Value> {
     let is = "variables.resource == 'services'";
     let kind = |object: &str| format!("{object}.spec.?type.orValue('ClusterIP')");
     let (new, old) = (kind("object"), kind("oldObject"));
-    let kinds = format!("{new} in ['ClusterIP'] + variables.services || (variables.updates && {new} == {old})");
+    let external_name = |object: &str| format!("{object}.spec.?externalName.orValue('')");
+    let kinds = format!(
+        "{new} in ['ClusterIP'] + variables.services || (variables.updates && {new} == {old} && {} == {})",
+        external_name("object"),
+        external_name("oldObject")
+    );
     let addresses = |object: &str| format!("{object}.spec.?externalIPs.orValue([])");
     let (new_addresses, old_addresses) = (addresses("object"), addresses("oldObject"));
     let own_addresses = format!(
@@ -416,6 +430,21 @@ mod tests {
         assert!(of("spec.host").starts_with("variables.hosts.exists("));
         assert!(of("spec.host?").starts_with("!object[?'spec'][?'host'].hasValue() || "));
         assert!(!of("spec.hosts[]?").contains("size() > 0"));
+    }
+
+    #[test]
+    fn a_kind_of_another_group_is_judged_by_its_hosts_alone() {
+        let resource = resource();
+        assert!(resource.contains("(request.resource.group == 'gateway.networking.k8s.io' && "), "{resource}");
+        assert!(resource.ends_with(" in ['gateways']) ? request.resource.resource : ''"), "{resource}");
+        let field = HostField::parse("gateways.networking.istio.io", "spec.servers[].hosts[]").expect("a field");
+        let given = Given { host_fields: BTreeSet::from([field]), ..Given::default() };
+        for policy in policies(&given) {
+            let validations = policy["spec"]["validations"].as_array().expect("validations");
+            let by_name = |rule: &&Value| rule["expression"].to_string().contains("request.resource.resource");
+            let of_hosts: Vec<&Value> = validations.iter().filter(by_name).collect();
+            assert!(matches!(&*of_hosts, [one] if one["expression"].to_string().contains("networking.istio.io")));
+        }
     }
 
     #[test]

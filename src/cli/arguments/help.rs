@@ -64,6 +64,6 @@ pub fn parsed() -> Result<Arguments, clap::Error> {
     while let Some((_, matches)) = deepest.subcommand() {
         deepest = matches;
     }
-    arguments.global.config_is_named = deepest.value_source("config") == Some(ValueSource::CommandLine);
+    arguments.global.config_is_named = deepest.value_source("config") != Some(ValueSource::DefaultValue);
     Ok(arguments)
 }

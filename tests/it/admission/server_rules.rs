@@ -91,6 +91,11 @@ fn widget(spec: Value) -> Value {
     object("example.org/v1", "Widget", SHOP, spec)
 }
 
+/// A Gateway of another group: no rule but that of its hosts knows its fields.
+fn mesh_gateway(host: &str) -> Value {
+    object("networking.istio.io/v1", "Gateway", SHOP, json!({"servers": [{"hosts": [host]}]}))
+}
+
 fn claim(fields: Value) -> Value {
     let mut spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
     spec.as_object_mut().expect("fields").extend(fields.as_object().expect("fields").clone());
@@ -129,6 +134,7 @@ fn attacks() -> Vec<(Value, &'static str)> {
         (gateway(SHOP, "internal", None), "spec.listeners[].hostname"),
         (widget(json!({"hosts": ["ann.shop.example.org", "bob.shop.example.org"]})), "spec.hosts[]"),
         (widget(json!({"hosts": ["*"]})), "spec.hosts[]"),
+        (mesh_gateway("bob.shop.example.org"), "spec.servers[].hosts[]"),
         (claim(json!({"storageClassName": "gold"})), "storage class \"gold\""),
         (claim(json!({"storageClassName": ""})), "storage class \"\""),
         (claim(json!({})), "storage class \"\""),
@@ -179,6 +185,8 @@ fn ordinary() -> Vec<Value> {
         gateway(TOOL, "external", Some("anything.example.org")),
         widget(json!({"hosts": ["ann.shop.example.org"]})),
         widget(json!({})),
+        json!({"apiVersion": "example.org/v1", "kind": "Widget", "metadata": {"name": "bare", "namespace": SHOP}}),
+        mesh_gateway("ann.shop.example.org"),
         claim(json!({"storageClassName": "standard"})),
         claim(json!({"accessModes": ["ReadWriteMany"]})),
     ];
@@ -225,6 +233,7 @@ fn prepare(site: &Site) {
         runtime("kata"),
         kind("gateway.networking.k8s.io", "Gateway"),
         kind("example.org", "Widget"),
+        kind("networking.istio.io", "Gateway"),
     ];
     site.cluster.run(&["apply", "-f", "-"], &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
     site.cluster.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], "");
@@ -278,21 +287,29 @@ fn what_was_there_before_a_rule_may_stay_and_may_not_grow() {
     label("bursar.dev/class-");
     let mut old = service(&namespace, json!({"type": "LoadBalancer", "externalIPs": ["192.0.2.7"]}));
     old["metadata"]["finalizers"] = json!(["example.org/x"]);
-    wait_for("the old service", DEADLINE, || {
-        site.meddler(&["create", "-f", "-"], &old.to_string()).status.success().then_some(())
-    });
+    let mut elsewhere = service(&namespace, json!({"type": "ExternalName", "externalName": "a.example.org"}));
+    elsewhere["metadata"]["name"] = json!("elsewhere");
+    for old in [old, elsewhere] {
+        wait_for("the old service", DEADLINE, || {
+            site.meddler(&["create", "-f", "-"], &old.to_string()).status.success().then_some(())
+        });
+    }
     label("bursar.dev/class=shop");
     wait_for("the rules meet the namespace again", DEADLINE, || {
         create(&site, &service(&namespace, json!({"type": "LoadBalancer", "ports": [{"port": 81}]})))
             .is_err_and(|why| why.contains("bursar-rules"))
             .then_some(())
     });
-    let patch = |patch: Value| {
+    let patch_of = |name: &str, patch: Value| {
         let patch = patch.to_string();
-        let arguments = ["patch", "service", "x", "-n", &namespace, "--type=merge", "--dry-run=server", "-p", &patch];
+        let arguments = ["patch", "service", name, "-n", &namespace, "--type=merge", "--dry-run=server", "-p", &patch];
         let patched = site.meddler(&arguments, "");
         if patched.status.success() { Ok(()) } else { Err(said(&patched)) }
     };
+    assert_eq!(patch_of("elsewhere", json!({"metadata": {"labels": {"a": "b"}}})), Ok(()));
+    let why = patch_of("elsewhere", json!({"spec": {"externalName": "b.example.org"}})).expect_err("refused");
+    assert!(why.contains("of type ExternalName"), "{why}");
+    let patch = |patch: Value| patch_of("x", patch);
     for passes in [
         json!({"metadata": {"labels": {"a": "b"}}}),
         json!({"metadata": {"finalizers": null}}),
@@ -314,7 +331,7 @@ fn what_was_there_before_a_rule_may_stay_and_may_not_grow() {
         &["patch", "service", "x", "-n", &namespace, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#],
         "",
     );
-    site.cluster.run(&["delete", "service", "x", "-n", &namespace], "");
+    site.cluster.run(&["delete", "service", "x", "elsewhere", "-n", &namespace], "");
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod issue;
 mod own;
 mod site;
 
-use bursar::bootstrap::{AccessError, Did, SEAL_KEY, dry_run, uninstall};
+use bursar::bootstrap::{AccessError, Did, InitRequest, SEAL_KEY, UninstallRequest, dry_run, uninstall};
 use bursar::ledger::LedgerState;
 use bursar_testkit::ready::wait_for;
 use serde_json::json;
@@ -62,13 +62,31 @@ fn a_dry_run_of_init_lists_what_init_makes_and_uninstall_takes_it_away() {
 
     let binding = binding(Some("tool-foo"), "bursar-tenant", "Group", GROUP);
     site.must("apply", &binding);
-    let client = runtime.block_on(bursar::bootstrap::client(&site.cluster.admin_kubeconfig)).expect("a client");
-    let would = runtime.block_on(uninstall(&client, LEDGER, true)).expect("a dry run");
+    let InitRequest { cluster, admin_kubeconfig, state_dir, .. } = site.request(&ledger, &kubeconfig);
+    let take = |ledger_id, admin_kubeconfig, dry_run| {
+        let request = UninstallRequest { cluster, ledger_id, state_dir, admin_kubeconfig, dry_run };
+        runtime.block_on(uninstall(request))
+    };
+    let remembered = state_dir.join("webhook").join(&cluster.0).join("installed.json");
+    std::fs::create_dir_all(remembered.parent().expect("a folder")).expect("made");
+    std::fs::write(&remembered, "{}").expect("written");
+    let would = take(LEDGER, admin_kubeconfig, true).expect("a dry run");
     site.can(&["auth", "whoami"]);
-    let error = runtime.block_on(uninstall(&client, "another", false)).expect_err("another ledger's");
+    let error = take("another", admin_kubeconfig, false).expect_err("another ledger's");
     assert!(matches!(error, AccessError::OtherOwner { .. }), "{error}");
-    let removed = runtime.block_on(uninstall(&client, LEDGER, false)).expect("removed");
+    let mut by_bursar = kube::config::Kubeconfig::read_from(admin_kubeconfig).expect("a kubeconfig");
+    for user in by_bursar.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+        user.impersonate = Some("bursar:cluster-admin".to_owned());
+    }
+    let by_bursar_file = state_dir.join("by-bursar.json");
+    std::fs::write(&by_bursar_file, serde_json::to_vec(&by_bursar).expect("JSON")).expect("written");
+    let error = take(LEDGER, &by_bursar_file, false).expect_err("an administrator by Bursar");
+    assert!(matches!(error, AccessError::OfBursar(_)), "{error}");
+    assert!(remembered.exists());
+    let removed = take(LEDGER, admin_kubeconfig, false).expect("removed");
     assert_eq!(removed, would);
+    assert!(removed.last().is_some_and(|made| made.what.starts_with("ClusterRoleBinding ")), "{removed:?}");
+    assert!(!remembered.exists(), "another init would restore the webhook");
     let left = |what: &str| {
         let label = "app.kubernetes.io/managed-by in (bursar,bursar-init,bursar-webhook,bursar-approver)";
         site.cluster.run(&["get", what, "-A", "-l", label, "-o", "name"], "")
@@ -77,7 +95,11 @@ fn a_dry_run_of_init_lists_what_init_makes_and_uninstall_takes_it_away() {
         assert_eq!(left(what).trim(), "", "{what}");
     }
     assert!(site.cluster.run(&["get", "namespace", "tool-foo", "-o", "name"], "").contains("tool-foo"));
-    runtime.block_on(uninstall(&client, LEDGER, false)).expect("again");
+    take(LEDGER, admin_kubeconfig, false).expect("again");
+    site.cluster.run(&["delete", "configmap", "bursar-owner", "-n", "bursar", "--ignore-not-found"], "");
+    site.cluster.run(&["label", "namespaces", "--all", "app.kubernetes.io/managed-by-"], "");
+    let error = take(LEDGER, admin_kubeconfig, false).expect_err("a cluster without Bursar");
+    assert!(matches!(error, AccessError::NothingOfBursar { .. }), "{error}");
 }
 
 #[test]

@@ -14,6 +14,9 @@ pub enum Resolved {
     Unresolved(Unresolved),
 }
 
+/// How a webhook says that it can judge nobody's pods: whoever asks whether it works takes this for no answer.
+pub const STALE: &str = "the webhook has not heard of namespaces";
+
 /// Why there is no identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unresolved {
@@ -27,7 +30,7 @@ pub enum Unresolved {
     #[error("no tenant has it")]
     Unknown,
     /// The watch has told nothing for too long: a suspension or an edit may have been missed.
-    #[error("the webhook has not heard of namespaces for {seconds} s")]
+    #[error("{STALE} for {seconds} s")]
     Stale {
         /// Age of the index.
         seconds: u64,

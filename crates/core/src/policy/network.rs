@@ -196,9 +196,15 @@ impl NetworkProfile {
 
 impl Peer {
     fn is_on(&self, ports: &BTreeSet<u16>) -> bool {
-        // Port 53 of kube-system leads to no other server.
-        self.who != Who::Dns
-            && (self.ports.is_empty() || ports.is_empty() || self.ports.iter().any(|port| ports.contains(&port.number)))
+        let has_one =
+            || self.ports.is_empty() || ports.is_empty() || self.ports.iter().any(|it| ports.contains(&it.number));
+        match self.who {
+            // Port 53 of kube-system leads to no other server.
+            Who::Dns => false,
+            // A rule counts the ports of pods, and a target has those of its Service, which differ at will.
+            Who::Pods { .. } => true,
+            Who::Addresses { .. } => has_one(),
+        }
     }
 }
 
@@ -301,5 +307,12 @@ mod tests {
         assert!(profile(&[labelled("team=web")]).reaches(&inside).is_some());
         assert_eq!(profile(&[Peer::namespace("web"), Peer::own_namespace()]).reaches(&inside), None);
         assert_eq!(profile(&[labelled("team=web")]).reaches(&nfs()), None);
+    }
+
+    #[test]
+    fn a_pod_behind_a_service_is_reached_by_a_port_of_its_own() {
+        let inside = Target { namespace: Some("storage".to_owned()), addresses: BTreeSet::new(), ..nfs() };
+        let by = Peer { ports: vec![Port::tcp(8443)], ..Peer::namespace("storage") };
+        assert!(profile(&[by]).reaches(&inside).is_some());
     }
 }

@@ -117,7 +117,8 @@ fn the_first_uid_number_of_a_domain_makes_nobody_another() {
 
     // An administrator who asks for another decision gets it, and still nobody becomes another.
     world.stop();
-    world.bursar("directory accept domain --reason numbers");
+    let (code, said) = crate::runbooks::follow(&world, "bursar directory accept domain --reason numbers");
+    assert_eq!(code, Some(0), "{said}");
     world.cycle();
     let status = world.bursar("status");
     assert!(status.contains("uids from attributes, because 1 of 2 accounts have a uidNumber"), "{status}");

@@ -99,7 +99,7 @@ mod tests {
             let step = |action: &Action| match action {
                 Action::StopWorkloads { .. } => Some("stop"),
                 Action::Evict { since: Some(_), .. } => Some("evict"),
-                Action::ProveRevoked { .. } => Some("prove"),
+                Action::ProveRevoked { bound, .. } if !bound.is_empty() => Some("prove"),
                 _ => None,
             };
             steps.filter_map(step).collect::<Vec<_>>()

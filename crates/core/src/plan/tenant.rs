@@ -355,7 +355,7 @@ fn is_to_stop(look: Look<'_>, sealed_now: bool) -> bool {
 }
 
 /// The time from which on an eviction lists changes; `None` if the suspension is no eviction.
-fn evicted<'a>(look: Look<'a>) -> Option<&'a Option<Timestamp>> {
+fn evicted(look: Look<'_>) -> Option<&Option<Timestamp>> {
     let suspension = match &look.account.transition {
         Some(Transition::Suspend(why)) => Some(why),
         _ => look.ledger.accounts.get(look.id).and_then(|account| account.suspension.as_ref()),

@@ -17,7 +17,7 @@ use super::webhook::remembered::forget;
 use super::{AccessError, answered, approver};
 use crate::contract::{MANAGED_BY, MANAGER, SELFTEST};
 use crate::identity::ClusterName;
-use crate::kinds::ObjectKind;
+use crate::kinds::{ManagedKind, ObjectKind};
 use crate::observed::discovery::{Kinds, resource};
 
 const ADMISSION: &str = "admissionregistration.k8s.io/v1";
@@ -77,7 +77,9 @@ pub async fn uninstall(request: UninstallRequest<'_>) -> Result<Vec<Made>, Acces
         return Err(AccessError::NothingOfBursar { cluster: cluster.clone(), path: admin_kubeconfig.to_owned() });
     }
     let name = |object: &Metadata| object.metadata.name.clone().unwrap_or_default();
-    let goes = |(kind, object): &(Kind, Metadata)| kind.1 != "Namespace" || OWN.contains(&&*name(object));
+    let goes = |(kind, object): &(Kind, Metadata)| {
+        kind.1 != ManagedKind::Namespace.row().kind || OWN.contains(&&*name(object))
+    };
     let mut removed = Vec::new();
     let (configurations, others): (Vec<_>, Vec<_>) =
         all.into_iter().filter(goes).partition(|(kind, _)| kind.1.ends_with("WebhookConfiguration"));

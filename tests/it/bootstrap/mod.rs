@@ -19,7 +19,7 @@ const FORBIDDEN: &str = "forbidden";
 
 #[test]
 fn init_repeated_changes_nothing_and_keeps_the_seal() {
-    let site = Site::shared();
+    let (site, _turn) = (Site::shared(), Site::turn_of_the_mark());
     assert!(site.first.seal_key_drawn && site.first.made.iter().all(|made| made.did == Did::Created));
     let key = std::fs::read(site.settings.state_dir.join(SEAL_KEY)).expect("a key");
     let again = site.init(LEDGER).expect("again");
@@ -192,7 +192,7 @@ fn daemon_writes_in_no_place_that_is_not_a_tenants() {
 
 #[test]
 fn the_mark_of_generations_only_rises_and_nobody_but_an_administrator_deletes_it() {
-    let site = Site::shared();
+    let (site, _turn) = (Site::shared(), Site::turn_of_the_mark());
     let path = "/api/v1/namespaces/bursar/configmaps/bursar-mark";
     let mark = |generation: &str| {
         json!({

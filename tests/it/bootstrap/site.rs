@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bursar::bootstrap::{AccessError, InitReport, InitRequest, init};
@@ -77,6 +77,12 @@ impl Site {
         // of those who call this are in one.
         let site = SITE.get_or_init(|| std::thread::spawn(Self::start).join().ok());
         site.as_ref().expect("the site that these tests share starts: see the first failure")
+    }
+
+    /// Keeps other tests from the mark of generations: `init` removes one that nobody signed.
+    pub fn turn_of_the_mark() -> MutexGuard<'static, ()> {
+        static TURN: Mutex<()> = Mutex::new(());
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A site of one test's own, whose administrator listed these.

@@ -103,7 +103,7 @@ async fn when_in_force(server: &ApiServer, path: &str, ask: Ask<'_>) -> Result<A
     }
 }
 
-/// What others than Bursar changed or made since then. Whoever writes an object chooses the name in its `managedFields` and
+/// What others than Bursar changed or made since then. The writer of an object chooses the name in its `managedFields` and
 /// may empty them, so an object that is new is always listed.
 fn touched(listed: &[Listed], since: Timestamp, ours: &HashSet<&str>) -> BTreeSet<Touched> {
     let of_object = |(kind, object): &Listed| {

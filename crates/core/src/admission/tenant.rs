@@ -14,7 +14,7 @@ pub enum Resolved {
     Unresolved(Unresolved),
 }
 
-/// How a webhook says that it can judge nobody's pods: whoever asks whether it works takes this for no answer.
+/// How a webhook says that it can judge nobody's pods. A question whether it works takes this for no answer.
 pub const STALE: &str = "the webhook has not heard of namespaces";
 
 /// Why there is no identity.

@@ -3,6 +3,8 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "each call makes its values with json!")]
 
+use std::sync::{Mutex, PoisonError};
+
 use bursar::contract::TenantState;
 use bursar_testkit::process::run;
 use bursar_testkit::ready::wait_for;
@@ -217,8 +219,11 @@ fn kind(group: &str, kind: &str) -> Value {
     })
 }
 
-/// What the objects name, so that nothing but a rule refuses them.
+/// What the objects name, so that nothing but a rule refuses them. One at a time: of two that apply a new object at once, one
+/// fails.
 fn prepare(site: &Site) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let class = |kind: &str, api_version: &str, name: &str, more: Value| {
         let mut class = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}});
         class.as_object_mut().expect("fields").extend(more.as_object().expect("fields").clone());

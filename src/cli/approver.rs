@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::arguments::{Approver, ApproverInstall, ApproverUninstall, WebhookCluster};
-use super::context::{Context, may_act};
+use super::context::{Context, as_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::init::{administrators, word};
 use super::output;
@@ -15,9 +15,9 @@ use crate::bootstrap::{self, AccessError};
 use crate::contract::Sealer;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
+use crate::runtime;
 use crate::settings::Settings;
 use crate::store::ReadStore;
-use crate::{privilege, runtime};
 
 pub(super) async fn run(context: &Context, command: &Approver) -> Result<Exit, Failure> {
     match command {
@@ -40,14 +40,12 @@ async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Fai
     if !may_act() {
         return Err(Failure::new(Exit::Forbidden, "this needs root or user bursar, who has the ledger and the seal"));
     }
-    let opened = privilege::as_bursar(async {
+    let opened = as_bursar(async {
         let sealer = runtime::read_seal(&settings.state_dir)?;
         let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
         Ok::<_, Failure>((sealer, ledger))
     });
-    let opened =
-        opened.await.map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))?;
-    let (sealer, ledger) = opened?;
+    let (sealer, ledger) = opened.await??;
     Ok(Site { settings, cluster, sealer, ledger })
 }
 

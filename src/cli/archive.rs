@@ -8,9 +8,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::arguments::{Archive, ArchiveApply, ArchiveFile, ArchiveList};
-use super::context::Context;
+use super::context::{Context, as_bursar};
 use super::exit::{Exit, Failure};
-use super::recovery::{admin_of, as_bursar, may};
+use super::recovery::{admin_of, may};
 use super::{order, output};
 use crate::archive::{About, ArchiveError, Identities, Unpacked};
 use crate::execute::request::ApiServer;

@@ -9,7 +9,7 @@ use nix::unistd::User;
 use serde_json::json;
 
 use super::arguments::Init;
-use super::context::Context;
+use super::context::{Context, as_bursar};
 use super::exit::{Exit, Failure};
 use super::output;
 use crate::bootstrap::{self, AccessError, Did, InitReport, InitRequest, webhook};
@@ -36,9 +36,7 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
         return dry_run(context, &settings, arguments, (&cluster, daemon_kubeconfig)).await;
     }
     make_folder(&settings.state_dir)?;
-    let ledger = privilege::as_bursar(ledger(&settings.state_dir))
-        .await
-        .map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))??;
+    let ledger = as_bursar(ledger(&settings.state_dir)).await??;
     let listed = administrators(arguments.administrators.as_deref())?;
     let progress = output::progress("making the daemon's access");
     let report = bootstrap::init(InitRequest {
@@ -65,8 +63,7 @@ async fn dry_run(
 ) -> Result<Exit, Failure> {
     let path = settings.ledger();
     let ledger = if path.exists() {
-        let read = privilege::as_bursar(async { ReadStore::open(&path).await?.state().await }).await;
-        read.map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))??
+        as_bursar(async { ReadStore::open(&path).await?.state().await }).await??
     } else {
         LedgerState { ledger_id: NO_LEDGER.to_owned(), ..LedgerState::default() }
     };

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::arguments::Takeover;
-use super::context::{Context, become_bursar, may_act};
+use super::context::{Context, as_bursar, become_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::output;
 use crate::bootstrap::{self, InitRequest};
+use crate::daemon;
 use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::ledger::cluster_recovery::Facts;
@@ -19,7 +20,6 @@ use crate::recovery::{self, Rebuilt, RecoveryError, Remembered};
 use crate::runtime;
 use crate::settings::Settings;
 use crate::store::restore::{RestoreError, Restored, Restoring, restore as put_back};
-use crate::{daemon, privilege};
 
 /// What comes after the ledger has another id.
 const NEXT: &str = "its id is new: `bursar takeover` makes it the owner of the clusters, and then bursard starts";
@@ -147,11 +147,6 @@ fn tell(doubts: &[String]) {
 
 pub(super) fn may() -> Result<(), Failure> {
     if may_act() { Ok(()) } else { Err(Failure::new(Exit::Forbidden, "this needs root or user bursar")) }
-}
-
-pub(super) async fn as_bursar<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
-    let done = privilege::as_bursar(work).await;
-    done.map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))
 }
 
 /// None where the key is lost: then no namespace proves anything, and a new one is drawn.

@@ -3,12 +3,11 @@
 use serde_json::json;
 
 use super::arguments::Uninstall;
-use super::context::Context;
+use super::context::{Context, as_bursar};
 use super::exit::{Exit, Failure};
 use super::{output, webhook};
 use crate::bootstrap::{self, UninstallRequest};
 use crate::control::client::ClientError;
-use crate::privilege;
 use crate::store::ReadStore;
 
 pub(super) async fn run(context: &Context, arguments: &Uninstall) -> Result<Exit, Failure> {
@@ -19,9 +18,7 @@ pub(super) async fn run(context: &Context, arguments: &Uninstall) -> Result<Exit
     if !dry_run && !matches!(context.daemon()?.status().await, Err(ClientError::Absent { .. })) {
         return Err(Failure::new(Exit::Busy, "bursard runs; stop it first: systemctl disable --now bursard"));
     }
-    let ledger = privilege::as_bursar(async { ReadStore::open(&settings.ledger()).await?.state().await })
-        .await
-        .map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))??;
+    let ledger = as_bursar(async { ReadStore::open(&settings.ledger()).await?.state().await }).await??;
     bootstrap::must_be_same(&cluster, &settings.clusters[&cluster], admin_kubeconfig).await?;
     let request = UninstallRequest {
         cluster: &cluster,

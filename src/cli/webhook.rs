@@ -7,7 +7,7 @@ use kube::Client;
 use serde_json::json;
 
 use super::arguments::{Webhook, WebhookCluster, WebhookInstall, WebhookManifests, WebhookUninstall};
-use super::context::{Context, become_bursar, may_act};
+use super::context::{Context, as_bursar, become_bursar, may_act};
 use super::exit::{Exit, Failure};
 use super::output;
 use super::recovery::admin_of;
@@ -18,7 +18,7 @@ use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::settings::Settings;
 use crate::store::ReadStore;
-use crate::{daemon, privilege, runtime};
+use crate::{daemon, runtime};
 
 pub(super) async fn run(context: &Context, command: &Webhook) -> Result<Exit, Failure> {
     match command {
@@ -63,15 +63,13 @@ async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Fai
         let text = "this needs root or user bursar, who has the daemon's access to the cluster";
         return Err(Failure::new(Exit::Forbidden, text));
     }
-    let opened = privilege::as_bursar(async {
+    let opened = as_bursar(async {
         let client = bootstrap::client(&settings.clusters[&cluster]).await?;
         let sealer = runtime::read_seal(&settings.state_dir)?;
         let ledger = ReadStore::open(&settings.ledger()).await?.state().await?;
         Ok::<_, Failure>((client, sealer, ledger))
     });
-    let opened =
-        opened.await.map_err(|error| Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}")))?;
-    let (client, sealer, ledger) = opened?;
+    let (client, sealer, ledger) = opened.await??;
     Ok(Site { settings, cluster, client, sealer, ledger })
 }
 

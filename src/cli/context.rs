@@ -100,15 +100,15 @@ async fn opened(path: &Path) -> Result<ReadStore, Failure> {
 
 /// Root becomes user `bursar`, so that no file in the state folder is ever root's.
 pub(super) fn become_bursar() -> Result<(), Failure> {
-    crate::privilege::become_bursar().map_err(|error| not_bursar(&error))
+    crate::privilege::become_bursar().map_err(not_bursar)
 }
 
 /// Does `work` as user `bursar`, whose files these are, if this process is root.
 pub(super) async fn as_bursar<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
-    crate::privilege::as_bursar(work).await.map_err(|error| not_bursar(&error))
+    crate::privilege::as_bursar(work).await.map_err(not_bursar)
 }
 
-fn not_bursar(error: &nix::Error) -> Failure {
+fn not_bursar(error: nix::Error) -> Failure {
     Failure::new(Exit::Forbidden, format!("cannot become user bursar: {error}"))
 }
 

@@ -17,7 +17,6 @@ use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::privilege;
-use crate::settings::Settings;
 use crate::store::{ReadStore, Store, StoreError};
 
 /// In place of the id of a ledger that is not there yet.
@@ -32,14 +31,14 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
         let text = format!("--cluster {cluster}: the configuration has no such cluster; it has: {known}");
         return Err(Failure::new(Exit::Usage, text));
     };
-    if arguments.dry_run {
-        return dry_run(context, &settings, arguments, (&cluster, daemon_kubeconfig)).await;
-    }
-    make_folder(&settings.state_dir)?;
-    let ledger = as_bursar(ledger(&settings.state_dir)).await??;
+    let ledger = if arguments.dry_run {
+        as_it_is(&settings.ledger()).await?
+    } else {
+        make_folder(&settings.state_dir)?;
+        as_bursar(ledger(&settings.state_dir)).await??
+    };
     let listed = administrators(arguments.administrators.as_deref())?;
-    let progress = output::progress("making the daemon's access");
-    let report = bootstrap::init(InitRequest {
+    let request = InitRequest {
         policy: &settings.policy,
         cluster: &cluster,
         admin_kubeconfig: &arguments.admin_kubeconfig,
@@ -47,37 +46,29 @@ pub(super) async fn run(context: &Context, arguments: &Init) -> Result<Exit, Fai
         state_dir: &settings.state_dir,
         ledger: &ledger,
         administrators: listed.as_ref(),
-    })
-    .await?;
+    };
+    if arguments.dry_run {
+        return dry_run(context, request).await;
+    }
+    let progress = output::progress("making the daemon's access");
+    let report = bootstrap::init(request).await?;
     progress.finish_and_clear();
     print(context, &cluster, &report)?;
     Ok(Exit::Done)
 }
 
-/// Prints what `init` would make. A ledger that is not there yet is not made, so its id is not known.
-async fn dry_run(
-    context: &Context,
-    settings: &Settings,
-    arguments: &Init,
-    (cluster, daemon_kubeconfig): (&ClusterName, &Path),
-) -> Result<Exit, Failure> {
-    let path = settings.ledger();
-    let ledger = if path.exists() {
-        as_bursar(async { ReadStore::open(&path).await?.state().await }).await??
-    } else {
-        LedgerState { ledger_id: NO_LEDGER.to_owned(), ..LedgerState::default() }
-    };
-    let listed = administrators(arguments.administrators.as_deref())?;
-    let made = bootstrap::dry_run(InitRequest {
-        policy: &settings.policy,
-        cluster,
-        admin_kubeconfig: &arguments.admin_kubeconfig,
-        daemon_kubeconfig,
-        state_dir: &settings.state_dir,
-        ledger: &ledger,
-        administrators: listed.as_ref(),
-    })
-    .await?;
+/// The ledger at `path`. One that is not there yet is not made, so its id is not known.
+async fn as_it_is(path: &Path) -> Result<LedgerState, Failure> {
+    if !path.exists() {
+        return Ok(LedgerState { ledger_id: NO_LEDGER.to_owned(), ..LedgerState::default() });
+    }
+    Ok(as_bursar(async { ReadStore::open(path).await?.state().await }).await??)
+}
+
+/// Prints what `init` would make.
+async fn dry_run(context: &Context, request: InitRequest<'_>) -> Result<Exit, Failure> {
+    let InitRequest { cluster, ledger, .. } = request;
+    let made = bootstrap::dry_run(request).await?;
     if context.global.json {
         output::json(&json!({"apiVersion": "v1", "kind": "List", "items": made}))?;
         return Ok(Exit::Done);

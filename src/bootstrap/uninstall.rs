@@ -6,7 +6,7 @@ use std::path::Path;
 use k8s_openapi::api::authentication::v1::UserInfo;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Preconditions};
-use kube::core::PartialObjectMeta;
+use kube::core::{ApiResource, PartialObjectMeta};
 
 use super::init::{Did, Made, nobody_elses};
 use super::own::who;
@@ -24,8 +24,8 @@ const ADMISSION: &str = "admissionregistration.k8s.io/v1";
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
 /// What goes, in this order: first what refuses everything that it cannot ask about; then roles and what gives them to
-/// tenants, so that the daemon may do nothing before its policies go; last what may give the administrator the right to all
-/// of this.
+/// tenants, so that the daemon may do nothing before its policies go; last what may give the administrator the right to do
+/// all this.
 const KINDS: [(&str, &str); 11] = [
     (ADMISSION, "ValidatingWebhookConfiguration"),
     (ADMISSION, "MutatingWebhookConfiguration"),
@@ -77,64 +77,56 @@ pub async fn uninstall(request: UninstallRequest<'_>) -> Result<Vec<Made>, Acces
         return Err(AccessError::NothingOfBursar { cluster: cluster.clone(), path: admin_kubeconfig.to_owned() });
     }
     let name = |object: &Metadata| object.metadata.name.clone().unwrap_or_default();
-    let goes = |(kind, object): &(Kind, Metadata)| {
-        kind.1 != ManagedKind::Namespace.row().kind || OWN.contains(&&*name(object))
+    let goes = |(kind, object): &(ApiResource, Metadata)| {
+        kind.kind != ManagedKind::Namespace.row().kind || OWN.contains(&&*name(object))
     };
     let mut removed = Vec::new();
     let (configurations, others): (Vec<_>, Vec<_>) =
-        all.into_iter().filter(goes).partition(|(kind, _)| kind.1.ends_with("WebhookConfiguration"));
+        all.into_iter().filter(goes).partition(|(kind, _)| kind.kind.ends_with("WebhookConfiguration"));
     for (kind, object) in &configurations {
-        removed.push(remove(client, *kind, object, dry_run).await?);
+        removed.push(remove(client, kind, object, dry_run).await?);
     }
     if !dry_run {
         // The daemon would write the configurations again after another `init`.
         forget(state_dir, cluster).await?;
     }
     for (kind, object) in &others {
-        removed.push(remove(client, *kind, object, dry_run).await?);
+        removed.push(remove(client, kind, object, dry_run).await?);
     }
     Ok(removed)
 }
 
-type Kind = (&'static str, &'static str);
 type Metadata = PartialObjectMeta<DynamicObject>;
 
 /// Everything with our labels, in the order of [`KINDS`].
-async fn all_of_ours(client: &Client) -> Result<Vec<(Kind, Metadata)>, AccessError> {
+async fn all_of_ours(client: &Client) -> Result<Vec<(ApiResource, Metadata)>, AccessError> {
     let managers = [MANAGER, INIT_MANAGER, WEBHOOK, approver::APPROVER].join(",");
     let ours = ListParams::default().labels(&format!("{MANAGED_BY} in ({managers})"));
     let mut all = Vec::new();
     for (api_version, kind) in KINDS {
         // An older server lacks some kinds, and so has none of them.
-        let Some(api) = api(client, api_version, kind).await? else { continue };
+        let served = answered(kind, Kinds::default().resolve(client, &ObjectKind::of(api_version, kind))).await?;
+        let Some(served) = served else { continue };
+        let resource = resource(&served);
+        let api = Api::<DynamicObject>::all_with(client.clone(), &resource);
         let mut found = answered(&format!("{kind}s"), api.list_metadata(&ours)).await?.items;
         found.sort_by_key(|object| object.metadata.name.as_deref() == Some(CLUSTER_ADMIN_BINDING));
-        all.extend(found.into_iter().map(|object| ((api_version, kind), object)));
+        all.extend(found.into_iter().map(|object| (resource.clone(), object)));
     }
     Ok(all)
 }
 
-async fn api(client: &Client, api_version: &str, kind: &str) -> Result<Option<Api<DynamicObject>>, AccessError> {
-    let found = answered(kind, Kinds::default().resolve(client, &ObjectKind::of(api_version, kind))).await?;
-    Ok(found.map(|kind| Api::all_with(client.clone(), &resource(&kind))))
-}
-
-async fn remove(
-    client: &Client,
-    (api_version, kind): Kind,
-    object: &Metadata,
-    dry_run: bool,
-) -> Result<Made, AccessError> {
+async fn remove(client: &Client, kind: &ApiResource, object: &Metadata, dry_run: bool) -> Result<Made, AccessError> {
     let name = object.metadata.name.clone().unwrap_or_default();
     let place = object.metadata.namespace.as_ref().map(|place| format!("{place}/")).unwrap_or_default();
-    let what = format!("{kind} {place}{name}");
+    let what = format!("{} {place}{name}", kind.kind);
     let made = Made { what: what.clone(), did: Did::Removed };
-    let found = answered(&what, Kinds::default().resolve(client, &ObjectKind::of(api_version, kind))).await?;
-    let Some(found) = found.filter(|_| !dry_run) else { return Ok(made) };
-    let resource = resource(&found);
+    if dry_run {
+        return Ok(made);
+    }
     let api = match &object.metadata.namespace {
-        Some(namespace) => Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
+        Some(namespace) => Api::<DynamicObject>::namespaced_with(client.clone(), namespace, kind),
+        None => Api::all_with(client.clone(), kind),
     };
     let preconditions = Some(Preconditions { uid: object.metadata.uid.clone(), resource_version: None });
     let parameters = DeleteParams { preconditions, ..DeleteParams::background() };

@@ -3,13 +3,11 @@
 //! changed in the namespace, by the metadata alone.
 
 use std::collections::{BTreeSet, HashSet};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use super::listing::Extent;
+use super::listing::{Extent, when_in_force};
 use super::request::{ApiAnswer, ApiServer, Ask, RequestError};
 use super::tenant::{Done, TenantExecution};
 use super::{ClusterEffects, StepError};
@@ -21,10 +19,6 @@ use crate::inventory::Touched;
 pub const TOKEN_SECRET: &str = "kubernetes.io/service-account-token";
 /// The service account that pods run as if they name none. Its controller makes another one.
 pub const DEFAULT_ACCOUNT: &str = "default";
-
-/// Admission sees a namespace's new state when its own watch does.
-const IN_FORCE: Duration = Duration::from_secs(10);
-const AGAIN: Duration = Duration::from_millis(100);
 
 impl TenantExecution<'_> {
     /// See the module.
@@ -42,7 +36,7 @@ impl TenantExecution<'_> {
         };
         let (core, by_type) = (format!("/api/v1/namespaces/{namespace}"), format!("fieldSelector=type={TOKEN_SECRET}"));
         let path = format!("{core}/secrets");
-        let removing = when_in_force(server, &path, Ask::DeleteSelected { selector: &by_type });
+        let removing = when_suspended(server, &path, Ask::DeleteSelected { selector: &by_type });
         let removed = self.with_archive_role(effects, namespace, done, removing).await?;
         let removed = removed.map_err(failed)?.object;
         let secrets: Vec<&str> = removed["items"]
@@ -55,7 +49,7 @@ impl TenantExecution<'_> {
         match server.ask(&path, Ask::Get).await {
             Ok(found) => {
                 let uid = found.object["metadata"]["uid"].as_str().unwrap_or_default();
-                match when_in_force(server, &path, Ask::Delete { uid }).await {
+                match when_suspended(server, &path, Ask::Delete { uid }).await {
                     // Somebody was quicker: nobody holds a token for the one that stands there now.
                     Err(error) if error.code() != Some(404) && !error.is_other_uid() => return Err(failed(error)),
                     _ => {}
@@ -88,19 +82,9 @@ impl TenantExecution<'_> {
 }
 
 /// Asks until admission knows that the namespace is suspended.
-#[expect(clippy::disallowed_methods, reason = "bounds a wait")]
-async fn when_in_force(server: &ApiServer, path: &str, ask: Ask<'_>) -> Result<ApiAnswer, RequestError> {
-    let until = Instant::now() + IN_FORCE;
-    loop {
-        match server.ask(path, ask).await {
-            Err(error)
-                if matches!(error.code(), Some(403 | 422)) && !error.is_other_uid() && Instant::now() < until =>
-            {
-                tokio::time::sleep(AGAIN).await;
-            }
-            answer => return answer,
-        }
-    }
+async fn when_suspended(server: &ApiServer, path: &str, ask: Ask<'_>) -> Result<ApiAnswer, RequestError> {
+    let too_early = |error: &RequestError| matches!(error.code(), Some(403 | 422)) && !error.is_other_uid();
+    when_in_force(too_early, || server.ask(path, ask)).await
 }
 
 /// What others than Bursar changed or made since then. The writer of an object chooses the name in its `managedFields` and

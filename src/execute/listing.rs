@@ -13,7 +13,7 @@ use crate::archive::Listed;
 use crate::identity::NamespaceName;
 use crate::kinds::ServedKind;
 
-/// A role binding is in force when the API server's own watch has seen it.
+/// A role binding, or a namespace's new state, is in force when the API server's own watch has seen it.
 const IN_FORCE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -57,28 +57,43 @@ fn failed(server: &ApiServer, what: &str, source: RequestError) -> StepError {
     StepError::Listing { cluster: server.cluster.clone(), what: what.to_owned(), source: Box::new(source) }
 }
 
+/// Asks again while the answer is `too_early`: what allows it was written, and the API server's watches follow.
 #[expect(clippy::disallowed_methods, reason = "bounds a wait")]
+pub(super) async fn when_in_force<T, A: Future<Output = Result<T, RequestError>>>(
+    too_early: impl Fn(&RequestError) -> bool,
+    mut ask: impl FnMut() -> A,
+) -> Result<T, RequestError> {
+    let until = Instant::now() + IN_FORCE;
+    loop {
+        match ask().await {
+            Err(error) if too_early(&error) && Instant::now() < until => tokio::time::sleep(AGAIN).await,
+            answer => return answer,
+        }
+    }
+}
+
 async fn list(
     server: &ApiServer,
     kind: &ServedKind,
     namespace: &NamespaceName,
     extent: Extent,
 ) -> Result<Vec<Value>, RequestError> {
-    let path = kind.path(Some(namespace.as_str()), None);
-    let until = Instant::now() + IN_FORCE;
-    loop {
-        let listed = match extent {
-            Extent::Whole => server.list(&path).await,
-            Extent::Metadata => server.list_metadata(&path).await,
-        };
-        match listed {
-            Err(error) if error.code() == Some(403) && Instant::now() < until => tokio::time::sleep(AGAIN).await,
-            // Its definition was removed since we asked, or it lists nothing.
-            Err(error) if matches!(error.code(), Some(404 | 405)) => return Ok(Vec::new()),
-            // What is computed when it is asked for has no metadata to show.
-            Err(error) if extent == Extent::Metadata && error.code() == Some(406) => return Ok(Vec::new()),
-            listed => return listed,
-        }
+    let path = &kind.path(Some(namespace.as_str()), None);
+    let listed = when_in_force(
+        |error| error.code() == Some(403),
+        || async move {
+            match extent {
+                Extent::Whole => server.list(path).await,
+                Extent::Metadata => server.list_metadata(path).await,
+            }
+        },
+    );
+    match listed.await {
+        // Its definition was removed since we asked, or it lists nothing.
+        Err(error) if matches!(error.code(), Some(404 | 405)) => Ok(Vec::new()),
+        // What is computed when it is asked for has no metadata to show.
+        Err(error) if extent == Extent::Metadata && error.code() == Some(406) => Ok(Vec::new()),
+        listed => listed,
     }
 }
 

@@ -192,6 +192,7 @@ async fn certify(
     let cluster = &effects.server.cluster;
     let pem = signing::sign(&effects.server, unsigned).await.map_err(|error| match error {
         SigningError::Request(source) => refused(&signing::key(cluster, &unsigned), source),
+        error @ SigningError::NotAsked { .. } => StepError::SignerNotAsked(error),
         error => CredentialError::Signing(error).into(),
     })?;
     let asked = Asked {

@@ -4,7 +4,6 @@ use bursar_homed::client::HomedClientError;
 use bursar_protocol::HomeError;
 use thiserror::Error;
 
-use super::credential::CredentialError;
 use super::request::RequestError;
 use super::signing::SigningError;
 use crate::archive::ArchiveError;
@@ -86,6 +85,9 @@ pub enum StepError {
     /// No certificate was issued or delivered; the reason carries its remedy.
     #[error(transparent)]
     Credential(Box<dyn std::error::Error + Send + Sync>),
+    /// No certificate was asked for, because requests of others were not answered: nothing is known of the account.
+    #[error(transparent)]
+    SignerNotAsked(SigningError),
     /// A kind of object could not be listed, so the archive would not be whole.
     #[error("the archive is not whole: {what} cannot be listed")]
     Listing {
@@ -177,7 +179,7 @@ impl StepError {
             Self::Request(_) | Self::NoCluster(_) | Self::Unmarked { .. } => "cluster",
             Self::Workload { .. } | Self::Restarting { .. } => "workloads",
             Self::Home(_) | Self::HomeAnswer => "home",
-            Self::Credential(_) => "certificate",
+            Self::Credential(_) | Self::SignerNotAsked(_) => "certificate",
             Self::StillAllowed { .. } => "revocation",
             Self::Eviction { .. } => "eviction",
             Self::Listing { .. } | Self::Archive(_) | Self::Task(_) => "archive",
@@ -196,7 +198,7 @@ impl StepError {
     /// It is about the cluster, not about a home.
     #[must_use]
     pub const fn is_of_nobodys_home(&self) -> bool {
-        !matches!(self, Self::Home(_) | Self::HomeAnswer | Self::Credential(_))
+        !matches!(self, Self::Home(_) | Self::HomeAnswer | Self::Credential(_) | Self::SignerNotAsked(_))
     }
 
     /// A home on an export that hangs: whatever else is to be done there would hang too.
@@ -216,13 +218,6 @@ impl StepError {
     #[must_use]
     pub const fn is_in_use(&self) -> bool {
         matches!(self, Self::Home(HomedClientError::Home(HomeError::InUse { .. })))
-    }
-
-    /// Requests of others were not answered, so this one was not made: nothing is known of the account.
-    #[must_use]
-    pub fn is_not_asked(&self) -> bool {
-        let Self::Credential(source) = self else { return false };
-        matches!(source.downcast_ref(), Some(CredentialError::Signing(SigningError::NotAsked { .. })))
     }
 
     /// It takes its time, and nothing is wrong.
@@ -284,7 +279,11 @@ impl StepError {
                 "it ends by itself when whoever set the finalizer removes it; Bursar removes nobody's finalizers"
                     .into(),
             ),
-            Self::Home(_) | Self::Credential(_) | Self::Task(_) | Self::Terminating { .. } => None,
+            Self::Home(_)
+            | Self::Credential(_)
+            | Self::SignerNotAsked(_)
+            | Self::Task(_)
+            | Self::Terminating { .. } => None,
         }
     }
 }

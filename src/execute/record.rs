@@ -63,15 +63,15 @@ pub fn failure(error: &StepError, before: Option<&Failure>, now: Timestamp) -> F
     }
     let before_it = before.filter(|before| before.step == error.step()).map_or(0, |before| before.attempts);
     // Nothing was tried: it is tried as soon as the signer is asked again.
-    let attempts = if error.is_not_asked() { before_it.max(1) } else { before_it + 1 };
+    let is_tried = !matches!(error, StepError::SignerNotAsked(_));
+    let attempts = if is_tried { before_it + 1 } else { before_it.max(1) };
     // Somebody who works in a file all day is not to wait for an hour.
-    let wait = if error.is_not_asked() {
-        FIRST_RETRY
-    } else if error.is_in_use() {
-        retry_after(attempts).min(IN_USE_RETRY)
-    } else {
-        retry_after(attempts)
+    let longest = match error {
+        error if error.is_in_use() => IN_USE_RETRY,
+        StepError::SignerNotAsked(_) => FIRST_RETRY,
+        _ => LAST_RETRY,
     };
+    let wait = retry_after(attempts).min(longest);
     Failure {
         step: error.step().to_owned(),
         reason: error.reason(),

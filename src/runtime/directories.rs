@@ -114,20 +114,12 @@ impl Directories {
         if *sources == *self.sources {
             return self.read_all(reader).await;
         }
-        let all: Vec<SourceConfig> = sources.iter().map(|source| as_read(source, reader)).collect();
-        let known = known(reader.ledger);
-        let mut snapshot = bursar_directory::fetch_after(&all, &Pass::Once, &known, reader.policy, reader.now).await;
-        confirm(&all, reader, &mut snapshot).await;
-        snapshot
+        preview(sources, &Pass::Once, reader).await
     }
 
     /// Reads all of them, for a preview.
     pub(crate) async fn read_all(&self, reader: Reader<'_>) -> DirectorySnapshot {
-        let all: Vec<SourceConfig> = self.sources.iter().map(|source| as_read(source, reader)).collect();
-        let (pass, known) = (self.pass(Trigger::Sync), known(reader.ledger));
-        let mut snapshot = bursar_directory::fetch_after(&all, &pass, &known, reader.policy, reader.now).await;
-        confirm(&all, reader, &mut snapshot).await;
-        snapshot
+        preview(&self.sources, &self.pass(Trigger::Sync), reader).await
     }
 
     /// How much a cycle asks its directories for.
@@ -165,6 +157,14 @@ impl Directories {
 }
 
 /// How far the servers of each source were.
+async fn preview(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>) -> DirectorySnapshot {
+    let all: Vec<SourceConfig> = sources.iter().map(|source| as_read(source, reader)).collect();
+    let known = known(reader.ledger);
+    let mut snapshot = bursar_directory::fetch_after(&all, pass, &known, reader.policy, reader.now).await;
+    confirm(&all, reader, &mut snapshot).await;
+    snapshot
+}
+
 fn known(ledger: &LedgerState) -> Known {
     ledger.marks.iter().map(|(source, mark)| (source.clone(), Arc::new(mark.marks.clone()))).collect()
 }

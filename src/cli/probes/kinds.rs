@@ -8,10 +8,10 @@ use kube::Client;
 use super::Finding;
 use crate::bootstrap::role_rules;
 use crate::bootstrap::webhook::looked_at;
-use crate::desired::server_rules::host_fields;
+use crate::desired::server_rules::{classes, host_fields};
 use crate::errors::chain;
 use crate::identity::ClusterName;
-use crate::policy::{Class, Policy};
+use crate::policy::Policy;
 
 /// What reaches nothing outside its namespace, or only what the rules of pods say.
 const WITHIN: [(&str, &str); 17] = [
@@ -60,9 +60,8 @@ pub(super) async fn kinds(policy: &Policy, cluster: &ClusterName, client: &Clien
 }
 
 /// The roles of classes that have namespaces.
-fn roles<'p>(policy: &'p Policy, cluster: &ClusterName) -> BTreeSet<&'p str> {
-    let has_namespaces = |class: &&Class| class.namespace.is_some() && class.clusters.contains(cluster);
-    let roles = policy.classes.values().filter(has_namespaces).flat_map(|class| {
+fn roles<'p>(policy: &'p Policy, cluster: &'p ClusterName) -> BTreeSet<&'p str> {
+    let roles = classes(policy, cluster).flat_map(|class| {
         let workspace =
             class.workspace.iter().flat_map(|workspace| workspace.members.iter().chain(&workspace.managers));
         class.roles.iter().chain(&class.service_account_roles).chain(workspace)

@@ -44,7 +44,7 @@ pub fn to_be_chosen(policy: &Policy, cluster: &ClusterName) -> Vec<String> {
 }
 
 /// Classes with namespaces of their own: others have no rules.
-fn classes<'p>(policy: &'p Policy, cluster: &'p ClusterName) -> impl Iterator<Item = &'p Class> {
+pub fn classes<'p>(policy: &'p Policy, cluster: &'p ClusterName) -> impl Iterator<Item = &'p Class> {
     policy.classes.values().filter(move |class| class.clusters.contains(cluster) && class.namespace.is_some())
 }
 

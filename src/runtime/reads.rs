@@ -142,7 +142,7 @@ impl Drop for Attended<'_> {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A value is put in in one step: a thread that panicked left it whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

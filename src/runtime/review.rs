@@ -1,12 +1,13 @@
-//! Whether each webhook answers: the API server is had to ask it one review every quarter of an hour, beside the cycles. A
+//! Whether each webhook answers: the API server asks it one review every quarter of an hour, beside the cycles. A
 //! webhook that does not answer refuses every pod of the tenants, and nothing else would say so.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::clusters::{Clusters, Context};
+use super::reads::locked;
 use crate::bootstrap::webhook::remembered::remembered;
 use crate::bootstrap::webhook::{Question, WebhookRequest};
 use crate::control::api::WebhookAnswer;
@@ -59,9 +60,4 @@ impl Clusters {
             })));
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A value is put in in one step: a thread that panicked left it whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -283,14 +283,7 @@ mod tests {
 
     #[test]
     fn a_workspace_that_still_names_somebody_keeps_their_suspension_open() {
-        let mut world = World::new();
-        let course = crate::plan::testing::course();
-        world.policy.classes.insert(course.name.clone(), course);
-        let alice = world.add(AccountKind::User, "alice", Some(20_001));
-        world.account(&alice).dn = "uid=alice,ou=students,dc=example,dc=org".to_owned();
-        let algebra = world.add(AccountKind::Group, "algebra", None);
-        world.join(&algebra, &alice);
-        (0..3).for_each(|_| drop(world.cycle()));
+        let (mut world, alice, algebra) = World::in_course();
         order(&mut world, &alice, OrderKind::Suspend);
         let (approved, _) = world.guarded();
         let own = approved.accounts().iter().position(|plan| plan.id == alice).expect("her part");

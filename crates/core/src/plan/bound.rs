@@ -110,10 +110,9 @@ pub fn names(subject: &Value, known_as: &[Holder]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::AccountKind;
     use crate::ledger::change::Change;
     use crate::ledger::{Note, Order, OrderKind};
-    use crate::plan::testing::{World, course, prod};
+    use crate::plan::testing::{World, prod};
     use serde_json::json;
 
     fn proofs(world: &World) -> Vec<Action> {
@@ -124,14 +123,7 @@ mod tests {
 
     #[test]
     fn a_revocation_proves_each_binding_that_named_it_in_workspaces_too() {
-        let mut world = World::new();
-        let course = course();
-        world.policy.classes.insert(course.name.clone(), course);
-        let alice = world.add(AccountKind::User, "alice", Some(20_001));
-        world.account(&alice).dn = "uid=alice,ou=students,dc=example,dc=org".to_owned();
-        let algebra = world.add(AccountKind::Group, "algebra", None);
-        world.join(&algebra, &alice);
-        (0..3).for_each(|_| drop(world.cycle()));
+        let (mut world, alice, _) = World::in_course();
         let before = world.ledger.accounts[&alice].generation;
         let note = Note { actor: "ann".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
         let order = Order { id: 1, account: alice, what: OrderKind::Revoke, note, bulk: None, object: None };

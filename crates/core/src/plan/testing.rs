@@ -132,6 +132,19 @@ impl World {
         id
     }
 
+    /// Student alice in the workspace algebra, when nothing is left to do: the world, she, and the workspace.
+    pub fn in_course() -> (Self, AccountId, AccountId) {
+        let mut world = Self::new();
+        let course = course();
+        world.policy.classes.insert(course.name.clone(), course);
+        let alice = world.add(AccountKind::User, "alice", Some(20_001));
+        "uid=alice,ou=students,dc=example,dc=org".clone_into(&mut world.account(&alice).dn);
+        let algebra = world.add(AccountKind::Group, "algebra", None);
+        world.join(&algebra, &alice);
+        (0..3).for_each(|_| drop(world.cycle()));
+        (world, alice, algebra)
+    }
+
     pub fn id(&self, kind: AccountKind, name: &str) -> AccountId {
         let found = self.ledger.accounts.values().find(|account| account.kind == kind && account.name == name);
         found.unwrap_or_else(|| panic!("no {kind} {name}")).id.clone()

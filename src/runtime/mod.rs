@@ -108,8 +108,8 @@ pub struct Runtime {
     pub(crate) metrics: SharedMetrics,
 }
 
-/// An order that comes while the daemon starts waits so long for what the clusters show: where they have not shown it, nothing
-/// of an order can be carried out. A cluster that hangs delays it no longer than this.
+/// An order that comes while the daemon starts waits so long for what the clusters show: an order cannot be carried out where
+/// nothing is known. A cluster that hangs delays it no longer than this.
 const ORDERS_WAIT: Duration = Duration::from_secs(10);
 
 /// The cycle that runs: how it is ended, and how it says that it goes on.
@@ -121,8 +121,9 @@ pub struct Work {
     pub stop: CancellationToken,
     /// Cancelled: the time slice is over. A child of `interrupt`.
     pub slice_over: CancellationToken,
-    /// How long a cycle begins grants and repairs of further accounts; what takes access away is always carried out. The rest is left to the next one, which reads and plans first, so that those
-    /// that are slow do not hold up a mark in a directory or a repair. `None`: to its end.
+    /// How long a cycle begins grants and repairs of further accounts; what takes access away is always carried out. The rest is
+    /// left to the next one, which reads and plans first, so that those that are slow do not hold up a mark in a directory or a
+    /// repair. `None`: to its end.
     pub slice: Option<Duration>,
     /// That a cycle goes on.
     pub progress: Progress,

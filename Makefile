@@ -93,7 +93,8 @@ release:
 	packaging/generate.sh "$${CARGO_TARGET_DIR:-target}/release/bursar"
 
 # Installs both packages, looks at owners, modes and units, starts the daemons in a booted system, removes them again.
-packages-test: deb rpm
+packages-test: deb rpm servers
+	$(CARGO) build --locked -p bursar --example site
 	target=$${CARGO_TARGET_DIR:-target}; tests/packages.sh "$$target"/debian/bursar_*.deb "$$target"/generate-rpm/bursar-*.rpm
 
 # The webhook's image, from scratch, into target/image: a static program (10 minutes on 2 cores the first time), one layer,

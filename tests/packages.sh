@@ -104,8 +104,31 @@ ends() {
     [ "$code" = "$awaited" ] || { cat "$work/output" >&2; fail "$*: exit code $code, not $awaited"; }
 }
 
-say "installing the deb"
-within dpkg -i /bursar.deb >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg -i"; }
+# A directory and a control plane on this host, in the system's own network, which has no other.
+say "starting an LDAP server and a Kubernetes control plane"
+site=$work/site
+mkdir "$site"
+exec {serving}> >(exec nsenter -t "$leader" -n -- "${CARGO_TARGET_DIR:-target}/debug/examples/site" "$site" >"$work/site.log" 2>&1)
+soon "the servers" grep -q ready "$work/site.log"
+
+# Runs the commands of one task of docs/first-day.md as the page prints them; what they print is in $work/output.
+today() {
+    local task=$1 command commands
+    mapfile -t commands < <(awk -v task="## $task." '/^## /{here = index($0, task) == 1} here && sub(/^    /, "")' docs/first-day.md)
+    [ "${#commands[@]}" -gt 0 ] || fail "docs/first-day.md has no commands for task $task"
+    : >"$work/today"
+    for command in "${commands[@]}"; do
+        ends "${day_ends[$command]:-0}" bash -c "cd && $command"
+        cat "$work/output" >>"$work/today"
+    done
+}
+# What a command of the page ends with, where it is not 0.
+declare -A day_ends=()
+prints() { grep -qE -- "$1" "$work/today" || { cat "$work/today" >&2; fail "the first day: nothing printed like: $1"; }; }
+
+say "the first day, 1: install"
+cp "$deb" "$system/root"
+today 1
 is "the configuration" "$(mode /etc/bursar/bursar.toml)" "-rw-r----- root:bursar"
 within sh -c '[ "$(wc -l </etc/bursar/bursar.toml)" -le 12 ] && [ -s /usr/share/doc/bursar/bursar.toml ]' ||
     fail "the package ships a short configuration and its manual"
@@ -121,31 +144,7 @@ within systemd-analyze verify bursard.service bursar-homed.socket bursar-homed.s
 ends 0 bursar check
 ends 64 bursar --bad-option
 
-say "starting the daemons"
-cat >"$system/etc/bursar/people.ldif" <<'LDIF'
-dn: uid=alice,ou=people,dc=example,dc=org
-objectClass: posixAccount
-entryUUID: 00000000-0000-0000-0000-000000000001
-createTimestamp: 20260101000000Z
-uid: alice
-cn: Alice
-uidNumber: 3001
-gidNumber: 3000
-homeDirectory: /home/alice
-LDIF
-cat >>"$system/etc/bursar/bursar.toml" <<'TOML'
-[[source]]
-name = "files"
-type = "ldif"
-preset = "rfc2307"
-paths = ["/etc/bursar/people.ldif"]
-[source.users]
-base = "ou=people,dc=example,dc=org"
-TOML
-# What `bursar init` draws.
-within sh -c 'head -c 32 /dev/zero >/var/lib/bursar/seal.key; chmod 600 /var/lib/bursar/seal.key; chown bursar: /var/lib/bursar/seal.key'
-within systemctl enable --now bursard.service >"$work/start.log" 2>&1 ||
-    { within journalctl --no-pager -u bursard >&2; fail "bursard does not start"; }
+. tests/first_day.sh
 is bursard "$(state bursard.service)" active
 is "bursar-homed's socket" "$(state bursar-homed.socket)" active
 
@@ -179,8 +178,8 @@ within useradd stranger
 ends 0 runuser -u reader -- bursar status
 ends 0 runuser -u reader -- bursar users
 grep -q alice "$work/output" || fail "alice is not in the ledger"
-is "sqlite3 by a reader" "$(within runuser -u reader -- sqlite3 /var/lib/bursar/ledger.db 'SELECT name FROM users')" alice
-ends 77 runuser -u reader -- bursar hold user alice --reason x
+is "sqlite3 by a reader" "$(within runuser -u reader -- sqlite3 /var/lib/bursar/ledger.db "SELECT name FROM users WHERE name = 'alice'")" alice
+ends 77 runuser -u reader -- bursar hold tool foo --reason x
 ends 77 runuser -u stranger -- bursar status
 
 say "reloading"
@@ -190,8 +189,8 @@ ends 1 systemctl reload bursard.service
 is "bursard after a reload with a wrong file" "$(state bursard.service)" active
 ends 0 bursar status
 grep -q "differs from the configuration in force" "$work/output" || fail "status does not say that the file differs"
-ends 0 bursar hold user alice --reason audit
-ends 0 bursar release user alice
+ends 0 bursar hold tool foo --reason audit
+ends 0 bursar release tool foo
 within sed -i '/^\[lifecycl\]$/d' /etc/bursar/bursar.toml
 ends 0 systemctl reload bursard.service
 

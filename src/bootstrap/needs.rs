@@ -12,7 +12,7 @@ use crate::desired::watched::site_kinds;
 use crate::identity::{ClusterName, HostName};
 use crate::kinds::{ManagedKind, ObjectKind, WatchedKind};
 use crate::ledger::LedgerState;
-use crate::policy::{Class, CredentialKind, PodSecurity, Policy, Selector, VolumeKind};
+use crate::policy::{Class, CredentialKind, PodSecurity, Policy, Selector};
 
 /// The role that `init` makes of this server's `edit`.
 pub const TENANT_ROLE: &str = "bursar-tenant";
@@ -144,7 +144,7 @@ impl Needs {
                 _ => self.admin_groups = true,
             }
         }
-        let personal = class.volumes.iter().any(|volume| matches!(volume.kind, VolumeKind::Personal(_)));
+        let personal = class.volumes.iter().any(|volume| volume.kind.is_personal());
         self.personal_storage |= personal;
     }
 

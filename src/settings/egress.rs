@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bursar_directory::source::{ServerUrl, SourceKind};
 
 use super::Settings;
-use crate::policy::{Class, NetworkProfile, NfsVolume, Policy, Target, VolumeKind};
+use crate::policy::{Class, NetworkProfile, NfsVolume, Policy, Target};
 use crate::rules::AllowedVolume;
 
 /// A resolver that takes longer is away: a configuration is also read while it is.
@@ -115,8 +115,7 @@ fn nfs(policy: &Policy) -> BTreeSet<(String, BTreeSet<u16>)> {
     let mut servers = BTreeSet::new();
     for class in policy.classes.values() {
         for volume in &class.volumes {
-            if let VolumeKind::Static(nfs) | VolumeKind::Shared(nfs) | VolumeKind::Personal(nfs) = &volume.kind {
-                let NfsVolume { server, options, .. } = nfs;
+            if let Some(NfsVolume { server, options, .. }) = volume.kind.nfs() {
                 servers.insert((server.clone(), options.iter().filter_map(port).collect()));
             }
         }

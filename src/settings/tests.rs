@@ -87,6 +87,10 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
         "class.tool.volumes.home.nfs: only volumes of kind static, shared or personal have it",
     );
     told(
+        r#"volumes = [{ name = "own", kind = "personal", size = "1Gi", directory = "/home/{name}" }]"#,
+        "class.tool.volumes.own.directory: a personal volume from a storage class does not have it",
+    );
+    told(
         r#"volumes = [{ name = "scratch", kind = "dynamic" }]"#,
         r#"class.tool.volumes.scratch.size: missing; for example "10Gi""#,
     );

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::class::absolute;
 use super::profile::QUANTITY;
 use super::table::{Kind, Table, is_name};
-use crate::policy::{From, NfsVolume, Volume, VolumeKind};
+use crate::policy::{From, NfsVolume, Provisioned, Volume, VolumeKind};
 use crate::quantity::is_quantity;
 
 const ABSOLUTE: Kind = Kind("an absolute path", "\"/srv/project/{name}\"");
@@ -33,10 +33,20 @@ pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf], from: From) -> Ve
         let name = name(volume, &mut names);
         let mount = volume.parsed("mount", ABSOLUTE, |text| absolute(text).map(|_| text.to_owned()));
         let word = word(volume)?;
-        for key in if word == Word::Dynamic { OF_NFS } else { OF_A_CLASS } {
+        let provisioned = match word {
+            Word::Static | Word::Shared => false,
+            Word::Dynamic => true,
+            Word::Personal => !volume.has("nfs") && volume.has("size"),
+        };
+        for key in if provisioned { OF_NFS } else { OF_A_CLASS } {
             if volume.has(key) {
-                let fits = if word == Word::Dynamic { "static, shared or personal" } else { "dynamic" };
-                volume.wrong(key, format!("only volumes of kind {fits} have it"));
+                let fits = match (word, provisioned) {
+                    (Word::Personal, true) => "a personal volume from a storage class does not have it",
+                    (Word::Personal, false) => "a personal volume on nfs does not have it",
+                    (_, true) => "only volumes of kind static, shared or personal have it",
+                    (_, false) => "only volumes of kind dynamic or personal have it",
+                };
+                volume.wrong(key, fits);
             }
         }
         if from == From::Groups && word != Word::Shared && volume.has("directory") {
@@ -49,8 +59,9 @@ pub(super) fn volumes(table: &Table<'_>, prefixes: &[PathBuf], from: From) -> Ve
         let kind = match word {
             Word::Static => VolumeKind::Static(nfs(volume, prefixes)?),
             Word::Shared => VolumeKind::Shared(nfs(volume, prefixes)?),
+            Word::Personal if provisioned => VolumeKind::PersonalDynamic(self::provisioned(volume)?),
             Word::Personal => VolumeKind::Personal(nfs(volume, prefixes)?),
-            Word::Dynamic => dynamic(volume)?,
+            Word::Dynamic => VolumeKind::Dynamic(self::provisioned(volume)?),
         };
         Some(Volume { name: name?, kind, mount })
     });
@@ -77,14 +88,14 @@ fn name(volume: &Table<'_>, names: &mut BTreeSet<String>) -> Option<String> {
     Some(name)
 }
 
-fn dynamic(volume: &Table<'_>) -> Option<VolumeKind> {
+fn provisioned(volume: &Table<'_>) -> Option<Provisioned> {
     if !volume.has("size") {
         volume.wrong("size", "missing; for example \"10Gi\"");
     }
     let words: Vec<(&str, &str)> = ACCESS.iter().map(|word| (*word, *word)).collect();
     let access = volume.choice("access", &words).unwrap_or(ACCESS[0]);
     let size = volume.parsed("size", QUANTITY, |text| is_quantity(text).then(|| text.to_owned()))?;
-    Some(VolumeKind::Dynamic { storage_class: volume.text("storage_class"), size, access: access.to_owned() })
+    Some(Provisioned { storage_class: volume.text("storage_class"), size, access: access.to_owned() })
 }
 
 fn nfs(volume: &Table<'_>, prefixes: &[PathBuf]) -> Option<NfsVolume> {

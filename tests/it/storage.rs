@@ -137,6 +137,31 @@ fn a_claim_grows_and_never_shrinks_and_is_never_deleted() {
 }
 
 #[test]
+fn a_personal_claim_of_a_storage_class_is_where_no_tenant_reaches_it_and_stays() {
+    let (mut world, namespace) = world("ownclass", 62_541);
+    let own = r#"    { name = "own", kind = "personal", size = "2Gi", storage_class = "ownclass-nfs", access = "ReadWriteMany" },"#;
+    let written = fs::read_to_string(&world.config).expect("the configuration");
+    let line = written.lines().find(|line| line.contains(r#"name = "own""#)).expect("the personal volume").to_owned();
+    world.configure(&line, own);
+    let report = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    let name = format!("{namespace}.own");
+    let claim = ["get", "pvc", &name, "-n", "bursar-storage", "-o", "jsonpath={.metadata.uid} {.spec}"];
+    let made = world.kubectl(&claim);
+    assert!(made.contains("ownclass-nfs") && made.contains("2Gi") && made.contains("ReadWriteMany"), "{made}");
+    let template = "go-template={{.data.namespace | base64decode}}/{{.data.claim | base64decode}}";
+    let secret = world.kubectl(&["get", "secret", "bursar-storage", "-n", &namespace, "-o", template]);
+    assert_eq!(secret, format!("bursar-storage/{name}"));
+    quiet(&mut world);
+
+    world.configure(own, "");
+    let plan = world.plan();
+    assert!(plan.text.contains(&format!("claim {name} in namespace bursar-storage")), "{}", plan.text);
+    world.cycle();
+    assert_eq!(world.kubectl(&claim), made);
+}
+
+#[test]
 fn a_directory_that_is_another_accounts_fails_its_tenant_and_makes_no_volume() {
     let (mut world, namespace) = world("squat", 62_531);
     fs::create_dir(world.folder.join("homes/volumes/ada-team")).expect("somebody else's folder");

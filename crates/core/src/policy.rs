@@ -262,17 +262,43 @@ pub enum VolumeKind {
     /// The same for several people: its directory gives its group on (mode 2770).
     Shared(NfsVolume),
     /// Whatever a storage class makes.
-    Dynamic {
-        /// `storageClassName`; absent: the cluster's default class.
-        storage_class: Option<String>,
-        /// Asked for; it grows and never shrinks.
-        size: String,
-        /// `ReadWriteOnce`, `ReadWriteMany`.
-        access: String,
-    },
+    Dynamic(Provisioned),
     /// On NFS, claimed in a namespace that outlives the account; the tenant's namespace gets a Secret with server and
     /// path.
     Personal(NfsVolume),
+    /// From a storage class, claimed in the same namespace; the Secret names the claim.
+    PersonalDynamic(Provisioned),
+}
+
+impl VolumeKind {
+    /// The directory of an NFS server behind it.
+    #[must_use]
+    pub fn nfs(&self) -> Option<&NfsVolume> {
+        match self {
+            Self::Static(nfs) | Self::Shared(nfs) | Self::Personal(nfs) => Some(nfs),
+            Self::Dynamic(_) | Self::PersonalDynamic(_) => None,
+        }
+    }
+
+    /// Whether its claim outlives the account, in a namespace where no tenant has a right.
+    #[must_use]
+    pub fn is_personal(&self) -> bool {
+        match self {
+            Self::Personal(_) | Self::PersonalDynamic(_) => true,
+            Self::Static(_) | Self::Shared(_) | Self::Dynamic(_) => false,
+        }
+    }
+}
+
+/// What a claim asks its storage class for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Provisioned {
+    /// `storageClassName`; absent: the cluster's default class.
+    pub storage_class: Option<String>,
+    /// A Kubernetes quantity. It grows and never shrinks.
+    pub size: String,
+    /// `accessModes`: `ReadWriteOnce`, `ReadWriteMany`.
+    pub access: String,
 }
 
 /// A directory of an NFS server.

@@ -11,7 +11,7 @@ use super::{Finding, PATIENCE};
 use crate::desired::HomeTarget;
 use crate::execute::home::target;
 use crate::ledger::{CredentialKey, LedgerState};
-use crate::policy::{Class, VolumeKind};
+use crate::policy::Class;
 use crate::settings::Settings;
 use crate::store::ReadStore;
 
@@ -76,12 +76,8 @@ impl Use {
 }
 
 fn directories(class: &Class) -> impl Iterator<Item = &Path> {
-    class.volumes.iter().filter_map(|volume| match &volume.kind {
-        VolumeKind::Static(nfs) | VolumeKind::Shared(nfs) | VolumeKind::Personal(nfs) => {
-            nfs.directory.as_deref().map(Path::new)
-        }
-        VolumeKind::Dynamic { .. } => None,
-    })
+    let exports = class.volumes.iter().filter_map(|volume| volume.kind.nfs());
+    exports.filter_map(|nfs| nfs.directory.as_deref().map(Path::new))
 }
 
 /// Homes that something was delivered to.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::identity::ClusterName;
-use crate::policy::{Class, DAEMON_USER, PodSecurity, Policy, VolumeKind, VolumeRule};
+use crate::policy::{Class, DAEMON_USER, PodSecurity, Policy, VolumeRule};
 use crate::rules::{AllowedVolume, ClassRules, Mount, Rules, VERSION, VolumeRules};
 
 /// The volume where people's files are: pods that are given it have it as `HOME`.
@@ -42,14 +42,10 @@ fn class_rules(class: &Class) -> Option<ClassRules> {
 
 /// What a class has as volumes its pods may mount themselves too, and those with a `mount` they are given.
 fn volumes(class: &Class, rule: VolumeRule) -> VolumeRules {
-    let own = class.volumes.iter().filter_map(|volume| match &volume.kind {
-        VolumeKind::Static(nfs) | VolumeKind::Shared(nfs) | VolumeKind::Personal(nfs) => {
-            Some(AllowedVolume::Nfs { server: nfs.server.clone(), path: nfs.path.clone() })
-        }
-        VolumeKind::Dynamic { .. } => None,
-    });
+    let exports = class.volumes.iter().filter_map(|volume| volume.kind.nfs());
+    let own = exports.map(|nfs| AllowedVolume::Nfs { server: nfs.server.clone(), path: nfs.path.clone() });
     // A personal claim is in another namespace.
-    let here = class.volumes.iter().filter(|volume| !matches!(volume.kind, VolumeKind::Personal(_)));
+    let here = class.volumes.iter().filter(|volume| !volume.kind.is_personal());
     let mounts = here.filter_map(|volume| Some(Mount { claim: volume.name.clone(), path: volume.mount.clone()? }));
     let mounts: Vec<Mount> = mounts.collect();
     VolumeRules {

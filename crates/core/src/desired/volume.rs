@@ -11,7 +11,7 @@ use super::manifest::fill;
 use super::{DirectoryTarget, Place};
 use crate::identity::PosixIdentity;
 use crate::kinds::{Data, ObjectKind};
-use crate::policy::{Class, NfsVolume, Volume, VolumeKind};
+use crate::policy::{Class, NfsVolume, Provisioned, Volume, VolumeKind};
 
 /// The size that volume and claim name. The NFS server's own quota decides; this number only has to be the same in
 /// both, must never change (a claim cannot shrink), and counts in `requests.storage`, so it is small.
@@ -20,7 +20,7 @@ const NOMINAL_SIZE: &str = "1Gi";
 /// Where personal claims stand. `bursar init` makes it; no tenant has a right in it, and nothing in it is ever deleted.
 pub const PERSONAL_NAMESPACE: &str = "bursar-storage";
 
-/// The Secret that tells a tenant where its personal storage is: `server` and `path`.
+/// The Secret that tells a tenant where its personal storage is: `namespace` and `claim`; on NFS also `server` and `path`.
 pub const PERSONAL_SECRET: &str = "bursar-storage";
 
 /// Every object of the class's volumes.
@@ -29,12 +29,16 @@ pub fn volumes(place: &Place<'_>, class: &Class) -> Vec<Value> {
     let objects = class.volumes.iter().flat_map(|volume| match &volume.kind {
         VolumeKind::Static(nfs) | VolumeKind::Shared(nfs) => bound(place, volume, nfs, &tenants_claim(place, volume)),
         VolumeKind::Personal(nfs) => {
-            let mut objects = bound(place, volume, nfs, &personal_claim(place, volume));
-            objects.push(secret(place, nfs));
+            let claim = personal_claim(place, volume);
+            let mut objects = bound(place, volume, nfs, &claim);
+            let export = [("server", nfs.server.clone()), ("path", fill(&nfs.path, place))];
+            objects.push(secret(place, claim, export));
             objects
         }
-        VolumeKind::Dynamic { storage_class, size, access } => {
-            vec![dynamic(place, volume, storage_class.as_deref(), size, access)]
+        VolumeKind::Dynamic(asked) => vec![dynamic(&tenants_claim(place, volume), asked)],
+        VolumeKind::PersonalDynamic(asked) => {
+            let claim = personal_claim(place, volume);
+            vec![dynamic(&claim, asked), secret(place, claim, [])]
         }
     });
     objects.collect()
@@ -49,11 +53,8 @@ pub fn directories(
 ) -> BTreeMap<String, DirectoryTarget> {
     let Some(posix) = owner else { return BTreeMap::new() };
     let directories = class.volumes.iter().filter_map(|volume| {
-        let (VolumeKind::Static(nfs) | VolumeKind::Shared(nfs) | VolumeKind::Personal(nfs)) = &volume.kind else {
-            return None;
-        };
         let target = DirectoryTarget {
-            path: fill(nfs.directory.as_ref()?, place).into(),
+            path: fill(volume.kind.nfs()?.directory.as_ref()?, place).into(),
             posix: posix.clone(),
             shared: matches!(volume.kind, VolumeKind::Shared(_)),
         };
@@ -119,11 +120,11 @@ fn bound(place: &Place<'_>, volume: &Volume, nfs: &NfsVolume, claim: &ClaimName)
     vec![persistent_volume, claim]
 }
 
-fn dynamic(place: &Place<'_>, volume: &Volume, storage_class: Option<&str>, size: &str, access: &str) -> Value {
+fn dynamic(claim: &ClaimName, Provisioned { storage_class, size, access }: &Provisioned) -> Value {
     let mut claim = json!({
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": volume.name, "namespace": place.namespace},
+        "metadata": {"name": claim.name, "namespace": claim.namespace},
         "spec": {"accessModes": [access], "resources": {"requests": {"storage": size}}},
     });
     if let Some(storage_class) = storage_class {
@@ -132,13 +133,16 @@ fn dynamic(place: &Place<'_>, volume: &Volume, storage_class: Option<&str>, size
     claim
 }
 
-fn secret(place: &Place<'_>, nfs: &NfsVolume) -> Value {
+/// `export`: server and path, known only where Bursar makes the volume.
+fn secret(place: &Place<'_>, claim: ClaimName, export: impl IntoIterator<Item = (&'static str, String)>) -> Value {
+    let claim = [("namespace", claim.namespace), ("claim", claim.name)];
+    let data = claim.into_iter().chain(export).map(|(key, value)| (key, STANDARD.encode(value)));
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": PERSONAL_SECRET, "namespace": place.namespace},
         "type": "Opaque",
-        "data": {"server": STANDARD.encode(&nfs.server), "path": STANDARD.encode(fill(&nfs.path, place))},
+        "data": data.collect::<BTreeMap<_, _>>(),
     })
 }
 

@@ -7,7 +7,7 @@ use crate::desired::volume::PERSONAL_SECRET;
 use crate::identity::ClusterName;
 use crate::kinds::{ManagedKind, ObjectKind, Watch, WatchedKind};
 use crate::ledger::LedgerState;
-use crate::policy::{CredentialRule, Policy, VolumeKind};
+use crate::policy::{CredentialRule, Policy};
 
 /// The kinds that are watched in every cluster.
 #[must_use]
@@ -29,7 +29,7 @@ pub fn site_kinds(policy: &Policy, ledger: &LedgerState, cluster: &ClusterName) 
         listing(ObjectKind::of_manifest(manifest), manifest["metadata"]["name"].as_str().unwrap_or_default())
     });
     let volumes = here().flat_map(|class| &class.volumes);
-    let personal = volumes.filter(|volume| matches!(volume.kind, VolumeKind::Personal(_)));
+    let personal = volumes.filter(|volume| volume.kind.is_personal());
     let personal = personal.map(|_| listing(ManagedKind::Secret.into(), PERSONAL_SECRET));
     let credentials = here().filter_map(|class| class.credential.as_ref()).flat_map(CredentialRule::hosts);
     let tokens = credentials.flat_map(|host| {

@@ -140,7 +140,7 @@ fn a_claim_grows_and_never_shrinks_and_is_never_deleted() {
 fn a_personal_claim_of_a_storage_class_is_where_no_tenant_reaches_it_and_stays() {
     let (mut world, namespace) = world("ownclass", 62_541);
     let own = r#"    { name = "own", kind = "personal", size = "2Gi", storage_class = "ownclass-nfs", access = "ReadWriteMany" },"#;
-    let written = fs::read_to_string(&world.config).expect("the configuration");
+    let written = fs::read_to_string(world.folder.join("bursar.toml")).expect("the configuration");
     let line = written.lines().find(|line| line.contains(r#"name = "own""#)).expect("the personal volume").to_owned();
     world.configure(&line, own);
     let report = world.cycle();

@@ -185,7 +185,10 @@ pub async fn read_on(runtime: &mut Runtime) -> Result<(), RuntimeError> {
 
 /// What the directories answer, if this cycle asks them: who asks for it does, and an order that only a read can carry out.
 async fn hear(runtime: &mut Runtime, trigger: Trigger) -> Result<Option<DirectorySnapshot>, RuntimeError> {
-    if !trigger.asks() && !runtime.ledger.state().waits_for_a_read() {
+    let ledger = runtime.ledger.state();
+    // Any other order is carried out first, and waits for no directory.
+    let waits = ledger.waits_for_a_read() && ledger.orders.iter().all(|order| order.what.is_of_reads());
+    if !trigger.asks() && !waits {
         return Ok(None);
     }
     if trigger.connects() {

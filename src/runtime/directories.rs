@@ -10,13 +10,14 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::reads::{PATIENCE, Question, Reads};
 use super::realm::with_made;
+use crate::ledger::server::SourceMark;
 use crate::ledger::{LedgerState, transition};
 use crate::merge::merge;
 use crate::orders::request::Trigger;
 use crate::policy::{Policy, Realm};
-use crate::snapshot::{Comparison, DirectorySnapshot};
+use crate::snapshot::{Comparison, DirectorySnapshot, SourceRead};
 use bursar_directory::ldap::follow::follow;
-use bursar_directory::{Known, Pass, SourceConfig, SyncCache};
+use bursar_directory::{Known, LastRead, Pass, SourceConfig, SyncCache};
 
 /// See the module.
 pub struct Directories {
@@ -97,14 +98,22 @@ impl Directories {
             let (pass, known) = (self.pass(trigger), known(reader.ledger));
             self.reads.begin(Question { asked, source, pass, known, policy, now: reader.now, changed });
         }
-        let patience = matches!(trigger, Trigger::Schedule | Trigger::Change).then_some(PATIENCE);
+        // Who asks for a cycle waits for all sources; what begins by itself leaves the slow ones to a cycle of their own.
+        let patience = match trigger {
+            Trigger::Sync | Trigger::Order => None,
+            _ => Some(PATIENCE),
+        };
         let wanted = self.sources.iter().map(|source| source.name.clone()).filter(|name| !unasked.contains(name));
         let wanted: BTreeSet<String> = wanted.collect();
         self.reads.wait(&wanted, patience).await;
-        let mut snapshot = merge(self.reads.take(&self.sources), reader.policy);
-        let answered: BTreeSet<String> = snapshot.reads.iter().map(|read| read.source.clone()).collect();
-        snapshot.unasked = unasked.union(&wanted).filter(|source| !answered.contains(*source)).cloned().collect();
-        confirm(&self.sources, reader, &mut snapshot).await;
+        let confirmed = async |reads: Vec<SourceRead>| {
+            let mut snapshot = merge(reads, reader.policy);
+            let answered: BTreeSet<String> = snapshot.reads.iter().map(|read| read.source.clone()).collect();
+            snapshot.unasked = unasked.union(&wanted).filter(|source| !answered.contains(*source)).cloned().collect();
+            confirm(&self.sources, reader, &mut snapshot).await;
+            snapshot
+        };
+        let snapshot = self.reads.take(&self.sources, confirmed).await;
         tell_repairs(&snapshot);
         snapshot
     }
@@ -166,7 +175,8 @@ async fn preview(sources: &[SourceConfig], pass: &Pass, reader: Reader<'_>) -> D
 }
 
 fn known(ledger: &LedgerState) -> Known {
-    ledger.marks.iter().map(|(source, mark)| (source.clone(), Arc::new(mark.marks.clone()))).collect()
+    let last = |mark: &SourceMark| LastRead { server: mark.server.clone(), marks: Arc::new(mark.marks.clone()) };
+    ledger.marks.iter().map(|(source, mark)| (source.clone(), last(mark))).collect()
 }
 
 /// Asks the servers for each account alone whose absence would be due.

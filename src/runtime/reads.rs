@@ -111,14 +111,18 @@ impl Reads {
         }
     }
 
-    /// What has answered, in the order of `sources`.
-    pub(super) fn take(&self, sources: &[SourceConfig]) -> Vec<SourceRead> {
-        let mut answers = locked(&self.answers.reads);
-        let taken: Vec<SourceRead> = sources.iter().filter_map(|source| answers.remove(&source.name)).collect();
-        drop(answers);
-        let is_taken = |name: &String| taken.iter().any(|read| read.source == *name);
-        locked(&self.tasks).retain(|name, reading| !reading.task.is_finished() && !is_taken(name));
-        taken
+    /// Gives what has answered, in the order of `sources`, to `confirm`, and forgets it when that is done. A cycle that is
+    /// cut short before leaves the answers to the next one.
+    pub(super) async fn take<T>(&self, sources: &[SourceConfig], confirm: impl AsyncFnOnce(Vec<SourceRead>) -> T) -> T {
+        let answered: Vec<SourceRead> = {
+            let answers = locked(&self.answers.reads);
+            sources.iter().filter_map(|source| answers.get(&source.name).cloned()).collect()
+        };
+        let names: BTreeSet<String> = answered.iter().map(|read| read.source.clone()).collect();
+        let confirmed = confirm(answered).await;
+        locked(&self.answers.reads).retain(|name, _| !names.contains(name));
+        locked(&self.tasks).retain(|name, reading| !reading.task.is_finished() && !names.contains(name));
+        confirmed
     }
 
     fn is_done(&self, source: &str) -> bool {

@@ -15,7 +15,7 @@ use bursar::snapshot::proof::{Due, Place};
 use bursar::snapshot::{Completeness, DirectorySnapshot};
 use bursar_directory::entry::sid::Sid;
 use bursar_directory::source::{LdapConfig, Secret, SidMapping};
-use bursar_directory::{Known, Pass, Preset, SourceConfig, SourceKind, SyncCache, confirm, fetch_after};
+use bursar_directory::{Known, LastRead, Pass, Preset, SourceConfig, SourceKind, SyncCache, confirm, fetch_after};
 use bursar_testkit::samba::{DOMAIN_DN, READER, READER_PASSWORD, Samba, password, person_ldif};
 
 use crate::directory::{assert_why, names, policy, read, why};
@@ -139,7 +139,8 @@ async fn a_controller_that_counts_less_than_before_was_set_back() {
     let mut marks = seen.marks.clone();
     assert_eq!((marks.counts.len(), marks.controller.is_some()), (1, true), "{marks:?}");
     let after = |marks: bursar::snapshot::freshness::Marks| {
-        let known: Known = [(source.name.clone(), Arc::new(marks))].into();
+        let last = LastRead { marks: Arc::new(marks), ..LastRead::default() };
+        let known: Known = [(source.name.clone(), last)].into();
         let source = source.clone();
         async move {
             let sources = std::slice::from_ref(&source);

@@ -26,8 +26,7 @@ pub async fn confirm(
         let source = sources.iter().find(|source| source.name == read.source)?;
         let due = due.get(&read.source).map_or(&[][..], Vec::as_slice);
         Some(async move {
-            let marks = known.get(&source.name).cloned().unwrap_or_default();
-            let history = ServerHistory { marks, ..ServerHistory::default() };
+            let history = ServerHistory::after(known.get(&source.name).cloned().unwrap_or_default());
             let answered = read.server.clone().unwrap_or_default();
             read.proofs = proofs(source, &history, due, &answered).await;
         })

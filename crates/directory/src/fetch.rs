@@ -35,7 +35,16 @@ pub enum Pass {
 }
 
 /// What the ledger knows of the servers of each source.
-pub type Known = BTreeMap<String, Arc<Marks>>;
+pub type Known = BTreeMap<String, LastRead>;
+
+/// How far the servers of a source were.
+#[derive(Debug, Clone, Default)]
+pub struct LastRead {
+    /// The server that answered last.
+    pub server: String,
+    /// How far it was.
+    pub marks: Arc<Marks>,
+}
 
 /// One pass over `sources`, which are in their order of precedence. Accounts that expired before `now` are disabled.
 /// Dropped, it ends all reads; what is kept of a source is then what it was.
@@ -63,7 +72,7 @@ pub async fn fetch_after(
     let reads = sources.iter().map(|source| {
         let known = known.get(&source.name).cloned().unwrap_or_default();
         let known = match pass {
-            Pass::Once => ServerHistory { marks: known, ..ServerHistory::default() },
+            Pass::Once => ServerHistory::after(known),
             Pass::Changes(memory) | Pass::Whole(memory) => memory.know(&source.name, known),
         };
         let rules = EntryRules { ids: known.marks.ids, ..rules.clone() };

@@ -14,6 +14,6 @@ pub mod sync;
 pub mod tls;
 
 pub use self::confirm::confirm;
-pub use self::fetch::{Known, Pass, fetch, fetch_after};
+pub use self::fetch::{Known, LastRead, Pass, fetch, fetch_after};
 pub use self::source::{Preset, SourceConfig, SourceKind};
 pub use self::sync::kept::SyncCache;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bursar::daemon;
 use bursar::snapshot::freshness::Marks;
 use bursar::snapshot::{Completeness, SourceRead};
-use bursar_directory::{Known, Pass, SourceConfig, SyncCache, fetch_after};
+use bursar_directory::{Known, LastRead, Pass, SourceConfig, SyncCache, fetch_after};
 
 use super::{assert_same, ldap, policy, read, site, toolforge, why};
 use bursar_testkit::ldif::{person_dn, person_ldif};
@@ -29,7 +29,13 @@ fn source(servers: &[&Slapd]) -> SourceConfig {
 }
 
 async fn read_after(source: &SourceConfig, pass: &Pass, marks: &Marks) -> SourceRead {
-    let known: Known = BTreeMap::from([(source.name.clone(), Arc::new(marks.clone()))]);
+    read_after_answer(source, pass, marks, "").await
+}
+
+/// The same where `server` answered last.
+async fn read_after_answer(source: &SourceConfig, pass: &Pass, marks: &Marks, server: &str) -> SourceRead {
+    let last = LastRead { server: server.to_owned(), marks: Arc::new(marks.clone()) };
+    let known: Known = BTreeMap::from([(source.name.clone(), last)]);
     let sources = std::slice::from_ref(source);
     let mut snapshot = fetch_after(sources, pass, &known, &policy(), daemon::now()).await;
     snapshot.reads.pop().expect("one read for each source")
@@ -115,7 +121,9 @@ async fn a_server_that_was_killed_has_all_it_had() {
     let seen = read(source.clone()).await;
     slapd.stop();
     slapd.start_again();
-    let found = read_after(&source, &Pass::Changes(SyncCache::default()), &seen.marks).await;
+    let pass = Pass::Changes(SyncCache::default());
+    let server = seen.server.clone().expect("it answered");
+    let found = read_after_answer(&source, &pass, &seen.marks, &server).await;
     assert_same(&found, &seen);
 }
 

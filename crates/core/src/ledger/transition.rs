@@ -31,7 +31,7 @@ use super::{Account, Compared, LedgerState, Lifecycle, OrderKind, SharedMap, Sou
 use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name};
 use crate::policy::Policy;
 use crate::snapshot::person::{Same, same_people};
-use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, SourceRead};
+use crate::snapshot::{Comparison, Completeness, DirectorySnapshot, Entry, RejectedEntry, Role, SourceRead};
 
 /// What a read taught.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -136,7 +136,8 @@ impl<'a> Memory<'a> {
             if let Some(account) = self.known.get(&(read.source.as_str(), id)).copied() {
                 // Its last good identity stays; only what locks it out is believed.
                 let ending = self.ending(account, complete);
-                let disabled = trust.mark(account, rejected.disabled.as_ref());
+                // It may be rejected because its mark cannot be read: that lifts none.
+                let disabled = rejected.disabled.clone().or_else(|| account.disabled.clone());
                 let absence = account.absence.filter(|_| holds);
                 let after = Account { disabled, absence, ending, ..account.clone() };
                 self.changed(account, after);
@@ -299,13 +300,18 @@ impl<'a> Memory<'a> {
             }
             if holds {
                 after.groups.retain(|gid| before.groups.contains(gid));
+                after.gid = before.gid;
             }
         }
         let mut members = account.members.clone();
         let joins =
             |member: &DirectoryId| !trust.imported.contains_key(member) && (!holds || members.contains_key(member));
         let joined = entry.members.iter().filter(|(member, _)| joins(member));
-        let joined: Vec<_> = joined.map(|(member, role)| (member.clone(), *role)).collect();
+        let role_of = |member: &DirectoryId, shown: Role| match members.get(member) {
+            Some(known) if holds => shown.min(*known),
+            _ => shown,
+        };
+        let joined: Vec<_> = joined.map(|(member, role)| (member.clone(), role_of(member, *role))).collect();
         members.extend(joined);
         let emptied = proves_leaving && self.is_emptied(account, entry);
         let mut leaving = account.leaving.clone();
@@ -328,7 +334,7 @@ impl<'a> Memory<'a> {
             directory_id: entry.id.clone(),
             dn: entry.dn.clone(),
             posix,
-            gid: entry.gid.or(account.gid),
+            gid: if holds { account.gid.or(entry.gid) } else { entry.gid.or(account.gid) },
             home: trust.home(account, entry),
             mail: entry.mail.clone().or_else(|| trust.last(account.mail.as_ref(), entry.kind, Attribute::Mail)),
             display_name: entry.display_name.clone(),

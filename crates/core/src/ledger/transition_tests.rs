@@ -204,6 +204,17 @@ fn a_rejected_entry_with_a_known_id_counts_as_present_and_keeps_its_identity() {
 }
 
 #[test]
+fn an_entry_whose_mark_cannot_be_read_stays_disabled() {
+    let mut story = Story::begin(&[tool("1", "foo", 52503)]);
+    story.later(MINUTE, &[Entry { disabled: Some("locked".to_owned()), ..tool("1", "foo", 52503) }]);
+    story.now += MINUTE;
+    story.reads(&[], &[rejected("1")], Completeness::Complete);
+    assert_eq!(story.account("foo").disabled.as_deref(), Some("locked"));
+    story.later(MINUTE, &[tool("1", "foo", 52503)]);
+    assert_eq!(story.account("foo").disabled, None);
+}
+
+#[test]
 fn a_partial_read_proves_nobody_absent_and_removes_no_member() {
     let mut story = Story::begin(&[maintained(tool("1", "foo", 52503), &["a", "b"]), tool("2", "bar", 52504)]);
     story.now += MINUTE;

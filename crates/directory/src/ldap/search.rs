@@ -50,9 +50,13 @@ impl<'a> Search<'a> {
                 }
             };
             if let Some(behind) = self.history.marks.behind(&shown) {
-                // A slapd that was killed forgets how far it was, and nothing else.
-                let has = has_newer_entries(&mut connection.ldap, config, &self.history.marks, &shown).await;
-                if !has.unwrap_or(false) {
+                // A slapd that was killed forgets how far it was, and nothing else. Another server that has some newer entries
+                // may be in the middle of a refresh.
+                let has = server == self.history.answered
+                    && has_newer_entries(&mut connection.ldap, config, &self.history.marks, &shown)
+                        .await
+                        .unwrap_or(false);
+                if !has {
                     pass_over(&mut self.behind, &source.name, &server, behind);
                     continue;
                 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bursar_core::identity::AccountKind;
 use bursar_core::snapshot::freshness::{Behind, Marks};
 
+use crate::fetch::LastRead;
 use crate::ldap::refusals::Refusals;
 use crate::source::SourceConfig;
 use crate::sync::mirror::Mirror;
@@ -74,12 +75,22 @@ struct Slot {
 /// What is known of the servers of a source before one is connected to.
 #[derive(Debug, Clone, Default)]
 pub struct ServerHistory {
+    /// The one that answered last.
+    pub answered: String,
     /// How far they were: one that is behind that is not used.
     pub marks: Arc<Marks>,
     /// Binds that were refused.
     pub refusals: Refusals,
     /// Counts pages.
     pub steps: Option<Arc<AtomicU64>>,
+}
+
+impl ServerHistory {
+    /// What the ledger knows of them.
+    #[must_use]
+    pub fn after(LastRead { server, marks }: LastRead) -> Self {
+        Self { answered: server, marks, ..Self::default() }
+    }
 }
 
 impl SyncCache {
@@ -105,10 +116,11 @@ impl SyncCache {
 
     /// Notes what the ledger knows of a source's servers, and gives all that is known of them.
     #[must_use]
-    pub fn know(&self, source: &str, marks: Arc<Marks>) -> ServerHistory {
+    pub fn know(&self, source: &str, LastRead { server, marks }: LastRead) -> ServerHistory {
         let mut slots = self.lock();
         let slot = slots.entry(source.to_owned()).or_default();
         slot.servers.marks = marks;
+        slot.servers.answered = server;
         ServerHistory { steps: self.steps.clone(), ..slot.servers.clone() }
     }
 

@@ -405,6 +405,46 @@ fn after_another_controller_answers_nothing_widens_for_half_an_hour() {
 }
 
 #[test]
+fn another_controller_behind_the_same_name_widens_nothing_until_the_former_one_agrees() {
+    let mut all = people(2);
+    all.push(group("a", &[0]));
+    let of = |name: &str, entries: &[Entry]| SourceRead {
+        server: Some("ad.example.org".to_owned()),
+        marks: controller(name),
+        ..read(entries.to_vec())
+    };
+    let mut story = Story::begin(all.clone());
+    story.hears(of("dc1", &all));
+    let mut other = all.clone();
+    let member = DirectoryId("u0".to_owned());
+    other[2].members.insert(member.clone(), Role::Manager);
+    if let Some(posix) = &mut other[1].posix {
+        posix.gid = 500.try_into().expect("a gid");
+    }
+    let widened = |story: &Story| {
+        let group = story.account("p1").posix.as_ref().expect("an identity").gid == 500.try_into().expect("a gid");
+        (story.account("a").members[&member], group)
+    };
+    story.later(60);
+    story.hears(of("dc2", &other));
+    assert_eq!(widened(&story), (Role::Member, false));
+    story.later(60);
+    story.hears(of("dc1", &other));
+    assert_eq!(widened(&story), (Role::Manager, true));
+}
+
+#[test]
+fn an_acceptance_is_used_up_by_one_read_of_a_server_without_marks() {
+    let mut story = Story::begin(people(3));
+    let now = story.now;
+    story.ledger.apply(&Change::SourceMark(SOURCE.to_owned(), Some(SourceMark::accepted(now))));
+    assert!(story.ledger.waits_for_a_read());
+    story.later(60);
+    story.hears(SourceRead { server: None, ..read(people(3)) });
+    assert!(!story.ledger.waits_for_a_read());
+}
+
+#[test]
 fn how_far_a_server_is_is_written_down_with_what_it_said() {
     let mut story = Story::begin(people(3));
     let at = |text: &str, entries: Vec<Entry>| SourceRead { marks: marks(text), ..read(entries) };

@@ -116,6 +116,27 @@ fn a_member_of_another_domain_stays_while_that_domain_does_not_answer() {
 }
 
 #[test]
+fn groups_whose_members_are_of_another_domain_do_not_empty_at_once() {
+    let both = |named: bool| {
+        let mut read = root(&if named { vec![(BY_DN, Role::Member)] } else { Vec::new() });
+        let sid = Some("s-1-5-21-1-1-1-501".to_owned());
+        read.entries.push(Entry { sid, ..Entry::new(AccountKind::Group, "h", "CN=more,DC=root", "more") });
+        if named {
+            read.dangling.add(MemberName::of(&Dn::parse(BY_SID)), DirectoryId("h".to_owned()), Role::Member);
+        }
+        read
+    };
+    let mut forest = Forest::new();
+    forest.hears(child(vec![person(1), person(2)]));
+    forest.hears(both(true));
+    assert_eq!(forest.members(), ["p1"]);
+    forest.hears(both(false));
+    assert_eq!(forest.members(), ["p1"]);
+    let why = forest.ledger.sources["root"].completeness.to_string();
+    assert!(why.contains("2 groups show no member at once"), "{why}");
+}
+
+#[test]
 fn a_hidden_sid_takes_no_membership_away() {
     let mut forest = Forest::new();
     let named = [(BY_DN, Role::Member), (BY_SID, Role::Member)];

@@ -49,7 +49,12 @@ impl Memory<'_> {
         if lost.len() < 2 {
             return None;
         }
-        let present: BTreeSet<&DirectoryId> = read.entries.iter().map(|entry| &entry.id).collect();
+        // A group of one domain may have members of another.
+        let elsewhere = self.ledger.accounts.values().filter(|account| {
+            account.source != read.source && account.absence.is_none() && account.state != Lifecycle::Deleted
+        });
+        let shown = read.entries.iter().map(|entry| &entry.id);
+        let present: BTreeSet<&DirectoryId> = shown.chain(elsewhere.map(|account| &account.directory_id)).collect();
         let (mut groups, mut people) = (Vec::new(), BTreeSet::new());
         for account in lost {
             let still: Vec<&DirectoryId> = staying(account).filter(|member| present.contains(member)).collect();

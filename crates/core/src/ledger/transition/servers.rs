@@ -8,7 +8,7 @@ use serde_json::json;
 use super::Memory;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::server::{Moved, ServerState, SourceMark};
-use crate::snapshot::freshness::SETTLES;
+use crate::snapshot::freshness::{Marks, SETTLES};
 use crate::snapshot::{Completeness, SourceRead};
 
 /// How far a server is, is written down at most this often, unless something else is: directories change all the time, and
@@ -24,20 +24,35 @@ impl Memory<'_> {
         let known = self.ledger.marks.get(&read.source);
         let standing = known.and_then(|known| known.moved.clone()).filter(|moved| self.now < moved.at + SETTLES);
         let says_nothing = read.marks.says_nothing() && read.marks.ids.is_none();
-        let (Some(server), false) = (&read.server, says_nothing) else { return standing.is_some() };
+        let (Some(server), false) = (&read.server, says_nothing) else {
+            if let Some(known) = known.filter(|known| known.accepted && complete) {
+                let used = SourceMark { accepted: false, at: self.now, ..known.clone() };
+                self.marks.push((read.source.clone(), used, false));
+            }
+            return standing.is_some();
+        };
         if matches!(read.completeness, Completeness::Stale { .. }) {
             return standing.is_some();
         }
+        // One name may stand for several domain controllers; they say which one answers.
+        let controller = |server: &str, marks: &Marks| match &marks.controller {
+            Some(controller) => format!("{server} ({controller})"),
+            None => server.to_owned(),
+        };
+        let shown = controller(server, &read.marks);
         let other = known.filter(|known| {
-            !known.server.is_empty() && known.server != *server && known.marks.is_of_another(&read.marks)
+            let before = controller(&known.server, &known.marks);
+            !known.server.is_empty() && before != shown && known.marks.is_of_another(&read.marks)
         });
-        let moved = match other {
-            Some(known) => {
-                let former = known.server.clone();
-                self.moved(&read.source, &former, server);
+        let moved = match (other, standing) {
+            // The former one answers again.
+            (Some(_), Some(standing)) if standing.former == shown => None,
+            (Some(known), _) => {
+                let former = controller(&known.server, &known.marks);
+                self.moved(&read.source, &former, &shown);
                 Some(Moved { at: self.now, former })
             }
-            None => standing,
+            (None, standing) => standing,
         };
         let marks = known.map(|known| known.marks.clone()).unwrap_or_default().advanced(&read.marks, self.now);
         let accepted = known.is_some_and(|known| known.accepted && !complete);

@@ -9,7 +9,7 @@ use bursar_protocol::{
 use zeroize::Zeroizing;
 
 use crate::document::DocumentError;
-use crate::exchange::{Exchanged, Patience, exchange, sweep_lock};
+use crate::exchange::{Exchanged, Patience, exchange, settled, sweep_lock};
 use crate::files::{Directory, Existing, Home};
 use crate::kubeconfig::{self, KubeconfigError};
 use crate::worker::CpuLimit;
@@ -53,10 +53,19 @@ fn unusable(path: PathBuf, error: &KubeconfigError) -> HomeError {
     }
 }
 
-/// Whether a text says nothing to kubectl either, so that the class may have it replaced.
+/// Whether a text says nothing to kubectl either, so that the class may have it replaced. kubectl reads the first of several
+/// documents, the last of two equal keys, and files of any size.
 fn is_junk(error: &KubeconfigError) -> bool {
     match error {
-        KubeconfigError::Document(DocumentError::NotWritable | DocumentError::Character { .. })
+        KubeconfigError::Document(
+            DocumentError::NotWritable
+            | DocumentError::Character { .. }
+            | DocumentError::SeveralDocuments
+            | DocumentError::Tab { .. }
+            | DocumentError::TooDeep
+            | DocumentError::TooMuch,
+        )
+        | KubeconfigError::Unclear(_)
         | KubeconfigError::Shared(_)
         | KubeconfigError::Twice(_)
         | KubeconfigError::Foreign(_) => false,
@@ -81,10 +90,22 @@ impl Place<'_> {
     pub(super) fn inspect(&self, names: &EntryNames) -> Result<Inspection, HomeError> {
         let Some(directory) = self.home.directory_of(self.file)? else { return Ok(Inspection::default()) };
         sweep_lock(&directory, self.name());
-        let Some(existing) = directory.read(self.name())? else { return Ok(Inspection::default()) };
-        self.cpu.heed(existing.content.len())?;
-        let read = |text: &str| Ok((kubeconfig::inspect(text, names)?, kubeconfig::ours(text)?));
-        let (found, why, ours) = match text(&existing).and_then(read) {
+        let Some(mut existing) = directory.read(self.name())? else { return Ok(Inspection::default()) };
+        let look = |existing: &Existing| {
+            self.cpu.heed(existing.content.len())?;
+            let read = |text: &str| Ok((kubeconfig::inspect(text, names)?, kubeconfig::ours(text)?));
+            Ok::<_, HomeError>(text(existing).and_then(read))
+        };
+        let mut looked = look(&existing)?;
+        if !looked.as_ref().is_ok_and(|(_, ours)| ours.users.contains(&names.user)) {
+            // Another program may be writing it just now.
+            let Some(settled) = settled(&directory, self.name(), self.patience)? else {
+                return Ok(Inspection::default());
+            };
+            looked = look(&settled)?;
+            existing = settled;
+        }
+        let (found, why, ours) = match looked {
             Ok((found, ours)) => (found, None, ours),
             Err(error) => (Inspection::default(), Some(error.to_string()), OurEntries::default()),
         };
@@ -109,16 +130,20 @@ impl Place<'_> {
     ) -> Result<Answer, HomeError> {
         let directory = self.home.make_directory_of(self.file)?;
         sweep_lock(&directory, self.name());
-        if let Some(existing) = directory.read(self.name())? {
+        let unmergeable = |existing: Option<Existing>| {
+            let Some(existing) = existing else { return Ok(None) };
             self.cpu.heed(existing.content.len())?;
             let tried = text(&existing).and_then(|text| match planned {
                 Some((planned, taken)) => kubeconfig::merge(text, &planned.with_nothing(), taken).map(drop),
                 // Removing nothing asks the same of a text as adding does.
                 None => kubeconfig::remove(text, &EntryNames::default()).map(drop),
             });
-            if let Err(error) = tried
-                && !(replace_unparsable && is_junk(&error))
-            {
+            Ok::<_, HomeError>(tried.err().filter(|error| !(replace_unparsable && is_junk(error))))
+        };
+        if unmergeable(directory.read(self.name())?)?.is_some() {
+            // Another program may be writing it just now.
+            let settled = settled(&directory, self.name(), self.patience)?;
+            if let Some(error) = unmergeable(settled)? {
                 return Err(unusable(directory.path_of(self.name()), &error));
             }
         }

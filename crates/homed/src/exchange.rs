@@ -98,11 +98,14 @@ pub(super) fn exchange<T>(
         let made_at = lock.as_ref().map(|lock| lock.made_at);
         if is_still(directory, name, existing.as_ref(), made_at)? {
             before(&value)?;
-            temporary.put(name)?;
-            let overridden = overridden(&lock);
-            drop(lock);
-            directory.sync()?;
-            return Ok(Exchanged { value, changed: true, overridden });
+            // That wrote files too, and took its time. Nothing but the rename follows this look.
+            if directory.version(name)? == existing.as_ref().map(|existing| existing.version) {
+                temporary.put(name)?;
+                let overridden = overridden(&lock);
+                drop(lock);
+                directory.sync()?;
+                return Ok(Exchanged { value, changed: true, overridden });
+            }
         }
         drop(temporary);
         rounds += 1;
@@ -129,6 +132,21 @@ fn read(directory: &Directory<'_>, name: &Path) -> Result<Option<Existing>, Home
         return directory.read(name);
     }
     Ok(existing)
+}
+
+/// Reads a file that nobody is writing, as far as that shows.
+pub(super) fn settled(
+    directory: &Directory<'_>,
+    name: &Path,
+    patience: Patience,
+) -> Result<Option<Existing>, HomeError> {
+    loop {
+        let existing = read(directory, name)?;
+        if is_still(directory, name, existing.as_ref(), None)? {
+            return Ok(existing);
+        }
+        give_up(directory, name, patience)?;
+    }
 }
 
 /// Whether a file is as it was read. `made_at`: the time of the file system now; one that changed shortly before, or is

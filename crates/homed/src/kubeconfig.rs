@@ -31,6 +31,9 @@ pub enum KubeconfigError {
     /// It can, and is something else than a kubeconfig.
     #[error("{0}")]
     Shape(&'static str),
+    /// A top level that kubectl reads in its own way.
+    #[error("{0}")]
+    Unclear(&'static str),
     /// Something in a list of ours that means something elsewhere, or means what stands elsewhere.
     #[error("an anchor (`&`), an alias (`*`) or a merge key (`<<`) is in its `{0}`: write out what it stands for")]
     Shared(&'static str),
@@ -392,11 +395,11 @@ impl<'d> Config<'d> {
             return Err(KubeconfigError::Shape("its top level is not a mapping"));
         };
         if pairs.iter().any(|(key, _)| key.text() == Some("<<") || matches!(key.value, Value::Alias(_))) {
-            return Err(KubeconfigError::Shape("its top level is merged from elsewhere (`<<`)"));
+            return Err(KubeconfigError::Unclear("its top level is merged from elsewhere (`<<`)"));
         }
         for key in ["clusters", "contexts", "users", "current-context"] {
             if pairs.iter().filter(|(name, _)| name.text() == Some(key)).count() > 1 {
-                return Err(KubeconfigError::Shape("one of its top-level keys is there twice"));
+                return Err(KubeconfigError::Unclear("one of its top-level keys is there twice"));
             }
         }
         let config = Self { document, root, pairs };

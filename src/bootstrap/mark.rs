@@ -137,6 +137,17 @@ impl std::fmt::Debug for MarkKeeper {
     }
 }
 
+/// What became of the question whether another process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// This process is the one that runs, or the cluster does not say.
+    Held,
+    /// Nobody answered: [`MarkKeeper::take_over`] may follow.
+    Free,
+    /// Another process runs.
+    Refused,
+}
+
 impl MarkKeeper {
     /// Begins with what was `found`, for a ledger whose highest generation is `last`.
     #[must_use]
@@ -225,31 +236,36 @@ impl MarkKeeper {
         })))
     }
 
-    /// Becomes the process that runs; `false`: another one does, and refused.
-    pub async fn claim(&self) -> Result<bool, AccessError> {
+    /// Asks whether another process runs. Writes no holder where there was one.
+    pub async fn claim(&self) -> Result<Claim, AccessError> {
         let me = &self.owner.instance;
         let found = self.found().clone();
         let holder = match found {
-            Found::Hidden | Found::Unproven { .. } => return Ok(true),
+            Found::Hidden | Found::Unproven { .. } => return Ok(Claim::Held),
             Found::Own(own) => own.holder,
             Found::Absent => match self.create(self.reserved.load(Ordering::Relaxed)).await {
-                Ok(()) => return Ok(true),
+                Ok(()) => return Ok(Claim::Held),
                 Err(AccessError::Api { source, .. }) if is_code(&source, 409) => match self.read().await? {
                     Found::Own(own) => own.holder,
-                    _ => return Ok(true),
+                    _ => return Ok(Claim::Held),
                 },
                 Err(error) => return Err(error),
             },
         };
         match holder {
-            Some(holder) if holder == *me => Ok(true),
-            None => self.merge(json!({HOLDER: me})).await.map(|()| true),
+            Some(holder) if holder == *me => Ok(Claim::Held),
+            None => Ok(Claim::Free),
             Some(holder) => self.claim_from(&holder).await,
         }
     }
 
+    /// Becomes the process that runs, after a [`Claim::Free`].
+    pub async fn take_over(&self) -> Result<(), AccessError> {
+        self.merge(json!({HOLDER: self.owner.instance, CLAIM: null, REFUSED: null})).await
+    }
+
     #[expect(clippy::disallowed_methods, reason = "waits for the one who may refuse, with a deadline")]
-    async fn claim_from(&self, holder: &str) -> Result<bool, AccessError> {
+    async fn claim_from(&self, holder: &str) -> Result<Claim, AccessError> {
         let me = &self.owner.instance;
         let cluster = &self.owner.cluster;
         tracing::info!(%cluster, "this ledger ran elsewhere, or before a reboot: asking whether it still does");
@@ -257,14 +273,13 @@ impl MarkKeeper {
         let begun = tokio::time::Instant::now();
         while begun.elapsed() < CLAIM_WAITS {
             tokio::time::sleep(LOOK_EVERY).await;
-            let Found::Own(own) = self.read().await? else { return Ok(true) };
+            let Found::Own(own) = self.read().await? else { return Ok(Claim::Held) };
             let mine = own.claim.as_deref() == Some(me) && own.holder.as_deref() == Some(holder);
             if !mine || own.refused.as_deref() == Some(me) {
-                return Ok(false);
+                return Ok(Claim::Refused);
             }
         }
-        self.merge(json!({HOLDER: me, CLAIM: null, REFUSED: null})).await?;
-        Ok(true)
+        Ok(Claim::Free)
     }
 
     /// Watches the mark until it is dropped: refuses claims, and ends the work if another process runs.

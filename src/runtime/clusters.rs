@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::RuntimeError;
 use super::confine::{Confinement, Suspects};
 use crate::bootstrap::webhook::{self, Kept, WebhookRequest};
-use crate::bootstrap::{self, AccessError, Found, MarkKeeper, MarkOwner, OwnerWatch, Ownership, Renewal, Said};
+use crate::bootstrap::{self, AccessError, Claim, Found, MarkKeeper, MarkOwner, OwnerWatch, Ownership, Renewal, Said};
 use crate::contract::Sealer;
 use crate::control::api::ClusterStatus;
 use crate::errors::chain;
@@ -464,7 +464,8 @@ fn not_behind(cluster: &ClusterName, proven: u64, last: u64) -> Result<(), Runti
 /// A cluster that answered, or why it did not.
 type Answer<T> = (ClusterName, Result<T, String>);
 
-/// Becomes the one process that keeps the clusters that answered, side by side.
+/// Becomes the one process that keeps the clusters that answered. All are asked before one is taken over: the process
+/// that runs may have lost its connection to some of them.
 async fn claimed(
     answers: Vec<Answer<Reached>>,
     last: u64,
@@ -486,12 +487,21 @@ async fn claimed(
         }
         let mark = MarkKeeper::new(&reached.client, owner.clone(), found.clone(), last);
         match mark.claim().await {
-            Ok(true) => Ok((cluster, Ok((reached, mark)))),
-            Ok(false) => Err(RuntimeError::Copied { cluster }),
+            Ok(Claim::Refused) => Err(RuntimeError::Copied { cluster }),
+            Ok(claim) => Ok((cluster, Ok((reached, mark, claim)))),
             Err(error) => Ok((cluster, Err(chain(&error)))),
         }
     });
-    futures::future::join_all(claims).await.into_iter().collect()
+    let claims: Vec<Answer<_>> = futures::future::join_all(claims).await.into_iter().collect::<Result<_, _>>()?;
+    let taken = claims.into_iter().map(async |(cluster, answer)| match answer {
+        Ok((reached, mark, Claim::Free)) => match mark.take_over().await {
+            Ok(()) => (cluster, Ok((reached, mark))),
+            Err(error) => (cluster, Err(chain(&error))),
+        },
+        Ok((reached, mark, _)) => (cluster, Ok((reached, mark))),
+        Err(why) => (cluster, Err(why)),
+    });
+    Ok(futures::future::join_all(taken).await)
 }
 
 /// What a cluster says of its ledger.

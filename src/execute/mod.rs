@@ -228,8 +228,11 @@ type Numbered<'a> = (usize, TenantExecution<'a>);
 async fn in_cluster(places: Vec<TenantExecution<'_>>) -> Report {
     let (narrowing, others): (Vec<_>, Vec<_>) =
         places.into_iter().enumerate().partition(|(_, place)| !place.narrowing.is_empty());
+    // The bindings of all accounts go before anybody's workloads or home is waited for.
+    let without_access: Vec<_> =
+        futures::stream::iter(narrowing).map(narrow_objects).buffer_unordered(ACCOUNTS_AT_A_TIME).collect().await;
     let narrowed: Vec<_> =
-        futures::stream::iter(narrowing).map(narrow).buffer_unordered(ACCOUNTS_AT_A_TIME).collect().await;
+        futures::stream::iter(without_access).map(narrow).buffer_unordered(ACCOUNTS_AT_A_TIME).collect().await;
     let (reports, rests): (Vec<Report>, Vec<_>) = narrowed.into_iter().unzip();
     let mut rest: Vec<_> = rests.into_iter().flatten().chain(others).collect();
     rest.sort_by_key(|(number, _)| *number);
@@ -241,10 +244,21 @@ async fn in_cluster(places: Vec<TenantExecution<'_>>) -> Report {
         .await
 }
 
+/// With what became of its objects.
+type Begun<'a> = (Numbered<'a>, (tenant::Done, Vec<StepError>));
+
 /// Boxed, so that 10,000 that are not begun take no room, and so that the compiler sees that it can change threads.
-fn narrow((number, place): Numbered<'_>) -> BoxFuture<'_, (Report, Option<Numbered<'_>>)> {
+fn narrow_objects((number, place): Numbered<'_>) -> BoxFuture<'_, Begun<'_>> {
     Box::pin(async move {
-        let (report, rest) = place.narrow().await;
+        let begun = place.narrow_objects().await;
+        ((number, place), begun)
+    })
+}
+
+/// Boxed for the same reasons.
+fn narrow(((number, place), begun): Begun<'_>) -> BoxFuture<'_, (Report, Option<Numbered<'_>>)> {
+    Box::pin(async move {
+        let (report, rest) = place.narrow(begun).await;
         (report, rest.map(|rest| (number, rest)))
     })
 }

@@ -86,6 +86,13 @@ pub enum Ask<'a> {
     },
     /// The metadata of all objects of a path.
     ListMetadata,
+    /// Deletion of the pod with this uid, which may take no longer than this to end.
+    DeleteWithin {
+        /// `preconditions.uid`.
+        uid: &'a str,
+        /// `gracePeriodSeconds`.
+        seconds: i64,
+    },
     /// Deletion of the object with this uid, and of what belongs to it in the background.
     Delete {
         /// `preconditions.uid`.
@@ -104,7 +111,7 @@ impl Ask<'_> {
             Self::Create(_) => "create",
             Self::DeleteSelected { .. } => "deletecollection",
             Self::ListMetadata => "list",
-            Self::Delete { .. } => "delete",
+            Self::Delete { .. } | Self::DeleteWithin { .. } => "delete",
         }
     }
 
@@ -123,6 +130,10 @@ impl Ask<'_> {
             }
             Self::Delete { uid } => {
                 let options = json!({"preconditions": {"uid": uid}, "propagationPolicy": "Background"});
+                (Method::DELETE, "", JSON, options.to_string().into_bytes())
+            }
+            Self::DeleteWithin { uid, seconds } => {
+                let options = json!({"preconditions": {"uid": uid}, "gracePeriodSeconds": seconds});
                 (Method::DELETE, "", JSON, options.to_string().into_bytes())
             }
         };

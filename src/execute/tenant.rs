@@ -69,12 +69,12 @@ pub(super) struct Done {
 impl TenantExecution<'_> {
     /// Takes access away, and gives back what is left to do. A failure is written down; after one in the cluster nothing
     /// is granted.
-    pub(super) async fn narrow(mut self) -> (Report, Option<Self>) {
+    pub(super) async fn narrow(mut self, begun: (Done, Vec<StepError>)) -> (Report, Option<Self>) {
         if self.run.stop.is_cancelled() || self.is_away() {
             return (Report { left: 1, ..Report::default() }, None);
         }
-        let mut done = Done::default();
-        let errors = self.narrowing(&mut done).await;
+        let (mut done, errors) = begun;
+        let errors = self.narrow_steps(errors, &mut done).await;
         let (actions, drift_repaired) = (self.narrowing.len() as u64, done.drift_repaired);
         let counted = Report { actions, drift_repaired, ..Report::default() };
         let goes_on = !self.actions.is_empty() && errors.iter().all(is_of_homes);
@@ -103,23 +103,33 @@ impl TenantExecution<'_> {
         (Report { done: u64::from(is_over), failed: u64::from(!is_over), ..counted }, None)
     }
 
-    /// All errors; without an error everything that takes access away is done.
-    async fn narrowing(&self, done: &mut Done) -> Vec<StepError> {
-        let Some(effects) = self.effects.clusters.get(self.cluster) else {
-            return self.in_homes(&self.narrowing, done).await;
+    /// Takes away what objects of the cluster give, and hands that over. All errors.
+    pub(super) async fn narrow_objects(&self) -> (Done, Vec<StepError>) {
+        let (mut done, mut errors) = (Done::default(), Vec::new());
+        let effects = self.effects.clusters.get(self.cluster);
+        let Some(effects) = effects.filter(|_| !self.run.stop.is_cancelled() && !self.is_away()) else {
+            return (done, errors);
         };
-        let (objects, steps): (Vec<&Action>, Vec<&Action>) =
-            self.narrowing.iter().partition(|action| rank(action).is_some());
-        let begun: Vec<_> = objects.into_iter().map(|action| self.object(effects, action)).collect();
+        let objects = self.narrowing.iter().filter(|action| rank(action).is_some());
+        let begun: Vec<_> = objects.map(|action| self.object(effects, action)).collect();
         let mut outcomes = futures::stream::iter(begun).buffer_unordered(NARROWING_AT_A_TIME);
-        let mut errors = Vec::new();
         while let Some(outcome) = outcomes.next().await {
             match outcome {
-                Ok(written) => written.add_to(done),
+                Ok(written) => written.add_to(&mut done),
                 Err(error) => errors.push(error),
             }
         }
-        for action in steps {
+        errors.extend(self.hand_over(&mut done).await.err());
+        (done, errors)
+    }
+
+    /// What else takes access away: workloads, tokens, homes. All errors, those before it too; without an error everything is
+    /// done.
+    async fn narrow_steps(&self, mut errors: Vec<StepError>, done: &mut Done) -> Vec<StepError> {
+        let Some(effects) = self.effects.clusters.get(self.cluster) else {
+            return self.in_homes(&self.narrowing, done).await;
+        };
+        for action in self.narrowing.iter().copied().filter(|action| rank(action).is_none()) {
             // A cluster that gave no answer is not asked for workloads.
             if matches!(action, Action::StopWorkloads { .. } | Action::Evict { .. })
                 && errors.iter().any(StepError::is_loss)
@@ -471,7 +481,9 @@ impl TenantExecution<'_> {
     ) -> Result<(), StepError> {
         for _ in 0..STOPS {
             let found = workloads::find(&effects.server, namespace, self.run.now).await?;
-            if found.is_empty() || self.stop_found(effects, &found, done).await?.is_empty() {
+            let replaced = if found.is_empty() { Vec::new() } else { self.stop_found(effects, &found, done).await? };
+            let running = workloads::end_pods(&effects.server, namespace).await?;
+            if replaced.is_empty() && running == 0 {
                 return Ok(());
             }
         }

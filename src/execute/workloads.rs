@@ -19,6 +19,10 @@ use crate::ledger::StoppedWorkload;
 /// Makes a `DaemonSet`'s pods fit no node. There is no `/scale` for them.
 pub const PARKED: &str = "bursar.dev/suspended";
 
+/// Seconds that a pod of a suspended tenant may take to end: Kubernetes' default. A tenant may ask for years
+/// (`terminationGracePeriodSeconds`).
+const GRACE: i64 = 30;
+
 /// How a kind is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
@@ -132,7 +136,7 @@ pub async fn stop(server: &ApiServer, found: &[(ObjectKey, StoppedWorkload)]) ->
             Some(How::Scale) => scale(server, &path, &workload.uid, 0).await,
             Some(How::Suspend) => suspend(server, &path, &workload.uid, true).await,
             Some(How::Park) => park(server, &path, &workload.uid, json!("true")).await,
-            Some(How::Delete) => server.ask(&path, Ask::Delete { uid: &workload.uid }).await.map(|_| ()),
+            Some(How::Delete) => end(server, &path, &workload.uid).await,
             None => Ok(()),
         };
         match stopped {
@@ -144,6 +148,30 @@ pub async fn stop(server: &ApiServer, found: &[(ObjectKey, StoppedWorkload)]) ->
         }
     }
     failed.map_or(Ok(replaced), Err)
+}
+
+/// Ends every pod of a namespace that still runs after its controllers were stopped: its grace period may be years, and
+/// nobody may act on its controller (`Job.spec.managedBy`, a paused `Deployment`). Returns how many there were.
+pub async fn end_pods(server: &ApiServer, namespace: &NamespaceName) -> Result<usize, StepError> {
+    let pods = ObjectKind::of("v1", "Pod");
+    let Some(kind) = everywhere(&pods) else { return Ok(0) };
+    let listed = server.list(&kind.path(Some(namespace.as_str()), None)).await?;
+    let running: Vec<Value> = listed.into_iter().filter(|pod| runs(How::Delete, pod)).collect();
+    let mut failed = None;
+    for pod in &running {
+        let key = key(&server.cluster, "v1", "Pod", pod);
+        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+        let Some(path) = path(&key) else { continue };
+        match end(server, &path, uid).await {
+            Err(error) if !is_gone(&error) => failed = failed.or(Some(StepError::Workload { key, source: error })),
+            _ => {}
+        }
+    }
+    failed.map_or(Ok(running.len()), Err)
+}
+
+async fn end(server: &ApiServer, path: &str, uid: &str) -> Result<(), RequestError> {
+    server.ask(path, Ask::DeleteWithin { uid, seconds: GRACE }).await.map(|_| ())
 }
 
 /// Gives one workload back what it was, unless it is gone or somebody has started it since. A bare pod is not made
@@ -198,14 +226,17 @@ fn is_gone(error: &RequestError) -> bool {
 }
 
 fn runs(how: How, object: &Value) -> bool {
-    let ends = object["metadata"]["deletionTimestamp"].is_string();
-    !ends
-        && match how {
-            How::Scale => replicas(object) != 0,
-            How::Suspend => object["spec"]["suspend"] != true && !is_finished(object),
-            How::Park => object["spec"]["template"]["spec"]["nodeSelector"][PARKED].is_null(),
-            How::Delete => !matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed")),
+    let metadata = &object["metadata"];
+    let ends = metadata["deletionTimestamp"].is_string();
+    match how {
+        How::Scale => !ends && replicas(object) != 0,
+        How::Suspend => !ends && object["spec"]["suspend"] != true && !is_finished(object),
+        How::Park => !ends && object["spec"]["template"]["spec"]["nodeSelector"][PARKED].is_null(),
+        How::Delete => {
+            let ends_soon = ends && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) <= GRACE;
+            !ends_soon && !matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
         }
+    }
 }
 
 /// Absent is 1 for every kind that can be scaled.
@@ -295,6 +326,12 @@ mod tests {
         let done = json!({"spec": {}, "status": {"conditions": [{"type": "Complete", "status": "True"}]}});
         assert!(!runs(How::Suspend, &done));
         assert!(!runs(How::Delete, &json!({"status": {"phase": "Succeeded"}})));
+        let ending = |seconds: i64| {
+            let metadata = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": seconds});
+            json!({ "metadata": metadata, "status": {"phase": "Running"} })
+        };
+        assert!(!runs(How::Delete, &ending(30)));
+        assert!(runs(How::Delete, &ending(315_360_000)), "it ends in ten years");
         assert!(runs(How::Park, &json!({"spec": {"template": {"spec": {}}}})));
     }
 }

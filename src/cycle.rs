@@ -1,5 +1,6 @@
 //! One cycle: the product as a table of contents. Each line is a stage; the comment says what it touches.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bursar_directory::Pass;
@@ -55,6 +56,16 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     })
     .await?;
     count(metrics, &decided, &done);
+    if trigger == Trigger::FullRead {
+        let counted = execute::workloads::running_suspended(&clusters.effects, ledger.state()); // clusters: pods of suspended tenants
+        let counted = tokio::select! {
+            counted = counted => counted,
+            () = work.interrupt.cancelled() => BTreeMap::new(),
+        };
+        for (cluster, pods) in counted {
+            metrics.suspended_pods(&cluster.0, pods);
+        }
+    }
     let (limits, changed) = (&settings.policy.limits, &*clusters.changed);
     let following = Following { ledger: &mut *ledger, limits, work, metrics, changed, trigger, extent };
     let there = realm::serve(realm.as_deref_mut(), following).await?; // the realm: read when due, made as the ledger has it

@@ -120,6 +120,7 @@ pub struct Metrics {
     refusals: Family<LimitLabel, Counter>,
     endpoints: Family<EndpointLabels, Gauge>,
     confinement: Family<ClusterLabel, Gauge>,
+    suspended_pods: Family<ClusterLabel, Gauge>,
     unknown_certificates: Family<ClusterLabel, Gauge>,
     own_certificate: Family<ClusterLabel, Gauge>,
     webhook_failing: Family<ClusterLabel, Gauge>,
@@ -190,6 +191,7 @@ impl Metrics {
     pub fn forget_endpoints(&self) {
         self.endpoints.clear();
         self.confinement.clear();
+        self.suspended_pods.clear();
         self.unknown_certificates.clear();
         self.own_certificate.clear();
         self.webhook_failing.clear();
@@ -209,6 +211,11 @@ impl Metrics {
         if let Some(seconds) = own {
             self.own_certificate.get_or_create(&label).set(seconds);
         }
+    }
+
+    /// Pods of suspended tenants that run in a cluster all the same.
+    pub fn suspended_pods(&self, cluster: &str, pods: usize) {
+        self.suspended_pods.get_or_create(&ClusterLabel { cluster: cluster.to_owned() }).set(count_gauge(pods));
     }
 
     /// How the realm that is written to is: whether nothing can be done there, and when it was last read.
@@ -256,6 +263,11 @@ impl Metrics {
             "confinement_broken",
             "What is wrong with what confines the daemon in a cluster",
             self.confinement.clone(),
+        );
+        registry.register(
+            "suspended_pods",
+            "Pods of suspended tenants that ran when the last nightly cycle counted them",
+            self.suspended_pods.clone(),
         );
         registry.register(
             "unknown_certificates",

@@ -5,16 +5,16 @@
 //! Finding comes first and stopping second, so that what they were is stored in between: a daemon that is killed
 //! while it stops them still knows it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::StepError;
 use super::request::{ApiServer, Ask, RequestError};
+use super::{Effects, StepError};
 use crate::identity::{ClusterName, NamespaceName};
-use crate::kinds::{ObjectKey, ObjectKind, everywhere};
-use crate::ledger::StoppedWorkload;
+use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, everywhere};
+use crate::ledger::{LedgerState, Lifecycle, ObjectRecord, StoppedWorkload};
 
 /// Makes a `DaemonSet`'s pods fit no node. There is no `/scale` for them.
 pub const PARKED: &str = "bursar.dev/suspended";
@@ -168,6 +168,29 @@ pub async fn end_pods(server: &ApiServer, namespace: &NamespaceName) -> Result<u
         }
     }
     failed.map_or(Ok(running.len()), Err)
+}
+
+/// Counts the pods of suspended tenants that run all the same, by cluster. A cluster that does not answer is left out.
+pub async fn running_suspended(effects: &Effects, ledger: &LedgerState) -> BTreeMap<ClusterName, usize> {
+    let pods = ObjectKind::of("v1", "Pod");
+    let Some(kind) = everywhere(&pods) else { return BTreeMap::new() };
+    let is_suspended = |record: &ObjectRecord| {
+        ledger.accounts.get(&record.account).is_some_and(|account| account.state == Lifecycle::Suspended)
+    };
+    let namespaces = ledger
+        .objects
+        .iter()
+        .filter(|(key, record)| key.kind == ObjectKind::from(ManagedKind::Namespace) && is_suspended(record));
+    let namespaces: Vec<&ObjectKey> = namespaces.map(|(key, _)| key).collect();
+    let counts = effects.clusters.iter().map(async |(cluster, effects)| {
+        let mut running = 0;
+        for namespace in namespaces.iter().filter(|key| key.cluster == *cluster) {
+            let listed = effects.server.list(&kind.path(Some(&namespace.name), None)).await.ok()?;
+            running += listed.iter().filter(|pod| runs(How::Delete, pod)).count();
+        }
+        Some((cluster.clone(), running))
+    });
+    futures::future::join_all(counts).await.into_iter().flatten().collect()
 }
 
 async fn end(server: &ApiServer, path: &str, uid: &str) -> Result<(), RequestError> {

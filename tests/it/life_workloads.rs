@@ -157,3 +157,40 @@ fn template(name: &str) -> Value {
         "spec": {"containers": [{"name": "c", "image": "example.org/i", "securityContext": locked}]},
     })
 }
+
+#[test]
+fn a_suspension_ends_pods_whose_grace_is_years_and_pods_of_a_job_that_nobody_runs() {
+    let mut world = World::new("lastpods");
+    world.tool("foo", 62_091, &[]);
+    assert_eq!(world.cycle().exit_code(), 0);
+    let namespace = world.namespace("foo");
+    let create =
+        |object: &Value| world.servers.cluster.run(&["create", "-n", &namespace, "-f", "-"], &object.to_string());
+    let mut endless = template("x");
+    endless["spec"]["restartPolicy"] = json!("Never");
+    endless["spec"]["terminationGracePeriodSeconds"] = json!(315_360_000);
+    create(&json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "nobodys"},
+        "spec": {"managedBy": "example.com/nobody", "template": endless}}));
+    let uid = world.kubectl(&["get", "job", "nobodys", "-n", &namespace, "-o", "jsonpath={.metadata.uid}"]);
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "nobodys", "uid": uid, "controller": true});
+    for (name, owners) in [("ending", json!([])), ("followed", json!([owner]))] {
+        let labels = json!({"batch.kubernetes.io/controller-uid": uid});
+        create(&json!({"apiVersion": "v1", "kind": "Pod", "spec": endless["spec"],
+            "metadata": {"name": name, "labels": labels, "ownerReferences": owners}}));
+        // A pod without a node is gone at once.
+        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}});
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/binding");
+        world.servers.cluster.run(&["create", "--raw", &path, "-f", "-"], &binding.to_string());
+    }
+    world.kubectl(&["delete", "pod", "ending", "-n", &namespace, "--wait=false"]);
+
+    Servers::shared().slapd.modify_ldif(&disable_ldif(&tool_account_dn(&world.base, "foo")));
+    assert_eq!(world.cycle().exit_code(), 0);
+    let pods = world.kubectl(&["get", "pods", "-n", &namespace, "-o", "json"]);
+    let pods: Value = serde_json::from_str(&pods).expect("a list");
+    for pod in pods["items"].as_array().expect("a list") {
+        let seconds = pod["metadata"]["deletionGracePeriodSeconds"].as_i64();
+        assert!(seconds.is_some_and(|seconds| seconds <= 30), "{}: {seconds:?}", pod["metadata"]["name"]);
+    }
+}

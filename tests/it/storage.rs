@@ -138,8 +138,8 @@ fn a_claim_grows_and_never_shrinks_and_is_never_deleted() {
 
 #[test]
 fn a_personal_claim_of_a_storage_class_is_where_no_tenant_reaches_it_and_stays() {
-    let (mut world, namespace) = world("ownclass", 62_541);
-    let own = r#"    { name = "own", kind = "personal", size = "2Gi", storage_class = "ownclass-nfs", access = "ReadWriteMany" },"#;
+    let (mut world, namespace) = world("owncls", 62_541);
+    let own = r#"    { name = "own", kind = "personal", size = "2Gi", storage_class = "owncls-nfs", access = "ReadWriteMany" },"#;
     let written = fs::read_to_string(world.folder.join("bursar.toml")).expect("the configuration");
     let line = written.lines().find(|line| line.contains(r#"name = "own""#)).expect("the personal volume").to_owned();
     world.configure(&line, own);
@@ -148,7 +148,7 @@ fn a_personal_claim_of_a_storage_class_is_where_no_tenant_reaches_it_and_stays()
     let name = format!("{namespace}.own");
     let claim = ["get", "pvc", &name, "-n", "bursar-storage", "-o", "jsonpath={.metadata.uid} {.spec}"];
     let made = world.kubectl(&claim);
-    assert!(made.contains("ownclass-nfs") && made.contains("2Gi") && made.contains("ReadWriteMany"), "{made}");
+    assert!(made.contains("owncls-nfs") && made.contains("2Gi") && made.contains("ReadWriteMany"), "{made}");
     let template = "go-template={{.data.namespace | base64decode}}/{{.data.claim | base64decode}}";
     let secret = world.kubectl(&["get", "secret", "bursar-storage", "-n", &namespace, "-o", template]);
     assert_eq!(secret, format!("bursar-storage/{name}"));

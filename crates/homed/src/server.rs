@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -121,9 +122,12 @@ pub fn listener(path: Option<&Path>) -> Result<StdListener, HomedError> {
         return Ok(listener);
     };
     let failed = |source| HomedError::Socket { path: path.to_owned(), source };
-    let is_dead = std::os::unix::net::UnixStream::connect(path)
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
-    if is_dead {
+    // A connection to a regular file is refused too, and that file is not ours to remove.
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    let is_refused = || {
+        std::os::unix::net::UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    };
+    if is_socket && is_refused() {
         std::fs::remove_file(path).map_err(failed)?;
     }
     let listener = StdListener::bind(path).map_err(failed)?;
@@ -487,5 +491,19 @@ mod tests {
     fn the_name_of_a_backup_is_the_time_in_basic_format() {
         assert_eq!(basic_format(UNIX_EPOCH + Duration::from_secs(1_769_903_999)), "20260131T235959Z");
         assert_eq!(basic_format(UNIX_EPOCH - Duration::from_secs(1)), "19700101T000000Z");
+    }
+
+    #[test]
+    fn only_a_dead_socket_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("homed.sock");
+        std::fs::write(&path, "notes").expect("written");
+        assert!(matches!(listener(Some(&path)), Err(HomedError::Socket { .. })));
+        assert_eq!(std::fs::read_to_string(&path).expect("it stays"), "notes");
+        std::fs::remove_file(&path).expect("removed");
+        let living = listener(Some(&path)).expect("a new socket");
+        assert!(listener(Some(&path)).is_err(), "another program listens there");
+        drop(living);
+        listener(Some(&path)).expect("the dead socket is replaced");
     }
 }

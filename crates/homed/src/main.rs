@@ -25,7 +25,7 @@ fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 64 } else { 0 });
         }
     };
-    tracing_subscriber::fmt().with_writer(std::io::stderr).without_time().with_target(false).init();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).without_time().with_target(false).init();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -43,3 +43,16 @@ fn what_root_must_set_up_is_named() {
         assert!(said(&output).contains(message), "{arguments:?}: {}", said(&output));
     }
 }
+
+#[test]
+fn a_socket_that_cannot_be_made_is_tried_again_by_systemd() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let taken = folder.path().join("taken");
+    std::fs::write(&taken, "").expect("written");
+    for socket in [taken, folder.path().join("missing/homed.sock")] {
+        let socket = socket.to_str().expect("UTF-8");
+        let output = homed(&["--client-user", "0", "--prefix", "/home", "--socket", socket]);
+        assert_eq!(output.status.code(), Some(1), "{socket}: {}", said(&output));
+        assert!(said(&output).contains(socket), "{}", said(&output));
+    }
+}

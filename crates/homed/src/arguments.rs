@@ -50,7 +50,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The settings that they say; `clock` is the wall clock.
+    /// The settings that they say, checked before systemd is told that the service is ready; `clock` is the wall clock.
     pub fn settings(&self, clock: fn() -> SystemTime) -> Result<HomedSettings, HomedError> {
         let prefix = |allow_create| move |path: &PathBuf| Prefix { path: path.clone(), allow_create };
         let prefixes = self.prefixes.iter().map(prefix(false)).chain(self.create_prefixes.iter().map(prefix(true)));
@@ -63,6 +63,8 @@ impl Arguments {
         };
         let settings = HomedSettings::new(bounds, server::client_uid(&self.client_user)?, clock);
         let breaker = BreakerSettings { backoff: self.backoff, ..settings.breaker };
-        Ok(HomedSettings { deadline: self.deadline, cpu_seconds: self.cpu_seconds, breaker, ..settings })
+        let settings = HomedSettings { deadline: self.deadline, cpu_seconds: self.cpu_seconds, breaker, ..settings };
+        server::check(&settings)?;
+        Ok(settings)
     }
 }

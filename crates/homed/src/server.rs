@@ -137,14 +137,13 @@ pub fn listener(path: Option<&Path>) -> Result<StdListener, HomedError> {
     Ok(listener)
 }
 
-/// Serves until `shutdown`, then lets requests that run come to their end (at most their deadline).
+/// Serves with settings that were checked until `shutdown`, then lets requests that run come to their end (at most their deadline).
 pub async fn serve(
     listener: StdListener,
     settings: HomedSettings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), HomedError> {
     let failed = |source| HomedError::Socket { path: PathBuf::from("listening"), source };
-    check(&settings)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let listener = UnixListener::from_std(listener).map_err(failed)?;
     let server = Arc::new(Server::new(settings));
@@ -175,7 +174,8 @@ pub async fn serve(
     Ok(())
 }
 
-fn check(settings: &HomedSettings) -> Result<(), HomedError> {
+/// Whether any request can be served with these settings.
+pub(crate) fn check(settings: &HomedSettings) -> Result<(), HomedError> {
     if settings.bounds.prefixes.is_empty() {
         return Err(HomedError::Settings("no prefix: without --prefix PATH no home may be touched".into()));
     }

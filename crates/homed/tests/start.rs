@@ -34,6 +34,7 @@ fn what_root_must_set_up_is_named() {
     let socket = socket.to_str().expect("UTF-8");
     for (arguments, message) in [
         (&["--client-user", "nobody-of-that-name"][..], "no user `nobody-of-that-name` in /etc/passwd"),
+        (&["--client-user", "0"], "no prefix: without --prefix PATH no home may be touched"),
         (&["--client-user", "0", "--prefix", "/home"], "no socket: start bursar-homed.socket, or give --socket PATH"),
         (&["--client-user", "0", "--socket", socket], "no prefix: without --prefix PATH no home may be touched"),
         (&["--client-user", "0", "--socket", socket, "--prefix", "/"], "prefix `/` must be an absolute path"),

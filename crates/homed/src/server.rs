@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bursar_protocol::{
     HomeError, HomeTarget, MAX_ANSWER_BYTES, MAX_CONCURRENT, MAX_CONNECTIONS, MAX_REQUEST_BYTES, PROTOCOL_VERSION,
-    Response, USUAL_REQUEST_BYTES,
+    Response, USUAL_KUBECONFIG, USUAL_REQUEST_BYTES,
 };
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -27,7 +27,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
-use crate::bounds::{Bounds, Prefix};
+use crate::bounds::{Bounds, Prefix, is_plain_relative};
 use crate::breaker::{Breaker, BreakerSettings};
 use crate::spawner::{Spawner, Worker};
 use crate::worker::{Order, place};
@@ -191,6 +191,12 @@ pub(crate) fn check(settings: &HomedSettings) -> Result<(), HomedError> {
                 path.display()
             )));
         }
+    }
+    if let Some(path) = settings.bounds.kubeconfigs.iter().find(|path| !is_plain_relative(path)) {
+        return Err(HomedError::Settings(format!(
+            "kubeconfig `{}` must be a path relative to a home, without `..`; for example {USUAL_KUBECONFIG}",
+            path.display()
+        )));
     }
     Ok(())
 }

@@ -38,6 +38,10 @@ fn what_root_must_set_up_is_named() {
         (&["--client-user", "0", "--prefix", "/home"], "no socket: start bursar-homed.socket, or give --socket PATH"),
         (&["--client-user", "0", "--socket", socket], "no prefix: without --prefix PATH no home may be touched"),
         (&["--client-user", "0", "--socket", socket, "--prefix", "/"], "prefix `/` must be an absolute path"),
+        (
+            &["--client-user", "0", "--prefix", "/home", "--kubeconfig", "/etc/shadow"],
+            "kubeconfig `/etc/shadow` must be a path relative to a home",
+        ),
     ] {
         let output = homed(arguments);
         assert_eq!(output.status.code(), Some(78), "{arguments:?}");

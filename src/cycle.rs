@@ -61,9 +61,10 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
 
     let (times, refusals) = ((began, ledger.now()), [decided.refusals, there.refusals].concat());
     let report = report::cycle(trigger, times, ledger.state(), &decided.plan, &decided.approved, &refusals); // pure
-    let unfinished = report::unfinished::all(ledger.state(), &clusters.status(ledger.now()));
+    let clusters = clusters.status(ledger.now());
     let report = CycleReport {
-        unfinished,
+        unfinished: report::unfinished::all(ledger.state(), &clusters),
+        away: report::away(&decided.plan, &clusters),
         actions: done.actions + there.actions,
         left: done.left,
         near: [report.near, there.near].concat(),

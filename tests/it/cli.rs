@@ -166,6 +166,20 @@ fn before_init_the_plan_is_of_the_directories() {
 }
 
 #[test]
+fn a_cluster_that_is_not_reachable_keeps_a_cycle_from_success() {
+    let site = Site::new();
+    site.configure(&site.student());
+    for arguments in ["sync --once", "sync --once"] {
+        let said = site.run(arguments, 1);
+        assert!(
+            said.contains("cluster prod: not reachable: ") && said.contains("tenants that wait for it: 1"),
+            "{said}"
+        );
+    }
+    assert!(site.run("status", 0).contains("cluster prod: not reachable: "));
+}
+
+#[test]
 fn a_checkout_stays_root_where_the_package_is_installed() {
     let site = Site::new();
     std::fs::set_permissions(site.path("bursar.toml"), std::fs::Permissions::from_mode(0o600)).expect("a mode");

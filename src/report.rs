@@ -129,7 +129,8 @@ pub fn failing(ledger: &LedgerState) -> Vec<Failing> {
 mod tests {
     use super::*;
     use crate::identity::AccountKind;
-    use crate::ledger::Lifecycle;
+    use crate::ledger::change::Change;
+    use crate::ledger::{Failure, Lifecycle};
     use crate::plan::testing::{World, prod};
 
     #[test]
@@ -159,6 +160,18 @@ mod tests {
         assert_eq!(code(&world), (0, None));
         world.inventory.clusters.remove(&prod());
         assert_eq!(code(&world), (1, Some((Some("no kubeconfig".to_owned()), 1))));
+    }
+
+    #[test]
+    fn a_suspension_that_has_begun_is_not_failing() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let begun = Failure::begun(world.now);
+        world.ledger.apply(&Change::Failure(foo.clone(), prod(), Some(begun.clone())));
+        assert!(failing(&world.ledger).is_empty());
+        world.ledger.apply(&Change::Failure(foo, prod(), Some(Failure { attempts: 1, ..begun })));
+        assert_eq!(failing(&world.ledger).len(), 1);
     }
 
     #[test]

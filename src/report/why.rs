@@ -84,6 +84,8 @@ pub fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<St
         Step::new(one.what.clone(), false, format!("not done yet{by}; waits for {}", one.waits_for.join("; ")))
     }));
     let failures = ledger.failures.iter().filter(|((id, _), _)| *id == account.id);
+    // A suspension that has begun is said above as not done yet.
+    let failures = failures.filter(|(_, failure)| failure.attempts > 0 || !failure.is_begun());
     steps.extend(failures.map(|((_, cluster), failure)| {
         let text = format!(
             "fails in {cluster} since {:.0}: {}; again at {:.0}",

@@ -276,6 +276,12 @@ fn without_a_daemon_the_lock_does_it() {
     let site = Site::new();
     assert_eq!(site.json("check", 0)["sources"][0], "people");
     site.run("sync", 69);
+    let refused = site.run("suspend user alice --reason x", 1);
+    assert!(
+        refused.contains("state/ledger.db: there is no ledger") && refused.contains("bursar sync --once"),
+        "{refused}"
+    );
+    assert!(!site.path("state/ledger.db").exists(), "an order makes no ledger");
     site.run("plan", 0);
     let report = site.json("sync --once", 0);
     assert_eq!((report["rejected"].as_u64(), report["trigger"].as_str()), (Some(1), Some("sync")));

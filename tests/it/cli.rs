@@ -180,6 +180,15 @@ fn a_cluster_that_is_not_reachable_keeps_a_cycle_from_success() {
 }
 
 #[test]
+fn a_file_is_not_compared_with_a_server() {
+    let site = Site::new();
+    for source in ["people", ""] {
+        let said = site.run(&format!("directory diff {source} --server ldap://127.0.0.1:9"), 64);
+        assert!(said.contains("only sources of type ldap and ad have servers"), "{said}");
+    }
+}
+
+#[test]
 fn a_checkout_stays_root_where_the_package_is_installed() {
     let site = Site::new();
     std::fs::set_permissions(site.path("bursar.toml"), std::fs::Permissions::from_mode(0o600)).expect("a mode");

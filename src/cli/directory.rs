@@ -92,7 +92,11 @@ fn sources(settings: &Settings, only: Option<&str>) -> Result<Vec<SourceConfig>,
     let mut sources = settings.sources()?;
     sources.retain(|source| only.is_none_or(|only| source.name == only));
     match only {
-        Some(only) if sources.is_empty() => Err(Failure::new(Exit::Usage, format!("there is no source {only:?}"))),
+        Some(only) if sources.is_empty() => {
+            let names: Vec<&str> = settings.source_names().collect();
+            let text = format!("the configuration has no source {only:?}; there are: {}", names.join(", "));
+            Err(Failure::new(Exit::Usage, text))
+        }
         _ => Ok(sources),
     }
 }

@@ -186,6 +186,8 @@ fn a_file_is_not_compared_with_a_server() {
         let said = site.run(&format!("directory diff {source} --server ldap://127.0.0.1:9"), 64);
         assert!(said.contains("only sources of type ldap and ad have servers"), "{said}");
     }
+    let said = site.run("directory diff nosuch --server ldap://127.0.0.1:9", 64);
+    assert!(said.contains("no source \"nosuch\"; there are: people"), "{said}");
 }
 
 #[test]

@@ -141,7 +141,9 @@ fn what_is_no_whole_backup_is_refused_and_nothing_is_touched() {
         let path = site.path(name);
         fs::copy(&backup, &path).expect("a copy");
         spoil(&path);
-        site.run(&format!("ledger restore {} --older", path.display()), 1)
+        let said = site.run(&format!("ledger restore {} --older", path.display()), 1);
+        assert!(!said.contains("move ledger.db aside"), "the ledger is good: {said}");
+        said
     };
     let said = spoiled("noise", &|path| fs::write(path, b"not a database at all, but long enough").expect("written"));
     assert!(said.contains("the backup cannot be used"), "{said}");
@@ -151,6 +153,8 @@ fn what_is_no_whole_backup_is_refused_and_nothing_is_touched() {
         let whole = fs::read(path).expect("a backup");
         fs::write(path, &whole[..whole.len() / 2]).expect("written");
     });
+    assert!(said.contains("the backup cannot be used"), "{said}");
+    let said = spoiled("packed", &|path| fs::write(path, b"\x28\xb5\x2f\xfd and no more of zstd").expect("written"));
     assert!(said.contains("the backup cannot be used"), "{said}");
     let forged = "DROP TRIGGER event_is_never_changed; UPDATE event SET reason = 'nothing' WHERE id = 1";
     let said = spoiled("forged", &|path| drop(sqlite3(path, forged)));

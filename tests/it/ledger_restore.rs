@@ -162,7 +162,8 @@ fn what_is_no_whole_backup_is_refused_and_nothing_is_touched() {
     let newer = "INSERT INTO _sqlx_migrations VALUES (9999, 'later', '2030-01-01', 1, x'00', 1)";
     let said = spoiled("newer", &|path| drop(sqlite3(path, newer)));
     assert!(said.contains("newer version"), "{said}");
-    site.run(&format!("ledger restore {}", site.path("nowhere").display()), 1);
+    let said = site.run(&format!("ledger restore {}", site.path("nowhere").display()), 1);
+    assert!(said.contains("nowhere: ") && said.contains("state/backups"), "{said}");
     assert_eq!(fs::read(ledger(&site)).expect("a ledger"), before);
     assert!(replaced(&site).is_empty(), "{:?}", replaced(&site));
 }

@@ -322,6 +322,10 @@ fn without_a_daemon_the_lock_does_it() {
     std::fs::copy(site.path("state/ledger.db"), &copy).expect("a copy");
     let listed = ended(other.arg("--ledger").arg(&copy).env("BURSAR_CONFIG", "/nonexistent"), 0, "--ledger");
     assert!(listed.contains("alice"), "{listed}");
+    let said = site.run(&format!("users --ledger {}", site.path("people.ldif").display()), 1);
+    assert!(said.contains("people.ldif is no ledger") && !said.contains("move ledger.db aside"), "{said}");
+    let said = site.run(&format!("users --ledger {}", site.path("nowhere.db").display()), 1);
+    assert!(said.contains("nowhere.db: ") && !said.contains("sync --once"), "{said}");
 }
 
 #[test]

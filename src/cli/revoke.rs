@@ -53,7 +53,7 @@ struct Ended {
 
 /// Looks until nothing of it is left, or it stops.
 async fn followed(client: &ControlClient, first: Progress) -> Result<Ended, Failure> {
-    let bar = output::bar(first.all(), "accounts have new certificates");
+    let bar = output::bar(first.all(), "accounts are revoked");
     let mut last = first;
     loop {
         bar.set_length(last.all());

@@ -75,7 +75,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
         Err(Failure { exit, text }) => {
-            let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
+            output::error(&text);
             exit.into()
         }
     }

@@ -53,6 +53,14 @@ pub(super) fn raw(text: &str) {
     print(&text.trim_end_matches('\n').split('\n').map(clean).collect::<Vec<_>>().join("\n"));
 }
 
+/// Prints `text` on standard error, and folds it if that is a terminal. Names of a directory and keys of a file are in it.
+pub(super) fn error(text: &str) {
+    let width = width().filter(|_| io::stderr().is_terminal());
+    let lines: Vec<String> = text.trim_end().split('\n').map(|line| folded(&clean(line), width)).collect();
+    // Nothing is left to do about a closed standard error.
+    let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
+}
+
 fn print(text: &str) {
     if text.is_empty() {
         return;

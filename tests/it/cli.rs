@@ -248,6 +248,14 @@ fn a_wrong_configuration_ends_with_78_before_anything_is_touched() {
 }
 
 #[test]
+fn an_error_does_not_drive_the_terminal() {
+    let site = Site::new();
+    site.configure("[\"a\\u001b[31mb\"]\n");
+    let said = site.run("plan", 78);
+    assert!(said.contains("a\u{fffd}[31mb") && !said.contains('\u{1b}'), "{said:?}");
+}
+
+#[test]
 fn check_answers_in_json_right_or_wrong() {
     let site = Site::new();
     let mut stray = site.command("--json check");

@@ -20,7 +20,7 @@ use crate::identity::AccountKind;
 pub use self::adopt::{Adopt, AdoptNamespace, AdoptObject};
 pub use self::approver::{Approver, ApproverInstall, ApproverUninstall};
 pub use self::directory::{Accept, Diff, Directory};
-pub use self::help::{GROUPS, command, parsed, ungrouped, usage};
+pub use self::help::{GROUPS, add_usage, command, parsed, ungrouped};
 pub use self::names::NameKind;
 pub use self::own::Own;
 

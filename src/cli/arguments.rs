@@ -485,7 +485,7 @@ pub enum Ledger {
     /// Prove that nothing of the history was changed
     Verify {
         /// A hash that the journal told: the history must still have its event
-        #[arg(long, value_name = "HASH")]
+        #[arg(long, value_name = "HASH", value_parser = super::ledger::event_hash)]
         head: Option<String>,
     },
     /// Copy the ledger as it is now into a new file, beside a running daemon

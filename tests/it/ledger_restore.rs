@@ -77,6 +77,7 @@ fn verify_says_which_event_was_changed_is_missing_or_stands_elsewhere_and_knows_
     let head = site.json("ledger verify", 0)["head"].as_str().expect("a hash").to_owned();
     let last: i64 = sqlite3(&ledger(&site), "SELECT max(id) FROM event").parse().expect("a number");
     site.run(&format!("ledger verify --head {head}"), 0);
+    site.run("ledger verify --head 00", 64);
     let said = site.run(&format!("ledger verify --head {head} --ledger {}", backup.display()), 1);
     assert!(said.contains("cut off or written anew"), "{said}");
     let swap = format!(

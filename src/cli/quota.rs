@@ -145,6 +145,16 @@ mod tests {
     }
 
     #[test]
+    fn a_file_without_orders_is_an_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("quotas");
+        std::fs::write(&file, "# nothing yet\n\n").expect("written");
+        assert_eq!(read(&file).err().map(|failure| failure.exit), Some(Exit::Usage));
+        std::fs::write(&file, "tool foo pods=4\n").expect("written");
+        assert_eq!(read(&file).map(|orders| orders.len()).ok(), Some(1));
+    }
+
+    #[test]
     fn a_file_has_lines_or_what_a_list_printed() {
         let text = "# since spring\n\ntool foo limits.cpu=8 --ticket T1 --until 2027-01-01\ntool bar pods=4 --reason \"a b\"\n";
         let (orders, wrong) = of_lines(text);
@@ -153,6 +163,7 @@ mod tests {
         assert_eq!(second.target.reason.as_deref(), Some("a b"));
         let (_, wrong) = of_lines("tool foo\nuser\ntool foo pods=\ntool foo pods=4 --reason \"x\n");
         assert_eq!(wrong.len(), 4, "{wrong:?}");
+        assert!(wrong[0].contains("RESOURCE=AMOUNT"), "it names what is missing: {wrong:?}");
         let row = r#"[{"account": "tool:foo", "cluster": null, "resource": "pods", "amount": "4",
                        "ticket": null, "until": "9999-12-31T23:59:59Z"}]"#;
         let (orders, wrong) = of_rows(row);

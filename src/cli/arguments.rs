@@ -44,6 +44,11 @@ fn kind() -> impl clap::builder::TypedValueParser<Value = AccountKind> {
     PossibleValuesParser::new(["tool", "user", "group"]).try_map(|kind| kind.parse::<AccountKind>())
 }
 
+/// A parser that shows what a duration looks like.
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration; for example 30s, 15m or 3d"))
+}
+
 /// Options of every command.
 #[derive(Debug, Args)]
 pub struct Global {
@@ -259,7 +264,7 @@ pub struct History {
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Certs {
     /// Only those that end within this time
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub expiring: Option<Duration>,
     /// Something else about certificates
     #[command(subcommand)]
@@ -294,7 +299,7 @@ pub struct Revoke {
     #[arg(long, conflicts_with = "all")]
     pub evict: bool,
     /// With --evict: list what was changed in its namespaces since then
-    #[arg(long, value_name = "TIME", requires = "evict")]
+    #[arg(long, value_name = "TIME", requires = "evict", value_parser = super::quota::moment)]
     pub since: Option<Timestamp>,
     /// Why; the history keeps it
     #[arg(long, value_name = "TEXT")]
@@ -311,7 +316,7 @@ pub struct Ensure {
     #[command(flatten)]
     pub account: Account,
     /// Not longer than this
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub timeout: Duration,
 }
 
@@ -548,7 +553,7 @@ pub struct WebhookInstall {
     #[arg(long, value_name = "FILE", requires = "write")]
     pub admin_kubeconfig: Option<PathBuf>,
     /// With --write: how long the webhook may take until it answers one review; only then it is in force
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub wait: Duration,
     /// The image; default: [webhook] image of the configuration
     #[arg(long, value_name = "REFERENCE")]

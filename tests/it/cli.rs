@@ -227,6 +227,15 @@ fn wrong_arguments_end_with_64() {
         let said = site.run(arguments, 64);
         assert!(said.contains("Usage: "), "{arguments}: {said}");
     }
+    for (arguments, example) in [
+        ("certs --expiring soon", "for example 30s"),
+        ("ensure user alice --timeout x", "for example 30s"),
+        ("revoke user alice --evict --reason x --since yesterday", "for example 2027-01-01"),
+        ("revoke user alice --evict --reason x --since 2999-01-01", "is in the future"),
+    ] {
+        let said = site.run(arguments, 64);
+        assert!(said.contains(example), "{arguments}: {said}");
+    }
     site.run("certs who X509SHA256=12", 64);
     site.run("init --admin-kubeconfig x --cluster prod", 64);
     site.run("--help", 0);

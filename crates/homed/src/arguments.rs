@@ -33,13 +33,13 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", default_value = "bursar")]
     pub client_user: String,
     /// Time that one request may take.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub deadline: Duration,
     /// Processor time that one request may take, in seconds: a file that takes more is too complex.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
     pub cpu_seconds: u64,
     /// How long an export that hangs is left alone before it is tried again; doubled as long as it hangs.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub backoff: Duration,
     /// What a new home is filled with.
     #[arg(long, value_name = "PATH", default_value = "/etc/skel")]
@@ -47,6 +47,11 @@ pub struct Arguments {
     /// Listen there instead of at the socket that systemd hands over.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+}
+
+/// A parser that shows what a duration looks like.
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration; for example 30s or 2m"))
 }
 
 impl Arguments {

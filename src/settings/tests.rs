@@ -109,6 +109,18 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
 }
 
 #[test]
+fn a_file_has_no_keys_of_servers() {
+    let files = "[[source]]\nname = \"files\"\ntype = \"ldif\"\npreset = \"rfc2307\"\npaths = [\"people.ldif\"]\n";
+    let users = "[source.users]\nbase = \"ou=people,dc=example,dc=org\"\n";
+    assert!(load(&format!("{BASE}{files}{users}")).is_ok());
+    let found = errors(&format!("{files}persist = true\nrealm = \"research\"\n{users}"));
+    let why = "is for servers; a source of type ldif reads files: path or paths";
+    let told: Vec<String> =
+        ["persist", "realm"].iter().map(|key| format!("bursar.toml: source.files.{key}: {why}")).collect();
+    assert_eq!(BTreeSet::from_iter(found), BTreeSet::from_iter(told));
+}
+
+#[test]
 fn a_realm_has_keys_of_its_own() {
     let realm = "[[source]]\nname = \"sso\"\ntype = \"keycloak\"\nurl = \"https://sso\"\nrealm = \"lab\"\n";
     let client = "client_id = \"bursar\"\nclient_secret = { file = \"/nonexistent\" }\n";

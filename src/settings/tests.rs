@@ -109,6 +109,19 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
 }
 
 #[test]
+fn a_sentinel_is_a_dn() {
+    let with = |dn: &str| load(&BASE.replace("preset", &format!("sentinels = [{dn:?}]\npreset")));
+    assert!(with("uid=novaadmin,ou=people,dc=example,dc=org").is_ok() && with("2.5.4.3 = a").is_ok());
+    for wrong in ["novaadmin", "=a", "uid novaadmin=x"] {
+        let found = with(wrong).expect_err("no DN").0;
+        assert!(
+            found.len() == 1 && found[0].contains(&format!("source.people.sentinels: {wrong:?} is not a DN")),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
 fn a_file_has_no_keys_of_servers() {
     let files = "[[source]]\nname = \"files\"\ntype = \"ldif\"\npreset = \"rfc2307\"\npaths = [\"people.ldif\"]\n";
     let users = "[source.users]\nbase = \"ou=people,dc=example,dc=org\"\n";

@@ -208,11 +208,12 @@ pub(super) fn unknown<'k>(name: &str, known: impl Iterator<Item = &'k str> + Clo
 }
 
 fn when(table: &Table<'_>) -> Option<When> {
-    let fields = table.has("when").then(|| table.section("when"))?;
+    let fields = table.table("when")?;
     fields.only(&["group", "base"]);
     match (fields.text("group"), fields.text("base")) {
         (Some(group), None) => Some(When::Group(group)),
         (None, Some(base)) => Some(When::Base(base)),
+        _ if fields.misspells("group") || fields.misspells("base") => None,
         _ => {
             fields.wrong_itself("needs one of group, base; for example { group = \"k8s-admins\" }");
             None

@@ -109,6 +109,25 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
 }
 
 #[test]
+fn a_mistake_is_told_once() {
+    let told = |text: &str, error: &str| assert_eq!(errors(text), [format!("bursar.toml: {error}")], "{text}");
+    told("[limits]\nsuspend_per_cycle = 5\n", "limits.suspend_per_cycle: 5 is not a table; for example { count = 5 }");
+    told("[reaper.pods]\nlifetime = \"x\"\n", "reaper.pods.lifetime: \"x\" is not a duration; for example \"24h\"");
+    told(
+        &format!("{TOOL}when = {{ grup = \"a\" }}\n"),
+        "class.tool.when.grup: there is no such key; did you mean group?",
+    );
+    let url = BASE.replace("https://k8s.example.org:6443", "http://k8s");
+    let endpoints = "credential = { kind = \"certificate\", lifetime = \"7d\", endpoints = [\"internal\"] }\n";
+    let home = "home = { prefix = \"/data/project\" }\n";
+    let found = load(&format!("{url}{TOOL}{home}{endpoints}")).expect_err("a wrong url").0;
+    assert!(
+        found.len() == 1 && found[0].contains("endpoint.internal.url: \"http://k8s\" is not an https URL"),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn a_sentinel_is_a_dn() {
     let with = |dn: &str| load(&BASE.replace("preset", &format!("sentinels = [{dn:?}]\npreset")));
     assert!(with("uid=novaadmin,ou=people,dc=example,dc=org").is_ok() && with("2.5.4.3 = a").is_ok());

@@ -211,6 +211,10 @@ fn limit(table: &Table<'_>, key: &str, default: Limit) -> Limit {
     if !table.has(key) {
         return default;
     }
+    if let Some(value) = table.value(key).filter(|value| !value.is_object()) {
+        table.wrong(key, format!("{value} is not a table; for example {{ count = {} }}", default.count));
+        return default;
+    }
     let fields = table.section(key);
     fields.only(&["count", "percent"]);
     if !fields.has("count") {

@@ -235,7 +235,9 @@ impl Settings {
         for (key, place) in of_sources.chain(of_realm.map(|place| ("realm.client_secret".to_owned(), place))) {
             let Some(why) = place.missing() else { continue };
             match place {
-                SecretPlace::File(_) => errors.push(format!("{key}: {why}")),
+                SecretPlace::File(_) => {
+                    errors.push(format!("{}: {key}: {why}; write the secret into that file", file_name(&self.file)));
+                }
                 SecretPlace::Credential(_) => warnings.push(format!("{key}: {why}")),
             }
         }

@@ -367,7 +367,7 @@ fn secrets_that_are_missing_are_found_without_being_read() {
     };
     let (errors, warnings) = with("{ file = \"/nonexistent/password\" }");
     assert!(
-        warnings.is_empty() && errors[0].starts_with("source.people.password: /nonexistent/password: "),
+        warnings.is_empty() && errors[0].starts_with("bursar.toml: source.people.password: /nonexistent/password: "),
         "{errors:?}"
     );
     let (errors, warnings) = with("{ credential = \"bursar-no-such\" }");

@@ -132,8 +132,7 @@ impl Settings {
 
     /// As [`Settings::load`], with `environment` instead of the process's.
     pub fn load_with(path: &Path, environment: &BTreeMap<String, String>) -> Result<Self, SettingsErrors> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| SettingsErrors(vec![format!("{}: {error}", path.display())]))?;
+        let text = std::fs::read_to_string(path).map_err(|error| SettingsErrors(vec![unreadable(path, &error)]))?;
         Self::of_text(path, &text, environment, true)
     }
 
@@ -265,6 +264,17 @@ impl Settings {
     #[must_use]
     pub fn ledger(&self) -> PathBuf {
         self.state_dir.join("ledger.db")
+    }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> String {
+    let path = path.display();
+    let remedy = "name another configuration with --config FILE";
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            format!("{path} does not exist; write it, as in /usr/share/doc/bursar/examples, or {remedy}")
+        }
+        _ => format!("cannot read {path}: {error}; {remedy}"),
     }
 }
 

@@ -109,6 +109,15 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
 }
 
 #[test]
+fn a_configuration_that_cannot_be_read_names_the_remedy() {
+    let folder = folder();
+    let load = |path: &Path| Settings::load_with(path, &std::collections::BTreeMap::new()).expect_err("no file").0;
+    assert!(load(&folder.path().join("no.toml"))[0].contains("no.toml does not exist; write it"));
+    let is_folder = load(folder.path());
+    assert!(is_folder[0].starts_with("cannot read ") && is_folder[0].contains("--config FILE"), "{is_folder:?}");
+}
+
+#[test]
 fn a_mistake_is_told_once() {
     let told = |text: &str, error: &str| assert_eq!(errors(text), [format!("bursar.toml: {error}")], "{text}");
     told("[limits]\nsuspend_per_cycle = 5\n", "limits.suspend_per_cycle: 5 is not a table; for example { count = 5 }");

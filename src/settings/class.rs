@@ -9,7 +9,7 @@ use super::admission;
 use super::adopted::{self, OF_ADOPTED};
 use super::credential;
 use super::profile;
-use super::table::{Kind, PATH, Table, is_none_of};
+use super::table::{Kind, Table, absolute_path, is_none_of};
 use super::volume;
 use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
 use crate::kinds::DriftKey;
@@ -319,7 +319,7 @@ fn home(table: &Table<'_>, from: From, known: &Known<'_>) -> Option<HomeRule> {
     if !fields.has("prefix") {
         fields.wrong("prefix", "missing; for example \"/home\"");
     }
-    let prefix = fields.parsed("prefix", PATH, absolute)?;
+    let prefix = fields.parsed("prefix", absolute_path("\"/home\""), absolute)?;
     if !known.prefixes.iter().any(|allowed| prefix.starts_with(allowed)) {
         let prefixes: Vec<String> = known.prefixes.iter().map(|prefix| prefix.display().to_string()).collect();
         fields.wrong(

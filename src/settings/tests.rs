@@ -126,6 +126,10 @@ fn a_mistake_is_told_once() {
         &format!("{TOOL}when = {{ grup = \"a\" }}\n"),
         "class.tool.when.grup: there is no such key; did you mean group?",
     );
+    told(
+        "[homes]\nsocket = \"x\"\n",
+        "homes.socket: \"x\" is not an absolute path; for example \"/run/bursar/homed.sock\"",
+    );
     let url = BASE.replace("https://k8s.example.org:6443", "http://k8s");
     let endpoints = "credential = { kind = \"certificate\", lifetime = \"7d\", endpoints = [\"internal\"] }\n";
     let home = "home = { prefix = \"/data/project\" }\n";

@@ -17,10 +17,9 @@ use crate::control::client::ControlClient;
 const LOOK: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Failure> {
-    let settings = context.settings()?;
     let progress = output::progress("a cycle is under way");
     let report = if arguments.once {
-        Box::pin(local::cycle(settings)).await?
+        Box::pin(local::cycle(context.settings()?)).await?
     } else {
         let daemon = context.daemon()?;
         tokio::select! {

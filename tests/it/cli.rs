@@ -287,6 +287,7 @@ fn a_wrong_configuration_keeps_nobody_from_orders() {
     site.run("check", 78);
     site.run("plan", 78);
     site.run("hold user alice --reason audit", 0);
+    site.run("sync", 0);
     site.run("approve 00000000", 1);
     let said = site.run("status", 0);
     assert!(said.contains("differs from the configuration in force, and is wrong"), "{said}");

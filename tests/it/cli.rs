@@ -317,6 +317,8 @@ fn without_a_daemon_the_lock_does_it() {
     let users = site.json("users", 0);
     assert_eq!((users[0]["name"].as_str(), users[0]["uid"].as_u64()), (Some("alice"), Some(3001)));
     assert_eq!(site.json("users --suspended", 0), Value::Array(Vec::new()));
+    assert_eq!(site.run("users --suspended", 0), "no suspended users\n");
+    assert_eq!(site.run("tools", 0), "no tools in the ledger\n");
     assert!(site.run("status", 0).contains("rejected: user toor: uid 0 is not in 1000..2147483646"));
     assert_eq!(site.json("show user alice", 0)["ledger"]["state"], "new");
     site.run("show user nobody", 4);

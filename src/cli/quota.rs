@@ -67,15 +67,23 @@ async fn list(context: &Context, arguments: &QuotaList) -> Result<Exit, Failure>
         }
         _ => String::new(),
     };
-    let rows = store.rows(LIST, &[account]).await?;
+    let mut rows = store.rows(LIST, &[account]).await?;
     if context.global.json {
         output::json(&rows)?;
     } else if rows.is_empty() {
         output::line("no overrides");
     } else {
+        for until in rows.iter_mut().filter_map(|row| row.get_mut("until")).filter(|until| is_open(until)) {
+            *until = Value::Null;
+        }
         output::line(output::table(&rows, &COLUMNS));
     }
     Ok(Exit::Done)
+}
+
+/// Whether an override has no end: programs read a time that sorts after all others.
+fn is_open(until: &Value) -> bool {
+    until.as_str().is_some_and(|until| until.starts_with("9999-12-31"))
 }
 
 /// A file of `quota list --json`, or of lines as one types them after `bursar quota set`.
@@ -98,7 +106,7 @@ fn of_row(row: &Value) -> Result<OrderRequest, String> {
     let needed = |key: &str| text(key).ok_or_else(|| format!("{key} is missing"));
     let account: crate::identity::AccountName =
         needed("account")?.parse().map_err(|error: crate::identity::IdentityError| error.to_string())?;
-    let until = text("until").filter(|until| !until.starts_with("9999-12-31"));
+    let until = text("until").filter(|_| !is_open(&row["until"]));
     Ok(OrderRequest::QuotaSet(crate::orders::request::QuotaSet {
         target: Target { kind: account.kind, name: account.name, reason: text("reason"), ticket: text("ticket") },
         amounts: BTreeMap::from([(needed("resource")?, needed("amount")?)]),
@@ -142,6 +150,12 @@ mod tests {
         assert_eq!(moment("2027-01-01").expect("a day").to_string(), "2027-01-01T00:00:00Z");
         assert_eq!(moment("2027-01-01T08:30:00.5Z").expect("a time").to_string(), "2027-01-01T08:30:00Z");
         assert!(moment("tomorrow").is_err() && moment("2027-13-01").is_err());
+    }
+
+    #[test]
+    fn an_override_without_an_end_is_open() {
+        assert!(is_open(&"9999-12-31T23:59:59Z".into()));
+        assert!(!is_open(&"2027-01-01T00:00:00Z".into()) && !is_open(&Value::Null));
     }
 
     #[test]

@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bursar_directory::source::{KeycloakConfig, SourceConfig};
+use bursar_directory::source::{KeycloakConfig, LdifConfig, SourceConfig, SourceKind};
 
 pub use self::egress::{Egress, egress};
 pub use self::realm::RealmSettings;
@@ -221,10 +221,10 @@ impl Settings {
         if wrong.is_empty() { Ok(sources) } else { Err(SettingsErrors(wrong)) }
     }
 
-    /// Secrets that are not where the configuration says: those that are an error, and credentials, which `LoadCredential=`
-    /// of the unit may hand to the daemon alone.
+    /// Files that are not where the configuration says: secrets, which are an error; credentials, which `LoadCredential=` of
+    /// the unit may hand to the daemon alone; and files of entries, without which a read is not complete.
     #[must_use]
-    pub fn missing_secrets(&self) -> (Vec<String>, Vec<String>) {
+    pub fn missing_files(&self) -> (Vec<String>, Vec<String>) {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         let of_sources = self.sources.iter().filter_map(|(source, place)| {
             let (key, _) = source.clone().secret()?;
@@ -239,6 +239,12 @@ impl Settings {
                 }
                 SecretPlace::Credential(_) => warnings.push(format!("{key}: {why}")),
             }
+        }
+        for (source, _) in &self.sources {
+            let SourceKind::Ldif(LdifConfig { paths }) = &source.kind else { continue };
+            let missing = paths.iter().filter(|path| path.try_exists().is_ok_and(|exists| !exists));
+            let name = &source.name;
+            warnings.extend(missing.map(|path| format!("source.{name}.paths: {} does not exist", path.display())));
         }
         (errors, warnings)
     }

@@ -154,6 +154,18 @@ fn a_sentinel_is_a_dn() {
 }
 
 #[test]
+fn files_of_entries_that_are_missing_are_a_warning() {
+    let files =
+        "[[source]]\nname = \"files\"\ntype = \"ldif\"\npreset = \"rfc2307\"\npaths = [\"k8s-ca.pem\", \"no.ldif\"]\n";
+    let users = "[source.users]\nbase = \"ou=people,dc=example,dc=org\"\n";
+    let folder = folder();
+    let (errors, warnings) =
+        load_in(folder.path(), &format!("{BASE}{files}{users}"), &[]).expect("settings").missing_files();
+    let missing = format!("source.files.paths: {} does not exist", folder.path().join("no.ldif").display());
+    assert_eq!((errors, warnings), (Vec::new(), vec![missing]));
+}
+
+#[test]
 fn a_file_has_no_keys_of_servers() {
     let files = "[[source]]\nname = \"files\"\ntype = \"ldif\"\npreset = \"rfc2307\"\npaths = [\"people.ldif\"]\n";
     let users = "[source.users]\nbase = \"ou=people,dc=example,dc=org\"\n";
@@ -376,7 +388,7 @@ fn secrets_that_are_missing_are_found_without_being_read() {
     let folder = folder();
     let with = |value: &str| {
         let text = BASE.replace("preset", &format!("bind_dn = \"cn=bursar\"\npassword = {value}\npreset"));
-        load_in(folder.path(), &text, &[]).expect("settings").missing_secrets()
+        load_in(folder.path(), &text, &[]).expect("settings").missing_files()
     };
     let (errors, warnings) = with("{ file = \"/nonexistent/password\" }");
     assert!(

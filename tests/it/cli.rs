@@ -328,6 +328,8 @@ fn without_a_daemon_the_lock_does_it() {
     let why = site.json("why user alice", 0);
     let missing = why["steps"].as_array().into_iter().flatten().find(|step| step["at"] == "class");
     assert_eq!(missing.map(|step| step["text"].clone()), Some("no class takes this user".into()));
+    let objects = why["steps"].as_array().into_iter().flatten().find(|step| step["at"] == "objects");
+    assert_eq!(objects, None, "nothing is missing beside the class");
     assert!(site.run("why user toor", 4).contains("is rejected: uid 0 is not in 1000..2147483646"));
     assert_eq!(site.json("hold user alice --reason audit --ticket T1", 0)["report"], Value::Null);
     let history = site.json("history user alice", 0);

@@ -177,6 +177,8 @@ fn a_cluster_that_is_not_reachable_keeps_a_cycle_from_success() {
         );
     }
     assert!(site.run("status", 0).contains("cluster prod: not reachable: "));
+    let plan = text(&site.command("plan").output().expect("bursar runs"));
+    assert!(plan.contains("! cluster prod: ") && plan.contains("prod.kubeconfig"), "it names the cause: {plan}");
 }
 
 #[test]

@@ -355,6 +355,15 @@ fn the_environment_is_over_the_file() {
 }
 
 #[test]
+fn a_variable_names_an_item_that_is_there_or_the_next() {
+    let folder = folder();
+    let found = load_in(folder.path(), BASE, &[("BURSAR_SOURCE__9__CA", "x")]).expect_err("nine items are missing").0;
+    let why = "source has no item 1, and so none of number 9; the first is number 0";
+    assert_eq!(found, [format!("BURSAR_SOURCE__9__CA: {why}")]);
+    assert!(load_in(folder.path(), BASE, &[("BURSAR_SOURCE__0__CA", "ldap-ca.pem")]).is_ok());
+}
+
+#[test]
 fn an_unknown_variable_is_a_warning_with_the_nearest_key() {
     let (folder, text) = (folder(), format!("{BASE}{TOOL}"));
     let warnings = |name: &str| load_in(folder.path(), &text, &[(name, "1")]).expect("settings").warnings;

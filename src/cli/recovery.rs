@@ -188,9 +188,9 @@ pub(super) fn admin_of(settings: &Settings, cluster: &ClusterName, given: Option
     given.or_else(usual).ok_or_else(|| Failure::new(Exit::Usage, "--admin-kubeconfig is missing"))
 }
 
-/// Where `kubectl` looks.
+/// Where `kubectl` looks; a file in the home of root that does not exist was not meant by anybody.
 fn usual() -> Option<PathBuf> {
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".kube/config"));
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".kube/config")).filter(|path| path.exists());
     std::env::var_os("KUBECONFIG").map(PathBuf::from).or_else(home)
 }
 

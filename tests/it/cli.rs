@@ -182,6 +182,16 @@ fn a_cluster_that_is_not_reachable_keeps_a_cycle_from_success() {
 }
 
 #[test]
+fn a_takeover_without_a_kubeconfig_names_the_option() {
+    let site = Site::new();
+    site.configure(&site.student());
+    let mut command = site.command("takeover");
+    command.env("HOME", site.path("nowhere")).env_remove("KUBECONFIG");
+    let said = ended(&mut command, 64, "takeover");
+    assert!(said.contains("--admin-kubeconfig prod=FILE"), "{said}");
+}
+
+#[test]
 fn a_file_is_not_compared_with_a_server() {
     let site = Site::new();
     for source in ["people", ""] {

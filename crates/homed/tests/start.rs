@@ -3,6 +3,8 @@
 
 use std::process::{Command, Output};
 
+use bursar_homed::server::{HomedError, listener};
+
 fn homed(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-homed"));
     command.args(arguments).env_remove("LISTEN_FDS").output().expect("bursar-homed starts")
@@ -60,4 +62,18 @@ fn a_socket_that_cannot_be_made_is_tried_again_by_systemd() {
         assert_eq!(output.status.code(), Some(1), "{socket}: {}", said(&output));
         assert!(said(&output).contains(socket), "{}", said(&output));
     }
+}
+
+#[test]
+fn only_a_dead_socket_is_replaced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("homed.sock");
+    std::fs::write(&path, "notes").expect("written");
+    assert!(matches!(listener(Some(&path)), Err(HomedError::Socket { .. })));
+    assert_eq!(std::fs::read_to_string(&path).expect("it stays"), "notes");
+    std::fs::remove_file(&path).expect("removed");
+    let living = listener(Some(&path)).expect("a new socket");
+    assert!(listener(Some(&path)).is_err(), "another program listens there");
+    drop(living);
+    listener(Some(&path)).expect("the dead socket is replaced");
 }

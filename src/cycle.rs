@@ -72,9 +72,10 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
 
     let (times, refusals) = ((began, ledger.now()), [decided.refusals, there.refusals].concat());
     let report = report::cycle(trigger, times, ledger.state(), &decided.plan, &decided.approved, &refusals); // pure
-    let unfinished = report::unfinished::all(ledger.state(), &clusters.status(ledger.now()));
+    let clusters = clusters.status(ledger.now());
     let report = CycleReport {
-        unfinished,
+        unfinished: report::unfinished::all(ledger.state(), &clusters),
+        away: report::away(&decided.plan, &clusters),
         actions: done.actions + there.actions,
         left: done.left,
         near: [report.near, there.near].concat(),
@@ -141,8 +142,10 @@ pub async fn preview_of(runtime: &mut Runtime, ask: &Ask) -> Result<PlanAnswer, 
             Err(why) => Err(why),
         });
     }
-    let notices = clusters.approver_notices(readings.policy);
-    let mut text = notices.into_iter().fold(preview.to_string(), |text, notice| format!("{text}\n{notice}"));
+    let away = report::away(plan, &clusters.status(now));
+    let away = away.into_iter().filter_map(|(cluster, away)| Some(format!("! cluster {cluster}: {}", away.why?)));
+    let notices = clusters.approver_notices(readings.policy).into_iter().chain(away);
+    let mut text = notices.fold(preview.to_string(), |text, notice| format!("{text}\n{notice}"));
     let more = [difference.as_ref().map(ToString::to_string), outlook.as_ref().map(ToString::to_string)];
     more.into_iter().flatten().for_each(|more| text = format!("{}\n\n{more}", text.trim_end()));
     let plan = outlook::with(preview.json(), difference.as_ref(), outlook.as_ref());

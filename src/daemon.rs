@@ -450,7 +450,13 @@ async fn listen(
     });
     let socket = |what: String| move |source| DaemonError::Socket { what, source };
     let path = &settings.control_socket;
-    let control = server::bind(path).map_err(socket(path.display().to_string()))?;
+    let what = match path.parent() {
+        Some(folder) if !folder.exists() => {
+            format!("{}: its folder does not exist; `systemctl start bursard` makes it", path.display())
+        }
+        _ => path.display().to_string(),
+    };
+    let control = server::bind(path).map_err(socket(what))?;
     let mut tasks = vec![tokio::spawn(server::serve(control, request_sender.clone(), stop.clone()))];
     if let Some(address) = settings.metrics {
         let listener =

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::control::api::{BackupStatus, ClusterStatus, CycleReport, Failing, Status};
+use crate::control::api::{Away, BackupStatus, ClusterStatus, CycleReport, Failing, Status};
+use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::ledger::missing::Missing;
 use crate::orders::request::Trigger;
@@ -53,6 +54,7 @@ pub fn cycle(
         revocations: revocation::Progress::of(ledger),
         unfinished: Vec::new(),
         being_revoked: ledger.being_revoked(),
+        away: BTreeMap::new(),
         realm: None,
         left_out: BTreeMap::new(),
     }
@@ -93,6 +95,16 @@ pub fn status(
     }
 }
 
+/// Clusters that tenants of the plan wait for. `clusters`: as `bursar status` knows them.
+#[must_use]
+pub fn away(plan: &Plan, clusters: &BTreeMap<String, ClusterStatus>) -> BTreeMap<String, Away> {
+    let of = |(cluster, tenants): (&ClusterName, &u64)| {
+        let why = clusters.get(&cluster.0).and_then(|status| status.trouble.clone());
+        (cluster.to_string(), Away { why, tenants: *tenants })
+    };
+    plan.waiting.iter().map(of).collect()
+}
+
 /// Tenants with a failing step, by name.
 #[must_use]
 pub fn failing(ledger: &LedgerState) -> Vec<Failing> {
@@ -117,8 +129,9 @@ pub fn failing(ledger: &LedgerState) -> Vec<Failing> {
 mod tests {
     use super::*;
     use crate::identity::AccountKind;
-    use crate::ledger::Lifecycle;
-    use crate::plan::testing::World;
+    use crate::ledger::change::Change;
+    use crate::ledger::{Failure, Lifecycle};
+    use crate::plan::testing::{World, prod};
 
     #[test]
     fn what_is_left_takes_as_long_as_what_was_done() {
@@ -129,6 +142,36 @@ mod tests {
         let remaining = |changed, left| CycleReport { changed, left, ..report.clone() }.remaining();
         assert_eq!(remaining(1_000, 900).map(|time| time.as_secs()), Some(270));
         assert_eq!((remaining(1_000, 0), remaining(5, 5), remaining(5, 9)), (None, None, None));
+    }
+
+    #[test]
+    fn a_cluster_that_tenants_wait_for_keeps_a_cycle_from_success() {
+        let mut world = World::new();
+        world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let code = |world: &World| {
+            let (plan, (approved, _)) = (world.plan(), world.guarded());
+            let trouble = Some("no kubeconfig".to_owned());
+            let clusters = BTreeMap::from([(prod().0, ClusterStatus { trouble, ..ClusterStatus::default() })]);
+            let report = cycle(Trigger::Sync, (world.now, world.now), &world.ledger, &plan, &approved, &[]);
+            let report = CycleReport { away: away(&plan, &clusters), ..report };
+            (report.exit_code(), report.away.values().next().map(|away| (away.why.clone(), away.tenants)))
+        };
+        assert_eq!(code(&world), (0, None));
+        world.inventory.clusters.remove(&prod());
+        assert_eq!(code(&world), (1, Some((Some("no kubeconfig".to_owned()), 1))));
+    }
+
+    #[test]
+    fn a_suspension_that_has_begun_is_not_failing() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let begun = Failure::begun(world.now);
+        world.ledger.apply(&Change::Failure(foo.clone(), prod(), Some(begun.clone())));
+        assert!(failing(&world.ledger).is_empty());
+        world.ledger.apply(&Change::Failure(foo, prod(), Some(Failure { attempts: 1, ..begun })));
+        assert_eq!(failing(&world.ledger).len(), 1);
     }
 
     #[test]

@@ -57,7 +57,10 @@ fn main() -> ExitCode {
     match runtime.block_on(daemon::run(arguments.config)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(error = %chain(&error), "stopped");
+            // A configuration has several mistakes, and each line of the journal has one.
+            for line in chain(&error).lines() {
+                tracing::error!(error = %line, "stopped");
+            }
             ExitCode::from(exit_code(&error))
         }
     }

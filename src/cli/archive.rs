@@ -39,7 +39,7 @@ async fn list(context: &Context, ArchiveList { kind, name }: &ArchiveList) -> Re
     if context.global.json {
         output::json(&rows)?;
     } else if rows.is_empty() {
-        output::line("none");
+        output::line("no archives");
     } else {
         output::line(output::table(&rows, &COLUMNS));
     }

@@ -20,7 +20,7 @@ use crate::identity::AccountKind;
 pub use self::adopt::{Adopt, AdoptNamespace, AdoptObject};
 pub use self::approver::{Approver, ApproverInstall, ApproverUninstall};
 pub use self::directory::{Accept, Diff, Directory};
-pub use self::help::{GROUPS, command, parsed, ungrouped, usage};
+pub use self::help::{GROUPS, add_usage, command, parsed, ungrouped};
 pub use self::names::NameKind;
 pub use self::own::Own;
 
@@ -42,6 +42,11 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 changes pending (plan)
 /// A parser that lists the kinds there are.
 fn kind() -> impl clap::builder::TypedValueParser<Value = AccountKind> {
     PossibleValuesParser::new(["tool", "user", "group"]).try_map(|kind| kind.parse::<AccountKind>())
+}
+
+/// A parser that shows what a duration looks like.
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration; for example 30s, 15m or 3d"))
 }
 
 /// Options of every command.
@@ -259,7 +264,7 @@ pub struct History {
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Certs {
     /// Only those that end within this time
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub expiring: Option<Duration>,
     /// Something else about certificates
     #[command(subcommand)]
@@ -294,7 +299,7 @@ pub struct Revoke {
     #[arg(long, conflicts_with = "all")]
     pub evict: bool,
     /// With --evict: list what was changed in its namespaces since then
-    #[arg(long, value_name = "TIME", requires = "evict")]
+    #[arg(long, value_name = "TIME", requires = "evict", value_parser = super::quota::moment)]
     pub since: Option<Timestamp>,
     /// Why; the history keeps it
     #[arg(long, value_name = "TEXT")]
@@ -311,7 +316,7 @@ pub struct Ensure {
     #[command(flatten)]
     pub account: Account,
     /// Not longer than this
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub timeout: Duration,
 }
 
@@ -485,7 +490,7 @@ pub enum Ledger {
     /// Prove that nothing of the history was changed
     Verify {
         /// A hash that the journal told: the history must still have its event
-        #[arg(long, value_name = "HASH")]
+        #[arg(long, value_name = "HASH", value_parser = super::ledger::event_hash)]
         head: Option<String>,
     },
     /// Copy the ledger as it is now into a new file, beside a running daemon
@@ -548,7 +553,7 @@ pub struct WebhookInstall {
     #[arg(long, value_name = "FILE", requires = "write")]
     pub admin_kubeconfig: Option<PathBuf>,
     /// With --write: how long the webhook may take until it answers one review; only then it is in force
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub wait: Duration,
     /// The image; default: [webhook] image of the configuration
     #[arg(long, value_name = "REFERENCE")]

@@ -31,7 +31,7 @@ pub(super) async fn run(context: &Context, arguments: &Certs) -> Result<Exit, Fa
     if context.global.json {
         output::json(&rows)?;
     } else if rows.is_empty() {
-        output::line("none");
+        output::line(if arguments.expiring.is_some() { "nothing expires within that time" } else { "no certificates" });
     } else {
         output::line(output::table(
             &rows,

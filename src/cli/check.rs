@@ -21,7 +21,7 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
 
 fn judged(context: &Context) -> Result<Exit, Failure> {
     let settings = context.unwarned_settings()?;
-    let (errors, credentials) = settings.missing_secrets();
+    let (errors, credentials) = settings.missing_files();
     if !errors.is_empty() {
         return Err(SettingsErrors(errors).into());
     }

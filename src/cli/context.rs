@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -13,9 +13,12 @@ use super::exit::{Exit, Failure};
 use super::ledger::Temporary;
 use super::output::clean;
 use crate::control::client::ControlClient;
+use crate::errors::chain;
 use crate::settings::{Settings, control_socket};
 use crate::store::{FILE, ReadStore, backup};
 
+/// How a file of SQLite begins (sqlite.org/fileformat.html).
+const SQLITE: &[u8] = b"SQLite format 3\0";
 /// What cures it when somebody may not read.
 const READING: &str = "reading needs group bursar";
 
@@ -72,9 +75,13 @@ impl Context {
     pub(super) async fn store(&self) -> Result<ReadStore, Failure> {
         let path = self.ledger()?;
         match std::fs::metadata(&path).and_then(|_| std::fs::File::open(&path)) {
+            Ok(_) if self.global.ledger.is_some() => named(&path).await,
             Ok(_) => opened(&path).await,
             Err(error) => {
                 let (exit, cure) = match error.kind() {
+                    std::io::ErrorKind::NotFound if self.global.ledger.is_some() => {
+                        (Exit::Failed, "--ledger names a ledger, or a backup of one")
+                    }
                     std::io::ErrorKind::NotFound => (Exit::Failed, "the first cycle makes it: bursar sync --once"),
                     std::io::ErrorKind::PermissionDenied => (Exit::Forbidden, READING),
                     _ => (Exit::Failed, "see --ledger"),
@@ -83,6 +90,21 @@ impl Context {
             }
         }
     }
+}
+
+/// Opens the file that the caller named, if it is a ledger: the remedies of a damaged ledger are about the configured one.
+async fn named(path: &Path) -> Result<ReadStore, Failure> {
+    let is_no =
+        |why: &str| Failure::new(Exit::Failed, format!("{} is no ledger, and no backup of one: {why}", path.display()));
+    let mut begin = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(SQLITE.len() as u64).read_to_end(&mut begin));
+    read.map_err(|error| is_no(&error.to_string()))?;
+    if begin != SQLITE && !backup::is_packed(path).is_ok_and(|is_packed| is_packed) {
+        return Err(is_no("SQLite did not write it"));
+    }
+    let mut store = opened(path).await?;
+    store.rows("SELECT last_generation FROM ledger", &[]).await.map_err(|error| is_no(&chain(&error)))?;
+    Ok(store)
 }
 
 /// Opens a ledger, or a backup of one, to be read.

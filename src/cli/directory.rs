@@ -56,7 +56,14 @@ async fn diff(context: &Context, Diff { source, server }: Diff) -> Result<Exit, 
     // With a server alone, whatever is named is the configuration.
     let first = Settings::load(if server.is_some() { other } else { &in_force })?;
     let second = if server.is_some() { None } else { Some(Settings::load(other)?) };
-    let before = sources(&first, source.as_deref())?;
+    let mut before = sources(&first, source.as_deref())?;
+    if server.is_some() {
+        before.retain(|source| matches!(source.kind, SourceKind::Ldap(_)));
+        if before.is_empty() {
+            let text = "--server: only sources of type ldap and ad have servers; an ldif file and a realm have none";
+            return Err(Failure::new(Exit::Usage, text));
+        }
+    }
     let after = match (&second, &server) {
         (Some(settings), _) => sources(settings, source.as_deref())?,
         (None, Some(url)) => before.iter().map(|source| on_server(source, url)).collect::<Result<_, _>>()?,
@@ -85,7 +92,11 @@ fn sources(settings: &Settings, only: Option<&str>) -> Result<Vec<SourceConfig>,
     let mut sources = settings.sources()?;
     sources.retain(|source| only.is_none_or(|only| source.name == only));
     match only {
-        Some(only) if sources.is_empty() => Err(Failure::new(Exit::Usage, format!("there is no source {only:?}"))),
+        Some(only) if sources.is_empty() => {
+            let names: Vec<&str> = settings.source_names().collect();
+            let text = format!("the configuration has no source {only:?}; there are: {}", names.join(", "));
+            Err(Failure::new(Exit::Usage, text))
+        }
         _ => Ok(sources),
     }
 }

@@ -54,7 +54,7 @@ fn homes(settings: &Settings, ledger: &LedgerState, account: &Account) -> Result
     // A name may have been another account's before.
     let known = named.max_by_key(|known| ledger.deliveries.keys().any(|key| key.account == known.id));
     let none = |why: &str| Failure::new(Exit::NoAccount, format!("{kind} {name} {why}"));
-    let known = known.ok_or_else(|| none("is not in the ledger"))?;
+    let known = known.ok_or_else(|| Failure::no_account(kind, name))?;
     let posix = known.posix.clone().ok_or_else(|| none("has no uid"))?;
     let place = |home: std::path::PathBuf, kubeconfig| HomeTarget {
         home,

@@ -36,6 +36,14 @@ pub(super) async fn verify(context: &Context, told: Option<String>) -> Result<Ex
     Ok(Exit::Done)
 }
 
+/// The hash of an event as it is told: a typing error must not look like a history that was cut off.
+pub(super) fn event_hash(text: &str) -> Result<String, String> {
+    if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(text.to_ascii_lowercase());
+    }
+    Err("the hash of an event has 64 hexadecimal digits, as in the journal and in `bursar ledger verify`".to_owned())
+}
+
 /// The file is opened as the caller, the ledger as user `bursar`: so the copy goes over a folder of its own.
 pub(super) async fn backup(context: &Context, path: &Path) -> Result<Exit, Failure> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
@@ -82,5 +90,18 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         // What cannot be removed is the temporary folder's owner's to clear away.
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_has_64_digits() {
+        assert_eq!(event_hash(&"9A".repeat(32)), Ok("9a".repeat(32)));
+        for wrong in ["00".to_owned(), "9a".repeat(33), "xy".repeat(32)] {
+            assert!(event_hash(&wrong).is_err(), "{wrong}");
+        }
     }
 }

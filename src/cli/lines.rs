@@ -12,6 +12,9 @@ pub(super) fn read<T>(file: &Path, parse: impl Fn(&str) -> (Vec<T>, Vec<String>)
     let name = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| Failure::new(Exit::Usage, format!("{name}: {error}")))?;
     let (orders, wrong) = parse(&text);
+    if wrong.is_empty() && orders.is_empty() {
+        return Err(Failure::new(Exit::Usage, format!("{name}: the file has no orders")));
+    }
     if wrong.is_empty() {
         return Ok(orders);
     }
@@ -30,7 +33,13 @@ fn of_line<T>(line: &str, before: &[&str], meant: impl Fn(Command) -> Option<T>)
     let all = std::iter::once("bursar").chain(before.iter().copied()).map(str::to_owned).chain(words(line)?);
     let parsed = Arguments::try_parse_from(all).map_err(|error| {
         let text = error.to_string();
-        text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+        // The arguments that are missing are on lines of their own.
+        let said = text
+            .lines()
+            .map(str::trim)
+            .take_while(|line| !line.starts_with("Usage: ") && !line.starts_with("For more"));
+        let said: Vec<&str> = said.filter(|line| !line.is_empty()).collect();
+        said.join(" ").trim_start_matches("error: ").to_owned()
     })?;
     meant(parsed.command).ok_or_else(|| format!("it is no `{}`", before.join(" ")))
 }

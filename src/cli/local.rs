@@ -40,6 +40,16 @@ pub(super) async fn cycle(settings: Settings) -> Result<CycleReport, Failure> {
 /// Writes orders down; the next cycle carries them out. That takes the ledger alone: no cluster has to answer.
 pub(super) async fn orders(settings: &Settings, actor: &str, orders: &[OrderRequest]) -> Result<OrderAnswer, Failure> {
     act(settings)?;
+    let ledger = settings.ledger();
+    if !ledger.exists() {
+        // An empty ledger in the place of a lost one would look like the good one.
+        let text = format!(
+            "{}: there is no ledger, and so no account; the first cycle makes it: bursar sync --once. To bring a lost ledger \
+             back, run: bursar ledger restore FILE, or bursar ledger rebuild",
+            ledger.display()
+        );
+        return Err(Failure::new(Exit::Failed, text));
+    }
     let (mut store, lock) = Store::open(&settings.state_dir).await.map_err(RuntimeError::from)?;
     let answer = write_down(&mut store, &lock, &settings.policy, actor, orders, daemon::now())
         .await

@@ -36,7 +36,6 @@ mod users;
 mod webhook;
 mod why;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use self::arguments::{Arguments, Command, Ledger};
@@ -51,17 +50,15 @@ pub fn main() -> ExitCode {
     output::set_width(std::env::args_os().any(|word| word == "--wide"));
     let arguments = match arguments::parsed() {
         Ok(arguments) => arguments,
-        Err(error) => {
+        Err(mut error) => {
             if !error.use_stderr() {
                 output::help(&error.render());
                 return Exit::Done.into();
             }
+            let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+            arguments::add_usage(&mut error, words);
             // Nothing is left to do about a closed standard error.
             let _ = error.print();
-            if !error.to_string().contains("Usage: ") {
-                let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-                let _ = writeln!(std::io::stderr(), "{}", arguments::usage(words));
-            }
             return Exit::Usage.into();
         }
     };
@@ -75,7 +72,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
         Err(Failure { exit, text }) => {
-            let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
+            output::error(&text);
             exit.into()
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::StyledStr;
 use comfy_table::presets::NOTHING;
-use comfy_table::{ContentArrangement, Table};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -51,6 +51,14 @@ pub(super) fn signed(text: impl AsRef<str>) {
 /// Prints `text` as it is: for programs, or a file.
 pub(super) fn raw(text: &str) {
     print(&text.trim_end_matches('\n').split('\n').map(clean).collect::<Vec<_>>().join("\n"));
+}
+
+/// Prints `text` on standard error, and folds it if that is a terminal. Names of a directory and keys of a file are in it.
+pub(super) fn error(text: &str) {
+    let width = width().filter(|_| io::stderr().is_terminal());
+    let lines: Vec<String> = text.trim_end().split('\n').map(|line| folded(&clean(line), width)).collect();
+    // Nothing is left to do about a closed standard error.
+    let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
 }
 
 fn print(text: &str) {
@@ -133,20 +141,41 @@ pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
 
 /// The `columns` of `rows` as a table with a heading; nothing for no rows.
 pub(super) fn table(rows: &[Row], columns: &[&str]) -> String {
+    arranged(rows, columns, width())
+}
+
+/// As wide as `width` if each word fits into its column; else as wide as it is, so that [`line`] folds whole rows and a time
+/// or an address can still be copied.
+fn arranged(rows: &[Row], columns: &[&str], width: Option<usize>) -> String {
     if rows.is_empty() {
         return String::new();
     }
     let mut table = Table::new();
     table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    if let Some(width) = width().and_then(|width| u16::try_from(width).ok()) {
-        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-    }
-    table.set_header(columns.iter().map(|column| column.to_uppercase().replace('_', " ")));
+    let heading: Vec<String> = columns.iter().map(|column| column.to_uppercase().replace('_', " ")).collect();
+    let mut longest: Vec<u16> = heading.iter().map(|title| longest_word(title)).collect();
+    table.set_header(heading);
     for row in rows {
-        table.add_row(columns.iter().map(|column| cell(row.get(*column).unwrap_or(&Value::Null))));
+        let cells: Vec<String> = columns.iter().map(|column| cell(row.get(*column).unwrap_or(&Value::Null))).collect();
+        for (longest, cell) in longest.iter_mut().zip(&cells) {
+            *longest = longest_word(cell).max(*longest);
+        }
+        table.add_row(cells);
+    }
+    // A blank on each side.
+    let least: Vec<u16> = longest.into_iter().map(|word| word.saturating_add(2)).collect();
+    let fits = |width: &u16| least.iter().map(|column| u32::from(*column)).sum::<u32>() <= u32::from(*width);
+    if let Some(width) = width.and_then(|width| u16::try_from(width).ok()).filter(fits) {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+        table.set_constraints(least.into_iter().map(|column| ColumnConstraint::LowerBoundary(Width::Fixed(column))));
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     lines.join("\n")
+}
+
+fn longest_word(text: &str) -> u16 {
+    let longest = text.split_whitespace().map(console::measure_text_width).max().unwrap_or(0);
+    u16::try_from(longest).unwrap_or(u16::MAX)
 }
 
 /// `key  value` lines, one each column.
@@ -227,6 +256,19 @@ mod tests {
         let expected = " NAME    LAST ERROR\n foo     -\n barbaz  full";
         assert_eq!(table(&rows, &["name", "last_error"]), expected);
         assert_eq!(table(&[], &["name"]), "");
+    }
+
+    #[test]
+    fn a_narrow_table_breaks_no_word() {
+        let (at, mail) = ("2026-11-22T21:58:20Z", "alice.long.name@people.example.org");
+        let error = "the home is full and the quota of the file server does not allow more";
+        let rows = [row(&json!({"name": "alice", "since": at, "mail": mail, "last_error": error}))];
+        for width in [Some(40), Some(80), Some(100), None] {
+            let text = arranged(&rows, &["name", "since", "mail", "last_error"], width);
+            assert!(text.contains(at) && text.contains(mail) && text.contains("server"), "{text}");
+        }
+        let narrow = arranged(&rows, &["name", "since", "mail", "last_error"], Some(90));
+        assert!(narrow.lines().count() > 2 && narrow.lines().all(|line| line.chars().count() <= 90), "{narrow}");
     }
 
     #[test]

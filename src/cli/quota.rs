@@ -67,15 +67,23 @@ async fn list(context: &Context, arguments: &QuotaList) -> Result<Exit, Failure>
         }
         _ => String::new(),
     };
-    let rows = store.rows(LIST, &[account]).await?;
+    let mut rows = store.rows(LIST, &[account]).await?;
     if context.global.json {
         output::json(&rows)?;
     } else if rows.is_empty() {
         output::line("no overrides");
     } else {
+        for until in rows.iter_mut().filter_map(|row| row.get_mut("until")).filter(|until| is_open(until)) {
+            *until = Value::Null;
+        }
         output::line(output::table(&rows, &COLUMNS));
     }
     Ok(Exit::Done)
+}
+
+/// Whether an override has no end: programs read a time that sorts after all others.
+fn is_open(until: &Value) -> bool {
+    until.as_str().is_some_and(|until| until.starts_with("9999-12-31"))
 }
 
 /// A file of `quota list --json`, or of lines as one types them after `bursar quota set`.
@@ -98,7 +106,7 @@ fn of_row(row: &Value) -> Result<OrderRequest, String> {
     let needed = |key: &str| text(key).ok_or_else(|| format!("{key} is missing"));
     let account: crate::identity::AccountName =
         needed("account")?.parse().map_err(|error: crate::identity::IdentityError| error.to_string())?;
-    let until = text("until").filter(|until| !until.starts_with("9999-12-31"));
+    let until = text("until").filter(|_| !is_open(&row["until"]));
     Ok(OrderRequest::QuotaSet(crate::orders::request::QuotaSet {
         target: Target { kind: account.kind, name: account.name, reason: text("reason"), ticket: text("ticket") },
         amounts: BTreeMap::from([(needed("resource")?, needed("amount")?)]),
@@ -145,6 +153,22 @@ mod tests {
     }
 
     #[test]
+    fn an_override_without_an_end_is_open() {
+        assert!(is_open(&"9999-12-31T23:59:59Z".into()));
+        assert!(!is_open(&"2027-01-01T00:00:00Z".into()) && !is_open(&Value::Null));
+    }
+
+    #[test]
+    fn a_file_without_orders_is_an_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("quotas");
+        std::fs::write(&file, "# nothing yet\n\n").expect("written");
+        assert_eq!(read(&file).err().map(|failure| failure.exit), Some(Exit::Usage));
+        std::fs::write(&file, "tool foo pods=4\n").expect("written");
+        assert_eq!(read(&file).map(|orders| orders.len()).ok(), Some(1));
+    }
+
+    #[test]
     fn a_file_has_lines_or_what_a_list_printed() {
         let text = "# since spring\n\ntool foo limits.cpu=8 --ticket T1 --until 2027-01-01\ntool bar pods=4 --reason \"a b\"\n";
         let (orders, wrong) = of_lines(text);
@@ -153,6 +177,7 @@ mod tests {
         assert_eq!(second.target.reason.as_deref(), Some("a b"));
         let (_, wrong) = of_lines("tool foo\nuser\ntool foo pods=\ntool foo pods=4 --reason \"x\n");
         assert_eq!(wrong.len(), 4, "{wrong:?}");
+        assert!(wrong[0].contains("RESOURCE=AMOUNT"), "it names what is missing: {wrong:?}");
         let row = r#"[{"account": "tool:foo", "cluster": null, "resource": "pods", "amount": "4",
                        "ticket": null, "until": "9999-12-31T23:59:59Z"}]"#;
         let (orders, wrong) = of_rows(row);

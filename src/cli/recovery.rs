@@ -19,6 +19,7 @@ use crate::ledger::cluster_recovery::Facts;
 use crate::recovery::{self, Rebuilt, RecoveryError, Remembered};
 use crate::runtime;
 use crate::settings::Settings;
+use crate::store::backup;
 use crate::store::restore::{RestoreError, Restored, Restoring, restore as put_back};
 
 /// What comes after the ledger has another id.
@@ -28,8 +29,10 @@ pub(super) async fn restore(context: &Context, path: &Path, older: bool) -> Resu
     let settings = context.settings()?;
     may()?;
     // As the caller, before this process becomes somebody who may not read it.
-    let backup = File::open(path).map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())));
-    let mut backup = backup?;
+    let mut backup = File::open(path).map_err(|error| {
+        let (path, folder) = (path.display(), backup::folder(&settings.state_dir));
+        Failure::new(Exit::Failed, format!("cannot read {path}: {error}; nightly backups are in {}", folder.display()))
+    })?;
     become_bursar()?;
     let progress = output::progress("checking the backup");
     let ledger_id = uuid::Uuid::new_v4().simple().to_string();
@@ -185,9 +188,9 @@ pub(super) fn admin_of(settings: &Settings, cluster: &ClusterName, given: Option
     given.or_else(usual).ok_or_else(|| Failure::new(Exit::Usage, "--admin-kubeconfig is missing"))
 }
 
-/// Where `kubectl` looks.
+/// Where `kubectl` looks; a file in the home of root that does not exist was not meant by anybody.
 fn usual() -> Option<PathBuf> {
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".kube/config"));
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".kube/config")).filter(|path| path.exists());
     std::env::var_os("KUBECONFIG").map(PathBuf::from).or_else(home)
 }
 

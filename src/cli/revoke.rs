@@ -10,6 +10,7 @@ use super::order::{asked, give, printed};
 use super::output;
 use crate::control::api::OrderAnswer;
 use crate::control::client::ControlClient;
+use crate::daemon;
 use crate::orders::request::{Evict, OrderRequest, RevokeClass, Target};
 use crate::plan::revocation::Progress;
 
@@ -19,6 +20,9 @@ const LOOK: Duration = Duration::from_millis(500);
 pub(super) async fn run(context: &Context, arguments: Revoke) -> Result<Exit, Failure> {
     let Revoke { kind, name, all: _, class, evict, since, reason, ticket } = arguments;
     let reason = Some(reason);
+    if let Some(since) = since.filter(|since| *since > daemon::now()) {
+        return Err(Failure::new(Exit::Usage, format!("--since {since} is in the future")));
+    }
     match (kind, name, class) {
         (Some(kind), Some(name), _) => {
             let target = Target { kind, name, reason, ticket };
@@ -53,7 +57,7 @@ struct Ended {
 
 /// Looks until nothing of it is left, or it stops.
 async fn followed(client: &ControlClient, first: Progress) -> Result<Ended, Failure> {
-    let bar = output::bar(first.all(), "accounts have new certificates");
+    let bar = output::bar(first.all(), "accounts are revoked");
     let mut last = first;
     loop {
         bar.set_length(last.all());

@@ -103,8 +103,10 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
     lines.extend(unowned.iter().map(|unowned| clean(&unowned.to_string())));
     match last_cycle {
         Some(report) => {
-            // What fails now is said below, with when it is tried again, and how far a change is now.
+            // What fails now is said below, with when it is tried again, and how far a change is now. Clusters are said above,
+            // if a daemon knows them.
             let report = crate::control::api::CycleReport {
+                away: if running { BTreeMap::new() } else { report.away.clone() },
                 failing: Vec::new(),
                 unfinished: Vec::new(),
                 pace: Vec::new(),

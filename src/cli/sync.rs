@@ -10,17 +10,16 @@ use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::clean;
 use super::{local, output};
-use crate::control::api::{CycleReport, Failing};
+use crate::control::api::{Away, CycleReport, Failing};
 use crate::control::client::ControlClient;
 
 /// How often `sync` looks how much is left.
 const LOOK: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(context: &Context, arguments: &Sync) -> Result<Exit, Failure> {
-    let settings = context.settings()?;
     let progress = output::progress("a cycle is under way");
     let report = if arguments.once {
-        Box::pin(local::cycle(settings)).await?
+        Box::pin(local::cycle(context.settings()?)).await?
     } else {
         let daemon = context.daemon()?;
         tokio::select! {
@@ -65,6 +64,10 @@ pub(super) fn text(report: &CycleReport) -> String {
          {unchanged} as they should be{rejected}{left}"
     )];
     lines.extend(partial.iter().map(|(source, why)| format!("source {source} is partial: {}", clean(why))));
+    lines.extend(report.away.iter().map(|(cluster, Away { why, tenants })| {
+        let why = why.as_deref().map(|why| format!(": {}", clean(why))).unwrap_or_default();
+        format!("cluster {cluster}: not reachable{why}; tenants that wait for it: {tenants}")
+    }));
     lines.extend(report.realm.iter().map(|why| format!("realm: nothing is done there: {}", clean(why))));
     lines.extend(failing.iter().map(|failure| {
         let Failing { account, cluster, step, reason, since: _, attempts: _, next_try: _ } = failure;

@@ -10,20 +10,33 @@ use super::output::{self, Row};
 pub(super) async fn run(context: &Context, filter: &Filter) -> Result<Exit, Failure> {
     let rows = context.store().await?.rows("SELECT * FROM tools ORDER BY name", &[]).await?;
     let columns = ["name", "uid", "namespace", "state", "since", "certificate_until", "last_error"];
-    list(context, filter, rows, &columns)
+    list(context, filter, rows, ("tools", &columns))
 }
 
-/// Prints the rows that the filter lets through.
-pub(super) fn list(context: &Context, filter: &Filter, rows: Vec<Row>, columns: &[&str]) -> Result<Exit, Failure> {
+/// Prints the rows that the filter lets through. `what`: what they are, and the columns that are shown.
+pub(super) fn list(
+    context: &Context,
+    filter: &Filter,
+    rows: Vec<Row>,
+    (what, columns): (&str, &[&str]),
+) -> Result<Exit, Failure> {
     let rows: Vec<Row> = rows.into_iter().filter(|row| passes(filter, row)).collect();
     if context.global.json {
         output::json(&rows)?;
     } else if rows.is_empty() {
-        output::line("none");
+        output::line(none(filter, what));
     } else {
         output::line(output::table(&rows, columns));
     }
     Ok(Exit::Done)
+}
+
+fn none(filter: &Filter, what: &str) -> String {
+    match (filter.failing, filter.suspended) {
+        (true, _) => format!("no failing {what}"),
+        (_, true) => format!("no suspended {what}"),
+        _ => format!("no {what} in the ledger"),
+    }
 }
 
 fn passes(filter: &Filter, row: &Row) -> bool {

@@ -7,5 +7,6 @@ use super::tools::list;
 
 pub(super) async fn run(context: &Context, filter: &Filter) -> Result<Exit, Failure> {
     let rows = context.store().await?.rows("SELECT * FROM users ORDER BY name", &[]).await?;
-    list(context, filter, rows, &["name", "uid", "home", "mail", "state", "since", "is_admin", "last_error"])
+    let columns = ["name", "uid", "home", "mail", "state", "since", "is_admin", "last_error"];
+    list(context, filter, rows, ("users", &columns))
 }

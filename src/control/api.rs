@@ -255,12 +255,24 @@ pub struct CycleReport {
     /// Accounts that were revoked and do not have their new certificate yet.
     #[serde(default)]
     pub being_revoked: BTreeSet<AccountName>,
+    /// Clusters that are not reachable, and in which tenants have something to wait for.
+    #[serde(default)]
+    pub away: BTreeMap<String, Away>,
     /// Why nothing could be done in the realm that is written to.
     #[serde(default)]
     pub realm: Option<String>,
     /// In older rows of the ledger: how many entries each list had beside those that are there.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left_out: BTreeMap<String, u64>,
+}
+
+/// A cluster that is not reachable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Away {
+    /// Why.
+    pub why: Option<String>,
+    /// Tenants that wait for it.
+    pub tenants: u64,
 }
 
 /// Entries of each list that older rows of the ledger keep: enough to recognise the trouble. Ten thousand rows are kept, and
@@ -306,13 +318,14 @@ impl CycleReport {
         Some(SignedDuration::from_secs(seconds))
     }
 
-    /// What `bursar sync` exits with: 3 when a limit held something back, 1 when an account fails or a source is
-    /// Partial, 0 when all is as it should be.
+    /// What `bursar sync` exits with: 3 when a limit held something back, 1 when an account fails, a source is Partial or
+    /// tenants wait for a cluster, 0 when all is as it should be.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match () {
             () if !self.refusals.is_empty() => 3,
-            () if !self.failing.is_empty() || !self.partial.is_empty() || self.realm.is_some() => 1,
+            () if !self.failing.is_empty() || !self.partial.is_empty() => 1,
+            () if !self.away.is_empty() || self.realm.is_some() => 1,
             () => 0,
         }
     }

@@ -2,7 +2,7 @@
 //! sends the loop's answer back. It decides nothing else and writes nothing.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -62,12 +62,12 @@ pub enum Question {
 /// Where an answer goes.
 pub type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
-/// Takes the socket's place at `path`, whatever an earlier daemon left there. Mode 0666: who may do what is decided
+/// Takes the place of the socket that an earlier daemon left at `path`; a file that is no socket stays. Mode 0666: who may do what is decided
 /// by peer credentials, so that a caller without rights reads why instead of "permission denied".
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    // Any other file stays, and the bind fails because it is there.
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        std::fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
@@ -258,4 +258,21 @@ fn refused(refusal: Refusal) -> Response {
 
 fn not_allowed(text: &str) -> Refusal {
     Refusal { exit_code: 77, text: text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_socket_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("control.sock");
+        std::fs::write(&path, "notes").expect("written");
+        assert!(bind(&path).is_err());
+        assert_eq!(std::fs::read_to_string(&path).expect("it stays"), "notes");
+        std::fs::remove_file(&path).expect("removed");
+        drop(bind(&path).expect("a new socket"));
+        bind(&path).expect("the socket of an earlier daemon is replaced");
+    }
 }

@@ -65,14 +65,19 @@ pub fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<St
     let mut steps = vec![entry(account, ledger), identity(account), life(account, ledger)];
     let classes = policy.classes.values().filter(|class| class.from.account_kind() == Some(account.kind));
     let rules: Vec<Step> = classes.map(|class| rule(account, ledger, class)).collect();
-    if !rules.iter().any(|rule| rule.ok) {
+    let is_taken = rules.iter().any(|rule| rule.ok);
+    if !is_taken {
         steps.push(Step::new("class", false, format!("no class takes this {}", account.kind)));
     }
     steps.extend(rules);
     steps.extend(overrides(account, ledger, policy));
     steps.extend(pace(account, ledger));
     steps.extend(adopted(account, ledger));
-    steps.extend(objects(account, ledger));
+    let objects = objects(account, ledger);
+    if is_taken && objects.is_empty() {
+        steps.push(Step::new("objects", false, "none were made yet"));
+    }
+    steps.extend(objects);
     steps.extend(credentials(account, ledger));
     steps.extend(realm(account, ledger));
     steps.extend(archives(account, ledger));
@@ -84,6 +89,8 @@ pub fn chain(account: &Account, ledger: &LedgerState, policy: &Policy) -> Vec<St
         Step::new(one.what.clone(), false, format!("not done yet{by}; waits for {}", one.waits_for.join("; ")))
     }));
     let failures = ledger.failures.iter().filter(|((id, _), _)| *id == account.id);
+    // A suspension that has begun is said above as not done yet.
+    let failures = failures.filter(|(_, failure)| failure.attempts > 0 || !failure.is_begun());
     steps.extend(failures.map(|((_, cluster), failure)| {
         let text = format!(
             "fails in {cluster} since {:.0}: {}; again at {:.0}",
@@ -261,7 +268,7 @@ fn adopted(account: &Account, ledger: &LedgerState) -> Vec<Step> {
 fn objects(account: &Account, ledger: &LedgerState) -> Vec<Step> {
     let classes = |cluster| ledger.tenants.get(&(account.id.clone(), cluster)).map(|tenant| tenant.class.clone());
     let objects = ledger.objects.iter().filter(|(_, record)| record.account == account.id);
-    let steps: Vec<Step> = objects
+    objects
         .map(|(key, _)| {
             let from = if credential::is_ours(key) { "credential" } else { key.kind.drift().as_str() };
             let adopted = ledger.adopted.iter().find(|((cluster, namespace), _)| {
@@ -273,8 +280,7 @@ fn objects(account: &Account, ledger: &LedgerState) -> Vec<Step> {
             let text = format!("{place}{} in {}, from class.{class}.{from}", key.name, key.cluster);
             Step::new(key.kind.as_str(), true, text)
         })
-        .collect();
-    if steps.is_empty() { vec![Step::new("objects", false, "none were made yet")] } else { steps }
+        .collect()
 }
 
 /// `prod`, or `prod on ce1`.

@@ -9,7 +9,7 @@ use super::admission;
 use super::adopted::{self, OF_ADOPTED};
 use super::credential;
 use super::profile;
-use super::table::{Kind, PATH, Table, is_none_of};
+use super::table::{Kind, Table, absolute_path, is_none_of};
 use super::volume;
 use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
 use crate::kinds::DriftKey;
@@ -208,11 +208,12 @@ pub(super) fn unknown<'k>(name: &str, known: impl Iterator<Item = &'k str> + Clo
 }
 
 fn when(table: &Table<'_>) -> Option<When> {
-    let fields = table.has("when").then(|| table.section("when"))?;
+    let fields = table.table("when")?;
     fields.only(&["group", "base"]);
     match (fields.text("group"), fields.text("base")) {
         (Some(group), None) => Some(When::Group(group)),
         (None, Some(base)) => Some(When::Base(base)),
+        _ if fields.misspells("group") || fields.misspells("base") => None,
         _ => {
             fields.wrong_itself("needs one of group, base; for example { group = \"k8s-admins\" }");
             None
@@ -318,7 +319,7 @@ fn home(table: &Table<'_>, from: From, known: &Known<'_>) -> Option<HomeRule> {
     if !fields.has("prefix") {
         fields.wrong("prefix", "missing; for example \"/home\"");
     }
-    let prefix = fields.parsed("prefix", PATH, absolute)?;
+    let prefix = fields.parsed("prefix", absolute_path("\"/home\""), absolute)?;
     if !known.prefixes.iter().any(|allowed| prefix.starts_with(allowed)) {
         let prefixes: Vec<String> = known.prefixes.iter().map(|prefix| prefix.display().to_string()).collect();
         fields.wrong(

@@ -23,11 +23,8 @@ pub(super) fn clusters(
         table.only(&["kubeconfig", "default_endpoint", "endpoint"]);
         let made_by_init = || state_dir.join("clusters").join(format!("{name}.kubeconfig"));
         let kubeconfig = table.text("kubeconfig").map_or_else(made_by_init, |path| folder.join(path));
-        let endpoints: BTreeMap<String, Endpoint> = table
-            .named("endpoint")
-            .into_iter()
-            .filter_map(|(name, endpoint)| Some((name, self::endpoint(&endpoint, folder)?)))
-            .collect();
+        let endpoints: BTreeMap<String, Endpoint> =
+            table.named("endpoint").into_iter().map(|(name, fields)| (name, endpoint(&fields, folder))).collect();
         let default_endpoint = default_endpoint(&table, &endpoints);
         let name = ClusterName(name);
         kubeconfigs.insert(name.clone(), kubeconfig);
@@ -36,7 +33,8 @@ pub(super) fn clusters(
     (clusters, kubeconfigs)
 }
 
-fn endpoint(table: &Table<'_>, folder: &Path) -> Option<Endpoint> {
+/// What is wrong of it is noted, and it keeps its name: classes that use it are right.
+fn endpoint(table: &Table<'_>, folder: &Path) -> Endpoint {
     table.only(&["url", "ca", "tls_server_name", "proxy"]);
     for (key, example) in [("url", URL.1), ("ca", "\"/etc/bursar/k8s-ca.pem\"")] {
         if !table.has(key) {
@@ -45,14 +43,12 @@ fn endpoint(table: &Table<'_>, folder: &Path) -> Option<Endpoint> {
     }
     let https = |text: &str| url_of(text, &["https"]);
     let proxy = |text: &str| url_of(text, &["http", "https", "socks5"]);
-    // Both are read before either is missed, so that both errors are told.
-    let (url, ca_pem) = (table.parsed("url", URL, https), ca(table, folder));
-    Some(Endpoint {
-        url: url?,
-        ca_pem: ca_pem?,
+    Endpoint {
+        url: table.parsed("url", URL, https).unwrap_or_default(),
+        ca_pem: ca(table, folder).unwrap_or_default(),
         tls_server_name: table.text("tls_server_name"),
         proxy: table.parsed("proxy", PROXY, proxy),
-    })
+    }
 }
 
 pub(super) fn url_of(text: &str, schemes: &[&str]) -> Option<String> {

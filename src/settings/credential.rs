@@ -7,7 +7,7 @@ use bursar_protocol::Grant;
 use regex::Regex;
 
 use super::class::{Known, absolute, unknown};
-use super::table::{PATH, Table};
+use super::table::{Table, absolute_path};
 use crate::identity::{ClusterName, HostName};
 use crate::policy::{Cluster, CredentialKind, CredentialRule, From, OidcRule, TOKEN_LIFETIME_MAX};
 
@@ -110,7 +110,7 @@ fn directory(fields: &Table<'_>, hosts: &[HostName], known: &Known<'_>) -> Optio
         }
         return None;
     }
-    let directory = fields.parsed("directory", PATH, absolute)?;
+    let directory = fields.parsed("directory", absolute_path("\"/srv/outside/{host}/{name}\""), absolute)?;
     let text = directory.display().to_string();
     for part in ["{name}", "{host}"] {
         if text.matches(part).count() != 1 && (part == "{name}" || hosts.len() > 1) {

@@ -39,6 +39,9 @@ pub(super) fn merged(path: &Path, text: &str, environment: &BTreeMap<String, Str
     let (mut used, mut warnings) = (Vec::new(), Vec::new());
     for (variable, value) in environment {
         let Some(parts) = parts_of(variable) else { continue };
+        if let Some(why) = gap(&parts, &of_file, environment) {
+            return Err(format!("{variable}: {why}"));
+        }
         let set = builder.clone().set_override(key_of(&parts), value.as_str());
         match set.ok().filter(|_| !is_within_a_value(&parts, &of_file)) {
             Some(set) => {
@@ -67,6 +70,24 @@ fn beneath<'v>(tree: &'v Value, parts: &[String]) -> Option<&'v Value> {
     parts.iter().try_fold(tree, |value, part| match value {
         Value::Array(items) => items.get(part.parse::<usize>().ok()?),
         other => other.get(part),
+    })
+}
+
+/// Says that `parts` name an item of a list although one before it is neither in the file nor in the environment: it would
+/// be empty, and every key of it missing.
+fn gap(parts: &[String], of_file: &Value, environment: &BTreeMap<String, String>) -> Option<String> {
+    parts.iter().enumerate().find_map(|(place, part)| {
+        let index: usize = part.parse().ok()?;
+        let list = &parts[..place];
+        let Some(Value::Array(items)) = beneath(of_file, list) else { return None };
+        let is_set = |index: usize| {
+            let mut others = environment.keys().filter_map(|variable| parts_of(variable));
+            others.any(|other| {
+                other.starts_with(list) && other.get(place).is_some_and(|part| part.parse::<usize>() == Ok(index))
+            })
+        };
+        let absent = (items.len()..index).find(|index| !is_set(*index))?;
+        Some(format!("{} has no item {absent}, and so none of number {index}; the first is number 0", key_of(list)))
     })
 }
 

@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bursar_directory::source::{KeycloakConfig, SourceConfig};
+use bursar_directory::source::{KeycloakConfig, LdifConfig, SourceConfig, SourceKind};
 
 pub use self::egress::{Egress, egress};
 pub use self::realm::RealmSettings;
@@ -132,8 +132,7 @@ impl Settings {
 
     /// As [`Settings::load`], with `environment` instead of the process's.
     pub fn load_with(path: &Path, environment: &BTreeMap<String, String>) -> Result<Self, SettingsErrors> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| SettingsErrors(vec![format!("{}: {error}", path.display())]))?;
+        let text = std::fs::read_to_string(path).map_err(|error| SettingsErrors(vec![unreadable(path, &error)]))?;
         Self::of_text(path, &text, environment, true)
     }
 
@@ -222,10 +221,10 @@ impl Settings {
         if wrong.is_empty() { Ok(sources) } else { Err(SettingsErrors(wrong)) }
     }
 
-    /// Secrets that are not where the configuration says: those that are an error, and credentials, which `LoadCredential=`
-    /// of the unit may hand to the daemon alone.
+    /// Files that are not where the configuration says: secrets, which are an error; credentials, which `LoadCredential=` of
+    /// the unit may hand to the daemon alone; and files of entries, without which a read is not complete.
     #[must_use]
-    pub fn missing_secrets(&self) -> (Vec<String>, Vec<String>) {
+    pub fn missing_files(&self) -> (Vec<String>, Vec<String>) {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         let of_sources = self.sources.iter().filter_map(|(source, place)| {
             let (key, _) = source.clone().secret()?;
@@ -235,9 +234,17 @@ impl Settings {
         for (key, place) in of_sources.chain(of_realm.map(|place| ("realm.client_secret".to_owned(), place))) {
             let Some(why) = place.missing() else { continue };
             match place {
-                SecretPlace::File(_) => errors.push(format!("{key}: {why}")),
+                SecretPlace::File(_) => {
+                    errors.push(format!("{}: {key}: {why}; write the secret into that file", file_name(&self.file)));
+                }
                 SecretPlace::Credential(_) => warnings.push(format!("{key}: {why}")),
             }
+        }
+        for (source, _) in &self.sources {
+            let SourceKind::Ldif(LdifConfig { paths }) = &source.kind else { continue };
+            let missing = paths.iter().filter(|path| path.try_exists().is_ok_and(|exists| !exists));
+            let name = &source.name;
+            warnings.extend(missing.map(|path| format!("source.{name}.paths: {} does not exist", path.display())));
         }
         (errors, warnings)
     }
@@ -263,6 +270,17 @@ impl Settings {
     #[must_use]
     pub fn ledger(&self) -> PathBuf {
         self.state_dir.join("ledger.db")
+    }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> String {
+    let path = path.display();
+    let remedy = "name another configuration with --config FILE";
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            format!("{path} does not exist; write it, as in /usr/share/doc/bursar/examples, or {remedy}")
+        }
+        _ => format!("cannot read {path}: {error}; {remedy}"),
     }
 }
 

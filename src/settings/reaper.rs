@@ -39,7 +39,7 @@ pub(super) fn reapers(table: &Table<'_>, folder: &Path, clusters: &BTreeMap<Clus
         lifetime: pods.has("lifetime").then(|| pods.duration("lifetime", Duration::ZERO)),
         per_cycle: count(&pods, PODS_PER_CYCLE),
     };
-    if rules.lifetime.is_some_and(|lifetime| lifetime.is_zero()) {
+    if rules.lifetime.is_some_and(|lifetime| lifetime.is_zero()) && !pods.is_wrong("lifetime") {
         pods.wrong("lifetime", "0 leaves no time; for example \"7d\"");
     }
     Reapers {

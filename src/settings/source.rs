@@ -72,6 +72,31 @@ const ATTRIBUTES: [&str; 18] = [
 ];
 const IDMAP: [&str; 5] = ["range_min", "range_max", "range_size", "default_domain_sid", "domain_sids"];
 
+/// Keys of servers and realms, which files do not have.
+const OF_SERVERS: [&str; 21] = [
+    "urls",
+    "url",
+    "ca",
+    "bind_dn",
+    "password",
+    "client_certificate",
+    "client_key",
+    "members_at_once",
+    "incremental",
+    "persist",
+    "starttls",
+    "allow_plaintext",
+    "page_size",
+    "connect_timeout",
+    "timeout",
+    "deadline",
+    "dns",
+    "realm",
+    "client_id",
+    "client_secret",
+    "interval",
+];
+
 /// What is read.
 #[derive(Clone, Copy)]
 enum Type {
@@ -108,7 +133,12 @@ fn source(table: &Table<'_>, name: String, folder: &Path) -> Option<(SourceConfi
     let (kind, secret) = match of_type {
         Type::Keycloak => keycloak::keycloak(table, folder)?,
         Type::Ldap | Type::Ad => ldap(table, folder),
-        Type::Ldif => (SourceKind::Ldif(LdifConfig { paths: ldif_paths(table, folder) }), None),
+        Type::Ldif => {
+            for key in OF_SERVERS.iter().filter(|key| table.has(key)) {
+                table.wrong(key, "is for servers; a source of type ldif reads files: path or paths");
+            }
+            (SourceKind::Ldif(LdifConfig { paths: ldif_paths(table, folder) }), None)
+        }
     };
     let preset = preset(table, of_type);
     let tree = |key, of_kind| match &kind {

@@ -44,10 +44,14 @@ pub(super) struct Kind(pub(super) &'static str, pub(super) &'static str);
 
 pub(super) const DURATION: Kind = Kind("a duration", "\"24h\"");
 pub(super) const TEXT: Kind = Kind("text", "\"…\"");
-pub(super) const PATH: Kind = Kind("an absolute path", "\"/etc/bursar/ca.pem\"");
 pub(super) const NUMBER: Kind = Kind("a number", "5");
 pub(super) const SWITCH: Kind = Kind("true or false", "true");
 pub(super) const LIST: Kind = Kind("a list of texts", "[\"a\", \"b\"]");
+
+/// An absolute path; `example` is one for this key.
+pub(super) const fn absolute_path(example: &'static str) -> Kind {
+    Kind("an absolute path", example)
+}
 
 /// One table.
 #[derive(Clone)]

@@ -109,6 +109,75 @@ fn what_is_wrong_is_told_with_key_value_and_example() {
 }
 
 #[test]
+fn a_configuration_that_cannot_be_read_names_the_remedy() {
+    let folder = folder();
+    let load = |path: &Path| Settings::load_with(path, &std::collections::BTreeMap::new()).expect_err("no file").0;
+    assert!(load(&folder.path().join("no.toml"))[0].contains("no.toml does not exist; write it"));
+    let is_folder = load(folder.path());
+    assert!(is_folder[0].starts_with("cannot read ") && is_folder[0].contains("--config FILE"), "{is_folder:?}");
+}
+
+#[test]
+fn a_mistake_is_told_once() {
+    let told = |text: &str, error: &str| assert_eq!(errors(text), [format!("bursar.toml: {error}")], "{text}");
+    told("[limits]\nsuspend_per_cycle = 5\n", "limits.suspend_per_cycle: 5 is not a table; for example { count = 5 }");
+    told("[reaper.pods]\nlifetime = \"x\"\n", "reaper.pods.lifetime: \"x\" is not a duration; for example \"24h\"");
+    told(
+        &format!("{TOOL}when = {{ grup = \"a\" }}\n"),
+        "class.tool.when.grup: there is no such key; did you mean group?",
+    );
+    told(
+        "[homes]\nsocket = \"x\"\n",
+        "homes.socket: \"x\" is not an absolute path; for example \"/run/bursar/homed.sock\"",
+    );
+    let url = BASE.replace("https://k8s.example.org:6443", "http://k8s");
+    let endpoints = "credential = { kind = \"certificate\", lifetime = \"7d\", endpoints = [\"internal\"] }\n";
+    let home = "home = { prefix = \"/data/project\" }\n";
+    let found = load(&format!("{url}{TOOL}{home}{endpoints}")).expect_err("a wrong url").0;
+    assert!(
+        found.len() == 1 && found[0].contains("endpoint.internal.url: \"http://k8s\" is not an https URL"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_sentinel_is_a_dn() {
+    let with = |dn: &str| load(&BASE.replace("preset", &format!("sentinels = [{dn:?}]\npreset")));
+    assert!(with("uid=novaadmin,ou=people,dc=example,dc=org").is_ok() && with("2.5.4.3 = a").is_ok());
+    for wrong in ["novaadmin", "=a", "uid novaadmin=x"] {
+        let found = with(wrong).expect_err("no DN").0;
+        assert!(
+            found.len() == 1 && found[0].contains(&format!("source.people.sentinels: {wrong:?} is not a DN")),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
+fn files_of_entries_that_are_missing_are_a_warning() {
+    let files =
+        "[[source]]\nname = \"files\"\ntype = \"ldif\"\npreset = \"rfc2307\"\npaths = [\"k8s-ca.pem\", \"no.ldif\"]\n";
+    let users = "[source.users]\nbase = \"ou=people,dc=example,dc=org\"\n";
+    let folder = folder();
+    let (errors, warnings) =
+        load_in(folder.path(), &format!("{BASE}{files}{users}"), &[]).expect("settings").missing_files();
+    let missing = format!("source.files.paths: {} does not exist", folder.path().join("no.ldif").display());
+    assert_eq!((errors, warnings), (Vec::new(), vec![missing]));
+}
+
+#[test]
+fn a_file_has_no_keys_of_servers() {
+    let files = "[[source]]\nname = \"files\"\ntype = \"ldif\"\npreset = \"rfc2307\"\npaths = [\"people.ldif\"]\n";
+    let users = "[source.users]\nbase = \"ou=people,dc=example,dc=org\"\n";
+    assert!(load(&format!("{BASE}{files}{users}")).is_ok());
+    let found = errors(&format!("{files}persist = true\nrealm = \"research\"\n{users}"));
+    let why = "is for servers; a source of type ldif reads files: path or paths";
+    let told: Vec<String> =
+        ["persist", "realm"].iter().map(|key| format!("bursar.toml: source.files.{key}: {why}")).collect();
+    assert_eq!(BTreeSet::from_iter(found), BTreeSet::from_iter(told));
+}
+
+#[test]
 fn a_realm_has_keys_of_its_own() {
     let realm = "[[source]]\nname = \"sso\"\ntype = \"keycloak\"\nurl = \"https://sso\"\nrealm = \"lab\"\n";
     let client = "client_id = \"bursar\"\nclient_secret = { file = \"/nonexistent\" }\n";
@@ -286,6 +355,15 @@ fn the_environment_is_over_the_file() {
 }
 
 #[test]
+fn a_variable_names_an_item_that_is_there_or_the_next() {
+    let folder = folder();
+    let found = load_in(folder.path(), BASE, &[("BURSAR_SOURCE__9__CA", "x")]).expect_err("nine items are missing").0;
+    let why = "source has no item 1, and so none of number 9; the first is number 0";
+    assert_eq!(found, [format!("BURSAR_SOURCE__9__CA: {why}")]);
+    assert!(load_in(folder.path(), BASE, &[("BURSAR_SOURCE__0__CA", "ldap-ca.pem")]).is_ok());
+}
+
+#[test]
 fn an_unknown_variable_is_a_warning_with_the_nearest_key() {
     let (folder, text) = (folder(), format!("{BASE}{TOOL}"));
     let warnings = |name: &str| load_in(folder.path(), &text, &[(name, "1")]).expect("settings").warnings;
@@ -319,11 +397,11 @@ fn secrets_that_are_missing_are_found_without_being_read() {
     let folder = folder();
     let with = |value: &str| {
         let text = BASE.replace("preset", &format!("bind_dn = \"cn=bursar\"\npassword = {value}\npreset"));
-        load_in(folder.path(), &text, &[]).expect("settings").missing_secrets()
+        load_in(folder.path(), &text, &[]).expect("settings").missing_files()
     };
     let (errors, warnings) = with("{ file = \"/nonexistent/password\" }");
     assert!(
-        warnings.is_empty() && errors[0].starts_with("source.people.password: /nonexistent/password: "),
+        warnings.is_empty() && errors[0].starts_with("bursar.toml: source.people.password: /nonexistent/password: "),
         "{errors:?}"
     );
     let (errors, warnings) = with("{ credential = \"bursar-no-such\" }");

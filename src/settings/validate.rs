@@ -9,7 +9,7 @@ use croner::parser::{CronParser, Seconds};
 
 use super::SecretPlace;
 use super::class::{Known, absolute};
-use super::table::{Kind, PATH, Table};
+use super::table::{Kind, Table, absolute_path};
 use super::{Homes, Schedule, Settings, admission, class, cluster, host, manifests, network, realm, reaper, source};
 use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
 
@@ -41,10 +41,8 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
     let (file, folder) = (path.to_path_buf(), path.parent().unwrap_or(Path::new("")));
     root.only(&[&SECTIONS[..], &["control"]].concat());
     let site = root.required("site", "example");
-    let path = |key: &str, default: &str, table: &Table<'_>| {
-        table.parsed(key, PATH, absolute).unwrap_or_else(|| PathBuf::from(default))
-    };
-    let state_dir = path("state_dir", "/var/lib/bursar", root);
+    let state_dir = root.parsed("state_dir", absolute_path("\"/var/lib/bursar\""), absolute);
+    let state_dir = state_dir.unwrap_or_else(|| PathBuf::from("/var/lib/bursar"));
     let homes = homes(&root.section("homes"));
     let (clusters, kubeconfigs) = cluster::clusters(root, folder, &state_dir);
     let networks = network::networks(root);
@@ -88,7 +86,9 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
         schedule: schedule(&root.section("schedule")),
         homes,
         metrics: metrics.parsed("listen", ADDRESS, |text| text.parse().ok()),
-        control_socket: path("socket", super::CONTROL_SOCKET, &control),
+        control_socket: control
+            .parsed("socket", absolute_path("\"/run/bursar/control.sock\""), absolute)
+            .unwrap_or_else(|| PathBuf::from(super::CONTROL_SOCKET)),
         archive_recipient: archive.parsed("recipient", AGE, |text| text.parse().ok()),
         webhook_image: root.section("webhook").text("image"),
         state_dir,
@@ -211,6 +211,10 @@ fn limit(table: &Table<'_>, key: &str, default: Limit) -> Limit {
     if !table.has(key) {
         return default;
     }
+    if let Some(value) = table.value(key).filter(|value| !value.is_object()) {
+        table.wrong(key, format!("{value} is not a table; for example {{ count = {} }}", default.count));
+        return default;
+    }
     let fields = table.section(key);
     fields.only(&["count", "percent"]);
     if !fields.has("count") {
@@ -267,7 +271,7 @@ fn homes(table: &Table<'_>) -> Homes {
     if deadline.is_zero() {
         table.wrong("deadline", "0 leaves no time; for example \"10s\"");
     }
-    let socket = table.parsed("socket", PATH, absolute);
+    let socket = table.parsed("socket", absolute_path("\"/run/bursar/homed.sock\""), absolute);
     Homes { socket: socket.unwrap_or_else(|| PathBuf::from("/run/bursar/homed.sock")), deadline, prefixes }
 }
 

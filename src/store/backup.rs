@@ -44,7 +44,7 @@ pub struct Backup {
 /// # Errors
 /// The disk does not take it: never the room that the ledger itself needs.
 pub async fn nightly(ledger: &mut ReadStore, state_dir: &Path, now: Timestamp) -> Result<Backup, StoreError> {
-    let folder = state_dir.join(FOLDER);
+    let folder = self::folder(state_dir);
     make_folder(&folder)?;
     let size = fs::metadata(state_dir.join(FILE)).map_or(0, |file| file.len());
     // The copy, and what it is compressed into: a quarter of it, or less.
@@ -65,10 +65,16 @@ pub async fn nightly(ledger: &mut ReadStore, state_dir: &Path, now: Timestamp) -
     Ok(Backup { path, at: now, events, head })
 }
 
+/// Where the nightly backups of the ledger in `state_dir` are.
+#[must_use]
+pub fn folder(state_dir: &Path) -> PathBuf {
+    state_dir.join(FOLDER)
+}
+
 /// When the newest was made; `None`: there is none.
 #[must_use]
 pub fn newest(state_dir: &Path) -> Option<Timestamp> {
-    let names = names(&state_dir.join(FOLDER)).ok()?;
+    let names = names(&folder(state_dir)).ok()?;
     names.iter().rev().find_map(|name| time_of(name))
 }
 

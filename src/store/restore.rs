@@ -29,6 +29,9 @@ pub enum RestoreError {
     /// It is no backup, or not whole.
     #[error("the backup cannot be used")]
     Backup(#[source] StoreError),
+    /// It is not as SQLite or the compression left it. The remedy of a damaged ledger would be wrong: only the backup is bad.
+    #[error("the backup cannot be used: {0}; choose another one")]
+    Damaged(String),
     /// Its history was changed.
     #[error("the backup's history does not hold; take another one")]
     Chain(#[source] Broken),
@@ -46,6 +49,16 @@ pub enum RestoreError {
         /// The current one's.
         current: i64,
     },
+}
+
+impl RestoreError {
+    /// The backup cannot be used, because of this.
+    fn of_backup(error: StoreError) -> Self {
+        match error {
+            StoreError::Corrupt(why) => Self::Damaged(why),
+            other => Self::Backup(other),
+        }
+    }
 }
 
 /// What was restored.
@@ -112,16 +125,21 @@ async fn prepare(
     make_file(copy)?;
     let failed = |source| StoreError::File { path: copy.to_owned(), source };
     let mut file = File::options().write(true).open(copy).map_err(failed)?;
-    unpack(backup, &mut file).and_then(|_| file.sync_all()).map_err(failed)?;
-    let mut reader = ReadStore::open(copy).await.map_err(RestoreError::Backup)?;
+    // An error of the system is one of the files; any other is the decompression's.
+    unpack(backup, &mut file).map_err(|error| match error.raw_os_error() {
+        Some(_) => RestoreError::Store(failed(error)),
+        None => RestoreError::Damaged(error.to_string()),
+    })?;
+    file.sync_all().map_err(failed)?;
+    let mut reader = ReadStore::open(copy).await.map_err(RestoreError::of_backup)?;
     let verified = verified(&mut reader).await;
     reader.close().await;
     let (events, head) = verified?;
     let connection = writable(copy).await.map_err(|error| match error {
         StoreError::Migrate(sqlx::migrate::MigrateError::VersionMissing(_)) => RestoreError::Newer,
-        other => RestoreError::Backup(other),
+        other => RestoreError::of_backup(other),
     })?;
-    let mut store = Store::of(state_dir, connection, false).await.map_err(RestoreError::Backup)?;
+    let mut store = Store::of(state_dir, connection, false).await.map_err(RestoreError::of_backup)?;
     let before = &store.state;
     let changes = [
         Change::LedgerId(how.ledger_id.to_owned()),
@@ -144,10 +162,10 @@ async fn prepare(
 }
 
 async fn verified(backup: &mut ReadStore) -> Result<(i64, String), RestoreError> {
-    backup.check().await.map_err(RestoreError::Backup)?;
+    backup.check().await.map_err(RestoreError::of_backup)?;
     backup.verify().await.map_err(|error| match error {
         VerifyError::Broken(broken) => RestoreError::Chain(broken),
-        VerifyError::Store(error) => RestoreError::Backup(error),
+        VerifyError::Store(error) => RestoreError::of_backup(error),
     })
 }
 

@@ -166,6 +166,43 @@ fn before_init_the_plan_is_of_the_directories() {
 }
 
 #[test]
+fn a_cluster_that_is_not_reachable_keeps_a_cycle_from_success() {
+    let site = Site::new();
+    site.configure(&site.student());
+    for arguments in ["sync --once", "sync --once"] {
+        let said = site.run(arguments, 1);
+        assert!(
+            said.contains("cluster prod: not reachable: ") && said.contains("tenants that wait for it: 1"),
+            "{said}"
+        );
+    }
+    assert!(site.run("status", 0).contains("cluster prod: not reachable: "));
+    let plan = text(&site.command("plan").output().expect("bursar runs"));
+    assert!(plan.contains("! cluster prod: ") && plan.contains("prod.kubeconfig"), "it names the cause: {plan}");
+}
+
+#[test]
+fn a_takeover_without_a_kubeconfig_names_the_option() {
+    let site = Site::new();
+    site.configure(&site.student());
+    let mut command = site.command("takeover");
+    command.env("HOME", site.path("nowhere")).env_remove("KUBECONFIG");
+    let said = ended(&mut command, 64, "takeover");
+    assert!(said.contains("--admin-kubeconfig prod=FILE"), "{said}");
+}
+
+#[test]
+fn a_file_is_not_compared_with_a_server() {
+    let site = Site::new();
+    for source in ["people", ""] {
+        let said = site.run(&format!("directory diff {source} --server ldap://127.0.0.1:9"), 64);
+        assert!(said.contains("only sources of type ldap and ad have servers"), "{said}");
+    }
+    let said = site.run("directory diff nosuch --server ldap://127.0.0.1:9", 64);
+    assert!(said.contains("no source \"nosuch\"; there are: people"), "{said}");
+}
+
+#[test]
 fn a_checkout_stays_root_where_the_package_is_installed() {
     let site = Site::new();
     std::fs::set_permissions(site.path("bursar.toml"), std::fs::Permissions::from_mode(0o600)).expect("a mode");
@@ -202,6 +239,15 @@ fn wrong_arguments_end_with_64() {
         let said = site.run(arguments, 64);
         assert!(said.contains("Usage: "), "{arguments}: {said}");
     }
+    for (arguments, example) in [
+        ("certs --expiring soon", "for example 30s"),
+        ("ensure user alice --timeout x", "for example 30s"),
+        ("revoke user alice --evict --reason x --since yesterday", "for example 2027-01-01"),
+        ("revoke user alice --evict --reason x --since 2999-01-01", "is in the future"),
+    ] {
+        let said = site.run(arguments, 64);
+        assert!(said.contains(example), "{arguments}: {said}");
+    }
     site.run("certs who X509SHA256=12", 64);
     site.run("init --admin-kubeconfig x --cluster prod", 64);
     site.run("--help", 0);
@@ -220,6 +266,14 @@ fn a_wrong_configuration_ends_with_78_before_anything_is_touched() {
     assert!(!site.path("state/ledger.db").exists());
     let mut command = site.command("check");
     ended(command.env("BURSAR_CONFIG", "/nonexistent/bursar.toml"), 78, "no file");
+}
+
+#[test]
+fn an_error_does_not_drive_the_terminal() {
+    let site = Site::new();
+    site.configure("[\"a\\u001b[31mb\"]\n");
+    let said = site.run("plan", 78);
+    assert!(said.contains("a\u{fffd}[31mb") && !said.contains('\u{1b}'), "{said:?}");
 }
 
 #[test]
@@ -245,6 +299,7 @@ fn a_wrong_configuration_keeps_nobody_from_orders() {
     site.run("check", 78);
     site.run("plan", 78);
     site.run("hold user alice --reason audit", 0);
+    site.run("sync", 0);
     site.run("approve 00000000", 1);
     let said = site.run("status", 0);
     assert!(said.contains("differs from the configuration in force, and is wrong"), "{said}");
@@ -262,12 +317,20 @@ fn without_a_daemon_the_lock_does_it() {
     let site = Site::new();
     assert_eq!(site.json("check", 0)["sources"][0], "people");
     site.run("sync", 69);
+    let refused = site.run("suspend user alice --reason x", 1);
+    assert!(
+        refused.contains("state/ledger.db: there is no ledger") && refused.contains("bursar sync --once"),
+        "{refused}"
+    );
+    assert!(!site.path("state/ledger.db").exists(), "an order makes no ledger");
     site.run("plan", 0);
     let report = site.json("sync --once", 0);
     assert_eq!((report["rejected"].as_u64(), report["trigger"].as_str()), (Some(1), Some("sync")));
     let users = site.json("users", 0);
     assert_eq!((users[0]["name"].as_str(), users[0]["uid"].as_u64()), (Some("alice"), Some(3001)));
     assert_eq!(site.json("users --suspended", 0), Value::Array(Vec::new()));
+    assert_eq!(site.run("users --suspended", 0), "no suspended users\n");
+    assert_eq!(site.run("tools", 0), "no tools in the ledger\n");
     assert!(site.run("status", 0).contains("rejected: user toor: uid 0 is not in 1000..2147483646"));
     assert_eq!(site.json("show user alice", 0)["ledger"]["state"], "new");
     site.run("show user nobody", 4);
@@ -277,6 +340,8 @@ fn without_a_daemon_the_lock_does_it() {
     let why = site.json("why user alice", 0);
     let missing = why["steps"].as_array().into_iter().flatten().find(|step| step["at"] == "class");
     assert_eq!(missing.map(|step| step["text"].clone()), Some("no class takes this user".into()));
+    let objects = why["steps"].as_array().into_iter().flatten().find(|step| step["at"] == "objects");
+    assert_eq!(objects, None, "nothing is missing beside the class");
     assert!(site.run("why user toor", 4).contains("is rejected: uid 0 is not in 1000..2147483646"));
     assert_eq!(site.json("hold user alice --reason audit --ticket T1", 0)["report"], Value::Null);
     let history = site.json("history user alice", 0);
@@ -291,6 +356,10 @@ fn without_a_daemon_the_lock_does_it() {
     std::fs::copy(site.path("state/ledger.db"), &copy).expect("a copy");
     let listed = ended(other.arg("--ledger").arg(&copy).env("BURSAR_CONFIG", "/nonexistent"), 0, "--ledger");
     assert!(listed.contains("alice"), "{listed}");
+    let said = site.run(&format!("users --ledger {}", site.path("people.ldif").display()), 1);
+    assert!(said.contains("people.ldif is no ledger") && !said.contains("move ledger.db aside"), "{said}");
+    let said = site.run(&format!("users --ledger {}", site.path("nowhere.db").display()), 1);
+    assert!(said.contains("nowhere.db: ") && !said.contains("sync --once"), "{said}");
 }
 
 #[test]

@@ -77,6 +77,7 @@ fn verify_says_which_event_was_changed_is_missing_or_stands_elsewhere_and_knows_
     let head = site.json("ledger verify", 0)["head"].as_str().expect("a hash").to_owned();
     let last: i64 = sqlite3(&ledger(&site), "SELECT max(id) FROM event").parse().expect("a number");
     site.run(&format!("ledger verify --head {head}"), 0);
+    site.run("ledger verify --head 00", 64);
     let said = site.run(&format!("ledger verify --head {head} --ledger {}", backup.display()), 1);
     assert!(said.contains("cut off or written anew"), "{said}");
     let swap = format!(
@@ -141,7 +142,9 @@ fn what_is_no_whole_backup_is_refused_and_nothing_is_touched() {
         let path = site.path(name);
         fs::copy(&backup, &path).expect("a copy");
         spoil(&path);
-        site.run(&format!("ledger restore {} --older", path.display()), 1)
+        let said = site.run(&format!("ledger restore {} --older", path.display()), 1);
+        assert!(!said.contains("move ledger.db aside"), "the ledger is good: {said}");
+        said
     };
     let said = spoiled("noise", &|path| fs::write(path, b"not a database at all, but long enough").expect("written"));
     assert!(said.contains("the backup cannot be used"), "{said}");
@@ -152,13 +155,16 @@ fn what_is_no_whole_backup_is_refused_and_nothing_is_touched() {
         fs::write(path, &whole[..whole.len() / 2]).expect("written");
     });
     assert!(said.contains("the backup cannot be used"), "{said}");
+    let said = spoiled("packed", &|path| fs::write(path, b"\x28\xb5\x2f\xfd and no more of zstd").expect("written"));
+    assert!(said.contains("the backup cannot be used"), "{said}");
     let forged = "DROP TRIGGER event_is_never_changed; UPDATE event SET reason = 'nothing' WHERE id = 1";
     let said = spoiled("forged", &|path| drop(sqlite3(path, forged)));
     assert!(said.contains("event 1 was changed"), "{said}");
     let newer = "INSERT INTO _sqlx_migrations VALUES (9999, 'later', '2030-01-01', 1, x'00', 1)";
     let said = spoiled("newer", &|path| drop(sqlite3(path, newer)));
     assert!(said.contains("newer version"), "{said}");
-    site.run(&format!("ledger restore {}", site.path("nowhere").display()), 1);
+    let said = site.run(&format!("ledger restore {}", site.path("nowhere").display()), 1);
+    assert!(said.contains("nowhere: ") && said.contains("state/backups"), "{said}");
     assert_eq!(fs::read(ledger(&site)).expect("a ledger"), before);
     assert!(replaced(&site).is_empty(), "{:?}", replaced(&site));
 }

@@ -310,6 +310,10 @@ impl SourceConfig {
             SourceKind::Ldif(_) => {}
             SourceKind::Keycloak(realm) => realm.check()?,
         }
+        if let Some(Sentinel { dn, .. }) = self.sentinels.iter().find(|sentinel| !is_dn(&sentinel.dn)) {
+            let why = format!("{dn:?} is not a DN; for example uid=novaadmin,ou=people,dc=example,dc=org");
+            return Err(SourceError::new("sentinels", why));
+        }
         if self.sids.range.slices() == 0 {
             let why = "range_min, range_max and range_size leave no slice; SSSD's are 200000, 2000200000 and 200000";
             return Err(SourceError::new("idmap", why.to_owned()));
@@ -332,6 +336,15 @@ impl SourceConfig {
         }
         Ok(())
     }
+}
+
+/// Whether `text` begins as a DN does, with an attribute and `=`: no entry has any other name.
+fn is_dn(text: &str) -> bool {
+    let attribute = text.split_once('=').map(|(attribute, _)| attribute.trim());
+    attribute.is_some_and(|attribute| {
+        let mut bytes = attribute.bytes();
+        !attribute.is_empty() && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.')
+    })
 }
 
 fn check_ldap(ldap: &LdapConfig) -> Result<(), SourceError> {

@@ -33,13 +33,13 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", default_value = "bursar")]
     pub client_user: String,
     /// Time that one request may take.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub deadline: Duration,
     /// Processor time that one request may take, in seconds: a file that takes more is too complex.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
     pub cpu_seconds: u64,
     /// How long an export that hangs is left alone before it is tried again; doubled as long as it hangs.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub backoff: Duration,
     /// What a new home is filled with.
     #[arg(long, value_name = "PATH", default_value = "/etc/skel")]
@@ -49,8 +49,13 @@ pub struct Arguments {
     pub socket: Option<PathBuf>,
 }
 
+/// A parser that shows what a duration looks like.
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration; for example 30s or 2m"))
+}
+
 impl Arguments {
-    /// The settings that they say; `clock` is the wall clock.
+    /// The settings that they say, checked before systemd is told that the service is ready; `clock` is the wall clock.
     pub fn settings(&self, clock: fn() -> SystemTime) -> Result<HomedSettings, HomedError> {
         let prefix = |allow_create| move |path: &PathBuf| Prefix { path: path.clone(), allow_create };
         let prefixes = self.prefixes.iter().map(prefix(false)).chain(self.create_prefixes.iter().map(prefix(true)));
@@ -63,6 +68,8 @@ impl Arguments {
         };
         let settings = HomedSettings::new(bounds, server::client_uid(&self.client_user)?, clock);
         let breaker = BreakerSettings { backoff: self.backoff, ..settings.breaker };
-        Ok(HomedSettings { deadline: self.deadline, cpu_seconds: self.cpu_seconds, breaker, ..settings })
+        let settings = HomedSettings { deadline: self.deadline, cpu_seconds: self.cpu_seconds, breaker, ..settings };
+        server::check(&settings)?;
+        Ok(settings)
     }
 }

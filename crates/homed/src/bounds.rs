@@ -104,7 +104,7 @@ fn has_control_characters(path: &Path) -> bool {
 }
 
 /// At least one component, and only names: no root, no `..`, no NUL, nothing longer than a path may be.
-fn is_plain_relative(path: &Path) -> bool {
+pub(crate) fn is_plain_relative(path: &Path) -> bool {
     let text = path.as_os_str().as_encoded_bytes();
     text.len() < 4096
         && !text.contains(&0)

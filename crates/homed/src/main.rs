@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use bursar_homed::arguments::Arguments;
+use bursar_homed::server::HomedError;
 use bursar_homed::{server, spawner};
 use clap::Parser as _;
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,12 +26,12 @@ fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 64 } else { 0 });
         }
     };
-    tracing_subscriber::fmt().with_writer(std::io::stderr).without_time().with_target(false).init();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).without_time().with_target(false).init();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
-            ExitCode::from(78)
+            ExitCode::from(exit_code(&error))
         }
     }
 }
@@ -48,6 +49,15 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         };
         Ok(server::serve(listener, settings, shutdown).await?)
     })
+}
+
+/// 78 for what only an administrator changes: the unit does not restart after it. Anything else may be gone at the next
+/// start, for example a socket that is still in use.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<HomedError>() {
+        Some(HomedError::NoSocket | HomedError::NoUser { .. } | HomedError::Settings(_)) => 78,
+        Some(HomedError::Socket { .. }) | None => 1,
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place where this program reads the wall clock")]

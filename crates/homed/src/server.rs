@@ -8,14 +8,15 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::ErrorKind;
-use std::os::unix::net::UnixListener as StdListener;
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bursar_protocol::{
     HomeError, HomeTarget, MAX_ANSWER_BYTES, MAX_CONCURRENT, MAX_CONNECTIONS, MAX_REQUEST_BYTES, PROTOCOL_VERSION,
-    Response, USUAL_REQUEST_BYTES,
+    Response, USUAL_KUBECONFIG, USUAL_REQUEST_BYTES,
 };
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -26,7 +27,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
-use crate::bounds::{Bounds, Prefix};
+use crate::bounds::{Bounds, Prefix, is_plain_relative};
 use crate::breaker::{Breaker, BreakerSettings};
 use crate::spawner::{Spawner, Worker};
 use crate::worker::{Order, place};
@@ -121,9 +122,10 @@ pub fn listener(path: Option<&Path>) -> Result<StdListener, HomedError> {
         return Ok(listener);
     };
     let failed = |source| HomedError::Socket { path: path.to_owned(), source };
-    let is_dead = std::os::unix::net::UnixStream::connect(path)
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
-    if is_dead {
+    // A connection to a regular file is refused too, and that file is not ours to remove.
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    let is_refused = || StdStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+    if is_socket && is_refused() {
         std::fs::remove_file(path).map_err(failed)?;
     }
     let listener = StdListener::bind(path).map_err(failed)?;
@@ -133,14 +135,13 @@ pub fn listener(path: Option<&Path>) -> Result<StdListener, HomedError> {
     Ok(listener)
 }
 
-/// Serves until `shutdown`, then lets requests that run come to their end (at most their deadline).
+/// Serves with settings that were checked until `shutdown`, then lets requests that run come to their end (at most their deadline).
 pub async fn serve(
     listener: StdListener,
     settings: HomedSettings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), HomedError> {
     let failed = |source| HomedError::Socket { path: PathBuf::from("listening"), source };
-    check(&settings)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let listener = UnixListener::from_std(listener).map_err(failed)?;
     let server = Arc::new(Server::new(settings));
@@ -171,7 +172,8 @@ pub async fn serve(
     Ok(())
 }
 
-fn check(settings: &HomedSettings) -> Result<(), HomedError> {
+/// Whether any request can be served with these settings.
+pub(crate) fn check(settings: &HomedSettings) -> Result<(), HomedError> {
     if settings.bounds.prefixes.is_empty() {
         return Err(HomedError::Settings("no prefix: without --prefix PATH no home may be touched".into()));
     }
@@ -187,6 +189,12 @@ fn check(settings: &HomedSettings) -> Result<(), HomedError> {
                 path.display()
             )));
         }
+    }
+    if let Some(path) = settings.bounds.kubeconfigs.iter().find(|path| !is_plain_relative(path)) {
+        return Err(HomedError::Settings(format!(
+            "kubeconfig `{}` must be a path relative to a home, without `..`; for example {USUAL_KUBECONFIG}",
+            path.display()
+        )));
     }
     Ok(())
 }

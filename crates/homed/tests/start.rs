@@ -3,6 +3,8 @@
 
 use std::process::{Command, Output};
 
+use bursar_homed::server::{HomedError, listener};
+
 fn homed(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bursar-homed"));
     command.args(arguments).env_remove("LISTEN_FDS").output().expect("bursar-homed starts")
@@ -34,12 +36,44 @@ fn what_root_must_set_up_is_named() {
     let socket = socket.to_str().expect("UTF-8");
     for (arguments, message) in [
         (&["--client-user", "nobody-of-that-name"][..], "no user `nobody-of-that-name` in /etc/passwd"),
+        (&["--client-user", "0"], "no prefix: without --prefix PATH no home may be touched"),
         (&["--client-user", "0", "--prefix", "/home"], "no socket: start bursar-homed.socket, or give --socket PATH"),
         (&["--client-user", "0", "--socket", socket], "no prefix: without --prefix PATH no home may be touched"),
         (&["--client-user", "0", "--socket", socket, "--prefix", "/"], "prefix `/` must be an absolute path"),
+        (
+            &["--client-user", "0", "--prefix", "/home", "--kubeconfig", "/etc/shadow"],
+            "kubeconfig `/etc/shadow` must be a path relative to a home",
+        ),
     ] {
         let output = homed(arguments);
         assert_eq!(output.status.code(), Some(78), "{arguments:?}");
         assert!(said(&output).contains(message), "{arguments:?}: {}", said(&output));
     }
+}
+
+#[test]
+fn a_socket_that_cannot_be_made_is_tried_again_by_systemd() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let taken = folder.path().join("taken");
+    std::fs::write(&taken, "").expect("written");
+    for socket in [taken, folder.path().join("missing/homed.sock")] {
+        let socket = socket.to_str().expect("UTF-8");
+        let output = homed(&["--client-user", "0", "--prefix", "/home", "--socket", socket]);
+        assert_eq!(output.status.code(), Some(1), "{socket}: {}", said(&output));
+        assert!(said(&output).contains(socket), "{}", said(&output));
+    }
+}
+
+#[test]
+fn only_a_dead_socket_is_replaced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("homed.sock");
+    std::fs::write(&path, "notes").expect("written");
+    assert!(matches!(listener(Some(&path)), Err(HomedError::Socket { .. })));
+    assert_eq!(std::fs::read_to_string(&path).expect("it stays"), "notes");
+    std::fs::remove_file(&path).expect("removed");
+    let living = listener(Some(&path)).expect("a new socket");
+    assert!(listener(Some(&path)).is_err(), "another program listens there");
+    drop(living);
+    listener(Some(&path)).expect("the dead socket is replaced");
 }

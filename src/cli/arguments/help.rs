@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{CommandFactory as _, FromArgMatches as _};
 
@@ -43,14 +45,21 @@ pub fn command() -> clap::Command {
     command.help_template(template)
 }
 
-/// The usage of the command that `words` begin, for errors that say nothing of it themselves.
-#[must_use]
-pub fn usage(words: impl Iterator<Item = String>) -> String {
+/// Adds the usage of the command that `words` begin to an error that says nothing of it itself.
+pub fn add_usage(error: &mut clap::Error, words: impl Iterator<Item = String>) {
+    if error.get(ContextKind::Usage).is_none() {
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage(words)));
+    }
+}
+
+fn usage(words: impl Iterator<Item = String>) -> StyledStr {
     let mut command = Arguments::command();
     command.build();
-    let named = words.skip(1).find_map(|word| command.find_subcommand(&word).map(|found| found.get_name().to_owned()));
-    let found = named.and_then(|name| command.find_subcommand_mut(name).map(clap::Command::render_usage));
-    found.unwrap_or_else(|| command.render_usage()).to_string()
+    let mut deepest = &command;
+    for word in words.skip(1) {
+        deepest = deepest.find_subcommand(&word).unwrap_or(deepest);
+    }
+    deepest.clone().render_usage()
 }
 
 /// Parses the command line.
@@ -66,4 +75,19 @@ pub fn parsed() -> Result<Arguments, clap::Error> {
     }
     arguments.global.config_is_named = deepest.value_source("config") != Some(ValueSource::DefaultValue);
     Ok(arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_value_shows_the_usage_of_its_own_command() {
+        let words = "bursar quota set tool foo limits.cpu".split(' ').map(str::to_owned);
+        let mut error = command().try_get_matches_from(words.clone()).expect_err("no amount");
+        add_usage(&mut error, words);
+        let text = error.to_string();
+        let (usage, help) = (text.find("Usage: bursar quota set "), text.find("For more information"));
+        assert!(usage.is_some() && usage < help, "{text}");
+    }
 }

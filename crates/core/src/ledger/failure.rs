@@ -46,10 +46,10 @@ impl Failure {
         self.step == REMOVAL
     }
 
-    /// A deletion that takes its time, and of which nothing failed.
+    /// A deletion that takes its time, or a suspension that has begun, and of which nothing failed.
     #[must_use]
     pub fn is_under_way(&self) -> bool {
-        self.attempts == 0 && self.step == "deletion"
+        self.attempts == 0 && (self.step == "deletion" || self.is_begun())
     }
 
     /// Whether a step of this name is about objects of the cluster, and so about what a quota asks for.

@@ -12,7 +12,11 @@ use crate::orders::request::Refusal;
 pub(super) fn accept(ledger: &LedgerState, source: &str, note: &Note) -> Result<OrderOutcome, Refusal> {
     if !ledger.sources.contains_key(source) && !ledger.marks.contains_key(source) {
         let names: Vec<&str> = ledger.sources.keys().map(String::as_str).collect();
-        let text = format!("no source {source:?} was read yet; there are: {}", names.join(", "));
+        let others = match names.as_slice() {
+            [] => "nothing was read so far; run: bursar sync".to_owned(),
+            names => format!("there are: {}", names.join(", ")),
+        };
+        let text = format!("no source {source:?} was read yet; {others}");
         return Err(Refusal { exit_code: 64, text });
     }
     let mark = SourceMark::accepted(note.at);

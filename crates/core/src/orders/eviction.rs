@@ -37,6 +37,12 @@ pub(super) fn left_stopped(
         [one] if one == ALL => &|_| true,
         [one] if one == NONE => &|_| false,
         several => {
+            if names.is_empty() {
+                return refused(format!(
+                    "{}: no eviction stopped anything; run the command again without --start",
+                    account.account_name()
+                ));
+            }
             if let Some(unknown) = several.iter().find(|name| !names.contains(name)) {
                 return refused(format!(
                     "{}: {unknown:?} is not among what is stopped: {}",
@@ -116,6 +122,17 @@ mod tests {
         let since = Some(world.now);
         assert_eq!(ordered(&mut world, OrderRequest::Evict(Evict { target: target(), since })), []);
         assert_eq!(steps(&world), ["stop", "evict", "prove"]);
+    }
+
+    #[test]
+    fn where_nothing_was_stopped_nothing_is_named() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let refused =
+            left_stopped(&world.ledger, &world.ledger.accounts[&foo], Some(&vec!["deployment/web".to_owned()]));
+        let refusal = refused.err().expect("refused");
+        assert!(refusal.exit_code == 64 && refusal.text.ends_with("without --start"), "{}", refusal.text);
     }
 
     #[test]

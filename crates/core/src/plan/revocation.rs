@@ -18,7 +18,7 @@ use crate::ledger::revocation::BulkRevocation;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     pub class: String,
-    /// Accounts whose older certificates are refused, and that have a new one.
+    /// Accounts that were revoked and have no older certificate in their homes: they have a new one, or had none.
     pub done: u64,
     /// Accounts that were revoked and do not have their new certificate yet.
     pub under_way: u64,
@@ -55,7 +55,7 @@ impl Progress {
 impl std::fmt::Display for Progress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { class, done, under_way: _, waiting, stopped_by } = self;
-        write!(f, "revocation of class {class}: {done} of {} have new certificates, {waiting} wait", self.all())?;
+        write!(f, "revocation of class {class}: {done} of {} are revoked, {waiting} waiting", self.all())?;
         if stopped_by.is_empty() {
             return Ok(());
         }

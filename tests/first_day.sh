@@ -12,6 +12,9 @@ install -m 0755 "$site/kubectl" "$system/usr/local/bin/"
 install -D -m 0600 "$site/admin.kubeconfig" "$system/root/.kube/config"
 install -m 0640 "$site/ldap-password" "$system/etc/bursar/credentials/"
 within chown root:bursar /etc/bursar/credentials/ldap-password
+# Nothing else is mounted there; and a host has an address besides loopback.
+within install -d -m 0700 /home/bob
+nsenter -t "$leader" -n -- sh -c 'ip link add control0 type dummy && ip address add 10.20.0.5/24 dev control0 && ip link set control0 up'
 for tool in baz:52501 qux:52502 foo:52503 bar:52504 quux:52505 corge:52506; do
     within install -d -m 0700 -o "${tool#*:}" -g "${tool#*:}" "/data/project/${tool%:*}"
 done

@@ -54,7 +54,7 @@ diff "$work/deb.names" "$work/rpm.names" >&2 || fail "the packages differ in wha
 cache=${BURSAR_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bursar}/system
 if [ ! -e "$cache/bookworm/made" ]; then
     say "making a Debian (once, about a minute)"
-    mirror=$(grep -rhoE '^(URIs:|deb ).*' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | grep -oE 'https?://[^ ]+' | head -n 1)
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Release: bookworm' | head -n 1)
     rm -rf "$cache/bookworm"
     mkdir -p "$cache"
     debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,sqlite3 bookworm "$cache/bookworm" "$mirror" >"$work/debootstrap.log" 2>&1 ||

@@ -21,7 +21,7 @@ const SAMPLE: usize = 3;
 
 /// Everything about homes; `named`: those that directories name.
 pub(crate) async fn homes(settings: &Settings, named: &[PathBuf]) -> Vec<Finding> {
-    let mut findings = vec![listening(&settings.homes.socket).await];
+    let mut findings = vec![listening(settings).await];
     let ledger = async { ReadStore::open(&settings.ledger()).await?.state().await }.await.unwrap_or_default();
     let client = HomedClient::new(&settings.homes.socket, settings.homes.deadline);
     let tables = Tables::read();
@@ -47,9 +47,14 @@ fn subject(prefix: &Path) -> String {
     format!("homes beneath {}", prefix.display())
 }
 
-async fn listening(socket: &Path) -> Finding {
+async fn listening(settings: &Settings) -> Finding {
+    let socket = &settings.homes.socket;
     match tokio::net::UnixStream::connect(socket).await {
         Ok(_) => Finding::good("homes", format!("bursar-homed listens at {}", socket.display())),
+        // `bursard.service` brings it.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !super::has_worked(settings).await => {
+            Finding::good("homes", "bursar-homed is not started yet; it starts with bursard")
+        }
         Err(error) => {
             let text = format!("bursar-homed does not listen at {}: {error}", socket.display());
             Finding::bad("homes", text, "systemctl enable --now bursar-homed.socket")

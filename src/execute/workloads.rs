@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::StepError;
 use super::request::{ApiServer, Ask, RequestError};
 use crate::identity::{ClusterName, NamespaceName};
-use crate::kinds::{ObjectKey, ObjectKind, everywhere};
+use crate::kinds::{ObjectKey, ObjectKind, ObjectName, everywhere};
 use crate::ledger::StoppedWorkload;
 
 /// Makes a `DaemonSet`'s pods fit no node. There is no `/scale` for them.
@@ -222,12 +222,12 @@ fn is_finished(job: &Value) -> bool {
 
 fn key(cluster: &ClusterName, api_version: &str, kind: &str, object: &Value) -> ObjectKey {
     let metadata = &object["metadata"];
-    ObjectKey {
+    ObjectKey::from(ObjectName {
         cluster: cluster.clone(),
         kind: ObjectKind::of(api_version, kind),
         namespace: metadata["namespace"].as_str().map(str::to_owned),
         name: metadata["name"].as_str().unwrap_or_default().to_owned(),
-    }
+    })
 }
 
 fn path(key: &ObjectKey) -> Option<String> {

@@ -12,7 +12,7 @@ use super::*;
 use crate::errors::chain;
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, HostName, PosixIdentity};
 use crate::json_text::JsonText;
-use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
+use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, ObjectName};
 use crate::ledger::change::{Change, Event, RefusalRecord};
 use crate::ledger::gaps::Proved;
 use crate::ledger::idle::Idleness;
@@ -130,17 +130,17 @@ fn change() -> impl Strategy<Value = Change> {
         ),
         (id(), any::<bool>()).prop_map(|(id, held)| Change::Hold(id, held.then(|| note("hold")))),
         (id(), any::<bool>(), 0_u64..3).prop_map(move |(id, there, n)| Change::Object(
-            ObjectKey {
+            ObjectKey::from(ObjectName {
                 cluster: cluster(),
                 kind: ManagedKind::ResourceQuota.into(),
                 namespace: (n > 0).then(|| format!("ns{n}")),
                 name: "bursar".to_owned()
-            },
+            }),
             there.then(|| ObjectRecord {
                 account: id,
-                uid: n.to_string(),
-                wanted: "w".to_owned(),
-                observed: "o".to_owned(),
+                uid: n.to_string().into(),
+                wanted: "w".into(),
+                observed: "o".into(),
                 detail: Some(JsonText::from(&json!({"pods": "16"})))
             }),
         )),
@@ -194,12 +194,12 @@ fn change() -> impl Strategy<Value = Change> {
         prop::collection::vec((0_u8..5).prop_map(refusal), 0..3).prop_map(Change::Refusals),
         (id(), any::<bool>(), any::<bool>()).prop_map(move |(id, there, scaled)| Change::Stopped(
             id,
-            ObjectKey {
+            ObjectKey::from(ObjectName {
                 cluster: cluster(),
                 kind: ObjectKind::of("apps/v1", "Deployment"),
                 namespace: Some("ns1".to_owned()),
                 name: "web".to_owned()
-            },
+            }),
             there.then(|| StoppedWorkload { uid: "u".to_owned(), replicas: scaled.then_some(2), at: at(3) }),
         )),
         (1_u64..5).prop_map(|n| Change::Spent(Spending::Suspend, "tool".to_owned(), n, at(1))),

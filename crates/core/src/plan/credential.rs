@@ -123,7 +123,7 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, hel
 
 /// The Secret that stands there now. One that somebody deleted took its tokens with it, and is about to be made again.
 fn uid_of_secret(look: Look<'_>, token: &TokenOf) -> Option<String> {
-    look.there.objects.get(&token.secret_key(look.cluster)).map(|found| found.uid.clone())
+    look.there.objects.get(&token.secret_key(look.cluster)).map(|found| found.uid.to_string())
 }
 
 /// What stands in homes and is not wanted any more.

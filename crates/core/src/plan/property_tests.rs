@@ -125,7 +125,7 @@ fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
             if world.inventory.clusters.contains_key(&prod())
                 && let Some(found) = world.cluster().objects.values_mut().nth(*nth)
             {
-                "edited".clone_into(&mut found.digest);
+                found.digest = "edited".into();
             }
         }
         Happening::Vanished(nth) => {
@@ -342,7 +342,7 @@ fn a_repair_that_a_program_undoes_again_and_again_waits_and_names_it_and_access_
     let (policy, binding) = (of(&world, ManagedKind::NetworkPolicy), of(&world, ManagedKind::RoleBinding));
     let edit = |world: &mut World, key: &ObjectKey| {
         let found = world.cluster().objects.get_mut(key).expect("it is there");
-        "edited".clone_into(&mut found.digest);
+        found.digest = "edited".into();
         found.rival = Some("argocd".into());
     };
     let repairs = |world: &mut World, key: &ObjectKey| {

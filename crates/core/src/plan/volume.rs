@@ -94,15 +94,15 @@ mod tests {
 
     use super::*;
     use crate::identity::{AccountId, ClusterName};
-    use crate::kinds::{ManagedKind, ObjectKind};
+    use crate::kinds::{ManagedKind, ObjectKind, ObjectName};
 
     fn key(kind: ManagedKind, namespace: Option<&str>) -> ObjectKey {
-        ObjectKey {
+        ObjectKey::from(ObjectName {
             cluster: ClusterName("prod".to_owned()),
             kind: kind.into(),
             namespace: namespace.map(str::to_owned),
             name: "home".to_owned(),
-        }
+        })
     }
 
     fn record(manifest: &Value) -> ObjectRecord {
@@ -110,9 +110,9 @@ mod tests {
         let account = AccountId("a".to_owned());
         ObjectRecord {
             account,
-            uid: text(),
-            wanted: text(),
-            observed: text(),
+            uid: text().into(),
+            wanted: text().into(),
+            observed: text().into(),
             detail: fixed(&ObjectKind::of_manifest(manifest), manifest).as_ref().map(JsonText::from),
         }
     }

@@ -26,7 +26,7 @@ use bursar::snapshot::DirectorySnapshot;
 use bursar::store::{FILE, Store};
 use bursar_testkit::folder::Folder;
 
-use figures::{cpu, median, milliseconds};
+use figures::{median, milliseconds};
 use site::Site;
 
 /// What is measured where nobody says otherwise.
@@ -83,6 +83,7 @@ async fn make(folder: &Path, tenants: u32) {
 async fn start(folder: &Path, tenants: u32) {
     let began = (Instant::now(), own_cpu());
     let (store, lock) = Store::open(folder).await.expect("a ledger");
+    println!("memory with the ledger alone, MiB\t{}", memory("VmRSS"));
     let inventory = shown(store.state());
     println!("start: ledger opened, made-up cluster listed, ms\t{:.0}", milliseconds(began.0.elapsed()));
     let policy = site::policy(folder);
@@ -91,12 +92,12 @@ async fn start(folder: &Path, tenants: u32) {
     let now = "2026-11-21T06:00:00Z".parse().expect("a time");
     let mut deriver = Deriver::default();
     let mut cycle = |heard: Option<&DirectorySnapshot>| {
-        let before = (Instant::now(), own_cpu());
+        let before = (own_cpu(), Instant::now());
         let ledger = store.state();
         let inputs = Inputs { ledger, heard, inventory: &inventory, policy: &policy, sealer: &sealer, now };
         let Evolved { plan, .. } = evolve(inputs, &mut deriver);
-        assert!(plan.is_empty(), "there is nothing to do");
-        (before.0.elapsed(), own_cpu() - before.1)
+        assert!(plan.is_empty(), "there is nothing to do: {:?}", plan.accounts.first());
+        (before.1.elapsed(), own_cpu() - before.0)
     };
     cycle(Some(&directory));
     println!("start to the end of the first cycle, ms\t{:.0}", milliseconds(began.0.elapsed()));
@@ -105,7 +106,7 @@ async fn start(folder: &Path, tenants: u32) {
     for (what, heard) in [("with an unchanged read", Some(&directory)), ("without a read", None)] {
         let (times, used): (Vec<Duration>, Vec<f64>) = (0..CYCLES).map(|_| cycle(heard)).unzip();
         println!("cycle in which nothing changed, {what}, ms\t{:.1}", milliseconds(median(times)));
-        println!("the same, {what}, CPU ms\t{:.0}", used.iter().sum::<f64>() / f64::from(CYCLES) * 1e3);
+        println!("the same, {what}, CPU ms\t{:.1}", used.iter().sum::<f64>() / f64::from(CYCLES) * 1e3);
     }
     drop(directory);
     // The allocator gives back what was freed a while ago when it is asked for more.
@@ -127,8 +128,14 @@ fn shown(ledger: &LedgerState) -> Inventory {
     Inventory { clusters: BTreeMap::from([(site::cluster(), Arc::new(cluster))]), ..Inventory::default() }
 }
 
+/// CPU time of this process so far, in seconds: the nanoseconds of each thread (Linux, `Documentation/scheduler/sched-stats`).
 fn own_cpu() -> f64 {
-    cpu().get("bench").copied().unwrap_or_default()
+    let threads = fs::read_dir("/proc/self/task").expect("proc").flatten();
+    let nanoseconds = threads.filter_map(|thread| {
+        let stat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        stat.split(' ').next()?.parse::<f64>().ok()
+    });
+    nanoseconds.sum::<f64>() / 1e9
 }
 
 /// A figure of `/proc/self/status`, in MiB.

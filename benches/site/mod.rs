@@ -90,11 +90,12 @@ impl Site {
         match action {
             Action::Apply { key, wanted, manifest, .. } => {
                 let uid = format!("0b0c1d2e-0000-4000-8000-{:012}", objects.objects.len());
-                let found = ObservedObject { uid: uid.clone(), digest: wanted.clone(), ..ObservedObject::default() };
+                let found =
+                    ObservedObject { uid: uid.as_str().into(), digest: wanted.clone(), ..ObservedObject::default() };
                 objects.objects.insert(key.clone(), found);
                 let record = ObjectRecord {
                     account: account.id.clone(),
-                    uid,
+                    uid: uid.into(),
                     wanted: wanted.clone(),
                     observed: wanted.clone(),
                     detail: bursar::desired::detail(&key.kind, &manifest.value()),
@@ -195,7 +196,11 @@ pub fn cluster() -> ClusterName {
 
 /// The policy of the tests' sites. Nobody is asked, so the addresses are nobody's.
 pub fn policy(folder: &Path) -> Policy {
-    let ca = write_public(folder, "ca.pem", &Authority::new("bench").identity().certificate);
+    let ca = folder.join("ca.pem");
+    // Another authority would make every kubeconfig another.
+    if !ca.exists() {
+        write_public(folder, "ca.pem", &Authority::new("bench").identity().certificate);
+    }
     settings(folder, ("ldaps://ldap.example.org", &ca), ("https://k8s.example.org:6443", &ca)).policy
 }
 

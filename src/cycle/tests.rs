@@ -141,7 +141,7 @@ impl Story {
             }
             Happening::Edited(nth) if self.away.is_none() => {
                 if let Some(found) = self.world.cluster().objects.values_mut().nth(*nth) {
-                    "edited".clone_into(&mut found.digest);
+                    found.digest = "edited".into();
                 }
             }
             Happening::Vanished(_) | Happening::Edited(_) => {}

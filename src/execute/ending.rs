@@ -55,11 +55,11 @@ impl TenantExecution<'_> {
         let writing = effects.watch.write(&key);
         let applied = apply(&effects.server, &key, &manifest, None, false).await?;
         let observed = writing.applied(&applied.object);
-        let uid = observed.uid.clone();
+        let uid = observed.uid.to_string();
         let record = ObjectRecord {
             account: self.account.id.clone(),
             uid: observed.uid,
-            wanted: digest(&manifest),
+            wanted: digest(&manifest).into(),
             observed: observed.digest,
             detail: None,
         };

@@ -344,15 +344,16 @@ fn remedy_of_request(source: &RequestError) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::ObjectName;
 
     #[test]
     fn a_foreign_object_names_the_command_that_takes_it_over() {
-        let key = ObjectKey {
+        let key = ObjectKey::from(ObjectName {
             cluster: ClusterName("prod".to_owned()),
             kind: ManagedKind::ResourceQuota.into(),
             namespace: Some("tool-foo".to_owned()),
             name: "bursar".to_owned(),
-        };
+        });
         let error = StepError::Foreign { key };
         assert_eq!(
             error.reason(),

@@ -14,6 +14,7 @@ use super::{ClusterEffects, StepError};
 use crate::archive::Listed;
 use crate::identity::NamespaceName;
 use crate::inventory::Touched;
+use crate::packed_text::UuidText;
 
 /// The type of Secrets that Kubernetes fills with a token of a service account.
 pub const TOKEN_SECRET: &str = "kubernetes.io/service-account-token";
@@ -73,10 +74,12 @@ impl TenantExecution<'_> {
     }
 
     /// UIDs of what Bursar made or stopped for the account: there Bursar's own name in `managedFields` is no news.
-    fn ours(&self) -> HashSet<&str> {
+    fn ours(&self) -> HashSet<UuidText> {
         let (ledger, id) = (self.run.ledger, &self.account.id);
-        let made = ledger.objects.iter().filter(|(_, record)| record.account == *id).map(|(_, record)| &*record.uid);
-        let stopped = ledger.stopped.iter().filter(|((whose, _), _)| whose == id).map(|(_, stopped)| &*stopped.uid);
+        let made =
+            ledger.objects.iter().filter(|(_, record)| record.account == *id).map(|(_, record)| record.uid.clone());
+        let stopped =
+            ledger.stopped.iter().filter(|((whose, _), _)| whose == id).map(|(_, stopped)| (&*stopped.uid).into());
         made.chain(stopped).collect()
     }
 }
@@ -89,11 +92,11 @@ async fn when_suspended(server: &ApiServer, path: &str, ask: Ask<'_>) -> Result<
 
 /// What others than Bursar changed or made since then. The writer of an object chooses the name in its `managedFields` and
 /// may empty them, so an object that is new is always listed.
-fn touched(listed: &[Listed], since: Timestamp, ours: &HashSet<&str>) -> BTreeSet<Touched> {
+fn touched(listed: &[Listed], since: Timestamp, ours: &HashSet<UuidText>) -> BTreeSet<Touched> {
     let of_object = |(kind, object): &Listed| {
         let metadata = &object["metadata"];
         let name = format!("{kind}/{}", metadata["name"].as_str().unwrap_or_default());
-        let is_ours = metadata["uid"].as_str().is_some_and(|uid| ours.contains(uid));
+        let is_ours = metadata["uid"].as_str().is_some_and(|uid| ours.contains(&uid.into()));
         let at = |time: &Value| time.as_str()?.parse::<Timestamp>().ok().filter(|at| *at >= since);
         let touched = |entry: &Value| {
             let by = entry["manager"].as_str().unwrap_or_default();
@@ -144,7 +147,7 @@ mod tests {
             ),
         ];
         let since = "2026-11-20T08:00:00Z".parse().expect("a time");
-        let found = touched(&listed, since, &HashSet::from(["o"]));
+        let found = touched(&listed, since, &HashSet::from(["o".into()]));
         let found: BTreeSet<(&str, &str)> = found.iter().map(|it| (it.object.as_str(), it.by.as_str())).collect();
         let expected = [
             ("cronjobs.batch/miner", "kubectl-create"),

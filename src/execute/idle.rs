@@ -7,7 +7,7 @@ use super::StepError;
 use super::apply::refused;
 use super::request::{ApiServer, Ask};
 use crate::identity::NamespaceName;
-use crate::kinds::{ObjectKey, ObjectKind};
+use crate::kinds::{ObjectKey, ObjectKind, ObjectName};
 
 /// About the quota, which is Bursar's: an event of a namespace itself would stand in `default`, where tenants do not look.
 pub async fn warn(
@@ -32,12 +32,12 @@ pub async fn warn(
         "lastTimestamp": at,
         "count": 1,
     });
-    let key = ObjectKey {
+    let key = ObjectKey::from(ObjectName {
         cluster: server.cluster.clone(),
         kind: ObjectKind::of("v1", "Event"),
         namespace: Some(namespace.to_string()),
         name: "bursar-idle".to_owned(),
-    };
+    });
     let path = format!("/api/v1/namespaces/{namespace}/events");
     server.ask(&path, Ask::Create(&event)).await.map(drop).map_err(|error| refused(&key, error))
 }

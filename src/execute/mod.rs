@@ -105,6 +105,7 @@ impl ClusterEffects {
     ) -> Self {
         let kinds = managed_kinds().into_iter().chain(site_kinds(policy, ledger, &cluster)).collect();
         let watch = ClusterWatch::start(&client, cluster.clone(), kinds, Arc::clone(changed));
+        watch.share(ledger.objects.keys().filter(|key| key.cluster == cluster).cloned().collect());
         let pods = policy.reapers.look_at_pods().then(|| PodWatch::start(&client));
         let in_use = policy.reapers.namespaces.as_ref().and_then(|rules| UseWatch::start(&cluster, rules));
         let adopted = AdoptedWatch::start(&client, adopted::wanted(policy, &cluster), Arc::clone(soon));

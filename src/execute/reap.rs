@@ -7,7 +7,7 @@ use super::StepError;
 use super::request::{ApiServer, Ask, RequestError};
 use crate::contract::{JOB, MANAGED_BY, MANAGER};
 use crate::identity::NamespaceName;
-use crate::kinds::{ObjectKey, ObjectKind, everywhere};
+use crate::kinds::{ObjectKey, ObjectKind, ObjectName, everywhere};
 
 /// What may belong to a job.
 const COMPANIONS: [&str; 3] = ["Service", "ConfigMap", "Secret"];
@@ -40,12 +40,12 @@ pub async fn reap(
 }
 
 fn failed(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str, source: RequestError) -> StepError {
-    let key = ObjectKey {
+    let key = ObjectKey::from(ObjectName {
         cluster: server.cluster.clone(),
         kind: ObjectKind::of("v1", kind),
         namespace: Some(namespace.to_string()),
         name: name.to_owned(),
-    };
+    });
     StepError::Workload { key, source }
 }
 

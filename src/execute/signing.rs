@@ -18,7 +18,7 @@ use super::csr_watch::{HOLDER, Outcome};
 use super::request::{ApiServer, Ask, RequestError};
 use crate::contract::{MANAGED_BY, MANAGER, NAMESPACE_HINT};
 use crate::identity::{ClusterName, kubernetes_name};
-use crate::kinds::{ObjectKey, ObjectKind};
+use crate::kinds::{ObjectKey, ObjectKind, ObjectName};
 
 /// The signer whose certificates the API server takes from clients (Kubernetes, "Certificates and CSRs").
 pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
@@ -171,12 +171,12 @@ async fn ask(server: &ApiServer, unsigned: Unsigned<'_>) -> Result<Vec<u8>, Sign
 /// The request's name, for refusals.
 #[must_use]
 pub fn key(cluster: &ClusterName, unsigned: &Unsigned<'_>) -> ObjectKey {
-    ObjectKey {
+    ObjectKey::from(ObjectName {
         cluster: cluster.clone(),
         kind: ObjectKind::of(API_VERSION, KIND),
         namespace: None,
         name: name(unsigned.account, unsigned.holder),
-    }
+    })
 }
 
 /// The name of the request for an account's certificate. Two holders with one name, as the daemons of two ledgers are,

@@ -12,7 +12,7 @@ use super::apply::refused;
 use super::request::{ApiServer, Ask};
 use crate::certificate::Issued;
 use crate::desired::{SERVICE_ACCOUNT, TokenOf};
-use crate::kinds::{ManagedKind, ObjectKey};
+use crate::kinds::{ManagedKind, ObjectKey, ObjectName};
 use crate::ledger::Certificate;
 
 /// Why a token is not delivered. The text carries the remedy.
@@ -49,12 +49,12 @@ pub async fn request(
         },
     });
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token");
-    let key = ObjectKey {
+    let key = ObjectKey::from(ObjectName {
         cluster: server.cluster.clone(),
         kind: ManagedKind::ServiceAccount.into(),
         namespace: Some(namespace.to_string()),
         name: service_account.clone(),
-    };
+    });
     let answer = server.ask(&path, Ask::Create(&asked)).await.map_err(|error| refused(&key, error))?;
     let text = taken(answer.object).ok_or_else(|| unusable(TokenError::Unreadable))?;
     let certificate = checked(&text, token, generation).map_err(unusable)?;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::request::{ApiServer, Ask, RequestError};
 use super::{Effects, StepError};
 use crate::identity::{ClusterName, NamespaceName};
-use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, everywhere};
+use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, ObjectName, everywhere};
 use crate::ledger::{LedgerState, Lifecycle, ObjectRecord, StoppedWorkload};
 
 /// Makes a `DaemonSet`'s pods fit no node. There is no `/scale` for them.
@@ -276,12 +276,12 @@ fn is_finished(job: &Value) -> bool {
 
 fn key(cluster: &ClusterName, api_version: &str, kind: &str, object: &Value) -> ObjectKey {
     let metadata = &object["metadata"];
-    ObjectKey {
+    ObjectKey::from(ObjectName {
         cluster: cluster.clone(),
         kind: ObjectKind::of(api_version, kind),
         namespace: metadata["namespace"].as_str().map(str::to_owned),
         name: metadata["name"].as_str().unwrap_or_default().to_owned(),
-    }
+    })
 }
 
 fn path(key: &ObjectKey) -> Option<String> {

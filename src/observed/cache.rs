@@ -13,7 +13,8 @@ use crate::digest::managed_digest;
 use crate::identity::ClusterName;
 use crate::inventory::repairs::Repairs;
 use crate::inventory::{ClusterInventory, ObservedObject};
-use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, WatchedKind};
+use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, ObjectName, WatchedKind};
+use crate::packed_text::UuidText;
 
 /// The objects of one cluster that carry our label, kept by events.
 ///
@@ -22,6 +23,8 @@ use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, WatchedKind
 pub struct Cache {
     cluster: ClusterName,
     inventory: Arc<ClusterInventory>,
+    /// The ledger's keys of objects that were not seen yet: a key is kept once.
+    keys: BTreeSet<ObjectKey>,
     /// Objects that we are writing, and whether anything was heard of them since we began. Few at a time.
     writing: BTreeMap<ObjectKey, bool>,
     /// Objects that we wrote while their kind was being listed: the list may be older than they are.
@@ -37,10 +40,16 @@ impl Cache {
         Self {
             cluster,
             inventory: Arc::default(),
+            keys: BTreeSet::new(),
             writing: BTreeMap::new(),
             written_while_listing: BTreeSet::new(),
             listing: 0,
         }
+    }
+
+    /// What is found from now on is named by one of `keys`, where one names it.
+    pub fn share(&mut self, keys: BTreeSet<ObjectKey>) {
+        self.keys = keys;
     }
 
     /// What is there now. The caller may keep it; a change meanwhile then copies it once.
@@ -56,9 +65,9 @@ impl Cache {
     }
 
     /// A watch saw this object go.
-    pub fn gone(&mut self, key: &ObjectKey, uid: &str) -> bool {
+    pub fn gone(&mut self, key: &ObjectKey, uid: &UuidText) -> bool {
         // One of that name with another uid was made since.
-        let known = self.inventory.objects.get(key).is_some_and(|known| known.uid == uid);
+        let known = self.inventory.objects.get(key).is_some_and(|known| known.uid == *uid);
         if known {
             Arc::make_mut(&mut self.inventory).objects.remove(key);
         }
@@ -160,14 +169,25 @@ impl Cache {
             Some(known) => !same_to_the_plan(known, &object),
             None => true,
         };
-        Arc::make_mut(&mut self.inventory).objects.insert(key.clone(), object);
+        let key = self.shared(key);
+        Arc::make_mut(&mut self.inventory).objects.insert(key, object);
         news
+    }
+
+    /// The key itself, or an equal one that somebody else keeps, too.
+    fn shared(&mut self, key: &ObjectKey) -> ObjectKey {
+        let writing = || self.writing.get_key_value(key).map(|(key, _)| key.clone());
+        self.keys.take(key).or_else(writing).unwrap_or_else(|| key.clone())
     }
 
     fn of_kind(&self, scope: &WatchedKind) -> impl Iterator<Item = &ObjectKey> {
         // Keys sort by cluster, apiVersion and kind first.
-        let first =
-            ObjectKey { cluster: self.cluster.clone(), kind: scope.kind.clone(), namespace: None, name: String::new() };
+        let first = ObjectKey::from(ObjectName {
+            cluster: self.cluster.clone(),
+            kind: scope.kind.clone(),
+            namespace: None,
+            name: String::new(),
+        });
         self.inventory
             .objects
             .range(first..)
@@ -183,9 +203,9 @@ pub fn observe(kind: &ObjectKind, object: &Value) -> ObservedObject {
     let metadata = &object["metadata"];
     let of_namespace = |key| metadata["annotations"][key].as_str().filter(|_| *kind == ManagedKind::Namespace);
     ObservedObject {
-        uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
+        uid: metadata["uid"].as_str().unwrap_or_default().into(),
         resource_version: metadata["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0),
-        digest: if is_released(kind, object) { RELEASED.to_owned() } else { managed_digest(object) },
+        digest: if is_released(kind, object) { RELEASED.into() } else { managed_digest(object).into() },
         deleting: metadata["deletionTimestamp"].is_string(),
         spared: of_namespace(KEEP) == Some("true"),
         last_use: of_namespace(LAST_USE).and_then(|text| text.parse().ok()),
@@ -232,16 +252,16 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> ObjectKey {
-        ObjectKey {
+        ObjectKey::from(ObjectName {
             cluster: ClusterName("prod".to_owned()),
             kind: ManagedKind::ResourceQuota.into(),
             namespace: Some("tool-foo".to_owned()),
             name: name.to_owned(),
-        }
+        })
     }
 
     fn object(resource_version: u64, digest: &str) -> ObservedObject {
-        ObservedObject { uid: "u".to_owned(), resource_version, digest: digest.to_owned(), ..ObservedObject::default() }
+        ObservedObject { uid: "u".into(), resource_version, digest: digest.into(), ..ObservedObject::default() }
     }
 
     #[test]
@@ -278,6 +298,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_found_has_the_key_of_the_ledger_or_of_our_own_write() {
+        let (mut cache, known, written) = (cache(), key("a"), key("b"));
+        cache.share(BTreeSet::from([known.clone()]));
+        cache.write_begins(&written);
+        for name in ["a", "b"] {
+            cache.seen(&key(name), object(1, "same"));
+        }
+        let inventory = cache.inventory();
+        let addresses: Vec<usize> = inventory.objects.keys().map(ObjectKey::address).collect();
+        assert_eq!(addresses, [known.address(), written.address()]);
+    }
+
+    #[test]
     fn an_older_state_never_replaces_a_newer_one() {
         let mut cache = cache();
         assert!(cache.seen(&key("a"), object(2, "new")));
@@ -290,8 +323,8 @@ mod tests {
         let mut cache = cache();
         cache.seen(&key("a"), object(1, "same"));
         assert!(!cache.seen(&key("a"), object(2, "same")));
-        assert!(!cache.gone(&key("a"), "of one before"));
-        assert!(cache.gone(&key("a"), "u"));
+        assert!(!cache.gone(&key("a"), &"of one before".into()));
+        assert!(cache.gone(&key("a"), &"u".into()));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //!
 //! A cluster that does not answer has no inventory, which is not an empty one. Its watches try again by themselves.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::contract::{MANAGED_BY, MANAGER};
 use crate::errors::chain;
 use crate::identity::ClusterName;
 use crate::inventory::{ClusterInventory, ObservedObject};
-use crate::kinds::{ObjectKey, ServedKind, WatchedKind};
+use crate::kinds::{ObjectKey, ObjectName, ServedKind, WatchedKind};
 
 /// Between two questions whether a cluster whose watch broke answers again. The watch itself says nothing when it
 /// comes back and nothing changed meanwhile.
@@ -101,6 +102,11 @@ impl ClusterWatch {
             .map(|index| AbortOnDropHandle::new(tokio::spawn(watch_kind(Arc::clone(&shared), client.clone(), index))))
             .collect();
         Self { shared, _tasks: tasks }
+    }
+
+    /// What is found from now on is named by one of `keys`, where one names it: a name is kept once.
+    pub fn share(&self, keys: BTreeSet<ObjectKey>) {
+        self.shared.lock().cache.share(keys);
     }
 
     /// Its name.
@@ -309,12 +315,12 @@ impl Shared {
     }
 
     fn observed(&self, watched: &WatchedKind, object: DynamicObject) -> Option<(ObjectKey, ObservedObject)> {
-        let key = ObjectKey {
+        let key = ObjectKey::from(ObjectName {
             cluster: self.cluster.clone(),
             kind: watched.kind.clone(),
             namespace: object.metadata.namespace.clone(),
             name: object.metadata.name.clone()?,
-        };
+        });
         // What was read as JSON can be written as JSON.
         let value = serde_json::to_value(object).ok()?;
         Some((key, observe(&watched.kind, &value)))

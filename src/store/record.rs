@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::interval::OPEN_END;
 use super::table::{Table, row};
 use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid};
-use crate::kinds::{ObjectKey, ObjectKind};
+use crate::kinds::{ObjectKey, ObjectKind, ObjectName};
 use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::doubt::{Doubt, DoubtKey};
 use crate::ledger::gaps::Proved;
@@ -350,7 +350,8 @@ pub struct KeyColumns {
 }
 
 impl From<ObjectKey> for KeyColumns {
-    fn from(ObjectKey { cluster, kind, namespace, name }: ObjectKey) -> Self {
+    fn from(key: ObjectKey) -> Self {
+        let ObjectName { cluster, kind, namespace, name } = (*key).clone();
         Self {
             cluster,
             api_version: kind.api_version().to_owned(),
@@ -363,12 +364,8 @@ impl From<ObjectKey> for KeyColumns {
 
 impl From<KeyColumns> for ObjectKey {
     fn from(KeyColumns { cluster, api_version, kind, namespace, name }: KeyColumns) -> Self {
-        Self {
-            cluster,
-            kind: ObjectKind::of(&api_version, &kind),
-            namespace: Some(namespace).filter(|n| !n.is_empty()),
-            name,
-        }
+        let (kind, namespace) = (ObjectKind::of(&api_version, &kind), Some(namespace).filter(|n| !n.is_empty()));
+        ObjectName { cluster, kind, namespace, name }.into()
     }
 }
 

@@ -8,10 +8,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Modules of `crates/core`, and what each may use beside itself: only what stands above it.
-const CORE: [(&str, &[&str]); 20] = [
+const CORE: [(&str, &[&str]); 21] = [
     ("errors", &[]),
     ("json_text", &[]),
-    ("identity", &[]),
+    ("packed_text", &[]),
+    ("identity", &["packed_text"]),
     ("quantity", &[]),
     ("contract", &["identity"]),
     ("digest", &["contract"]),
@@ -23,8 +24,8 @@ const CORE: [(&str, &[&str]); 20] = [
     ("merge", &["identity", "policy", "select", "snapshot"]),
     // The webhook's decisions rest on nothing else, so that little can be wrong with them; the policy is not among it.
     ("admission", &["contract", "identity", "rules"]),
-    ("ledger", &["contract", "identity", "json_text", "kinds", "policy", "snapshot"]),
-    ("inventory", &["contract", "identity", "kinds", "policy"]),
+    ("ledger", &["contract", "identity", "json_text", "kinds", "packed_text", "policy", "snapshot"]),
+    ("inventory", &["contract", "identity", "kinds", "packed_text", "policy"]),
     (
         "desired",
         &[
@@ -34,6 +35,7 @@ const CORE: [(&str, &[&str]); 20] = [
             "json_text",
             "kinds",
             "ledger",
+            "packed_text",
             "policy",
             "quantity",
             "rules",
@@ -52,6 +54,7 @@ const CORE: [(&str, &[&str]); 20] = [
             "json_text",
             "kinds",
             "ledger",
+            "packed_text",
             "policy",
             "quantity",
             "select",

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId, PosixIdentity};
-use bursar::kinds::{ManagedKind, ObjectKey};
+use bursar::kinds::{ManagedKind, ObjectKey, ObjectName};
 use bursar::ledger::change::{Change, Event};
 use bursar::ledger::idle::Idleness;
 use bursar::ledger::quota::{OverrideKey, QuotaOverride};
@@ -47,7 +47,7 @@ fn day(text: &str) -> Timestamp {
 fn account(kind: AccountKind, name: &str, uid: u32) -> Account {
     let number = i64::from(uid);
     Account {
-        id: AccountId(format!("id-{name}")),
+        id: AccountId(format!("id-{name}").into()),
         kind,
         name: name.to_owned(),
         kubernetes_name: name.to_owned(),
@@ -111,17 +111,17 @@ fn certificate(account: &Account, digits: &str, not_after: &str, renew_after: &s
 }
 
 fn quota(account: &Account, namespace: &str) -> Change {
-    let key = ObjectKey {
+    let key = ObjectKey::from(ObjectName {
         cluster: ClusterName("prod".to_owned()),
         kind: ManagedKind::ResourceQuota.into(),
         namespace: Some(namespace.to_owned()),
         name: "bursar".to_owned(),
-    };
+    });
     let record = ObjectRecord {
         account: account.id.clone(),
-        uid: "u".to_owned(),
-        wanted: "w".to_owned(),
-        observed: "o".to_owned(),
+        uid: "u".into(),
+        wanted: "w".into(),
+        observed: "o".into(),
         detail: Some((&json!({"limits.memory": "8Gi", "pods": "16"})).into()),
     };
     Change::Object(key, Some(record))

@@ -5,6 +5,8 @@ mod managed;
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::ser::{SerializeStruct as _, Serializer};
@@ -14,9 +16,14 @@ use crate::identity::{ClusterName, NamespaceName};
 
 pub use managed::{Data, Detail, DriftKey, MANAGED_VERBS, ManagedKind, Row, Stage, Watch};
 
-/// Names one object of a cluster.
+/// Names one object of a cluster. Its copies share one name: the ledger, the watch and what is desired each have a key
+/// for every object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ObjectKey(Arc<ObjectName>);
+
+/// What an [`ObjectKey`] names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct ObjectKey {
+pub struct ObjectName {
     /// The cluster.
     pub cluster: ClusterName,
     /// Its API and kind, in JSON the fields `api_version` and `kind`.
@@ -26,6 +33,47 @@ pub struct ObjectKey {
     pub namespace: Option<String>,
     /// `metadata.name`.
     pub name: String,
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl ObjectKey {
+    /// Where the name is: the same for all copies.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+}
+
+impl From<ObjectName> for ObjectKey {
+    fn from(name: ObjectName) -> Self {
+        Self(Arc::new(name))
+    }
+}
+
+impl Deref for ObjectKey {
+    type Target = ObjectName;
+
+    fn deref(&self) -> &ObjectName {
+        &self.0
+    }
+}
+
+impl PartialOrd for ObjectKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ObjectKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
+    }
+}
+
+impl Serialize for ObjectKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
 }
 
 impl ObjectKey {
@@ -39,7 +87,8 @@ impl ObjectKey {
     /// The key of a namespace.
     #[must_use]
     pub fn namespace(cluster: &ClusterName, name: &NamespaceName) -> Self {
-        Self { cluster: cluster.clone(), kind: ManagedKind::Namespace.into(), namespace: None, name: name.to_string() }
+        let (kind, name) = (ManagedKind::Namespace.into(), name.to_string());
+        ObjectName { cluster: cluster.clone(), kind, namespace: None, name }.into()
     }
 }
 

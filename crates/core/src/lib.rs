@@ -18,6 +18,7 @@ pub mod ledger;
 pub mod merge;
 pub mod orders;
 pub mod outlook;
+pub mod packed_text;
 pub mod plan;
 pub mod policy;
 pub mod quantity;

@@ -11,7 +11,7 @@ use bursar::execute::request::ApiServer;
 use bursar::execute::{ClusterEffects, Effects, Extent, Recorder, Report, Run, execute};
 use bursar::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
 use bursar::inventory::ObservedObject;
-use bursar::kinds::{ObjectKey, ObjectKind, WatchedKind, everywhere};
+use bursar::kinds::{ObjectKey, ObjectKind, ObjectName, WatchedKind, everywhere};
 use bursar::ledger::change::Event;
 use bursar::ledger::{Account, Failure, LedgerState, Lifecycle};
 use bursar::observed::cluster::{ClusterWatch, connect};
@@ -67,12 +67,12 @@ impl World {
     pub fn key(&self, api_version: &str, kind: &str, name: &str) -> ObjectKey {
         let kind = ObjectKind::of(api_version, kind);
         let namespaced = everywhere(&kind).is_none_or(|kind| kind.namespaced);
-        ObjectKey {
+        ObjectKey::from(ObjectName {
             cluster: cluster(),
             kind,
             namespace: namespaced.then(|| self.namespace.clone()),
             name: name.to_owned(),
-        }
+        })
     }
 
     /// The action that a plan would have for an object: with the uid that the watch knows.
@@ -80,12 +80,12 @@ impl World {
         let text = |value: &Value| value.as_str().expect("text").to_owned();
         let key =
             self.key(&text(&manifest["apiVersion"]), &text(&manifest["kind"]), &text(&manifest["metadata"]["name"]));
-        let uid = self.observed(&key).map(|found| found.uid);
-        Action::Apply { key, manifest: manifest.into(), wanted: digest(manifest), uid, reason: Reason::Missing }
+        let uid = self.observed(&key).map(|found| found.uid.to_string());
+        Action::Apply { key, manifest: manifest.into(), wanted: digest(manifest).into(), uid, reason: Reason::Missing }
     }
 
     pub fn delete(&self, key: &ObjectKey) -> Action {
-        let uid = self.observed(key).expect("an object that is there").uid;
+        let uid = self.observed(key).expect("an object that is there").uid.to_string();
         Action::Delete { key: key.clone(), uid, reason: Reason::Orphaned }
     }
 
@@ -267,7 +267,7 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
     AccountPlan {
         namespaces: BTreeSet::new(),
         awaited: false,
-        id: AccountId(format!("id-of-{name}")),
+        id: AccountId(format!("id-of-{name}").into()),
         account: format!("tool:{name}").parse().expect("an account"),
         posix: None,
         class: "tools".to_owned(),
@@ -298,7 +298,7 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
 
 fn before(name: &str) -> Account {
     Account {
-        id: AccountId(format!("id-of-{name}")),
+        id: AccountId(format!("id-of-{name}").into()),
         kind: AccountKind::Tool,
         name: name.to_owned(),
         kubernetes_name: name.to_owned(),

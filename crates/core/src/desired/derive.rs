@@ -80,7 +80,8 @@ impl Deriver {
                     if is_settled(&derived) {
                         inputs.insert(id.clone(), Inputs::of(subject));
                         // Asked for, they are kept: the next plan would ask again.
-                        heavy.extend((!whole.contains(id)).then(|| id.clone()));
+                        let is_heavy = !whole.contains(id) && !derived.lighten(ledger);
+                        heavy.extend(is_heavy.then(|| id.clone()));
                     }
                     desired.accounts.insert(id.clone(), derived);
                 }

@@ -38,8 +38,9 @@ use crate::contract::{MANAGED_BY, MANAGER};
 use crate::digest::digest;
 use crate::identity::{AccountId, AccountName, ClusterName, DirectoryId, HostName, NamespaceName, PosixIdentity};
 use crate::json_text::JsonText;
-use crate::kinds::{Detail, ManagedKind, ObjectKey, ObjectKind};
+use crate::kinds::{Detail, ManagedKind, ObjectKey, ObjectKind, ObjectName};
 use crate::ledger::{Account, Delivery, LedgerState, Note, Suspension};
+use crate::packed_text::DigestText;
 use crate::policy::{DriftMode, Endpoint, OidcRule, Reapers};
 pub use class::{Groups, classes_if_asked, classes_of, takes};
 pub use derive::{Deriver, derive};
@@ -106,8 +107,20 @@ pub struct DesiredAccount {
 }
 
 impl DesiredAccount {
-    /// Drops the manifests of objects that were applied as they are. Returns whether none is left.
+    /// Something of the account itself is to be done, whatever there is to do in its places.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.transition.is_some() || self.regenerated.is_some() || !self.orders.is_empty() || !self.leaving.is_empty()
+    }
+
+    /// Drops the manifests of objects that were applied as they are, and names them by the ledger's keys. Returns whether
+    /// no manifest is left.
     fn lighten(&mut self, ledger: &LedgerState) -> bool {
+        for tenant in self.clusters.values_mut() {
+            let shared = |key| ledger.objects.get_key_value(&key).map_or(key, |(known, _)| known.clone());
+            let objects = std::mem::take(&mut tenant.objects).into_iter();
+            tenant.objects = objects.map(|(key, object)| (shared(key), object)).collect();
+        }
         let objects = self.clusters.values_mut().flat_map(|tenant| &mut tenant.objects);
         let kept = objects.filter_map(|(key, object)| {
             let is_applied = ledger.objects.get(key).is_some_and(|record| record.wanted == object.digest);
@@ -196,7 +209,7 @@ pub struct DesiredObject {
     /// for it again if the object has to be.
     pub manifest: Option<JsonText>,
     /// [`crate::digest::digest`] of the manifest.
-    pub digest: String,
+    pub digest: DigestText,
     /// The amounts of a quota.
     pub hard: Option<JsonText>,
     /// What to do about somebody's change.
@@ -221,14 +234,14 @@ impl DesiredObject {
     fn new(cluster: &ClusterName, mut manifest: Value, drift: DriftMode) -> (ObjectKey, Self) {
         manifest["metadata"]["labels"][MANAGED_BY] = Value::from(MANAGER);
         let text = |value: &Value| value.as_str().map(str::to_owned);
-        let key = ObjectKey {
+        let key = ObjectKey::from(ObjectName {
             cluster: cluster.clone(),
             kind: ObjectKind::of_manifest(&manifest),
             namespace: text(&manifest["metadata"]["namespace"]),
             name: text(&manifest["metadata"]["name"]).unwrap_or_default(),
-        };
+        });
         let hard = (key.kind.detail() == Detail::QuotaHard).then(|| JsonText::from(&manifest["spec"]["hard"]));
-        let (digest, manifest) = (digest(&manifest), Some(JsonText::from(&manifest)));
+        let (digest, manifest) = (digest(&manifest).into(), Some(JsonText::from(&manifest)));
         (key, Self { manifest, digest, hard, drift, locked: BTreeSet::new() })
     }
 }
@@ -345,12 +358,12 @@ impl TokenOf {
     /// The Secret.
     #[must_use]
     pub fn secret_key(&self, cluster: &ClusterName) -> ObjectKey {
-        ObjectKey {
+        ObjectKey::from(ObjectName {
             cluster: cluster.clone(),
             kind: ManagedKind::Secret.into(),
             namespace: Some(self.namespace.to_string()),
             name: self.secret.clone(),
-        }
+        })
     }
 }
 

@@ -18,6 +18,7 @@ use self::quota::ObservedQuota;
 use self::repairs::Repairs;
 use crate::identity::{AccountId, ClusterName};
 use crate::kinds::ObjectKey;
+use crate::packed_text::{DigestText, UuidText};
 
 /// What is there, as far as it was looked at.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -51,12 +52,12 @@ pub struct ClusterInventory {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObservedObject {
     /// `metadata.uid`.
-    pub uid: String,
+    pub uid: UuidText,
     /// `metadata.resourceVersion`, which orders the states of one object (Kubernetes 1.35, KEP-5504: it is a number that
     /// grows); 0 where it is none. The plan does not look at it.
     pub resource_version: u64,
     /// [`crate::digest::managed_digest`] of it.
-    pub digest: String,
+    pub digest: DigestText,
     /// It is on its way out (`metadata.deletionTimestamp`).
     pub deleting: bool,
     /// The namespace is to be left alone although nothing runs in it.

@@ -48,6 +48,7 @@ use crate::identity::{
 };
 use crate::json_text::JsonText;
 use crate::kinds::ObjectKey;
+use crate::packed_text::{DigestText, UuidText};
 use crate::snapshot::{Comparison, Completeness, RejectedEntry, Role, Way};
 
 /// The ledger's content, as the pure stages see it. What grows with the accounts is shared by its copies.
@@ -457,11 +458,11 @@ pub struct ObjectRecord {
     #[serde(rename = "account_id")]
     pub account: AccountId,
     /// `metadata.uid` that the server gave it.
-    pub uid: String,
+    pub uid: UuidText,
     /// Digest of what we wanted.
-    pub wanted: String,
+    pub wanted: DigestText,
     /// Digest of the fields we manage in the server's answer.
-    pub observed: String,
+    pub observed: DigestText,
     /// What people read of it: a quota's `spec.hard`.
     pub detail: Option<JsonText>,
 }

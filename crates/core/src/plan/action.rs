@@ -12,6 +12,7 @@ use crate::identity::{ClusterName, HostName, NamespaceName};
 use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::{Archive, StoppedWorkload};
+use crate::packed_text::DigestText;
 
 /// One write to the world.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -24,7 +25,7 @@ pub enum Action {
         /// Whole.
         manifest: JsonText,
         /// Digest of `manifest`.
-        wanted: String,
+        wanted: DigestText,
         /// `metadata.uid` we know it by. Absent: it is not there, and what stands there nevertheless and is foreign is left alone.
         uid: Option<String>,
         /// Why.

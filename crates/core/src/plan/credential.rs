@@ -123,7 +123,7 @@ fn reason(look: Look<'_>, credential: &DesiredCredential, home: &HomeTarget, hel
 
 /// The Secret that stands there now. One that somebody deleted took its tokens with it, and is about to be made again.
 fn uid_of_secret(look: Look<'_>, token: &TokenOf) -> Option<String> {
-    look.there.objects.get(&token.secret_key(look.cluster)).map(|found| found.uid.clone())
+    look.there.objects.get(&token.secret_key(look.cluster)).map(|found| found.uid.to_string())
 }
 
 /// What stands in homes and is not wanted any more.
@@ -201,7 +201,7 @@ pub(super) fn is_due(look: Look<'_>, delivery: &Delivery) -> bool {
 /// The last moment at which this account's homes were to be looked into: every [`INSPECT_EVERY`] seconds, and at
 /// another second for each account. The id is a hash already.
 fn last_slot(id: &AccountId, now: Timestamp) -> i64 {
-    let hash = id.0.bytes().fold(0_i64, |hash, byte| (hash * 31 + i64::from(byte)) % INSPECT_EVERY);
+    let hash = id.0.to_string().bytes().fold(0_i64, |hash, byte| (hash * 31 + i64::from(byte)) % INSPECT_EVERY);
     now.as_second() - (now.as_second() - hash).rem_euclid(INSPECT_EVERY)
 }
 

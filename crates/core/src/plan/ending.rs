@@ -29,7 +29,7 @@ fn of_namespace(look: Look<'_>, namespace: &NamespaceName) -> Option<Action> {
     let key = ObjectKey::namespace(look.cluster, namespace);
     let record = look.ledger.objects.get(&key).filter(|record| record.account == *look.id)?;
     let found = look.there.objects.get(&key).filter(|found| found.uid == record.uid)?;
-    let (cluster, namespace, uid) = (look.cluster.clone(), namespace.clone(), found.uid.clone());
+    let (cluster, namespace, uid) = (look.cluster.clone(), namespace.clone(), found.uid.to_string());
     if found.deleting {
         return Some(Action::AwaitDeletion { cluster, namespace, uid });
     }

@@ -105,7 +105,7 @@ fn without_grants(action: &Action, ledger: &LedgerState) -> Option<Action> {
     }
     let kept: Vec<Value> = now.into_iter().filter(|subject| before.iter().any(|it| follows(subject, it))).collect();
     manifest["subjects"] = json!(kept);
-    let (wanted, manifest) = (digest(&manifest), JsonText::from(&manifest));
+    let (wanted, manifest) = (digest(&manifest).into(), JsonText::from(&manifest));
     Some(Action::Apply { key: key.clone(), manifest, wanted, uid: uid.clone(), reason: reason.clone() })
 }
 

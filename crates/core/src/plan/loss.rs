@@ -235,7 +235,7 @@ impl Loss<'_, '_> {
             None => remembered_binding(&self.plan.before, key, &kept)?,
         };
         kept_as["subjects"] = json!(kept);
-        let (key, uid, wanted) = (key.clone(), Some(uid.to_owned()), digest(&kept_as));
+        let (key, uid, wanted) = (key.clone(), Some(uid.to_owned()), digest(&kept_as).into());
         let manifest = JsonText::from(&kept_as);
         let reason = Reason::Changed(vec!["subjects".to_owned()]);
         Some(Kept::Without(Box::new(Action::Apply { key, manifest, wanted, uid, reason })))

@@ -397,6 +397,11 @@ impl World<'_> {
             adopted.extend(found.adopted);
         }
         let places = self.places(id, desired);
+        let found_nothing = narrowing.is_empty() && actions.is_empty() && forgotten.is_empty() && adopted.is_empty();
+        if found_nothing && places.is_empty() && !desired.is_due() {
+            // As `is_idle` would say of what is built below, and most accounts are.
+            return None;
+        }
         let steps = narrowing.iter().chain(&actions).enumerate();
         let paced = steps.filter(|(_, (_, paced))| *paced).map(|(place, _)| place).collect();
         let unmarked = |steps: Vec<(Action, bool)>| steps.into_iter().map(|(action, _)| action).collect();

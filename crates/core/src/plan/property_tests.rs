@@ -125,7 +125,7 @@ fn happen(world: &mut World, ids: &[AccountId], what: &Happening) {
             if world.inventory.clusters.contains_key(&prod())
                 && let Some(found) = world.cluster().objects.values_mut().nth(*nth)
             {
-                "edited".clone_into(&mut found.digest);
+                found.digest = "edited".into();
             }
         }
         Happening::Vanished(nth) => {
@@ -342,7 +342,7 @@ fn a_repair_that_a_program_undoes_again_and_again_waits_and_names_it_and_access_
     let (policy, binding) = (of(&world, ManagedKind::NetworkPolicy), of(&world, ManagedKind::RoleBinding));
     let edit = |world: &mut World, key: &ObjectKey| {
         let found = world.cluster().objects.get_mut(key).expect("it is there");
-        "edited".clone_into(&mut found.digest);
+        found.digest = "edited".into();
         found.rival = Some("argocd".into());
     };
     let repairs = |world: &mut World, key: &ObjectKey| {
@@ -363,4 +363,22 @@ fn a_repair_that_a_program_undoes_again_and_again_waits_and_names_it_and_access_
     assert!(notice.text.contains("NetworkPolicy") && notice.text.contains("drift = { network"), "{}", notice.text);
     assert_eq!(notice.account.name, world.ledger.accounts[&foo].name);
     assert_eq!(repairs(&mut world, &binding), 60, "each minute");
+}
+
+#[test]
+fn what_is_desired_and_applied_has_the_keys_of_the_ledger_and_no_manifest() {
+    let mut world = World::new();
+    world.add(AccountKind::Tool, "foo", Some(52_503));
+    world.cycle();
+    world.cycle();
+    let mut deriver = Deriver::default();
+    let desired = deriver.derive(&world.ledger, &world.policy, &world.sealer, world.now);
+    let objects = desired.accounts.values().flat_map(|it| it.clusters.values()).flat_map(|it| &it.objects);
+    let objects: Vec<_> = objects.collect();
+    assert_eq!(objects.len(), world.ledger.objects.len());
+    for (key, object) in objects {
+        let (known, _) = world.ledger.objects.get_key_value(key).expect("applied");
+        assert_eq!(key.address(), known.address(), "{key:?}");
+        assert_eq!(object.manifest, None, "{key:?}");
+    }
 }

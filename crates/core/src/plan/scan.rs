@@ -4,13 +4,14 @@
 //! look of `tenant` would find nothing for; a property test holds the two together.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, btree_map};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::iter::Peekable;
 
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 use jiff::Timestamp;
 
 use super::unknown::Strays;
-use crate::desired::{DesiredObject, DesiredState, DesiredTenant};
+use crate::desired::{DesiredObject, DesiredState};
 use crate::identity::{AccountId, ClusterName};
 use crate::inventory::Inventory;
 use crate::inventory::quota::ObservedQuota;
@@ -54,31 +55,33 @@ impl<'a> Scan<'a> {
         inventory: &'a Inventory,
         now: Timestamp,
     ) -> Self {
-        let places = desired.accounts.iter().flat_map(|(id, account)| {
-            let place = |tenant: &'a DesiredTenant| {
+        let mut places: BTreeMap<&ClusterName, HashMap<&AccountId, Progress<'_>>> = BTreeMap::new();
+        for (id, account) in &desired.accounts {
+            for (cluster, tenant) in &account.clusters {
                 let (ahead, objects) = (Walk::along(&tenant.objects), tenant.objects.len());
-                Progress { ahead, objects, settled: 0 }
-            };
-            account.clusters.iter().map(move |(cluster, tenant)| ((id, cluster), place(tenant)))
-        });
-        let mut places: HashMap<PlaceKey<'_>, Progress<'_>> = places.collect();
+                places.entry(cluster).or_default().insert(id, Progress { ahead, objects, settled: 0 });
+            }
+        }
         let mut orphans: BTreeMap<PlaceKey<'_>, Vec<&ObjectKey>> = BTreeMap::new();
         let mut quotas = Vec::new();
         let mut there: Option<(&ClusterName, Option<Walk<'_, _>>)> = None;
-        let (mut passed, mut walked) = (Vec::new(), HashSet::new());
+        let (mut passed, mut walked) = (Vec::new(), BTreeSet::new());
+        let (mut in_cluster, mut nowhere) = (None, HashMap::new());
         for (key, record) in &ledger.objects {
             if there.as_ref().is_none_or(|(cluster, _)| **cluster != key.cluster) {
                 passed.extend(there.take().and_then(|(_, walk)| walk).into_iter().flat_map(Walk::passed));
                 walked.insert(&key.cluster);
                 let cluster = inventory.clusters.get(&key.cluster);
                 there = Some((&key.cluster, cluster.map(|cluster| Walk::noting(&cluster.objects))));
+                in_cluster = places.get_mut(&key.cluster);
             }
             let Some((_, Some(walk))) = &mut there else { continue };
             let found = walk.reach(key);
-            let place = (&record.account, &key.cluster);
-            let Some(progress) = places.get_mut(&place) else { continue };
+            let Some(progress) = in_cluster.as_deref_mut().unwrap_or(&mut nowhere).get_mut(&record.account) else {
+                continue;
+            };
             match progress.ahead.reach(key) {
-                None => orphans.entry(place).or_default().push(key),
+                None => orphans.entry((&record.account, &key.cluster)).or_default().push(key),
                 Some(wanted) => {
                     if let Some(quota) = found.and_then(|found| found.quota.as_deref()) {
                         quotas.push((&record.account, key, wanted, quota));
@@ -92,7 +95,10 @@ impl<'a> Scan<'a> {
         let others = inventory.clusters.iter().filter(|(cluster, _)| !walked.contains(cluster));
         passed.extend(others.flat_map(|(_, cluster)| &cluster.objects));
         let strays = Strays::of(passed, desired, ledger, now);
-        let (settled, others): (Vec<_>, Vec<_>) = places.into_iter().partition(|(_, it)| it.settled == it.objects);
+        let places = places
+            .into_iter()
+            .flat_map(|(cluster, places)| places.into_iter().map(move |(id, progress)| ((id, cluster), progress)));
+        let (settled, others): (Vec<_>, Vec<_>) = places.partition(|(_, it)| it.settled == it.objects);
         let lacks = |(id, cluster): PlaceKey<'_>| {
             let mut objects = desired.accounts[id].clusters[cluster].objects.values();
             inventory.clusters.contains_key(cluster) && objects.any(|object| object.manifest.is_none())

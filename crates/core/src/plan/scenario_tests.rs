@@ -337,8 +337,8 @@ impl Story {
         let objects = &mut self.world.cluster().objects;
         match verb {
             "vanish" => drop(objects.remove(&key)),
-            "drift" => "edited".clone_into(&mut objects.get_mut(&key).expect("it is there").digest),
-            _ => "another".clone_into(&mut objects.get_mut(&key).expect("it is there").uid),
+            "drift" => objects.get_mut(&key).expect("it is there").digest = "edited".into(),
+            _ => objects.get_mut(&key).expect("it is there").uid = "another".into(),
         }
     }
 
@@ -480,7 +480,7 @@ impl Story {
         if ours.contains_key(resource) {
             let key = self.quota_key(id, &cluster);
             let objects = &mut self.world.in_cluster(&cluster).objects;
-            format!("edited {amount}").clone_into(&mut objects.get_mut(&key).expect("it is there").digest);
+            objects.get_mut(&key).expect("it is there").digest = format!("edited {amount}").into();
         }
     }
 
@@ -522,7 +522,7 @@ impl Story {
         let key = ObjectKey::namespace(&prod(), &namespace);
         let objects = &mut self.world.cluster().objects;
         objects.retain(|known, _| known.namespace.as_deref() != Some(namespace.as_str()));
-        "a stranger's".clone_into(&mut objects.get_mut(&key).expect("it is there").uid);
+        objects.get_mut(&key).expect("it is there").uid = "a stranger's".into();
     }
 
     fn approve(&mut self) {

@@ -15,7 +15,7 @@ use crate::desired::quota::stops_pods;
 use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Proof, Transition};
 use crate::identity::{AccountId, ClusterName, NamespaceName};
 use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
-use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, Stage};
+use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, ObjectName, Stage};
 use crate::ledger::{LedgerState, ObjectRecord, Suspension};
 use crate::policy::DriftMode;
 
@@ -252,7 +252,7 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
         key: key.clone(),
         manifest: object.manifest.clone()?,
         wanted: object.digest.clone(),
-        uid: found.map(|found| found.uid.clone()),
+        uid: found.map(|found| found.uid.to_string()),
         reason,
     })
 }
@@ -319,7 +319,7 @@ fn deletes(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
             }
             (record.uid == found.uid && !found.deleting).then(|| Action::Delete {
                 key: key.clone(),
-                uid: found.uid.clone(),
+                uid: found.uid.to_string(),
                 reason: reason.clone(),
             })
         })
@@ -385,10 +385,10 @@ fn resume(look: Look<'_>) -> Vec<Action> {
 
 /// Lower than every other.
 fn first_key() -> ObjectKey {
-    ObjectKey {
+    ObjectKey::from(ObjectName {
         cluster: ClusterName(String::new()),
         kind: ObjectKind::of("", ""),
         namespace: None,
         name: String::new(),
-    }
+    })
 }

@@ -17,7 +17,7 @@ use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, Pos
 use crate::inventory::quota::ObservedQuota;
 use crate::inventory::repairs::Repairs;
 use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
-use crate::kinds::{ManagedKind, ObjectKey, ObjectKind};
+use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, ObjectName};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::transition::{Transition, transition};
@@ -26,6 +26,7 @@ use crate::ledger::{
     Unresolved,
 };
 use crate::merge::merge;
+use crate::packed_text::{DigestText, UuidText};
 use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
 use crate::plan::revocation::advance;
@@ -285,13 +286,13 @@ impl World {
         let (id, now) = (&account.id, self.now);
         match action {
             Action::Apply { key, manifest, wanted, uid, reason } => {
-                let known = self.in_cluster(&key.cluster).objects.get(key).map(|found| found.uid.clone());
+                let known = self.in_cluster(&key.cluster).objects.get(key).map(|found| found.uid.to_string());
                 assert_eq!(known, *uid, "{key:?} is applied with the uid that it has");
                 let manifest = &manifest.value();
                 self.binds(key, manifest);
                 self.uids += 1;
                 let uid = known.unwrap_or_else(|| format!("uid-{}", self.uids));
-                let observed = format!("answer to {wanted}");
+                let (uid, observed) = (UuidText::from(uid), DigestText::from(format!("answer to {wanted}")));
                 let before = self.in_cluster(&key.cluster).objects.get(key).and_then(|found| found.quota.clone());
                 // What is in use does not change by our writing; what somebody wrote, we now own as well.
                 let quota = before.map(|quota| Arc::new(ObservedQuota { edited: BTreeMap::new(), ..(*quota).clone() }));
@@ -333,7 +334,11 @@ impl World {
             }
             Action::Delete { key, uid, .. } => {
                 let gone = self.in_cluster(&key.cluster).objects.remove(key);
-                assert_eq!(gone.map(|found| found.uid).as_ref(), Some(uid), "{key:?} is there and is the one meant");
+                assert_eq!(
+                    gone.map(|found| found.uid.to_string()).as_ref(),
+                    Some(uid),
+                    "{key:?} is there and is the one meant"
+                );
                 assert!(key.kind != ManagedKind::Namespace, "no namespace is deleted");
                 self.bound.remove(key);
                 vec![Change::Object(key.clone(), None)]
@@ -349,12 +354,12 @@ impl World {
                 Vec::new()
             }
             Action::StopWorkloads { cluster, namespace } => {
-                let key = ObjectKey {
+                let key = ObjectKey::from(ObjectName {
                     cluster: cluster.clone(),
                     kind: ObjectKind::of("apps/v1", "Deployment"),
                     namespace: Some(namespace.to_string()),
                     name: "web".to_owned(),
-                };
+                });
                 let stopped = StoppedWorkload { uid: "web".to_owned(), replicas: Some(2), at: now };
                 vec![Change::Stopped(id.clone(), key, Some(stopped))]
             }

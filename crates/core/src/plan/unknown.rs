@@ -102,7 +102,7 @@ impl<'a> Strays<'a> {
         let bindings = self.bindings.get(&(id, cluster)).into_iter().flatten();
         let remove = |(key, found): &(&ObjectKey, &ObservedObject)| Action::Delete {
             key: (*key).clone(),
-            uid: found.uid.clone(),
+            uid: found.uid.to_string(),
             reason: Reason::Orphaned,
         };
         bindings.map(remove).collect()
@@ -129,15 +129,16 @@ fn holder<'a>(
 mod tests {
     use super::*;
     use crate::identity::AccountKind;
+    use crate::kinds::ObjectName;
     use crate::plan::testing::{World, prod};
 
     fn binding(namespace: &str) -> ObjectKey {
-        ObjectKey {
+        ObjectKey::from(ObjectName {
             cluster: prod(),
             kind: ManagedKind::RoleBinding.into(),
             namespace: Some(namespace.to_owned()),
             name: "bursar-admin".to_owned(),
-        }
+        })
     }
 
     fn world() -> World {
@@ -145,7 +146,7 @@ mod tests {
         world.add(AccountKind::Tool, "foo", Some(52_503));
         world.cycle();
         assert!(world.plan().unknown.is_empty());
-        let found = ObservedObject { uid: "stray".to_owned(), ..ObservedObject::default() };
+        let found = ObservedObject { uid: "stray".into(), ..ObservedObject::default() };
         world.cluster().objects.insert(binding("tool-foo"), found.clone());
         world.cluster().objects.insert(binding("tool-gone"), found.clone());
         world

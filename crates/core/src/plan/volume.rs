@@ -94,25 +94,25 @@ mod tests {
 
     use super::*;
     use crate::identity::{AccountId, ClusterName};
-    use crate::kinds::{ManagedKind, ObjectKind};
+    use crate::kinds::{ManagedKind, ObjectKind, ObjectName};
 
     fn key(kind: ManagedKind, namespace: Option<&str>) -> ObjectKey {
-        ObjectKey {
+        ObjectKey::from(ObjectName {
             cluster: ClusterName("prod".to_owned()),
             kind: kind.into(),
             namespace: namespace.map(str::to_owned),
             name: "home".to_owned(),
-        }
+        })
     }
 
     fn record(manifest: &Value) -> ObjectRecord {
         let text = String::new;
-        let account = AccountId("a".to_owned());
+        let account = AccountId("a".into());
         ObjectRecord {
             account,
-            uid: text(),
-            wanted: text(),
-            observed: text(),
+            uid: text().into(),
+            wanted: text().into(),
+            observed: text().into(),
             detail: fixed(&ObjectKind::of_manifest(manifest), manifest).as_ref().map(JsonText::from),
         }
     }

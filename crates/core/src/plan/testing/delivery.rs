@@ -19,7 +19,7 @@ impl World {
     ) -> Vec<Change> {
         let now = self.now;
         let bound_to = match &credential.proof {
-            Proof::Token(token) => Some(self.in_cluster(cluster).objects[&token.secret_key(cluster)].uid.clone()),
+            Proof::Token(token) => Some(self.in_cluster(cluster).objects[&token.secret_key(cluster)].uid.to_string()),
             Proof::Certificate { .. } | Proof::Oidc(_) => None,
         };
         let certificate = credential.proof.name().map(|subject| Certificate {

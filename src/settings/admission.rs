@@ -14,13 +14,13 @@ const MODES: [(&str, Mode); 4] =
     [("enforce", Mode::Enforce), ("warn", Mode::Warn), ("audit", Mode::Audit), ("off", Mode::Off)];
 
 /// What the table says, with [`Admission::default`] for what it does not.
-pub(super) fn admission(table: &Table<'_>, from: From) -> Admission {
+pub(super) fn admission(table: &Table<'_>, from: From, has_uids: bool) -> Admission {
     table.only(&RULES);
     let default = Admission::default();
     let claims = claims(table);
     Admission {
         server: server_rules(table, claims.mode),
-        uid: uid(table, default.uid, from),
+        uid: uid(table, default.uid, from, has_uids),
         host: rule(table, "host", &[]).0.unwrap_or(default.host),
         images: images(table),
         hosts: hosts(table, default.hosts),
@@ -40,11 +40,15 @@ pub(super) fn rule<'a>(table: &Table<'a>, rule: &str, keys: &[&str]) -> (Option<
     (fields.choice("mode", &MODES), Some(fields))
 }
 
-/// A group has no uid that its pods could run as; Pod Security still lets none run as root.
-fn uid(table: &Table<'_>, default: UidRules, from: From) -> UidRules {
-    if from == From::Groups {
-        if table.has("uid") && table.choice("uid", &MODES) != Some(Mode::Off) {
-            table.wrong("uid", "a group has no uid; \"off\" is the only one that fits");
+/// Without a range of uids for them, workspaces have none that their pods could run as; Pod Security still lets none run
+/// as root.
+fn uid(table: &Table<'_>, default: UidRules, from: From, has_uids: bool) -> UidRules {
+    if from == From::Groups && !has_uids {
+        let is_off = table.value("uid").is_some_and(|value| value == Mode::Off.as_str());
+        if table.has("uid") && !is_off {
+            let why = "a group has no uid: give the class one for each workspace, for example uid_range = [70000, 79999]; \
+                       or remove the key";
+            table.wrong("uid", why);
         }
         return UidRules { mode: Mode::Off, ..default };
     }

@@ -600,6 +600,47 @@ fn a_class_of_groups_has_people_and_no_holder() {
 }
 
 #[test]
+fn workspaces_have_uids_of_their_own_only_with_a_range() {
+    let course = "[class.course]\nfrom = \"groups\"\nclusters = [\"prod\"]\nnamespace = \"workspace-{name}\"\n";
+    let ranged = format!("{course}uid_range = [70000, 70999]\n");
+    let loaded = load(&format!("{BASE}{ranged}")).expect("settings");
+    assert_eq!(loaded.policy.classes["course"].admission.uid.mode, crate::rules::Mode::Enforce);
+    let person = "[class.person]\nfrom = \"users\"\nclusters = [\"prod\"]\nnamespace = \"u-{name}\"\nhome = { prefix = \"/home\" }\n\
+                  volumes = [{ name = \"home\", kind = \"static\", nfs = { server = \"nfs\", path = \"/srv/{name}\" } }]\n";
+    let volume =
+        "volumes = [{ name = \"w\", kind = \"shared\", nfs = { server = \"nfs\", path = \"/srv/{name}\" } }]\n";
+    let allowed = |what: &str| format!("{person}{ranged}admission = {{ volumes = {{ allow = [{what:?}] }} }}\n");
+    for (text, key) in [
+        (format!("{course}uid_range = [70000]\n"), "class.course.uid_range: [70000] is not the first and the last"),
+        (format!("{course}uid_range = [5, 70000]\n"), "class.course.uid_range: [5,70000] is not"),
+        (format!("{course}uid_range = [70001, 70000]\n"), "class.course.uid_range: [70001,70000] is not"),
+        (
+            format!("{course}admission = {{ uid = {{ mode = \"warn\" }} }}\n"),
+            "class.course.admission.uid: a group has no uid",
+        ),
+        (format!("{TOOL}uid_range = [70000, 70999]\n"), "class.tool.uid_range: only a class with from"),
+        (
+            format!(
+                "{ranged}{}",
+                ranged
+                    .replace("course", "lab")
+                    .replace("workspace-", "l-")
+                    .replace("70000", "70999")
+                    .replace("[70999, 70999]", "[70999, 71999]")
+            ),
+            "class.lab.uid_range: 70999-71999 meets the range of class course",
+        ),
+        (format!("{person}{ranged}{volume}"), "class.course.volumes: nfs:/srv/{name} may be a home of class person"),
+        (allowed("nfs:/srv/"), "class.course.admission.volumes.allow: nfs:/srv/ may be a home"),
+        (allowed("/home/"), "class.course.admission.volumes.allow: /home/ may be a home"),
+    ] {
+        let errors = errors(&text);
+        assert!(errors.iter().any(|error| error.starts_with(&format!("bursar.toml: {key}"))), "{errors:?}");
+    }
+    assert!(load(&format!("{BASE}{person}{course}{volume}")).is_ok(), "without a range, as before");
+}
+
+#[test]
 fn a_realm_as_a_target_is_that_of_a_source_or_says_how_it_is_reached() {
     let keys = "url = \"https://sso\"\nrealm = \"lab\"\nclient_id = \"bursar\"\n";
     let own = format!("{keys}client_secret = {{ file = \"/nonexistent\" }}\n");

@@ -10,7 +10,9 @@ use croner::parser::{CronParser, Seconds};
 use super::SecretPlace;
 use super::class::{Known, absolute};
 use super::table::{Kind, PATH, Table};
-use super::{Homes, Schedule, Settings, admission, class, cluster, host, manifests, network, realm, reaper, source};
+use super::{
+    Homes, Schedule, Settings, admission, class, cluster, host, manifests, network, realm, reaper, source, uid_range,
+};
 use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
 
 const SECTIONS: [&str; 16] = [
@@ -134,6 +136,7 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
         host::one_owner(&table, &class, &classes);
         classes.push(class);
     }
+    uid_range::one_identity(root, &classes);
     classes
 }
 

@@ -172,6 +172,7 @@ fn change() -> impl Strategy<Value = Change> {
         (0_u64..5).prop_map(|n| Change::Approval(format!("h{}", n % 2), (n > 1).then(|| at(5)))),
         (0_u8..4, 0_i64..3)
             .prop_map(|(n, uid)| Change::Uid((3000 + uid).try_into().expect("a uid"), AccountId(format!("a{n}")))),
+        (0_i64..3).prop_map(|uid| Change::UsedUid((70_000 + uid).try_into().expect("a uid"), at(uid))),
         (0_u8..4, any::<bool>()).prop_map(|(n, admin)| Change::Tenant(
             AccountId(format!("a{n}")),
             ClusterName("prod".to_owned()),

@@ -24,7 +24,7 @@ pub use self::adopts::{Adopts, Requirement, Selector};
 pub use self::credential::{CredentialKind, CredentialRule, OidcRule, TOKEN_LIFETIME_MAX};
 pub use self::network::{Namespaces, NetworkProfile, Peer, Port, Range, Target, Who};
 pub use self::realm::Realm;
-pub use self::workspace::{FromWorkspaces, Workspace};
+pub use self::workspace::{FromWorkspaces, UidRange, Workspace};
 
 /// The name the API server knows the daemon by: common name of its certificate, `username` in its RBAC.
 pub const DAEMON_USER: &str = "bursar:daemon";
@@ -446,6 +446,11 @@ pub struct PodReaper {
 }
 
 impl Policy {
+    /// The classes whose workspaces have uids of their own, with the ranges.
+    pub fn uid_ranges(&self) -> impl Iterator<Item = (&Class, UidRange)> {
+        self.classes.values().filter_map(|class| Some((class, class.workspace.as_ref()?.uid_range?)))
+    }
+
     /// Names everything that a tenant's objects may differ by without the tenant's doing: its class, what that refers
     /// to, and the program that builds them.
     #[must_use]

@@ -15,7 +15,7 @@ use crate::rules::Mode;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
-    /// The class whose tenant's namespace it is in: `tool`, `user` or `trial`.
+    /// The class whose tenant's namespace it is in: `tool`, `user`, `course` or `trial`.
     #[serde(default = "tool")]
     class: String,
     /// Who sends it; absent: the tenant.
@@ -66,6 +66,7 @@ pub(super) fn identity(class: &str, state: TenantState) -> Identity {
     let (account, namespace, uid, gid, groups) = match class {
         "tool" => ("tool:foo", "tool-foo", 52_503, 52_503, &[50_000, 50_001][..]),
         "user" => ("user:alice", "user-alice", 20_001, 500, &[][..]),
+        "course" => ("group:algebra", "course-algebra", 70_001, 600, &[][..]),
         _ => ("user:bob", "trial-bob", 20_002, 500, &[][..]),
     };
     let gid_of = |number: i64| number.try_into().expect("a gid");

@@ -301,6 +301,10 @@ impl<'a> Memory<'a> {
                 after.groups.retain(|gid| before.groups.contains(gid));
             }
         }
+        let gid = entry.gid.or(account.gid);
+        if let (AccountKind::Group, Some(posix), Some(gid)) = (entry.kind, &mut posix, gid) {
+            posix.gid = gid;
+        }
         let mut members = account.members.clone();
         let joins =
             |member: &DirectoryId| !trust.imported.contains_key(member) && (!holds || members.contains_key(member));
@@ -328,7 +332,7 @@ impl<'a> Memory<'a> {
             directory_id: entry.id.clone(),
             dn: entry.dn.clone(),
             posix,
-            gid: entry.gid.or(account.gid),
+            gid,
             home: trust.home(account, entry),
             mail: entry.mail.clone().or_else(|| trust.last(account.mail.as_ref(), entry.kind, Attribute::Mail)),
             display_name: entry.display_name.clone(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bursar_directory::Pass;
 use jiff::Timestamp;
 
+use crate::bootstrap::Reserved;
 use crate::contract::Sealer;
 use crate::control::api::{CycleReport, PlanAnswer};
 use crate::desired::Deriver;
@@ -46,7 +47,7 @@ pub async fn run(runtime: &mut Runtime, trigger: Trigger, extent: Extent) -> Res
     let (inventory, now) = (clusters.inventory(), ledger.now()); // watch caches: read
     let readings = Readings { heard, inventory, policy: &settings.policy, sealer, now };
     let decided = decide(ledger, deriver, readings).await?; // pure; ledger: two transactions
-    clusters.reserve(ledger.state().last_generation); // clusters: the mark, if a generation was drawn
+    clusters.reserve(&Reserved::of(ledger.state(), &settings.policy)); // clusters: the mark, if something was given out
     let done = carry_out(ledger, &decided.approved, &work.progress, async |ledger, now, recorder| {
         let run = Run { ledger, now, extent, stop: &work.interrupt, slice_over: &work.slice_over };
         tokio::select! {

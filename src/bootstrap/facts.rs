@@ -8,6 +8,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, Subject};
 use kube::api::{ListParams, PartialObjectMeta};
 use kube::{Api, Client, ResourceExt as _};
 
+use super::mark::Reserved;
 use super::{AccessError, answered};
 use crate::contract::{self, CLASS, MANAGED_BY, MANAGER};
 use crate::desired::of_generation_group;
@@ -24,7 +25,7 @@ pub async fn facts(client: &Client, cluster: &ClusterName, public_keys: &[[u8; 3
     let cluster_bindings = answered("cluster role bindings", cluster_bindings.list(&ours)).await?;
     let mut facts = Facts::default();
     match super::mark::proven(client, cluster, public_keys).await? {
-        Ok(marked) => facts.marked = marked,
+        Ok(Reserved { generation, uids }) => (facts.marked, facts.marked_uids) = (generation, uids),
         Err(doubt) => facts.doubts.push(doubt),
     }
     for namespace in namespaces.iter().filter(|namespace| namespace.labels().contains_key(CLASS)) {

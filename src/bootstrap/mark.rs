@@ -4,8 +4,8 @@
 //! id, so it asks first: it writes a claim, which the process that runs sees and refuses. In this file is what reads the
 //! mark, and the [`MarkKeeper`], which raises it before the cluster's bindings name a higher generation.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,7 +25,10 @@ use super::{AccessError, answered};
 use crate::contract::mark::{LEDGER, Mark};
 use crate::contract::{self, CLASS, MANAGED_BY, MANAGER, Sealer};
 use crate::errors::chain;
-use crate::identity::{ClusterName, NamespaceName};
+use crate::identity::{ClusterName, NamespaceName, Uid};
+use crate::ledger::LedgerState;
+use crate::ledger::workspace_uid::highest;
+use crate::policy::Policy;
 
 /// Key of the process that runs.
 const HOLDER: &str = "holder";
@@ -63,6 +66,7 @@ pub enum Found {
 pub struct Own {
     /// The highest generation in use.
     pub generation: u64,
+    uids: BTreeSet<Uid>,
     holder: Option<String>,
     claim: Option<String>,
     refused: Option<String>,
@@ -86,8 +90,8 @@ impl MarkOwner {
         let data = map.data.as_ref().unwrap_or(const { &BTreeMap::new() });
         let text = |key: &str| data.get(key).cloned();
         match Mark::verified(data, &self.cluster, &[self.sealer.public_key()]) {
-            Some(Mark { ledger, generation }) if ledger == self.ledger_id => {
-                Found::Own(Own { generation, holder: text(HOLDER), claim: text(CLAIM), refused: text(REFUSED) })
+            Some(Mark { ledger, generation, uids }) if ledger == self.ledger_id => {
+                Found::Own(Own { generation, uids, holder: text(HOLDER), claim: text(CLAIM), refused: text(REFUSED) })
             }
             _ => Found::Unproven { ledger: text(LEDGER).unwrap_or_default() },
         }
@@ -119,14 +123,31 @@ impl MarkOwner {
     }
 }
 
+/// What a ledger gave out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// Its highest generation.
+    pub generation: u64,
+    /// [`crate::ledger::workspace_uid::highest`].
+    pub uids: BTreeSet<Uid>,
+}
+
+impl Reserved {
+    /// What `ledger` gave out.
+    #[must_use]
+    pub fn of(ledger: &LedgerState, policy: &Policy) -> Self {
+        Self { generation: ledger.last_generation, uids: highest(ledger, policy) }
+    }
+}
+
 /// Keeps the mark of one connected cluster.
 pub struct MarkKeeper {
     owner: MarkOwner,
     client: Client,
     api: Api<ConfigMap>,
     found: Mutex<Found>,
-    /// The ledger's highest generation: what the mark is raised to, so that many accounts cost one write.
-    reserved: AtomicU64,
+    /// What the mark is raised to, so that many accounts cost one write.
+    reserved: Mutex<Reserved>,
     writing: tokio::sync::Mutex<()>,
     lost: AtomicBool,
 }
@@ -149,15 +170,15 @@ pub enum Claim {
 }
 
 impl MarkKeeper {
-    /// Begins with what was `found`, for a ledger whose highest generation is `last`.
+    /// Begins with what was `found`, for a ledger that gave out `last`.
     #[must_use]
-    pub fn new(client: &Client, owner: MarkOwner, found: Found, last: u64) -> Arc<Self> {
+    pub fn new(client: &Client, owner: MarkOwner, found: Found, last: Reserved) -> Arc<Self> {
         Arc::new(Self {
             owner,
             client: client.clone(),
             api: maps(client),
             found: Mutex::new(found),
-            reserved: AtomicU64::new(last),
+            reserved: Mutex::new(last),
             writing: tokio::sync::Mutex::default(),
             lost: AtomicBool::new(false),
         })
@@ -165,6 +186,10 @@ impl MarkKeeper {
 
     fn found(&self) -> MutexGuard<'_, Found> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reserved(&self) -> MutexGuard<'_, Reserved> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self, map: &ConfigMap) -> Found {
@@ -177,6 +202,17 @@ impl MarkKeeper {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether the mark has all uids. Where it cannot be read, nobody knows.
+    fn has_uids(&self) -> bool {
+        match &*self.found() {
+            Found::Own(own) => {
+                let reserved = self.reserved();
+                reserved.uids.is_empty() || own.uids == reserved.uids
+            }
+            Found::Absent | Found::Unproven { .. } | Found::Hidden => true,
+        }
     }
 
     /// Whether bindings may name `generation` without a write.
@@ -195,14 +231,14 @@ impl MarkKeeper {
     /// # Errors
     /// It is not: no binding may name it.
     pub async fn raise(&self, generation: u64) -> Result<(), AccessError> {
-        if self.covers(generation) {
+        if self.covers(generation) && self.has_uids() {
             return Ok(());
         }
         let _writing = self.writing.lock().await;
-        if self.covers(generation) {
+        if self.covers(generation) && self.has_uids() {
             return Ok(());
         }
-        let generation = generation.max(self.reserved.load(Ordering::Relaxed));
+        let generation = generation.max(self.reserved().generation);
         let absent = *self.found() == Found::Absent;
         let written = if absent { self.create(generation).await } else { self.merge(self.signed(generation)).await };
         match written {
@@ -220,11 +256,16 @@ impl MarkKeeper {
         }
     }
 
-    /// The ledger's highest generation is `last` now. A mark that is lower is raised, without anybody waiting for it.
+    /// The ledger gave out `reserved` by now. A mark that is lower is raised, without anybody waiting for it.
     #[must_use]
-    pub fn reserve(self: &Arc<Self>, last: u64) -> Option<AbortOnDropHandle<()>> {
-        self.reserved.fetch_max(last, Ordering::Relaxed);
-        if self.covers(last) {
+    pub fn reserve(self: &Arc<Self>, reserved: &Reserved) -> Option<AbortOnDropHandle<()>> {
+        let last = {
+            let mut known = self.reserved();
+            known.generation = known.generation.max(reserved.generation);
+            known.uids.clone_from(&reserved.uids);
+            known.generation
+        };
+        if self.covers(last) && self.has_uids() {
             return None;
         }
         let keeper = Arc::clone(self);
@@ -239,11 +280,11 @@ impl MarkKeeper {
     /// Asks whether another process runs. Writes no holder where there was one.
     pub async fn claim(&self) -> Result<Claim, AccessError> {
         let me = &self.owner.instance;
-        let found = self.found().clone();
+        let (found, last) = (self.found().clone(), self.reserved().generation);
         let holder = match found {
             Found::Hidden | Found::Unproven { .. } => return Ok(Claim::Held),
             Found::Own(own) => own.holder,
-            Found::Absent => match self.create(self.reserved.load(Ordering::Relaxed)).await {
+            Found::Absent => match self.create(last).await {
                 Ok(()) => return Ok(Claim::Held),
                 Err(AccessError::Api { source, .. }) if is_code(&source, 409) => match self.read().await? {
                     Found::Own(own) => own.holder,
@@ -330,7 +371,12 @@ impl MarkKeeper {
     }
 
     fn signed(&self, generation: u64) -> Value {
-        let mark = Mark { ledger: self.owner.ledger_id.clone(), generation };
+        let mut uids = self.reserved().uids.clone();
+        if let (true, Found::Own(own)) = (uids.is_empty(), &*self.found()) {
+            // No class has a range now; another may have one later.
+            uids.clone_from(&own.uids);
+        }
+        let mark = Mark { ledger: self.owner.ledger_id.clone(), generation, uids };
         let mut data = json!(mark.signed(&self.owner.cluster, &self.owner.sealer));
         data[HOLDER] = json!(self.owner.instance);
         data
@@ -358,17 +404,19 @@ impl MarkKeeper {
     }
 }
 
-/// The highest generation that the mark of any ledger with one of these keys proves, for a ledger that learns; `Err`: what
-/// of it cannot be believed.
+/// What the mark of any ledger with one of these keys proves, for a ledger that learns; `Err`: what of it cannot be
+/// believed.
 pub(super) async fn proven(
     client: &Client,
     cluster: &ClusterName,
     public_keys: &[[u8; 32]],
-) -> Result<Result<u64, String>, AccessError> {
-    let Some(map) = answered("ConfigMap bursar-mark", maps(client).get_opt(MARK)).await? else { return Ok(Ok(0)) };
+) -> Result<Result<Reserved, String>, AccessError> {
+    let Some(map) = answered("ConfigMap bursar-mark", maps(client).get_opt(MARK)).await? else {
+        return Ok(Ok(Reserved::default()));
+    };
     let proven = Mark::verified(&map.data.unwrap_or_default(), cluster, public_keys);
     Ok(proven
-        .map(|mark| mark.generation)
+        .map(|Mark { ledger: _, generation, uids }| Reserved { generation, uids })
         .ok_or_else(|| format!("ConfigMap {MARK} in {cluster} is not signed by this key")))
 }
 

@@ -302,6 +302,7 @@ fn everything(ledger: LedgerState) -> Vec<Change> {
     let mut changes = vec![Change::LedgerId(ledger.ledger_id), Change::LastGeneration(ledger.last_generation)];
     changes.extend(ledger.accounts.into_iter().map(|(_, account)| Change::Account(Box::new(account))));
     changes.extend(ledger.uid_history.into_iter().map(|(uid, account)| Change::Uid(uid, account)));
+    changes.extend(ledger.used_uids.into_iter().map(|(uid, at)| Change::UsedUid(uid, at)));
     for ((account, cluster), tenant) in ledger.tenants {
         // As one of another policy: what differs from today's is changed at the pace of a changed policy.
         changes.push(Change::Settled(account.clone(), cluster.clone(), String::new()));

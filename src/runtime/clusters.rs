@@ -15,7 +15,9 @@ use tokio_util::task::AbortOnDropHandle;
 use super::RuntimeError;
 use super::confine::{Confinement, Suspects};
 use crate::bootstrap::webhook::{self, Kept, WebhookRequest};
-use crate::bootstrap::{self, AccessError, Claim, Found, MarkKeeper, MarkOwner, OwnerWatch, Ownership, Renewal, Said};
+use crate::bootstrap::{
+    self, AccessError, Claim, Found, MarkKeeper, MarkOwner, OwnerWatch, Ownership, Renewal, Reserved, Said,
+};
 use crate::contract::Sealer;
 use crate::control::api::ClusterStatus;
 use crate::errors::chain;
@@ -176,10 +178,10 @@ impl Clusters {
         lost.map_or(Ok(()), |(cluster, _)| Err(RuntimeError::Copied { cluster: cluster.clone() }))
     }
 
-    /// The ledger's highest generation is `last`: marks that are lower are raised, and nobody waits for it.
-    pub(crate) fn reserve(&mut self, last: u64) {
+    /// The ledger gave out `reserved`: marks that are lower are raised, and nobody waits for it.
+    pub(crate) fn reserve(&mut self, reserved: &Reserved) {
         for link in self.links.values_mut() {
-            if let Some(raising) = link.mark.reserve(last) {
+            if let Some(raising) = link.mark.reserve(reserved) {
                 link.raising = Some(raising);
             }
         }
@@ -279,7 +281,7 @@ impl Clusters {
                 not_behind(cluster, reached.proven, context.ledger.last_generation)?;
             }
         }
-        for (cluster, answer) in claimed(answers, context.ledger.last_generation).await? {
+        for (cluster, answer) in claimed(answers, Reserved::of(context.ledger, &context.settings.policy)).await? {
             match answer {
                 Ok((reached, mark)) => {
                     self.trouble.remove(&cluster);
@@ -468,7 +470,7 @@ type Answer<T> = (ClusterName, Result<T, String>);
 /// that runs may have lost its connection to some of them.
 async fn claimed(
     answers: Vec<Answer<Reached>>,
-    last: u64,
+    reserved: Reserved,
 ) -> Result<Vec<Answer<(Reached, Arc<MarkKeeper>)>>, RuntimeError> {
     let claims = answers.into_iter().map(async |(cluster, answer)| {
         let reached = match answer {
@@ -485,7 +487,7 @@ async fn claimed(
             }
             Found::Absent | Found::Own(_) => {}
         }
-        let mark = MarkKeeper::new(&reached.client, owner.clone(), found.clone(), last);
+        let mark = MarkKeeper::new(&reached.client, owner.clone(), found.clone(), reserved.clone());
         match mark.claim().await {
             Ok(Claim::Refused) => Err(RuntimeError::Copied { cluster }),
             Ok(claim) => Ok((cluster, Ok((reached, mark, claim)))),

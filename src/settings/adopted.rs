@@ -6,7 +6,7 @@ use crate::policy::{Adopts, Selector};
 /// Keys of such a class alone.
 pub(super) const OF_ADOPTED: [&str; 2] = ["selector", "owner_annotation"];
 /// Keys that say something of a namespace that we make, or of a holder's own credential.
-const STRANGE: [&str; 16] = [
+const STRANGE: [&str; 17] = [
     "namespace",
     "name_pattern",
     "home",
@@ -23,6 +23,7 @@ const STRANGE: [&str; 16] = [
     "managers",
     "member_quota",
     "tier",
+    "uid_range",
 ];
 
 /// What the class adopts.

@@ -10,6 +10,7 @@ use super::adopted::{self, OF_ADOPTED};
 use super::credential;
 use super::profile;
 use super::table::{Kind, Table, absolute_path, is_none_of};
+use super::uid_range;
 use super::volume;
 use crate::identity::{ClusterName, KUBERNETES_NAME_MAX, NamespaceName};
 use crate::kinds::DriftKey;
@@ -18,7 +19,7 @@ use crate::policy::{
 };
 
 /// Keys of every class.
-const KEYS: [&str; 27] = [
+const KEYS: [&str; 28] = [
     "from",
     "when",
     "clusters",
@@ -43,6 +44,7 @@ const KEYS: [&str; 27] = [
     "managers",
     "member_quota",
     "tier",
+    "uid_range",
     "quota_from_workspaces",
     "selector",
     "owner_annotation",
@@ -60,7 +62,7 @@ const OF_A_NAMESPACE: [&str; 9] = [
     "admission",
 ];
 /// Keys that say something of the people of a group.
-const OF_GROUPS: [&str; 5] = ["member_roles", "manager_roles", "managers", "member_quota", "tier"];
+const OF_GROUPS: [&str; 6] = ["member_roles", "manager_roles", "managers", "member_quota", "tier", "uid_range"];
 /// Keys that say something of one holder, and nothing where there are several, each with a credential of their own.
 const OF_A_HOLDER: [&str; 5] = ["home", "credential", "roles", "impersonate", "provision"];
 /// What a name must look like unless the class says otherwise.
@@ -119,7 +121,7 @@ pub(super) fn class(name: &str, table: &Table<'_>, known: &Known<'_>) -> Option<
         network: network(table, from, known),
         credential,
         volumes: volume::volumes(table, known.prefixes, from),
-        admission: admission::admission(&table.section("admission"), from),
+        admission: admission::admission(&table.section("admission"), from, table.has("uid_range")),
         provision: provision(table),
         manifests: Vec::new(),
     })
@@ -262,6 +264,7 @@ fn workspace(table: &Table<'_>) -> Workspace {
         named_by: table.text("managers"),
         member_quota: profile::quota(&table.section("member_quota")),
         tier: table.number("tier").unwrap_or_default(),
+        uid_range: uid_range::uid_range(table),
     }
 }
 

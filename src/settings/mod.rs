@@ -20,6 +20,7 @@ mod secret;
 mod server_rules;
 mod source;
 mod table;
+mod uid_range;
 mod validate;
 mod volume;
 

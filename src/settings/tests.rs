@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use bursar_directory::source::{Ids, SourceKind};
 
@@ -679,6 +680,74 @@ fn a_class_of_groups_has_people_and_no_holder() {
         other.replace("workspace-", "lab-")
     ));
     assert!(errors[0].contains("class.lab.managers: another class says \"owner\""), "{errors:?}");
+}
+
+#[test]
+fn lifetimes_of_pods_bind_only_if_something_ends_pods() {
+    let reaper = "[reaper.pods]\nenabled = true\n";
+    let with = |line: &str| format!("{TOOL}admission = {{ lifetime = {line} }}\n{reaper}");
+    let line = "{ max = \"7d\", default = \"1d\", warn = \"1h\" }";
+    let policy = load(&format!("{BASE}{}", with(line))).expect("settings").policy;
+    let class = policy.reapers.pods.as_ref().expect("on").classes["tool"];
+    assert_eq!(
+        (class.lifetimes.max, class.lifetimes.default, class.warn),
+        (Some(604_800), Some(86_400), Duration::from_hours(1))
+    );
+    assert_eq!(policy.classes["tool"].admission.lifetime, crate::rules::Mode::Enforce);
+    let warned = load(&format!("{BASE}{}", with("{ mode = \"warn\", max = \"7d\" }"))).expect("settings").policy;
+    assert!(warned.reapers.pods.expect("on").classes.is_empty(), "nothing is ended that is not enforced");
+    for (text, key) in [
+        (with("{ max = \"0s\" }"), "max: leaves no time"),
+        (with("{ max = \"soon\" }"), "max: \"soon\" is not a duration"),
+        (with("{ max = \"1h\", default = \"2h\" }"), "default: is longer than max"),
+        (with("{ required = true, default = \"2h\" }"), "default: no pod gets it"),
+    ] {
+        let errors = errors(&text);
+        assert!(errors[0].starts_with(&format!("bursar.toml: class.tool.admission.lifetime.{key}")), "{errors:?}");
+    }
+    let errors = errors(&with(line).replace(reaper, ""));
+    assert!(errors[0].starts_with("bursar.toml: class.tool.admission.lifetime: nothing ends pods"), "{errors:?}");
+}
+
+#[test]
+fn workspaces_have_uids_of_their_own_only_with_a_range() {
+    let course = "[class.course]\nfrom = \"groups\"\nclusters = [\"prod\"]\nnamespace = \"workspace-{name}\"\n";
+    let ranged = format!("{course}uid_range = [70000, 70999]\n");
+    let loaded = load(&format!("{BASE}{ranged}")).expect("settings");
+    assert_eq!(loaded.policy.classes["course"].admission.uid.mode, crate::rules::Mode::Enforce);
+    let person = "[class.person]\nfrom = \"users\"\nclusters = [\"prod\"]\nnamespace = \"u-{name}\"\nhome = { prefix = \"/home\" }\n\
+                  volumes = [{ name = \"home\", kind = \"static\", nfs = { server = \"nfs\", path = \"/srv/{name}\" } }]\n";
+    let volume =
+        "volumes = [{ name = \"w\", kind = \"shared\", nfs = { server = \"nfs\", path = \"/srv/{name}\" } }]\n";
+    let allowed = |what: &str| format!("{person}{ranged}admission = {{ volumes = {{ allow = [{what:?}] }} }}\n");
+    for (text, key) in [
+        (format!("{course}uid_range = [70000]\n"), "class.course.uid_range: [70000] is not the first and the last"),
+        (format!("{course}uid_range = [5, 70000]\n"), "class.course.uid_range: [5,70000] is not"),
+        (format!("{course}uid_range = [70001, 70000]\n"), "class.course.uid_range: [70001,70000] is not"),
+        (
+            format!("{course}admission = {{ uid = {{ mode = \"warn\" }} }}\n"),
+            "class.course.admission.uid: a group has no uid",
+        ),
+        (format!("{TOOL}uid_range = [70000, 70999]\n"), "class.tool.uid_range: only a class with from"),
+        (
+            format!(
+                "{ranged}{}",
+                ranged
+                    .replace("course", "lab")
+                    .replace("workspace-", "l-")
+                    .replace("70000", "70999")
+                    .replace("[70999, 70999]", "[70999, 71999]")
+            ),
+            "class.lab.uid_range: 70999-71999 meets the range of class course",
+        ),
+        (format!("{person}{ranged}{volume}"), "class.course.volumes: nfs:/srv/{name} may be a home of class person"),
+        (allowed("nfs:/srv/"), "class.course.admission.volumes.allow: nfs:/srv/ may be a home"),
+        (allowed("/home/"), "class.course.admission.volumes.allow: /home/ may be a home"),
+    ] {
+        let errors = errors(&text);
+        assert!(errors.iter().any(|error| error.starts_with(&format!("bursar.toml: {key}"))), "{errors:?}");
+    }
+    assert!(load(&format!("{BASE}{person}{course}{volume}")).is_ok(), "without a range, as before");
 }
 
 #[test]

@@ -10,7 +10,9 @@ use croner::parser::{CronParser, Seconds};
 use super::SecretPlace;
 use super::class::{Known, absolute};
 use super::table::{Kind, Table, absolute_path};
-use super::{Homes, Schedule, Settings, admission, class, cluster, host, manifests, network, realm, reaper, source};
+use super::{
+    Homes, Schedule, Settings, admission, class, cluster, host, manifests, network, realm, reaper, source, uid_range,
+};
 use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
 
 const SECTIONS: [&str; 16] = [
@@ -56,7 +58,8 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
     let control = root.section("control");
     control.only(&["socket"]);
     root.section("security").only(&["require_confinement", "strict_egress"]);
-    let reapers = reaper::reapers(&root.section("reaper"), folder, &clusters);
+    let mut reapers = reaper::reapers(&root.section("reaper"), folder, &clusters);
+    admission::reaped(root, &mut reapers, &classes);
     let policy = Policy {
         site: site.clone().unwrap_or_default(),
         classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),
@@ -134,6 +137,7 @@ fn classes(root: &Table<'_>, folder: &Path, known: &Known<'_>) -> Vec<Class> {
         host::one_owner(&table, &class, &classes);
         classes.push(class);
     }
+    uid_range::one_identity(root, &classes);
     classes
 }
 

@@ -13,7 +13,7 @@ use super::record::{
     InCluster, KeyColumns, LAST_USE, MarkRow, OBJECT, ORDER, ObjectRow, OfAccount, OfCredential, OrderRow, OverrideRow,
     Own, PACE, PERSON, PaceRow, PersonRow, QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL, REJECTED_ENTRY, RealmRow,
     RevocationRow, SETTLED, SOURCE_MARK, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow, TENANT, UID_HISTORY,
-    UidRow, UseRow, doubt_key,
+    USED_UID, UidRow, UseRow, UsedUidRow, doubt_key,
 };
 use super::table::{Rows, Table, row};
 use crate::identity::{AccountId, ClusterName};
@@ -81,6 +81,7 @@ impl Batch {
         match change.clone() {
             Change::Account(_) | Change::Sources(_) => {}
             Change::Uid(uid, account_id) => self.set(&UID_HISTORY, row(&UidRow { uid, account_id }), true),
+            Change::UsedUid(uid, at) => self.set(&USED_UID, row(&UsedUidRow { uid, at }), true),
             Change::Person(account_id, value) => self.set(&PERSON, row(&PersonRow { account_id, value }), true),
             Change::Tenant(account, cluster, tenant) => self.set_in_cluster(&TENANT, account, cluster, Some(tenant)),
             Change::Rejected(rejected) => self.replace(&REJECTED_ENTRY, rejected.iter().map(row)),

@@ -12,7 +12,7 @@ use super::record::{
     InCluster, LAST_USE, MEMBERSHIP, MarkRow, MembershipRow, OBJECT, ORDER, ObjectRow, OfAccount, OfCredential,
     OrderRow, OverrideRow, Own, PACE, PERSON, PaceRow, PersonRow, QUOTA_OVERRIDE, REALM_ACCOUNT, REFUSAL,
     REJECTED_ENTRY, RealmRow, RevocationRow, SETTLED, SOURCE_MARK, SPENT, SSH_DELIVERY, STOPPED_WORKLOAD, StoppedRow,
-    TENANT, UID_HISTORY, UidRow, UseRow,
+    TENANT, UID_HISTORY, USED_UID, UidRow, UseRow, UsedUidRow,
 };
 use super::table::Table;
 use crate::identity::{AccountId, ClusterName};
@@ -38,6 +38,7 @@ pub async fn state(connection: &mut SqliteConnection) -> Result<LedgerState, Sto
         homes_shown: mapped(connection, &HOMES_SHOWN, |row: HomesRow| ((row.source, row.kind), row.accounts)).await?,
         accounts: accounts(connection).await?.into(),
         uid_history: mapped(connection, &UID_HISTORY, |row: UidRow| (row.uid, row.account_id)).await?,
+        used_uids: mapped(connection, &USED_UID, |row: UsedUidRow| (row.uid, row.at)).await?,
         persons: mapped(connection, &PERSON, |row: PersonRow| (row.account_id, row.value)).await?,
         holds: HOLD
             .load::<HoldRow>(connection, ALL)

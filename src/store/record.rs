@@ -37,6 +37,7 @@ tables! {
         json ["groups", "ssh_keys", "absence", "suspension", "revocation", "ending"];
     MEMBERSHIP = "membership", key ["account_id", "member", "at_start", "role"], plain ["leaving_since", "at_end"], json [];
     UID_HISTORY = "uid_history", key ["uid"], plain ["account_id"], json [];
+    USED_UID = "used_uid", key ["uid"], plain ["at"], json [];
     TENANT = "tenant", key ["account_id", "cluster"], plain ["class", "namespace", "created_at"], json [];
     SETTLED = "settled", key ["account_id", "cluster"], plain ["own"], json [];
     QUOTA_OVERRIDE = "quota_override", key ["account_id", "resource", "cluster"], plain ["amount", "until"], json ["note", "proved"];
@@ -151,7 +152,8 @@ impl From<AccountRow> for Account {
             source: row.source,
             directory_id: row.directory_id,
             dn: row.dn,
-            gid: row.gid.filter(|_| posix.is_none()),
+            // A workspace has a uid beside the gid of its group.
+            gid: row.gid.filter(|_| posix.is_none() || row.kind == AccountKind::Group),
             posix,
             home: row.home,
             mail: row.mail,
@@ -186,6 +188,12 @@ pub struct MembershipRow {
 pub struct UidRow {
     pub uid: Uid,
     pub account_id: AccountId,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct UsedUidRow {
+    pub uid: Uid,
+    pub at: Timestamp,
 }
 
 /// What an account has one of in each cluster: a tenant, a failure.

@@ -174,6 +174,7 @@ fn change() -> impl Strategy<Value = Change> {
             (3000 + uid).try_into().expect("a uid"),
             AccountId(format!("a{n}").into())
         )),
+        (0_i64..3).prop_map(|uid| Change::UsedUid((70_000 + uid).try_into().expect("a uid"), at(uid))),
         (0_u8..4, any::<bool>()).prop_map(|(n, admin)| Change::Tenant(
             AccountId(format!("a{n}").into()),
             ClusterName("prod".to_owned()),

@@ -168,3 +168,42 @@ fn a_group_that_fails_and_waits_keeps_no_revoked_member(world: &mut World) {
     });
     assert!(refused, "the group waits for its next try, and so does the removal of its member");
 }
+
+#[test]
+fn each_workspace_has_a_uid_of_its_own_and_a_range_that_is_used_up_bars_only_new_ones() {
+    let mut world = World::new("wsuid");
+    let class = r#"
+[class.course]
+from          = "groups"
+clusters      = ["test"]
+namespace     = "wsuid-w-{name}"
+uid_range     = [63701, 63702]
+[class.admin]"#;
+    world.configure("[class.admin]", class);
+    world.initialise_again();
+    let annotation = |world: &World, group: &str, key: &str| {
+        let path = format!("jsonpath={{.metadata.annotations.bursar\\.dev/{key}}}");
+        world.kubectl(&["get", "namespace", &format!("wsuid-w-{group}"), "-o", &path])
+    };
+    world.person("emmy", 63_711);
+    world.add(&posix_group_ldif(&world.base, "optics", 63_721, &["emmy"]));
+    let settled = poll(Duration::from_mins(1), || world.cycle().exit_code() == 0);
+    assert!(settled, "{:?}", world.rows("SELECT * FROM failing"));
+    assert_eq!(["uid", "gid"].map(|key| annotation(&world, "optics", key)), ["63701", "63721"]);
+
+    // Of two new groups one is left without, and a person cannot have a workspace's uid.
+    world.add(&posix_group_ldif(&world.base, "waves", 63_722, &["emmy"]));
+    world.cycle();
+    world.add(&posix_group_ldif(&world.base, "zeta", 63_723, &["emmy"]));
+    world.person("noether", 63_702);
+    world.cycle();
+    assert_eq!(annotation(&world, "waves", "uid"), "63702");
+    let shown = world.plan().text;
+    assert!(shown.contains("uid_range 63701-63702 of class course is used up"), "{shown}");
+    let rejected = world.rows("SELECT name, why FROM rejected_entry WHERE name = 'noether'");
+    assert!(rejected[0]["why"].as_str().is_some_and(|why| why.contains("which is for workspaces")), "{rejected:?}");
+    let rows = world.rows("SELECT namespace, uid FROM namespaces WHERE class = 'course' ORDER BY 1");
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert_eq!((rows[0]["uid"].as_i64(), rows[1]["uid"].as_i64()), (Some(63_701), Some(63_702)));
+    assert_eq!(annotation(&world, "optics", "uid"), "63701");
+}

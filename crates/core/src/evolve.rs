@@ -6,12 +6,13 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use crate::contract::Sealer;
-use crate::desired::Deriver;
+use crate::desired::{Deriver, groups_without_uid};
 use crate::inventory::Inventory;
 use crate::inventory::realm::RealmInventory;
 use crate::ledger::LedgerState;
 use crate::ledger::change::{Change, Event};
 use crate::ledger::transition::{Transition, transition};
+use crate::ledger::workspace_uid;
 use crate::plan::guard::{Bounds, guard};
 use crate::plan::intents::overcome;
 use crate::plan::quota::lapsed;
@@ -117,6 +118,8 @@ fn observe(inputs: Inputs<'_>) -> (Writes, LedgerState) {
         let Transition { changes, events } = transition(&known, snapshot, policy, now);
         seen.take(&mut known, changes, events);
     }
+    let (changes, events) = workspace_uid::assign(&known, &groups_without_uid(&known, policy));
+    seen.take(&mut known, changes, events);
     if let Some(rules) = &policy.reapers.namespaces {
         let changes = idle::count(&known, inventory, rules, now);
         seen.take(&mut known, changes, Vec::new());

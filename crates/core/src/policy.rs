@@ -18,13 +18,13 @@ use sha2::{Digest, Sha256};
 use crate::identity::{AccountKind, ClusterName};
 use crate::kinds::DriftKey;
 use crate::rules::server::ServerRules;
-use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
+use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Lifetimes, Mode, UidRules};
 
 pub use self::adopts::{Adopts, Requirement, Selector};
 pub use self::credential::{CredentialKind, CredentialRule, OidcRule, TOKEN_LIFETIME_MAX};
 pub use self::network::{Namespaces, NetworkProfile, Peer, Port, Range, Target, Who};
 pub use self::realm::Realm;
-pub use self::workspace::{FromWorkspaces, Workspace};
+pub use self::workspace::{FromWorkspaces, UidRange, Workspace};
 
 /// The name the API server knows the daemon by: common name of its certificate, `username` in its RBAC.
 pub const DAEMON_USER: &str = "bursar:daemon";
@@ -329,8 +329,12 @@ pub struct Admission {
     pub volumes: VolumeRule,
     /// Claims.
     pub claims: ClaimRules,
-    /// Whether a pod's lifetime must parse.
+    /// What happens to lifetimes of pods that do not parse, or are not as `lifetimes` says.
     pub lifetime: Mode,
+    /// How long pods may live.
+    pub lifetimes: Lifetimes,
+    /// So long before its end the people of a pod are told; zero: they are not.
+    pub lifetime_warning: Duration,
     /// What the API server judges itself.
     pub server: ServerRules,
 }
@@ -364,6 +368,8 @@ impl Default for Admission {
             },
             claims: ClaimRules { mode: Mode::Enforce, storage_class: None },
             lifetime: Mode::Enforce,
+            lifetimes: Lifetimes::default(),
+            lifetime_warning: Duration::ZERO,
             server: ServerRules::default(),
         }
     }
@@ -427,6 +433,12 @@ pub struct Reapers {
 }
 
 impl Reapers {
+    /// Whether people are told before their pods end.
+    #[must_use]
+    pub fn warn_of_pods(&self) -> bool {
+        self.pods.iter().flat_map(|pods| pods.classes.values()).any(|class| !class.warn.is_zero())
+    }
+
     /// Whether anything has to be known of pods.
     #[must_use]
     pub const fn look_at_pods(&self) -> bool {
@@ -469,9 +481,25 @@ pub struct PodReaper {
     pub lifetime: Option<Duration>,
     /// How many pods in one cycle.
     pub per_cycle: u64,
+    /// What classes say that enforce it.
+    pub classes: BTreeMap<String, ClassLifetimes>,
+}
+
+/// How long the pods of one class live, and when their people are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassLifetimes {
+    /// How long.
+    pub lifetimes: Lifetimes,
+    /// So long before the end; zero: never.
+    pub warn: Duration,
 }
 
 impl Policy {
+    /// The classes whose workspaces have uids of their own, with the ranges.
+    pub fn uid_ranges(&self) -> impl Iterator<Item = (&Class, UidRange)> {
+        self.classes.values().filter_map(|class| Some((class, class.workspace.as_ref()?.uid_range?)))
+    }
+
     /// Names everything that a tenant's objects may differ by without the tenant's doing: its class, what that refers
     /// to, and the program that builds them.
     #[must_use]

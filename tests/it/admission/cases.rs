@@ -52,6 +52,7 @@ impl Case {
         match self.class() {
             "tool" => ("foo", "tool-foo"),
             "user" => ("alice", "user-alice"),
+            "course" => ("algebra", "course-algebra"),
             _ => ("bob", "trial-bob"),
         }
     }
@@ -114,6 +115,7 @@ fn become_identity(site: &Site, sender: &Sender, identity: &str, level: &str) {
         ("tool:foo", "tool-foo", 52503, 52503, &[50_000, 50_001][..]),
         ("user:alice", "user-alice", 20001, 500, &[]),
         ("user:bob", "trial-bob", 20002, 500, &[]),
+        ("group:algebra", "course-algebra", 70001, 600, &[]),
     ] {
         let identity = super::site::identity(namespace, account, (uid, gid, groups), state);
         site.sealed(&identity, level);
@@ -142,7 +144,7 @@ fn sent(site: &Site, sender: &Sender, part: &str, level: &str) -> Vec<(String, C
     let cases = cases(part);
     become_identity(site, sender, "", level);
     let label = |value: &str| {
-        for namespace in ["tool-foo", "user-alice", "trial-bob"] {
+        for namespace in ["tool-foo", "user-alice", "trial-bob", "course-algebra"] {
             let class = namespace.split('-').next().expect("a part");
             let label =
                 if value == "off" { "bursar.dev/class-".to_owned() } else { format!("bursar.dev/class={class}") };

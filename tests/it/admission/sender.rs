@@ -54,7 +54,7 @@ impl Sender {
         let runtime = runtime();
         let connect = |path: &std::path::Path| runtime.block_on(bootstrap::client(path)).expect("a client");
         let tenant = |account: &str, more: &[&str]| connect(&certified(site, account, more));
-        let tenants = [("foo", "tool:foo"), ("alice", "user:alice"), ("bob", "user:bob")]
+        let tenants = [("foo", "tool:foo"), ("alice", "user:alice"), ("bob", "user:bob"), ("algebra", "group:algebra")]
             .map(|(name, account)| (name, tenant(account, &[]), tenant(account, &[EVERYTHING])));
         let (admin, daemon) = (connect(&site.cluster.admin_kubeconfig), connect(site.daemon_kubeconfig()));
         Self { runtime, admin, daemon, tenants: tenants.into() }

@@ -153,8 +153,8 @@ fn without_uid(tenant: &Tenant<'_>) -> Finding {
     Finding {
         rule: Rule::Uid,
         what: "the pod would run as its image's user".to_owned(),
-        why: format!("{} has no uid in the directory", tenant.who()),
-        cure: "ask an administrator for one, or for uid = \"off\" of the class".to_owned(),
+        why: format!("{} has no uid", tenant.who()),
+        cure: "ask an administrator for one (`bursar status` says what is missing)".to_owned(),
     }
 }
 

@@ -1,19 +1,21 @@
 //! The mark that a cluster keeps of the ledger that owns it: the highest generation in use, signed with the seal's key. A
 //! ledger that was rolled back shows by it, for the mark only rises.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ring::signature::{ED25519, UnparsedPublicKey};
 
 use super::Sealer;
-use crate::identity::ClusterName;
+use crate::identity::{ClusterName, Uid};
 
 /// Key of the ledger's id.
 pub const LEDGER: &str = "ledger";
 /// Key of the highest generation in use.
 pub const HIGHEST: &str = "generation";
+/// Key of the uids that workspaces have or had.
+pub const UIDS: &str = "uids";
 /// Key of the signature.
 pub const SIGNATURE: &str = "seal";
 
@@ -27,6 +29,8 @@ pub struct Mark {
     pub ledger: String,
     /// Its highest generation in use.
     pub generation: u64,
+    /// The highest uid of each range that workspaces got theirs from.
+    pub uids: BTreeSet<Uid>,
 }
 
 impl Mark {
@@ -34,27 +38,41 @@ impl Mark {
     #[must_use]
     pub fn signed(&self, cluster: &ClusterName, sealer: &Sealer) -> BTreeMap<String, String> {
         let signature = sealer.0.sign(&self.message(cluster));
-        BTreeMap::from([
+        let mut data = BTreeMap::from([
             (LEDGER.to_owned(), self.ledger.clone()),
             (HIGHEST.to_owned(), self.generation.to_string()),
             (SIGNATURE.to_owned(), BASE64.encode(signature.as_ref())),
-        ])
+        ]);
+        data.extend(self.uids_text().map(|uids| (UIDS.to_owned(), uids)));
+        data
     }
 
     /// What the data of a ConfigMap prove under one of `public_keys`; `None`: nothing.
     #[must_use]
     pub fn verified(data: &BTreeMap<String, String>, cluster: &ClusterName, public_keys: &[[u8; 32]]) -> Option<Self> {
-        let mark = Self { ledger: data.get(LEDGER)?.clone(), generation: data.get(HIGHEST)?.parse().ok()? };
+        let uids = data.get(UIDS).map_or("", String::as_str).split(',').filter(|uid| !uid.is_empty());
+        let mark = Self {
+            ledger: data.get(LEDGER)?.clone(),
+            generation: data.get(HIGHEST)?.parse().ok()?,
+            uids: uids.map(str::parse).collect::<Result<_, _>>().ok()?,
+        };
         let signature = BASE64.decode(data.get(SIGNATURE)?).ok()?;
         let message = mark.message(cluster);
         let holds = |key: &[u8; 32]| UnparsedPublicKey::new(&ED25519, key).verify(&message, &signature).is_ok();
         public_keys.iter().any(holds).then_some(mark)
     }
 
+    /// Absent without uids: the mark is then what it was before there were any.
+    fn uids_text(&self) -> Option<String> {
+        let uids: Vec<String> = self.uids.iter().map(Uid::to_string).collect();
+        (!uids.is_empty()).then(|| uids.join(","))
+    }
+
     /// Every value with its length before it, so that no value can borrow from its neighbour.
     fn message(&self, cluster: &ClusterName) -> Vec<u8> {
         let mut message = DOMAIN.as_bytes().to_vec();
-        for text in [&cluster.0, &self.ledger, &self.generation.to_string()] {
+        let texts = [cluster.0.clone(), self.ledger.clone(), self.generation.to_string()];
+        for text in texts.into_iter().chain(self.uids_text()) {
             message.extend((text.len() as u64).to_be_bytes());
             message.extend(text.as_bytes());
         }
@@ -70,16 +88,23 @@ mod tests {
     fn a_mark_proves_nothing_if_any_of_it_is_another() {
         let sealer = Sealer::from_seed(&[7; 32]).expect("32 bytes are a seed");
         let (prod, keys) = (ClusterName("prod".to_owned()), [[0; 32], sealer.public_key()]);
-        let mark = Mark { ledger: "a1".to_owned(), generation: 1042 };
+        let uids = [70_000, 80_002].map(|uid| Uid::try_from(uid).expect("in range")).into();
+        let mark = Mark { ledger: "a1".to_owned(), generation: 1042, uids };
         let data = mark.signed(&prod, &sealer);
         assert_eq!(Mark::verified(&data, &prod, &keys), Some(mark));
         assert_eq!(Mark::verified(&data, &ClusterName("lab".to_owned()), &keys), None);
         assert_eq!(Mark::verified(&data, &prod, &keys[..1]), None);
-        for (key, value) in [(LEDGER, "a2"), (HIGHEST, "1043"), (HIGHEST, "x"), (SIGNATURE, "AAAA")] {
+        for (key, value) in
+            [(LEDGER, "a2"), (HIGHEST, "1043"), (HIGHEST, "x"), (UIDS, "70000"), (UIDS, ""), (SIGNATURE, "AAAA")]
+        {
             let mut edited = data.clone();
             edited.insert(key.to_owned(), value.to_owned());
             assert_eq!(Mark::verified(&edited, &prod, &keys), None, "{key}");
         }
         assert_eq!(Mark::verified(&BTreeMap::new(), &prod, &keys), None);
+        let without = Mark { ledger: "a1".to_owned(), generation: 1042, uids: BTreeSet::new() };
+        let data = without.signed(&prod, &sealer);
+        assert!(!data.contains_key(UIDS));
+        assert_eq!(Mark::verified(&data, &prod, &keys), Some(without));
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::identity::{AccountId, AccountKind};
-use crate::ledger::{Account, LedgerState};
-use crate::policy::{Class, Lifecycle, Policy, Provision, When};
+use crate::ledger::{Account, LedgerState, Lifecycle as LifecycleState};
+use crate::policy::{Class, Lifecycle, Policy, Provision, UidRange, When};
 
 /// Directory groups by name, nested ones resolved; sources may have groups of one name, which then are one.
 pub struct Groups<'a>(BTreeMap<&'a str, Vec<Group<'a>>>);
@@ -93,6 +93,27 @@ pub(super) fn taken<'p>(
         .map(|group| group.account.id.clone())
         .collect();
     Taken { now, before, rests_on }
+}
+
+/// The groups that are, or are about to be, workspaces of a class with a uid range, and have no uid.
+#[must_use]
+pub fn groups_without_uid<'a>(ledger: &'a LedgerState, policy: &'a Policy) -> Vec<(&'a Account, &'a Class, UidRange)> {
+    if policy.uid_ranges().next().is_none() {
+        return Vec::new();
+    }
+    let groups = Groups::of(ledger, &policy.lifecycle);
+    let live = |state| matches!(state, LifecycleState::New | LifecycleState::Active);
+    let accounts = ledger.accounts.values();
+    let without =
+        accounts.filter(|account| account.kind == AccountKind::Group && account.posix.is_none() && live(account.state));
+    without
+        .filter_map(|account| {
+            let asked = |_: &Class| true;
+            let taken = taken(account, policy, &groups, &asked).now;
+            let ranged = |class: &Class| class.workspace.as_ref().and_then(|workspace| workspace.uid_range);
+            taken.into_iter().find_map(|class| Some((account, class, ranged(class)?)))
+        })
+        .collect()
 }
 
 /// The classes that take an account now, and the ones it became a tenant by: what it has, it has of these.

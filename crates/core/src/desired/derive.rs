@@ -20,6 +20,7 @@ use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, Director
 use crate::kinds::ObjectKey;
 use crate::ledger::idle::Idleness;
 use crate::ledger::people::PeopleByEntry;
+use crate::ledger::workspace_uid::why_none;
 use crate::ledger::{Account, LedgerState, Lifecycle, Order, OrderKind, Suspension, Tenant};
 use crate::policy::{Class, Endpoint, Policy, Provision};
 
@@ -495,7 +496,10 @@ impl<'a> World<'a> {
             return places;
         }
         for (class, cluster) in classes.iter().flat_map(|class| class.clusters.iter().map(move |at| (class, at))) {
-            if places.get(cluster).is_some_and(Option::is_some) {
+            let without_uid = why_none(subject.account, class);
+            let is_barred = without_uid.is_some();
+            notices.extend(without_uid.map(|text| Notice { account: subject.account.account_name(), text }));
+            if is_barred || places.get(cluster).is_some_and(Option::is_some) {
                 continue;
             }
             match class.namespace.as_deref().map(|pattern| self.claim(subject.account, cluster, pattern, claimed)) {

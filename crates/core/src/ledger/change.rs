@@ -32,6 +32,8 @@ pub enum Change {
     Account(Box<Account>),
     /// A uid is from now on this account's.
     Uid(Uid, AccountId),
+    /// A workspace that no account is had this uid, as a cluster showed then.
+    UsedUid(Uid, Timestamp),
     /// This tells the account's person apart.
     Person(AccountId, String),
     /// A tenant in a cluster.
@@ -147,6 +149,7 @@ impl LedgerState {
         match change.clone() {
             Change::Account(account) => set(&mut self.accounts, account.id.clone(), Some(*account)),
             Change::Uid(uid, account) => set(&mut self.uid_history, uid, Some(account)),
+            Change::UsedUid(uid, at) => set(&mut self.used_uids, uid, Some(at)),
             Change::Person(account, person) => set(&mut self.persons, account, Some(person)),
             Change::Tenant(account, cluster, tenant) => set(&mut self.tenants, (account, cluster), Some(tenant)),
             Change::Rejected(rejected) => self.rejected = rejected,

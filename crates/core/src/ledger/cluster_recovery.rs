@@ -3,7 +3,7 @@
 //! The cluster is believed where it is newer: a generation that is higher there was a revocation, a sealed state is what
 //! was in force. Nobody's certificate is revived and nobody is suspended by it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -11,7 +11,7 @@ use serde_json::json;
 use super::change::{Change, Event};
 use super::{Account, LedgerState, Lifecycle, Note, Suspension, Tenant};
 use crate::contract::{Identity, TenantState};
-use crate::identity::{AccountId, AccountName, DirectoryId, kubernetes_name, name_in};
+use crate::identity::{AccountId, AccountKind, AccountName, DirectoryId, Uid, kubernetes_name, name_in};
 use crate::policy::Policy;
 
 /// Added to the highest generation that was seen anywhere: those given out since, and of which nothing is left to see,
@@ -36,6 +36,8 @@ pub struct Facts {
     pub bound: BTreeMap<AccountName, u64>,
     /// The highest generation that a signed mark has: everything up to it may have been in use.
     pub marked: u64,
+    /// Uids of workspaces that a signed mark has: those below them, in their class's range, were given too.
+    pub marked_uids: BTreeSet<Uid>,
     /// Findings about objects of ours that cannot be believed, for people.
     pub doubts: Vec<String>,
 }
@@ -43,13 +45,14 @@ pub struct Facts {
 impl Facts {
     /// Adds what another cluster shows.
     pub fn extend(&mut self, other: Self) {
-        let Self { tenancies, bound, marked, doubts } = other;
+        let Self { tenancies, bound, marked, marked_uids, doubts } = other;
         self.tenancies.extend(tenancies);
         for (account, generation) in bound {
             let known = self.bound.entry(account).or_default();
             *known = generation.max(*known);
         }
         self.marked = self.marked.max(marked);
+        self.marked_uids.extend(marked_uids);
         self.doubts.extend(doubts);
     }
 }
@@ -80,6 +83,7 @@ pub fn learn(
     for tenancy in &facts.tenancies {
         lesson.tenancy(tenancy, policy, source_of);
     }
+    lesson.used(facts.marked_uids.iter().copied());
     for (name, generation) in &facts.bound {
         lesson.bound(name, *generation);
     }
@@ -109,10 +113,12 @@ impl Lesson<'_> {
     fn tenancy(&mut self, tenancy: &Tenancy, policy: &Policy, source_of: &dyn Fn(&DirectoryId) -> Option<String>) {
         let identity = &tenancy.identity;
         let account = match self.known(&identity.id) {
-            Some(account) => account,
+            Some(account) => self.with_uid(account, identity),
             None => match self.unknown(identity, policy, source_of) {
                 Ok(account) => account,
                 Err(why) => {
+                    let posix = identity.posix.as_ref().filter(|_| identity.account.kind == AccountKind::Group);
+                    self.used(posix.map(|posix| posix.uid).into_iter());
                     let namespace = &identity.namespace;
                     let doubt = format!("namespace {namespace} in {} is not taken: {why}", identity.cluster);
                     return self.learned.doubts.push(doubt);
@@ -132,6 +138,38 @@ impl Lesson<'_> {
             };
             self.learned.changes.push(Change::Tenant(place.0, place.1, tenant));
         }
+    }
+
+    /// A workspace with the uid that its seal names, which no directory has. A uid that the ledger gave it meanwhile stays.
+    fn with_uid(&mut self, account: Account, identity: &Identity) -> Account {
+        let sealed = identity.posix.as_ref().filter(|_| account.kind == AccountKind::Group);
+        let Some(sealed) = sealed.filter(|sealed| account.posix.as_ref().is_none_or(|own| own.uid != sealed.uid))
+        else {
+            return account;
+        };
+        let name = account.account_name();
+        if self.ledger.uid_history.get(&sealed.uid).is_some_and(|holder| *holder != account.id) {
+            let doubt =
+                format!("namespace {} runs as uid {}, which is another's by now", identity.namespace, sealed.uid);
+            self.learned.doubts.push(doubt);
+            return account;
+        }
+        self.learned.changes.push(Change::Uid(sealed.uid, account.id.clone()));
+        if let Some(own) = &account.posix {
+            self.learned
+                .doubts
+                .push(format!("{name} had uid {} in {}; it has {} now", sealed.uid, identity.cluster, own.uid));
+            return account;
+        }
+        let mut posix = sealed.clone();
+        posix.gid = account.gid.unwrap_or(posix.gid);
+        Account { gid: Some(posix.gid), posix: Some(posix), ..account }
+    }
+
+    /// Uids that no account of the ledger has.
+    fn used(&mut self, uids: impl Iterator<Item = Uid>) {
+        let unknown = uids.filter(|uid| !self.ledger.uid_history.contains_key(uid));
+        self.learned.changes.extend(unknown.map(|uid| Change::UsedUid(uid, self.now)));
     }
 
     /// An account that the ledger never heard of, or forgot.
@@ -167,8 +205,8 @@ impl Lesson<'_> {
             source,
             directory_id: identity.directory_id.clone(),
             dn: String::new(),
+            gid: identity.posix.as_ref().map(|posix| posix.gid).filter(|_| identity.account.kind == AccountKind::Group),
             posix: identity.posix.clone(),
-            gid: None,
             home: None,
             mail: None,
             display_name: None,
@@ -297,6 +335,7 @@ mod tests {
             ],
             bound: BTreeMap::from([(old.accounts[&bar].account_name(), 6000)]),
             marked: 7001,
+            marked_uids: BTreeSet::new(),
             doubts: Vec::new(),
         };
         let ledger = applied(old.clone(), &facts, &policy);

@@ -22,6 +22,7 @@ pub mod revocation;
 pub mod server;
 mod shared;
 pub mod transition;
+pub mod workspace_uid;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -76,6 +77,8 @@ pub struct LedgerState {
     pub persons: SharedMap<AccountId, String>,
     /// Every uid ever recorded, and whose it is.
     pub uid_history: SharedMap<Uid, AccountId>,
+    /// Uids of workspaces that clusters showed and no account has, and since when that is known.
+    pub used_uids: SharedMap<Uid, Timestamp>,
     /// Tenants an administrator wants left alone.
     pub holds: BTreeMap<AccountId, Note>,
     /// Administrators' orders that the next plan carries out.

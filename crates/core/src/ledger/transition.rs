@@ -318,6 +318,10 @@ impl<'a> Memory<'a> {
                 after.gid = before.gid;
             }
         }
+        let gid = if holds { account.gid.or(entry.gid) } else { entry.gid.or(account.gid) };
+        if let (AccountKind::Group, Some(posix), Some(gid)) = (entry.kind, &mut posix, gid) {
+            posix.gid = gid;
+        }
         let mut members = account.members.clone();
         let joins =
             |member: &DirectoryId| !trust.imported.contains_key(member) && (!holds || members.contains_key(member));
@@ -349,7 +353,7 @@ impl<'a> Memory<'a> {
             directory_id: entry.id.clone(),
             dn: entry.dn.clone(),
             posix,
-            gid: if holds { account.gid.or(entry.gid) } else { entry.gid.or(account.gid) },
+            gid,
             home: trust.home(account, entry),
             mail: entry.mail.clone().or_else(|| trust.last(account.mail.as_ref(), entry.kind, Attribute::Mail)),
             display_name: entry.display_name.clone(),

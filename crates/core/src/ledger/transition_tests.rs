@@ -194,6 +194,49 @@ fn a_uid_once_recorded_is_never_another_accounts() {
     assert!(story.why_rejected().contains("uid 52503 belongs"), "{}", story.why_rejected());
 }
 
+/// A policy whose workspaces have the uids from 70000 to 70999.
+fn with_workspaces(mut policy: Policy) -> Policy {
+    let range =
+        crate::policy::UidRange { first: 70_000.try_into().expect("a uid"), last: 70_999.try_into().expect("a uid") };
+    let mut course = crate::plan::testing::course();
+    course.workspace.as_mut().expect("a workspace").uid_range = Some(range);
+    policy.classes.insert(course.name.clone(), course);
+    policy
+}
+
+#[test]
+fn a_directory_entry_with_the_uid_of_workspaces_is_a_conflict() {
+    let mut story = Story::begin(&[tool("1", "old", 70_001)]);
+    story.policy = with_workspaces(story.policy);
+    story.later(MINUTE, &[tool("1", "old", 70_001), tool("2", "new", 70_002), tool("3", "far", 71_000)]);
+    let rejected: Vec<&str> = story.ledger.rejected.iter().filter_map(|entry| entry.name.as_deref()).collect();
+    assert_eq!(rejected, ["new", "old"]);
+    assert!(
+        story.ledger.rejected.iter().all(|entry| entry.why.contains("is in uid_range 70000-70999 of class course"))
+    );
+    assert!(story.account("old").posix.is_some(), "it keeps what it had before");
+    assert!(story.ledger.accounts.values().all(|account| account.name != "new"));
+    assert!(story.account("far").posix.is_some());
+}
+
+#[test]
+fn a_workspace_keeps_its_uid_and_follows_the_gid_of_its_group() {
+    let group = |gid: i64| Entry {
+        gid: gid.try_into().ok(),
+        ..Entry::new(AccountKind::Group, "1", "cn=algebra".to_owned(), "algebra")
+    };
+    let mut story = Story::begin(&[group(600)]);
+    let mut account = story.account("algebra").clone();
+    let uid = 70_000.try_into().expect("a uid");
+    account.posix = account.gid.map(|gid| PosixIdentity { uid, gid, groups: BTreeSet::new() });
+    story.ledger.apply(&Change::Account(Box::new(account)));
+    assert!(!story.later(MINUTE, &[group(600)]));
+    story.later(MINUTE, &[group(601)]);
+    let account = story.account("algebra");
+    let posix = account.posix.as_ref().expect("its uid");
+    assert_eq!((posix.uid, Some(posix.gid), posix.gid.get()), (uid, account.gid, 601));
+}
+
 #[test]
 fn a_rejected_entry_with_a_known_id_counts_as_present_and_keeps_its_identity() {
     let mut story = Story::begin(&[tool("1", "foo", 52503)]);

@@ -219,6 +219,9 @@ impl World {
 
     /// What the clusters show of namespaces that others created.
     pub fn look(&mut self) -> Vec<Event> {
+        let without = crate::desired::groups_without_uid(&self.ledger, &self.policy);
+        let (changes, _) = crate::ledger::workspace_uid::assign(&self.ledger, &without);
+        self.ledger.apply_all(&changes);
         let (changes, events) = super::adopted::look(&self.ledger, &self.inventory, &self.policy, self.now);
         self.ledger.apply_all(&changes);
         self.ledger.apply_all(&self.ledger.count_overrides(self.now));
@@ -310,6 +313,7 @@ impl World {
             Action::MakeDirectory { .. }
             | Action::ProveRevoked { .. }
             | Action::Evict { .. }
+            | Action::WarnPod { .. }
             | Action::AwaitDeletion { .. } => Vec::new(),
             Action::Archive { cluster, namespace, file } => {
                 let archive = Archive {

@@ -70,7 +70,8 @@ impl Memory<'_> {
         let uid = |posix: &Option<PosixIdentity>| posix.as_ref().map(|posix| posix.uid);
         let again = missing.iter().filter_map(|account| {
             let entry = strangers.get(&account.kubernetes_name)?;
-            let same = uid(&entry.posix) == uid(&account.posix);
+            // The uid of a workspace is in no directory.
+            let same = kind == AccountKind::Group || uid(&entry.posix) == uid(&account.posix);
             let old = Old { account: account.id.clone(), id: account.directory_id.clone() };
             same.then(|| (entry.id.clone(), old))
         });

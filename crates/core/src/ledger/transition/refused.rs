@@ -36,6 +36,13 @@ impl Memory<'_> {
 
     pub(super) fn uid_taken(&self, entry: &Entry, account: Option<&Account>) -> Option<String> {
         let uid = entry.posix.as_ref()?.uid;
+        if let Some((class, range)) = self.policy.uid_ranges().find(|(_, range)| range.contains(uid)) {
+            return Some(format!(
+                "uid {uid} is in uid_range {range} of class {}, which is for workspaces: give the entry another uid, or the \
+                 class another range",
+                class.name
+            ));
+        }
         let holder = self.uids.get(&uid).filter(|holder| account.is_none_or(|account| account.id != **holder))?;
         let name =
             self.ledger.accounts.get(holder).map_or_else(|| "another".to_owned(), |a| a.account_name().to_string());

@@ -187,6 +187,7 @@ pub fn course() -> Class {
             named_by: None,
             member_quota: BTreeMap::from([("requests.cpu".to_owned(), "2".to_owned())]),
             tier: 0,
+            uid_range: None,
         }),
         ..class("course", From::Groups)
     }

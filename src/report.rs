@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use crate::control::api::{BackupStatus, ClusterStatus, CycleReport, Failing, Status};
 use crate::ledger::LedgerState;
 use crate::ledger::missing::Missing;
+use crate::ledger::suspension;
 use crate::orders::request::Trigger;
 use crate::plan::adopted::Unowned;
 use crate::plan::pace::Progress;
@@ -80,6 +81,7 @@ pub fn status(
         rejected: ledger.rejected.iter().cloned().collect(),
         missing: Missing::of(ledger),
         unowned: Unowned::of(ledger),
+        suspended: suspension::Ending::of(ledger),
         failing: failing(ledger),
         refusals: ledger.refusals.clone(),
         pace: Progress::of(ledger),

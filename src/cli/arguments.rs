@@ -95,8 +95,8 @@ pub enum Command {
     Revoke(Revoke),
     /// Wait for a working kubeconfig, and note the use: for login hooks
     Ensure(Ensure),
-    /// Take the access away until `resume`
-    Suspend(Reasoned),
+    /// Take the access away until `resume`, or until a time
+    Suspend(Suspend),
     /// End an ordered suspension
     Resume(Resume),
     /// Plan for it, show it, and leave it alone
@@ -313,6 +313,17 @@ pub struct Ensure {
     /// Not longer than this
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
+}
+
+/// `suspend`.
+#[derive(Debug, Args)]
+pub struct Suspend {
+    /// Whom, and why.
+    #[command(flatten)]
+    pub target: Reasoned,
+    /// Resume by itself at the beginning of this day (UTC), or at this moment; counted while the daemon runs
+    #[arg(long, value_name = "TIME", value_parser = super::quota::moment)]
+    pub until: Option<Timestamp>,
 }
 
 /// An order that must say why.

@@ -63,7 +63,13 @@ const EXAMPLES: [(&str, &[(&str, &str)]); 24] = [
     ),
     (
         "suspend",
-        &[("bursar suspend tool foo --reason mining --ticket T9", "takes the access away until bursar resume")],
+        &[
+            ("bursar suspend tool foo --reason mining --ticket T9", "takes the access away until bursar resume"),
+            (
+                "bursar suspend tool foo --reason mining --until 2027-01-01",
+                "the same until a day; bursar resume ends it earlier",
+            ),
+        ],
     ),
     ("resume", &[("bursar resume tool foo", "ends an ordered suspension")]),
     ("hold", &[("bursar hold tool foo --reason audit", "leaves the account as it is, except for security orders")]),

@@ -130,11 +130,12 @@ fn life(account: &Account, ledger: &LedgerState) -> Step {
             Step::new("life", false, text)
         }
         (Some(Suspension::Left), _) => Step::new("life", false, format!("{since}: no class takes it any more")),
-        (Some(Suspension::Ordered(note) | Suspension::Evicted { note, .. }), _) => Step::new(
-            "life",
-            false,
-            format!("{since}: ordered by {}: {}; `bursar resume` ends it", note.actor, note.reason),
-        ),
+        (Some(suspension @ (Suspension::Ordered { note, .. } | Suspension::Evicted { note, .. })), _) => {
+            let ends = if suspension.term().is_some() { "ends it earlier" } else { "ends it" };
+            let end = suspension.end();
+            let text = format!("{since}{end}: ordered by {}: {}; `bursar resume` {ends}", note.actor, note.reason);
+            Step::new("life", false, text)
+        }
         (None, None) => Step::new("life", good, since),
     }
 }

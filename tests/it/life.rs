@@ -1,9 +1,11 @@
 //! Suspension, resumption, revocation, holds and limits: what an account loses, what comes back, and who decides.
 
+use bursar::daemon;
 use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::{OrderRequest, SuspendUntil, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, enable_ldif, replace_ldif, tool_account_dn, tool_group_dn};
+use jiff::SignedDuration;
 
 use crate::world::{World, all_is_well, stderr};
 
@@ -96,6 +98,40 @@ fn an_ordered_suspension_ends_only_by_resume() {
     assert!(refusal.text.contains("not suspended"), "{}", refusal.text);
     let refusal = world.order(&OrderRequest::Suspend(target("nobody"))).expect_err("unknown");
     assert_eq!(refusal.exit_code, 4);
+}
+
+#[test]
+fn a_suspension_with_an_end_resumes_by_itself() {
+    let mut world = World::new("untilend");
+    world.tool("foo", 62_081, &[]);
+    all_is_well(&world.cycle());
+    let until = |hours| {
+        OrderRequest::SuspendUntil(SuspendUntil {
+            target: target("foo"),
+            until: daemon::now() + SignedDuration::from_hours(hours),
+        })
+    };
+    let refusal = world.order(&until(-1)).expect_err("past");
+    assert_eq!(refusal.exit_code, 64, "{}", refusal.text);
+    world.order(&until(1)).expect("suspended");
+    let suspended = world.status().suspended;
+    assert!(matches!(&*suspended, [one] if one.to_string().contains("tool foo until")), "{suspended:?}");
+    let why = world.bursar("why tool foo");
+    assert!(why.contains("`bursar resume` ends it earlier"), "{why}");
+    // Another end instead; the same one twice is refused.
+    let later = until(2);
+    world.order(&later).expect("another end");
+    assert!(world.order(&later).expect_err("the same end").text.contains("already until"));
+    world.order(&until(1)).expect("earlier again");
+    world.cycle();
+    assert!(!works(&world, "foo"));
+    world.stop();
+    world.clock = || daemon::now() + SignedDuration::from_hours(2);
+    all_is_well(&world.cycle());
+    assert_eq!(state(&world, "foo"), "active");
+    assert!(works(&world, "foo"));
+    let resumed = world.rows("SELECT actor, reason FROM history WHERE action = 'resumed'");
+    assert_eq!((&resumed[0]["actor"], &resumed[0]["reason"]), (&"bursar".into(), &"its suspension has ended".into()));
 }
 
 #[test]

@@ -407,6 +407,7 @@ pub fn returned(plan: &AccountPlan) -> &'static str {
         (Lifecycle::Deleted, _) | (Lifecycle::Archived, Some(Ending::Deletion { .. })) => "back after its deletion",
         (Lifecycle::Archived, _) => "back before its deletion",
         _ if matches!(plan.before.suspension, Some(Suspension::Idle { .. })) => "asked for again",
+        _ if plan.before.suspension.as_ref().is_some_and(Suspension::is_over) => "its suspension has ended",
         _ => "back in the directory",
     }
 }
@@ -438,10 +439,10 @@ pub fn cause(why: &Suspension, plan: &AccountPlan) -> String {
             seconds => format!("absent {} h", seconds / 3600),
         },
         Suspension::Disabled { mark } => format!("disabled ({mark})"),
-        Suspension::Ordered(Note { actor, reason, ticket, at: _ })
+        Suspension::Ordered { note: Note { actor, reason, ticket, at: _ }, .. }
         | Suspension::Evicted { note: Note { actor, reason, ticket, at: _ }, since: _ } => {
             let ticket = ticket.as_ref().map(|ticket| format!(", {ticket}")).unwrap_or_default();
-            format!("ordered by {actor}: {reason}{ticket}")
+            format!("ordered by {actor}{}: {reason}{ticket}", why.end())
         }
         Suspension::Left => "in no class any more".to_owned(),
         Suspension::Idle { since } => format!("idle since {since:.0}"),

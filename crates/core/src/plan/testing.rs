@@ -200,7 +200,7 @@ impl World {
     pub fn remember(&mut self, snapshot: &DirectorySnapshot) -> Vec<Event> {
         let Transition { changes, events } = transition(&self.ledger, snapshot, &self.policy, self.now);
         self.ledger.apply_all(&changes);
-        self.ledger.apply_all(&self.ledger.count_overrides(self.now));
+        self.ledger.apply_all(&self.ledger.count_terms(self.now));
         events
     }
 
@@ -220,7 +220,7 @@ impl World {
     pub fn look(&mut self) -> Vec<Event> {
         let (changes, events) = super::adopted::look(&self.ledger, &self.inventory, &self.policy, self.now);
         self.ledger.apply_all(&changes);
-        self.ledger.apply_all(&self.ledger.count_overrides(self.now));
+        self.ledger.apply_all(&self.ledger.count_terms(self.now));
         events
     }
 

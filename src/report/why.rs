@@ -299,6 +299,9 @@ fn credentials(account: &Account, ledger: &LedgerState) -> Vec<Step> {
         let place = place(key);
         let path = delivery.path.display();
         match delivery.checked_at {
+            _ if delivery.is_notice() => {
+                Step::new("kubeconfig", false, format!("{path} for {place}: says that the account is suspended"))
+            }
             Some(checked) => Step::new("kubeconfig", true, format!("{path} for {place}, checked {checked:.0}")),
             None => Step::new(
                 "kubeconfig",

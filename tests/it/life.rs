@@ -90,10 +90,23 @@ fn an_ordered_suspension_ends_only_by_resume() {
     all_is_well(&world.cycle());
     world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended");
     assert_eq!(state(&world, "foo"), "suspended");
-    world.cycle();
-    assert_eq!(state(&world, "foo"), "suspended");
+    let kubeconfig = || std::fs::read_to_string(world.home("foo").join(".kube/config")).expect("it stays");
+    assert!(!kubeconfig().contains("client-key-data"), "no key stays");
+    let told = stderr(&world.kubectl_as_tool("foo", &["get", "pods"]));
+    assert!(told.contains("tool foo is suspended since 2") && told.contains("; ask the administrators of"), "{told}");
+    let report = world.cycle();
+    assert_eq!((report.changed, state(&world, "foo").as_str()), (0, "suspended"), "{report:#?}");
     all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("resumed"));
     assert!(works(&world, "foo"));
+    // A home that takes no notice loses what is ours all the same, and delays nothing.
+    let config = world.home("foo").join(".kube/config");
+    let own = "contexts: [{name: test, context: {cluster: mine, user: me}}]\n";
+    std::fs::write(&config, own).expect("written");
+    all_is_well(&world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended"));
+    let left = std::fs::read_to_string(&config).expect("there");
+    assert!(left.contains("me") && !left.contains("exec"), "{left}");
+    std::fs::remove_file(&config).expect("removed");
+    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("resumed"));
     let refusal = world.order(&OrderRequest::Resume(target("foo"))).expect_err("not suspended");
     assert!(refusal.text.contains("not suspended"), "{}", refusal.text);
     let refusal = world.order(&OrderRequest::Suspend(target("nobody"))).expect_err("unknown");

@@ -16,6 +16,7 @@ const HOUR: i64 = 3600;
 pub(super) fn policy(absent_for: i64) -> Policy {
     let limit = Limit { count: 5, percent: None };
     Policy {
+        contact: None,
         site: "test".to_owned(),
         classes: BTreeMap::new(),
         networks: BTreeMap::new(),

@@ -528,8 +528,11 @@ fn details(plan: &AccountPlan) -> String {
             Some(format!("{} resumed", counted(stopped.len() as u64, "workload")))
         }
         Action::Deliver { credential, reason, .. } => Some(delivered(credential, reason)),
-        Action::RemoveKubeconfig { host, .. } if host.is_any() => Some("kubeconfig removed".to_owned()),
-        Action::RemoveKubeconfig { host, .. } => Some(format!("kubeconfig of {host} removed")),
+        Action::RemoveKubeconfig { host, notice, .. } => {
+            let what = if notice.is_some() { "replaced by a notice" } else { "removed" };
+            let of = if host.is_any() { String::new() } else { format!(" of {host}") };
+            Some(format!("kubeconfig{of} {what}"))
+        }
         Action::SshKeys { keys, .. } if keys.is_empty() => Some("SSH keys removed".to_owned()),
         Action::SshKeys { keys, .. } => Some(counted(keys.len() as u64, "SSH key")),
         Action::WarnIdle { namespace, until, .. } => {
@@ -557,7 +560,7 @@ fn details(plan: &AccountPlan) -> String {
     };
     let all = all.join(", ");
     if plan.transition == Some(Transition::Archive) {
-        return if all.is_empty() { "archived: it may be deleted".to_owned() } else { format!("archived: {all}") };
+        return if all.is_empty() { "archived: it may be deleted".to_owned() } else { format!("archived: it may be deleted; {all}") };
     }
     if suspends && !all.is_empty() { format!("suspend: {all}") } else { all }
 }

@@ -364,8 +364,11 @@ impl World {
             Action::Deliver { cluster, credential, generation, home, .. } => {
                 self.deliver(id, cluster, credential, *generation, home)
             }
-            Action::RemoveKubeconfig { cluster, host, reason, .. } => {
+            Action::RemoveKubeconfig { cluster, host, home, notice, reason } => {
                 let key = CredentialKey::new(id.clone(), cluster.clone()).on(host);
+                if let Some(notice) = notice {
+                    return vec![Change::Delivery(key, Some(notice.delivered(home, now)))];
+                }
                 let nobodys = (*reason == Reason::Orphaned).then(|| Change::Certificate(key.clone(), None));
                 nobodys.into_iter().chain([Change::Delivery(key, None)]).collect()
             }

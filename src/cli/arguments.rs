@@ -532,6 +532,8 @@ pub enum Webhook {
     Selftest(WebhookCluster),
     /// Print what would be there, as YAML
     Manifests(WebhookManifests),
+    /// Judge what runs already, also by another --config, and write nothing
+    Audit(WebhookAudit),
 }
 
 /// Selects the cluster.
@@ -577,6 +579,18 @@ pub struct WebhookUninstall {
     pub backstop: bool,
     /// The administrator's kubeconfig, read once and not kept: the daemon may not remove its webhooks. Without it:
     /// $KUBECONFIG, or ~/.kube/config
+    #[arg(long, value_name = "FILE")]
+    pub admin_kubeconfig: Option<PathBuf>,
+}
+
+/// `webhook audit`.
+#[derive(Debug, Args)]
+pub struct WebhookAudit {
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: WebhookCluster,
+    /// The administrator's kubeconfig, who may list everything: read once, and not kept. Without it: $KUBECONFIG, or
+    /// ~/.kube/config, or the daemon's own access, which does not list all kinds
     #[arg(long, value_name = "FILE")]
     pub admin_kubeconfig: Option<PathBuf>,
 }

@@ -88,6 +88,7 @@ const EXAMPLES: [(&str, &[(&str, &str)]); 24] = [
         &[
             ("bursar webhook install --cluster prod", "installs it in the cluster"),
             ("bursar webhook selftest --cluster prod", "requests that must pass or be refused, without effect"),
+            ("bursar webhook audit --config new.toml", "which rules of a configuration break what runs already"),
         ],
     ),
     ("takeover", &[("bursar takeover --admin-kubeconfig FILE", "makes this host the owner of the clusters")]),

@@ -4,6 +4,7 @@
 mod approver;
 mod archive;
 pub mod arguments;
+mod audit;
 mod certs;
 mod check;
 mod context;

@@ -560,7 +560,11 @@ fn details(plan: &AccountPlan) -> String {
     };
     let all = all.join(", ");
     if plan.transition == Some(Transition::Archive) {
-        return if all.is_empty() { "archived: it may be deleted".to_owned() } else { format!("archived: it may be deleted; {all}") };
+        return if all.is_empty() {
+            "archived: it may be deleted".to_owned()
+        } else {
+            format!("archived: it may be deleted; {all}")
+        };
     }
     if suspends && !all.is_empty() { format!("suspend: {all}") } else { all }
 }

@@ -10,6 +10,7 @@ use super::credential::{Delivering, deliver};
 use super::endpoint_probe::Old;
 use super::prune::delete;
 use super::record::{failure, removal_failure};
+use super::refusal::Others;
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, reap, refusal, workloads};
 use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof, Regeneration, Transition, detail};
 use crate::identity::{ClusterName, HostName, NamespaceName};
@@ -49,6 +50,8 @@ pub(super) struct TenantExecution<'a> {
     pub(super) is_whole: bool,
     /// A home that kept what should be taken out of it: the only failure of `narrowing` after which `actions` go on.
     pub(super) narrowed: Option<Failure>,
+    /// The cluster's bindings of others.
+    pub(super) others: &'a Others,
     pub(super) effects: &'a Effects,
     pub(super) run: Run<'a>,
     pub(super) recorder: &'a Recorder,
@@ -408,7 +411,7 @@ impl TenantExecution<'_> {
             }
             Action::ProveRevoked { alone, known_as, bound, .. } => {
                 refusal::refused(&effects.server, alone, bound).await?;
-                let foreign = refusal::foreign(&effects.server, known_as).await?;
+                let foreign = refusal::foreign(&effects.server, self.others, known_as).await?;
                 let generation = self.account.generation;
                 let detail = json!({"holder": alone, "bound": bound, "foreign": foreign, "generation": generation});
                 let what = if foreign.is_empty() { REFUSED } else { BOUND_BY_OTHERS };

@@ -22,7 +22,7 @@ INSERT INTO _sqlx_migrations VALUES(11,'directory proof','2026-11-22 22:01:52',1
 INSERT INTO _sqlx_migrations VALUES(12,'access limits','2026-11-22 22:01:52',1,X'c668b3b4a89845d8558e0ff46bc488727f6ad9605e6c95fab8a074cd08a72a8080a54f347a45e36e75516553cdc33c6e',4930577);
 INSERT INTO _sqlx_migrations VALUES(13,'proved overrides','2026-11-22 22:01:52',1,X'17e5279d72b70706087838353140273dd388af2b6199edbae5391ae2cfc99aa452623c6e7b35f9211b24f40be66c0965',1940113);
 INSERT INTO _sqlx_migrations VALUES(14,'evictions rules and forests','2026-11-22 22:01:52',1,X'9c8ef00e8b60f86c364f78595e30036c056a86b3e8f3439fc2087d0322afe3b41848e8d8f21e5a140573bfe409ccdc5f',9933828);
-INSERT INTO _sqlx_migrations VALUES(16,'ends and exceptions','2026-11-22 22:01:52',1,X'2c257ec103d50e52f60a435dc73d5c6da72992e69b283d138d5d7ef50d6d70ae1a85a2650a1b2d8e0fd3bdd91a379c78',5517870);
+INSERT INTO _sqlx_migrations VALUES(16,'suspensions with an end','2026-11-22 22:01:52',1,X'e04e64e06fe56710c25dff6f5522a84bb5fe45fa340954d4eb786d4236b62c3467998d587d1e86a0d7fbda9f198ed510',5517870);
 CREATE TABLE ledger (
   one             INTEGER PRIMARY KEY CHECK (one = 1),
   id              TEXT NOT NULL,
@@ -435,19 +435,6 @@ WHERE a.kind = 'user';
 CREATE VIEW idle AS
 SELECT a.kind || ':' || a.name AS account, i.cluster, i.since, i.due AS "on", i.warned_at
 FROM idleness i JOIN account a ON a.id = i.account_id;
-CREATE VIEW tools AS
-SELECT a.id, a.name, a.uid, a.gid, a.home,
-       (SELECT min(t.namespace) FROM tenant t WHERE t.account_id = a.id) AS namespace,
-       a.state, a.since, a.generation,
-       (SELECT min(c.not_after) FROM certificate c WHERE c.account_id = a.id AND c.newest = 1
-        AND c.generation = a.generation AND a.state = 'active') AS certificate_until,
-       (SELECT max(d.at) FROM delivery d WHERE d.account_id = a.id) AS delivered_at,
-       a.source, a.directory_id,
-       (SELECT f.reason FROM failure f WHERE f.account_id = a.id AND f.attempts > 0 ORDER BY f.since DESC LIMIT 1)
-         AS last_error,
-       (SELECT u.at FROM last_use u WHERE u.account_id = a.id) AS last_use
-FROM account a
-WHERE a.kind = 'tool';
 CREATE VIEW expiring_certificates AS
 SELECT a.kind || ':' || a.name AS account, c.cluster, c.fingerprint, c.not_after, c.renew_after,
        CASE WHEN c.bound_to IS NULL THEN 'certificate' ELSE 'token' END AS kind, c.host
@@ -545,4 +532,17 @@ JOIN named n ON n.account_id = a.id
 JOIN owned o ON o.account_id = a.id
 JOIN activity ac ON ac.account_id = a.id
 WHERE a.kind = 'user' AND max(ac.at_start, o.at_start, n.at_start) < min(ac.at_end, o.at_end, n.at_end);
+CREATE VIEW tools AS
+SELECT a.id, a.name, a.uid, a.gid, a.home,
+       (SELECT min(t.namespace) FROM tenant t WHERE t.account_id = a.id) AS namespace,
+       a.state, a.since, a.generation,
+       (SELECT min(c.not_after) FROM certificate c WHERE c.account_id = a.id AND c.newest = 1
+        AND c.generation = a.generation AND a.state = 'active') AS certificate_until,
+       (SELECT max(d.at) FROM delivery d WHERE d.account_id = a.id AND d.digest NOT LIKE 'notice:%') AS delivered_at,
+       a.source, a.directory_id,
+       (SELECT f.reason FROM failure f WHERE f.account_id = a.id AND f.attempts > 0 ORDER BY f.since DESC LIMIT 1)
+         AS last_error,
+       (SELECT u.at FROM last_use u WHERE u.account_id = a.id) AS last_use
+FROM account a
+WHERE a.kind = 'tool';
 COMMIT;

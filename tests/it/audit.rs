@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use bursar_testkit::control_plane::ControlPlaneOptions;
 use bursar_testkit::process::run;
 use serde_json::{Value, json};
 
+use crate::quiet::own_servers;
 use crate::world::{World, all_is_well};
 
 const RULES: &str = "\n[class.tool.admission]\nhosts = { mode = \"warn\", allow = [\"{name}.tools.example.org\"] }\n";
@@ -42,7 +44,7 @@ fn pod(uid: u32) -> Value {
 
 #[test]
 fn what_runs_already_is_judged_and_nothing_is_written() {
-    let mut world = World::with("auditing", RULES);
+    let mut world = World::on(own_servers(&ControlPlaneOptions::default()), "auditing", RULES);
     world.tool("foo", 62_901, &[]);
     world.tool("bar", 62_902, &[]);
     all_is_well(&world.cycle());

@@ -94,8 +94,12 @@ impl Suspension {
             Self::Ordered { note, until: Some(until), proved } => {
                 Some(Term { from: note.at, until: Some(*until), proved: *proved })
             }
-            Self::Ordered { .. } | Self::Absent | Self::Disabled { .. } | Self::Evicted { .. } => None,
-            Self::Idle { .. } | Self::Left => None,
+            Self::Ordered { .. }
+            | Self::Absent
+            | Self::Disabled { .. }
+            | Self::Evicted { .. }
+            | Self::Idle { .. }
+            | Self::Left => None,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::control::api::{Away, BackupStatus, ClusterStatus, CycleReport, Failin
 use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::ledger::missing::Missing;
+use crate::ledger::suspension;
 use crate::orders::request::Trigger;
 use crate::plan::adopted::Unowned;
 use crate::plan::pace::Progress;
@@ -82,6 +83,7 @@ pub fn status(
         rejected: ledger.rejected.iter().cloned().collect(),
         missing: Missing::of(ledger),
         unowned: Unowned::of(ledger),
+        suspended: suspension::Ending::of(ledger),
         failing: failing(ledger),
         refusals: ledger.refusals.clone(),
         pace: Progress::of(ledger),

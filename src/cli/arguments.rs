@@ -100,8 +100,8 @@ pub enum Command {
     Revoke(Revoke),
     /// Wait for a working kubeconfig, and note the use: for login hooks
     Ensure(Ensure),
-    /// Take the access away until `resume`
-    Suspend(Reasoned),
+    /// Take the access away until `resume`, or until a time
+    Suspend(Suspend),
     /// End an ordered suspension
     Resume(Resume),
     /// Plan for it, show it, and leave it alone
@@ -320,6 +320,17 @@ pub struct Ensure {
     pub timeout: Duration,
 }
 
+/// `suspend`.
+#[derive(Debug, Args)]
+pub struct Suspend {
+    /// Whom, and why.
+    #[command(flatten)]
+    pub target: Reasoned,
+    /// Resume by itself at the beginning of this day (UTC), or at this moment; counted while the daemon runs
+    #[arg(long, value_name = "TIME", value_parser = super::quota::moment)]
+    pub until: Option<Timestamp>,
+}
+
 /// An order that must say why.
 #[derive(Debug, Args)]
 pub struct Reasoned {
@@ -526,6 +537,8 @@ pub enum Webhook {
     Selftest(WebhookCluster),
     /// Print what would be there, as YAML
     Manifests(WebhookManifests),
+    /// Judge what runs already, also by another --config, and write nothing
+    Audit(WebhookAudit),
 }
 
 /// Selects the cluster.
@@ -571,6 +584,18 @@ pub struct WebhookUninstall {
     pub backstop: bool,
     /// The administrator's kubeconfig, read once and not kept: the daemon may not remove its webhooks. Without it:
     /// $KUBECONFIG, or ~/.kube/config
+    #[arg(long, value_name = "FILE")]
+    pub admin_kubeconfig: Option<PathBuf>,
+}
+
+/// `webhook audit`.
+#[derive(Debug, Args)]
+pub struct WebhookAudit {
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: WebhookCluster,
+    /// The administrator's kubeconfig, who may list everything: read once, and not kept. Without it: $KUBECONFIG, or
+    /// ~/.kube/config, or the daemon's own access, which does not list all kinds
     #[arg(long, value_name = "FILE")]
     pub admin_kubeconfig: Option<PathBuf>,
 }

@@ -63,7 +63,13 @@ const EXAMPLES: [(&str, &[(&str, &str)]); 24] = [
     ),
     (
         "suspend",
-        &[("bursar suspend tool foo --reason mining --ticket T9", "takes the access away until bursar resume")],
+        &[
+            ("bursar suspend tool foo --reason mining --ticket T9", "takes the access away until bursar resume"),
+            (
+                "bursar suspend tool foo --reason mining --until 2027-01-01",
+                "the same until a day; bursar resume ends it earlier",
+            ),
+        ],
     ),
     ("resume", &[("bursar resume tool foo", "ends an ordered suspension")]),
     ("hold", &[("bursar hold tool foo --reason audit", "leaves the account as it is, except for security orders")]),
@@ -82,6 +88,7 @@ const EXAMPLES: [(&str, &[(&str, &str)]); 24] = [
         &[
             ("bursar webhook install --cluster prod", "installs it in the cluster"),
             ("bursar webhook selftest --cluster prod", "requests that must pass or be refused, without effect"),
+            ("bursar webhook audit --config new.toml", "which rules of a configuration break what runs already"),
         ],
     ),
     ("takeover", &[("bursar takeover --admin-kubeconfig FILE", "makes this host the owner of the clusters")]),

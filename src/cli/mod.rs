@@ -4,6 +4,7 @@
 mod approver;
 mod archive;
 pub mod arguments;
+mod audit;
 mod certs;
 mod check;
 mod context;
@@ -95,7 +96,7 @@ async fn run(Arguments { global, command }: Arguments) -> Result<Exit, Failure> 
         Command::Certs(arguments) => certs::run(&context, &arguments).await,
         Command::Revoke(arguments) => revoke::run(&context, arguments).await,
         Command::Ensure(arguments) => ensure::run(&context, arguments).await,
-        Command::Suspend(arguments) => order::reasoned(&context, Order::Suspend, arguments).await,
+        Command::Suspend(arguments) => order::suspend(&context, arguments).await,
         Command::Resume(arguments) => order::resume(&context, arguments).await,
         Command::Hold(arguments) => order::reasoned(&context, Order::Hold, arguments).await,
         Command::Release(arguments) => order::maybe_reasoned(&context, Order::Release, arguments).await,

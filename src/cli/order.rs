@@ -1,7 +1,7 @@
 //! `bursar suspend|resume|hold|release|approve`, and what `quota` and `revoke` ask for: orders, given to the daemon, or
 //! written down by this process while there is none.
 
-use super::arguments::{self, Account, Adopt, AdoptNamespace, Command, MaybeReasoned, Reasoned, Resume};
+use super::arguments::{self, Account, Adopt, AdoptNamespace, Command, MaybeReasoned, Reasoned, Resume, Suspend};
 use super::context::Context;
 use super::exit::{Exit, Failure};
 use super::output::clean;
@@ -9,12 +9,11 @@ use super::{lines, local, output, sync};
 use crate::control::api::OrderAnswer;
 use crate::control::client::ClientError;
 use crate::identity::{AccountKind, AccountName};
-use crate::orders::request::{AdoptObject, OrderRequest, Refusal, ResumeStarting, Target};
+use crate::orders::request::{AdoptObject, OrderRequest, Refusal, ResumeStarting, SuspendUntil, Target};
 
 /// The orders that name an account.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Order {
-    Suspend,
     Hold,
     Release,
 }
@@ -24,10 +23,19 @@ pub(super) async fn reasoned(context: &Context, order: Order, arguments: Reasone
     maybe_reasoned(context, order, MaybeReasoned { account, reason: Some(reason), ticket }).await
 }
 
+pub(super) async fn suspend(context: &Context, arguments: Suspend) -> Result<Exit, Failure> {
+    let Suspend { target: Reasoned { account, reason, ticket }, until } = arguments;
+    let target = target(MaybeReasoned { account, reason: Some(reason), ticket });
+    let request = match until {
+        Some(until) => OrderRequest::SuspendUntil(SuspendUntil { target, until }),
+        None => OrderRequest::Suspend(target),
+    };
+    give(context, vec![request]).await
+}
+
 pub(super) async fn maybe_reasoned(context: &Context, order: Order, arguments: MaybeReasoned) -> Result<Exit, Failure> {
     let target = target(arguments);
     let request = match order {
-        Order::Suspend => OrderRequest::Suspend(target),
         Order::Hold => OrderRequest::Hold(target),
         Order::Release => OrderRequest::Release(target),
     };

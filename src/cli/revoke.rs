@@ -45,7 +45,35 @@ async fn of_class(context: &Context, request: RevokeClass) -> Result<Exit, Failu
         Some(first) => followed(&context.daemon()?, first).await?,
         None => Ended { progress: None, stopped: false },
     };
-    told(context, &answer, end)
+    let open = match bound_by_others(context, &class).await {
+        Ok(open) => open,
+        Err(error) => vec![format!("whether bindings of others name their holders is not known: {}", error.text)],
+    };
+    told(context, &answer, end, &open)
+}
+
+/// The newest answer about each account of the class and cluster since its last revocation was ordered, if bindings of others
+/// still name the holder.
+const BOUND: &str = "WITH began AS (
+      SELECT max(id) AS id FROM event WHERE action = 'revocation of a class ordered' AND detail ->> 'class' = ?1
+    ), asked AS (
+      SELECT account, account_id, detail ->> 'cluster' AS cluster, max(id) AS id FROM event
+      WHERE action IN ('old credentials refused', 'old credentials bound by others') AND id > (SELECT id FROM began)
+        AND account_id IN (SELECT account_id FROM tenant WHERE class = ?1)
+      GROUP BY account_id, cluster
+    )
+    SELECT asked.account, asked.cluster, e.detail ->> 'foreign' AS bindings FROM asked JOIN event e ON e.id = asked.id
+    WHERE e.action = 'old credentials bound by others' ORDER BY 1, 2";
+
+/// A line for each account and cluster.
+async fn bound_by_others(context: &Context, class: &str) -> Result<Vec<String>, Failure> {
+    let rows = context.store().await?.rows(BOUND, &[class.to_owned()]).await?;
+    let line = |row: &output::Row| {
+        let text = |key: &str| row.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
+        let bindings: Vec<String> = serde_json::from_str(text("bindings")).unwrap_or_default();
+        format!("{} in {}: {}", text("account"), text("cluster"), bindings.join("; "))
+    };
+    Ok(rows.iter().map(line).collect())
 }
 
 /// How it ended.
@@ -81,14 +109,28 @@ async fn followed(client: &ControlClient, first: Progress) -> Result<Ended, Fail
     }
 }
 
-fn told(context: &Context, answer: &OrderAnswer, end: Ended) -> Result<Exit, Failure> {
+fn told(context: &Context, answer: &OrderAnswer, end: Ended, open: &[String]) -> Result<Exit, Failure> {
     let Ended { progress, stopped } = end;
     if context.global.json {
-        output::json(&serde_json::json!({"text": answer.text, "refused": answer.refused, "revocation": progress}))?;
+        let (text, refused) = (&answer.text, &answer.refused);
+        output::json(&serde_json::json!({
+            "text": text, "refused": refused, "revocation": progress, "bound_by_others": open,
+        }))?;
     } else {
         output::line(&answer.text);
         output::line(progress.as_ref().map(ToString::to_string).unwrap_or_default());
     }
-    let text = "it stopped by itself, and goes on when what fails is cured: `bursar status`";
-    if stopped { Err(Failure::new(Exit::Failed, text.to_owned())) } else { Ok(Exit::Done) }
+    let mut texts: Vec<String> = Vec::new();
+    if stopped {
+        texts.push("it stopped by itself, and goes on when what fails is cured: `bursar status`".to_owned());
+    }
+    if !open.is_empty() {
+        let open: Vec<String> = open.iter().map(|line| output::clean(line)).collect();
+        texts.push(format!(
+            "bindings that are not Bursar's name holders of older credentials; delete them, then run `bursar revoke` \
+             again:\n{}",
+            open.join("\n")
+        ));
+    }
+    if texts.is_empty() { Ok(Exit::Done) } else { Err(Failure::new(Exit::Failed, texts.join("\n"))) }
 }

@@ -53,6 +53,7 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
         rejected,
         missing,
         unowned,
+        suspended,
         failing,
         unfinished,
         refusals: _,
@@ -91,6 +92,7 @@ fn text(status: &Status, running: bool, now: Timestamp) -> String {
     lines.extend(clusters.iter().flat_map(|(name, cluster)| of_cluster(name, cluster, now)));
     lines.extend(realm.iter().flat_map(of_realm));
     lines.extend(missing.iter().map(ToString::to_string));
+    lines.extend(suspended.iter().map(|ending| clean(&ending.to_string())));
     for entry in rejected {
         lines.push(format!(
             "rejected: {} {}: {} ({})",

@@ -9,8 +9,8 @@ use serde_json::json;
 use super::arguments::{Webhook, WebhookCluster, WebhookInstall, WebhookManifests, WebhookUninstall};
 use super::context::{Context, as_bursar, become_bursar, may_act};
 use super::exit::{Exit, Failure};
-use super::output;
 use super::recovery::admin_of;
+use super::{audit, output};
 use crate::bootstrap;
 use crate::bootstrap::webhook::{self, Installed, Tried, WebhookRequest, Wrote};
 use crate::contract::Sealer;
@@ -26,20 +26,21 @@ pub(super) async fn run(context: &Context, command: &Webhook) -> Result<Exit, Fa
         Webhook::Uninstall(arguments) => uninstall(context, arguments).await,
         Webhook::Selftest(cluster) => selftest(context, cluster).await,
         Webhook::Manifests(arguments) => manifests(context, arguments).await,
+        Webhook::Audit(arguments) => audit::run(context, arguments).await,
     }
 }
 
 /// What every one of them works with.
-struct Site {
+pub(super) struct Site {
     settings: Settings,
     cluster: ClusterName,
-    client: Client,
+    pub(super) client: Client,
     sealer: Sealer,
     ledger: LedgerState,
 }
 
 impl Site {
-    fn request(&self) -> WebhookRequest<'_> {
+    pub(super) fn request(&self) -> WebhookRequest<'_> {
         WebhookRequest {
             policy: &self.settings.policy,
             cluster: &self.cluster,
@@ -56,7 +57,7 @@ impl Site {
 }
 
 /// Opens it all as user `bursar`, whose files they are.
-async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Failure> {
+pub(super) async fn site(context: &Context, arguments: &WebhookCluster) -> Result<Site, Failure> {
     let settings = context.settings()?;
     let cluster = cluster(&settings, arguments)?;
     if !may_act() {

@@ -27,6 +27,7 @@ use crate::inventory::Touched;
 use crate::ledger::SourceState;
 use crate::ledger::change::RefusalRecord;
 use crate::ledger::missing::Missing;
+use crate::ledger::suspension;
 use crate::orders::request::{Refusal, Trigger};
 use crate::plan::adopted::Unowned;
 use crate::plan::limit_usage::LimitUse;
@@ -66,6 +67,9 @@ pub struct Status {
     /// Namespaces that a class would adopt, and that are nobody's.
     #[serde(default)]
     pub unowned: Vec<Unowned>,
+    /// Ordered suspensions with an end.
+    #[serde(default)]
+    pub suspended: Vec<suspension::Ending>,
     /// What fails, and why.
     pub failing: Vec<Failing>,
     /// What was ordered or decided about an account and is not done to its end.

@@ -108,7 +108,7 @@ impl Credential<'_> {
                 auth.client_key_data = Some(SecretString::from(BASE64.encode(key_pem.expose())));
             }
             UserProof::Token(files) => auth.token = Some(SecretString::from(files.token.expose())),
-            UserProof::Login(_) => {}
+            UserProof::Login(_) | UserProof::Notice(_) => {}
         }
         auth
     }

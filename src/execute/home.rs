@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::StepError;
-use crate::desired::{DesiredCredential, DirectoryTarget, HomeTarget, Proof};
+use crate::desired::{DesiredCredential, DesiredNotice, DirectoryTarget, HomeTarget, Proof};
 use crate::identity::ClusterName;
 use crate::inventory::HomeFinding;
 use crate::ledger::Delivery;
@@ -80,6 +80,25 @@ pub async fn remove(
         // Nothing of ours is in a home that is gone. Homed says so only where its folder of homes has something in it.
         Ok(Answer::Removed { .. }) | Err(HomedClientError::Home(HomeError::MissingHome { .. })) => Ok(()),
         Ok(_) => Err(StepError::HomeAnswer),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Puts a notice in the place of a credential. `false`: the home does not take it, so what is ours goes without one.
+pub(super) async fn leave(
+    homes: &HomedClient,
+    cluster: &ClusterName,
+    home: &HomeTarget,
+    DesiredNotice { notice, credential }: &DesiredNotice,
+) -> Result<bool, StepError> {
+    let entries = super::credential::entries(cluster, credential, UserProof::Notice(notice.clone()));
+    let work = Work::WriteKubeconfig { entries, replace_unparsable: false };
+    match homes.call(&Request::new(target(home), work)).await {
+        Ok(Answer::Written(_)) => Ok(true),
+        Ok(_) => Err(StepError::HomeAnswer),
+        // An export that hangs takes no removal either.
+        Err(error @ HomedClientError::Home(HomeError::TimedOut { .. })) => Err(error.into()),
+        Err(HomedClientError::Home(_)) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }

@@ -41,6 +41,7 @@ use kube::Client;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use self::refusal::Others;
 use self::request::ApiServer;
 use self::tenant::TenantExecution;
 use crate::archive::Archives;
@@ -192,10 +193,12 @@ impl Report {
 /// Carries out what the guard let through. What was done is handed to `recorder` tenant by tenant; when the ledger does
 /// not take it, nothing more is begun.
 pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recorder: &Recorder) -> Report {
+    let names = plan.accounts().iter().flat_map(AccountPlan::steps).map(Action::cluster);
+    let others: BTreeMap<&ClusterName, Others> = names.map(|cluster| (cluster, Others::default())).collect();
     let mut clusters: BTreeMap<&ClusterName, Vec<TenantExecution<'_>>> = BTreeMap::new();
-    let (urgent, others): (Vec<_>, Vec<_>) = plan.accounts().iter().partition(|account| account.is_urgent());
+    let (urgent, rest): (Vec<_>, Vec<_>) = plan.accounts().iter().partition(|account| account.is_urgent());
     let mut left = 0;
-    for account in urgent.into_iter().chain(others) {
+    for account in urgent.into_iter().chain(rest) {
         let only_narrowing = run.extent == Extent::Urgent && !account.is_urgent();
         left += u64::from(only_narrowing && !account.actions.is_empty());
         for (cluster, steps) in by_cluster(account) {
@@ -210,6 +213,7 @@ pub async fn execute(plan: &ApprovedPlan, effects: &Effects, run: Run<'_>, recor
                 actions,
                 is_whole,
                 narrowed,
+                others: &others[cluster],
                 effects,
                 run,
                 recorder,

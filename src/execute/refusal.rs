@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 
 use super::StepError;
 use super::request::{ApiServer, Ask};
@@ -42,31 +43,42 @@ pub async fn refused(server: &ApiServer, alone: &Holder, bound: &[Bound]) -> Res
     futures::stream::iter(asked).buffer_unordered(AT_A_TIME).try_collect().await
 }
 
+/// Every binding of a cluster that is not ours, with its kind: listed once for each execution, when the first proof needs it.
+pub type Others = OnceCell<Vec<(ManagedKind, Value)>>;
+
 /// Bindings that are not ours and name one of these: what they give, no generation takes away.
-pub async fn foreign(server: &ApiServer, known_as: &[Holder]) -> Result<Vec<String>, StepError> {
-    let others = format!("{MANAGED_BY}!={MANAGER}");
+pub async fn foreign(server: &ApiServer, others: &Others, known_as: &[Holder]) -> Result<Vec<String>, StepError> {
+    let others = others.get_or_try_init(|| listed(server)).await?;
     let mut found = Vec::new();
-    for kind in [ManagedKind::RoleBinding, ManagedKind::ClusterRoleBinding] {
-        let Some(kind_there) = everywhere(&ObjectKind::Managed(kind)) else { continue };
-        for binding in server.list_selected(&kind_there.path(None, None), &others).await? {
-            let subjects = binding["subjects"].as_array();
-            for subject in subjects.into_iter().flatten().filter(|subject| names(subject, known_as)) {
-                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                let place = binding["metadata"]["namespace"].as_str().map(|place| format!(" in namespace {place}"));
-                found.push(format!(
-                    "{} {}{} gives {} {} to {} {}",
-                    kind.row().kind,
-                    text(&binding["metadata"]["name"]),
-                    place.unwrap_or_default(),
-                    text(&binding["roleRef"]["kind"]),
-                    text(&binding["roleRef"]["name"]),
-                    text(&subject["kind"]).to_lowercase(),
-                    text(&subject["name"])
-                ));
-            }
+    for (kind, binding) in others {
+        let subjects = binding["subjects"].as_array();
+        for subject in subjects.into_iter().flatten().filter(|subject| names(subject, known_as)) {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let place = binding["metadata"]["namespace"].as_str().map(|place| format!(" in namespace {place}"));
+            found.push(format!(
+                "{} {}{} gives {} {} to {} {}",
+                kind.row().kind,
+                text(&binding["metadata"]["name"]),
+                place.unwrap_or_default(),
+                text(&binding["roleRef"]["kind"]),
+                text(&binding["roleRef"]["name"]),
+                text(&subject["kind"]).to_lowercase(),
+                text(&subject["name"])
+            ));
         }
     }
     Ok(found)
+}
+
+async fn listed(server: &ApiServer) -> Result<Vec<(ManagedKind, Value)>, StepError> {
+    let selector = format!("{MANAGED_BY}!={MANAGER}");
+    let mut all = Vec::new();
+    for kind in [ManagedKind::RoleBinding, ManagedKind::ClusterRoleBinding] {
+        let Some(there) = everywhere(&ObjectKind::Managed(kind)) else { continue };
+        let listed = server.list_selected(&there.path(None, None), &selector).await?;
+        all.extend(listed.into_iter().map(|binding| (kind, binding)));
+    }
+    Ok(all)
 }
 
 /// One rule of a role; `None`: the role allows nothing.

@@ -10,8 +10,9 @@ use super::credential::{Delivering, deliver};
 use super::endpoint_probe::Old;
 use super::prune::delete;
 use super::record::{failure, removal_failure};
+use super::refusal::Others;
 use super::{ClusterEffects, Effects, Recorder, Report, Run, StepError, home, idle, reap, refusal, workloads};
-use crate::desired::{DesiredCredential, HomeTarget, Proof, Regeneration, Transition, detail};
+use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof, Regeneration, Transition, detail};
 use crate::identity::{ClusterName, HostName, NamespaceName};
 use crate::inventory::HomeFinding;
 use crate::kinds::{Data, ObjectKey, Stage};
@@ -49,6 +50,8 @@ pub(super) struct TenantExecution<'a> {
     pub(super) is_whole: bool,
     /// A home that kept what should be taken out of it: the only failure of `narrowing` after which `actions` go on.
     pub(super) narrowed: Option<Failure>,
+    /// The cluster's bindings of others.
+    pub(super) others: &'a Others,
     pub(super) effects: &'a Effects,
     pub(super) run: Run<'a>,
     pub(super) recorder: &'a Recorder,
@@ -289,7 +292,7 @@ impl TenantExecution<'_> {
                 errors.push(StepError::NoCluster(self.cluster.clone()));
                 continue;
             };
-            errors.extend(self.remove_kubeconfig(None, (host, home, reason), done).await.err());
+            errors.extend(self.remove_kubeconfig(None, (host, home, reason), None, done).await.err());
             errors.extend(self.hand_over(done).await.err());
         }
         errors
@@ -299,10 +302,19 @@ impl TenantExecution<'_> {
         &self,
         face: Option<&Cluster>,
         (host, home, reason): (&HostName, &HomeTarget, &Reason),
+        notice: Option<&DesiredNotice>,
         done: &mut Done,
     ) -> Result<(), StepError> {
-        home::remove(&self.effects.homes, self.cluster, face, home).await?;
         let key = self.key(host);
+        if let Some(notice) = notice
+            && home::leave(&self.effects.homes, self.cluster, home, notice).await?
+        {
+            done.changes.push(Change::Delivery(key, Some(notice.delivered(home, self.run.now))));
+            let detail = json!({"home": home.home, "kubeconfig": home.kubeconfig, "notice": notice.notice.text()});
+            done.events.push(self.event("kubeconfig replaced by a notice", reason.to_string(), detail));
+            return Ok(());
+        }
+        home::remove(&self.effects.homes, self.cluster, face, home).await?;
         if *reason == Reason::Orphaned {
             // Nobody renews it.
             done.changes.push(Change::Certificate(key.clone(), None));
@@ -417,7 +429,7 @@ impl TenantExecution<'_> {
             }
             Action::ProveRevoked { alone, known_as, bound, .. } => {
                 refusal::refused(&effects.server, alone, bound).await?;
-                let foreign = refusal::foreign(&effects.server, known_as).await?;
+                let foreign = refusal::foreign(&effects.server, self.others, known_as).await?;
                 let generation = self.account.generation;
                 let detail = json!({"holder": alone, "bound": bound, "foreign": foreign, "generation": generation});
                 let what = if foreign.is_empty() { REFUSED } else { BOUND_BY_OTHERS };
@@ -438,8 +450,8 @@ impl TenantExecution<'_> {
                 done.changes.extend(changes);
                 Ok(())
             }
-            Action::RemoveKubeconfig { host, home, reason, .. } => {
-                self.remove_kubeconfig(Some(&effects.face), (host, home, reason), done).await
+            Action::RemoveKubeconfig { host, home, notice, reason, .. } => {
+                self.remove_kubeconfig(Some(&effects.face), (host, home, reason), notice.as_deref(), done).await
             }
             Action::SshKeys { home, keys, digest, reason, .. } => {
                 let changed = home::ssh_keys(&self.effects.homes, home, keys).await?;

@@ -137,11 +137,12 @@ fn life(account: &Account, ledger: &LedgerState) -> Step {
             Step::new("life", false, text)
         }
         (Some(Suspension::Left), _) => Step::new("life", false, format!("{since}: no class takes it any more")),
-        (Some(Suspension::Ordered(note) | Suspension::Evicted { note, .. }), _) => Step::new(
-            "life",
-            false,
-            format!("{since}: ordered by {}: {}; `bursar resume` ends it", note.actor, note.reason),
-        ),
+        (Some(suspension @ (Suspension::Ordered { note, .. } | Suspension::Evicted { note, .. })), _) => {
+            let ends = if suspension.term().is_some() { "ends it earlier" } else { "ends it" };
+            let end = suspension.end();
+            let text = format!("{since}{end}: ordered by {}: {}; `bursar resume` {ends}", note.actor, note.reason);
+            Step::new("life", false, text)
+        }
         (None, None) => Step::new("life", good, since),
     }
 }
@@ -304,6 +305,9 @@ fn credentials(account: &Account, ledger: &LedgerState) -> Vec<Step> {
         let place = place(key);
         let path = delivery.path.display();
         match delivery.checked_at {
+            _ if delivery.is_notice() => {
+                Step::new("kubeconfig", false, format!("{path} for {place}: says that the account is suspended"))
+            }
             Some(checked) => Step::new("kubeconfig", true, format!("{path} for {place}, checked {checked:.0}")),
             None => Step::new(
                 "kubeconfig",

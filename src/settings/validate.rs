@@ -15,8 +15,9 @@ use super::{
 };
 use crate::policy::{Class, Lifecycle, Limit, Limits, Policy};
 
-const SECTIONS: [&str; 16] = [
+const SECTIONS: [&str; 17] = [
     "site",
+    "contact",
     "state_dir",
     "source",
     "cluster",
@@ -34,6 +35,7 @@ const SECTIONS: [&str; 16] = [
     "metrics",
 ];
 const CRON: Kind = Kind("a five-field cron expression", "\"30 3 * * *\"");
+const CONTACT: Kind = Kind("an address, one line of text", "\"help@example.org\"");
 const ADDRESS: Kind = Kind("an address with a port", "\"127.0.0.1:9746\"");
 const AGE: Kind = Kind("a recipient of age", "\"age1…\"");
 const DAY: u64 = 24;
@@ -62,6 +64,7 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
     admission::reaped(root, &mut reapers, &classes);
     let policy = Policy {
         site: site.clone().unwrap_or_default(),
+        contact: root.parsed("contact", CONTACT, |text| bursar_protocol::is_plain(text).then(|| text.to_owned())),
         classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),
         networks,
         clusters,

@@ -79,7 +79,7 @@ fn filled(account: Account, second: i64) -> Account {
         ssh_keys: ["ssh-ed25519 AAAA ann".to_owned(), "two".to_owned()].into(),
         disabled: Some("mark: x".to_owned()),
         absence: Some(Absence { since: at(second), counted_at: at(second), seconds: 7, due: at(99) }),
-        suspension: Some(Suspension::Ordered(note("mining"))),
+        suspension: Some(Suspension::by(note("mining"))),
         revocation: Some(note("laptop stolen")),
         ..account
     }

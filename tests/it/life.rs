@@ -1,9 +1,11 @@
 //! Suspension, resumption, revocation, holds and limits: what an account loses, what comes back, and who decides.
 
+use bursar::daemon;
 use bursar::identity::AccountKind;
-use bursar::orders::request::{OrderRequest, Target};
+use bursar::orders::request::{OrderRequest, SuspendUntil, Target};
 use bursar_testkit::Servers;
 use bursar_testkit::ldif::{disable_ldif, enable_ldif, replace_ldif, tool_account_dn, tool_group_dn};
+use jiff::SignedDuration;
 
 use crate::world::{World, all_is_well, stderr};
 
@@ -88,14 +90,61 @@ fn an_ordered_suspension_ends_only_by_resume() {
     all_is_well(&world.cycle());
     world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended");
     assert_eq!(state(&world, "foo"), "suspended");
-    world.cycle();
-    assert_eq!(state(&world, "foo"), "suspended");
+    let kubeconfig = || std::fs::read_to_string(world.home("foo").join(".kube/config")).expect("it stays");
+    assert!(!kubeconfig().contains("client-key-data"), "no key stays");
+    let told = stderr(&world.kubectl_as_tool("foo", &["get", "pods"]));
+    assert!(told.contains("tool foo is suspended since 2") && told.contains("; ask the administrators of"), "{told}");
+    let report = world.cycle();
+    assert_eq!((report.changed, state(&world, "foo").as_str()), (0, "suspended"), "{report:#?}");
     all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("resumed"));
     assert!(works(&world, "foo"));
+    // A home that takes no notice loses what is ours all the same, and delays nothing.
+    let config = world.home("foo").join(".kube/config");
+    let own = "contexts: [{name: test, context: {cluster: mine, user: me}}]\n";
+    std::fs::write(&config, own).expect("written");
+    all_is_well(&world.order(&OrderRequest::Suspend(target("foo"))).expect("suspended"));
+    let left = std::fs::read_to_string(&config).expect("there");
+    assert!(left.contains("me") && !left.contains("exec"), "{left}");
+    std::fs::remove_file(&config).expect("removed");
+    all_is_well(&world.order(&OrderRequest::Resume(target("foo"))).expect("resumed"));
     let refusal = world.order(&OrderRequest::Resume(target("foo"))).expect_err("not suspended");
     assert!(refusal.text.contains("not suspended"), "{}", refusal.text);
     let refusal = world.order(&OrderRequest::Suspend(target("nobody"))).expect_err("unknown");
     assert_eq!(refusal.exit_code, 4);
+}
+
+#[test]
+fn a_suspension_with_an_end_resumes_by_itself() {
+    let mut world = World::new("untilend");
+    world.tool("foo", 62_081, &[]);
+    all_is_well(&world.cycle());
+    let until = |hours| {
+        OrderRequest::SuspendUntil(SuspendUntil {
+            target: target("foo"),
+            until: daemon::now() + SignedDuration::from_hours(hours),
+        })
+    };
+    let refusal = world.order(&until(-1)).expect_err("past");
+    assert_eq!(refusal.exit_code, 64, "{}", refusal.text);
+    world.order(&until(1)).expect("suspended");
+    let suspended = world.status().suspended;
+    assert!(matches!(&*suspended, [one] if one.to_string().contains("tool foo until")), "{suspended:?}");
+    let why = world.bursar("why tool foo");
+    assert!(why.contains("`bursar resume` ends it earlier"), "{why}");
+    // Another end instead; the same one twice is refused.
+    let later = until(2);
+    world.order(&later).expect("another end");
+    assert!(world.order(&later).expect_err("the same end").text.contains("already until"));
+    world.order(&until(1)).expect("earlier again");
+    world.cycle();
+    assert!(!works(&world, "foo"));
+    world.stop();
+    world.clock = || daemon::now() + SignedDuration::from_hours(2);
+    all_is_well(&world.cycle());
+    assert_eq!(state(&world, "foo"), "active");
+    assert!(works(&world, "foo"));
+    let resumed = world.rows("SELECT actor, reason FROM history WHERE action = 'resumed'");
+    assert_eq!((&resumed[0]["actor"], &resumed[0]["reason"]), (&"bursar".into(), &"its suspension has ended".into()));
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod adopt;
 mod adopted;
 mod architecture;
 mod archive;
+mod audit;
 mod bootstrap;
 mod bulk;
 mod cli;

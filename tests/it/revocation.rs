@@ -155,6 +155,18 @@ fn a_class_is_revoked_once_each_whoever_is_killed_meanwhile() {
     let answer: serde_json::Value = serde_json::from_slice(&again.stdout).expect("JSON");
     assert_eq!(answer["revocation"]["done"], TOOLS.len(), "{answer}");
     assert!(revoked(&world).values().all(|times| *times == 2));
+    // As for one account: a binding that somebody else made keeps what it gives, and is said.
+    let namespace = world.namespace(TOOLS[0]);
+    let whom = format!("--user=tool:{}", TOOLS[0]);
+    world.kubectl(&["create", "rolebinding", "by-hand", "--clusterrole=view", &whom, "-n", &namespace]);
+    let bound = bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "bound"]);
+    let said = stderr(&bound);
+    assert_eq!(bound.status.code(), Some(1), "{said}");
+    let expected =
+        format!("tool:{} in test: RoleBinding by-hand in namespace {namespace} gives ClusterRole view", TOOLS[0]);
+    assert!(said.contains(&expected) && said.matches(" in test: ").count() == 1, "{said}");
+    world.kubectl(&["delete", "rolebinding", "by-hand", "-n", &namespace]);
+    assert!(bursar(&world, &["revoke", "--all", "--class", "tool", "--reason", "clean"]).status.success());
     let nobody = bursar(&world, &["revoke", "--all", "--class", "none", "--reason", "x"]);
     assert_eq!(nobody.status.code(), Some(4), "{}", stderr(&nobody));
     daemon.stop();

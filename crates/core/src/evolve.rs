@@ -124,7 +124,7 @@ fn observe(inputs: Inputs<'_>) -> (Writes, LedgerState) {
         let changes = idle::count(&known, inventory, rules, now);
         seen.take(&mut known, changes, Vec::new());
     }
-    let changes = known.count_overrides(now);
+    let changes = known.count_terms(now);
     seen.take(&mut known, changes, Vec::new());
     let (changes, events) = adopted::look(&known, inventory, policy, now);
     seen.take(&mut known, changes, events);

@@ -212,6 +212,7 @@ mod tests {
     fn policy(classes: Vec<Class>) -> Policy {
         let limit = Limit { count: 1, percent: None };
         Policy {
+            contact: None,
             site: "test".to_owned(),
             classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),
             networks: BTreeMap::new(),

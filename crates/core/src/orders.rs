@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::identity::{AccountKind, AccountName, kubernetes_name};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::{Account, Ending, LedgerState, Lifecycle, Note, Order, OrderKind, Suspension};
-use crate::orders::request::{Evict, OrderRequest, Refusal, ResumeStarting, RevokeClass, Target};
+use crate::orders::request::{Evict, OrderRequest, Refusal, ResumeStarting, RevokeClass, SuspendUntil, Target};
 use crate::plan::guard;
 use crate::policy::Policy;
 
@@ -92,7 +92,9 @@ fn write(
 ) -> Result<OrderOutcome, Refusal> {
     let (kind, target) = match request {
         OrderRequest::Evict(Evict { target, .. }) => (Some(OrderKind::Evict), target),
-        OrderRequest::Suspend(target) => (Some(OrderKind::Suspend), target),
+        OrderRequest::Suspend(target) | OrderRequest::SuspendUntil(SuspendUntil { target, .. }) => {
+            (Some(OrderKind::Suspend), target)
+        }
         OrderRequest::Resume(target) | OrderRequest::ResumeStarting(ResumeStarting { target, .. }) => {
             (Some(OrderKind::Resume), target)
         }
@@ -141,13 +143,11 @@ fn write(
     }
     match (kind, request) {
         (Some(OrderKind::Evict), OrderRequest::Evict(Evict { since, .. })) => {
-            let mut outcome = order(ledger, account, OrderKind::Evict, note)?;
-            for change in &mut outcome.changes {
-                if let Change::Order(order) = change {
-                    order.object = since.map(|since| since.to_string());
-                }
-            }
-            Ok(outcome)
+            order(ledger, account, OrderKind::Evict, note, *since)
+        }
+        (Some(OrderKind::Suspend), OrderRequest::SuspendUntil(SuspendUntil { until, .. })) => {
+            is_to_come(*until, now)?;
+            order(ledger, account, OrderKind::Suspend, note, Some(*until))
         }
         (Some(OrderKind::Resume), request) => {
             let start = match request {
@@ -155,11 +155,11 @@ fn write(
                 _ => None,
             };
             let left = eviction::left_stopped(ledger, account, start)?;
-            let mut outcome = order(ledger, account, OrderKind::Resume, note)?;
+            let mut outcome = order(ledger, account, OrderKind::Resume, note, None)?;
             outcome.changes.splice(..0, left);
             Ok(outcome)
         }
-        (Some(what), _) => order(ledger, account, what, note),
+        (Some(what), _) => order(ledger, account, what, note, None),
         (None, OrderRequest::Hold(_)) => Ok(hold(account, note)),
         (None, _) => release(ledger, account, &note),
     }
@@ -221,7 +221,20 @@ fn note_of(
     Ok(Note { actor: actor.to_owned(), reason, ticket: ticket.map(str::to_owned), at: now })
 }
 
-fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -> Result<OrderOutcome, Refusal> {
+/// Refuses an end that is past (exit code 64).
+fn is_to_come(until: Timestamp, now: Timestamp) -> Result<(), Refusal> {
+    let text = "--until is past; for example --until 2099-12-31".to_owned();
+    if until <= now { Err(Refusal { exit_code: 64, text }) } else { Ok(()) }
+}
+
+/// `moment` is the order's own: see [`Order::object`].
+fn order(
+    ledger: &LedgerState,
+    account: &Account,
+    what: OrderKind,
+    note: Note,
+    moment: Option<Timestamp>,
+) -> Result<OrderOutcome, Refusal> {
     let by_order = Suspension::is_ordered(account.suspension.as_ref());
     let is_idle = matches!(account.suspension, Some(Suspension::Idle { .. }));
     let name = account.account_name();
@@ -245,7 +258,10 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
                 account.kind, account.name
             ));
         }
-        OrderKind::Suspend if by_order => return refused(format!("{name} is suspended by an order already")),
+        OrderKind::Suspend if by_order && !has_another_end(account, moment) => {
+            let end = account.suspension.as_ref().map(Suspension::end).unwrap_or_default();
+            return refused(format!("{name} is suspended by an order already{end}"));
+        }
         OrderKind::Suspend | OrderKind::Evict if is_going(account) => {
             let state = if account.state == Lifecycle::Deleted { "deleted" } else { "being deleted" };
             return refused(format!("{name} is {state}, and has no access; `bursar hold` keeps it from coming back"));
@@ -275,14 +291,27 @@ fn order(ledger: &LedgerState, account: &Account, what: OrderKind, note: Note) -
         OrderKind::AdoptObject => "object to be adopted",
     };
     let id = next_id(ledger);
-    let event = event(Some(account), action, &note);
-    let order = Order { id, account: account.id.clone(), what, note, bulk: None, object: None };
-    let text = format!("{name}: {action}");
+    let mut event = event(Some(account), action, &note);
+    let object = moment.map(|moment| moment.to_string());
+    let order = Order { id, account: account.id.clone(), what, note, bulk: None, object };
+    let suspension = order.suspends();
+    if let Some(term) = suspension.as_ref().and_then(Suspension::term) {
+        event.detail = json!({"until": term.until});
+    }
+    let text = format!("{name}: {action}{}", suspension.as_ref().map(Suspension::end).unwrap_or_default());
     Ok(OrderOutcome { changes: vec![Change::Order(order)], events: vec![event], text })
 }
 
 fn next_id(ledger: &LedgerState) -> i64 {
     ledger.orders.iter().map(|order| order.id).max().unwrap_or(0) + 1
+}
+
+/// Whether an ordered suspension would end at another time than it does; an eviction has no end.
+fn has_another_end(account: &Account, until: Option<Timestamp>) -> bool {
+    match &account.suspension {
+        Some(Suspension::Ordered { until: known, .. }) => *known != until,
+        _ => false,
+    }
 }
 
 /// Nothing is left to suspend.
@@ -375,9 +404,9 @@ mod tests {
         let note = Note { actor: "ann".to_owned(), reason: "gone".to_owned(), ticket: None, at: world.now };
         let absence = crate::ledger::Absence { since: world.now, counted_at: world.now, seconds: 0, due: world.now };
         let account = world.account(&foo);
-        (account.state, account.suspension) = (Lifecycle::Deleted, Some(Suspension::Ordered(note.clone())));
+        (account.state, account.suspension) = (Lifecycle::Deleted, Some(Suspension::by(note.clone())));
         let resume =
-            |world: &World| order(&world.ledger, &world.ledger.accounts[&foo], OrderKind::Resume, note.clone());
+            |world: &World| order(&world.ledger, &world.ledger.accounts[&foo], OrderKind::Resume, note.clone(), None);
         assert!(resume(&world).is_ok());
         world.account(&foo).absence = Some(absence);
         let refusal = resume(&world).map(|outcome| outcome.text).expect_err("refused");

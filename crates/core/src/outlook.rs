@@ -14,7 +14,8 @@ use crate::identity::{AccountId, AccountName};
 use crate::kinds::Stage;
 use crate::ledger::gaps::{LONGEST_GAP, later};
 use crate::ledger::quota::QuotaOverride;
-use crate::ledger::{Absence, Ending, LedgerState};
+use crate::ledger::term::Term;
+use crate::ledger::{Absence, Account, Ending, LedgerState, Suspension};
 use crate::plan::display::headline;
 use crate::plan::guard::Bounds;
 use crate::plan::spread::Spread;
@@ -263,9 +264,11 @@ fn next_due(ledger: &LedgerState, now: Timestamp) -> Option<Timestamp> {
         let ending = account.ending.as_ref().and_then(Ending::counted);
         [account.absence.as_ref(), ending].into_iter().flatten().map(|counted| counted.due)
     });
-    let overrides = ledger.overrides.values().filter_map(QuotaOverride::due);
+    let overrides = ledger.overrides.values().map(QuotaOverride::term);
+    let suspensions = ledger.accounts.values().filter_map(|account| account.suspension.as_ref()?.term());
+    let terms = overrides.chain(suspensions).filter_map(Term::due);
     let idle = ledger.idle.values().map(|idle| idle.due);
-    accounts.chain(overrides).chain(idle).filter(|due| *due > now).min()
+    accounts.chain(terms).chain(idle).filter(|due| *due > now).min()
 }
 
 /// Counts the time until `next` as if it had been looked at all the while; the last hour is left to the look at `next`.
@@ -288,9 +291,19 @@ fn count_until(ledger: &mut LedgerState, now: Timestamp, next: Timestamp) {
         }
     }
     let given: Vec<_> =
-        ledger.overrides.iter().filter(|(_, given)| given.due().is_some()).map(|(key, _)| key.clone()).collect();
+        ledger.overrides.iter().filter(|(_, given)| given.term().due().is_some()).map(|(key, _)| key.clone()).collect();
     for key in given {
-        ledger.overrides.get_mut(&key).into_iter().for_each(|given| given.skip(skipped));
+        ledger.overrides.get_mut(&key).into_iter().for_each(|given| given.proved = Some(given.term().after(skipped)));
+    }
+    let ending =
+        |account: &&Account| account.suspension.as_ref().and_then(Suspension::term).and_then(Term::due).is_some();
+    let suspended: Vec<_> = ledger.accounts.values().filter(ending).map(|account| account.id.clone()).collect();
+    for id in suspended {
+        let Some(account) = ledger.accounts.get_mut(&id) else { continue };
+        account.suspension = account.suspension.take().map(|suspension| match suspension.term() {
+            Some(term) => suspension.proved(term.after(skipped)),
+            None => suspension,
+        });
     }
     let idle: Vec<_> = ledger.idle.keys().cloned().collect();
     for key in idle {
@@ -378,6 +391,23 @@ mod tests {
         assert_eq!(outlook(&world, None, "2026-05-10T11:00:00Z").due, []);
         let found = outlook(&world, None, "2026-06-01T00:00:00Z").due;
         assert!(matches!(&*found, [due] if due.at == until && due.what == "quota changed"), "{found:?}");
+    }
+
+    #[test]
+    fn the_end_of_a_suspension_is_foreseen() {
+        let mut world = World::new();
+        let account = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        let note = Note { actor: "ann".to_owned(), reason: "mining".to_owned(), ticket: None, at: world.now };
+        let until: Timestamp = "2026-05-10T12:00:00Z".parse().expect("a time");
+        let object = Some(until.to_string());
+        let order =
+            crate::ledger::Order { id: 1, account, what: crate::ledger::OrderKind::Suspend, note, bulk: None, object };
+        world.ledger.orders.push(order);
+        world.cycle();
+        assert_eq!(outlook(&world, None, "2026-05-10T11:00:00Z").due, []);
+        let found = outlook(&world, None, "2026-06-01T00:00:00Z").due;
+        assert!(matches!(&*found, [due] if due.at == until && due.what == "resumed: resume"), "{found:?}");
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub const DAEMON_USER: &str = "bursar:daemon";
 pub struct Policy {
     /// Shown in plans, logs and reports.
     pub site: String,
+    /// Whom suspended people are told to ask.
+    pub contact: Option<String>,
     /// Classes by name.
     pub classes: BTreeMap<String, Class>,
     /// Network profiles by name, with the built-in `open` and `isolated`.

@@ -196,6 +196,10 @@ impl Place<'_> {
             },
         )?;
         let Exchanged { value: (entries_digest, _), changed, overridden } = exchanged;
+        if let UserProof::Notice(_) = &entries.user.proof {
+            directory.sweep();
+            written |= self.remove_token(&entries.user.name)?;
+        }
         Ok(Written { changed: changed || written || narrowed, entries_digest, backup, overridden_lock: overridden })
     }
 

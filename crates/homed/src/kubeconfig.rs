@@ -313,20 +313,20 @@ fn user_fields(user: &UserEntry) -> Vec<(&'static str, Option<Node>)> {
         ],
         // From where the kubeconfig is (client-go, `clientcmd.ResolveLocalPaths`): hosts see homes at other places.
         UserProof::Token(_) => vec![("tokenFile", Some(Node::string(format!("{}/{TOKEN}", user.name))))],
-        UserProof::Login(login) => {
-            let text = |key: &str, value: &str| (Node::string(key), Node::string(value));
-            let arguments = login.arguments().iter().map(Node::string).collect();
-            vec![(
-                "exec",
-                Some(Node::mapping(vec![
-                    text("apiVersion", "client.authentication.k8s.io/v1"),
-                    (Node::string("args"), Node::sequence(arguments)),
-                    text("command", "kubectl"),
-                    text("interactiveMode", "IfAvailable"),
-                ])),
-            )]
-        }
+        UserProof::Login(login) => vec![("exec", Some(plugin("kubectl", &login.arguments(), "IfAvailable")))],
+        UserProof::Notice(notice) => vec![("exec", Some(plugin("sh", &notice.arguments(), "Never")))],
     }
+}
+
+/// `users[].user.exec`.
+fn plugin(command: &str, arguments: &[String], mode: &str) -> Node {
+    let text = |key: &str, value: &str| (Node::string(key), Node::string(value));
+    Node::mapping(vec![
+        text("apiVersion", "client.authentication.k8s.io/v1"),
+        (Node::string("args"), Node::sequence(arguments.iter().map(Node::string).collect())),
+        text("command", command),
+        text("interactiveMode", mode),
+    ])
 }
 
 /// A file without anything: a whole one, as `kubectl config` makes it.

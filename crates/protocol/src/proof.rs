@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{SecretText, is_our_user};
+use crate::{Notice, SecretText, is_our_user};
 
 /// `users[]` of a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,8 @@ pub enum UserProof {
     Token(TokenFiles),
     /// kubelogin.
     Login(Login),
+    /// Nothing: people are told why.
+    Notice(Notice),
 }
 
 /// The files of a folder beside the kubeconfig that is called as our user. They are named as in pods
@@ -105,6 +107,7 @@ impl UserEntry {
             UserProof::Login(login) if !login.scopes.iter().chain([&login.client_id]).all(|word| is_word(word)) => {
                 wrong("a client or a scope is no word")
             }
+            UserProof::Notice(notice) => notice.check(),
             UserProof::Certificate { .. } | UserProof::Login(_) => Ok(()),
         }
     }

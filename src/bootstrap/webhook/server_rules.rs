@@ -20,7 +20,7 @@ use crate::identity::ClusterName;
 use crate::ledger::LedgerState;
 use crate::policy::Policy;
 use crate::rules::Mode;
-use crate::rules::server::{HostField, Step};
+use crate::rules::server::{HostField, SAFE_SYSCTLS, Step};
 
 const NAME: &str = "bursar-rules";
 /// Names of the policies and of their bindings, one for each mode.
@@ -37,10 +37,6 @@ pub(super) const LOOKED_AT: [(&str, &[&str]); 5] = [
 /// Resources that are no pods and have none; '': those of `hosts.fields`, whatever they are called.
 const WITHOUT_PODS: &str = "['', 'services', 'persistentvolumeclaims', 'ingresses', 'gateways']";
 
-/// Sysctls that Kubernetes counts as safe, except for the two that decide about ports.
-const SAFE_SYSCTLS: &str = "['kernel.shm_rmid_forced', 'net.ipv4.tcp_syncookies', 'net.ipv4.ping_group_range', \
-    'net.ipv4.ip_local_reserved_ports', 'net.ipv4.tcp_keepalive_time', 'net.ipv4.tcp_fin_timeout', \
-    'net.ipv4.tcp_keepalive_intvl', 'net.ipv4.tcp_keepalive_probes', 'net.ipv4.tcp_rmem', 'net.ipv4.tcp_wmem']";
 /// Stands in a rule's words where no rule is.
 const NO_RULE: &str = "-";
 
@@ -308,11 +304,12 @@ fn sysctls() -> Vec<Value> {
     // Kubernetes takes a slash for a dot.
     let name = "s.name.replace('/', '.')";
     let wrong = format!(
-        "{new}.filter(s, !(s in {old} || {name} in variables.sysctls || {name} in {SAFE_SYSCTLS} || \
+        "{new}.filter(s, !(s in {old} || {name} in variables.sysctls || {name} in ['{safe}'] || \
          ({name} == 'net.ipv4.ip_unprivileged_port_start' && s.value.matches('^{UNPRIVILEGED_PORT}$')) || \
          ({name} == 'net.ipv4.ip_local_port_range' && s.value.matches('^{UNPRIVILEGED_PORT}[ \\\\t]+[0-9]+$'))))",
         new = list("spec"),
         old = list("old"),
+        safe = SAFE_SYSCTLS.join("', '"),
     );
     vec![rule(
         ("sysctls", &is),

@@ -56,6 +56,7 @@ fn toolforge(ldap: LdapConfig) -> SourceConfig {
 pub fn policy() -> Policy {
     let limit = Limit { count: 1, percent: None };
     Policy {
+        contact: None,
         site: "test".to_owned(),
         require_confinement: false,
         strict_egress: false,

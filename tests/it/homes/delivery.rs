@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use bursar_protocol::{
-    Answer, HomeTarget, Inspection, KubeconfigEntries, SecretText, TokenFiles, UserProof, Work, Written,
+    Answer, HomeTarget, Inspection, KubeconfigEntries, Notice, SecretText, TokenFiles, UserProof, Work, Written,
 };
 use bursar_testkit::binaries::program;
 
@@ -105,6 +105,42 @@ async fn a_token_stands_beside_the_kubeconfig_and_takes_its_folder_along() {
     let error = homed.ask(&target, write(with_token("three"))).await.expect_err("a link");
     assert!(matches!(error.reason(), "symlink" | "not-a-directory" | "wrong-owner"), "{error:?}");
     assert!(names_in(&elsewhere).is_empty());
+}
+
+#[tokio::test]
+async fn a_notice_takes_the_place_of_a_key_and_of_a_token() {
+    let homed = Homed::start(&[]);
+    let target = homed.home("foo");
+    let config = target.home.join(".kube/config");
+    let notice = Notice {
+        account: "tool foo".to_owned(),
+        since: "2026-11-22T21:00:00Z".to_owned(),
+        until: Some("2026-12-01".to_owned()),
+        contact: "$(touch /tmp/run); 'help'".to_owned(),
+    };
+    let said = notice.text();
+    let mut told = entries("1");
+    told.user.proof = UserProof::Notice(notice.clone());
+    for before in [entries("1"), with_token("id-1")] {
+        homed.ask(&target, write(before)).await.expect("writes");
+        let written = homed.ask(&target, write(told.clone())).await.expect("writes");
+        assert!(matches!(written, Answer::Written(Written { changed: true, .. })), "{written:?}");
+        let text = fs::read_to_string(&config).expect("there");
+        assert!(!text.contains("client-key-data") && !text.contains("client-certificate-data"), "{text}");
+        assert!(!text.contains("tokenFile"), "{text}");
+        assert_eq!(names_in(&target.home.join(".kube")), ["config"], "no token is left");
+        let asked = Command::new("kubectl").env("KUBECONFIG", &config).args(["get", "pods"]).output().expect("kubectl");
+        let stderr = String::from_utf8_lossy(&asked.stderr).into_owned();
+        assert!(!asked.status.success() && stderr.contains(&said), "{stderr}");
+        let again = homed.ask(&target, write(told.clone())).await.expect("writes");
+        assert!(matches!(again, Answer::Written(Written { changed: false, .. })), "{again:?}");
+    }
+    // The credential is back, and nothing of the notice stays beside it.
+    homed.ask(&target, write(entries("1"))).await.expect("writes");
+    let text = fs::read_to_string(&config).expect("there");
+    assert!(text.contains("client-key-data") && !text.contains("exec"), "{text}");
+    told.user.proof = UserProof::Notice(Notice { contact: "a\u{1b}[2Jb".to_owned(), ..notice });
+    assert!(homed.ask(&target, write(told)).await.is_err(), "no text for a terminal to obey");
 }
 
 #[tokio::test]

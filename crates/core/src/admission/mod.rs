@@ -8,6 +8,7 @@ pub mod approver;
 pub mod certificate_request;
 mod claim;
 pub mod decision;
+pub mod existing;
 mod host;
 pub mod image;
 mod ingress;

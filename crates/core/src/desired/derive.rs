@@ -21,6 +21,7 @@ use crate::kinds::ObjectKey;
 use crate::ledger::idle::Idleness;
 use crate::ledger::people::PeopleByEntry;
 use crate::ledger::workspace_uid::why_none;
+use crate::ledger::quota::day;
 use crate::ledger::{Account, LedgerState, Lifecycle, Order, OrderKind, Suspension, Tenant};
 use crate::policy::{Class, Endpoint, Policy, Provision};
 
@@ -336,6 +337,25 @@ impl<'a> World<'a> {
         Some(Box::new(derived))
     }
 
+    /// What its people are told while it is suspended; nothing once its end has begun, or if no class takes it.
+    fn notice(&self, account: &Account, transition: Option<&Transition>) -> Option<bursar_protocol::Notice> {
+        let (why, since) = match (transition, account.state) {
+            (Some(Transition::Suspend(why)), Lifecycle::Suspended) => (why, account.since),
+            (Some(Transition::Suspend(why)), _) => (why, self.now),
+            (None, Lifecycle::Suspended) => (account.suspension.as_ref()?, account.since),
+            _ => return None,
+        };
+        let ends = why.term().and_then(|term| term.until).map(day);
+        let contact = || format!("the administrators of {}", self.policy.site);
+        Some(bursar_protocol::Notice {
+            account: format!("{} {}", account.kind, account.name),
+            since: format!("{since:.0}"),
+            until: ends,
+            contact: self.policy.contact.clone().unwrap_or_else(contact),
+        })
+        .filter(|notice| *why != Suspension::Left && notice.check().is_ok())
+    }
+
     fn idle(&self, id: &AccountId, tenants: &[(&ClusterName, &Tenant)]) -> Idle {
         let Some(rules) = &self.policy.reapers.namespaces else { return Idle::default() };
         let places: Vec<_> = tenants
@@ -422,6 +442,7 @@ impl<'a> World<'a> {
         } else {
             account.generation
         };
+        let notice = self.notice(account, decided.transition.as_ref());
         let clusters = places.iter().map(|(cluster, namespace)| {
             let here = self.classes_in(subject, classes, cluster);
             let overrides = self.ledger.overrides_in(&account.id, cluster);
@@ -433,6 +454,7 @@ impl<'a> World<'a> {
                 namespace: namespace.as_ref(),
                 generation,
                 suspended: decided.suspended || !is_taken(classes, cluster),
+                notice: notice.as_ref().filter(|_| decided.suspended),
                 idle_until: subject.idle.warned.get(*cluster).copied().filter(|_| !decided.suspended),
                 end: decided.end.filter(|end| match end {
                     EndOfTenant::Archive => namespace.is_some() && !self.has_archive(account, cluster),

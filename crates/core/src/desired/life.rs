@@ -124,7 +124,7 @@ fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
     let Evidence { account, wanted, orders, lifecycle, removals, idle, asked, .. } = evidence;
     let ends = matches!(account.state, State::Suspended | State::Archived | State::Deleted);
     let standing = account.suspension.clone().filter(|_| ends);
-    let mut ordered = standing.clone().filter(|standing| standing.ordered().is_some());
+    let mut ordered = standing.clone().filter(|standing| standing.ordered().is_some() && !standing.is_over());
     for order in orders {
         match order.what {
             OrderKind::Suspend | OrderKind::Evict => ordered = order.suspends(),
@@ -152,14 +152,14 @@ fn cause(evidence: Evidence<'_>) -> Option<Suspension> {
     }
 }
 
-/// Whether nothing new is to be done for the cause. A second eviction is one of its own.
+/// Whether nothing new is to be done for the cause. A second order is one of its own: another eviction, another end.
 fn is_same(known: &Suspension, cause: &Suspension) -> bool {
-    kind(known) == kind(cause) && (!matches!(cause, Suspension::Evicted { .. }) || known == cause)
+    kind(known) == kind(cause) && (cause.ordered().is_none() || known == cause)
 }
 
 fn kind(suspension: &Suspension) -> u8 {
     match suspension {
-        Suspension::Ordered(_) => 0,
+        Suspension::Ordered { .. } => 0,
         Suspension::Disabled { .. } => 1,
         Suspension::Absent => 2,
         Suspension::Left => 3,

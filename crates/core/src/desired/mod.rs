@@ -187,6 +187,8 @@ pub struct DesiredTenant {
     /// What its holders should hold: one credential, or one for each host that has its own. What stands in a home and is
     /// not among them goes.
     pub credentials: Vec<DesiredCredential>,
+    /// While it is suspended: what stands in homes instead of its credentials, and is put only where one stands.
+    pub notices: Vec<DesiredNotice>,
     /// Whom bindings name for its credential.
     pub holder: JsonText,
     /// Where the kubeconfig is or was, for every host that has one ([`HomeTarget::on`]); absent for classes without homes.
@@ -294,6 +296,29 @@ impl DesiredCredential {
             at: now,
             checked_at: Some(now),
         }
+    }
+}
+
+/// A kubeconfig that tells people that they are suspended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DesiredNotice {
+    /// What it says.
+    pub notice: bursar_protocol::Notice,
+    /// The credential in whose place it stands, with the same clusters and contexts.
+    pub credential: DesiredCredential,
+}
+
+impl DesiredNotice {
+    /// [`Delivery::digest`] of it.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        Delivery::notice(&digest(&serde_json::json!([self.notice, self.credential.digest])))
+    }
+
+    /// What the ledger keeps of it in `home`.
+    #[must_use]
+    pub fn delivered(&self, home: &HomeTarget, now: Timestamp) -> Delivery {
+        Delivery { digest: self.digest(), ..self.credential.delivered(home, now) }
     }
 }
 

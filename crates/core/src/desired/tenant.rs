@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use bursar_protocol::Notice;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::adopted::{self, Adopted};
 use super::workspace::{self, Holder};
 use super::{
-    DesiredObject, DesiredTenant, EndOfTenant, Place, credential, manifest, namespace, network, quota, rbac, volume,
+    DesiredNotice, DesiredObject, DesiredTenant, EndOfTenant, Place, credential, manifest, namespace, network, quota,
+    rbac, volume,
 };
 use crate::contract::Sealer;
 use crate::digest::digest;
@@ -30,6 +32,8 @@ pub(super) struct Order<'a> {
     pub(super) namespace: Option<&'a NamespaceName>,
     pub(super) generation: u64,
     pub(super) suspended: bool,
+    /// What its kubeconfigs say instead of a credential.
+    pub(super) notice: Option<&'a Notice>,
     pub(super) idle_until: Option<Timestamp>,
     pub(super) end: Option<EndOfTenant>,
     pub(super) overrides: &'a quota::Overrides<'a>,
@@ -51,6 +55,7 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         namespace,
         generation,
         suspended,
+        notice,
         idle_until,
         end,
         overrides,
@@ -115,6 +120,11 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
             add(manifest, Some(class));
         }
     }
+    let credentials = main
+        .filter(|class| class.home.is_some() && (!suspended || notice.is_some()))
+        .and(rule.zip(policy.clusters.get(cluster)))
+        .map(|(rule, cluster)| credential::credentials(account, rule, cluster, namespace, generation))
+        .unwrap_or_default();
     DesiredTenant {
         class: class.to_owned(),
         namespace: namespace.cloned(),
@@ -125,11 +135,12 @@ pub(super) fn tenant(order: Order<'_>, policy: &Policy, sealer: &Sealer) -> Desi
         directories,
         keep_unknown: main.is_none(),
         holder: JsonText::from(&credential::holder(account, generation, namespace, rule)),
-        credentials: main
-            .filter(|class| !suspended && class.home.is_some())
-            .and(rule.zip(policy.clusters.get(cluster)))
-            .map(|(rule, cluster)| credential::credentials(account, rule, cluster, namespace, generation))
-            .unwrap_or_default(),
+        notices: notice
+            .map(|notice| credentials.iter().map(|it| DesiredNotice { notice: notice.clone(), credential: it.clone() }))
+            .into_iter()
+            .flatten()
+            .collect(),
+        credentials: if suspended { Vec::new() } else { credentials },
         home: main.and_then(|class| credential::home(account, class.home.as_ref()?, rule)),
     }
 }
@@ -144,6 +155,7 @@ fn own(order: &Order<'_>) -> String {
         namespace,
         generation,
         suspended,
+        notice: _,
         idle_until,
         end: _,
         overrides,

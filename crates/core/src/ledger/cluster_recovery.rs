@@ -247,7 +247,7 @@ impl Lesson<'_> {
                 let name = after.account_name();
                 self.learned.doubts.push(format!("why {name} is suspended is lost; `bursar resume` ends it"));
                 (after.state, after.since) = (Lifecycle::Suspended, self.now);
-                after.suspension = Some(Suspension::Ordered(note));
+                after.suspension = Some(Suspension::by(note));
             }
             _ => {}
         }

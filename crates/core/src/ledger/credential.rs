@@ -77,6 +77,23 @@ pub struct Delivery {
     pub checked_at: Option<Timestamp>,
 }
 
+/// How the digest of a delivery begins that is no credential, but tells people that they are suspended.
+const NOTICE: &str = "notice:";
+
+impl Delivery {
+    /// The digest of a notice.
+    #[must_use]
+    pub fn notice(digest: &str) -> String {
+        format!("{NOTICE}{digest}")
+    }
+
+    /// Whether what stands there is no credential, but tells people that they are suspended.
+    #[must_use]
+    pub fn is_notice(&self) -> bool {
+        self.digest.starts_with(NOTICE)
+    }
+}
+
 impl LedgerState {
     /// When the first of the certificates that are good ends. Tokens end every hour.
     #[must_use]

@@ -20,7 +20,7 @@ pub fn later(now: Timestamp, seconds: u64) -> Timestamp {
 }
 
 /// Time that looks proved since something began, with the last of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Proved {
     /// The last look that was counted.
     pub counted_at: Timestamp,

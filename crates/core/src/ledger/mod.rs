@@ -21,6 +21,8 @@ pub mod realm;
 pub mod revocation;
 pub mod server;
 mod shared;
+pub mod suspension;
+pub mod term;
 pub mod transition;
 pub mod workspace_uid;
 
@@ -44,6 +46,7 @@ use self::realm::RealmAccount;
 use self::revocation::BulkRevocation;
 use self::server::{ServerState, SourceMark};
 pub use self::shared::SharedMap;
+pub use self::suspension::Suspension;
 use crate::identity::{
     AccountId, AccountKind, AccountName, ClusterName, DirectoryId, Gid, NamespaceName, PosixIdentity, Uid,
 };
@@ -346,66 +349,6 @@ impl Lifecycle {
             Self::Archived => "archived",
             Self::Deleted => "deleted",
         }
-    }
-}
-
-/// Why an account is, or is to be, suspended.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", tag = "cause")]
-pub enum Suspension {
-    /// Missing from complete reads.
-    Absent,
-    /// Marked in the directory.
-    Disabled {
-        /// `attribute: value`.
-        mark: String,
-    },
-    /// By an administrator; ends only by `resume`.
-    Ordered(Note),
-    /// By an administrator, because of somebody who had its credentials; ends only by `resume`, which starts what the
-    /// administrator names.
-    Evicted {
-        /// Who ordered it, and why.
-        note: Note,
-        /// What was changed in its namespaces since then is listed.
-        since: Option<Timestamp>,
-    },
-    /// Nothing ran in its namespaces for too long, and nobody asked for it. Ends by `resume`, or by `ensure`.
-    Idle {
-        /// Since then.
-        since: Timestamp,
-    },
-    /// No class takes it any more: it left the group, or the configuration changed.
-    Left,
-}
-
-impl Suspension {
-    /// One word for it.
-    #[must_use]
-    pub const fn word(&self) -> &'static str {
-        match self {
-            Self::Absent => "absent",
-            Self::Disabled { .. } => "disabled",
-            Self::Ordered(_) => "ordered",
-            Self::Evicted { .. } => "evicted",
-            Self::Idle { .. } => "idle",
-            Self::Left => "left",
-        }
-    }
-
-    /// Who ordered it, and why; `None`: nobody did.
-    #[must_use]
-    pub const fn ordered(&self) -> Option<&Note> {
-        match self {
-            Self::Ordered(note) | Self::Evicted { note, .. } => Some(note),
-            Self::Absent | Self::Disabled { .. } | Self::Idle { .. } | Self::Left => None,
-        }
-    }
-
-    /// Whether an administrator ordered `suspension`, if it is one.
-    #[must_use]
-    pub fn is_ordered(suspension: Option<&Self>) -> bool {
-        suspension.and_then(Self::ordered).is_some()
     }
 }
 

@@ -34,7 +34,7 @@ pub struct Order {
     /// The class whose revocation it is a part of; absent: it was given alone.
     pub bulk: Option<String>,
     /// The object of [`OrderKind::AdoptObject`], as [`ObjectKey::said`](crate::kinds::ObjectKey::said) gives it; of
-    /// [`OrderKind::Evict`] the time from which on changes are listed.
+    /// [`OrderKind::Evict`] the time from which on changes are listed, of [`OrderKind::Suspend`] its end.
     pub object: Option<String>,
 }
 
@@ -43,11 +43,10 @@ impl Order {
     #[must_use]
     pub fn suspends(&self) -> Option<Suspension> {
         match self.what {
-            OrderKind::Suspend => Some(Suspension::Ordered(self.note.clone())),
-            OrderKind::Evict => {
-                let since = self.object.as_deref().and_then(|since| since.parse().ok());
-                Some(Suspension::Evicted { note: self.note.clone(), since })
+            OrderKind::Suspend => {
+                Some(Suspension::Ordered { note: self.note.clone(), until: self.moment(), proved: None })
             }
+            OrderKind::Evict => Some(Suspension::Evicted { note: self.note.clone(), since: self.moment() }),
             OrderKind::Resume
             | OrderKind::Revoke
             | OrderKind::AdoptUid
@@ -55,13 +54,17 @@ impl Order {
             | OrderKind::AdoptObject => None,
         }
     }
+
+    fn moment(&self) -> Option<Timestamp> {
+        self.object.as_deref()?.parse().ok()
+    }
 }
 
 /// The kinds of [`Order`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OrderKind {
-    /// Suspend until resumed.
+    /// Suspend until resumed, or until its end.
     Suspend,
     /// End an ordered suspension.
     Resume,

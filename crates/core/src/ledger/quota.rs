@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::change::Change;
-use super::gaps::{Proved, later};
+use super::gaps::Proved;
+use super::term::Term;
 use super::{LedgerState, Note};
 use crate::identity::{AccountId, ClusterName};
 
@@ -37,45 +38,17 @@ pub struct QuotaOverride {
     pub proved: Option<Proved>,
 }
 
-/// It is written down at most this often (seconds), unless it ends. Below [`gaps::LONGEST_GAP`], or time would be lost.
-const COUNT_EVERY: i64 = 1800;
-
 impl QuotaOverride {
     /// Whether it holds.
     #[must_use]
     pub fn is_in_force(&self) -> bool {
-        self.lasts().is_none_or(|lasts| self.proved().seconds < lasts)
+        self.term().is_running()
     }
 
-    /// For how long it is given, in seconds.
-    fn lasts(&self) -> Option<u64> {
-        self.until.map(|until| u64::try_from(until.duration_since(self.note.at).as_secs()).unwrap_or(0))
-    }
-
-    /// When it ends, if it is looked at until then; `None`: it has no end, or ended.
+    /// How long it holds.
     #[must_use]
-    pub fn due(&self) -> Option<Timestamp> {
-        let (lasts, proved) = (self.lasts().filter(|_| self.is_in_force())?, self.proved());
-        Some(later(proved.counted_at, lasts - proved.seconds))
-    }
-
-    /// Counts `seconds` as if it had been looked at all the while.
-    pub fn skip(&mut self, seconds: u64) {
-        let Proved { counted_at, seconds: before } = self.proved();
-        self.proved = Some(Proved { counted_at: later(counted_at, seconds), seconds: before + seconds });
-    }
-
-    fn proved(&self) -> Proved {
-        self.proved.unwrap_or(Proved { counted_at: self.note.at, seconds: 0 })
-    }
-
-    /// After a look of now. `None`: the ledger need not hear of it yet.
-    fn counted(&self, now: Timestamp) -> Option<Self> {
-        let (lasts, before) = (self.lasts().filter(|_| self.is_in_force())?, self.proved());
-        let after = before.after(now);
-        let gap = now.as_second() - before.counted_at.as_second();
-        let is_news = after.seconds >= lasts || !(0..COUNT_EVERY).contains(&gap);
-        is_news.then(|| Self { proved: Some(after), ..self.clone() })
+    pub const fn term(&self) -> Term {
+        Term { from: self.note.at, until: self.until, proved: self.proved }
     }
 
     /// `override T123 until 2027-01-01`.
@@ -97,11 +70,12 @@ pub fn day(moment: Timestamp) -> String {
 }
 
 impl LedgerState {
-    /// What this look adds to the time that was proved of overrides with an end.
-    #[must_use]
-    pub fn count_overrides(&self, now: Timestamp) -> Vec<Change> {
-        let counted = self.overrides.iter().filter_map(|(key, given)| Some((key.clone(), given.counted(now)?)));
-        counted.map(|(key, given)| Change::Override(key, Some(given))).collect()
+    pub(super) fn count_overrides(&self, now: Timestamp) -> Vec<Change> {
+        let counted = self.overrides.iter().filter_map(|(key, given)| {
+            let proved = Some(given.term().counted(now)?);
+            Some(Change::Override(key.clone(), Some(QuotaOverride { proved, ..given.clone() })))
+        });
+        counted.collect()
     }
 
     /// Every override of an account, sorted by resource, also one that has ended and was not removed yet.

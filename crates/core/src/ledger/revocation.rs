@@ -71,7 +71,7 @@ impl LedgerState {
             self.certificates.range(CredentialKey::first_of(id)..).take_while(move |(key, _)| key.account == *id);
         held.filter(move |(key, certificate)| {
             account.is_some_and(|account| account.generation != certificate.generation)
-                && self.deliveries.contains_key(key)
+                && self.deliveries.get(key).is_some_and(|delivery| !delivery.is_notice())
         })
         .map(|(key, _)| &key.cluster)
     }

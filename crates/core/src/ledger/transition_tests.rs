@@ -16,6 +16,7 @@ const HOUR: i64 = 3600;
 pub(super) fn policy(absent_for: i64) -> Policy {
     let limit = Limit { count: 5, percent: None };
     Policy {
+        contact: None,
         site: "test".to_owned(),
         classes: BTreeMap::new(),
         networks: BTreeMap::new(),
@@ -297,7 +298,7 @@ fn an_answer_without_any_tool_is_complete_when_the_last_one_was_suspended_by_ord
     let mut story = Story::begin(&[tool("1", "foo", 52503)]);
     let mut foo = story.account("foo").clone();
     let note = Note { actor: "root".to_owned(), reason: "gone".to_owned(), ticket: None, at: Timestamp::UNIX_EPOCH };
-    foo.suspension = Some(Suspension::Ordered(note));
+    foo.suspension = Some(Suspension::by(note));
     story.ledger.apply(&Change::Account(Box::new(foo)));
     story.later(MINUTE, &[]);
     assert_eq!(story.ledger.sources["people"].completeness, Completeness::Complete);

@@ -230,7 +230,7 @@ fn standing(
             certificate.is_some_and(|it| it.generation == account.generation && it.not_after > now)
         }
     };
-    let Some(delivery) = ledger.deliveries.get(&key).filter(|_| good) else {
+    let Some(delivery) = ledger.deliveries.get(&key).filter(|it| good && !it.is_notice()) else {
         return waits("its credential is being made");
     };
     match delivery.checked_at {

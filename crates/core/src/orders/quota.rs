@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{OrderOutcome, event};
+use super::{OrderOutcome, event, is_to_come};
 use crate::desired::quota::{class_of, without_default};
 use crate::desired::{classes_if_asked, classes_of};
 use crate::identity::ClusterName;
@@ -35,9 +35,7 @@ pub(super) fn set(
         return refused(1, format!("{name} gets no namespace from any class, so it has no quota"));
     };
     known(policy, &classes, cluster.as_ref())?;
-    if until.is_some_and(|until| until <= note.at) {
-        return refused(64, "--until is past; for example --until 2099-12-31".to_owned());
-    }
+    until.map_or(Ok(()), |until| is_to_come(until, note.at))?;
     if amounts.is_empty() {
         return refused(64, "no amount is given; for example limits.cpu=8".to_owned());
     }

@@ -14,6 +14,9 @@ use crate::identity::{AccountKind, AccountName, ClusterName};
 pub enum OrderRequest {
     /// Suspend until resumed.
     Suspend(Target),
+    /// Suspend until a moment, or until resumed.
+    #[serde(rename = "suspend until")]
+    SuspendUntil(SuspendUntil),
     /// End an ordered suspension.
     Resume(Target),
     /// Leave alone.
@@ -99,6 +102,15 @@ pub struct Target {
     pub reason: Option<String>,
     /// The administrator's ticket.
     pub ticket: Option<String>,
+}
+
+/// `bursar suspend --until`. An order of its own, so that a daemon that does not know it refuses it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuspendUntil {
+    /// Whom.
+    pub target: Target,
+    /// The account resumes then, unless something else suspends it.
+    pub until: Timestamp,
 }
 
 /// `bursar revoke --evict`.

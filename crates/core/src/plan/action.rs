@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::contract::is_sealed_as_suspended;
 use crate::desired::quota::stops_pods;
-use crate::desired::{DesiredCredential, DirectoryTarget, HomeTarget};
+use crate::desired::{DesiredCredential, DesiredNotice, DirectoryTarget, HomeTarget};
 use crate::identity::{ClusterName, HostName, NamespaceName};
 use crate::inventory::pods::Maker;
 use crate::json_text::JsonText;
@@ -175,7 +175,7 @@ pub enum Action {
         /// Why.
         reason: Reason,
     },
-    /// Takes our entries out of a kubeconfig.
+    /// Takes our entries out of a kubeconfig, or leaves a notice in their place.
     RemoveKubeconfig {
         /// Where.
         cluster: ClusterName,
@@ -183,6 +183,8 @@ pub enum Action {
         host: HostName,
         /// Out of which home.
         home: HomeTarget,
+        /// What people read there from then on.
+        notice: Option<Box<DesiredNotice>>,
         /// Why.
         reason: Reason,
     },

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::tenant::Look;
 use super::{Action, Expected, Reason};
-use crate::desired::{DesiredCredential, HomeTarget, Proof, TokenOf};
+use crate::desired::{DesiredCredential, DesiredNotice, HomeTarget, Proof, TokenOf};
 use crate::identity::{AccountId, HostName};
 use crate::inventory::HomeFinding;
 use crate::ledger::{Certificate, CredentialKey, Delivery};
@@ -46,7 +46,8 @@ pub(super) fn actions(look: Look<'_>, notices: &mut Vec<String>) -> Standing {
     };
     for credential in &look.tenant.credentials {
         let key = key(look, &credential.host);
-        let held = Held { certificate: look.ledger.certificates.get(&key), delivery: look.ledger.deliveries.get(&key) };
+        let delivery = look.ledger.deliveries.get(&key).filter(|delivery| !delivery.is_notice());
+        let held = Held { certificate: look.ledger.certificates.get(&key), delivery };
         let home = home.on(&credential.host);
         match reason(look, credential, &home, held) {
             Some(reason) => {
@@ -130,9 +131,19 @@ fn uid_of_secret(look: Look<'_>, token: &TokenOf) -> Option<String> {
 fn remove(look: Look<'_>) -> impl Iterator<Item = Action> {
     let wanted = move |host: &HostName| look.tenant.credentials.iter().any(|credential| credential.host == *host);
     let reason = if look.tenant.suspended { Reason::Suspended } else { Reason::Orphaned };
+    let stands = move |host: &HostName, delivery: &Delivery| {
+        notice(look, host, delivery).is_some_and(|notice| notice.digest() == delivery.digest)
+    };
     deliveries(look)
-        .filter(move |(key, _)| !wanted(&key.host))
+        .filter(move |(key, delivery)| !wanted(&key.host) && !stands(&key.host, delivery))
         .filter_map(move |(key, delivery)| removal(look, &key.host, delivery, reason.clone()))
+}
+
+/// What is to stand in the place of a delivery while the account is suspended. A home that moved gets nothing new.
+fn notice<'a>(look: Look<'a>, host: &HostName, delivery: &Delivery) -> Option<&'a DesiredNotice> {
+    let home = look.tenant.home.as_ref()?.on(host);
+    let notice = look.tenant.notices.iter().find(|notice| notice.credential.host == *host)?;
+    (home.file() == delivery.path).then_some(notice)
 }
 
 /// What stands in the homes of a tenant that is about to go.
@@ -162,7 +173,8 @@ fn removal(look: Look<'_>, host: &HostName, delivery: &Delivery, reason: Reason)
             HomeTarget { home, posix: account.posix.clone()?, kubeconfig, create: false, replace_unparsable: false }
         }
     };
-    Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), host: host.clone(), home, reason })
+    let notice = notice(look, host, delivery).cloned().map(Box::new);
+    Some(Action::RemoveKubeconfig { cluster: look.cluster.clone(), host: host.clone(), home, notice, reason })
 }
 
 fn inspect(look: Look<'_>, credential: &DesiredCredential, home: HomeTarget, held: Held<'_>) -> Option<Action> {
@@ -188,7 +200,7 @@ const LOOKS: [i64; 2] = [2, 60];
 /// The next of the looks that follow a delivery; `None`: there were all, or it is to be delivered again.
 #[must_use]
 pub fn next_look(delivery: &Delivery) -> Option<Timestamp> {
-    let checked = delivery.checked_at?;
+    let checked = delivery.checked_at.filter(|_| !delivery.is_notice())?;
     let looks = LOOKS.iter().filter_map(|after| Timestamp::from_second(delivery.at.as_second() + after).ok());
     looks.into_iter().find(|look| checked < *look)
 }
@@ -286,7 +298,34 @@ mod tests {
         assert!(world.plan().is_empty(), "{}", world.plan());
         order(&mut world, &foo, OrderKind::Suspend);
         world.cycle();
-        assert!(accounts(&world).is_empty() && world.ledger.deliveries.is_empty());
+        assert!(accounts(&world).is_empty() && world.ledger.deliveries.values().all(Delivery::is_notice));
+    }
+
+    #[test]
+    fn a_notice_stands_while_the_account_is_suspended_and_its_class_takes_it() {
+        let (mut world, foo) = world(CredentialKind::Certificate { lifetime: Duration::from_hours(24 * 7) });
+        world.policy.contact = Some("help@example.org".to_owned());
+        order(&mut world, &foo, OrderKind::Suspend);
+        let plan = world.plan();
+        let notices = plan.accounts[0].steps().filter_map(|action| match action {
+            Action::RemoveKubeconfig { notice: Some(notice), .. } => Some(notice.notice.text()),
+            _ => None,
+        });
+        let notices: Vec<String> = notices.collect();
+        assert_eq!(notices, ["tool foo is suspended since 2026-05-03T12:00:00Z; ask help@example.org"]);
+        world.cycle();
+        let key = CredentialKey::new(foo.clone(), crate::plan::testing::prod());
+        assert!(world.ledger.deliveries[&key].is_notice() && world.plan().is_empty(), "{}", world.plan());
+        assert_eq!(next_look(&world.ledger.deliveries[&key]), None);
+        // Another contact is told.
+        world.policy.contact = None;
+        assert!(said(&world).contains("kubeconfig replaced by a notice"), "{}", world.plan());
+        world.cycle();
+        order(&mut world, &foo, OrderKind::Resume);
+        assert!(!world.ledger.is_being_revoked(&foo));
+        assert!(said(&world).ends_with("certificate, kubeconfig"), "{}", world.plan());
+        world.cycle();
+        assert!(!world.ledger.deliveries[&key].is_notice() && world.plan().is_empty(), "{}", world.plan());
     }
 
     #[test]

@@ -409,6 +409,7 @@ pub fn returned(plan: &AccountPlan) -> &'static str {
         (Lifecycle::Deleted, _) | (Lifecycle::Archived, Some(Ending::Deletion { .. })) => "back after its deletion",
         (Lifecycle::Archived, _) => "back before its deletion",
         _ if matches!(plan.before.suspension, Some(Suspension::Idle { .. })) => "asked for again",
+        _ if plan.before.suspension.as_ref().is_some_and(Suspension::is_over) => "its suspension has ended",
         _ => "back in the directory",
     }
 }
@@ -440,10 +441,10 @@ pub fn cause(why: &Suspension, plan: &AccountPlan) -> String {
             seconds => format!("absent {} h", seconds / 3600),
         },
         Suspension::Disabled { mark } => format!("disabled ({mark})"),
-        Suspension::Ordered(Note { actor, reason, ticket, at: _ })
+        Suspension::Ordered { note: Note { actor, reason, ticket, at: _ }, .. }
         | Suspension::Evicted { note: Note { actor, reason, ticket, at: _ }, since: _ } => {
             let ticket = ticket.as_ref().map(|ticket| format!(", {ticket}")).unwrap_or_default();
-            format!("ordered by {actor}: {reason}{ticket}")
+            format!("ordered by {actor}{}: {reason}{ticket}", why.end())
         }
         Suspension::Left => "in no class any more".to_owned(),
         Suspension::Idle { since } => format!("idle since {since:.0}"),
@@ -529,8 +530,11 @@ fn details(plan: &AccountPlan) -> String {
             Some(format!("{} resumed", counted(stopped.len() as u64, "workload")))
         }
         Action::Deliver { credential, reason, .. } => Some(delivered(credential, reason)),
-        Action::RemoveKubeconfig { host, .. } if host.is_any() => Some("kubeconfig removed".to_owned()),
-        Action::RemoveKubeconfig { host, .. } => Some(format!("kubeconfig of {host} removed")),
+        Action::RemoveKubeconfig { host, notice, .. } => {
+            let what = if notice.is_some() { "replaced by a notice" } else { "removed" };
+            let of = if host.is_any() { String::new() } else { format!(" of {host}") };
+            Some(format!("kubeconfig{of} {what}"))
+        }
         Action::SshKeys { keys, .. } if keys.is_empty() => Some("SSH keys removed".to_owned()),
         Action::SshKeys { keys, .. } => Some(counted(keys.len() as u64, "SSH key")),
         Action::WarnIdle { namespace, until, .. } => {
@@ -561,7 +565,11 @@ fn details(plan: &AccountPlan) -> String {
     };
     let all = all.join(", ");
     if plan.transition == Some(Transition::Archive) {
-        return if all.is_empty() { "archived: it may be deleted".to_owned() } else { format!("archived: {all}") };
+        return if all.is_empty() {
+            "archived: it may be deleted".to_owned()
+        } else {
+            format!("archived: it may be deleted; {all}")
+        };
     }
     if suspends && !all.is_empty() { format!("suspend: {all}") } else { all }
 }

@@ -117,7 +117,7 @@ fn cause(why: &Suspension) -> &'static str {
     match why {
         Suspension::Absent => "absent",
         Suspension::Disabled { .. } => "disabled",
-        Suspension::Ordered(_) => "ordered",
+        Suspension::Ordered { .. } => "ordered",
         Suspension::Evicted { .. } => "evicted",
         Suspension::Left => "left",
         Suspension::Idle { .. } => "idle",

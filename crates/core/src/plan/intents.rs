@@ -133,7 +133,10 @@ fn events(plan: &AccountPlan, now: Timestamp) -> Vec<Event> {
         Transition::Delete { .. } => event("deletion begun", &bursar, super::display::waited(plan), json!({})),
         Transition::Gone => event("deleted", &bursar, "nothing is left of its namespaces".to_owned(), json!({})),
         Transition::Suspend(why) => {
-            let detail = json!({"generation": plan.generation});
+            let mut detail = json!({"generation": plan.generation});
+            if let Some(term) = why.term() {
+                detail["until"] = json!(term.until);
+            }
             match why.ordered() {
                 Some(note) => event("suspended", note, note.reason.clone(), detail),
                 None => event("suspended", &bursar, super::display::cause(why, plan), detail),

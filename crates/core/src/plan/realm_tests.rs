@@ -435,7 +435,7 @@ fn what_an_administrator_orders_is_not_counted_in_the_realm() {
     (limits.realm_disable_per_cycle, limits.realm_remove_roles_per_cycle) = (count(0), count(0));
     let note = Note { actor: "root".to_owned(), reason: "x".to_owned(), ticket: None, at: story.world.now };
     for id in &ids {
-        story.suspend(id, Suspension::Ordered(note.clone()));
+        story.suspend(id, Suspension::by(note.clone()));
     }
     assert_eq!(story.guarded(), Vec::<String>::new());
     assert_eq!(story.may_log_in(), 1);

@@ -318,8 +318,12 @@ impl Story {
                     "inherits" => OrderKind::AdoptAccount,
                     _ => OrderKind::Revoke,
                 };
-                let order =
-                    Order { id: self.orders, account: id.clone(), what, note: note(reason), bulk: None, object: None };
+                let (reason, object) = match reason {
+                    [reason @ .., "until", until] => (reason, Some((*until).to_owned())),
+                    reason => (reason, None),
+                };
+                let (id, account) = (self.orders, id.clone());
+                let order = Order { id, account, what, note: note(reason), bulk: None, object };
                 self.world.ledger.orders.push(order);
             }
             other => panic!("no such thing happens: {other:?}"),

@@ -201,7 +201,7 @@ impl World {
     pub fn remember(&mut self, snapshot: &DirectorySnapshot) -> Vec<Event> {
         let Transition { changes, events } = transition(&self.ledger, snapshot, &self.policy, self.now);
         self.ledger.apply_all(&changes);
-        self.ledger.apply_all(&self.ledger.count_overrides(self.now));
+        self.ledger.apply_all(&self.ledger.count_terms(self.now));
         events
     }
 
@@ -224,7 +224,7 @@ impl World {
         self.ledger.apply_all(&changes);
         let (changes, events) = super::adopted::look(&self.ledger, &self.inventory, &self.policy, self.now);
         self.ledger.apply_all(&changes);
-        self.ledger.apply_all(&self.ledger.count_overrides(self.now));
+        self.ledger.apply_all(&self.ledger.count_terms(self.now));
         events
     }
 
@@ -373,8 +373,11 @@ impl World {
             Action::Deliver { cluster, credential, generation, home, .. } => {
                 self.deliver(id, cluster, credential, *generation, home)
             }
-            Action::RemoveKubeconfig { cluster, host, reason, .. } => {
+            Action::RemoveKubeconfig { cluster, host, home, notice, reason } => {
                 let key = CredentialKey::new(id.clone(), cluster.clone()).on(host);
+                if let Some(notice) = notice {
+                    return vec![Change::Delivery(key, Some(notice.delivered(home, now)))];
+                }
                 let nobodys = (*reason == Reason::Orphaned).then(|| Change::Certificate(key.clone(), None));
                 nobodys.into_iter().chain([Change::Delivery(key, None)]).collect()
             }

@@ -10,6 +10,20 @@ use super::Mode;
 /// Stands for every name of its kind in a rule's words.
 pub const ANY: &str = "*";
 
+/// Sysctls that Kubernetes counts as safe, except for the two that decide about ports.
+pub const SAFE_SYSCTLS: [&str; 10] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+];
+
 /// One rule of a class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerRule {

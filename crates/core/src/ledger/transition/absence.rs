@@ -154,7 +154,7 @@ impl Memory<'_> {
     /// or a class's sake may rest on any source.
     pub(super) fn ending(&self, account: &Account, complete: bool) -> Option<Ending> {
         let limit = match (account.state, &account.suspension) {
-            (_, None | Some(Suspension::Ordered(_) | Suspension::Evicted { .. } | Suspension::Idle { .. }))
+            (_, None | Some(Suspension::Ordered { .. } | Suspension::Evicted { .. } | Suspension::Idle { .. }))
             | (Lifecycle::New | Lifecycle::Active | Lifecycle::Deleted, _) => {
                 return account.ending;
             }

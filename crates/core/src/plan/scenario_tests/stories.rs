@@ -33,8 +33,8 @@ stories! {
     deletions_limited directory_half_broken disabled disabled_is_archived disabled_killed_and_left drift
     drift_reported expiring failing foreign_object half_gone_for_an_hour held held_is_not_archived idle idle_capped
     idle_clock_jumps idle_evidence limit_near marks mass_absence member_left member_left_and_kept members_limited
-    name_adopted name_adoption_lapses name_reused new_tool on_demand ordered ordered_has_no_retention over_limit
-    pace_another_policy pace_broken_homes pace_changed_again pace_first_then_many pace_killed pace_lets_others_go
+    name_adopted name_adoption_lapses name_reused new_tool on_demand ordered ordered_has_no_retention ordered_until
+    over_limit pace_another_policy pace_broken_homes pace_changed_again pace_first_then_many pace_killed pace_lets_others_go
     pace_stops pace_volume partial_source quota_adopted quota_adopted_new_resource quota_below_use quota_changed
     quota_override quota_override_ends quota_override_held quota_override_locked quota_override_two_clusters
     quota_override_unset quota_override_wrong quota_reverted reaper_pods refused_loses_nothing rename

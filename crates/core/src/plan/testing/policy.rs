@@ -34,6 +34,7 @@ pub fn policy() -> Policy {
     };
     let classes = [tool(), admin(), student()];
     Policy {
+        contact: None,
         site: "example".to_owned(),
         classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),
         networks: BTreeMap::from([

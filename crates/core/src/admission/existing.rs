@@ -1,0 +1,308 @@
+//! What runs already, judged as if somebody made it now: by [`decide`] itself, and by the rules that the API server
+//! evaluates, as far as an object alone shows that it breaks one.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::value::Json;
+use super::{Decision, Finding, Operation, Resolved, Review, Rule, User, decide};
+use crate::rules::server::{SAFE_SYSCTLS, ServerRule, ServerRules};
+use crate::rules::{Mode, Rules};
+
+/// A kind of which objects are judged: API group and resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    /// Empty for the core.
+    pub group: &'static str,
+    /// `pods`.
+    pub resource: &'static str,
+}
+
+/// The kinds that a rule looks at, apart from those of `hosts.fields`; what makes others comes before them.
+pub const KINDS: [Kind; 15] = [
+    kind("", "pods"),
+    kind("", "replicationcontrollers"),
+    kind("", "persistentvolumeclaims"),
+    kind("", "services"),
+    kind("apps", "deployments"),
+    kind("apps", "replicasets"),
+    kind("apps", "statefulsets"),
+    kind("apps", "daemonsets"),
+    kind("batch", "cronjobs"),
+    kind("batch", "jobs"),
+    kind("networking.k8s.io", "ingresses"),
+    kind("gateway.networking.k8s.io", "httproutes"),
+    kind("gateway.networking.k8s.io", "grpcroutes"),
+    kind("gateway.networking.k8s.io", "tlsroutes"),
+    kind("gateway.networking.k8s.io", "gateways"),
+];
+
+const fn kind(group: &'static str, resource: &'static str) -> Kind {
+    Kind { group, resource }
+}
+
+/// What is not judged, for people: nobody sees it in an object that exists.
+pub const NOT_JUDGED: [&str; 4] = [
+    "scheduling: nodeName of pods that run, because the scheduler writes it; templates are judged",
+    "services: hosts in annotations",
+    "hosts.fields: hosts in further kinds",
+    "claims: what a claim without a storage class would be given",
+];
+
+/// A rule that something breaks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Broken {
+    /// `uid`; [`LACKS`] if a running pod lacks what a new one is given.
+    pub rule: &'static str,
+    /// What happens to a new one.
+    pub mode: Mode,
+    /// One sentence.
+    pub text: String,
+}
+
+/// A pod that runs lacks what the rules fill in.
+pub const LACKS: &str = "filled in";
+
+/// Judges an object by the rules of the webhook. `resolved`: whose namespace it is in.
+#[must_use]
+pub fn by_webhook(rules: &Rules, resolved: &Resolved, kind: Kind, object: &Value) -> Vec<Broken> {
+    if is_over(kind, object) {
+        return Vec::new();
+    }
+    let text = |key: &str| Cow::from(object["metadata"][key].as_str().unwrap_or_default());
+    let review = Review {
+        uid: Cow::from(""),
+        operation: Operation::Create,
+        group: Cow::from(kind.group),
+        version: Cow::from(""),
+        resource: Cow::from(kind.resource),
+        subresource: Cow::from(""),
+        name: text("name"),
+        namespace: text("namespace"),
+        // The daemon's own objects are as it made them.
+        user: User { name: Cow::from(rules.daemon.as_str()), groups: Vec::new() },
+        object: Some(Json::from(object)),
+        old_object: None,
+        dry_run: true,
+    };
+    let Decision { refusals, warnings, audit, patch } = decide(rules, resolved, &review);
+    // A tenant who is suspended has what it had.
+    let refusals = refusals.into_iter().filter(|finding| finding.rule != Rule::Suspended);
+    let of =
+        |mode: Mode| move |finding: Finding| Broken { rule: finding.rule.as_str(), mode, text: finding.to_string() };
+    let mut broken: Vec<Broken> = refusals.map(of(Mode::Enforce)).collect();
+    broken.extend(warnings.into_iter().map(of(Mode::Warn)));
+    broken.extend(audit.into_iter().map(of(Mode::Audit)));
+    if kind.resource == "pods" && !patch.is_empty() {
+        let paths: BTreeSet<&str> = patch.iter().map(|operation| operation.path.as_str()).collect();
+        let shown: Vec<&str> = paths.iter().copied().take(3).collect();
+        let more = paths.len().saturating_sub(shown.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let text = format!(
+            "it lacks {}{more}, which a new pod is given: delete it, and its controller makes another",
+            shown.join(", ")
+        );
+        broken.push(Broken { rule: LACKS, mode: Mode::Enforce, text });
+    }
+    broken
+}
+
+/// A pod that has ended runs nothing.
+fn is_over(kind: Kind, object: &Value) -> bool {
+    kind.resource == "pods" && matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
+/// Judges an object by the rules that the API server evaluates. `unchosen`: the mode of a rule that has none.
+#[must_use]
+pub fn by_server(server: &ServerRules, unchosen: Mode, kind: Kind, object: &Value) -> Vec<Broken> {
+    if is_over(kind, object) {
+        return Vec::new();
+    }
+    let mut broken = Vec::new();
+    let mut judge = |name: &'static str, rule: &ServerRule, problems: Vec<String>| {
+        let mode = rule.mode.unwrap_or(unchosen);
+        if mode != Mode::Off {
+            broken.extend(problems.into_iter().map(|text| Broken { rule: name, mode, text }));
+        }
+    };
+    if let Some(spec) = pod_spec(kind, object) {
+        judge("scheduling", &server.scheduling, scheduling(&server.scheduling, spec, kind.resource == "pods"));
+        judge("sysctls", &server.sysctls, sysctls(&server.sysctls, spec));
+    }
+    match (kind.group, kind.resource) {
+        ("", "services") => judge("services", &server.services, services(&server.services, &object["spec"])),
+        ("networking.k8s.io", "ingresses") => judge("ingress", &server.ingress, ingress(&server.ingress, object)),
+        ("gateway.networking.k8s.io", "gateways") => {
+            let class = text(&object["spec"]["gatewayClassName"]);
+            let wrong = !allows(&server.ingress, "gateway", class);
+            judge("ingress", &server.ingress, wrong.then(|| format!("gateway class {class:?}")).into_iter().collect());
+        }
+        ("", "persistentvolumeclaims") if !is_ours(object) => {
+            let old = object["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"].as_str();
+            let class = old.unwrap_or_else(|| text(&object["spec"]["storageClassName"]));
+            let wrong = !server.storage.allow.contains(&format!("class {class}"));
+            let problem = wrong.then(|| format!("storage class {class:?}"));
+            judge("claims.storage_classes", &server.storage, problem.into_iter().collect());
+        }
+        _ => {}
+    }
+    broken
+}
+
+fn is_ours(object: &Value) -> bool {
+    object["metadata"]["labels"][crate::contract::MANAGED_BY] == crate::contract::MANAGER
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// `KIND NAME`, or `KIND *`.
+fn allows(rule: &ServerRule, kind: &str, name: &str) -> bool {
+    rule.allow.contains(&format!("{kind} {name}")) || rule.allow.contains(&format!("{kind} *"))
+}
+
+fn pod_spec(kind: Kind, object: &Value) -> Option<&Value> {
+    let spec = &object["spec"];
+    let spec = match (kind.group, kind.resource) {
+        ("", "pods") => spec,
+        ("batch", "cronjobs") => &spec["jobTemplate"]["spec"]["template"]["spec"],
+        ("apps", _) | ("batch", "jobs") | ("", "replicationcontrollers") => &spec["template"]["spec"],
+        _ => return None,
+    };
+    spec.is_object().then_some(spec)
+}
+
+fn services(rule: &ServerRule, spec: &Value) -> Vec<String> {
+    let kind = spec["type"].as_str().unwrap_or("ClusterIP");
+    let mut problems = Vec::new();
+    if kind != "ClusterIP" && !rule.allow.contains(kind) {
+        problems.push(format!("it is of type {kind}"));
+    }
+    if list(&spec["externalIPs"]).next().is_some() && !rule.allow.contains("externalIPs") {
+        problems.push("it takes addresses of others by externalIPs".to_owned());
+    }
+    problems
+}
+
+fn scheduling(rule: &ServerRule, spec: &Value, runs: bool) -> Vec<String> {
+    let mut problems = Vec::new();
+    let node = text(&spec["nodeName"]);
+    if !runs && !node.is_empty() && !rule.allow.contains("nodeName") {
+        problems.push(format!("it names node {node:?}, past the scheduler"));
+    }
+    let named = [
+        ("priorityClassName", "priority", ""),
+        ("runtimeClassName", "runtime", ""),
+        ("schedulerName", "scheduler", "default-scheduler"),
+    ];
+    for (field, word, plain) in named {
+        let name = text(&spec[field]);
+        let any = !(word == "priority" && name.starts_with("system-"));
+        let allowed =
+            rule.allow.contains(&format!("{word} {name}")) || (any && rule.allow.contains(&format!("{word} *")));
+        if !(name.is_empty() || name == plain || allowed) {
+            problems.push(format!("it has {field} {name:?}"));
+        }
+    }
+    let keys = list(&spec["tolerations"]).map(|toleration| text(&toleration["key"]));
+    let wrong = keys.filter(|key| !key.starts_with("node.kubernetes.io/") && !allows(rule, "toleration", key));
+    problems.extend(wrong.map(|key| format!("it tolerates taint {key:?}")));
+    problems
+}
+
+fn sysctls(rule: &ServerRule, spec: &Value) -> Vec<String> {
+    let wrong = list(&spec["securityContext"]["sysctls"]).filter_map(|sysctl| {
+        let (name, value) = (text(&sysctl["name"]).replace('/', "."), text(&sysctl["value"]));
+        let first = value.split([' ', '\t']).next().unwrap_or_default();
+        let is_unprivileged = first.parse::<u32>().is_ok_and(|port| port >= 1024);
+        let of_ports = ["net.ipv4.ip_unprivileged_port_start", "net.ipv4.ip_local_port_range"];
+        let fine = rule.allow.contains(&name)
+            || SAFE_SYSCTLS.contains(&name.as_str())
+            || (of_ports.contains(&name.as_str()) && is_unprivileged);
+        (!fine).then(|| format!("it sets sysctl {name} = {value}"))
+    });
+    wrong.collect()
+}
+
+fn ingress(rule: &ServerRule, object: &Value) -> Vec<String> {
+    let old = text(&object["metadata"]["annotations"]["kubernetes.io/ingress.class"]);
+    let named: Vec<&str> =
+        [text(&object["spec"]["ingressClassName"]), old].into_iter().filter(|class| !class.is_empty()).collect();
+    if rule.allow.contains("ingress *") {
+        return Vec::new();
+    }
+    if named.is_empty() {
+        return vec!["it has no ingress class".to_owned()];
+    }
+    let wrong = named.into_iter().filter(|class| !allows(rule, "ingress", class));
+    wrong.map(|class| format!("ingress class {class:?}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn broken(server: &ServerRules, kind: Kind, object: &Value) -> Vec<(&'static str, Mode)> {
+        by_server(server, Mode::Audit, kind, object).into_iter().map(|broken| (broken.rule, broken.mode)).collect()
+    }
+
+    fn template(spec: &Value) -> Value {
+        json!({"spec": {"template": {"spec": spec}}})
+    }
+
+    #[test]
+    fn what_a_class_does_not_allow_is_found_in_pods_and_templates() {
+        let mut server = ServerRules::default();
+        let (pods, deployments) = (kind("", "pods"), kind("apps", "deployments"));
+        let node = json!({"nodeName": "n1"});
+        assert_eq!(broken(&server, deployments, &template(&node)), [("scheduling", Mode::Audit)]);
+        assert_eq!(broken(&server, pods, &json!({"spec": node})), [], "the scheduler wrote it");
+        server.scheduling.allow.insert("nodeName".to_owned());
+        assert_eq!(broken(&server, deployments, &template(&node)), []);
+        let urgent = json!({"priorityClassName": "system-node-critical"});
+        assert_eq!(broken(&server, pods, &json!({"spec": urgent})).len(), 1, "`priority *` allows no system-*");
+        let over = json!({"spec": urgent, "status": {"phase": "Succeeded"}});
+        assert_eq!(broken(&server, pods, &over), []);
+        let sysctl = |name: &str, value: &str| json!({"spec": {"securityContext": {"sysctls": [{"name": name, "value": value}]}}});
+        for (name, value, found) in [
+            ("kernel/shm_rmid_forced", "1", 0),
+            ("net.ipv4.ip_unprivileged_port_start", "0", 1),
+            ("net.ipv4.ip_unprivileged_port_start", "1024", 0),
+            ("net.ipv4.ip_local_port_range", "512 60999", 1),
+            ("kernel.msgmax", "1", 1),
+        ] {
+            assert_eq!(broken(&server, pods, &sysctl(name, value)).len(), found, "{name} {value}");
+        }
+    }
+
+    #[test]
+    fn services_ingresses_and_claims_are_held_against_their_lists() {
+        let mut server = ServerRules::default();
+        let services = kind("", "services");
+        let service = json!({"spec": {"type": "LoadBalancer", "externalIPs": ["192.0.2.7"]}});
+        assert_eq!(broken(&server, services, &service).len(), 2);
+        server.services.mode = Some(Mode::Off);
+        assert_eq!(broken(&server, services, &service), []);
+        let ingress = json!({"metadata": {"annotations": {"kubernetes.io/ingress.class": "other"}}, "spec": {}});
+        let claim = json!({"spec": {"storageClassName": "fast"}});
+        let (ingresses, claims) = (kind("networking.k8s.io", "ingresses"), kind("", "persistentvolumeclaims"));
+        assert_eq!((broken(&server, ingresses, &ingress), broken(&server, claims, &claim)), (vec![], vec![]), "off");
+        let listed = |word: &str| ServerRule { mode: Some(Mode::Warn), allow: [word.to_owned()].into() };
+        (server.ingress, server.storage) = (listed("ingress nginx"), listed("class slow"));
+        assert_eq!(broken(&server, ingresses, &ingress), [("ingress", Mode::Warn)]);
+        assert_eq!(broken(&server, ingresses, &json!({"spec": {}})), [("ingress", Mode::Warn)], "without a class");
+        assert_eq!(broken(&server, claims, &claim), [("claims.storage_classes", Mode::Warn)]);
+        let ours = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "bursar"}}, "spec": {}});
+        assert_eq!(broken(&server, claims, &ours), []);
+    }
+}

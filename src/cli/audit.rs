@@ -1,0 +1,107 @@
+//! `bursar webhook audit`: which rules break what runs already, by the configuration in force or another one.
+
+use std::collections::BTreeMap;
+
+use super::arguments::WebhookAudit;
+use super::context::{Context, as_bursar};
+use super::exit::{Exit, Failure};
+use super::output::{self, clean};
+use super::recovery::admin_of;
+use super::webhook::{cluster, site};
+use crate::bootstrap;
+use crate::bootstrap::webhook::audit::{Audit, Found, audit};
+
+pub(super) async fn run(context: &Context, arguments: &WebhookAudit) -> Result<Exit, Failure> {
+    let settings = context.settings()?;
+    let name = cluster(&settings, &arguments.cluster)?;
+    // The daemon may not list all of it; an administrator who is there may.
+    let given = arguments.admin_kubeconfig.clone();
+    let admin =
+        if given.is_some() { given } else { admin_of(&settings, &name, None).ok().filter(|path| path.exists()) };
+    let admin = match admin {
+        Some(path) => {
+            bootstrap::must_be_same(&name, &settings.clusters[&name], &path).await?;
+            Some(bootstrap::client(&path).await?)
+        }
+        None => None,
+    };
+    let site = site(context, &arguments.cluster).await?;
+    let progress = output::progress("judging what runs");
+    let client = admin.as_ref().unwrap_or(&site.client);
+    let found = as_bursar(audit(client, site.request(), |kind, objects| {
+        progress.set_message(format!("judging {kind}, {objects} objects so far"));
+    }));
+    let found = found.await;
+    progress.finish_and_clear();
+    let audit = found??;
+    if context.global.json {
+        output::json(&audit)?;
+    } else {
+        output::line(text(&audit));
+    }
+    Ok(if audit.found.is_empty() && audit.unread.is_empty() { Exit::Done } else { Exit::Failed })
+}
+
+fn text(audit: &Audit) -> String {
+    let Audit { namespaces, objects, found, off, not_judged, unread } = audit;
+    let mut lines: Vec<String> = found.iter().map(line).collect();
+    let mut counts: BTreeMap<(&str, &str, &str), u64> = BTreeMap::new();
+    for Found { class, broken, .. } in found {
+        *counts.entry((class, broken.rule, broken.mode.as_str())).or_default() += 1;
+    }
+    let counts = counts.into_iter();
+    lines
+        .extend(counts.map(|((class, rule, mode), count)| format!("class {}, {rule} ({mode}): {count}", clean(class))));
+    lines
+        .push(format!("{} findings in {objects} objects of {namespaces} namespaces; nothing was written", found.len()));
+    lines.extend(off.iter().map(|(class, rules)| format!("not judged: class {class}: {} (off)", rules.join(", "))));
+    lines.extend(not_judged.iter().map(|what| format!("not judged: {what}")));
+    lines.extend(unread.iter().map(|(kind, why)| {
+        format!("! not judged: {kind}: {}; give --admin-kubeconfig with the right to list it", clean(why))
+    }));
+    lines.join("\n")
+}
+
+fn line(Found { account, class: _, namespace, object, broken }: &Found) -> String {
+    let whose = if account.is_empty() { "nobody" } else { account.as_str() };
+    format!(
+        "{}  {}  {}/{}  {}: {}",
+        broken.mode.as_str(),
+        clean(whose),
+        clean(namespace),
+        clean(object),
+        broken.rule,
+        clean(&broken.text)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::existing::Broken;
+    use crate::rules::Mode;
+
+    #[test]
+    fn what_is_not_judged_is_said_and_findings_are_counted() {
+        let broken = Broken { rule: "uid", mode: Mode::Warn, text: "as \u{1b}root".to_owned() };
+        let found = Found {
+            account: "tool:foo".to_owned(),
+            class: "tool".to_owned(),
+            namespace: "tool-foo".to_owned(),
+            object: "pods/web".to_owned(),
+            broken,
+        };
+        let said = text(&Audit {
+            namespaces: 1,
+            objects: 3,
+            found: vec![found.clone(), found],
+            not_judged: vec!["hosts.fields"],
+            off: [("tool".to_owned(), vec!["hosts".to_owned()])].into(),
+            unread: [("services".to_owned(), "forbidden".to_owned())].into(),
+        });
+        assert!(said.starts_with("warn  tool:foo  tool-foo/pods/web  uid: as "), "{said}");
+        assert!(!said.contains('\u{1b}') && said.contains("class tool, uid (warn): 2"), "{said}");
+        assert!(said.contains("2 findings in 3 objects of 1 namespaces"), "{said}");
+        assert!(said.contains("class tool: hosts (off)") && said.contains("services: forbidden"), "{said}");
+    }
+}

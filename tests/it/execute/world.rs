@@ -283,6 +283,8 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
         actions,
         forgotten: Vec::new(),
         rests_on: BTreeSet::new(),
+        returning: BTreeMap::new(),
+        standing: BTreeMap::new(),
         places: BTreeMap::new(),
         begun: BTreeMap::new(),
         before: Box::new(before(name)),

@@ -20,8 +20,8 @@ use crate::identity::{AccountId, AccountKind, AccountName, ClusterName, Director
 use crate::kinds::ObjectKey;
 use crate::ledger::idle::Idleness;
 use crate::ledger::people::PeopleByEntry;
-use crate::ledger::workspace_uid::why_none;
 use crate::ledger::quota::day;
+use crate::ledger::workspace_uid::why_none;
 use crate::ledger::{Account, LedgerState, Lifecycle, Order, OrderKind, Suspension, Tenant};
 use crate::policy::{Class, Endpoint, Policy, Provision};
 
@@ -281,9 +281,10 @@ impl<'a> World<'a> {
             derived.otherwise = self.through_hold(subject, true, claimed, last_generation);
             return Some(derived);
         }
-        if matches!(derived.transition, Some(Transition::Archive | Transition::Delete { .. })) {
-            let kept = self.derived(subject, subject.side(true), Verdict::SUSPENDED, &places, last_generation);
-            derived.otherwise = Some(Box::new(kept));
+        let returns = derived.transition == Some(Transition::Resume)
+            && matches!(account.state, Lifecycle::Suspended | Lifecycle::Archived);
+        if returns || matches!(derived.transition, Some(Transition::Archive | Transition::Delete { .. })) {
+            derived.otherwise = Some(Box::new(self.still_suspended(subject, returns, claimed, last_generation)));
         }
         if removal && let Some(kept) = verdict(self.evidence(subject, false)) {
             let mut places = self.places(subject, &taken.before, &kept, claimed, notices);
@@ -295,11 +296,31 @@ impl<'a> World<'a> {
             derived.otherwise = Some(Box::new(kept));
         } else if !derived.leaving.is_empty() {
             // Blocking the removal of one member must block neither the end of the account's own access nor its return.
-            let mut kept = derived.otherwise.take().map_or_else(|| derived.clone(), |kept| *kept);
+            let ends = derived.otherwise.take_if(|_| !returns);
+            let mut kept = ends.map_or_else(|| derived.clone(), |kept| *kept);
             kept.leaving.clear();
             derived.otherwise = Some(Box::new(kept));
         }
         Some(derived)
+    }
+
+    /// What is left of its suspension while the guard does not let its return, or its end, through.
+    fn still_suspended(
+        &self,
+        subject: &Subject<'_>,
+        returns: bool,
+        claimed: &mut Claims,
+        last_generation: &mut u64,
+    ) -> DesiredAccount {
+        let places = self.places(subject, &subject.taken.now, &Verdict::SUSPENDED, claimed, &mut Vec::new());
+        let mut kept = self.derived(subject, subject.side(true), Verdict::SUSPENDED, &places, last_generation);
+        if returns {
+            // They wait with the return, so that neither is lost.
+            (kept.orders, kept.ordered) = (Vec::new(), None);
+            kept.leaving.clear();
+            kept.rests_on.clear();
+        }
+        kept
     }
 
     /// What a held account may get: what was ordered to suspend or revoke it, and, with `leavings`, what people lose by
@@ -486,6 +507,7 @@ impl<'a> World<'a> {
             // A mark needs nobody's absence: who is locked out does not wait for the limits of somebody else's leaving.
             leaving: if by_mark { BTreeMap::new() } else { self.leaving(account) },
             rests_on: if by_mark { BTreeSet::new() } else { &subject.taken.rests_on | &subject.holders.rests_on },
+            returning: subject.holders.returning.clone(),
             otherwise: None,
             ssh: if decided.suspended { None } else { ssh::keys(account, classes) },
             clusters: clusters.collect(),

@@ -35,6 +35,8 @@ pub(super) struct Holders {
     pub(super) before: Vec<Holder>,
     /// People by whose removals the two differ.
     pub(super) rests_on: BTreeSet<AccountId>,
+    /// Those of both whose own creation or return is due and may still be refused, with their subjects.
+    pub(super) returning: BTreeMap<AccountId, BTreeMap<ClusterName, Value>>,
 }
 
 /// The workspaces that people belong to.
@@ -79,7 +81,15 @@ pub(super) fn holders(
             subjects: subjects(derived),
             uid: person.posix.as_ref().map(|posix| posix.uid),
         };
-        if let Some(otherwise) = &derived.otherwise {
+        let begins = matches!(derived.transition, Some(Transition::Create | Transition::Resume));
+        // Nothing begins through a hold.
+        if begins && derived.held.is_some() {
+            continue;
+        }
+        if begins {
+            holders.returning.insert(person.id.clone(), subjects(derived));
+            holders.before.push(holder(derived));
+        } else if let Some(otherwise) = &derived.otherwise {
             holders.rests_on.insert(person.id.clone());
             holders.before.push(holder(otherwise));
         } else if works(derived, person) {

@@ -16,6 +16,7 @@ use super::limit_usage::{LimitUse, near_limits};
 use super::pace::{Paced, Progress, pace};
 use super::realm::guard::is_of_realm;
 use super::reaper::{Waiting, cap};
+use super::subjects::without_refused_returns;
 use super::{AccountPlan, Plan, hash, loss};
 use crate::desired::Transition;
 use crate::identity::{AccountId, AccountName, ClusterName};
@@ -267,17 +268,21 @@ pub fn guard(plan: Plan, bounds: &Bounds, now: Timestamp) -> (ApprovedPlan, Vec<
     limits.held =
         plan.accounts.iter().filter(|plan| plan.held.is_some() && keeps(plan)).map(|it| it.id.clone()).collect();
     let accounts: Vec<AccountPlan> = plan.accounts.into_iter().filter_map(unless_held).collect();
+    // First: without the members who may not leave an account returns all the same.
+    let [resumptions, removals @ ..] = &BUDGETS;
+    limits.limit(&accounts, resumptions);
     limits.completeness(&accounts);
     let idle = super::idle::over(&accounts, bounds.idle_per_cycle);
     limits.refused.extend(idle.iter().map(|plan| plan.id.clone()));
     let idle = idle.iter().map(|plan| plan.account.clone()).collect();
-    for budget in &BUDGETS {
+    for budget in removals {
         limits.limit(&accounts, budget);
     }
     limits.dependants(&accounts);
     let mut accounts = limits.remaining(accounts);
     limits.access(&mut accounts);
     confine(&mut accounts, &bounds.unconfined);
+    without_refused_returns(&mut accounts);
     let paced = pace(&mut accounts, bounds, now);
     let (spent, used) = limits.used(&accounts);
     let mut refusals = limits.refusals;
@@ -457,8 +462,10 @@ impl<'a> LimitEvaluator<'a> {
             if !refused.contains(&plan.id) {
                 return Some(plan);
             }
-            // A tenant that is not resumed stays as it is; everything else that it needs comes with its access.
-            plan.otherwise.map(|plan| *plan).filter(|plan| !self.not_resumed.contains(&plan.id))
+            // Without the members who leave it would return all the same.
+            let kept = *plan.otherwise?;
+            let returns = kept.transition == Some(Transition::Resume) && self.not_resumed.contains(&kept.id);
+            if returns { kept.otherwise.map(|plan| *plan) } else { Some(kept) }
         };
         accounts.into_iter().filter_map(remains).collect()
     }

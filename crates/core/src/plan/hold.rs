@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::loss::{Kept, Losses};
 use super::{AccountPlan, Action, Reason, Side};
 use crate::desired::{Regeneration, Transition, of_generation_group, quota::stops_pods};
 use crate::digest::digest;
@@ -18,7 +19,8 @@ use crate::ledger::LedgerState;
 pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<AccountPlan> {
     let replaces =
         matches!(plan.regenerated, Some(Regeneration::Revoked(_))) || plan.actions.iter().any(is_replacement);
-    let narrowing = plan.narrowing.iter().filter_map(|action| narrowed(action, &plan, ledger)).collect();
+    let steps = plan.narrowing.iter().enumerate();
+    let narrowing = steps.filter_map(|(place, action)| narrowed(action, plan.losses.get(&place), ledger)).collect();
     let actions = plan.actions.iter().filter(|action| delivers(action, replaces)).cloned().collect();
     let plan = AccountPlan {
         narrowing,
@@ -26,7 +28,8 @@ pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<Account
         adopts: BTreeSet::new(),
         adopted: Vec::new(),
         paced: BTreeSet::new(),
-        losses: super::loss::Losses::new(),
+        losses: Losses::new(),
+        standing: super::subjects::Standing::new(),
         settles: std::collections::BTreeMap::new(),
         places: std::collections::BTreeMap::new(),
         forgotten: Vec::new(),
@@ -68,12 +71,21 @@ fn delivers(action: &Action, replaces: bool) -> bool {
     }
 }
 
-/// Returns the part of a narrowing step that is neither a repair nor a change of the class.
-fn narrowed(action: &Action, plan: &AccountPlan, ledger: &LedgerState) -> Option<Action> {
+/// Returns the part of a narrowing step that is neither a repair nor a change of the class. `loss`: what it takes from
+/// those who may stay.
+fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Option<Action> {
     debug_assert_eq!(action.side(), Side::Narrowing);
     match action {
-        Action::Apply { key, reason: Reason::Changed(_), .. } if key.kind.stage() == Stage::Access => {
-            without_grants(action, ledger)
+        Action::Apply { key, reason: Reason::Changed(_), .. }
+        | Action::Delete { key, reason: Reason::Orphaned, .. }
+            if key.kind.stage() == Stage::Access =>
+        {
+            match (loss, action) {
+                (Some(Kept::AsItIs), _) => None,
+                (Some(Kept::Without(kept)), _) => without_grants(kept, ledger),
+                (None, Action::Delete { .. }) => Some(action.clone()),
+                (None, _) => without_grants(action, ledger),
+            }
         }
         Action::Apply { key, reason, .. } => {
             let begins = matches!(reason, Reason::Changed(_) | Reason::Missing);
@@ -81,9 +93,7 @@ fn narrowed(action: &Action, plan: &AccountPlan, ledger: &LedgerState) -> Option
         }
         Action::Delete { key, reason, .. } => {
             let tokens = key.kind == ManagedKind::ServiceAccount || key.kind == ManagedKind::Secret;
-            // The last of a workspace's people takes the binding along.
-            let last = !plan.rests_on.is_empty() || !plan.leaving.is_empty();
-            (*reason == Reason::Suspended || tokens || last).then(|| action.clone())
+            (*reason == Reason::Suspended || tokens).then(|| action.clone())
         }
         Action::StopWorkloads { .. } | Action::Evict { .. } => Some(action.clone()),
         Action::RemoveKubeconfig { reason, .. } | Action::SshKeys { reason: Some(reason), .. } => {
@@ -125,4 +135,66 @@ pub(super) fn keeps(plan: &AccountPlan) -> bool {
     let ordered =
         |plan: &AccountPlan| matches!(&plan.transition, Some(Transition::Suspend(why)) if why.ordered().is_some());
     ends(plan) && !plan.otherwise.as_deref().is_some_and(ordered)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::identity::{AccountId, AccountKind};
+    use crate::ledger::Note;
+    use crate::plan::testing::{World, prod};
+
+    fn hold(world: &mut World, id: &AccountId) {
+        let note = Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now };
+        world.ledger.holds.insert(id.clone(), note);
+    }
+
+    fn is_bound(world: &World, namespace: &str) -> bool {
+        world.bound.keys().any(|key| key.namespace.as_deref() == Some(namespace))
+    }
+
+    /// Alice was the last of a held workspace when its cluster was away.
+    fn is_bound_after(happens: impl Fn(&mut World, &AccountId, &AccountId)) -> bool {
+        let (mut world, alice, algebra) = World::in_course();
+        hold(&mut world, &algebra);
+        let away = world.inventory.clusters.remove(&prod()).expect("it is there");
+        happens(&mut world, &alice, &algebra);
+        world.cycle();
+        world.inventory.clusters.insert(prod(), away);
+        world.cycle();
+        is_bound(&world, "workspace-algebra")
+    }
+
+    #[test]
+    fn the_last_of_a_held_workspace_loses_it_however_late_its_cluster_answers() {
+        assert!(is_bound_after(|_, _, _| {}), "the hold keeps her");
+        assert!(!is_bound_after(|world, alice, _| world.account(alice).disabled = Some("mark".to_owned())));
+        assert!(!is_bound_after(|world, alice, algebra| {
+            let alice = world.account(alice).directory_id.clone();
+            world.account(algebra).leaving.insert(alice);
+        }));
+    }
+
+    #[test]
+    fn a_role_that_the_class_of_a_held_account_loses_stays() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        world.cycle();
+        hold(&mut world, &foo);
+        world.policy.classes.get_mut("tool").expect("a class").roles.clear();
+        (0..2).for_each(|_| drop(world.cycle()));
+        assert!(is_bound(&world, "tool-foo"));
+        let (mut world, alice, algebra) = World::in_course();
+        let bob = world.add(AccountKind::User, "bob", Some(20_002));
+        "uid=bob,ou=students,dc=example,dc=org".clone_into(&mut world.account(&bob).dn);
+        world.join(&algebra, &bob);
+        (0..3).for_each(|_| drop(world.cycle()));
+        hold(&mut world, &algebra);
+        let course = world.policy.classes.get_mut("course").expect("a class");
+        course.workspace.as_mut().expect("a workspace").members.clear();
+        world.account(&alice).disabled = Some("mark".to_owned());
+        (0..2).for_each(|_| drop(world.cycle()));
+        let bound = world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some("workspace-algebra"));
+        let names: Vec<&String> = bound.flat_map(|(_, names)| names).collect();
+        assert!(matches!(&names[..], [bob] if bob.starts_with("bursar:user:bob#")), "{names:?}");
+    }
 }

@@ -26,6 +26,7 @@ pub mod revocation;
 mod scan;
 pub mod spread;
 mod ssh;
+pub mod subjects;
 mod tenant;
 pub mod unknown;
 mod volume;
@@ -37,6 +38,8 @@ mod history_tests;
 mod property_tests;
 #[cfg(test)]
 mod realm_tests;
+#[cfg(test)]
+mod return_tests;
 #[cfg(test)]
 mod scenario_tests;
 #[cfg(any(test, feature = "testing"))]
@@ -151,6 +154,12 @@ pub struct AccountPlan {
     /// Groups whose loss of a member, or of themselves, this rests on.
     #[serde(skip)]
     pub rests_on: BTreeSet<AccountId>,
+    /// Of a workspace: people whose own creation or return may still be refused, and what its bindings call them.
+    #[serde(skip)]
+    pub returning: BTreeMap<AccountId, BTreeMap<ClusterName, serde_json::Value>>,
+    /// What stands there of the bindings that it writes.
+    #[serde(skip)]
+    pub standing: subjects::Standing,
     /// Places that it gets, or that get a namespace.
     #[serde(skip)]
     pub places: BTreeMap<ClusterName, Tenant>,
@@ -420,6 +429,7 @@ impl World<'_> {
             awaited,
             leaving,
             rests_on,
+            returning,
             otherwise: _,
             ssh: _,
             clusters: _,
@@ -451,6 +461,8 @@ impl World<'_> {
             left: !rests_on.is_empty() && rests_on.iter().all(leaves),
             settles,
             rests_on: rests_on.clone(),
+            returning: returning.clone(),
+            standing: subjects::Standing::new(),
             places,
             forgotten,
             begun: self.begun(id, desired),
@@ -458,6 +470,7 @@ impl World<'_> {
             otherwise: None,
         };
         planned.losses = loss::of(*self, desired, &planned);
+        planned.standing = subjects::standing(&planned, self.ledger, self.inventory);
         (!planned.is_idle()).then_some(planned)
     }
 
@@ -468,8 +481,8 @@ impl World<'_> {
         if desired.held.is_some() {
             planned = hold::through(planned, self.ledger)?;
             planned.losses = loss::of(*self, kept, &planned);
-            planned.otherwise = self.alternative(id, kept, before);
         }
+        planned.otherwise = self.alternative(id, kept, before);
         Some(Box::new(planned))
     }
 

@@ -11,7 +11,7 @@ use foldhash::{HashMap, HashMapExt as _, HashSet};
 use jiff::Timestamp;
 
 use super::unknown::Strays;
-use crate::desired::{DesiredObject, DesiredState};
+use crate::desired::{DesiredObject, DesiredState, DesiredTenant};
 use crate::identity::{AccountId, ClusterName};
 use crate::inventory::Inventory;
 use crate::inventory::quota::ObservedQuota;
@@ -28,6 +28,8 @@ pub(super) struct Scan<'a> {
     settled: HashSet<PlaceKey<'a>>,
     /// What the ledger knows of an account and nobody wants any more, in clusters that answer.
     orphans: BTreeMap<PlaceKey<'a>, Vec<&'a ObjectKey>>,
+    /// All that the ledger knows of an account that has an alternative, which may want less.
+    known: BTreeMap<PlaceKey<'a>, Vec<&'a ObjectKey>>,
     quotas: Vec<QuotaInUse<'a>>,
     /// Accounts with an object that has to be applied, and whose manifest was not kept.
     lacking: BTreeSet<AccountId>,
@@ -46,6 +48,8 @@ struct Progress<'a> {
     objects: usize,
     /// How many are as they should be.
     settled: usize,
+    /// The account may get something else instead.
+    has_alternative: bool,
 }
 
 impl<'a> Scan<'a> {
@@ -59,10 +63,12 @@ impl<'a> Scan<'a> {
         for (id, account) in &desired.accounts {
             for (cluster, tenant) in &account.clusters {
                 let (ahead, objects) = (Walk::along(&tenant.objects), tenant.objects.len());
-                places.entry(cluster).or_default().insert(id, Progress { ahead, objects, settled: 0 });
+                let has_alternative = account.otherwise.is_some();
+                places.entry(cluster).or_default().insert(id, Progress { ahead, objects, settled: 0, has_alternative });
             }
         }
         let mut orphans: BTreeMap<PlaceKey<'_>, Vec<&ObjectKey>> = BTreeMap::new();
+        let mut known: BTreeMap<PlaceKey<'_>, Vec<&ObjectKey>> = BTreeMap::new();
         let mut quotas = Vec::new();
         let mut there: Option<(&ClusterName, Option<Walk<'_, _>>)> = None;
         let (mut passed, mut walked) = (Vec::new(), BTreeSet::new());
@@ -80,6 +86,9 @@ impl<'a> Scan<'a> {
             let Some(progress) = in_cluster.as_deref_mut().unwrap_or(&mut nowhere).get_mut(&record.account) else {
                 continue;
             };
+            if progress.has_alternative {
+                known.entry((&record.account, &key.cluster)).or_default().push(key);
+            }
             match progress.ahead.reach(key) {
                 None => orphans.entry((&record.account, &key.cluster)).or_default().push(key),
                 Some(wanted) => {
@@ -106,7 +115,7 @@ impl<'a> Scan<'a> {
         let lacking = others.into_iter().filter(|(place, _)| lacks(*place)).map(|((id, _), _)| id.clone()).collect();
         let settled =
             settled.into_iter().map(|(place, _)| place).filter(|place| !orphans.contains_key(place)).collect();
-        Self { settled, orphans, quotas, lacking, strays }
+        Self { settled, orphans, known, quotas, lacking, strays }
     }
 
     /// Accounts that cannot be planned for before their manifests are there.
@@ -129,8 +138,15 @@ impl<'a> Scan<'a> {
         &self.quotas
     }
 
-    pub(super) fn orphans<'s>(&'s self, account: &'s AccountId, cluster: &'s ClusterName) -> &'s [&'s ObjectKey] {
-        self.orphans.get(&(account, cluster)).map_or(&[], Vec::as_slice)
+    /// What the ledger knows of the account there and `tenant` does not want.
+    pub(super) fn orphans<'s>(
+        &'s self,
+        (account, cluster): (&'s AccountId, &'s ClusterName),
+        tenant: &'s DesiredTenant,
+    ) -> impl Iterator<Item = &'s ObjectKey> {
+        let place = (account, cluster);
+        let keys = self.known.get(&place).or_else(|| self.orphans.get(&place));
+        keys.into_iter().flatten().copied().filter(|key| !tenant.objects.contains_key(key))
     }
 }
 

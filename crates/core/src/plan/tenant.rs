@@ -302,10 +302,8 @@ fn described(key: &ObjectKey) -> String {
 fn deletes(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
     let mut orphans: Vec<&ObjectKey> = look
         .scan
-        .orphans(look.id, look.cluster)
-        .iter()
-        .copied()
-        .filter(|key| key.kind != ManagedKind::Namespace && !look.tenant.objects.contains_key(key))
+        .orphans((look.id, look.cluster), look.tenant)
+        .filter(|key| key.kind != ManagedKind::Namespace)
         .filter(|key| !look.tenant.keep_unknown || key.kind.stage() == Stage::Access)
         .collect();
     orphans.sort_by_key(|key| std::cmp::Reverse(key.kind.stage()));
@@ -330,10 +328,9 @@ fn deletes(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
 
 /// What nobody wants any more and is gone already, or is another object by now: the ledger need not know of it.
 pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
-    let orphans = look.scan.orphans(look.id, look.cluster).iter().copied();
-    let gone = orphans.filter(|key| {
+    let gone = look.scan.orphans((look.id, look.cluster), look.tenant).filter(|key| {
         let known = look.ledger.objects.get(key).map(|record| &record.uid);
-        !look.tenant.objects.contains_key(key) && look.there.objects.get(key).map(|found| &found.uid) != known
+        look.there.objects.get(key).map(|found| &found.uid) != known
     });
     gone.cloned().collect()
 }

@@ -1,0 +1,205 @@
+//! Bindings with fewer subjects than a plan gave them, because the guard let less through than the plan had.
+//!
+//! A workspace names the people who return in the same plan that returns them. If the guard holds such a return back, by a
+//! limit or for the sake of the confinement, the workspace goes on without that person.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::{AccountPlan, Action};
+use crate::desired::Transition;
+use crate::digest::digest;
+use crate::identity::AccountId;
+use crate::inventory::Inventory;
+use crate::json_text::JsonText;
+use crate::kinds::{ObjectKey, Stage};
+use crate::ledger::LedgerState;
+use crate::packed_text::DigestText;
+
+/// Digests of the manifests that were applied and that nobody changed since, of the bindings that a plan writes.
+pub type Standing = BTreeMap<ObjectKey, DigestText>;
+
+pub(super) fn standing(plan: &AccountPlan, ledger: &LedgerState, inventory: &Inventory) -> Standing {
+    let bindings = plan.steps().filter_map(|action| match action {
+        Action::Apply { key, uid: Some(_), .. } if key.kind.stage() == Stage::Access => Some(key),
+        _ => None,
+    });
+    let unchanged = bindings.filter_map(|key| {
+        let record = ledger.objects.get(key)?;
+        let found = inventory.clusters.get(&key.cluster)?.objects.get(key)?;
+        (found.digest == record.observed && found.uid == record.uid).then(|| (key.clone(), record.wanted.clone()))
+    });
+    unchanged.collect()
+}
+
+/// Takes the people out of bindings of others whose own creation or return is not among `accounts`.
+pub(super) fn without_refused_returns(accounts: &mut Vec<AccountPlan>) {
+    let begin: BTreeSet<AccountId> = accounts.iter().filter(|plan| begins(plan)).map(|plan| plan.id.clone()).collect();
+    for plan in accounts.iter_mut() {
+        let mut refused = std::mem::take(&mut plan.returning);
+        refused.retain(|id, _| !begin.contains(id));
+        if !refused.is_empty() {
+            retain(plan, |key, subject| !refused.values().any(|named| named.get(&key.cluster) == Some(subject)));
+        }
+    }
+    accounts.retain(|plan| !plan.is_idle());
+}
+
+/// Whether access is to begin that was not there before.
+pub(super) const fn begins(plan: &AccountPlan) -> bool {
+    matches!(plan.transition, Some(Transition::Create | Transition::Resume))
+}
+
+/// Keeps those subjects of bindings of which `keeps` says so. A binding that then is what stands there is not written.
+fn retain(plan: &mut AccountPlan, keeps: impl Fn(&ObjectKey, &Value) -> bool) {
+    let less = |action: &Action| without(action, |key, subject| keeps(key, subject));
+    let changed: BTreeMap<usize, Action> =
+        plan.steps().enumerate().filter_map(|(place, action)| Some((place, less(action)?))).collect();
+    let clusters = changed.values().map(|action| action.cluster().clone()).collect::<BTreeSet<_>>();
+    // Nothing there is what it should be.
+    plan.settles.retain(|cluster, _| !clusters.contains(cluster));
+    let standing = std::mem::take(&mut plan.standing);
+    for (place, action) in plan.narrowing.iter_mut().chain(&mut plan.actions).enumerate() {
+        if let Some(less) = changed.get(&place) {
+            action.clone_from(less);
+        }
+    }
+    plan.retain_steps(|place, action| !changed.contains_key(&place) || is_left(action, &standing));
+}
+
+/// `None`: the action binds nobody else.
+fn without(action: &Action, keeps: impl Fn(&ObjectKey, &Value) -> bool) -> Option<Action> {
+    let Action::Apply { key, manifest, uid, reason, .. } = action else { return None };
+    let mut manifest = (key.kind.stage() == Stage::Access).then(|| manifest.value())?;
+    let subjects = manifest["subjects"].as_array()?;
+    let kept: Vec<Value> = subjects.iter().filter(|subject| keeps(key, subject)).cloned().collect();
+    if kept.len() == subjects.len() {
+        return None;
+    }
+    manifest["subjects"] = json!(kept);
+    let (wanted, manifest) = (digest(&manifest).into(), JsonText::from(&manifest));
+    Some(Action::Apply { key: key.clone(), manifest, wanted, uid: uid.clone(), reason: reason.clone() })
+}
+
+/// Whether there is anything left to write: not if it stands there so, nor if a new binding would name nobody.
+fn is_left(action: &Action, standing: &Standing) -> bool {
+    let Action::Apply { key, manifest, wanted, uid, .. } = action else { return true };
+    let names_nobody = || manifest.value()["subjects"].as_array().is_none_or(Vec::is_empty);
+    standing.get(key) != Some(wanted) && (uid.is_some() || !names_nobody())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use crate::identity::AccountKind;
+    use crate::ledger::{Lifecycle, Note};
+    use crate::plan::testing::{World, prod};
+    use crate::policy::Limit;
+
+    fn note(world: &World) -> Note {
+        Note { actor: "root".to_owned(), reason: "audit".to_owned(), ticket: None, at: world.now }
+    }
+
+    /// Whom bindings in the namespace of the workspace name, without generations.
+    fn members(world: &World) -> BTreeSet<String> {
+        let bound = world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some("workspace-algebra"));
+        let names = bound.flat_map(|(_, names)| names.iter().map(|name| name.split('#').next().unwrap_or_default()));
+        names.map(str::to_owned).collect()
+    }
+
+    fn of(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| format!("bursar:user:{name}")).collect()
+    }
+
+    fn student(world: &mut World, name: &str, uid: i64) -> crate::identity::AccountId {
+        let id = world.add(AccountKind::User, name, Some(uid));
+        world.account(&id).dn = format!("uid={name},ou=students,dc=example,dc=org");
+        id
+    }
+
+    /// Alice is suspended and shown again; bob goes on to work.
+    fn alice_returns() -> (World, crate::identity::AccountId, crate::identity::AccountId) {
+        let (mut world, alice, algebra) = World::in_course();
+        let bob = student(&mut world, "bob", 20_002);
+        world.join(&algebra, &bob);
+        world.account(&alice).disabled = Some("mark".to_owned());
+        (0..3).for_each(|_| drop(world.cycle()));
+        assert_eq!(members(&world), of(&["bob"]));
+        world.account(&alice).disabled = None;
+        (world, alice, algebra)
+    }
+
+    #[test]
+    fn a_return_that_a_limit_refuses_is_refused_in_workspaces_too() {
+        let (mut world, alice, algebra) = alice_returns();
+        world.policy.limits.resume_per_cycle = Limit { count: 0, percent: None };
+        let carl = student(&mut world, "carl", 20_003);
+        world.join(&algebra, &carl);
+        for _ in 0..2 {
+            world.cycle();
+            assert_eq!(members(&world), of(&["bob", "carl"]), "nobody else waits for her");
+        }
+        assert_eq!(world.ledger.accounts[&alice].state, Lifecycle::Suspended);
+        let (approved, refusals) = world.guarded();
+        assert!(approved.accounts().iter().all(|plan| !plan.changes_something()), "{:?}", approved.accounts());
+        assert_eq!(refusals.len(), 1);
+        let bob = world.id(AccountKind::User, "bob");
+        world.now += jiff::SignedDuration::from_hours(25);
+        world.account(&bob).disabled = Some("mark".to_owned());
+        world.cycle();
+        assert_eq!(members(&world), of(&["carl"]), "a removal does not wait for her either");
+        world.policy.limits.resume_per_cycle = Limit { count: 5, percent: None };
+        world.cycle();
+        assert_eq!(members(&world), of(&["alice", "carl"]));
+        world.account(&bob).disabled = None;
+        (0..2).for_each(|_| drop(world.cycle()));
+        assert!(world.plan().is_empty(), "{}", world.plan());
+    }
+
+    #[test]
+    fn who_is_held_returns_in_no_workspace() {
+        let (mut world, alice, _) = alice_returns();
+        let hold = note(&world);
+        world.ledger.holds.insert(alice.clone(), hold);
+        (0..2).for_each(|_| drop(world.cycle()));
+        assert_eq!(members(&world), of(&["bob"]));
+        world.ledger.holds.clear();
+        world.cycle();
+        assert_eq!(members(&world), of(&["alice", "bob"]));
+    }
+
+    #[test]
+    fn who_is_held_is_new_in_no_workspace() {
+        let (mut world, _, algebra) = World::in_course();
+        let dave = student(&mut world, "dave", 20_004);
+        world.join(&algebra, &dave);
+        let hold = note(&world);
+        world.ledger.holds.insert(dave, hold);
+        (0..2).for_each(|_| drop(world.cycle()));
+        assert_eq!(members(&world), of(&["alice"]));
+        world.ledger.holds.clear();
+        world.cycle();
+        assert_eq!(members(&world), of(&["alice", "dave"]));
+    }
+
+    #[test]
+    fn a_workspace_that_returns_with_its_people_is_there_before_those_whom_a_limit_refuses() {
+        let (mut world, alice, algebra) = World::in_course();
+        for id in [&alice, &algebra] {
+            world.account(id).disabled = Some("mark".to_owned());
+        }
+        (0..3).for_each(|_| drop(world.cycle()));
+        assert!(members(&world).is_empty());
+        for id in [&alice, &algebra] {
+            world.account(id).disabled = None;
+        }
+        let hold = note(&world);
+        world.ledger.holds.insert(alice.clone(), hold);
+        world.cycle();
+        assert_eq!(world.ledger.accounts[&algebra].state, Lifecycle::Active);
+        assert!(members(&world).is_empty());
+        assert!(world.inventory.clusters.contains_key(&prod()));
+    }
+}

@@ -105,7 +105,7 @@ async fn apply(context: &Context, arguments: ArchiveApply) -> Result<Exit, Failu
     let applied = make(&server, about, objects, &[key]).await?;
     progress.finish_and_clear();
     let secrets = if identities.is_none() { about.secrets } else { 0 };
-    let target = Target { kind: about.account.kind, name: about.account_id.0.clone(), reason, ticket };
+    let target = Target { kind: about.account.kind, name: about.account_id.0.to_string(), reason, ticket };
     let made = applied.made.len() as u64;
     // The history has who brought back what.
     let told = order::asked(context, &[OrderRequest::Restored { target, file: file.clone(), objects: made }]).await;

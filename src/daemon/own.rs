@@ -21,7 +21,7 @@ pub(super) async fn show(ledger: &LedgerState, file: &Path, uid: u32, request: &
     let alone = !own::has_namesake(ledger, account);
     let read = async {
         let mut store = ReadStore::open(file).await?;
-        let row = facts::named(&mut store, account.kind, &account.id.0).await?.into_iter().next();
+        let row = facts::named(&mut store, account.kind, &account.id.0.to_string()).await?.into_iter().next();
         facts::of(&mut store, account.kind, row.unwrap_or_default(), alone).await
     };
     read.await.map_err(|error: StoreError| Refusal { exit_code: 1, text: chain(&error) })

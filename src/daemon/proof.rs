@@ -32,7 +32,7 @@ pub(super) async fn of(
     let mut store = ReadStore::open(file).await?;
     for AccountName { kind, name } in revoked {
         let Ok(account) = orders::find(ledger, *kind, name) else { continue };
-        let rows = store.rows(FOUND, &[account.id.0.clone(), account.generation.to_string()]).await?;
+        let rows = store.rows(FOUND, &[account.id.0.to_string(), account.generation.to_string()]).await?;
         let mut proof = RevocationProof {
             account: account.account_name(),
             generation: account.generation,

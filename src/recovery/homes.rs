@@ -135,7 +135,7 @@ impl Search<'_> {
         };
         let issued = authority::verified(self.servers.get(cluster)?, pem.as_bytes(), &asked).await.ok()?;
         let certificate = issued.of(subject.common_name.clone(), generation, None);
-        (certificate.not_after > self.now).then(|| (AccountId(serial_number.to_owned()), certificate))
+        (certificate.not_after > self.now).then(|| (AccountId(serial_number.into()), certificate))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::ledger::adopted::AdoptedNamespace;
 use crate::ledger::change::Change;
 
 pub(super) fn change() -> impl Strategy<Value = Change> {
-    let id = || (0_u8..4).prop_map(|n| AccountId(format!("a{n}")));
+    let id = || (0_u8..4).prop_map(|n| AccountId(format!("a{n}").into()));
     prop_oneof![
         (id(), 0_u8..3).prop_map(|(id, n)| Change::Person(id, format!("p{n}"))),
         (0_u8..2, prop::option::of(prop::option::of(id())), 0_i64..9).prop_map(|(n, row, second)| {

@@ -132,7 +132,7 @@ fn link(row: &SqliteRow) -> Result<Link, VerifyError> {
     let event = Event {
         actor: text("actor")?,
         account: maybe("account")?.map(|name| name.parse().map_err(|_| changed())).transpose()?,
-        account_id: maybe("account_id")?.map(AccountId),
+        account_id: maybe("account_id")?.map(|id| AccountId(id.into())),
         action: text("action")?,
         reason: text("reason")?,
         ticket: maybe("ticket")?,

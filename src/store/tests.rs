@@ -38,7 +38,7 @@ pub(super) fn account(number: u8, members: &[u8], leaving: bool, state: Lifecycl
     let members: BTreeMap<_, _> =
         members.iter().map(|member| (DirectoryId(format!("d{member}")), Role::Member)).collect();
     Account {
-        id: AccountId(format!("a{number}")),
+        id: AccountId(format!("a{number}").into()),
         kind: AccountKind::Tool,
         name: format!("tool{number}"),
         kubernetes_name: format!("tool{number}"),
@@ -118,7 +118,7 @@ fn delivery(home: Option<&str>) -> Delivery {
 }
 
 fn change() -> impl Strategy<Value = Change> {
-    let id = || (0_u8..4).prop_map(|n| AccountId(format!("a{n}")));
+    let id = || (0_u8..4).prop_map(|n| AccountId(format!("a{n}").into()));
     let cluster = || ClusterName("prod".to_owned());
     let states = prop::sample::select(vec![Lifecycle::New, Lifecycle::Active, Lifecycle::Suspended]);
     prop_oneof![
@@ -170,10 +170,12 @@ fn change() -> impl Strategy<Value = Change> {
             })
         )),
         (0_u64..5).prop_map(|n| Change::Approval(format!("h{}", n % 2), (n > 1).then(|| at(5)))),
-        (0_u8..4, 0_i64..3)
-            .prop_map(|(n, uid)| Change::Uid((3000 + uid).try_into().expect("a uid"), AccountId(format!("a{n}")))),
+        (0_u8..4, 0_i64..3).prop_map(|(n, uid)| Change::Uid(
+            (3000 + uid).try_into().expect("a uid"),
+            AccountId(format!("a{n}").into())
+        )),
         (0_u8..4, any::<bool>()).prop_map(|(n, admin)| Change::Tenant(
-            AccountId(format!("a{n}")),
+            AccountId(format!("a{n}").into()),
             ClusterName("prod".to_owned()),
             Tenant {
                 class: "tool".to_owned(),
@@ -184,7 +186,7 @@ fn change() -> impl Strategy<Value = Change> {
         prop::collection::btree_set((0_u8..5).prop_map(rejected), 0..3).prop_map(Change::Rejected),
         (0_i64..3, 0_u8..4).prop_map(|(number, n)| Change::Order(Order {
             id: number,
-            account: AccountId(format!("a{n}")),
+            account: AccountId(format!("a{n}").into()),
             what: if n == 2 { OrderKind::AdoptObject } else { OrderKind::Suspend },
             note: note("order"),
             bulk: (n == 1).then(|| "tool".to_owned()),
@@ -210,7 +212,7 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 fn quota_and_pace() -> impl Strategy<Value = Change> {
-    let id = || (0_u8..4).prop_map(|n| AccountId(format!("a{n}")));
+    let id = || (0_u8..4).prop_map(|n| AccountId(format!("a{n}").into()));
     let cluster = || ClusterName("prod".to_owned());
     prop_oneof![
         (id(), 0_u8..3).prop_map(move |(id, own)| Change::Settled(id, cluster(), format!("own{own}"))),
@@ -226,7 +228,7 @@ fn quota_and_pace() -> impl Strategy<Value = Change> {
                 revision: "r".to_owned(),
                 began: at(1),
                 at: at(2),
-                last: BTreeSet::from([AccountId("a1".to_owned())]),
+                last: BTreeSet::from([AccountId("a1".into())]),
                 done: 1,
                 waiting: 7,
                 stopped,
@@ -245,7 +247,7 @@ fn quota_and_pace() -> impl Strategy<Value = Change> {
             RealmAccount::sample(there)
         )),
         (any::<bool>(), 0_u64..3).prop_map(|(there, done)| {
-            let last = BTreeSet::from([AccountId("a2".to_owned())]);
+            let last = BTreeSet::from([AccountId("a2".into())]);
             let revocation = BulkRevocation { note: note("stolen"), at: at(3), last, done };
             Change::Revocation("tool".to_owned(), there.then_some(revocation))
         }),
@@ -299,7 +301,7 @@ async fn of_older_cycles_the_shorter_report_is_kept_and_of_what_ended_whose_it_w
     let folder = tempfile::tempdir().expect("a folder");
     let (mut store, lock) = Store::open(folder.path()).await.expect("a new ledger");
     store.write(&lock, &everybody(), &[event("seen")], at(0)).await.expect("written");
-    let key = CredentialKey::new(AccountId("a1".to_owned()), ClusterName("prod".to_owned()));
+    let key = CredentialKey::new(AccountId("a1".into()), ClusterName("prod".to_owned()));
     let day = 24 * 3600;
     for (number, ends) in [(1, day), (2, 30 * day), (3, 60 * day)] {
         let certificate = Certificate {

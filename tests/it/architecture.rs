@@ -12,7 +12,7 @@ const CORE: [(&str, &[&str]); 21] = [
     ("errors", &[]),
     ("json_text", &[]),
     ("packed_text", &[]),
-    ("identity", &[]),
+    ("identity", &["packed_text"]),
     ("quantity", &[]),
     ("contract", &["identity"]),
     ("digest", &["contract"]),

@@ -122,7 +122,7 @@ fn every_link_between_documents_leads_to_a_file() {
 /// A ledger in which every gauge has a value.
 fn state() -> LedgerState {
     let at = Timestamp::UNIX_EPOCH;
-    let id = AccountId("a".to_owned());
+    let id = AccountId("a".into());
     let place = (id.clone(), ClusterName("prod".to_owned()));
     let account = Account {
         id: id.clone(),

@@ -47,7 +47,7 @@ fn day(text: &str) -> Timestamp {
 fn account(kind: AccountKind, name: &str, uid: u32) -> Account {
     let number = i64::from(uid);
     Account {
-        id: AccountId(format!("id-{name}")),
+        id: AccountId(format!("id-{name}").into()),
         kind,
         name: name.to_owned(),
         kubernetes_name: name.to_owned(),

@@ -233,7 +233,7 @@ fn claimed(
     Ok(Identity {
         cluster: cluster.clone(),
         namespace: namespace.clone(),
-        id: AccountId(get(annotations, ID)?.to_owned()),
+        id: AccountId(get(annotations, ID)?.into()),
         directory_id: DirectoryId(get(annotations, DIRECTORY_ID)?.to_owned()),
         account: parse::<AccountName>(annotations, ACCOUNT)?,
         class: labels.get(CLASS).ok_or(ContractError::Missing(CLASS))?.clone(),
@@ -250,7 +250,7 @@ fn claimed(
 
 fn unsealed(identity: &Identity) -> BTreeMap<String, String> {
     let mut annotations = BTreeMap::from([
-        (ID.to_owned(), identity.id.0.clone()),
+        (ID.to_owned(), identity.id.0.to_string()),
         (DIRECTORY_ID.to_owned(), identity.directory_id.0.clone()),
         (ACCOUNT.to_owned(), identity.account.to_string()),
         (GENERATION.to_owned(), identity.generation.to_string()),
@@ -328,7 +328,7 @@ mod tests {
             Identity {
                 cluster: ClusterName("prod".to_owned()),
                 namespace: NamespaceName::try_from(format!("tool-{name}")).expect("a label"),
-                id: AccountId("0a1b".to_owned()),
+                id: AccountId("0a1b".into()),
                 directory_id: DirectoryId("c3d4".to_owned()),
                 account: format!("tool:{name}").parse().expect("an account"),
                 class,

@@ -9,6 +9,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::packed_text::IdText;
+
 /// Lowest uid a tenant may have. Below it live the system's own accounts (`login.defs`, `UID_MIN`).
 pub const UID_MIN: u32 = 1000;
 /// Lowest gid a tenant may have: some sites give all people one group between 100 and 999 (`users` is 100).
@@ -117,7 +119,7 @@ pub struct DirectoryId(pub String);
 /// The ledger's own immutable id of an account; the `serialNumber` in its certificates.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct AccountId(pub String);
+pub struct AccountId(pub IdText);
 
 impl AccountId {
     /// The id of the account that `source` knows as `id`. Derived, not drawn, so that a transition stays pure and
@@ -131,7 +133,7 @@ impl AccountId {
             .chain_update([0])
             .chain_update(&id.0)
             .finalize();
-        Self(hex::encode(&digest[..16]))
+        Self(hex::encode(&digest[..16]).into())
     }
 }
 
@@ -170,7 +172,13 @@ macro_rules! text_display {
     )*};
 }
 
-text_display!(DirectoryId, AccountId, ClusterName, NamespaceName, HostName);
+text_display!(DirectoryId, ClusterName, NamespaceName, HostName);
+
+impl fmt::Display for AccountId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0.to_string())
+    }
+}
 
 /// What kind of directory entry an account is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -394,9 +394,9 @@ mod tests {
             |world: &World, name: &str| find(&world.ledger, AccountKind::Tool, name).map(|account| account.id.clone());
         let refusal = found(&world, "foo").expect_err("two");
         assert_eq!(refusal.exit_code, 64);
-        assert!(refusal.text.contains(&foo.0) && refusal.text.contains(&bar.0), "{}", refusal.text);
+        assert!(refusal.text.contains(&foo.to_string()) && refusal.text.contains(&bar.to_string()), "{}", refusal.text);
         assert!(refusal.text.contains("uid 52504, new since"), "{}", refusal.text);
-        assert_eq!(found(&world, &bar.0), Ok(bar.clone()));
+        assert_eq!(found(&world, &bar.to_string()), Ok(bar.clone()));
         world.account(&bar).state = Lifecycle::Active;
         assert_eq!(found(&world, "foo"), Ok(bar.clone()));
         world.account(&foo).state = Lifecycle::Active;

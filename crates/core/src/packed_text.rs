@@ -8,6 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The hexadecimal text of a SHA-256 digest.
 pub type DigestText = PackedText<32, false>;
+/// The id of an account: half a digest.
+pub type IdText = PackedText<16, false>;
 /// A UUID, e.g. `metadata.uid`.
 pub type UuidText = PackedText<16, true>;
 
@@ -171,7 +173,13 @@ mod tests {
     }
 
     fn text() -> impl Strategy<Value = String> {
-        prop_oneof!["[0-9a-f]{64}", "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "[0-9a-fA-F-]{0,70}", ".{0,5}"]
+        prop_oneof![
+            "[0-9a-f]{64}",
+            "[0-9a-f]{32}",
+            "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+            "[0-9a-fA-F-]{0,70}",
+            ".{0,5}"
+        ]
     }
 
     proptest! {
@@ -187,6 +195,7 @@ mod tests {
                 assert_eq!(serde_json::from_str::<PackedText<BYTES, IS_UUID>>(&json).expect("JSON"), first);
             }
             check::<32, false>(&one, &other);
+            check::<16, false>(&one, &other);
             check::<16, true>(&one, &other);
         }
     }

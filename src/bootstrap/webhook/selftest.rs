@@ -67,7 +67,7 @@ pub(super) fn seal_manifest(request: WebhookRequest<'_>, class: &str, rules: &Cl
     let identity = Identity {
         cluster: request.cluster.clone(),
         namespace,
-        id: AccountId(SELFTEST.to_owned()),
+        id: AccountId(SELFTEST.into()),
         directory_id: DirectoryId(SELFTEST.to_owned()),
         account: AccountName { kind: crate::identity::AccountKind::Tool, name: SELFTEST.to_owned() },
         class: class.to_owned(),

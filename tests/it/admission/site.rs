@@ -342,7 +342,7 @@ pub fn identity(namespace: &str, account: &str, posix: (u32, u32, &[u32]), state
     Identity {
         cluster: name(),
         namespace: NamespaceName::try_from(namespace.to_owned()).expect("a name"),
-        id: AccountId(name_of.to_owned()),
+        id: AccountId(name_of.into()),
         directory_id: DirectoryId(name_of.to_owned()),
         account: account.parse().expect("an account"),
         class: class.to_owned(),

@@ -483,7 +483,7 @@ fn seal(site: &Site, generation: u64, state: TenantState) {
     let identity = Identity {
         cluster: name(),
         namespace: NamespaceName::try_from("tool-foo".to_owned()).expect("a name"),
-        id: AccountId("id-foo".to_owned()),
+        id: AccountId("id-foo".into()),
         directory_id: DirectoryId("d".to_owned()),
         account: "tool:foo".parse().expect("an account"),
         class: "tool".to_owned(),

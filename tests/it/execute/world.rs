@@ -267,7 +267,7 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
     AccountPlan {
         namespaces: BTreeSet::new(),
         awaited: false,
-        id: AccountId(format!("id-of-{name}")),
+        id: AccountId(format!("id-of-{name}").into()),
         account: format!("tool:{name}").parse().expect("an account"),
         posix: None,
         class: "tools".to_owned(),
@@ -298,7 +298,7 @@ pub fn planned(name: &str, narrowing: Vec<Action>, actions: Vec<Action>) -> Acco
 
 fn before(name: &str) -> Account {
     Account {
-        id: AccountId(format!("id-of-{name}")),
+        id: AccountId(format!("id-of-{name}").into()),
         kind: AccountKind::Tool,
         name: name.to_owned(),
         kubernetes_name: name.to_owned(),

@@ -322,7 +322,7 @@ mod tests {
         Identity {
             cluster: ClusterName("prod".to_owned()),
             namespace: NamespaceName::try_from("tool-foo".to_owned()).expect("a name"),
-            id: AccountId("0a1b".to_owned()),
+            id: AccountId("0a1b".into()),
             directory_id: DirectoryId("d".to_owned()),
             account: "tool:foo".parse().expect("a name"),
             class: "tool".to_owned(),
@@ -345,7 +345,7 @@ mod tests {
             (vec![identity(1041, TenantState::Active)], "generation 1041"),
             (vec![identity(1042, TenantState::Suspended)], "is suspended"),
             (
-                vec![Identity { id: AccountId("other".to_owned()), ..identity(1042, TenantState::Active) }],
+                vec![Identity { id: AccountId("other".into()), ..identity(1042, TenantState::Active) }],
                 "another account",
             ),
             (vec![Identity { class: "trial".to_owned(), ..identity(1042, TenantState::Active) }], "class trial"),

@@ -72,7 +72,7 @@ pub(super) fn identity(class: &str, state: TenantState) -> Identity {
     Identity {
         cluster: ClusterName("prod".to_owned()),
         namespace: namespace.to_owned().try_into().expect("a namespace"),
-        id: AccountId("0a1b".to_owned()),
+        id: AccountId("0a1b".into()),
         directory_id: DirectoryId("c3d4".to_owned()),
         account: account.parse().expect("an account"),
         class: class.to_owned(),

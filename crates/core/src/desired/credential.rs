@@ -33,7 +33,7 @@ pub fn subject(account: &Account, generation: u64) -> Subject {
         common_name: name.to_string(),
         kind_group: format!("bursar:{}s", account.kind),
         generation_group: generation_group(&name, generation),
-        serial_number: account.id.0.clone(),
+        serial_number: account.id.0.to_string(),
     }
 }
 

@@ -61,7 +61,7 @@ pub fn hash(previous: &str, id: i64, at: &str, event: &Event) -> String {
     add(Some(at));
     add(Some(actor));
     add(account.as_ref().map(ToString::to_string).as_deref());
-    add(account_id.as_ref().map(|id| id.0.as_str()));
+    add(account_id.as_ref().map(|id| id.0.to_string()).as_deref());
     add(Some(action));
     add(Some(reason));
     add(ticket.as_deref());

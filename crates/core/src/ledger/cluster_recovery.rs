@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(ledger.tenants.len(), 1);
         // A second namespace that claims the same name is not believed.
         let mut twin = tenancy(&renamed, 1001, TenantState::Active);
-        twin.identity.id = AccountId("another".to_owned());
+        twin.identity.id = AccountId("another".into());
         let facts = Facts { tenancies: vec![facts.tenancies[0].clone(), twin], ..Facts::default() };
         let source = |_: &DirectoryId| Some("people".to_owned());
         let learned = learn(&LedgerState::default(), &facts, &world.policy, &source, "carol", Timestamp::UNIX_EPOCH);

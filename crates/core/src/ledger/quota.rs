@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn an_override_holds_until_its_end_and_the_one_of_a_cluster_before_the_one_of_all() {
         let mut ledger = LedgerState::default();
-        let (account, prod) = (AccountId("a".to_owned()), ClusterName("prod".to_owned()));
+        let (account, prod) = (AccountId("a".into()), ClusterName("prod".to_owned()));
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: at(0) };
         let mut give = |cluster: Option<&ClusterName>, amount: &str, until| {
             let key = OverrideKey { account: account.clone(), resource: "pods".to_owned(), cluster: cluster.cloned() };
@@ -149,7 +149,7 @@ mod tests {
         give(Some(&prod), "40", Some(at(100)));
         let other = ClusterName("test".to_owned());
         assert_eq!(ledger.overrides_in(&account, &other)["pods"].amount, "20");
-        assert!(ledger.overrides_in(&AccountId("b".to_owned()), &prod).is_empty());
+        assert!(ledger.overrides_in(&AccountId("b".into()), &prod).is_empty());
         let mut amount = |now| {
             ledger.apply_all(&ledger.count_overrides(at(now)));
             ledger.overrides_in(&account, &prod)["pods"].amount.clone()
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn an_override_ends_by_time_that_was_looked_at_and_is_not_written_each_minute() {
         let mut ledger = LedgerState::default();
-        let key = OverrideKey { account: AccountId("a".to_owned()), resource: "pods".to_owned(), cluster: None };
+        let key = OverrideKey { account: AccountId("a".into()), resource: "pods".to_owned(), cluster: None };
         let note = Note { actor: "root".to_owned(), reason: String::new(), ticket: None, at: at(0) };
         let until = Some(at(3 * 3600));
         ledger.overrides.insert(key.clone(), QuotaOverride { amount: "20".to_owned(), until, note, proved: None });

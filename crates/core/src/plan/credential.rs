@@ -201,7 +201,7 @@ pub(super) fn is_due(look: Look<'_>, delivery: &Delivery) -> bool {
 /// The last moment at which this account's homes were to be looked into: every [`INSPECT_EVERY`] seconds, and at
 /// another second for each account. The id is a hash already.
 fn last_slot(id: &AccountId, now: Timestamp) -> i64 {
-    let hash = id.0.bytes().fold(0_i64, |hash, byte| (hash * 31 + i64::from(byte)) % INSPECT_EVERY);
+    let hash = id.0.to_string().bytes().fold(0_i64, |hash, byte| (hash * 31 + i64::from(byte)) % INSPECT_EVERY);
     now.as_second() - (now.as_second() - hash).rem_euclid(INSPECT_EVERY)
 }
 

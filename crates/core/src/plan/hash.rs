@@ -49,7 +49,7 @@ pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a String>) -> String {
 }
 
 fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
-    let id = &plan.id.0;
+    let id = &plan.id.0.to_string();
     let line = |cluster: &str, kind: &str, object: String, digest: String| {
         (cluster.to_owned(), id.clone(), kind.to_owned(), object, digest)
     };

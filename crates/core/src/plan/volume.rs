@@ -107,7 +107,7 @@ mod tests {
 
     fn record(manifest: &Value) -> ObjectRecord {
         let text = String::new;
-        let account = AccountId("a".to_owned());
+        let account = AccountId("a".into());
         ObjectRecord {
             account,
             uid: text().into(),

@@ -311,8 +311,8 @@ fn part(realm: &str, step: &RealmStep) -> String {
         RealmAction::RealmRemoveRole { role } => ("remove", BTreeSet::from([role.as_str()])),
         _ => ("disable", BTreeSet::new()),
     };
-    let mut hash = Sha256::new();
-    for text in ["realm", realm, step.id.0.as_str(), what].into_iter().chain(roles) {
+    let (mut hash, id) = (Sha256::new(), step.id.0.to_string());
+    for text in ["realm", realm, &id, what].into_iter().chain(roles) {
         hash.update((text.len() as u64).to_be_bytes());
         hash.update(text);
     }

@@ -298,6 +298,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_found_has_the_key_of_the_ledger_or_of_our_own_write() {
+        let (mut cache, known, written) = (cache(), key("a"), key("b"));
+        cache.share(BTreeSet::from([known.clone()]));
+        cache.write_begins(&written);
+        for name in ["a", "b"] {
+            cache.seen(&key(name), object(1, "same"));
+        }
+        let inventory = cache.inventory();
+        let addresses: Vec<usize> = inventory.objects.keys().map(ObjectKey::address).collect();
+        assert_eq!(addresses, [known.address(), written.address()]);
+    }
+
+    #[test]
     fn an_older_state_never_replaces_a_newer_one() {
         let mut cache = cache();
         assert!(cache.seen(&key("a"), object(2, "new")));

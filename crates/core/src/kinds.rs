@@ -35,6 +35,15 @@ pub struct ObjectName {
     pub name: String,
 }
 
+#[cfg(any(test, feature = "testing"))]
+impl ObjectKey {
+    /// Where the name is: the same for all copies.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+}
+
 impl From<ObjectName> for ObjectKey {
     fn from(name: ObjectName) -> Self {
         Self(Arc::new(name))

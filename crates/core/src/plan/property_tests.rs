@@ -364,3 +364,21 @@ fn a_repair_that_a_program_undoes_again_and_again_waits_and_names_it_and_access_
     assert_eq!(notice.account.name, world.ledger.accounts[&foo].name);
     assert_eq!(repairs(&mut world, &binding), 60, "each minute");
 }
+
+#[test]
+fn what_is_desired_and_applied_has_the_keys_of_the_ledger_and_no_manifest() {
+    let mut world = World::new();
+    world.add(AccountKind::Tool, "foo", Some(52_503));
+    world.cycle();
+    world.cycle();
+    let mut deriver = Deriver::default();
+    let desired = deriver.derive(&world.ledger, &world.policy, &world.sealer, world.now);
+    let objects = desired.accounts.values().flat_map(|it| it.clusters.values()).flat_map(|it| &it.objects);
+    let objects: Vec<_> = objects.collect();
+    assert_eq!(objects.len(), world.ledger.objects.len());
+    for (key, object) in objects {
+        let (known, _) = world.ledger.objects.get_key_value(key).expect("applied");
+        assert_eq!(key.address(), known.address(), "{key:?}");
+        assert_eq!(object.manifest, None, "{key:?}");
+    }
+}

@@ -83,6 +83,7 @@ async fn make(folder: &Path, tenants: u32) {
 async fn start(folder: &Path, tenants: u32) {
     let began = (Instant::now(), own_cpu());
     let (store, lock) = Store::open(folder).await.expect("a ledger");
+    println!("memory with the ledger alone, MiB\t{}", memory("VmRSS"));
     let inventory = shown(store.state());
     println!("start: ledger opened, made-up cluster listed, ms\t{:.0}", milliseconds(began.0.elapsed()));
     let policy = site::policy(folder);

@@ -16,6 +16,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use foldhash::{HashMap, HashSet};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -58,8 +59,11 @@ struct Memory<'a> {
     ledger: &'a LedgerState,
     policy: &'a Policy,
     now: Timestamp,
-    known: BTreeMap<(&'a str, &'a DirectoryId), &'a Account>,
-    names: BTreeMap<(AccountKind, String), AccountId>,
+    known: HashMap<(&'a str, &'a DirectoryId), &'a Account>,
+    /// Whose each name is in the ledger; only looked up where somebody is new.
+    names: OnceCell<BTreeMap<(AccountKind, &'a str), &'a AccountId>>,
+    /// Whose each name is from this read on.
+    new_names: BTreeMap<(AccountKind, String), AccountId>,
     uids: SharedMap<Uid, AccountId>,
     /// Accounts by what tells their person apart.
     persons: BTreeMap<&'a str, Vec<&'a Account>>,
@@ -85,8 +89,9 @@ impl<'a> Memory<'a> {
             ledger,
             policy,
             now,
-            known: accounts.clone().map(|known| ((known.source.as_str(), &known.directory_id), known)).collect(),
-            names: accounts.map(|known| ((known.kind, known.kubernetes_name.clone()), known.id.clone())).collect(),
+            known: accounts.map(|known| ((known.source.as_str(), &known.directory_id), known)).collect(),
+            names: OnceCell::new(),
+            new_names: BTreeMap::new(),
             uids: ledger.uid_history.clone(),
             persons: person::by_value(ledger),
             same: same_people(&snapshot.reads),
@@ -106,7 +111,7 @@ impl<'a> Memory<'a> {
         let complete = completeness == Completeness::Complete;
         let holds = self.server(read, complete);
         let shown = read.entries.iter().map(|entry| &entry.id);
-        let present: BTreeSet<&DirectoryId> =
+        let present: HashSet<&DirectoryId> =
             shown.chain(read.rejected.iter().filter_map(|entry| entry.id.as_ref())).collect();
         let imported = if complete { self.imported(read, &present) } else { Imported::default() };
         let trust = Trust {
@@ -213,6 +218,16 @@ impl<'a> Memory<'a> {
             )
     }
 
+    /// Whose the name for Kubernetes is.
+    fn named(&self, kind: AccountKind, kubernetes_name: &str) -> Option<&AccountId> {
+        let known = self.names.get_or_init(|| {
+            let accounts = self.ledger.accounts.values();
+            accounts.map(|known| ((known.kind, known.kubernetes_name.as_str()), &known.id)).collect()
+        });
+        let new = self.new_names.get(&(kind, kubernetes_name.to_owned()));
+        new.or_else(|| known.get(&(kind, kubernetes_name)).copied())
+    }
+
     fn new_account(&mut self, source: &str, entry: &Entry) {
         match self.person(source, entry) {
             Person::New => {}
@@ -220,7 +235,7 @@ impl<'a> Memory<'a> {
             Person::Refused(why) => return self.reject(source, entry, why),
         }
         let kubernetes_name = kubernetes_name(&entry.name);
-        if let Some(owner) = self.names.get(&(entry.kind, kubernetes_name.clone())).cloned() {
+        if let Some(owner) = self.named(entry.kind, &kubernetes_name).cloned() {
             let why = self.name_taken(entry, &owner);
             return self.reject(source, entry, why);
         }
@@ -233,7 +248,7 @@ impl<'a> Memory<'a> {
             let why = format!("its id was {name}'s before an administrator gave that to {}", former.directory_id);
             return self.reject(source, entry, why);
         }
-        self.names.insert((entry.kind, kubernetes_name.clone()), id.clone());
+        self.new_names.insert((entry.kind, kubernetes_name.clone()), id.clone());
         let account = Account {
             id: id.clone(),
             kind: entry.kind,

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use foldhash::HashSet;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -113,7 +114,7 @@ impl Memory<'_> {
         self.absence(account)
     }
 
-    pub(super) fn count_absences(&mut self, read: &SourceRead, present: &BTreeSet<&DirectoryId>, imported: &Imported) {
+    pub(super) fn count_absences(&mut self, read: &SourceRead, present: &HashSet<&DirectoryId>, imported: &Imported) {
         let (source, adopted) = (&read.source, self.adopted.clone());
         let again: BTreeSet<&AccountId> = imported.values().map(|old| &old.account).collect();
         let absent = |account: &&Account| {

@@ -23,7 +23,7 @@ impl<'a> Memory<'a> {
             return None;
         }
         let same_person = self.adopted_by_person(entry);
-        let named = || self.ledger.accounts.get(self.names.get(&(entry.kind, kubernetes_name(&entry.name)))?);
+        let named = || self.ledger.accounts.get(self.named(entry.kind, &kubernetes_name(&entry.name))?);
         let account = same_person.or_else(named)?;
         let order = self.order(&account.id, OrderKind::AdoptAccount)?;
         if self.adopted.contains(&account.id) || (self.is_there(account) && same_person.is_none()) {

@@ -1,6 +1,8 @@
 //! A directory that was imported again: all accounts are missing, and new entries have their names and uids.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+
+use foldhash::HashSet;
 
 use super::Memory;
 use crate::identity::{AccountId, AccountKind, DirectoryId, PosixIdentity, kubernetes_name};
@@ -25,7 +27,7 @@ pub(super) struct Old {
 impl Memory<'_> {
     /// Accounts of which the read shows the names and uids under other ids, if there are many: nobody of them is suspended
     /// and nothing is adopted before an administrator says what it is.
-    pub(super) fn imported(&mut self, read: &SourceRead, present: &BTreeSet<&DirectoryId>) -> Imported {
+    pub(super) fn imported(&mut self, read: &SourceRead, present: &HashSet<&DirectoryId>) -> Imported {
         let mut all = Imported::new();
         for kind in [AccountKind::Tool, AccountKind::User, AccountKind::Group] {
             let key = DoubtKey { source: read.source.clone(), kind, question: Question::Import };
@@ -47,7 +49,7 @@ impl Memory<'_> {
         all
     }
 
-    fn again(&self, read: &SourceRead, kind: AccountKind, present: &BTreeSet<&DirectoryId>) -> Imported {
+    fn again(&self, read: &SourceRead, kind: AccountKind, present: &HashSet<&DirectoryId>) -> Imported {
         let missing = |account: &&Account| {
             account.source == read.source
                 && account.kind == kind

@@ -294,13 +294,12 @@ impl World {
                 let manifest = &manifest.value();
                 self.binds(key, manifest);
                 self.uids += 1;
-                let uid = known.unwrap_or_else(|| format!("uid-{}", self.uids));
-                let (uid, observed) = (UuidText::from(uid), DigestText::from(format!("answer to {wanted}")));
+                let uid = UuidText::from(known.unwrap_or_else(|| format!("uid-{}", self.uids)));
+                let observed = DigestText::from(format!("answer to {wanted}"));
                 let before = self.in_cluster(&key.cluster).objects.get(key).and_then(|found| found.quota.clone());
                 // What is in use does not change by our writing; what somebody wrote, we now own as well.
                 let quota = before.map(|quota| Arc::new(ObservedQuota { edited: BTreeMap::new(), ..(*quota).clone() }));
-                let found =
-                    ObservedObject { uid: uid.clone(), digest: observed.clone(), quota, ..ObservedObject::default() };
+                let found = ObservedObject { uid: uid.clone(), digest: observed.clone(), quota, ..Default::default() };
                 self.in_cluster(&key.cluster).objects.insert(key.clone(), found);
                 let detail = detail(&key.kind, manifest);
                 if matches!(reason, Reason::Drifted(_)) {

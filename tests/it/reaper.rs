@@ -148,11 +148,12 @@ fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_ma
         let metadata = json!({"name": "again", "namespace": foo});
         create(&world, &json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}));
     }
-    let made = || {
+    let made = |world: &World| {
         let names = world.kubectl(&["get", "pods", "-n", &foo, "-o", "name"]);
         names.lines().filter(|name| name.starts_with("pod/again")).map(str::to_owned).collect::<Vec<_>>()
     };
-    let pods = wait_for("the controllers make their pods", DEADLINE, || Some(made()).filter(|pods| pods.len() == 2));
+    let pods =
+        wait_for("the controllers make their pods", DEADLINE, || Some(made(&world)).filter(|pods| pods.len() == 2));
     for name in &pods {
         let old = json!({"status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}}).to_string();
         world.kubectl(&["patch", name, "-n", &foo, "--subresource=status", "-p", &old]);
@@ -163,19 +164,21 @@ fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_ma
         let left = left(&world, &foo);
         (!left.contains("pod/long") && !left.contains("pod/again")).then_some(())
     });
-    let field = |what: &str, path: &str| world.kubectl(&["get", what, "-n", &foo, "-o", &format!("jsonpath={path}")]);
-    assert_eq!(field("deployment/again", "{.spec.replicas}"), "0");
-    assert_eq!(field("job/again", "{.spec.activeDeadlineSeconds}"), "1");
-    assert!(made().is_empty(), "nothing makes them again");
+    let field = |world: &World, what: &str, path: &str| {
+        world.kubectl(&["get", what, "-n", &foo, "-o", &format!("jsonpath={path}")])
+    };
+    assert_eq!(field(&world, "deployment/again", "{.spec.replicas}"), "0");
+    assert_eq!(field(&world, "job/again", "{.spec.activeDeadlineSeconds}"), "1");
+    assert!(made(&world).is_empty(), "nothing makes them again");
     let told = wait_for("its people are told", DEADLINE, || {
         world.cycle();
-        Some(field("pod/near", "{.metadata.annotations.bursar\\.dev/ends-at}")).filter(|at| !at.is_empty())
+        Some(field(&world, "pod/near", "{.metadata.annotations.bursar\\.dev/ends-at}")).filter(|at| !at.is_empty())
     });
     assert!(told.parse::<jiff::Timestamp>().is_ok(), "{told}");
-    let events = || world.kubectl(&["get", "events", "-n", &foo]).matches("This pod ends").count();
-    assert_eq!(events(), 1);
+    let events = |world: &World| world.kubectl(&["get", "events", "-n", &foo]).matches("This pod ends").count();
+    assert_eq!(events(&world), 1);
     world.cycle();
-    assert_eq!(events(), 1, "once");
+    assert_eq!(events(&world), 1, "once");
     // The right to write that annotation is none to change what runs.
     let kubeconfig = world.settings().clusters.values().next().expect("a cluster").clone();
     for change in [

@@ -26,7 +26,7 @@ pub(super) async fn run(context: &Context, command: &Webhook) -> Result<Exit, Fa
         Webhook::Uninstall(arguments) => uninstall(context, arguments).await,
         Webhook::Selftest(cluster) => selftest(context, cluster).await,
         Webhook::Manifests(arguments) => manifests(context, arguments).await,
-        Webhook::Audit(arguments) => audit::run(context, arguments).await,
+        Webhook::Audit(arguments) => Box::pin(audit::run(context, arguments)).await,
     }
 }
 

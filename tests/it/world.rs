@@ -307,7 +307,7 @@ impl World {
     /// What a command of the administrator prints.
     pub fn bursar(&self, command: &str) -> String {
         let mut bursar = Command::new(env!("CARGO_BIN_EXE_bursar"));
-        let output = bursar.arg("--config").arg(self.config()).args(command.split(" ")).output().expect("bursar runs");
+        let output = bursar.arg("--config").arg(self.config()).args(command.split(' ')).output().expect("bursar runs");
         String::from_utf8(output.stdout).expect("text")
     }
 

@@ -193,8 +193,8 @@ async fn pages(client: &Client, path: &str, selector: &str, mut each: impl FnMut
         if next.is_empty() {
             return Ok(());
         }
-        let escaped: String = next.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        token = format!("&continue={escaped}");
+        let escaped: Vec<String> = next.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        token = format!("&continue={}", escaped.concat());
     }
 }
 

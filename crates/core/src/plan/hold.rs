@@ -92,7 +92,7 @@ fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Optio
         }
         Action::Delete { key, reason, .. } => {
             let tokens = key.kind == ManagedKind::ServiceAccount || key.kind == ManagedKind::Secret;
-            (*reason == Reason::Suspended || tokens).then(|| action.clone())
+            (*reason != Reason::Orphaned || tokens).then(|| action.clone())
         }
         Action::StopWorkloads { .. } | Action::Evict { .. } => Some(action.clone()),
         Action::RemoveKubeconfig { reason, .. } | Action::SshKeys { reason: Some(reason), .. } => {

@@ -33,6 +33,8 @@ mod volume;
 mod wording;
 
 #[cfg(test)]
+mod binding_tests;
+#[cfg(test)]
 mod history_tests;
 #[cfg(test)]
 mod property_tests;

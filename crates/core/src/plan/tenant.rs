@@ -104,7 +104,7 @@ pub(super) fn actions(look: Look<'_>) -> Found {
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) = deletes(look, &mut found.notices)
         .into_iter()
-        .chain(look.scan.strays().removals(look.id, look.cluster))
+        .chain(look.scan.strays().removals(look.id, look.cluster, look.tenant.suspended))
         .partition(|action| stage(action) == Some(Stage::Access));
     // At a resumption no pod starts before it is gone.
     let (stoppers, deletes): (Vec<_>, Vec<_>) =

@@ -29,7 +29,6 @@ pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<Account
         adopted: Vec::new(),
         paced: BTreeSet::new(),
         losses: Losses::new(),
-        standing: super::subjects::Standing::new(),
         settles: std::collections::BTreeMap::new(),
         places: std::collections::BTreeMap::new(),
         forgotten: Vec::new(),
@@ -120,7 +119,7 @@ fn without_grants(action: &Action, ledger: &LedgerState) -> Option<Action> {
 }
 
 /// The same subject, or the same account's of another generation.
-fn follows(subject: &Value, before: &Value) -> bool {
+pub(super) fn follows(subject: &Value, before: &Value) -> bool {
     let account = |subject: &Value| subject["name"].as_str().and_then(of_generation_group).map(|(account, _)| account);
     let is_token = |subject: &Value| subject["kind"] == ManagedKind::ServiceAccount.row().kind;
     subject == before

@@ -71,7 +71,9 @@ impl<'a> Strays<'a> {
             Some(((at, name.as_str()), (id, it.clusters.get_key_value(at)?.0)))
         });
         let places: BTreeMap<(&ClusterName, &str), (&AccountId, &ClusterName)> = own.chain(adopted).collect();
-        let waits = ledger.learned_at.and_then(|at| at.checked_add(GRACE).ok()).filter(|until| *until > now);
+        // What was learned later than that was learned by a clock that was wrong.
+        let learned_at = ledger.learned_at.filter(|at| at.duration_since(now) <= GRACE);
+        let waits = learned_at.and_then(|at| at.checked_add(GRACE).ok()).filter(|until| *until > now);
         strays.waits = waits.is_some();
         for (key, found) in left {
             let is_binding = key.kind.stage() == Stage::Access;
@@ -193,6 +195,14 @@ mod tests {
         world.cycle();
         assert!(world.cluster().objects.contains_key(&binding("tool-foo")));
         world.now += SignedDuration::from_hours(2);
+        world.cycle();
+        assert!(!world.cluster().objects.contains_key(&binding("tool-foo")));
+    }
+
+    #[test]
+    fn a_takeover_of_a_wrong_clock_gives_no_grace() {
+        let mut world = world();
+        world.ledger.learned_at = Some(world.now + SignedDuration::from_hours(60 * 24));
         world.cycle();
         assert!(!world.cluster().objects.contains_key(&binding("tool-foo")));
     }

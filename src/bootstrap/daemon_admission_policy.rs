@@ -144,6 +144,13 @@ fn variables(needs: &Needs) -> Value {
                 .to_owned()
         ),
         list("subjects", "variables.writes ? object.?subjects.orValue([]) : []".to_owned()),
+        // A binding of its own from which somebody took the label is deleted after it names nobody.
+        list(
+            "empties",
+            "(variables.isBinding || variables.isClusterBinding) && variables.writes && variables.old && \
+             variables.sub == '' && variables.name.startsWith('bursar-') && variables.subjects.size() == 0"
+                .to_owned()
+        ),
         list(
             "isMark",
             format!(

@@ -173,7 +173,7 @@ impl TenantExecution<'_> {
     /// The archive is on disk as it was written, of this suspension, and new.
     async fn is_archived(&self, newest: Option<&(String, Archive)>) -> bool {
         let Some((file, archive)) = newest else { return false };
-        if archive.generation != self.account.generation || self.run.now.duration_since(archive.at) > FRESH {
+        if archive.generation != self.account.generation || self.run.now.duration_since(archive.at).abs() > FRESH {
             return false;
         }
         let (archives, file, expected) = (self.effects.archives.clone(), file.clone(), archive.digest.clone());

@@ -21,19 +21,18 @@ pub(super) fn place(needs: &Needs) -> String {
     let any = if classes.is_empty() { "false".to_owned() } else { classes.join(" || ") };
     format!(
         "variables.namespaced && !variables.tenantPlace && variables.sub == '' && variables.managedNow && \
-         variables.managedBefore && ({any})"
+         (variables.managedBefore || variables.empties) && ({any})"
     )
 }
 
 fn request(class: &Adopting) -> String {
     let selected: Vec<String> = class.selector.requirements().iter().map(requirement).collect();
+    let (own, all) = (texts(&class.service_account_roles), texts(&class.roles));
     format!(
-        "{} && ((variables.isBinding && (!variables.writes || \
-         (variables.subjects.all(s, s.kind == 'ServiceAccount') ? variables.role in {} : variables.role in {}))) || \
+        "{} && ((variables.isBinding && (!variables.writes || (variables.empties && variables.role in {own} + {all}) || \
+         (variables.subjects.all(s, s.kind == 'ServiceAccount') ? variables.role in {own} : variables.role in {all}))) || \
          (!variables.isBinding && request.resource.resource in {}))",
         selected.join(" && "),
-        texts(&class.service_account_roles),
-        texts(&class.roles),
         texts(&class.resources),
     )
 }

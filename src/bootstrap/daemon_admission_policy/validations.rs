@@ -218,7 +218,7 @@ fn admin_bindings(needs: &Needs, Confinement { administrators, .. }: &Confinemen
         subjects.push("false".to_owned());
     }
     format!(
-        "!variables.isClusterBinding || (variables.managedNow && variables.managedBefore && \
+        "!variables.isClusterBinding || (variables.managedNow && (variables.managedBefore || variables.empties) && \
          variables.name.startsWith('bursar-') && (!variables.writes || (variables.role in variables.adminRoles && \
          variables.subjects.all(s, {}))))",
         subjects.join(" || ")

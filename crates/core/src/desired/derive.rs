@@ -239,7 +239,7 @@ impl<'a> World<'a> {
                 held: self.ledger.holds.get(&account.id),
                 orders: self.orders.get(&account.id).cloned().unwrap_or_default(),
                 idle: self.idle(&account.id, &tenants),
-                awaited: used.is_some_and(|used| *used + AWAITED > self.now),
+                awaited: used.is_some_and(|used| self.now.duration_since(*used).abs() < AWAITED),
                 tenants,
                 granted: self.granted(account, &taken.now),
                 taken,

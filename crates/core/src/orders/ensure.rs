@@ -82,7 +82,7 @@ pub fn ensure(
         return Ensured::refused(1, format!("{}: {why}", account.account_name()));
     }
     let before = ledger.last_use.get(&account.id);
-    let anew = before.is_none_or(|before| *before + FRESH <= now);
+    let anew = before.is_none_or(|before| now.duration_since(*before).abs() >= FRESH);
     let mut changes: Vec<Change> = anew.then(|| Change::Used(account.id.clone(), now)).into_iter().collect();
     let events = if before.is_none() { vec![asked(caller, account)] } else { Vec::new() };
     let mut wants = anew;
@@ -235,7 +235,7 @@ fn standing(
     };
     match delivery.checked_at {
         None => waits("its kubeconfig is being written again"),
-        Some(at) if at + FRESH > now => Standing::Ready(Some(delivery.path.clone())),
+        Some(at) if now.duration_since(at).abs() < FRESH => Standing::Ready(Some(delivery.path.clone())),
         Some(at) if at == Timestamp::UNIX_EPOCH => waits("its kubeconfig is being looked at"),
         Some(_) => Standing::Unseen(key, delivery.clone()),
     }

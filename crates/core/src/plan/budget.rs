@@ -129,9 +129,9 @@ fn is_counted(plan: &AccountPlan) -> bool {
             Some(Transition::Suspend(Suspension::Absent | Suspension::Idle { .. })) => true,
             Some(Transition::Suspend(Suspension::Left)) => !plan.left || plan.begun.values().any(Failure::is_begun),
             Some(_) => false,
-            // Its class gave up one of its clusters.
+            // Its class gave up one of its clusters. What is left of that was counted when it began.
             None => plan.steps().any(|action| match action {
-                Action::StopWorkloads { .. } => true,
+                Action::StopWorkloads { cluster, .. } => plan.begun.get(cluster).is_some_and(Failure::is_begun),
                 Action::Delete { key, reason, .. } => *reason == Reason::Suspended && key.kind.stage() == Stage::Access,
                 _ => false,
             }),

@@ -3,31 +3,155 @@
 
 use std::collections::BTreeSet;
 
-use super::{AccountPlan, Action};
-use crate::desired::{Regeneration, Transition};
+use super::subjects::without_new;
+use super::{AccountPlan, Action, Side};
+use crate::desired::Transition;
 use crate::identity::ClusterName;
 
-/// Takes out what grants or repairs something in these clusters. Nothing of it is remembered, so it is planned again.
+/// Takes out what grants or repairs something in these clusters. Nothing of it is remembered, so it is planned again. What
+/// is done elsewhere goes on.
 pub(super) fn confine(accounts: &mut Vec<AccountPlan>, unconfined: &BTreeSet<ClusterName>) {
     if unconfined.is_empty() {
         return;
     }
-    let is_there = |action: &Action| unconfined.contains(action.cluster());
-    accounts.retain(|plan| takes_away(plan) || !plan.actions.iter().any(is_there));
-    for plan in accounts.iter_mut().filter(|plan| plan.actions.iter().any(is_there)) {
-        // A new credential is a grant; the older ones end without it.
-        plan.retain_steps(|_, action| !is_there(action) || !matches!(action, Action::Deliver { .. }));
-        plan.paced.clear();
+    let all = std::mem::take(accounts);
+    accounts.extend(all.into_iter().filter_map(|plan| unless_it_begins(plan, unconfined)));
+    for plan in accounts.iter_mut() {
+        without_new(plan, unconfined);
+        let before = plan.steps().count();
+        plan.retain_steps(|_, action| {
+            let narrows = action.side() == Side::Narrowing || matches!(action, Action::ProveRevoked { .. });
+            narrows || !unconfined.contains(action.cluster())
+        });
+        plan.settles.retain(|cluster, _| !unconfined.contains(cluster));
+        plan.places.retain(|cluster, _| !unconfined.contains(cluster));
+        // An order is carried out when its steps are; a suspension and a revocation are carried out by what remains.
+        if plan.steps().count() < before && plan.transition.is_none() && plan.regenerated.is_none() {
+            (plan.orders, plan.ordered) = (Vec::new(), None);
+        }
     }
+    accounts.retain(|plan| !plan.is_idle());
 }
 
-/// A suspension and what follows it, a revocation, members who leave.
-fn takes_away(plan: &AccountPlan) -> bool {
-    let by_life = match &plan.transition {
-        None => false,
-        Some(Transition::Create | Transition::Resume) => return false,
-        Some(transition) => matches!(transition, Transition::Suspend(_)),
+/// An account's life waits as a whole, but for a suspension. Until then what is left of its suspension goes on.
+fn unless_it_begins(mut plan: AccountPlan, unconfined: &BTreeSet<ClusterName>) -> Option<AccountPlan> {
+    let waits = |plan: &AccountPlan| {
+        !matches!(plan.transition, None | Some(Transition::Suspend(_)))
+            && plan.steps().any(|action| unconfined.contains(action.cluster()))
     };
-    let is_revoked = plan.regenerated.as_ref().is_some_and(|why| *why != Regeneration::First);
-    by_life || is_revoked || !plan.leaving.is_empty()
+    while waits(&plan) {
+        plan = *plan.otherwise?;
+    }
+    Some(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use jiff::SignedDuration;
+
+    use crate::identity::{AccountKind, ClusterName};
+    use crate::kinds::{ManagedKind, ObjectKey};
+    use crate::plan::testing::{World, prod};
+    use crate::plan::{Action, ApprovedPlan, Bounds, Reason, guard};
+
+    fn confined(world: &World) -> ApprovedPlan {
+        let unconfined = BTreeSet::from([prod()]);
+        let bounds = Bounds { unconfined, ..Bounds::of(&world.ledger, &world.policy) };
+        guard(world.plan(), &bounds, world.now).0
+    }
+
+    fn cycle(world: &mut World) {
+        let approved = confined(world);
+        world.execute(&approved);
+    }
+
+    fn steps(approved: &ApprovedPlan) -> Vec<&Action> {
+        approved.accounts().iter().flat_map(crate::plan::AccountPlan::steps).collect()
+    }
+
+    fn edit(world: &mut World, cluster: &ClusterName, kind: ManagedKind, namespace: &str) -> ObjectKey {
+        let objects = &mut world.in_cluster(cluster).objects;
+        let mut found = objects.iter_mut();
+        let is_meant = |key: &ObjectKey| key.kind == kind && key.namespace.as_deref() == Some(namespace);
+        let (key, found) = found.find(|(key, _)| is_meant(key)).expect("it is there");
+        found.digest = "edited".to_owned().into();
+        key.clone()
+    }
+
+    fn names(world: &World) -> Vec<&str> {
+        let bound = world.bound.iter().filter(|(key, _)| key.namespace.as_deref() == Some("workspace-algebra"));
+        bound.flat_map(|(_, names)| names).map(|name| name.split('#').next().unwrap_or_default()).collect()
+    }
+
+    #[test]
+    fn a_foreign_subject_is_taken_out_while_looks_wait() {
+        let mut world = World::new();
+        world.add(AccountKind::Tool, "foo", Some(52_503));
+        (0..2).for_each(|_| drop(world.cycle()));
+        world.now += SignedDuration::from_hours(20);
+        let binding = edit(&mut world, &prod(), ManagedKind::RoleBinding, "tool-foo");
+        edit(&mut world, &prod(), ManagedKind::LimitRange, "tool-foo");
+        let plan = world.plan();
+        let all: Vec<&Action> = plan.accounts.iter().flat_map(crate::plan::AccountPlan::steps).collect();
+        assert!(
+            all.len() == 3 && all.iter().any(|action| matches!(action, Action::InspectKubeconfig { .. })),
+            "{all:?}"
+        );
+        let approved = confined(&world);
+        let left = steps(&approved);
+        assert!(
+            matches!(&left[..], [Action::Apply { key, reason: Reason::Drifted(_), .. }] if *key == binding),
+            "{left:?}"
+        );
+    }
+
+    #[test]
+    fn a_workspace_loses_who_is_disabled_and_gets_nobody() {
+        let (mut world, alice, algebra) = World::in_course();
+        let bob = world.add(AccountKind::User, "bob", Some(20_002));
+        "uid=bob,ou=students,dc=example,dc=org".clone_into(&mut world.account(&bob).dn);
+        world.join(&algebra, &bob);
+        (0..2).for_each(|_| cycle(&mut world));
+        assert_eq!(names(&world), ["bursar:user:alice"]);
+        assert!(steps(&confined(&world)).is_empty(), "{:?}", confined(&world));
+        world.account(&alice).disabled = Some("mark".to_owned());
+        (0..2).for_each(|_| cycle(&mut world));
+        assert!(names(&world).is_empty(), "{:?}", names(&world));
+        world.account(&alice).disabled = None;
+        (0..2).for_each(|_| cycle(&mut world));
+        assert!(names(&world).is_empty(), "{:?}", names(&world));
+        (0..2).for_each(|_| drop(world.cycle()));
+        assert_eq!(names(&world), ["bursar:user:alice", "bursar:user:bob"]);
+        (0..2).for_each(|_| drop(world.cycle()));
+        assert!(world.plan().is_empty(), "{}", world.plan());
+    }
+
+    #[test]
+    fn a_new_member_whose_account_is_there_gets_nothing() {
+        let (mut world, _, algebra) = World::in_course();
+        let bob = world.add(AccountKind::User, "bob", Some(20_002));
+        "uid=bob,ou=students,dc=example,dc=org".clone_into(&mut world.account(&bob).dn);
+        (0..2).for_each(|_| drop(world.cycle()));
+        world.join(&algebra, &bob);
+        (0..2).for_each(|_| cycle(&mut world));
+        assert_eq!(names(&world), ["bursar:user:alice"]);
+        world.cycle();
+        assert_eq!(names(&world), ["bursar:user:alice", "bursar:user:bob"]);
+    }
+
+    #[test]
+    fn repairs_in_another_cluster_go_on() {
+        let mut world = World::new();
+        world.another_cluster("b");
+        world.add(AccountKind::Tool, "foo", Some(52_503));
+        (0..2).for_each(|_| drop(world.cycle()));
+        let b = ClusterName("b".to_owned());
+        edit(&mut world, &prod(), ManagedKind::ResourceQuota, "tool-foo");
+        let quota = edit(&mut world, &b, ManagedKind::ResourceQuota, "tool-foo");
+        let approved = confined(&world);
+        let left = steps(&approved);
+        assert!(matches!(&left[..], [Action::Apply { key, .. }] if *key == quota), "{left:?}");
+    }
 }

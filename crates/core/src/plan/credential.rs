@@ -205,9 +205,10 @@ pub fn next_look(delivery: &Delivery) -> Option<Timestamp> {
     looks.into_iter().find(|look| checked < *look)
 }
 
-/// Whether a home is to be looked into again.
+/// Whether a home is to be looked into again. A look of the future was of a clock that was wrong.
 pub(super) fn is_due(look: Look<'_>, delivery: &Delivery) -> bool {
-    delivery.checked_at.unwrap_or(delivery.at).as_second() < last_slot(look.id, look.now)
+    let checked = delivery.checked_at.unwrap_or(delivery.at).as_second();
+    checked < last_slot(look.id, look.now) || checked > look.now.as_second() + INSPECT_EVERY
 }
 
 /// The last moment at which this account's homes were to be looked into: every [`INSPECT_EVERY`] seconds, and at

@@ -29,7 +29,6 @@ pub(super) fn through(plan: AccountPlan, ledger: &LedgerState) -> Option<Account
         adopted: Vec::new(),
         paced: BTreeSet::new(),
         losses: Losses::new(),
-        standing: super::subjects::Standing::new(),
         settles: std::collections::BTreeMap::new(),
         places: std::collections::BTreeMap::new(),
         forgotten: Vec::new(),
@@ -93,7 +92,7 @@ fn narrowed(action: &Action, loss: Option<&Kept>, ledger: &LedgerState) -> Optio
         }
         Action::Delete { key, reason, .. } => {
             let tokens = key.kind == ManagedKind::ServiceAccount || key.kind == ManagedKind::Secret;
-            (*reason == Reason::Suspended || tokens).then(|| action.clone())
+            (*reason != Reason::Orphaned || tokens).then(|| action.clone())
         }
         Action::StopWorkloads { .. } | Action::Evict { .. } => Some(action.clone()),
         Action::RemoveKubeconfig { reason, .. } | Action::SshKeys { reason: Some(reason), .. } => {
@@ -121,7 +120,7 @@ fn without_grants(action: &Action, ledger: &LedgerState) -> Option<Action> {
 }
 
 /// The same subject, or the same account's of another generation.
-fn follows(subject: &Value, before: &Value) -> bool {
+pub(super) fn follows(subject: &Value, before: &Value) -> bool {
     let account = |subject: &Value| subject["name"].as_str().and_then(of_generation_group).map(|(account, _)| account);
     let is_token = |subject: &Value| subject["kind"] == ManagedKind::ServiceAccount.row().kind;
     subject == before

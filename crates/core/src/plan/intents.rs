@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::guard::ApprovedPlan;
-use super::{AccountPlan, Plan};
+use super::{AccountPlan, Plan, stops};
 use crate::desired::{Regeneration, Transition};
 use crate::identity::{AccountId, ClusterName};
 use crate::inventory::Inventory;
@@ -66,7 +66,10 @@ fn changes(plan: &AccountPlan, now: Timestamp) -> Vec<Change> {
         let (key, given) = adoption.given(&plan.id, now);
         Change::Override(key, Some(given))
     }));
-    let begun = plan.begun.iter();
+    // The guard may have taken out the step that an account began with which does not change its life.
+    let stops = stops(plan.steps());
+    let is_done = |cluster: &ClusterName| plan.transition.is_some() || stops.contains(cluster);
+    let begun = plan.begun.iter().filter(|(cluster, failure)| !failure.is_begun() || is_done(cluster));
     changes.extend(
         begun.map(|(cluster, failure)| Change::Failure(plan.id.clone(), cluster.clone(), Some(failure.clone()))),
     );

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::guard::APPROVAL_HOLDS;
 use super::hash;
 use crate::ledger::{Spending, Spent};
 use crate::policy::{Limit, Limits};
@@ -32,15 +33,16 @@ impl Limited {
     }
 }
 
-/// What the last 24 hours used of a limit.
+/// What the last 24 hours used of a limit. What a wrong clock put further ahead than a day is not of them.
 pub(super) fn spent(all: &[Spent], spending: Spending, class: &str, now: Timestamp) -> u64 {
     let day = all.iter().filter(|spent| spent.spending == spending && spent.class == class);
-    day.filter(|spent| spent.at + DAY > now).map(|spent| spent.amount).sum()
+    day.filter(|spent| now.duration_since(spent.at).abs() < DAY).map(|spent| spent.amount).sum()
 }
 
-/// Whether an administrator approved the hash, and the approval is not over.
+/// Whether an administrator approved the hash, and the approval is not over. One that ends later than any approval was
+/// given by a clock that was wrong.
 pub(super) fn is_approved(approvals: &BTreeMap<String, Timestamp>, hash: &str, now: Timestamp) -> bool {
-    approvals.get(hash).is_some_and(|until| *until > now)
+    approvals.get(hash).is_some_and(|until| *until > now && until.duration_since(now) <= APPROVAL_HOLDS)
 }
 
 /// What a limit says of several amounts; places in their list.
@@ -79,4 +81,64 @@ pub(super) fn judge(
     let mut others = (0..amounts.len()).filter(|place| !approved.contains_key(place));
     let refused = over(&mut others, left.saturating_sub(used));
     Verdict { refused, approved, whole }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::AccountKind;
+    use crate::ledger::{Lifecycle, Spending};
+    use crate::plan::hash;
+    use crate::plan::testing::World;
+
+    fn in_60_days(world: &World) -> Timestamp {
+        world.now + SignedDuration::from_hours(60 * 24)
+    }
+
+    /// A tool that the directory locks out, where nothing but one suspension a day is allowed.
+    fn locked_out() -> (World, crate::identity::AccountId) {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        (0..2).for_each(|_| drop(world.cycle()));
+        world.account(&foo).disabled = Some("mark".to_owned());
+        world.policy.limits.disable_per_day = Limit { count: 1, percent: None };
+        (world, foo)
+    }
+
+    #[test]
+    fn what_a_wrong_clock_spent_uses_up_no_budget() {
+        let (mut world, foo) = locked_out();
+        let at = |hours| world.now + SignedDuration::from_hours(hours);
+        let spent = |at| Spent { spending: Spending::Disable, class: "tool".to_owned(), amount: 1, at };
+        let is_spent = |at| super::spent(&[spent(at)], Spending::Disable, "tool", world.now) == 1;
+        assert!(is_spent(at(-23)) && is_spent(at(1)) && !is_spent(at(-24)) && !is_spent(at(24)));
+        world.ledger.spent.push(spent(in_60_days(&world)));
+        world.cycle();
+        assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Suspended);
+    }
+
+    #[test]
+    fn an_approval_of_a_wrong_clock_approves_nothing() {
+        let (mut world, foo) = locked_out();
+        world.policy.limits.disable_per_day = Limit { count: 0, percent: None };
+        let part = hash::part(&world.plan().accounts[0]);
+        world.ledger.approvals.insert(part.clone(), in_60_days(&world));
+        world.cycle();
+        assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Active);
+        world.ledger.approvals.insert(part, world.now + APPROVAL_HOLDS);
+        world.cycle();
+        assert_eq!(world.ledger.accounts[&foo].state, Lifecycle::Suspended);
+    }
+
+    #[test]
+    fn a_home_that_a_wrong_clock_looked_into_is_looked_into_again() {
+        let (mut world, foo) = locked_out();
+        world.account(&foo).disabled = None;
+        let at = in_60_days(&world);
+        world.ledger.deliveries.values_mut().for_each(|delivery| delivery.checked_at = Some(at));
+        let looks = |world: &World| world.plan().accounts.iter().flat_map(|plan| &plan.actions).count();
+        assert_eq!(looks(&world), 1);
+        world.cycle();
+        assert_eq!(looks(&world), 0);
+    }
 }

@@ -173,7 +173,8 @@ impl Loss<'_, '_> {
             Action::Apply { key, manifest, uid: Some(uid), .. } if key.kind.stage() == Stage::Access => {
                 self.of_binding(key, uid, Some(&manifest.value()))
             }
-            Action::Delete { reason: Reason::Suspended, .. } => None,
+            // Who may stay gets a binding that is on its way out back when it is gone.
+            Action::Delete { reason: Reason::Suspended | Reason::Changed(_), .. } => None,
             Action::Delete { key, .. } if self.is_going(key) => None,
             Action::Delete { key, uid, .. } if key.kind.stage() == Stage::Access => self.of_binding(key, uid, None),
             Action::Delete { key, .. } if credential::is_ours(key) => self.ends_tokens(key).then_some(Kept::AsItIs),
@@ -227,7 +228,10 @@ impl Loss<'_, '_> {
         if kept.iter().all(|subject| wanted.contains(subject)) {
             return None;
         }
-        let there = self.world.inventory.clusters.get(&key.cluster)?.objects.get(key)?;
+        let Some(there) = self.world.inventory.clusters.get(&key.cluster)?.objects.get(key) else {
+            // Without its label it holds all the same. One in a namespace of others is gone with the namespace.
+            return of_others(self.plan, key).is_none().then_some(Kept::AsItIs);
+        };
         if kept == *before && there.digest == record.observed && there.uid == record.uid {
             return Some(Kept::AsItIs);
         }

@@ -33,6 +33,8 @@ mod volume;
 mod wording;
 
 #[cfg(test)]
+mod binding_tests;
+#[cfg(test)]
 mod history_tests;
 #[cfg(test)]
 mod property_tests;
@@ -329,6 +331,11 @@ fn compare(
     plan
 }
 
+/// Where workloads are stopped.
+fn stops<'a>(steps: impl Iterator<Item = &'a Action>) -> BTreeSet<&'a ClusterName> {
+    steps.filter(|action| matches!(action, Action::StopWorkloads { .. })).map(Action::cluster).collect()
+}
+
 fn namespaces(account: &DesiredAccount) -> BTreeSet<String> {
     account.clusters.values().filter_map(|tenant| tenant.namespace.as_ref()).map(ToString::to_string).collect()
 }
@@ -411,6 +418,7 @@ impl World<'_> {
             // As `is_idle` would say of what is built below, and most accounts are.
             return None;
         }
+        let begun = self.begun(id, desired, &stops(narrowing.iter().map(|(action, _)| action)));
         let steps = narrowing.iter().chain(&actions).enumerate();
         let paced = steps.filter(|(_, (_, paced))| *paced).map(|(place, _)| place).collect();
         let unmarked = |steps: Vec<(Action, bool)>| steps.into_iter().map(|(action, _)| action).collect();
@@ -465,7 +473,7 @@ impl World<'_> {
             standing: subjects::Standing::new(),
             places,
             forgotten,
-            begun: self.begun(id, desired),
+            begun,
             before: Box::new(before.clone()),
             otherwise: None,
         };
@@ -529,7 +537,13 @@ impl World<'_> {
         found
     }
 
-    fn begun(&self, id: &AccountId, desired: &DesiredAccount) -> BTreeMap<ClusterName, Failure> {
+    /// `stops`: where workloads are stopped.
+    fn begun(
+        &self,
+        id: &AccountId,
+        desired: &DesiredAccount,
+        stops: &BTreeSet<&ClusterName>,
+    ) -> BTreeMap<ClusterName, Failure> {
         let suspends = matches!(desired.transition, Some(Transition::Suspend(_)));
         let evicts = matches!(desired.transition, Some(Transition::Suspend(Suspension::Evicted { .. })));
         let changes = desired.transition.is_some() || desired.regenerated.is_some();
@@ -538,6 +552,10 @@ impl World<'_> {
             let known = self.ledger.failures.get(&(id.clone(), cluster.clone()));
             let failure = match known {
                 _ if suspends && (tenant.namespace.is_some() || evicts) => Failure::begun(self.now),
+                // A removal that failed is tried again anyway, and keeps its backoff.
+                known if stops.contains(cluster) && known.is_none_or(|it| !it.is_begun() && !it.is_of_removal()) => {
+                    Failure::begun(self.now)
+                }
                 Some(known) if changes => Failure { attempts: 0, next_try: self.now, ..known.clone() },
                 _ => return None,
             };

@@ -10,7 +10,7 @@ use super::scan::Scan;
 use super::testing::{World, prod};
 use super::{AccountPlan, Action, compare, derived, hash};
 use crate::desired::{Deriver, DesiredState, Transition};
-use crate::identity::{AccountId, AccountKind, DirectoryId};
+use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId};
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::{Absence, Failure, Lifecycle, Note, Order, OrderKind, Suspension};
 use crate::policy::Limit;
@@ -299,6 +299,36 @@ fn a_daemon_that_was_killed_while_it_suspended_finishes() {
         assert!(stops.into_iter().any(|action| matches!(action, Action::StopWorkloads { .. })), "after {done}: {rest}");
         world.cycle();
         assert!(world.plan().is_empty(), "after {done}: {}", world.plan());
+    }
+}
+
+#[test]
+fn a_daemon_that_was_killed_while_it_left_a_cluster_or_sealed_again_finishes() {
+    let b = ClusterName("b".to_owned());
+    let given_up = |world: &mut World| world.policy.classes.get_mut("tool").expect("a class").clusters = vec![prod()];
+    let sealed_again = |world: &mut World| {
+        let foo = world.id(AccountKind::Tool, "foo");
+        world.account(&foo).disabled = Some("mark".to_owned());
+        (0..2).for_each(|_| drop(world.cycle()));
+        let key =
+            ObjectKey::namespace(&ClusterName("b".to_owned()), &"tool-foo".to_owned().try_into().expect("a name"));
+        let objects = &mut world.in_cluster(&key.cluster).objects;
+        objects.get_mut(&key).expect("it is there").digest = "edited".to_owned().into();
+    };
+    let stops = |action: &Action| matches!(action, Action::StopWorkloads { cluster, .. } if *cluster == b);
+    for happens in [&given_up as &dyn Fn(&mut World), &sealed_again] {
+        let mut world = World::new();
+        world.another_cluster("b");
+        world.add(AccountKind::Tool, "foo", Some(52_503));
+        (0..2).for_each(|_| drop(world.cycle()));
+        happens(&mut world);
+        let (approved, _) = world.guarded();
+        let place = approved.accounts()[0].steps().position(stops).expect("it stops them");
+        world.execute_until(&approved, place);
+        let rest = world.plan();
+        assert!(rest.accounts.iter().flat_map(AccountPlan::steps).any(stops), "{rest}");
+        world.cycle();
+        assert!(world.plan().is_empty() && world.ledger.failures.is_empty(), "{}", world.plan());
     }
 }
 

@@ -7,30 +7,44 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::hold::follows;
 use super::{AccountPlan, Action};
 use crate::desired::Transition;
 use crate::digest::digest;
-use crate::identity::AccountId;
+use crate::identity::{AccountId, ClusterName};
 use crate::inventory::Inventory;
 use crate::json_text::JsonText;
 use crate::kinds::{ObjectKey, Stage};
 use crate::ledger::LedgerState;
 use crate::packed_text::DigestText;
 
-/// Digests of the manifests that were applied and that nobody changed since, of the bindings that a plan writes.
-pub type Standing = BTreeMap<ObjectKey, DigestText>;
+/// What is known of the bindings that a plan changes.
+pub type Standing = BTreeMap<ObjectKey, Binding>;
+
+/// A binding that stands there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Binding {
+    /// Whom the newest manifest named; absent in a ledger of before it knew subjects.
+    subjects: Option<Vec<Value>>,
+    /// Digest of that manifest, if nobody changed the binding since.
+    unchanged: Option<DigestText>,
+}
 
 pub(super) fn standing(plan: &AccountPlan, ledger: &LedgerState, inventory: &Inventory) -> Standing {
     let bindings = plan.steps().filter_map(|action| match action {
-        Action::Apply { key, uid: Some(_), .. } if key.kind.stage() == Stage::Access => Some(key),
+        Action::Apply { key, uid: Some(_), .. } | Action::Delete { key, .. } if key.kind.stage() == Stage::Access => {
+            Some(key)
+        }
         _ => None,
     });
-    let unchanged = bindings.filter_map(|key| {
+    let known = bindings.filter_map(|key| {
         let record = ledger.objects.get(key)?;
         let found = inventory.clusters.get(&key.cluster)?.objects.get(key)?;
-        (found.digest == record.observed && found.uid == record.uid).then(|| (key.clone(), record.wanted.clone()))
+        let is_unchanged = found.digest == record.observed && found.uid == record.uid;
+        let subjects = record.detail.as_ref().map(JsonText::value).and_then(|it| it.as_array().cloned());
+        Some((key.clone(), Binding { subjects, unchanged: is_unchanged.then(|| record.wanted.clone()) }))
     });
-    unchanged.collect()
+    known.collect()
 }
 
 /// Takes the people out of bindings of others whose own creation or return is not among `accounts`.
@@ -51,6 +65,22 @@ pub(super) const fn begins(plan: &AccountPlan) -> bool {
     matches!(plan.transition, Some(Transition::Create | Transition::Resume))
 }
 
+/// Takes out of bindings in these clusters whom they do not name yet, and leaves bindings out of which nothing is known.
+pub(super) fn without_new(plan: &mut AccountPlan, clusters: &BTreeSet<ClusterName>) {
+    let standing = plan.standing.clone();
+    retain(plan, |key, subject| {
+        let known = standing.get(key).filter(|_| clusters.contains(&key.cluster));
+        let before = known.and_then(|known| known.subjects.as_ref());
+        before.is_none_or(|before| before.iter().any(|it| follows(subject, it)))
+    });
+    plan.retain_steps(|_, action| match action {
+        Action::Apply { key, .. } if key.kind.stage() == Stage::Access && clusters.contains(&key.cluster) => {
+            standing.contains_key(key)
+        }
+        _ => true,
+    });
+}
+
 /// Keeps those subjects of bindings of which `keeps` says so. A binding that then is what stands there is not written.
 fn retain(plan: &mut AccountPlan, keeps: impl Fn(&ObjectKey, &Value) -> bool) {
     let less = |action: &Action| without(action, |key, subject| keeps(key, subject));
@@ -59,7 +89,7 @@ fn retain(plan: &mut AccountPlan, keeps: impl Fn(&ObjectKey, &Value) -> bool) {
     let clusters = changed.values().map(|action| action.cluster().clone()).collect::<BTreeSet<_>>();
     // Nothing there is what it should be.
     plan.settles.retain(|cluster, _| !clusters.contains(cluster));
-    let standing = std::mem::take(&mut plan.standing);
+    let standing = plan.standing.clone();
     for (place, action) in plan.narrowing.iter_mut().chain(&mut plan.actions).enumerate() {
         if let Some(less) = changed.get(&place) {
             action.clone_from(less);
@@ -86,7 +116,7 @@ fn without(action: &Action, keeps: impl Fn(&ObjectKey, &Value) -> bool) -> Optio
 fn is_left(action: &Action, standing: &Standing) -> bool {
     let Action::Apply { key, manifest, wanted, uid, .. } = action else { return true };
     let names_nobody = || manifest.value()["subjects"].as_array().is_none_or(Vec::is_empty);
-    standing.get(key) != Some(wanted) && (uid.is_some() || !names_nobody())
+    standing.get(key).is_none_or(|known| known.unchanged.as_ref() != Some(wanted)) && (uid.is_some() || !names_nobody())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! access than was wanted, never more.
 
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::bound::Bindings;
 use super::credential::{self, Standing};
@@ -15,6 +16,7 @@ use crate::desired::quota::stops_pods;
 use crate::desired::{DesiredAccount, DesiredObject, DesiredTenant, DirectoryTarget, EndOfTenant, Proof, Transition};
 use crate::identity::{AccountId, ClusterName, NamespaceName};
 use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
+use crate::json_text::JsonText;
 use crate::kinds::{Data, Detail, ManagedKind, ObjectKey, ObjectKind, ObjectName, Stage};
 use crate::ledger::{LedgerState, ObjectRecord, Suspension};
 use crate::policy::DriftMode;
@@ -102,7 +104,7 @@ pub(super) fn actions(look: Look<'_>) -> Found {
         bindings.into_iter().partition(|action| matches!(action, Action::Apply { uid: Some(_), .. }));
     let (deleted_bindings, deletes): (Vec<_>, Vec<_>) = deletes(look, &mut found.notices)
         .into_iter()
-        .chain(look.scan.strays().removals(look.id, look.cluster))
+        .chain(look.scan.strays().removals(look.id, look.cluster, look.tenant.suspended))
         .partition(|action| stage(action) == Some(Stage::Access));
     // At a resumption no pod starts before it is gone.
     let (stoppers, deletes): (Vec<_>, Vec<_>) =
@@ -217,7 +219,7 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
     let found = look.there.objects.get(key);
     let record = look.ledger.objects.get(key).filter(|record| record.account == *look.id);
     let reason = match (record, found) {
-        (_, Some(found)) if found.deleting => return None,
+        (record, Some(found)) if found.deleting => return ended(key, object, record?, found),
         (Some(record), Some(found)) if is_settled(object, record, found) => return None,
         (_, None) | (None, Some(_)) => Reason::Missing,
         (Some(record), Some(found)) if !quota::edits(object, record, found).is_empty() => {
@@ -259,6 +261,22 @@ fn apply(look: Look<'_>, key: &ObjectKey, object: &DesiredObject, said: &mut Fou
     })
 }
 
+/// A finalizer may keep a binding that somebody deleted for long, and until then it holds: what it should take from
+/// somebody is taken with it. It is made again when it is gone.
+fn ended(key: &ObjectKey, object: &DesiredObject, record: &ObjectRecord, found: &ObservedObject) -> Option<Action> {
+    if key.kind.stage() != Stage::Access || record.uid != found.uid || record.wanted == object.digest {
+        return None;
+    }
+    let manifest = object.manifest.as_ref()?.value();
+    let (before, wanted) = (record.detail.as_ref().map(JsonText::value), manifest["subjects"].as_array());
+    let stays = |subject: &Value| wanted.is_some_and(|wanted| wanted.contains(subject));
+    if before.as_ref().and_then(Value::as_array).is_some_and(|before| before.iter().all(stays)) {
+        return None;
+    }
+    let reason = Reason::Changed(vec!["subjects".to_owned()]);
+    Some(Action::Delete { key: key.clone(), uid: record.uid.to_string(), reason })
+}
+
 /// Why a repair waits: somebody undid the last ones.
 fn waits(look: Look<'_>, key: &ObjectKey, found: &ObservedObject) -> Option<String> {
     let repairs = look.there.repairs.get(key)?;
@@ -298,7 +316,8 @@ fn described(key: &ObjectKey) -> String {
 }
 
 /// What nobody wants any more: in the reverse of the order in which it was made. A namespace is never deleted here, and
-/// nothing that the cluster does not show us with our label and the uid that we know.
+/// nothing but a binding that the cluster does not show us with our label and the uid that we know: a binding holds also
+/// without its label, and while a finalizer keeps it.
 fn deletes(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
     let mut orphans: Vec<&ObjectKey> = look
         .scan
@@ -312,7 +331,11 @@ fn deletes(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
         .into_iter()
         .filter_map(|key| {
             let record = look.ledger.objects.get(key)?;
-            let found = look.there.objects.get(key)?;
+            let found = look.there.objects.get(key);
+            if key.kind.stage() == Stage::Access && found.is_none_or(|found| found.uid == record.uid) {
+                return Some(Action::Delete { key: key.clone(), uid: record.uid.to_string(), reason: reason.clone() });
+            }
+            let found = found?;
             if volume::holds_data(key, record) {
                 notices.push(volume::kept(key));
                 return None;
@@ -326,13 +349,21 @@ fn deletes(look: Look<'_>, notices: &mut Vec<String>) -> Vec<Action> {
         .collect()
 }
 
-/// What nobody wants any more and is gone already, or is another object by now: the ledger need not know of it.
+/// What nobody wants any more and is gone already, or is another object by now: the ledger need not know of it. Of a
+/// binding only the answer to its deletion proves that it is gone; one in a namespace that is deleted goes with it.
 pub(super) fn forgotten(look: Look<'_>) -> Vec<ObjectKey> {
     let gone = look.scan.orphans((look.id, look.cluster), look.tenant).filter(|key| {
         let known = look.ledger.objects.get(key).map(|record| &record.uid);
-        look.there.objects.get(key).map(|found| &found.uid) != known
+        let found = look.there.objects.get(key).map(|found| &found.uid);
+        let may_hold = key.kind.stage() == Stage::Access && found.is_none() && !goes_with_its_namespace(look, key);
+        found != known && !may_hold
     });
     gone.cloned().collect()
+}
+
+fn goes_with_its_namespace(look: Look<'_>, key: &ObjectKey) -> bool {
+    look.tenant.end == Some(EndOfTenant::Delete)
+        && key.namespace.as_deref() == look.tenant.namespace.as_ref().map(NamespaceName::as_str)
 }
 
 /// When the suspension begins, and again as long as something of it failed: `intents` writes a failure down that only

@@ -17,7 +17,7 @@ use crate::identity::{AccountId, AccountKind, ClusterName, DirectoryId, Gid, Pos
 use crate::inventory::quota::ObservedQuota;
 use crate::inventory::repairs::Repairs;
 use crate::inventory::{ClusterInventory, Inventory, ObservedObject};
-use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, ObjectName};
+use crate::kinds::{ManagedKind, ObjectKey, ObjectKind, ObjectName, Stage};
 use crate::ledger::change::{Change, Event};
 use crate::ledger::idle::Idleness;
 use crate::ledger::transition::{Transition, transition};
@@ -336,13 +336,15 @@ impl World {
                 Vec::new()
             }
             Action::Delete { key, uid, .. } => {
-                let gone = self.in_cluster(&key.cluster).objects.remove(key);
-                assert_eq!(
-                    gone.map(|found| found.uid.to_string()).as_ref(),
-                    Some(uid),
-                    "{key:?} is there and is the one meant"
-                );
+                let shown = self.in_cluster(&key.cluster).objects.get(key).cloned();
+                let is_binding = key.kind.stage() == Stage::Access;
+                assert!(is_binding || shown.is_some(), "{key:?} is there");
+                assert!(shown.as_ref().is_none_or(|found| found.uid.to_string() == *uid), "{key:?} is the one meant");
                 assert!(key.kind != ManagedKind::Namespace, "no namespace is deleted");
+                // One that a finalizer keeps names nobody any more.
+                if !shown.is_some_and(|found| found.deleting) {
+                    self.in_cluster(&key.cluster).objects.remove(key);
+                }
                 self.bound.remove(key);
                 vec![Change::Object(key.clone(), None)]
             }

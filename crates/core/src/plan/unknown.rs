@@ -42,6 +42,8 @@ pub(super) struct Strays<'a> {
     /// For people.
     pub(super) said: Vec<Unknown>,
     bindings: BTreeMap<(&'a AccountId, &'a ClusterName), Vec<(&'a ObjectKey, &'a ObservedObject)>>,
+    /// [`GRACE`] is not over.
+    waits: bool,
 }
 
 impl<'a> Strays<'a> {
@@ -69,7 +71,10 @@ impl<'a> Strays<'a> {
             Some(((at, name.as_str()), (id, it.clusters.get_key_value(at)?.0)))
         });
         let places: BTreeMap<(&ClusterName, &str), (&AccountId, &ClusterName)> = own.chain(adopted).collect();
-        let waits = ledger.learned_at.and_then(|at| at.checked_add(GRACE).ok()).filter(|until| *until > now);
+        // What was learned later than that was learned by a clock that was wrong.
+        let learned_at = ledger.learned_at.filter(|at| at.duration_since(now) <= GRACE);
+        let waits = learned_at.and_then(|at| at.checked_add(GRACE).ok()).filter(|until| *until > now);
+        strays.waits = waits.is_some();
         for (key, found) in left {
             let is_binding = key.kind.stage() == Stage::Access;
             let owner = match &key.namespace {
@@ -77,7 +82,9 @@ impl<'a> Strays<'a> {
                 Some(namespace) => places.get(&(&key.cluster, namespace.as_str())).copied(),
                 None => holder(key, desired, ledger),
             };
+            let is_suspended = |(id, at): (&AccountId, &ClusterName)| desired.accounts[id].clusters[at].suspended;
             let what = match (owner, waits) {
+                (Some(place), _) if is_suspended(place) => "it is removed: its account is suspended".to_owned(),
                 (Some(_), Some(until)) => format!("it is removed after {until:.0}, within the limits"),
                 (Some(_), None) => "it is removed, within the limits".to_owned(),
                 (None, _) if !is_binding => "delete it if nobody needs it, or take the label off".to_owned(),
@@ -89,7 +96,7 @@ impl<'a> Strays<'a> {
                 ),
             };
             strays.said.push(Unknown { cluster: key.cluster.clone(), object: key.said(), what });
-            if let Some(place) = owner.filter(|_| waits.is_none()) {
+            if let Some(place) = owner {
                 strays.bindings.entry(place).or_default().push((key, found));
             }
         }
@@ -97,13 +104,18 @@ impl<'a> Strays<'a> {
         strays
     }
 
-    /// The removal of those that stand where the account has its place.
-    pub(super) fn removals(&self, id: &AccountId, cluster: &ClusterName) -> Vec<Action> {
+    /// The removal of those that stand where the account has its place. Whatever they are, nobody has access to what is
+    /// suspended: that waits for no grace.
+    pub(super) fn removals(&self, id: &AccountId, cluster: &ClusterName, suspended: bool) -> Vec<Action> {
+        if self.waits && !suspended {
+            return Vec::new();
+        }
+        let reason = if suspended { Reason::Suspended } else { Reason::Orphaned };
         let bindings = self.bindings.get(&(id, cluster)).into_iter().flatten();
         let remove = |(key, found): &(&ObjectKey, &ObservedObject)| Action::Delete {
             key: (*key).clone(),
             uid: found.uid.to_string(),
-            reason: Reason::Orphaned,
+            reason: reason.clone(),
         };
         bindings.map(remove).collect()
     }
@@ -184,6 +196,43 @@ mod tests {
         world.cycle();
         assert!(world.cluster().objects.contains_key(&binding("tool-foo")));
         world.now += SignedDuration::from_hours(2);
+        world.cycle();
+        assert!(!world.cluster().objects.contains_key(&binding("tool-foo")));
+    }
+
+    #[test]
+    fn a_takeover_of_a_wrong_clock_gives_no_grace() {
+        let mut world = world();
+        world.ledger.learned_at = Some(world.now + SignedDuration::from_hours(60 * 24));
+        world.cycle();
+        assert!(!world.cluster().objects.contains_key(&binding("tool-foo")));
+    }
+
+    #[test]
+    fn after_a_takeover_no_binding_of_a_suspended_tenant_waits() {
+        let mut world = World::new();
+        let foo = world.add(AccountKind::Tool, "foo", Some(52_503));
+        let bar = world.add(AccountKind::Tool, "bar", Some(52_504));
+        (0..2).for_each(|_| drop(world.cycle()));
+        world.ledger.learned_at = Some(world.now);
+        world.ledger.objects.clear();
+        world.account(&foo).disabled = Some("mark".to_owned());
+        world.policy.limits.remove_access_per_cycle = crate::policy::Limit { count: 0, percent: None };
+        world.cluster().objects.insert(binding("tool-bar"), ObservedObject::default());
+        let plan = world.plan();
+        assert!(plan.unknown.iter().any(|it| it.what.contains("its account is suspended")), "{:?}", plan.unknown);
+        world.cycle();
+        let is_bound = |world: &World, tool: &str| {
+            world.bound.keys().any(|key| key.namespace.as_deref().is_some_and(|it| it == format!("tool-{tool}")))
+        };
+        assert!(!is_bound(&world, "foo") && is_bound(&world, "bar"));
+        assert!(world.cluster().objects.contains_key(&binding("tool-bar")), "its owner may still be told");
+        // The next ledger is lost too, while a hold keeps foo.
+        let note =
+            crate::ledger::Note { actor: "root".to_owned(), reason: "r".to_owned(), ticket: None, at: world.now };
+        world.ledger.holds.extend([(foo, note.clone()), (bar, note)]);
+        let stray = ObservedObject { uid: "stray".to_owned().into(), ..ObservedObject::default() };
+        world.cluster().objects.insert(binding("tool-foo"), stray);
         world.cycle();
         assert!(!world.cluster().objects.contains_key(&binding("tool-foo")));
     }

@@ -7,7 +7,7 @@ use std::fs;
 use super::{Story, data};
 use crate::desired::of_generation_group;
 use crate::identity::{AccountId, AccountKind};
-use crate::kinds::ObjectKey;
+use crate::kinds::{ManagedKind, ObjectKey};
 use crate::ledger::Lifecycle;
 use crate::plan::testing::prod;
 
@@ -97,6 +97,19 @@ impl Cell {
                 ["cluster", "up"] => {
                     world.inventory.clusters.extend(self.away.take().map(|cluster| (prod(), cluster)));
                 }
+                // The cluster shows what carries the label; the binding holds.
+                ["unlabelled", ..] => {
+                    let binding = self.binding();
+                    self.story.world.cluster().objects.remove(&binding);
+                }
+                ["finalizer", ..] => {
+                    let binding = self.binding();
+                    self.story.world.cluster().objects.get_mut(&binding).expect("it is there").deleting = true;
+                }
+                ["finalized", ..] => {
+                    let objects = &mut self.story.world.cluster().objects;
+                    objects.retain(|key, found| key.kind != ManagedKind::RoleBinding || !found.deleting);
+                }
                 ["terminating", ..] => self.namespace().deleting = true,
                 ["remade", ..] => {
                     let key = self.key();
@@ -117,6 +130,12 @@ impl Cell {
     fn key(&self) -> ObjectKey {
         let tenant = &self.story.world.ledger.tenants[&(self.foo.clone(), prod())];
         ObjectKey::namespace(&prod(), tenant.namespace.as_ref().expect("it has one"))
+    }
+
+    fn binding(&self) -> ObjectKey {
+        let namespace = Some(self.key().name.clone());
+        let mut bound = self.story.world.bound.keys();
+        bound.find(|key| key.namespace == namespace).expect("it is bound").clone()
     }
 
     fn namespace(&mut self) -> &mut crate::inventory::ObservedObject {

@@ -75,6 +75,8 @@ pub struct Needs {
     pub personal_storage: bool,
     /// Pods end by themselves, with what belongs to their job.
     pub reaps_pods: bool,
+    /// People are told before their pods end.
+    pub warns_of_pods: bool,
     /// Namespaces in which nothing runs are suspended, and their people warned.
     pub reaps_namespaces: bool,
     /// What the policies of the rules are made from.
@@ -87,6 +89,7 @@ impl Needs {
     pub fn of(policy: &Policy, cluster: &ClusterName, ledger: &LedgerState) -> Self {
         let mut needs = Self {
             reaps_pods: policy.reapers.pods.is_some(),
+            warns_of_pods: policy.reapers.warn_of_pods(),
             reaps_namespaces: policy.reapers.namespaces.is_some(),
             levels: BTreeSet::from([PodSecurity::Restricted.as_str()]),
             rules: Given::of(policy, cluster, ledger),

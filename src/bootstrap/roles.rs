@@ -132,8 +132,12 @@ pub fn daemon(needs: &Needs, confinement: &Confinement, manifest_kinds: &[Served
     if needs.reaps_pods || needs.reaps_namespaces {
         rules.push(rule("", &["pods"], &["watch"]));
     }
-    if needs.reaps_namespaces {
+    if needs.reaps_namespaces || needs.warns_of_pods {
         rules.push(rule("", &["events"], &["create"]));
+    }
+    if needs.warns_of_pods {
+        // One annotation and nothing else: the admission policy says so.
+        rules.push(rule("", &["pods"], &["patch"]));
     }
     if needs.reaps_pods {
         // Deleted by their label, unread: what may list Secrets may read them. The admission policy knows the label.

@@ -1,11 +1,12 @@
 //! Deletes a pod whose life is over, and before it what belongs to its job: a daemon that is killed in between finds the pod
 //! again. What belongs to it is deleted by its label and read by nobody, so the daemon need not be allowed to read Secrets.
 
-use serde_json::Value;
+use jiff::Timestamp;
+use serde_json::{Value, json};
 
 use super::StepError;
 use super::request::{ApiServer, Ask, RequestError};
-use crate::contract::{JOB, MANAGED_BY, MANAGER};
+use crate::contract::{ENDS_AT, JOB, MANAGED_BY, MANAGER};
 use crate::identity::NamespaceName;
 use crate::kinds::{ObjectKey, ObjectKind, everywhere};
 
@@ -49,8 +50,46 @@ fn failed(server: &ApiServer, kind: &str, namespace: &NamespaceName, name: &str,
     StepError::Workload { key, source }
 }
 
+/// Tells the people of a pod when it ends: by an event, and by its annotation, which also keeps them from being told twice.
+pub async fn warn(
+    server: &ApiServer,
+    namespace: &NamespaceName,
+    (name, uid): (&str, &str),
+    until: Timestamp,
+    now: Timestamp,
+) -> Result<(), StepError> {
+    let Some(pods) = everywhere(&ObjectKind::of("v1", "Pod")) else { return Ok(()) };
+    let (until, at) = (format!("{until:.0}"), format!("{now:.0}"));
+    let event = json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": "bursar-lifetime-", "namespace": namespace},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid},
+        "type": "Warning",
+        "reason": "LifetimeEnds",
+        "message": format!("This pod ends {until}, when its lifetime is over. Save what it works on before."),
+        "source": {"component": "bursar"},
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    });
+    let events = format!("/api/v1/namespaces/{namespace}/events");
+    let told = server.ask(&events, Ask::Create(&event)).await.map(drop);
+    told.map_err(|error| failed(server, "Event", namespace, "bursar-lifetime", error))?;
+    let change = json!({"metadata": {"uid": uid, "annotations": {ENDS_AT: until}}});
+    match server.ask(&pods.path(Some(namespace.as_str()), Some(name)), Ask::Merge(&change)).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.code() == Some(404) || error.is_other_uid() => Ok(()),
+        Err(error) => Err(failed(server, "Pod", namespace, name, error)),
+    }
+}
+
 /// For the history.
 #[must_use]
-pub fn detail(namespace: &NamespaceName, job: Option<&str>, gone: &[String]) -> Value {
-    serde_json::json!({"namespace": namespace, "job": job, "deleted": gone})
+pub fn detail(namespace: &NamespaceName, job: Option<&str>, gone: &[String], stopped: &[String]) -> Value {
+    let mut detail = json!({"namespace": namespace, "job": job, "deleted": gone});
+    if !stopped.is_empty() {
+        detail["stopped"] = json!(stopped);
+    }
+    detail
 }

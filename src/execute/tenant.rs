@@ -243,6 +243,7 @@ impl TenantExecution<'_> {
             | Action::Evict { .. }
             | Action::WarnIdle { .. }
             | Action::ReapPod { .. }
+            | Action::WarnPod { .. }
             | Action::ResumeWorkloads { .. }
             | Action::ProveRevoked { .. }
             | Action::Archive { .. }
@@ -390,10 +391,17 @@ impl TenantExecution<'_> {
                 done.events.push(self.event("warned of suspension", reason, json!({"until": until})));
                 Ok(())
             }
-            Action::ReapPod { namespace, name, uid, job, reason, .. } => {
+            Action::WarnPod { namespace, name, uid, until, .. } => {
+                reap::warn(&effects.server, namespace, (name, uid), *until, self.run.now).await
+            }
+            Action::ReapPod { namespace, name, uid, job, maker, reason, .. } => {
+                let mut stopped = Vec::new();
+                if let Some(maker) = maker {
+                    stopped = workloads::stop_maker(&effects.server, namespace, maker).await?;
+                }
                 let gone = reap::reap(&effects.server, namespace, (name, uid), job.as_deref()).await?;
                 done.reaped += 1;
-                let detail = reap::detail(namespace, job.as_deref(), &gone);
+                let detail = reap::detail(namespace, job.as_deref(), &gone, &stopped);
                 done.events.push(self.event("pod reaped", reason.to_string(), detail));
                 Ok(())
             }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::StepError;
 use super::request::{ApiServer, Ask, RequestError};
 use crate::identity::{ClusterName, NamespaceName};
+use crate::inventory::pods::Maker;
 use crate::kinds::{ObjectKey, ObjectKind, everywhere};
 use crate::ledger::StoppedWorkload;
 
@@ -144,6 +145,60 @@ pub async fn stop(server: &ApiServer, found: &[(ObjectKey, StoppedWorkload)]) ->
         }
     }
     failed.map_or(Ok(replaced), Err)
+}
+
+/// Stops the controller that would make a pod again whose life is over, and the one above it. A `Job` fails by its deadline,
+/// so that its `CronJob` goes on. Returns `KIND/NAME` of each. Tenants write `ownerReferences`, so each is read first.
+pub async fn stop_maker(
+    server: &ApiServer,
+    namespace: &NamespaceName,
+    maker: &Maker,
+) -> Result<Vec<String>, StepError> {
+    let (mut chain, mut next, mut made) = (Vec::new(), Some(maker.clone()), "Pod".to_owned());
+    while let Some(maker) = next.take().filter(|maker| makes(&maker.kind, &made)) {
+        let kind = ObjectKind::of(&maker.api_version, &maker.kind);
+        let name = Some(maker.name.as_str());
+        let Some(path) = everywhere(&kind).map(|known| known.path(Some(namespace.as_str()), name)) else { break };
+        let key = key(
+            &server.cluster,
+            &maker.api_version,
+            &maker.kind,
+            &json!({"metadata": {"namespace": namespace, "name": name}}),
+        );
+        let failed = |source| StepError::Workload { key: key.clone(), source };
+        let found = match server.ask(&path, Ask::Get).await {
+            Ok(answer) if answer.object["metadata"]["uid"] == *maker.uid => answer.object,
+            Err(error) if error.code() != Some(404) => return Err(failed(error)),
+            Ok(_) | Err(_) => break,
+        };
+        let owners = found["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        next = owners
+            .filter(|owner| owner["controller"] == true)
+            .find_map(|owner| serde_json::from_value(owner.clone()).ok());
+        made.clone_from(&maker.kind);
+        chain.push((key, path, maker, found));
+    }
+    let mut stopped = Vec::new();
+    // The highest first: it would make the lower ones again.
+    for (key, path, maker, found) in chain.into_iter().rev() {
+        let done = match how(&key).filter(|how| runs(*how, &found)) {
+            Some(How::Scale) => scale(server, &path, &maker.uid, 0).await,
+            Some(How::Suspend) => expire(server, &path, &maker.uid).await,
+            Some(How::Park) => park(server, &path, &maker.uid, json!("true")).await,
+            Some(How::Delete) | None => continue,
+        };
+        match done {
+            Err(error) if !is_gone(&error) => return Err(StepError::Workload { key, source: error }),
+            _ => stopped.push(format!("{}/{}", maker.kind, maker.name)),
+        }
+    }
+    Ok(stopped)
+}
+
+/// Lets a `Job` end by its deadline, which is over.
+async fn expire(server: &ApiServer, path: &str, uid: &str) -> Result<(), RequestError> {
+    let change = json!({"metadata": {"uid": uid}, "spec": {"activeDeadlineSeconds": 1}});
+    server.ask(path, Ask::Merge(&change)).await.map(|_| ())
 }
 
 /// Gives one workload back what it was, unless it is gone or somebody has started it since. A bare pod is not made

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::api::ObjectMeta;
 use kube::core::{NotUsed, Object};
 use kube::runtime::watcher::{self, Event, watcher};
@@ -16,9 +16,9 @@ use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::discovery::resource;
-use crate::contract::{JOB, LIFETIME, MANAGED_BY, MANAGER};
+use crate::contract::{ENDS_AT, JOB, LIFETIME, MANAGED_BY, MANAGER};
 use crate::errors::chain;
-use crate::inventory::pods::{Lifetime, ObservedPod, PodInventory};
+use crate::inventory::pods::{Lifetime, Maker, ObservedPod, PodInventory};
 use crate::kinds::{ObjectKind, everywhere};
 
 /// After an error the pods are listed again: what was missed meanwhile would not be told.
@@ -140,14 +140,23 @@ fn observe(metadata: &ObjectMeta, started: Option<Timestamp>, phase: Option<&str
     if label(MANAGED_BY).is_some_and(|manager| manager == MANAGER) {
         return None;
     }
-    let said = metadata.annotations.as_ref().and_then(|annotations| annotations.get(LIFETIME));
+    let annotation = |key: &str| metadata.annotations.as_ref().and_then(|annotations| annotations.get(key));
     Some(ObservedPod {
         uid: metadata.uid.clone()?,
         created: metadata.creation_timestamp.as_ref()?.0,
         started,
-        lifetime: Lifetime::read(said.map(String::as_str)),
+        lifetime: Lifetime::read(annotation(LIFETIME).map(String::as_str)),
         job: label(JOB).cloned(),
         finished: matches!(phase, Some("Succeeded" | "Failed")),
         deleting: metadata.deletion_timestamp.is_some(),
+        told: annotation(ENDS_AT).cloned(),
+        maker: maker(metadata),
     })
+}
+
+fn maker(metadata: &ObjectMeta) -> Option<Maker> {
+    let owners = metadata.owner_references.iter().flatten();
+    let owner = owners.into_iter().find(|owner| owner.controller == Some(true))?;
+    let OwnerReference { api_version, kind, name, uid, .. } = owner.clone();
+    Some(Maker { api_version, kind, name, uid })
 }

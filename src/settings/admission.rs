@@ -1,12 +1,14 @@
 //! `[class.NAME.admission]`: a mode for each rule, and what each allows.
 
+use std::time::Duration;
+
 use super::class::absolute;
 use super::host::{has_name_as_label, is_host};
 use super::server_rules::server_rules;
 use super::table::Table;
 use crate::admission::image::is_place;
-use crate::policy::{Admission, Class, From, PodSecurity, VolumeRule};
-use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
+use crate::policy::{Admission, Class, ClassLifetimes, From, PodSecurity, Reapers, VolumeRule};
+use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Lifetimes, Mode, UidRules};
 
 const RULES: [&str; 11] =
     ["uid", "host", "images", "hosts", "volumes", "claims", "lifetime", "services", "scheduling", "sysctls", "ingress"];
@@ -18,6 +20,7 @@ pub(super) fn admission(table: &Table<'_>, from: From, has_uids: bool) -> Admiss
     table.only(&RULES);
     let default = Admission::default();
     let claims = claims(table);
+    let (lifetime, lifetimes, lifetime_warning) = lifetime(table, default.lifetime);
     Admission {
         server: server_rules(table, claims.mode),
         uid: uid(table, default.uid, from, has_uids),
@@ -26,7 +29,9 @@ pub(super) fn admission(table: &Table<'_>, from: From, has_uids: bool) -> Admiss
         hosts: hosts(table, default.hosts),
         volumes: volumes(table, default.volumes),
         claims,
-        lifetime: rule(table, "lifetime", &[]).0.unwrap_or(default.lifetime),
+        lifetime,
+        lifetimes,
+        lifetime_warning,
     }
 }
 
@@ -172,6 +177,46 @@ fn claims(table: &Table<'_>) -> ClaimRules {
     let (mode, fields) = rule(table, "claims", &["storage_class", "storage_classes"]);
     let storage_class = fields.and_then(|fields| fields.text("storage_class"));
     ClaimRules { mode: mode.unwrap_or_default(), storage_class }
+}
+
+/// The mode, how long pods live, and how long before their end people are told.
+fn lifetime(table: &Table<'_>, default: Mode) -> (Mode, Lifetimes, Duration) {
+    let (mode, fields) = rule(table, "lifetime", &["max", "default", "required", "warn"]);
+    let mode = mode.unwrap_or(default);
+    let Some(fields) = fields else { return (mode, Lifetimes::default(), Duration::ZERO) };
+    let time = |key: &str| {
+        let time = fields.has(key).then(|| fields.duration(key, Duration::ZERO).as_secs());
+        if time == Some(0) && !fields.is_wrong(key) {
+            fields.wrong(key, "leaves no time, less than a second; for example \"24h\"");
+        }
+        time
+    };
+    let lifetimes =
+        Lifetimes { max: time("max"), default: time("default"), required: fields.switch("required", false) };
+    if lifetimes.default.zip(lifetimes.max).is_some_and(|(default, max)| default > max) {
+        fields.wrong("default", "is longer than max; write at most as much");
+    }
+    if lifetimes.required && lifetimes.default.is_some() {
+        fields.wrong("default", "no pod gets it with required = true; remove one of the two");
+    }
+    let warn = if fields.has("warn") { Duration::from_secs(time("warn").unwrap_or_default()) } else { Duration::ZERO };
+    (mode, lifetimes, warn)
+}
+
+/// Notes classes whose pods nothing would end, and gives the reaper what the others say.
+pub(super) fn reaped(root: &Table<'_>, reapers: &mut Reapers, classes: &[Class]) {
+    for class in classes {
+        let Admission { lifetime, lifetimes, lifetime_warning: warn, .. } = class.admission;
+        if lifetime != Mode::Enforce || (lifetimes.is_unbound() && warn.is_zero()) {
+            continue;
+        }
+        if let Some(pods) = &mut reapers.pods {
+            pods.classes.insert(class.name.clone(), ClassLifetimes { lifetimes, warn });
+        } else {
+            let why = "nothing ends pods: set enabled = true in [reaper.pods], and run `bursar init` again";
+            root.section("class").section(&class.name).section("admission").wrong("lifetime", why);
+        }
+    }
 }
 
 /// Pod Security `restricted` refuses what the key would let through.

@@ -38,6 +38,7 @@ pub(super) fn reapers(table: &Table<'_>, folder: &Path, clusters: &BTreeMap<Clus
     let rules = PodReaper {
         lifetime: pods.has("lifetime").then(|| pods.duration("lifetime", Duration::ZERO)),
         per_cycle: count(&pods, PODS_PER_CYCLE),
+        classes: BTreeMap::new(),
     };
     if rules.lifetime.is_some_and(|lifetime| lifetime.is_zero()) {
         pods.wrong("lifetime", "0 leaves no time; for example \"7d\"");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use bursar_directory::source::{Ids, SourceKind};
 
@@ -597,6 +598,33 @@ fn a_class_of_groups_has_people_and_no_holder() {
         other.replace("workspace-", "lab-")
     ));
     assert!(errors[0].contains("class.lab.managers: another class says \"owner\""), "{errors:?}");
+}
+
+#[test]
+fn lifetimes_of_pods_bind_only_if_something_ends_pods() {
+    let reaper = "[reaper.pods]\nenabled = true\n";
+    let with = |line: &str| format!("{TOOL}admission = {{ lifetime = {line} }}\n{reaper}");
+    let line = "{ max = \"7d\", default = \"1d\", warn = \"1h\" }";
+    let policy = load(&format!("{BASE}{}", with(line))).expect("settings").policy;
+    let class = policy.reapers.pods.as_ref().expect("on").classes["tool"];
+    assert_eq!(
+        (class.lifetimes.max, class.lifetimes.default, class.warn),
+        (Some(604_800), Some(86_400), Duration::from_hours(1))
+    );
+    assert_eq!(policy.classes["tool"].admission.lifetime, crate::rules::Mode::Enforce);
+    let warned = load(&format!("{BASE}{}", with("{ mode = \"warn\", max = \"7d\" }"))).expect("settings").policy;
+    assert!(warned.reapers.pods.expect("on").classes.is_empty(), "nothing is ended that is not enforced");
+    for (text, key) in [
+        (with("{ max = \"0s\" }"), "max: leaves no time"),
+        (with("{ max = \"soon\" }"), "max: \"soon\" is not a duration"),
+        (with("{ max = \"1h\", default = \"2h\" }"), "default: is longer than max"),
+        (with("{ required = true, default = \"2h\" }"), "default: no pod gets it"),
+    ] {
+        let errors = errors(&text);
+        assert!(errors[0].starts_with(&format!("bursar.toml: class.tool.admission.lifetime.{key}")), "{errors:?}");
+    }
+    let errors = errors(&with(line).replace(reaper, ""));
+    assert!(errors[0].starts_with("bursar.toml: class.tool.admission.lifetime: nothing ends pods"), "{errors:?}");
 }
 
 #[test]

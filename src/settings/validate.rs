@@ -60,7 +60,8 @@ pub(super) fn settings(root: &Table<'_>, path: &Path) -> Option<Settings> {
     let control = root.section("control");
     control.only(&["socket"]);
     root.section("security").only(&["require_confinement", "strict_egress"]);
-    let reapers = reaper::reapers(&root.section("reaper"), folder, &clusters);
+    let mut reapers = reaper::reapers(&root.section("reaper"), folder, &clusters);
+    admission::reaped(root, &mut reapers, &classes);
     let policy = Policy {
         site: site.clone().unwrap_or_default(),
         classes: classes.into_iter().map(|class| (class.name.clone(), class)).collect(),

@@ -107,6 +107,91 @@ fn pods_past_their_lifetime_go_with_what_belongs_to_their_job() {
     evidence(&mut world);
 }
 
+/// The walltime of a class, where no webhook refused what is longer.
+#[test]
+fn pods_of_a_class_with_a_longest_lifetime_end_whatever_they_say_and_whatever_makes_them() {
+    let options = ControlPlaneOptions::default();
+    let servers = crate::quiet::own_servers(&options);
+    let more = format!("{MORE}[class.tool.admission]\nlifetime = {{ max = \"1h\", warn = \"45m\" }}\n");
+    let mut world = World::on(servers, "walltime", &more);
+    world.tool("foo", 62_911, &[]);
+    let report: CycleReport = world.cycle();
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    let foo = world.namespace("foo");
+    pod(&world, &foo, "long", "9999d", "");
+    pod(&world, &foo, "near", "2h", "");
+    let begun = bursar::daemon::now() - jiff::SignedDuration::from_mins(30);
+    let begun = json!({"status": {"startTime": format!("{begun:.0}")}}).to_string();
+    world.kubectl(&["patch", "pod", "near", "-n", &foo, "--subresource=status", "-p", &begun]);
+    let template = json!({
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {
+            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "c", "image": "example.org/i",
+                "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"cpu": "1m", "memory": "1Mi"}},
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    });
+    let mut of_job = template.clone();
+    of_job["spec"]["restartPolicy"] = json!("Never");
+    of_job["metadata"] = json!({});
+    for (api_version, kind, spec) in [
+        (
+            "apps/v1",
+            "Deployment",
+            json!({"replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": template}),
+        ),
+        ("batch/v1", "Job", json!({"template": of_job})),
+    ] {
+        let metadata = json!({"name": "again", "namespace": foo});
+        create(&world, &json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}));
+    }
+    let made = |world: &World| {
+        let names = world.kubectl(&["get", "pods", "-n", &foo, "-o", "name"]);
+        names.lines().filter(|name| name.starts_with("pod/again")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let pods =
+        wait_for("the controllers make their pods", DEADLINE, || Some(made(&world)).filter(|pods| pods.len() == 2));
+    for name in &pods {
+        let old = json!({"status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}}).to_string();
+        world.kubectl(&["patch", name, "-n", &foo, "--subresource=status", "-p", &old]);
+    }
+    wait_for("what is over is ended", DEADLINE, || {
+        let report = world.cycle();
+        assert_eq!(report.exit_code(), 0, "{report:#?}");
+        let left = left(&world, &foo);
+        (!left.contains("pod/long") && !left.contains("pod/again")).then_some(())
+    });
+    let field = |world: &World, what: &str, path: &str| {
+        world.kubectl(&["get", what, "-n", &foo, "-o", &format!("jsonpath={path}")])
+    };
+    assert_eq!(field(&world, "deployment/again", "{.spec.replicas}"), "0");
+    assert_eq!(field(&world, "job/again", "{.spec.activeDeadlineSeconds}"), "1");
+    assert!(made(&world).is_empty(), "nothing makes them again");
+    let told = wait_for("its people are told", DEADLINE, || {
+        world.cycle();
+        Some(field(&world, "pod/near", "{.metadata.annotations.bursar\\.dev/ends-at}")).filter(|at| !at.is_empty())
+    });
+    assert!(told.parse::<jiff::Timestamp>().is_ok(), "{told}");
+    let events = |world: &World| world.kubectl(&["get", "events", "-n", &foo]).matches("This pod ends").count();
+    assert_eq!(events(&world), 1);
+    world.cycle();
+    assert_eq!(events(&world), 1, "once");
+    // The right to write that annotation is none to change what runs.
+    let kubeconfig = world.settings().clusters.values().next().expect("a cluster").clone();
+    for change in [
+        json!({"spec": {"containers": [{"name": "c", "image": "example.org/other"}]}}),
+        json!({"metadata": {"labels": {"app": "stolen"}}}),
+        json!({"metadata": {"annotations": {"other": "x"}}}),
+    ] {
+        let output = world.kubectl_with(&kubeconfig, &["patch", "pod", "near", "-n", &foo, "-p", &change.to_string()]);
+        let text = crate::world::stderr(&output);
+        assert!(!output.status.success() && text.contains("changes nothing but the annotation"), "{change}: {text}");
+    }
+}
+
 fn state(world: &World, tool: &str) -> String {
     let rows = world.rows("SELECT name, state FROM tools");
     let row = rows.iter().find(|row| row["name"] == tool).expect("the tool is known");

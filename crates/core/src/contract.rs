@@ -37,6 +37,9 @@ pub const KEEP_STORAGE_CLASS: &str = "bursar.dev/keep-storage-class";
 /// Annotation of a pod: how long it may live, counted from its start.
 pub const LIFETIME: &str = "pod.kubernetes.io/lifetime";
 
+/// Annotation of a pod whose people were told: when it ends (RFC 3339).
+pub const ENDS_AT: &str = "bursar.dev/ends-at";
+
 /// Annotation of a namespace that is to be left alone although nothing runs in it: `true`.
 pub const KEEP: &str = "bursar.dev/keep";
 /// Annotation of a namespace: when it was last used (RFC 3339), as a portal or a gateway of the site's says.

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use crate::identity::{AccountKind, ClusterName};
 use crate::kinds::DriftKey;
 use crate::rules::server::ServerRules;
-use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Mode, UidRules};
+use crate::rules::{AllowedVolume, ClaimRules, HostRules, ImageRules, Inject, Lifetimes, Mode, UidRules};
 
 pub use self::adopts::{Adopts, Requirement, Selector};
 pub use self::credential::{CredentialKind, CredentialRule, OidcRule, TOKEN_LIFETIME_MAX};
@@ -303,8 +303,12 @@ pub struct Admission {
     pub volumes: VolumeRule,
     /// Claims.
     pub claims: ClaimRules,
-    /// Whether a pod's lifetime must parse.
+    /// What happens to lifetimes of pods that do not parse, or are not as `lifetimes` says.
     pub lifetime: Mode,
+    /// How long pods may live.
+    pub lifetimes: Lifetimes,
+    /// So long before its end the people of a pod are told; zero: they are not.
+    pub lifetime_warning: Duration,
     /// What the API server judges itself.
     pub server: ServerRules,
 }
@@ -338,6 +342,8 @@ impl Default for Admission {
             },
             claims: ClaimRules { mode: Mode::Enforce, storage_class: None },
             lifetime: Mode::Enforce,
+            lifetimes: Lifetimes::default(),
+            lifetime_warning: Duration::ZERO,
             server: ServerRules::default(),
         }
     }
@@ -401,6 +407,12 @@ pub struct Reapers {
 }
 
 impl Reapers {
+    /// Whether people are told before their pods end.
+    #[must_use]
+    pub fn warn_of_pods(&self) -> bool {
+        self.pods.iter().flat_map(|pods| pods.classes.values()).any(|class| !class.warn.is_zero())
+    }
+
     /// Whether anything has to be known of pods.
     #[must_use]
     pub const fn look_at_pods(&self) -> bool {
@@ -443,6 +455,17 @@ pub struct PodReaper {
     pub lifetime: Option<Duration>,
     /// How many pods in one cycle.
     pub per_cycle: u64,
+    /// What classes say that enforce it.
+    pub classes: BTreeMap<String, ClassLifetimes>,
+}
+
+/// How long the pods of one class live, and when their people are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassLifetimes {
+    /// How long.
+    pub lifetimes: Lifetimes,
+    /// So long before the end; zero: never.
+    pub warn: Duration,
 }
 
 impl Policy {

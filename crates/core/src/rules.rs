@@ -8,6 +8,7 @@ pub mod approver;
 pub mod server;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -136,8 +137,39 @@ pub struct ClassRules {
     pub volumes: VolumeRules,
     /// Claims.
     pub claims: ClaimRules,
-    /// Whether a pod's lifetime must parse.
+    /// What happens to lifetimes of pods that do not parse, or are not as [`ClassRules::lifetimes`] says.
     pub lifetime: Mode,
+    /// How long pods may live. Rules that an older daemon wrote do not have the key.
+    #[serde(default, skip_serializing_if = "Lifetimes::is_unbound")]
+    pub lifetimes: Lifetimes,
+}
+
+/// `admission.lifetime`: seconds, counted from a pod's start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lifetimes {
+    /// No pod lives longer.
+    pub max: Option<u64>,
+    /// That of pods that do not say.
+    pub default: Option<u64>,
+    /// Pods that do not say are refused.
+    pub required: bool,
+}
+
+impl Lifetimes {
+    /// Nothing is said about them.
+    #[must_use]
+    pub fn is_unbound(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The longest life of a pod that says `said`, or nothing that can be read.
+    #[must_use]
+    pub fn of(&self, said: Option<Duration>) -> Option<Duration> {
+        let max = self.max.map(Duration::from_secs);
+        let own = said.or(self.default.map(Duration::from_secs));
+        own.map(|own| max.map_or(own, |max| own.min(max))).or(max)
+    }
 }
 
 /// `admission.uid`.

@@ -8,7 +8,7 @@ use crate::bootstrap::needs::{ARCHIVE_ROLE, Confinement, Needs};
 use crate::bootstrap::webhook::{WEBHOOK_HOLDER, WEBHOOK_LIFETIME, WEBHOOK_USER};
 use crate::bootstrap::{OWN_LIFETIME, approver};
 use crate::contract::mark::HIGHEST;
-use crate::contract::{JOB, SELFTEST, STATE, TenantState};
+use crate::contract::{ENDS_AT, JOB, SELFTEST, STATE, TenantState};
 use crate::desired::credential::SECRET_PREFIX;
 use crate::desired::volume::PERSONAL_NAMESPACE;
 use crate::execute::signing::{self, SIGNER, USAGES};
@@ -85,6 +85,7 @@ pub(super) fn validations(needs: &Needs, confinement: &Confinement) -> Value {
                 text(SELFTEST),
             )
         ),
+        rule("of a pod the daemon changes nothing but the annotation that says when it ends", pods()),
         rule(
             "the daemon's webhooks meet tenants' namespaces and objects of its own only, change pods and claims only, fail \
              closed, and are what this version installs; after an upgrade run `bursar init` again",
@@ -130,6 +131,19 @@ fn mark() -> String {
         is_number("oldObject"),
         generation("object"),
         generation("oldObject"),
+    )
+}
+
+/// With any other change of a pod it would run what it likes.
+fn pods() -> String {
+    let annotations = |object: &str| format!("{object}.metadata.?annotations.orValue({{}})");
+    let (new, old, ends) = (annotations("object"), annotations("oldObject"), text(ENDS_AT));
+    let same = ["labels", "ownerReferences", "finalizers"]
+        .map(|field| format!("object.metadata.?{field} == oldObject.metadata.?{field}"));
+    format!(
+        "!(variables.isPod && variables.writes && variables.old) || (object.spec == oldObject.spec && {} && \
+         {new}.all(k, k == {ends} || {old}[?k].orValue('') == {new}[k]) && {old}.all(k, k == {ends} || k in {new}))",
+        same.join(" && ")
     )
 }
 

@@ -121,6 +121,7 @@ fn judge(rules: &Rules, resolved: &Resolved, review: &Review<'_>, decision: &mut
             }
             let containers = pod::check(&pod, &tenant, decision)?;
             decision.patch = difference("/spec", pod.spec()?, &pod::filled(&pod, &containers, &tenant)?);
+            decision.patch.extend(pod::filled_metadata(&pod, &tenant)?);
         }
         Concern::Template(keys, path) => {
             object(new, "spec")?;

@@ -7,13 +7,17 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use super::decision::{Decision, Finding, Rule};
-use super::json::{Malformed, at, field, list, number, object, quoted, text};
+use humantime::format_duration;
+
+use super::decision::{Decision, Finding, PatchOperation, Rule, difference};
+use super::json::{Malformed, at, entry, field, list, number, object, quoted, set_absent, text};
 use super::tenant::Tenant;
 use super::value::Json;
 use super::{host, image, inject, uid, volume};
 use crate::contract::{LIFETIME, lifetime};
+use crate::rules::Mode;
 
 /// Lists of containers, and what their members are called.
 pub(super) const CONTAINERS: [(&str, &str); 3] =
@@ -191,19 +195,73 @@ pub(super) fn filled<'a>(
     Ok(spec)
 }
 
+/// What of a new pod's `metadata` is filled in: how long it lives, if it does not say.
+pub(super) fn filled_metadata(pod: &Pod<'_>, tenant: &Tenant<'_>) -> Result<Vec<PatchOperation>, Malformed> {
+    let rules = &tenant.rules.lifetimes;
+    let Some(metadata) =
+        field(pod.object, "metadata").filter(|_| tenant.rules.lifetime == Mode::Enforce && pod.is_new())
+    else {
+        return Ok(Vec::new());
+    };
+    let deadline = deadline(pod)?;
+    let Some(given) = rules.of(deadline).filter(|_| !rules.is_unbound()) else { return Ok(Vec::new()) };
+    let mut filled = metadata.clone();
+    if let Some(annotations) = entry(&mut filled, "annotations") {
+        set_absent(annotations, LIFETIME, format_duration(given).to_string());
+    }
+    Ok(difference("/metadata", metadata, &filled))
+}
+
+/// `spec.activeDeadlineSeconds`, by which Kubernetes itself ends a pod.
+fn deadline(pod: &Pod<'_>) -> Result<Option<Duration>, Malformed> {
+    let seconds = number(pod.spec()?, "activeDeadlineSeconds")?;
+    Ok(seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs))
+}
+
+/// A pod says how long it lives by its annotation, and may say it by its deadline too. What is longer than the class allows,
+/// what is no duration, and an annotation that is taken off again are refused.
 fn check_lifetime(pod: &Pod<'_>, tenant: &Tenant<'_>, decision: &mut Decision) -> Result<(), Malformed> {
-    let Some(value) = pod.changed(&["metadata", "annotations", LIFETIME]) else { return Ok(()) };
-    let given = value.as_str().ok_or_else(|| Malformed(format!("annotation {LIFETIME} is not a text")))?;
-    if lifetime(given).is_none() {
-        decision.found(
-            tenant.rules.lifetime,
-            Finding {
-                rule: Rule::Lifetime,
-                what: format!("annotation {LIFETIME} is {}", quoted(given)),
-                why: "that is no time to live".to_owned(),
-                cure: "write a duration like \"90m\", \"24h\" or \"7d\"".to_owned(),
-            },
-        );
+    let rules = &tenant.rules.lifetimes;
+    let max = rules.max.map(Duration::from_secs);
+    let mut found = |what: String, why: String, cure: String| {
+        decision.found(tenant.rules.lifetime, Finding { rule: Rule::Lifetime, what, why, cure });
+    };
+    let at_most = |max: Duration| format!("pods of {} live {} at most", tenant.who(), format_duration(max));
+    let keys = ["metadata", "annotations", LIFETIME];
+    if let Some(value) = pod.changed(&keys) {
+        let given = value.as_str().ok_or_else(|| Malformed(format!("annotation {LIFETIME} is not a text")))?;
+        let what = format!("annotation {LIFETIME} is {}", quoted(given));
+        match (lifetime(given), max) {
+            (None, _) => {
+                let cure = "write a duration like \"90m\", \"24h\" or \"7d\"".to_owned();
+                found(what, "that is no time to live".to_owned(), cure);
+            }
+            (Some(own), Some(max)) if own > max => found(what, at_most(max), "write a shorter time".to_owned()),
+            (Some(_), _) => {}
+        }
+    }
+    let deadline = deadline(pod)?;
+    if let (Some(own), Some(max)) = (deadline, max)
+        && own > max
+        && pod.differs(&["spec", "activeDeadlineSeconds"])
+    {
+        let what = format!("{}spec.activeDeadlineSeconds is {}", pod.path, own.as_secs());
+        found(what, at_most(max), format!("write at most {}", max.as_secs()));
+    }
+    if at(pod.object, &keys).is_some() || rules.is_unbound() {
+        return Ok(());
+    }
+    let was_there = pod.old.is_some_and(|old| at(old, &keys).is_some());
+    let is_made = pod.old.is_none() && deadline.is_none();
+    if was_there && (rules.required || !pod.is_template()) {
+        let what = format!("annotation {LIFETIME} is taken off");
+        let why = format!("{} is to know when its pods end", tenant.who());
+        found(what, why, "leave it as it is".to_owned());
+    } else if is_made && rules.required {
+        let what = if pod.is_template() { "a pod of the template" } else { "the pod" };
+        let why = format!("pods of {} have to", tenant.who());
+        let cure = format!("set annotation {LIFETIME} to a duration like \"90m\" or \"24h\"");
+        found(format!("{what} does not say how long it lives"), why, cure);
     }
     Ok(())
 }

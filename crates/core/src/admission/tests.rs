@@ -346,3 +346,50 @@ fn a_tenant_without_uid_runs_nothing_where_uids_are_enforced() {
     let message = decide(&rules(), &Resolved::Sealed(nobody), &review).message();
     assert!(message.starts_with("the pod would run as its image's user; tool foo has no uid"), "{message}");
 }
+
+/// What is said of a pod, or of another one before it, if its class requires a lifetime.
+fn required(old: Option<&Value>, object: &Value) -> Vec<String> {
+    let mut rules = rules();
+    let class = rules.classes.get_mut("tool").expect("a class");
+    class.lifetimes = crate::rules::Lifetimes { max: Some(3600), default: None, required: true };
+    let pod = |metadata: &Value| json!({"metadata": metadata, "spec": {"containers": [{"name": "web", "image": "registry.example.org/web:1"}]}});
+    let case = Case {
+        class: tool(),
+        user: None,
+        groups: Vec::new(),
+        identity: String::new(),
+        operation: if old.is_some() { "UPDATE".to_owned() } else { create() },
+        resource: "apps/v1/deployments".to_owned(),
+        object: Some(json!({"metadata": {"name": "web"}, "spec": {"template": pod(object)}})),
+        old: old.map(|old| json!({"metadata": {"name": "web"}, "spec": {"template": pod(old)}})),
+        expect: Expected::default(),
+    };
+    let body = body(&case).to_string();
+    let review = Review::parse(body.as_bytes()).expect("a review");
+    let mut texts = said(&decide(&rules, &resolved(&case), &review)).refused;
+    let plain = Case {
+        resource: "v1/pods".to_owned(),
+        object: case.object.as_ref().map(|it| it["spec"]["template"].clone()),
+        old: None,
+        operation: create(),
+        ..case
+    };
+    let body = self::body(&plain).to_string();
+    let review = Review::parse(body.as_bytes()).expect("a review");
+    texts.extend(said(&decide(&rules, &resolved(&plain), &review)).refused);
+    texts
+}
+
+#[test]
+fn a_required_lifetime_is_asked_for_and_stays() {
+    let (none, short) = (json!({}), json!({"annotations": {"pod.kubernetes.io/lifetime": "30m"}}));
+    assert_eq!(required(None, &short), Vec::<String>::new());
+    let texts = required(None, &none);
+    assert!(
+        texts[0].starts_with("a pod of the template does not say how long it lives; pods of tool foo have to"),
+        "{texts:?}"
+    );
+    assert!(texts[1].starts_with("the pod does not say how long it lives"), "{texts:?}");
+    let texts = required(Some(&short), &none);
+    assert!(texts[0].starts_with("annotation pod.kubernetes.io/lifetime is taken off"), "{texts:?}");
+}

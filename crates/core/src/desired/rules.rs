@@ -37,6 +37,7 @@ fn class_rules(class: &Class) -> Option<ClassRules> {
         volumes: volumes(class, admission.volumes),
         claims: admission.claims,
         lifetime: admission.lifetime,
+        lifetimes: admission.lifetimes,
     })
 }
 

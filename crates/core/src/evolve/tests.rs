@@ -54,6 +54,8 @@ fn a_namespace_that_is_used_again_is_not_announced_as_idle() {
         job: None,
         finished: false,
         deleting: false,
+        told: None,
+        maker: None,
     };
     pods.pods.insert(("tool-foo".to_owned(), "web".to_owned()), pod);
     assert!(!idle(&world), "something runs there now, which no cycle has counted yet");

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::contract::lifetime;
 
@@ -34,6 +35,24 @@ pub struct ObservedPod {
     pub finished: bool,
     /// It is on its way out.
     pub deleting: bool,
+    /// Annotation [`ENDS_AT`](crate::contract::ENDS_AT): its people were told so.
+    pub told: Option<String>,
+    /// The controller that would make it again.
+    pub maker: Option<Maker>,
+}
+
+/// A controller, as the `ownerReferences` of what it made name it. Tenants write these: it is read before it is believed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Maker {
+    /// `apps/v1`.
+    pub api_version: String,
+    /// `ReplicaSet`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
 }
 
 /// How long a pod may live.

@@ -9,6 +9,7 @@ use crate::contract::is_sealed_as_suspended;
 use crate::desired::quota::stops_pods;
 use crate::desired::{DesiredCredential, DirectoryTarget, HomeTarget};
 use crate::identity::{ClusterName, HostName, NamespaceName};
+use crate::inventory::pods::Maker;
 use crate::json_text::JsonText;
 use crate::kinds::{ManagedKind, ObjectKey, Stage};
 use crate::ledger::{Archive, StoppedWorkload};
@@ -89,8 +90,23 @@ pub enum Action {
         uid: String,
         /// Whose services, config maps and secrets go too: label `job`.
         job: Option<String>,
+        /// Would make it again, so it is stopped first: only where the class says how long its pods live.
+        maker: Option<Maker>,
         /// Why.
         reason: Reason,
+    },
+    /// Tells the people of a pod when it ends.
+    WarnPod {
+        /// Where.
+        cluster: ClusterName,
+        /// Where.
+        namespace: NamespaceName,
+        /// Which.
+        name: String,
+        /// Precondition.
+        uid: String,
+        /// When.
+        until: Timestamp,
     },
     /// Gives the workloads that a suspension stopped back what they were.
     ResumeWorkloads {
@@ -270,6 +286,7 @@ impl Action {
             Self::MakeDirectory { .. }
             | Self::WarnIdle { .. }
             | Self::ReapPod { .. }
+            | Self::WarnPod { .. }
             | Self::ResumeWorkloads { .. }
             | Self::ProveRevoked { .. }
             | Self::Archive { .. }
@@ -297,6 +314,7 @@ impl Action {
             | Self::Evict { cluster, .. }
             | Self::WarnIdle { cluster, .. }
             | Self::ReapPod { cluster, .. }
+            | Self::WarnPod { cluster, .. }
             | Self::ResumeWorkloads { cluster, .. }
             | Self::ProveRevoked { cluster, .. }
             | Self::Archive { cluster, .. }

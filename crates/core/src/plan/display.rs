@@ -397,7 +397,9 @@ pub(crate) fn headline(plan: &AccountPlan) -> (char, String) {
 }
 
 fn only_warns(plan: &AccountPlan) -> bool {
-    plan.narrowing.is_empty() && matches!(plan.actions.as_slice(), [Action::WarnIdle { .. }])
+    plan.narrowing.is_empty()
+        && !plan.actions.is_empty()
+        && plan.actions.iter().all(|action| matches!(action, Action::WarnIdle { .. } | Action::WarnPod { .. }))
 }
 
 /// Where it comes back from.
@@ -533,6 +535,9 @@ fn details(plan: &AccountPlan) -> String {
         Action::SshKeys { keys, .. } => Some(counted(keys.len() as u64, "SSH key")),
         Action::WarnIdle { namespace, until, .. } => {
             Some(format!("people of {namespace} warned: suspended {until:.0} if nothing runs until then"))
+        }
+        Action::WarnPod { namespace, name, until, .. } => {
+            Some(format!("people of pod {namespace}/{name} told that it ends {until:.0}"))
         }
         Action::ReapPod { namespace, name, job, .. } => Some(match job {
             Some(job) => format!("pod {namespace}/{name} deleted, with all of job {job}"),

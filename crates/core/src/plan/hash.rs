@@ -84,6 +84,7 @@ fn lines(plan: &AccountPlan) -> BTreeSet<Line> {
             | Action::ResumeWorkloads { .. }
             | Action::ProveRevoked { .. }
             | Action::ReapPod { .. }
+            | Action::WarnPod { .. }
             | Action::WarnIdle { .. }
             | Action::Deliver { .. }
             | Action::SshKeys { .. }

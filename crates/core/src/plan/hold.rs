@@ -57,6 +57,7 @@ fn delivers(action: &Action, replaces: bool) -> bool {
         | Action::Evict { .. }
         | Action::WarnIdle { .. }
         | Action::ReapPod { .. }
+        | Action::WarnPod { .. }
         | Action::ResumeWorkloads { .. }
         | Action::Archive { .. }
         | Action::DeleteNamespace { .. }

@@ -190,6 +190,7 @@ impl Loss<'_, '_> {
             | Action::Evict { .. }
             | Action::WarnIdle { .. }
             | Action::ReapPod { .. }
+            | Action::WarnPod { .. }
             | Action::ResumeWorkloads { .. }
             | Action::ProveRevoked { .. }
             | Action::Archive { .. }

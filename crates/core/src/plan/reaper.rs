@@ -6,13 +6,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::tenant::{Found, Look};
 use super::{AccountPlan, Action, Reason};
 use crate::identity::AccountName;
 use crate::inventory::pods::{Lifetime, ObservedPod};
-use crate::policy::PodReaper;
+use crate::policy::{ClassLifetimes, PodReaper};
 
 /// What is due, and left to later cycles.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,7 +42,9 @@ pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
             "pod {namespace}/{name}{others}: lifetime {text:?} is no duration; for example \"90m\". It is ignored"
         ));
     }
-    let due = |pod: &ObservedPod| until(pod, rules.lifetime).filter(|until| *until <= look.now);
+    let class = rules.classes.get(&look.tenant.class);
+    let ends = |pod: &ObservedPod| until(pod, rules.lifetime, class);
+    let due = |pod: &ObservedPod| ends(pod).filter(|until| *until <= look.now);
     // A job that has a pod which goes on keeps what belongs to it.
     let goes_on: BTreeSet<&str> =
         there.iter().filter(|(_, pod)| due(pod).is_none()).filter_map(|(_, pod)| pod.job.as_deref()).collect();
@@ -53,20 +55,52 @@ pub(super) fn pods(look: Look<'_>, rules: &PodReaper, found: &mut Found) {
             name: (*name).to_owned(),
             uid: pod.uid.clone(),
             job: pod.job.clone().filter(|job| !goes_on.contains(job.as_str())),
+            maker: pod.maker.clone().filter(|_| class.is_some_and(|class| !class.lifetimes.is_unbound())),
             reason: Reason::Outlived(due(pod)?),
         })
     }));
+    let warn = class.map_or(Duration::ZERO, |class| class.warn);
+    let told = to_tell(&there, ends, warn, look.now);
+    let told = told.into_iter().take(usize::try_from(rules.per_cycle).unwrap_or(usize::MAX));
+    found.actions.extend(told.map(|(name, pod, until)| Action::WarnPod {
+        cluster: look.cluster.clone(),
+        namespace: namespace.clone(),
+        name: name.to_owned(),
+        uid: pod.uid.clone(),
+        until,
+    }));
 }
 
-/// When its life is over; `None`: never, or it did not start.
-fn until(pod: &ObservedPod, otherwise: Option<Duration>) -> Option<Timestamp> {
-    let lifetime = match &pod.lifetime {
+/// When its life is over; `None`: never, or it did not start. What its class says binds, whatever the pod says: the webhook
+/// may have been away when the pod was made.
+fn until(pod: &ObservedPod, otherwise: Option<Duration>, class: Option<&ClassLifetimes>) -> Option<Timestamp> {
+    let said = match &pod.lifetime {
         Lifetime::For(lifetime) => Some(*lifetime),
-        Lifetime::Unsaid => otherwise,
+        Lifetime::Unsaid => class.and_then(|class| class.lifetimes.default.map(Duration::from_secs)).or(otherwise),
         Lifetime::Unreadable(_) => None,
     };
+    let lifetime = class.map_or(said, |class| class.lifetimes.of(said));
     let seconds = i64::try_from(lifetime?.as_secs()).ok()?;
     Timestamp::from_second(pod.started?.as_second().checked_add(seconds)?).ok()
+}
+
+/// Pods whose end is near, and whose people were not told when. The pod's annotation says what they were told, so another
+/// lifetime is told again.
+fn to_tell<'p>(
+    there: &[(&'p str, &'p ObservedPod)],
+    ends: impl Fn(&ObservedPod) -> Option<Timestamp>,
+    warn: Duration,
+    now: Timestamp,
+) -> Vec<(&'p str, &'p ObservedPod, Timestamp)> {
+    let warn = SignedDuration::try_from(warn).unwrap_or(SignedDuration::MAX);
+    let near = |until: &Timestamp| *until > now && until.duration_since(now) <= warn;
+    let running = there.iter().filter(|(_, pod)| !pod.finished && !warn.is_zero());
+    let mut told: Vec<_> = running
+        .filter_map(|(name, pod)| Some((*name, *pod, ends(pod).filter(near)?)))
+        .filter(|(_, pod, until)| pod.told.as_deref() != Some(&format!("{until:.0}")))
+        .collect();
+    told.sort_by_key(|(name, _, until)| (*until, *name));
+    told
 }
 
 /// Lets so many pods go in one cycle, those first that are due longest. Answers with how many wait.
@@ -91,5 +125,73 @@ fn key(action: &Action) -> Option<(Timestamp, String)> {
     match action {
         Action::ReapPod { uid, reason: Reason::Outlived(until), .. } => Some((*until, uid.clone())),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Lifetimes;
+
+    const HOUR: u64 = 3600;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().expect("a time")
+    }
+
+    /// A pod that started at midnight.
+    fn pod(lifetime: &str) -> ObservedPod {
+        ObservedPod {
+            uid: "uid".to_owned(),
+            created: at("2026-05-01T00:00:00Z"),
+            started: Some(at("2026-05-01T00:00:00Z")),
+            lifetime: Lifetime::read((lifetime != "-").then_some(lifetime)),
+            job: None,
+            finished: false,
+            deleting: false,
+            told: None,
+            maker: None,
+        }
+    }
+
+    fn class(max: Option<u64>, default: Option<u64>) -> ClassLifetimes {
+        ClassLifetimes { lifetimes: Lifetimes { max, default, required: false }, warn: Duration::from_secs(HOUR) }
+    }
+
+    #[test]
+    fn what_a_class_says_binds_whatever_a_pod_says() {
+        let hours = |pod: &ObservedPod, class: Option<&ClassLifetimes>| {
+            let seconds =
+                until(pod, Some(Duration::from_secs(30 * HOUR)), class)?.duration_since(pod.started?).as_secs();
+            Some(seconds / HOUR.cast_signed())
+        };
+        let both = class(Some(24 * HOUR), Some(8 * HOUR));
+        for (said, expected) in [("4h", 4), ("24h", 24), ("30d", 24), ("-", 8), ("soon", 8)] {
+            assert_eq!(hours(&pod(said), Some(&both)), Some(expected), "{said}");
+        }
+        let most = class(Some(24 * HOUR), None);
+        assert_eq!(["-", "soon", "25h"].map(|said| hours(&pod(said), Some(&most))), [Some(24); 3]);
+        let default = class(None, Some(8 * HOUR));
+        assert_eq!(["-", "30d", "soon"].map(|said| hours(&pod(said), Some(&default))), [Some(8), Some(720), Some(8)]);
+        assert_eq!(["-", "90d", "soon"].map(|said| hours(&pod(said), None)), [Some(30), Some(2160), None]);
+        assert_eq!(hours(&ObservedPod { started: None, ..pod("4h") }, Some(&both)), None, "it did not start");
+    }
+
+    #[test]
+    fn people_are_told_once_before_the_end_and_again_if_it_moves() {
+        let class = class(Some(24 * HOUR), None);
+        let told = |pod: &ObservedPod, now: &str| {
+            let ends = |pod: &ObservedPod| until(pod, None, Some(&class));
+            to_tell(&[("web", pod)], ends, class.warn, at(now)).into_iter().map(|(.., until)| until.to_string()).next()
+        };
+        let mut web = pod("4h");
+        assert_eq!(told(&web, "2026-05-01T02:59:59Z"), None);
+        assert_eq!(told(&web, "2026-05-01T03:00:00Z").as_deref(), Some("2026-05-01T04:00:00Z"));
+        assert_eq!(told(&web, "2026-05-01T04:00:00Z"), None, "it ends now");
+        web.told = Some("2026-05-01T04:00:00Z".to_owned());
+        assert_eq!(told(&web, "2026-05-01T03:30:00Z"), None);
+        web.lifetime = Lifetime::read(Some("5h"));
+        assert_eq!(told(&web, "2026-05-01T04:10:00Z").as_deref(), Some("2026-05-01T05:00:00Z"));
+        assert_eq!(told(&ObservedPod { finished: true, ..web }, "2026-05-01T04:10:00Z"), None);
     }
 }

@@ -156,7 +156,9 @@ fn creates_in_its_namespace(look: Look<'_>, action: &Action) -> bool {
     match action {
         Action::Apply { key, uid: None, .. } => key.namespace.as_deref() == own,
         Action::Deliver { credential, .. } => matches!(credential.proof, Proof::Token(_)),
-        Action::Archive { .. } | Action::ResumeWorkloads { .. } | Action::WarnIdle { .. } => true,
+        Action::Archive { .. } | Action::ResumeWorkloads { .. } | Action::WarnIdle { .. } | Action::WarnPod { .. } => {
+            true
+        }
         Action::Apply { .. }
         | Action::MakeDirectory { .. }
         | Action::Delete { .. }

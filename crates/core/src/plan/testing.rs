@@ -312,6 +312,7 @@ impl World {
             Action::MakeDirectory { .. }
             | Action::ProveRevoked { .. }
             | Action::Evict { .. }
+            | Action::WarnPod { .. }
             | Action::AwaitDeletion { .. } => Vec::new(),
             Action::Archive { cluster, namespace, file } => {
                 let archive = Archive {

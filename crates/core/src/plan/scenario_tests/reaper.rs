@@ -19,7 +19,7 @@ impl Story {
             ["reaper", "pods", lifetime, per_cycle] => {
                 let lifetime = crate::contract::lifetime(lifetime);
                 let per_cycle = per_cycle.parse().expect("a number");
-                self.world.policy.reapers.pods = Some(PodReaper { lifetime, per_cycle });
+                self.world.policy.reapers.pods = Some(PodReaper { lifetime, per_cycle, classes: BTreeMap::new() });
             }
             ["reaper", "idle", idle_for, warn_for, per_cycle] => {
                 let hours = |text: &str| crate::contract::lifetime(text).expect("a time");
@@ -66,6 +66,8 @@ impl Story {
             job: job.first().map(|job| (*job).to_owned()),
             finished: false,
             deleting: false,
+            told: None,
+            maker: None,
         };
         let pods = self.world.inventory.pods.entry(prod()).or_default();
         Arc::make_mut(pods).pods.insert((namespace.to_owned(), name.to_owned()), pod);

@@ -175,16 +175,15 @@ impl Index {
         let api = Api::<Namespace>::all(source.client.clone());
         let mut pause = AGAIN[0];
         loop {
+            let began = now();
             let broken = match self.list(&api, &source.trust).await {
-                Ok(version) => {
-                    pause = AGAIN[0];
-                    self.follow(&api, &source.trust, version).await
-                }
+                Ok(version) => self.follow(&api, &source.trust, version).await,
                 Err(error) => error,
             };
             self.broke(&broken);
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(AGAIN[1]);
+            let (wait, next) = paced(pause, began.elapsed());
+            tokio::time::sleep(wait.unwrap_or(AGAIN[0])).await;
+            pause = next;
         }
     }
 
@@ -214,14 +213,20 @@ impl Index {
         let parameters = WatchParams::default().labels(CLASS).timeout(WATCH_SECONDS);
         let mut pause = AGAIN[0];
         loop {
-            match self.follow_once(api, trust, &parameters, &mut version).await {
-                Ok(()) => pause = AGAIN[0],
+            let began = now();
+            let ended = self.follow_once(api, trust, &parameters, &mut version).await;
+            let (wait, next) = paced(pause, began.elapsed());
+            pause = next;
+            let wait = match ended {
+                Ok(()) => wait,
                 Err(Broken::Expired) => return Broken::Expired,
                 Err(broken) => {
                     self.broke(&broken);
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(AGAIN[1]);
+                    Some(wait.unwrap_or(AGAIN[0]))
                 }
+            };
+            if let Some(wait) = wait {
+                tokio::time::sleep(wait).await;
             }
         }
     }
@@ -292,6 +297,12 @@ enum Broken {
     Expired,
 }
 
+/// How long to wait after a watch that lasted so long, and after the next one that is short. A server that ends each watch at
+/// once, though without an error, must not be asked without end.
+fn paced(pause: Duration, lasted: Duration) -> (Option<Duration>, Duration) {
+    if lasted >= AGAIN[1] { (None, AGAIN[0]) } else { (Some(pause), (pause * 2).min(AGAIN[1])) }
+}
+
 fn note(known: &mut BTreeMap<Box<str>, Arc<Resolved>>, trust: &Trust, namespace: &PartialObjectMeta<Namespace>) {
     let name = namespace.name_any().into_boxed_str();
     match resolved(trust, namespace) {
@@ -310,6 +321,19 @@ fn resolved(trust: &Trust, namespace: &PartialObjectMeta<Namespace>) -> Option<R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_watch_that_ends_at_once_is_not_begun_again_at_once() {
+        let (mut pause, mut waited) = (AGAIN[0], Duration::ZERO);
+        for _ in 0..20 {
+            let (wait, next) = paced(pause, Duration::ZERO);
+            waited += wait.expect("a pause");
+            pause = next;
+        }
+        assert!(waited > Duration::from_mins(2), "{waited:?}");
+        assert_eq!(pause, AGAIN[1]);
+        assert_eq!(paced(pause, Duration::from_secs(290)), (None, AGAIN[0]), "as the server ends it every time");
+    }
 
     #[tokio::test]
     async fn an_index_that_listed_nothing_tells_no_identity() {

@@ -33,7 +33,7 @@ use crate::telemetry::Metrics;
 const LOST: [&str; 4] = [
     "the history up to now: the journal and older backups have what there was",
     "holds, orders and approvals that were in force: give them again",
-    "uids and names of accounts that have no namespace any more: nothing keeps a new account from getting one",
+    "names, and uids of tools and people, that have no namespace any more: nothing keeps a new account from getting one",
     "what the workloads of suspended tenants were scaled to: whoever is resumed starts them themselves",
 ];
 

@@ -175,6 +175,7 @@ const ATTACKS_IT_REFUSES: &[&str] = &[
     "approval-of-masters-beside-ours",
     "approval-of-masters",
     "approval-of-nothing-readable",
+    "claim-grown-by-a-driver-on-its-own",
     "ingress-host-everything",
     "ingress-host-trailing-dot",
     "ingress-host-upper-case",
